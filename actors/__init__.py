@@ -1,0 +1,1 @@
+"""The cast, and the runtime that hosts it. Actors know one another by name and message only."""

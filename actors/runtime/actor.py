@@ -1,0 +1,155 @@
+"""The base class of actors: typed handlers, one mailbox, state that only its own handlers touch.
+
+    class Tokenizer(Actor):
+        role = TOKENIZER
+        class Options(ActorOptions):
+            model: str
+
+        @receives
+        async def tokenize(self, request: Tokenize) -> Tokenized: ...
+
+Time, random numbers, other actors and threads come through `self`, never from a module, so that a whole
+topology can run in a simulation.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
+
+import msgspec
+
+from pageant.actors.runtime.clock import Clock
+from pageant.actors.runtime.handlers import Handler, build_table, check_role, receives
+from pageant.protocol.message import Message, Request
+from pageant.protocol.roles import Role
+
+if TYPE_CHECKING:
+    from pageant.actors.runtime.cell import Cell
+
+R = TypeVar("R")
+P = ParamSpec("P")
+
+__all__ = ["ASK_TIMEOUT", "Actor", "ActorOptions", "receives"]
+
+ASK_TIMEOUT = 30.0  # seconds; every ask has a deadline
+
+
+class ActorOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of an actor's options: what its entry in a topology may set, validated before it starts."""
+
+
+class Actor:
+    """One member of the cast. Made by its node, which calls `on_start` before the first message.
+
+    Attributes:
+        role: the conversations it takes part in; checked when the class is defined.
+        features: what it honours beyond the plain, out of its role's features.
+        offload_threads: how many functions given to `offload` may run at once.
+    """
+
+    role: ClassVar[Role | None] = None
+    features: ClassVar[frozenset[str]] = frozenset()
+    offload_threads: ClassVar[int] = 1
+    handlers: ClassVar[dict[type[Message], Handler]] = {}
+
+    class Options(ActorOptions, frozen=True, kw_only=True):
+        """Without options of its own."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        cls.handlers = build_table(cls)
+        if cls.role is not None:
+            check_role(cls, cls.role, cls.handlers)
+            unknown = set(cls.features) - set(cls.role.features)
+            if unknown:
+                raise TypeError(
+                    f"{cls.__qualname__} declares {', '.join(sorted(unknown))}, which is not for a "
+                    f"{cls.role.name} to honour; its features are {', '.join(sorted(cls.role.features))}"
+                )
+
+    _cell: Cell
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+
+    # What a subclass may define.
+
+    async def on_start(self) -> None:
+        """Before the first message. What it raises is a failed start."""
+
+    async def on_stop(self) -> None:
+        """After the last message of an orderly stop; not after a crash."""
+
+    # What a handler may use.
+
+    @property
+    def name(self) -> str:
+        """This actor's full name."""
+        return self._cell.name
+
+    @property
+    def incarnation(self) -> int:
+        """Which life of this name it is; issued by the root supervisor, growing."""
+        return self._cell.incarnation
+
+    @property
+    def sender(self) -> str:
+        """Who sent the message that is being handled (valid until the handler first awaits)."""
+        return self._cell.sender
+
+    @property
+    def sender_incarnation(self) -> int:
+        """The sender's incarnation (valid until the handler first awaits)."""
+        return self._cell.sender_incarnation
+
+    @property
+    def clock(self) -> Clock:
+        """The only source of time."""
+        return self._cell.node.clock
+
+    @property
+    def random(self) -> random.Random:
+        """The only source of randomness, seeded by the node."""
+        return self._cell.random
+
+    def tell(self, address: str, message: Message) -> None:
+        """Sends and returns at once. What cannot be delivered is counted as a dead letter."""
+        self._cell.node.tell(address, message, self._cell)
+
+    async def ask(self, address: str, request: Request[R], timeout: float = ASK_TIMEOUT) -> R:
+        """Sends a request and waits for its reply, for `timeout` seconds at most.
+
+        An actor that is being restarted is waited for. Cancelling this cancels the handler.
+
+        Raises:
+            RemoteError: the handler raised.
+            PeerGone: the actor died with the request in its hands.
+            NoSuchActor: no actor of that name is in the topology.
+            DeadlineExceeded: no reply in time.
+        """
+        reply: R = await self._cell.node.ask(address, request, timeout, self._cell)
+        return reply
+
+    def stream(
+        self, address: str, request: Request[R], timeout: float = ASK_TIMEOUT, credit: int = 64
+    ) -> AsyncIterator[R]:
+        """Iterates over the replies of a streaming handler; `timeout` bounds the wait for each.
+
+        The producer is at most `credit` items ahead. Leaving the loop cancels the handler (at the latest
+        when the iterator is closed).
+        """
+        return self._cell.node.stream(address, request, timeout, self._cell, credit)
+
+    def watch(self, address: str) -> None:
+        """From now on, `ActorUp` and `ActorDown` come for this address; first for those already up."""
+        self._cell.node.watch(address, self._cell)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Starts a background task that belongs to this actor: it ends with it, and fails it if it fails."""
+        self._cell.spawn(coroutine)
+
+    async def offload(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Runs a blocking function off the event loop. The only way to do so."""
+        return await self._cell.offload(function, *args, **kwargs)

@@ -1,0 +1,47 @@
+"""Addresses are names: `scheduler`, `executor/0`, `executor/*` (all of a group), `replica-1/scheduler`.
+
+A name is looked for in the sender's own replica first. A bare group name (`tokenizer` where there are
+`tokenizer/0` and `tokenizer/1`) means any one of the group, in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+ALL = "/*"
+
+
+def replica_of(address: str) -> str:
+    """The replica prefix of an actor's full name, with its slash, or ""."""
+    head, slash, rest = address.partition("/")
+    return f"{head}/" if slash and head.startswith("replica-") and rest else ""
+
+
+def candidates(address: str, replica: str) -> tuple[str, ...]:
+    """The full names that an address may mean, best first."""
+    return (replica + address, address) if replica else (address,)
+
+
+def members(address: str, names: Iterable[str]) -> tuple[str, ...]:
+    """The names that belong to a group, in index order. `executor/*` and `executor` name the same group."""
+    group = address.removesuffix(ALL) + "/"
+    found = [name for name in names if name.startswith(group) and name[len(group) :].isdecimal()]
+    return tuple(sorted(found, key=lambda name: int(name[len(group) :])))
+
+
+def matches(pattern: str, name: str, replica: str) -> bool:
+    """Whether a watched address covers an actor's full name."""
+    return any(
+        name == candidate or bool(members(candidate, (name,))) for candidate in candidates(pattern, replica)
+    )
+
+
+def expected(name: str, known: Iterable[str]) -> str:
+    """`; did you mean X?` or what there is, for the end of an error message."""
+    import difflib
+
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"expected one of: {', '.join(names)}" if names else "there are none"

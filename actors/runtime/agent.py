@@ -1,0 +1,111 @@
+"""The agent of a node: starts and stops its actors at the root supervisor's word, and reports to it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from pageant.actors.runtime.actor import Actor, receives
+from pageant.actors.runtime.classes import decode_options, load_actor_class
+from pageant.actors.runtime.node import SUPERVISOR, Node
+from pageant.protocol.supervision import (
+    ActorFailed,
+    ActorStarted,
+    Directory,
+    GetStatistics,
+    NodeStatistics,
+    StartActor,
+    StopActor,
+    StopNode,
+)
+
+log = logging.getLogger("pageant.agent")
+
+
+class NodeAgent(Actor):
+    """Hosted by every node as `node/NAME`.
+
+    Args:
+        node: the node that it acts for.
+        on_directory: called with each new directory before it takes effect (links to new peers).
+        on_stop_node: called when the node is to end.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        on_directory: Callable[[Directory], Any] | None = None,
+        on_stop_node: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__(self.Options())
+        self._node, self._on_directory, self._on_stop_node = node, on_directory, on_stop_node
+
+    @receives
+    def start_actor(self, order: StartActor) -> None:
+        """Starts an actor beside whatever else is starting here."""
+        self.spawn(self._start(order))
+
+    async def _start(self, order: StartActor) -> None:
+        place = f"actors.{order.name}"
+        try:
+            cls = await self.offload(load_actor_class, order.cls, f"{place}.class")
+            options = decode_options(cls, order.options, f"{place}.options")
+            await self._replace(order)
+            cell = self._node.add(order.name, order.incarnation, cls(options))
+            try:
+                await cell.start()
+            except BaseException:
+                self._node.remove(cell)
+                raise
+        except Exception as error:
+            self.tell(SUPERVISOR, _failed(order, error))
+            return
+        features = tuple(sorted(cls.features))
+        self.tell(SUPERVISOR, ActorStarted(name=order.name, incarnation=order.incarnation, features=features))
+
+    async def _replace(self, order: StartActor) -> None:
+        """An earlier life that still lives here ends first."""
+        former = self._node.cells.get(order.name)
+        if former is not None:
+            await former.stop()
+            self._node.remove(former)
+
+    @receives
+    async def stop_actor(self, order: StopActor) -> None:
+        """Stops an actor, unless it has been replaced meanwhile."""
+        cell = self._node.cells.get(order.name)
+        if cell is not None and cell.incarnation == order.incarnation:
+            await cell.stop()
+            self._node.remove(cell)
+
+    @receives
+    async def take_directory(self, directory: Directory) -> None:
+        """Takes in who lives where."""
+        if self._on_directory is not None:
+            await self._on_directory(directory)
+        self._node.update(directory)
+
+    @receives
+    def statistics(self, request: GetStatistics) -> NodeStatistics:
+        """This node's counters."""
+        return self._node.statistics()
+
+    @receives
+    def stop_node(self, order: StopNode) -> None:
+        """Ends the node."""
+        log.info("node %s (pid %d) stops: %s", self._node.name, os.getpid(), order.reason or "told to")
+        if self._on_stop_node is not None:
+            self._on_stop_node(order.reason)
+
+
+def _failed(order: StartActor, error: Exception) -> ActorFailed:
+    return ActorFailed(
+        name=order.name,
+        incarnation=order.incarnation,
+        error=f"{type(error).__name__}: {error}",
+        traceback="".join(traceback.format_exception(error)),
+        started=False,
+    )

@@ -1,0 +1,261 @@
+"""An actor as its node hosts it: mailbox, running task, background tasks, incarnation, counters.
+
+The serving loop runs handlers in its own task, without a task per message; a handler whose asker gave up
+is cancelled by cancelling that task, and the loop goes on (`_served_cancel`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import traceback
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from pageant.actors.runtime.handlers import Handler, Style
+from pageant.actors.runtime.mailbox import Envelope, Mailbox
+from pageant.protocol.errors import PageantError, PeerGone
+from pageant.protocol.failure import error_of, failure_of
+from pageant.protocol.supervision import ActorStatistics
+
+if TYPE_CHECKING:
+    from pageant.actors.runtime.actor import Actor
+    from pageant.actors.runtime.node import Node
+
+R = TypeVar("R")
+P = ParamSpec("P")
+
+TURN = 256  # messages handled before the loop's other tasks get a turn
+START_SECONDS_MAX = 600.0
+
+
+class Cell:
+    """Hosts one actor for one incarnation."""
+
+    def __init__(self, node: Node, name: str, incarnation: int, actor: Actor) -> None:
+        self.node, self.name, self.incarnation, self.actor = node, name, incarnation, actor
+        self.mailbox = Mailbox(node.loop)
+        self.random = random.Random(f"{node.seed}/{name}/{incarnation}")
+        self.sender, self.sender_incarnation = "", 0
+        self.closed = False
+        self._table = {
+            kind: (getattr(actor, handler.name), handler) for kind, handler in actor.handlers.items()
+        }
+        self._task: asyncio.Task[None] | None = None
+        self._tasks: dict[asyncio.Task[None], Envelope | None] = {}
+        self._current: Envelope | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._failure: BaseException | None = None
+        self._handled, self._seconds, self._stale = 0, 0.0, 0
+        actor._cell = self
+
+    # Life.
+
+    async def start(self) -> None:
+        """Runs `on_start`, then serves. Raises what `on_start` raises."""
+        try:
+            await self.actor.on_start()
+            if self._failure is not None:
+                raise self._failure
+        except BaseException:
+            await self._close("failed to start")
+            raise
+        self._task = self.node.loop.create_task(self._serve(), name=f"actor {self.name}")
+
+    async def stop(self) -> None:
+        """An orderly stop: no further message is handled, `on_stop` runs, background tasks end."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        try:
+            await self.actor.on_stop()
+        finally:
+            await self._close("stopped")
+
+    def crash(self, error: BaseException) -> None:
+        """Ends this life: its node reports to the supervisor."""
+        if self.closed or self._failure is not None:
+            return
+        self._failure = error
+        if self._task is None:
+            return  # still in on_start, which start() will end
+        self.closed = True
+        self._task.cancel()
+        self.node.keep(self._report_crash(error))
+
+    async def _report_crash(self, error: BaseException) -> None:
+        await self._close(f"crashed with {type(error).__name__}: {error}")
+        trace = "".join(traceback.format_exception(error))
+        self.node.actor_crashed(self, f"{type(error).__name__}: {error}", trace)
+
+    async def _close(self, why: str) -> None:
+        self.closed = True
+        gone = PeerGone(f"{self.name} {why}")
+        for envelope in self.mailbox.drain():
+            self._refuse(envelope, gone)
+        tasks = list(self._tasks)
+        for task, handled in self._tasks.items():
+            if handled is not None and handled.reply is not None:
+                handled.reply.fail(gone)
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _refuse(self, envelope: Envelope, error: PageantError) -> None:
+        if envelope.reply is not None:
+            envelope.reply.fail(error)
+        else:
+            self.node.dead_letter("actor down", self.name, envelope.message)
+
+    # Messages.
+
+    def deliver(self, envelope: Envelope) -> None:
+        """Puts a message into the mailbox, or refuses it with its reason counted."""
+        if self.closed:
+            self._refuse(envelope, PeerGone(f"{self.name} is down"))
+        elif not self.mailbox.put(envelope):
+            self.node.mailbox_full(self, envelope)
+
+    def cancel(self, envelope: Envelope) -> None:
+        """The asker no longer wants the answer: the handler is cancelled, or never started."""
+        envelope.cancelled = True
+        if envelope is self._current and self._task is not None:
+            self._task.cancel()
+            return
+        for task, handled in self._tasks.items():
+            if handled is envelope:
+                task.cancel()
+
+    def count_stale(self) -> None:
+        """A message from an earlier life was dropped."""
+        self._stale += 1
+
+    async def _serve(self) -> None:
+        mailbox, turn = self.mailbox, 0
+        while True:
+            envelope = mailbox.take()
+            if envelope is None:
+                turn = 0
+                await mailbox.wait()
+                continue
+            turn += 1
+            if turn > TURN:
+                turn = 0
+                await asyncio.sleep(0)
+            if envelope.cancelled:
+                continue
+            entry = self._table.get(type(envelope.message))
+            if entry is None:
+                self._refuse_unhandled(envelope)
+                continue
+            function, handler = entry
+            if handler.concurrent:
+                self._start_task(self._handle(function, handler, envelope), envelope)
+                continue
+            self._current = envelope
+            try:
+                await self._handle(function, handler, envelope)
+            except asyncio.CancelledError:
+                self._served_cancel(envelope)
+            finally:
+                self._current = None
+
+    def _served_cancel(self, envelope: Envelope) -> None:
+        """Swallows the cancellation that `cancel` caused; any other is the end of this actor."""
+        task = self._task
+        if not envelope.cancelled or self.closed or task is None:
+            if envelope.reply is not None:
+                envelope.reply.fail(PeerGone(f"{self.name} stopped while it handled the request"))
+            raise
+        task.uncancel()
+
+    async def _handle(self, function: Callable[[Any], Any], handler: Handler, envelope: Envelope) -> None:
+        """Runs one handler and gives its outcome to the asker, if there is one."""
+        self.sender, self.sender_incarnation = envelope.sender, envelope.from_incarnation
+        reply = envelope.reply
+        clock = self.node.clock
+        began = clock.now()
+        try:
+            if handler.style is Style.STREAM:
+                await self._run_stream(function(envelope.message), envelope)
+            else:
+                result = function(envelope.message)
+                if handler.style is Style.AWAIT:
+                    result = await result
+                if reply is not None:
+                    reply.resolve(result)
+        except Exception as error:
+            if reply is None:
+                self.crash(error)
+            else:
+                reply.fail(error_of(failure_of(error, self.name)))
+        finally:
+            self._handled += 1
+            self._seconds += clock.now() - began
+
+    async def _run_stream(self, items: Any, envelope: Envelope) -> None:
+        reply = envelope.reply
+        try:
+            async for item in items:
+                if reply is not None:
+                    await reply.item(item)
+            if reply is not None:
+                reply.end()
+        finally:
+            await items.aclose()
+
+    def _refuse_unhandled(self, envelope: Envelope) -> None:
+        """An ask of the wrong actor is the asker's mistake; a tell of that kind is a dead letter."""
+        kind = type(envelope.message).__name__
+        if envelope.reply is not None:
+            takes = ", ".join(sorted(known.__name__ for known in self._table))
+            detail = f"{self.name} takes no {kind}; it takes {takes}"
+            envelope.reply.fail(error_of(failure_of(TypeError(detail), self.name)))
+        else:
+            self.node.dead_letter("no handler", self.name, envelope.message)
+
+    # What the actor starts.
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """A background task of the actor."""
+        self._start_task(coroutine, None)
+
+    def _start_task(self, coroutine: Coroutine[Any, Any, None], envelope: Envelope | None) -> None:
+        task = self.node.loop.create_task(coroutine, name=f"task of {self.name}")
+        self._tasks[task] = envelope
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and task.exception() is not None:
+            self.crash(task.exception())  # type: ignore[arg-type]
+
+    async def offload(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Runs a function in one of the actor's own threads, or inline where the node says so."""
+        if self.node.inline_offload:
+            return function(*args, **kwargs)
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(
+                self.actor.offload_threads, thread_name_prefix=f"pageant {self.name}"
+            )
+        call = partial(function, *args, **kwargs)
+        return await self.node.loop.run_in_executor(self._threads, call)
+
+    def statistics(self) -> ActorStatistics:
+        """The counters as they are now."""
+        return ActorStatistics(
+            incarnation=self.incarnation,
+            mailbox_depth=len(self.mailbox),
+            mailbox_depth_max=self.mailbox.depth_max,
+            handled=self._handled,
+            seconds=self._seconds,
+            stale=self._stale,
+            tasks=len(self._tasks),
+        )

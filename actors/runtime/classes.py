@@ -1,0 +1,64 @@
+"""From the name in a YAML file to an actor class: `module:Class`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import msgspec
+
+from pageant.actors.runtime.actor import Actor
+from pageant.actors.runtime.address import expected
+from pageant.protocol.errors import TopologyError
+
+
+def load_object(name: str, place: str) -> Any:
+    """What `module:name` names.
+
+    Raises:
+        TopologyError: no such module or name; says which, and the nearest that there is.
+    """
+    module_name, colon, attribute = name.partition(":")
+    if not colon or not module_name or not attribute:
+        raise TopologyError(
+            place, f"found {name!r}; expected module:Class, such as my_lab.policies:MyScheduler"
+        )
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise TopologyError(place, f"there is no module {error.name!r} (for {name!r})") from None
+        raise TopologyError(place, f"importing {module_name!r} failed: {error}") from error
+    except Exception as error:
+        raise TopologyError(
+            place, f"importing {module_name!r} failed: {type(error).__name__}: {error}"
+        ) from error
+    found = getattr(module, attribute, None)
+    if found is None:
+        names = [known for known in vars(module) if not known.startswith("_")]
+        raise TopologyError(place, f"{module_name!r} has no {attribute!r}; {expected(attribute, names)}")
+    return found
+
+
+def load_actor_class(name: str, place: str) -> type[Actor]:
+    """The actor class that `module:Class` names.
+
+    Raises:
+        TopologyError: see `load_object`; or it is not an actor class.
+    """
+    found = load_object(name, place)
+    if not (isinstance(found, type) and issubclass(found, Actor)):
+        raise TopologyError(place, f"{name!r} is not a subclass of pageant.actors.runtime.Actor")
+    return found
+
+
+def decode_options(cls: type[Actor], data: bytes, place: str) -> Any:
+    """An actor's options from JSON.
+
+    Raises:
+        TopologyError: unknown or ill-typed; names the option.
+    """
+    try:
+        return msgspec.json.decode(data, type=cls.Options)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise TopologyError(place, str(error)) from None

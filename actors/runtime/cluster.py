@@ -1,0 +1,113 @@
+"""A running topology, as the process that started it has it: the root node with its supervisor.
+
+Everything here runs on the loop of the root node. `loop_thread` gives that loop a thread of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+
+from pageant.actors.runtime.agent import NodeAgent
+from pageant.actors.runtime.launcher import LocalProcesses
+from pageant.actors.runtime.node import AGENT, SUPERVISOR, Node
+from pageant.actors.runtime.restarts import RestartLimits, Supervision
+from pageant.actors.runtime.supervisor import RootSupervisor
+from pageant.actors.runtime.topology import Resolved
+from pageant.actors.runtime.transport.zeromq import ZmqLink
+from pageant.actors.runtime.version import VERSION
+from pageant.protocol.errors import StartupError
+from pageant.protocol.supervision import GetStatistics, NodeStatistics, Progress, Startup, WatchStartup
+
+log = logging.getLogger("pageant.cluster")
+
+STARTUP_SECONDS_MAX = 3600.0  # without any progress
+
+
+class Cluster:
+    """The nodes and actors of one topology.
+
+    Args:
+        stop_order: actors that end first when the root node stops.
+    """
+
+    def __init__(
+        self, topology: Resolved, limits: RestartLimits | None = None, stop_order: tuple[str, ...] = ()
+    ) -> None:
+        self.topology = topology
+        self.node = Node(topology.root, seed=topology.seed, wire_always=topology.wire == "always")
+        self._limits = limits
+        self._stop_order = stop_order
+        self._folder: str | None = None
+        self._link: ZmqLink | None = None
+        self._supervisor: RootSupervisor | None = None
+
+    async def start(self) -> None:
+        """Brings up the root node and sets everything else going; `startup` tells how it goes."""
+        topology = self.topology
+        others = any(node.process or node.joins for node in topology.nodes)
+        launcher = self._listen() if others else None
+        endpoint = self._link.endpoint if self._link is not None else ""
+        core = Supervision(topology.root, endpoint, topology.nodes, topology.actors, self._limits)
+        if self._link is not None:
+            self._link.issue = core.issue
+            self.node.remote.connect(self._link, topology.root)
+        self._supervisor = RootSupervisor(core, launcher)
+        await self.node.add(AGENT + topology.root, 1, NodeAgent(self.node)).start()
+        await self.node.add(SUPERVISOR, 1, self._supervisor).start()
+
+    def _listen(self) -> LocalProcesses:
+        """Opens the root's socket, and prepares to launch processes that join it."""
+        topology = self.topology
+        self._folder = tempfile.mkdtemp(prefix="pageant-")  # readable by this user only
+        ipc = f"ipc://{self._folder}/{{name}}-{{incarnation}}.sock"
+        endpoint = ipc if topology.transport == "ipc" else "tcp://127.0.0.1:*"
+        own = topology.listen or endpoint.format(name="root", incarnation=1)
+        self._link = ZmqLink(topology.root, 1, own, self.node.remote, VERSION)
+        arguments = [
+            "--seed",
+            str(topology.seed),
+            "--log-level",
+            logging.getLevelName(log.getEffectiveLevel()),
+        ]
+        if topology.wire == "always":
+            arguments.append("--wire-always")
+        return LocalProcesses(self._link.endpoint, endpoint, tuple(arguments))
+
+    @property
+    def endpoint(self) -> str | None:
+        """Where other nodes join, if any do."""
+        return self._link.endpoint if self._link is not None else None
+
+    async def startup(self) -> AsyncIterator[Progress]:
+        """Progress until everything is up.
+
+        Raises:
+            StartupError: an actor could not be started; the message ends with its traceback.
+        """
+        events: AsyncIterator[Startup] = self.node.stream(SUPERVISOR, WatchStartup(), STARTUP_SECONDS_MAX)
+        async for event in events:
+            if event.error:
+                raise StartupError(f"{event.error}\n\n{event.traceback}".rstrip())
+            if event.progress is not None:
+                yield event.progress
+
+    async def statistics(self) -> list[NodeStatistics]:
+        """The counters of every node that is up."""
+        assert self._supervisor is not None
+        names = self._supervisor.core.nodes_up()
+        return [await self.node.ask(f"{AGENT}{name}", GetStatistics(), 10.0) for name in names]
+
+    async def stop(self) -> None:
+        """Ends every process and actor. Leaves no task, socket, process or file."""
+        try:
+            if self._supervisor is not None:
+                await self._supervisor.stop_nodes()
+            await self.node.stop(self._stop_order)
+        finally:
+            if self._link is not None:
+                self._link.close()
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)

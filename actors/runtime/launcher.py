@@ -1,0 +1,83 @@
+"""How a node's process comes to be. A launcher is a small class; this one starts processes on this host.
+
+The child learns that its parent is gone from the end of its standard input, so that no process outlives
+the root supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from typing import Protocol
+
+
+class Process(Protocol):
+    """A node's process."""
+
+    async def wait(self) -> str:
+        """Returns how it ended, once it has."""
+
+    def close_input(self) -> None:
+        """Lets it see that its parent is leaving."""
+
+    async def end(self, seconds: float) -> None:
+        """Returns once it has ended; kills it after `seconds`."""
+
+
+class Launcher(Protocol):
+    """Starts the process of a node."""
+
+    async def launch(self, node: str, incarnation: int) -> Process: ...
+
+
+class LocalProcesses:
+    """Starts nodes as processes on this host.
+
+    Args:
+        join: the root's endpoint.
+        endpoint: where a child listens, with `{name}` and `{incarnation}` to be filled in.
+        arguments: more of the child's command line.
+    """
+
+    def __init__(self, join: str, endpoint: str, arguments: tuple[str, ...] = ()) -> None:
+        self._join, self._endpoint, self._arguments = join, endpoint, arguments
+
+    async def launch(self, node: str, incarnation: int) -> LocalProcess:
+        endpoint = self._endpoint.format(name=node.replace("/", "-"), incarnation=incarnation)
+        command = [sys.executable, "-m", "pageant.actors.runtime.process"]
+        command += ["--join", self._join, "--name", node, "--incarnation", str(incarnation)]
+        command += ["--endpoint", endpoint, *self._arguments]
+        # What is importable here is importable there; and a Ctrl-C is for the parent to act on.
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.PIPE, env=environment, start_new_session=True
+        )
+        return LocalProcess(process)
+
+
+class LocalProcess:
+    """A child process of this one."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.pid = process.pid
+
+    async def wait(self) -> str:
+        code = await self._process.wait()
+        if code < 0:
+            return f"its process {self.pid} was ended by {signal.Signals(-code).name}"
+        return f"its process {self.pid} ended with exit code {code}"
+
+    def close_input(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    async def end(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()

@@ -1,0 +1,47 @@
+"""An event loop in a thread of its own, so that user code which blocks delays no step."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from pageant.actors.runtime.loop import new_event_loop
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Runs until `stop`. Other threads hand it coroutines and calls."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Starts a coroutine there; cancelling the future cancels it."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Calls a function there, soon."""
+        self.loop.call_soon_threadsafe(function, *arguments)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the loop still takes work."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Ends the loop; returns when its thread is gone. Not from the thread itself."""
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()

@@ -1,0 +1,391 @@
+"""A node: one event loop, any number of actors, and the ways to reach the others.
+
+A node knows from the root supervisor's `Directory` which actor lives where, and resolves names with it.
+Within the node an actor gets the message object itself; `wire_always` sends every message through the
+codec even here, so that both ways can be tested to be the same. To other nodes it goes through the `Link`
+that the node process was given (`transport`), or is a dead letter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any, Protocol
+
+from pageant.actors.runtime.actor import Actor
+from pageant.actors.runtime.address import ALL, candidates, expected, matches, members, replica_of
+from pageant.actors.runtime.cell import Cell
+from pageant.actors.runtime.clock import Clock, MonotonicClock
+from pageant.actors.runtime.mailbox import Envelope
+from pageant.actors.runtime.remote import Remote
+from pageant.actors.runtime.replies import Answer, Items, Reply
+from pageant.actors.runtime.wire import Wire
+from pageant.protocol.arrays import array_fields, freeze
+from pageant.protocol.errors import DeadlineExceeded, NoSuchActor, Overloaded, PeerGone
+from pageant.protocol.message import Message
+from pageant.protocol.supervision import (
+    ActorDown,
+    ActorEntry,
+    ActorFailed,
+    ActorUp,
+    Directory,
+    NodeStatistics,
+)
+
+log = logging.getLogger("pageant.node")
+
+SUPERVISOR = "supervisor"
+AGENT = "node/"  # an agent's address is this and its node's name
+
+
+class Link(Protocol):
+    """The way to other nodes."""
+
+    def send(self, node: str, frames: Sequence[Any]) -> bool:
+        """Queues frames for a node; False when it cannot be reached."""
+
+
+class Node:
+    """Hosts actors on the running event loop.
+
+    Args:
+        name: unique in the topology.
+        incarnation: which life of that name.
+        seed: from which the actors' random generators are seeded.
+        wire_always: encode and decode every message, also between actors of this node.
+        inline_offload: run offloaded functions on the loop itself (simulation).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        incarnation: int = 1,
+        seed: int = 0,
+        wire_always: bool = False,
+        inline_offload: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self.name, self.incarnation, self.seed = name, incarnation, seed
+        self.wire_always, self.inline_offload = wire_always, inline_offload
+        self.loop = asyncio.get_running_loop()
+        self.clock: Clock = clock or MonotonicClock()
+        self.random = random.Random(f"{seed}/{name}")
+        self.cells: dict[str, Cell] = {}
+        self.wire = Wire()
+        self.remote = Remote(self)
+        self.dead_letters: Counter[str] = Counter()
+        self._directory: dict[str, ActorEntry] = {}
+        self._version = 0
+        self._routes: dict[tuple[str, str], list[Cell | ActorEntry]] = {}
+        self._turns: Counter[str] = Counter()
+        self._watchers: dict[tuple[str, str], Cell] = {}
+        self._changed: asyncio.Future[None] = self.loop.create_future()
+        self._kept: set[asyncio.Task[Any]] = set()
+        self.delivered = 0
+
+    # Actors of this node.
+
+    def add(self, name: str, incarnation: int, actor: Actor) -> Cell:
+        """Gives an actor its place here. It takes messages once its cell is started."""
+        assert name not in self.cells, f"{name} lives on {self.name} already"
+        self.cells[name] = cell = Cell(self, name, incarnation, actor)
+        self._routes.clear()
+        return cell
+
+    def remove(self, cell: Cell) -> None:
+        """Forgets an actor that ended."""
+        if self.cells.get(cell.name) is cell:
+            del self.cells[cell.name]
+        self._watchers = {key: watcher for key, watcher in self._watchers.items() if watcher is not cell}
+        self._routes.clear()
+
+    def actor_crashed(self, cell: Cell, error: str, trace: str) -> None:
+        """Reports a death to the root supervisor."""
+        self.remove(cell)
+        log.error("%s#%d crashed: %s", cell.name, cell.incarnation, error)
+        self.tell(
+            SUPERVISOR,
+            ActorFailed(
+                name=cell.name, incarnation=cell.incarnation, error=error, traceback=trace, started=True
+            ),
+        )
+
+    def keep(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Runs a task of the node itself."""
+        task = self.loop.create_task(coroutine)
+        self._kept.add(task)
+        task.add_done_callback(self._kept.discard)
+
+    async def stop(self, order: Sequence[str] = ()) -> None:
+        """Stops every actor: those in `order` first, in that order, then the rest, latest first."""
+        names = [name for name in order if name in self.cells]
+        names += [name for name in reversed(list(self.cells)) if name not in names]
+        for name in names:
+            cell = self.cells.get(name)
+            if cell is not None:
+                await cell.stop()
+                self.remove(cell)
+        for task in list(self._kept):
+            task.cancel()
+        if self._kept:
+            await asyncio.wait(list(self._kept))
+        self.remote.close()
+
+    # Names.
+
+    def update(self, directory: Directory) -> None:
+        """Takes in who lives where; tells watchers what changed."""
+        if directory.version <= self._version:
+            return
+        before, self._directory = self._directory, {entry.name: entry for entry in directory.actors}
+        self._version = directory.version
+        self._routes.clear()
+        for name, entry in self._directory.items():
+            self._notice(before.get(name), entry)
+        changed, self._changed = self._changed, self.loop.create_future()
+        changed.set_result(None)
+
+    def _notice(self, old: ActorEntry | None, new: ActorEntry) -> None:
+        """Reports the end of the old incarnation, then the beginning of the new one."""
+        was_up = old is not None and old.up
+        if old is not None and was_up and (not new.up or new.incarnation != old.incarnation):
+            self.remote.peer_gone(old)
+            self._tell_watchers(_down(old, new))
+        elif old is not None and not was_up and new.final and not old.final:
+            self._tell_watchers(_down(new, new))
+        if new.up and (not was_up or old is None or old.incarnation != new.incarnation):
+            self._tell_watchers(_up(new))
+
+    def watch(self, address: str, cell: Cell) -> None:
+        """From now on this cell hears of that address; first of what is up already."""
+        for kind in (ActorUp, ActorDown):
+            if kind not in cell.actor.handlers:
+                raise TypeError(f"{cell.name} watches {address} but has no handler for {kind.__name__}")
+        self._watchers[(address, cell.name)] = cell
+        for entry in self._directory.values():
+            if entry.up and matches(address, entry.name, replica_of(cell.name)):
+                cell.deliver(Envelope(_up(entry), SUPERVISOR))
+
+    def _tell_watchers(self, event: ActorUp | ActorDown) -> None:
+        for (pattern, _), cell in list(self._watchers.items()):
+            if matches(pattern, event.address, replica_of(cell.name)):
+                cell.deliver(Envelope(event, SUPERVISOR))
+
+    def _resolve(self, address: str, replica: str) -> list[Cell | ActorEntry]:
+        """Who an address means now: cells of this node, or entries of actors on others. Kept until
+        anything changes."""
+        route: list[Cell | ActorEntry] = []
+        for candidate in candidates(address, replica):
+            names = members(candidate, self._known()) if candidate.endswith(ALL) else (candidate,)
+            route = [place for place in map(self._place, names) if place is not None]
+            if route:
+                break
+        self._routes[(address, replica)] = route
+        return route
+
+    def _known(self) -> list[str]:
+        return [*self._directory, *(name for name in self.cells if name not in self._directory)]
+
+    def _place(self, name: str) -> Cell | ActorEntry | None:
+        cell = self.cells.get(name)
+        if cell is not None:
+            return cell
+        entry = self._directory.get(name)
+        if entry is not None and entry.up:
+            return entry
+        if name.startswith(AGENT) or name == SUPERVISOR:
+            return ActorEntry(name=name, node=self._node_of(name), incarnation=0, up=True)
+        return None
+
+    def _node_of(self, name: str) -> str:
+        return self.remote.root if name == SUPERVISOR else name.removeprefix(AGENT)
+
+    def _one_of(self, address: str, replica: str) -> Cell | ActorEntry | None:
+        """Where an ask goes: the actor of that name, or the next of the group of that name."""
+        route = self._routes.get((address, replica)) or self._resolve(address, replica)
+        if not route and not address.endswith(ALL):
+            route = self._routes.get((address + ALL, replica)) or self._resolve(address + ALL, replica)
+        if len(route) < 2:
+            return route[0] if route else None
+        self._turns[address] += 1
+        return route[self._turns[address] % len(route)]
+
+    def _may_come(self, address: str, replica: str) -> bool:
+        """Whether an address that leads nowhere now is of an actor that is being started or restarted."""
+        for candidate in candidates(address, replica):
+            names = (candidate, *members(candidate, self._directory))
+            entries = [self._directory[name] for name in names if name in self._directory]
+            if any(not entry.final for entry in entries):
+                return True
+        return False
+
+    # Sending.
+
+    def tell(self, address: str, message: Message, sender: Cell | None = None) -> None:
+        """Sends without an answer, to every actor that the address means."""
+        if array_fields(type(message)):
+            freeze(message)
+        replica = replica_of(sender.name) if sender is not None else ""
+        route = self._routes.get((address, replica))
+        if route is None:
+            route = self._resolve(address, replica)
+        if not route:
+            why = "actor down" if self._may_come(address, replica) else "no such actor"
+            self.dead_letter(why, address, message)
+        for place in route:
+            if isinstance(place, Cell):
+                self._deliver(place, message, sender, None)
+            else:
+                self.remote.tell(place, message, sender)
+
+    def _deliver(self, cell: Cell, message: Message, sender: Cell | None, reply: Reply | None) -> Envelope:
+        if self.wire_always:
+            message = self.wire.round_trip(message)
+            reply = self.wire.wrap(reply)
+        if sender is not None:
+            envelope = Envelope(message, sender.name, sender.incarnation, reply)
+        else:
+            envelope = Envelope(message, AGENT + self.name, 0, reply)
+        self.delivered += 1
+        cell.deliver(envelope)
+        return envelope
+
+    async def ask(self, address: str, request: Message, timeout: float, sender: Cell | None = None) -> Any:
+        """See `Actor.ask`."""
+        deadline = self.clock.now() + timeout
+        answer = Answer(self.loop)
+        place = await self._find(address, request, deadline, sender)
+        cancel = self._send_request(place, request, sender, answer, deadline)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await answer.future
+        except TimeoutError as error:
+            if isinstance(error, DeadlineExceeded):  # the handler's own, relayed
+                raise
+            cancel()
+            raise DeadlineExceeded(
+                f"{address} did not answer {type(request).__name__} within {timeout:g} s"
+            ) from None
+        except asyncio.CancelledError:
+            cancel()
+            raise
+
+    async def stream(
+        self, address: str, request: Message, timeout: float, sender: Cell | None = None, credit: int = 64
+    ) -> AsyncIterator[Any]:
+        """See `Actor.stream`."""
+        deadline = self.clock.now() + timeout
+        items = Items(self.loop, credit)
+        place = await self._find(address, request, deadline, sender)
+        cancel = self._send_request(place, request, sender, items, None)
+        complete = False
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(timeout):
+                        item = await items.next()
+                except StopAsyncIteration:
+                    complete = True
+                    return
+                yield item
+        except TimeoutError as error:
+            if isinstance(error, DeadlineExceeded):
+                raise
+            raise DeadlineExceeded(f"{address}: no item within {timeout:g} s") from None
+        finally:
+            items.close()
+            if not complete:
+                cancel()
+
+    def _send_request(
+        self,
+        place: Cell | ActorEntry,
+        request: Message,
+        sender: Cell | None,
+        reply: Answer | Items,
+        deadline: float | None,
+    ) -> Any:
+        """Sends an ask; returns what cancels it."""
+        if array_fields(type(request)):
+            freeze(request)
+        if not isinstance(place, Cell):
+            return self.remote.ask(place, request, sender, reply, deadline)
+        envelope = self._deliver(place, request, sender, reply)
+        return lambda: place.cancel(envelope)
+
+    async def _find(
+        self, address: str, request: Message, deadline: float, sender: Cell | None
+    ) -> Cell | ActorEntry:
+        """Where an ask goes, waiting for an actor that is being restarted."""
+        replica = replica_of(sender.name) if sender is not None else ""
+        while True:
+            place = self._one_of(address, replica)
+            if place is not None and not (isinstance(place, Cell) and place.closed):
+                return place
+            if not self._may_come(address, replica):
+                self._raise_nowhere(address)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await asyncio.shield(self._changed)
+            except TimeoutError:
+                raise DeadlineExceeded(
+                    f"{address} was down until the deadline of {type(request).__name__}"
+                ) from None
+
+    def _raise_nowhere(self, address: str) -> None:
+        entry = self._directory.get(address)
+        if entry is not None:
+            raise PeerGone(f"{address} is down and will not be restarted: {entry.reason}")
+        raise NoSuchActor(f"there is no actor {address!r} here; {expected(address, self._known())}")
+
+    # Counters.
+
+    def dead_letter(self, why: str, address: str, message: Any) -> None:
+        """Counts a message that nobody took."""
+        self.dead_letters[why] += 1
+        log.debug("dead letter (%s): %s for %s", why, type(message).__name__, address)
+
+    def mailbox_full(self, cell: Cell, envelope: Envelope) -> None:
+        """An ask is answered with `Overloaded`; a tell is a dead letter."""
+        if envelope.reply is not None:
+            envelope.reply.fail(Overloaded(f"{cell.name} has {cell.mailbox.capacity} messages waiting"))
+            return
+        if not self.dead_letters["mailbox full"]:
+            log.warning("the mailbox of %s is full; messages for it are dropped and counted", cell.name)
+        self.dead_letter("mailbox full", cell.name, envelope.message)
+
+    def statistics(self) -> NodeStatistics:
+        """All counters of this node and of its actors."""
+        return NodeStatistics(
+            node=self.name,
+            pid=os.getpid(),
+            delivered=self.delivered,
+            sent=self.remote.sent,
+            received=self.remote.received,
+            refused=self.remote.refused,
+            dead_letters=dict(self.dead_letters),
+            actors={name: cell.statistics() for name, cell in self.cells.items()},
+        )
+
+    def directory(self) -> dict[str, ActorEntry]:
+        """Who lives where, as this node knows."""
+        return dict(self._directory)
+
+    def entry(self, name: str) -> ActorEntry | None:
+        """What this node knows of an actor."""
+        return self._directory.get(name)
+
+
+def _up(entry: ActorEntry) -> ActorUp:
+    return ActorUp(address=entry.name, incarnation=entry.incarnation, features=entry.features)
+
+
+def _down(old: ActorEntry, new: ActorEntry) -> ActorDown:
+    return ActorDown(
+        address=old.name, incarnation=old.incarnation, reason=new.reason or "restarted", final=new.final
+    )

@@ -1,0 +1,50 @@
+"""Where actors live when nobody said: all here, each in its own process, or by a fixed rule.
+
+The rule of `auto` comes from a measurement (`pageant bench throughput --placement ...`, committed under
+docs/benchmarks): see `AUTO_PROCESSES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from pageant.actors.runtime.restarts import NodePlan
+
+Placement = Literal["one", "each", "auto"]
+
+# Actors that `auto` gives a process of their own; all others share the root's.
+AUTO_PROCESSES: frozenset[str] = frozenset()
+
+
+def place(
+    placement: Placement,
+    root: str,
+    nodes: Mapping[str, NodePlan],
+    wanted: Mapping[str, Sequence[str | None]],
+    root_actors: frozenset[str],
+) -> tuple[dict[str, NodePlan], dict[str, tuple[str, ...]]]:
+    """All nodes, and for each actor the node of each of its members.
+
+    Args:
+        wanted: for each actor, the node that each member asks for; None leaves it to `placement`.
+        root_actors: those that must live with the caller.
+    """
+    plans = dict(nodes)
+    plans.setdefault(root, NodePlan(root))
+    where: dict[str, tuple[str, ...]] = {}
+    for actor, wishes in wanted.items():
+        places = []
+        for index, wish in enumerate(wishes):
+            node = wish
+            if node is None:
+                node = root
+                apart = placement == "each" or (placement == "auto" and actor in AUTO_PROCESSES)
+                if apart and actor not in root_actors:
+                    node = f"{actor}-{index}" if len(wishes) > 1 else actor
+                    plans.setdefault(node, NodePlan(node, process=True))
+            places.append(node)
+        where[actor] = tuple(places)
+    # The root comes first: every other node connects to it.
+    ordered = {root: plans.pop(root), **plans}
+    return ordered, where

@@ -1,0 +1,132 @@
+"""A node as a process of its own: `python -m pageant.actors.runtime.process --join ENDPOINT --name NAME`.
+
+Links to the root, then to every node that joined before it; reports `NodeJoined`; then does what the
+supervisor says. Ends at `StopNode`, or when its parent is gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+
+from pageant.actors.runtime.agent import NodeAgent
+from pageant.actors.runtime.loop import new_event_loop
+from pageant.actors.runtime.node import AGENT, SUPERVISOR, Node
+from pageant.actors.runtime.transport.zeromq import LinkRefused, ZmqLink
+from pageant.actors.runtime.version import VERSION
+from pageant.protocol.supervision import Directory, NodeJoined
+
+log = logging.getLogger("pageant.process")
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line of a node process."""
+    parser = argparse.ArgumentParser(prog="pageant node", description="Run a node of a topology.")
+    parser.add_argument("--join", required=True, help="the root node's endpoint")
+    parser.add_argument("--name", required=True, help="this node's name in the topology")
+    parser.add_argument("--incarnation", type=int, default=0, help="issued by the root; 0 asks for one")
+    parser.add_argument("--endpoint", default="tcp://127.0.0.1:*", help="where this node listens")
+    parser.add_argument("--seed", type=int, default=0, help="of the actors' random generators")
+    parser.add_argument("--wire-always", action="store_true", help="encode messages within the node too")
+    parser.add_argument("--log-level", default="WARNING")
+    parser.add_argument("--detached", action="store_true", help="do not end with standard input")
+    return parser.parse_args(arguments)
+
+
+class NodeProcess:
+    """The life of a node process."""
+
+    def __init__(self, options: argparse.Namespace, incarnation: int) -> None:
+        self.node = Node(
+            options.name, incarnation=incarnation, seed=options.seed, wire_always=options.wire_always
+        )
+        self.link = ZmqLink(options.name, incarnation, options.endpoint, self.node.remote, VERSION)
+        self._join = options.join
+        self._linked: set[tuple[str, int]] = set()
+        self._reported = False
+        self._stop = asyncio.Event()
+
+    async def run(self) -> None:
+        """Joins, serves, and returns after the end."""
+        root = (await self.link.connect("root", 1, self._join)).node
+        self._linked.add((root, 1))
+        self.node.remote.connect(self.link, root)
+        agent = NodeAgent(self.node, self._meet_peers, lambda reason: self._stop.set())
+        await self.node.add(AGENT + self.node.name, self.node.incarnation, agent).start()
+        self.node.tell(
+            SUPERVISOR,
+            NodeJoined(
+                node=self.node.name,
+                incarnation=self.node.incarnation,
+                endpoint=self.link.endpoint,
+                pid=os.getpid(),
+            ),
+        )
+        await self._stop.wait()
+        await self.node.stop()
+        self.link.close()
+
+    def stop(self) -> None:
+        """Ends the node in an orderly way."""
+        self._stop.set()
+
+    async def _meet_peers(self, directory: Directory) -> None:
+        """Links to every node that came before this one; a later one will link to us."""
+        for entry in directory.nodes:
+            if entry.name == self.node.name:
+                break
+            if (entry.name, entry.incarnation) not in self._linked:
+                await self.link.connect(entry.name, entry.incarnation, entry.endpoint)
+                self._linked.add((entry.name, entry.incarnation))
+
+
+async def _ask_for_incarnation(options: argparse.Namespace) -> int:
+    """Introduces itself without an incarnation, to be given one."""
+
+    class Nobody:
+        def receive(self, node: str, frames: object) -> None: ...
+        def refuse(self, node: str, reason: str) -> None: ...
+
+    link = ZmqLink(options.name, 0, "tcp://127.0.0.1:*", Nobody(), VERSION)
+    try:
+        return (await link.connect("root", 1, options.join)).issued
+    finally:
+        link.close()
+
+
+async def _run(options: argparse.Namespace) -> int:
+    try:
+        incarnation = options.incarnation or await _ask_for_incarnation(options)
+        process = NodeProcess(options, incarnation)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, process.stop)
+        if not options.detached:
+            loop.add_reader(sys.stdin.fileno(), _end_with_parent, process)
+        await process.run()
+    except LinkRefused as error:
+        print(f"pageant node {options.name}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _end_with_parent(process: NodeProcess) -> None:
+    if not os.read(sys.stdin.fileno(), 4096):
+        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        process.stop()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a node until it is told to stop; returns the exit code."""
+    options = parse_arguments(arguments)
+    logging.basicConfig(level=options.log_level, format=f"%(levelname)s {options.name}: %(message)s")
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(_run(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

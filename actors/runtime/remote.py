@@ -1,0 +1,277 @@
+"""Conversations with actors on other nodes: envelopes to frames, correlation, cancellation, credit.
+
+The asking node numbers its asks; the answering one keeps what it is working on by (node, number). Streams
+run on credit: the producer sends `credit` items, then waits for more to be granted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pageant.actors.runtime.mailbox import Envelope
+from pageant.actors.runtime.replies import Answer, Items
+from pageant.protocol.codec import Codec
+from pageant.protocol.envelope import FRAMES_MAX, Header, Mode, decode_header, encode_header
+from pageant.protocol.errors import (
+    MalformedEnvelope,
+    PageantError,
+    PeerGone,
+    ProtocolError,
+)
+from pageant.protocol.failure import Failure, error_of, failure_of
+from pageant.protocol.message import Message
+from pageant.protocol.supervision import ActorEntry
+
+if TYPE_CHECKING:
+    from pageant.actors.runtime.cell import Cell
+    from pageant.actors.runtime.node import Link, Node
+
+
+class _Asked:
+    """An ask of ours that another node is working on."""
+
+    __slots__ = ("actor", "incarnation", "node", "reply")
+
+    def __init__(self, place: ActorEntry, reply: Answer | Items) -> None:
+        self.node, self.actor, self.incarnation = place.node, place.name, place.incarnation
+        self.reply = reply
+
+
+class Remote:
+    """A node's conversations with the others, over its link."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._codec = Codec()
+        self._link: Link | None = None
+        self.root = node.name  # where the supervisor lives
+        self._asked: dict[int, _Asked] = {}
+        self._answering: dict[tuple[str, int], tuple[Cell, Envelope]] = {}
+        self._next = 1
+        self.sent = self.received = self.refused = 0
+        self.last_refusal = ""
+
+    def connect(self, link: Link, root: str) -> None:
+        """From now on other nodes are reached over `link`; the supervisor lives on `root`."""
+        self._link, self.root = link, root
+
+    def close(self) -> None:
+        """Ends every conversation."""
+        for asked in list(self._asked.values()):
+            asked.reply.fail(PeerGone(f"this node stopped while {asked.actor} was asked"))
+        self._asked.clear()
+        self._link = None
+
+    # Our side asks and tells.
+
+    def tell(self, place: ActorEntry, message: Message, sender: Cell | None) -> None:
+        header = self._header(Mode.TELL, place, message, sender)
+        if not self._send(place.node, header, message):
+            self._node.dead_letter("node unreachable", place.name, message)
+
+    def ask(
+        self,
+        place: ActorEntry,
+        request: Message,
+        sender: Cell | None,
+        reply: Answer | Items,
+        deadline: float | None,
+    ) -> Callable[[], None]:
+        """Sends an ask; its outcome goes to `reply`. Returns what cancels it."""
+        number, self._next = self._next, self._next + 1
+        mode = Mode.STREAM if isinstance(reply, Items) else Mode.ASK
+        timeout = None if deadline is None else max(0.0, deadline - self._node.clock.now())
+        credit = reply.credit if isinstance(reply, Items) else 0
+        header = self._header(mode, place, request, sender, number, timeout, credit)
+        self._asked[number] = _Asked(place, reply)
+        if isinstance(reply, Items):
+            reply.on_taken = lambda count: self._grant(place.node, number, count)
+        if not self._send(place.node, header, request):
+            del self._asked[number]
+            reply.fail(PeerGone(f"{place.name} cannot be reached on {place.node}"))
+        return lambda: self._cancel(number, place)
+
+    def _grant(self, node: str, number: int, count: int) -> None:
+        header = Header(Mode.CREDIT, "", "", "", correlation=number, credit=count)
+        self._send_frames(node, [encode_header(header), b""])
+
+    def _cancel(self, number: int, place: ActorEntry) -> None:
+        if self._asked.pop(number, None) is not None:
+            header = Header(Mode.CANCEL, "", place.name, "", correlation=number)
+            self._send_frames(place.node, [encode_header(header), b""])
+
+    def peer_gone(self, entry: ActorEntry) -> None:
+        """An actor ended: what was asked of that life of it fails now."""
+        for number, asked in list(self._asked.items()):
+            if asked.actor == entry.name and asked.incarnation == entry.incarnation:
+                del self._asked[number]
+                asked.reply.fail(PeerGone(f"{entry.name} died before it answered"))
+
+    # Frames out.
+
+    def _header(
+        self,
+        mode: Mode,
+        place: ActorEntry,
+        message: Message,
+        sender: Cell | None,
+        correlation: int = 0,
+        timeout: float | None = None,
+        credit: int = 0,
+    ) -> Header:
+        return Header(
+            mode,
+            type(message).__name__,
+            place.name,
+            sender.name if sender is not None else f"node/{self._node.name}",
+            correlation,
+            place.incarnation,
+            sender.incarnation if sender is not None else 0,
+            timeout,
+            credit=credit,
+        )
+
+    def _send(self, node: str, header: Header, message: Message) -> bool:
+        body, arrays = self._codec.encode(message)
+        return self._send_frames(node, [encode_header(header), body, *arrays])
+
+    def _send_frames(self, node: str, frames: list[Any]) -> bool:
+        self.sent += 1
+        return self._link is not None and self._link.send(node, frames)
+
+    def send_outcome(self, node: str, number: int, mode: Mode, actor: str, message: Message | None) -> bool:
+        """Sends what a handler of ours answered to an asker on another node."""
+        kind = type(message).__name__ if message is not None else ""
+        header = Header(mode, kind, "", actor, correlation=number)
+        if message is None:
+            return self._send_frames(node, [encode_header(header), b""])
+        return self._send(node, header, message)
+
+    def done(self, node: str, number: int) -> None:
+        """An ask from another node is answered."""
+        self._answering.pop((node, number), None)
+
+    # Frames in.
+
+    def receive(self, node: str, frames: Sequence[Any]) -> None:
+        """Takes in one envelope from a linked node. What does not decode is refused and counted."""
+        self.received += 1
+        header: Header | None = None
+        try:
+            if not 2 <= len(frames) <= FRAMES_MAX:
+                raise MalformedEnvelope(f"an envelope has 2 to {FRAMES_MAX} frames, this one {len(frames)}")
+            header = decode_header(frames[0])
+            self._dispatch(node, header, frames)
+        except ProtocolError as error:
+            self.refuse(node, str(error))
+            if header is not None and header.mode in (Mode.ASK, Mode.STREAM):
+                failure = failure_of(error, header.to)
+                self.send_outcome(node, header.correlation, Mode.ERROR, header.to, failure)
+
+    def refuse(self, node: str, reason: str) -> None:
+        """Counts what could not be read."""
+        self.refused += 1
+        self.last_refusal = f"from {node}: {reason}"
+
+    def _dispatch(self, node: str, header: Header, frames: Sequence[Any]) -> None:
+        match header.mode:
+            case Mode.TELL | Mode.ASK | Mode.STREAM:
+                self._incoming(node, header, frames)
+            case Mode.REPLY | Mode.ITEM | Mode.END | Mode.ERROR:
+                self._outcome(node, header, frames)
+            case Mode.CANCEL:
+                answering = self._answering.pop((node, header.correlation), None)
+                if answering is not None:
+                    cell, envelope = answering
+                    cell.cancel(envelope)
+            case Mode.CREDIT:
+                answering = self._answering.get((node, header.correlation))
+                if answering is not None and isinstance(answering[1].reply, RemoteReply):
+                    answering[1].reply.grant(header.credit)
+            case _:
+                raise MalformedEnvelope(f"mode {header.mode.name} is not for an actor")
+
+    def _incoming(self, node: str, header: Header, frames: Sequence[Any]) -> None:
+        message = self._codec.decode(header.kind, frames[1], frames[2:])
+        reply: RemoteReply | None = None
+        if header.mode is not Mode.TELL:
+            reply = RemoteReply(self, node, header.correlation, header.to, header.credit)
+        cell = self._node.cells.get(header.to)
+        if cell is None or header.to_incarnation not in (0, cell.incarnation):
+            if cell is not None:
+                cell.count_stale()
+            self._undeliverable(header, message, reply)
+            return
+        if self._is_stale(header):
+            cell.count_stale()
+            return
+        envelope = Envelope(message, header.sender, header.from_incarnation, reply, header.trace)
+        if reply is not None:
+            self._answering[(node, header.correlation)] = (cell, envelope)
+        cell.deliver(envelope)
+
+    def _undeliverable(self, header: Header, message: Message, reply: RemoteReply | None) -> None:
+        if reply is not None:
+            reply.fail(PeerGone(f"{header.to} is not on this node any more"))
+        else:
+            self._node.dead_letter("actor moved", header.to, message)
+
+    def _is_stale(self, header: Header) -> bool:
+        """Whether the sender has been replaced since it wrote this."""
+        entry = self._node.entry(header.sender)
+        return entry is not None and 0 < header.from_incarnation < entry.incarnation
+
+    def _outcome(self, node: str, header: Header, frames: Sequence[Any]) -> None:
+        asked = self._asked.get(header.correlation)
+        if asked is None or asked.node != node:
+            return  # answered after its deadline, or cancelled
+        message = self._codec.decode(header.kind, frames[1], frames[2:]) if header.kind else None
+        if header.mode is Mode.ITEM and isinstance(asked.reply, Items):
+            asked.reply.push(message)
+            return
+        del self._asked[header.correlation]
+        if isinstance(message, Failure):
+            asked.reply.fail(error_of(message))
+        elif header.mode is Mode.END:
+            asked.reply.end()
+        else:
+            asked.reply.resolve(message)
+
+
+class RemoteReply:
+    """The handler's end of an ask from another node."""
+
+    __slots__ = ("_actor", "_credit", "_node", "_number", "_remote", "_waiter")
+
+    def __init__(self, remote: Remote, node: str, number: int, actor: str, credit: int) -> None:
+        self._remote, self._node, self._number, self._actor = remote, node, number, actor
+        self._credit = credit
+        self._waiter: asyncio.Future[None] | None = None
+
+    def resolve(self, message: Any) -> None:
+        self._finish(Mode.REPLY, message)
+
+    async def item(self, message: Any) -> None:
+        self._remote.send_outcome(self._node, self._number, Mode.ITEM, self._actor, message)
+        self._credit -= 1
+        while self._credit <= 0:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    def grant(self, count: int) -> None:
+        """The consumer takes `count` more items."""
+        self._credit += count
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def end(self) -> None:
+        self._finish(Mode.END, None)
+
+    def fail(self, error: PageantError) -> None:
+        self._finish(Mode.ERROR, failure_of(error, self._actor))
+
+    def _finish(self, mode: Mode, message: Message | None) -> None:
+        self._remote.done(self._node, self._number)
+        self._remote.send_outcome(self._node, self._number, mode, self._actor, message)

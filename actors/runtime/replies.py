@@ -1,0 +1,143 @@
+"""Both ends of an ask: where a handler's outcome goes, and what the asker waits on.
+
+A `Reply` is the handler's end. `Answer` and `Items` are the asker's, and are also the `Reply` when asker
+and actor share a node. `RemoteReply` in `node` is the handler's end for an asker elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pageant.protocol.errors import PageantError
+
+STREAM_CREDIT = 64  # items that a stream may be ahead of its consumer
+
+
+class Reply(Protocol):
+    """Takes what a handler answers. All but `item` are called once, at the end."""
+
+    def resolve(self, message: Any) -> None:
+        """The one reply of an ask (None: the handler had none to give)."""
+
+    async def item(self, message: Any) -> None:
+        """The next reply of a stream; returns when the consumer can take another."""
+
+    def end(self) -> None:
+        """A stream is complete."""
+
+    def fail(self, error: PageantError) -> None:
+        """The handler raised, or will never run."""
+
+
+class Answer:
+    """One reply, awaited through `future`."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.future: asyncio.Future[Any] = loop.create_future()
+
+    def resolve(self, message: Any) -> None:
+        if not self.future.done():
+            self.future.set_result(message)
+
+    async def item(self, message: Any) -> None:
+        self.fail(PageantError("the handler streams its replies: use stream(), not ask()"))
+        await asyncio.sleep(0)
+
+    def end(self) -> None:
+        self.resolve(None)
+
+    def fail(self, error: PageantError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class Items:
+    """Any number of replies, consumed one by one; the producer is held back at `credit` unread ones."""
+
+    __slots__ = (
+        "_buffer",
+        "_consumer",
+        "_done",
+        "_error",
+        "_loop",
+        "_producer",
+        "_taken",
+        "credit",
+        "on_taken",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, credit: int = STREAM_CREDIT) -> None:
+        self._loop = loop
+        self._buffer: deque[Any] = deque()
+        self._consumer: asyncio.Future[None] | None = None
+        self._producer: asyncio.Future[None] | None = None
+        self._error: PageantError | None = None
+        self._done = False
+        self._taken = 0
+        self.credit = credit
+        self.on_taken: Callable[[int], None] | None = None  # grants a remote producer more credit
+
+    def push(self, message: Any) -> None:
+        """Adds an item whatever the credit (a remote producer counts its own)."""
+        self._buffer.append(message)
+        _wake(self._consumer)
+
+    async def item(self, message: Any) -> None:
+        self.push(message)
+        while len(self._buffer) >= self.credit and not self._done:
+            self._producer = self._loop.create_future()
+            await self._producer
+
+    def resolve(self, message: Any) -> None:
+        if message is not None:
+            self.push(message)
+        self.end()
+
+    def end(self) -> None:
+        self._done = True
+        _wake(self._consumer)
+
+    def fail(self, error: PageantError) -> None:
+        self._error = self._error or error
+        self.end()
+
+    async def next(self) -> Any:
+        """The next item.
+
+        Raises:
+            StopAsyncIteration: the stream is complete.
+            PageantError: it failed.
+        """
+        while not self._buffer:
+            if self._error is not None:
+                raise self._error
+            if self._done:
+                raise StopAsyncIteration
+            self._consumer = self._loop.create_future()
+            await self._consumer
+        item = self._buffer.popleft()
+        _wake(self._producer)
+        self._count_taken()
+        return item
+
+    def _count_taken(self) -> None:
+        """Grants credit back in halves, rather than item by item."""
+        self._taken += 1
+        if self.on_taken is not None and self._taken * 2 >= self.credit:
+            self.on_taken(self._taken)
+            self._taken = 0
+
+    def close(self) -> None:
+        """The consumer left: a producer that is held back goes on, into cancellation."""
+        self._done = True
+        _wake(self._producer)
+
+
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,269 @@
+"""The root supervisor's decisions: who is started when, how often, and when to give up. A core: events in,
+instructions out; no clock, no processes.
+
+A death counts as early when it comes before the actor (or node) was ready or within `early_seconds` of it.
+After `early_deaths_max` early deaths in a row it is given up, loudly; any other death is followed by a
+restart, after a back-off that doubles with each early one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pageant.protocol.supervision import ActorEntry, Directory, NodeEntry, StartActor
+
+
+@dataclass(frozen=True)
+class ActorPlan:
+    """An actor of the resolved topology. `options` is JSON."""
+
+    name: str
+    node: str
+    cls: str
+    options: bytes
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """A node of the resolved topology: this process, a child process, or one that joins by itself."""
+
+    name: str
+    process: bool = False
+    joins: bool = False
+
+
+@dataclass(frozen=True)
+class RestartLimits:
+    """When to restart and when to stop trying. Times in seconds."""
+
+    early_deaths_max: int = 2
+    early_seconds: float = 5.0
+    delay_first: float = 0.1
+    delay_max: float = 5.0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Start the process of a node."""
+
+    node: str
+    incarnation: int
+
+
+@dataclass(frozen=True)
+class Start:
+    """Have a node's agent start an actor."""
+
+    node: str
+    order: StartActor
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """Something will not be started again. `who` is an actor or a node."""
+
+    who: str
+    deaths: int
+    error: str
+    traceback: str
+
+
+@dataclass(frozen=True)
+class Publish:
+    """Tell every node who is there now."""
+
+
+Instruction = Launch | Start | GiveUp | Publish
+
+
+@dataclass
+class _Life:
+    """What actors and nodes have in common: lives that begin, get ready and end."""
+
+    incarnation: int = 0
+    up: bool = False
+    ready_since: float | None = None
+    early_deaths: int = 0
+    restarts: int = -1
+    retry_at: float | None = None
+    final: bool = False
+    reason: str = ""
+    traceback: str = ""
+
+    def begin(self) -> int:
+        self.incarnation += 1
+        self.restarts += 1
+        self.retry_at = None
+        return self.incarnation
+
+    def ready(self, now: float) -> None:
+        self.up, self.ready_since, self.reason = True, now, ""
+
+    def end(self, reason: str, traceback: str, now: float, limits: RestartLimits) -> None:
+        early = self.ready_since is None or now - self.ready_since < limits.early_seconds
+        self.up, self.ready_since = False, None
+        self.reason, self.traceback = reason, traceback
+        self.early_deaths = self.early_deaths + 1 if early else 0
+        self.final = self.early_deaths >= limits.early_deaths_max
+        delay = min(limits.delay_max, limits.delay_first * 2.0 ** max(0, self.early_deaths - 1))
+        self.retry_at = None if self.final else now + delay
+
+
+@dataclass
+class _ActorState(_Life):
+    plan: ActorPlan = field(kw_only=True)
+    features: tuple[str, ...] = ()
+
+
+@dataclass
+class _NodeState(_Life):
+    plan: NodePlan = field(kw_only=True)
+    endpoint: str = ""
+
+
+class Supervision:
+    """Who lives, who is being started, and who was given up.
+
+    Args:
+        root: the node of the supervisor itself, which is there from the beginning.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        root_endpoint: str,
+        nodes: Sequence[NodePlan],
+        actors: Sequence[ActorPlan],
+        limits: RestartLimits | None = None,
+    ) -> None:
+        self.limits = limits or RestartLimits()
+        self._root = root
+        self._nodes = {plan.name: _NodeState(plan=plan) for plan in nodes}
+        self._actors = {plan.name: _ActorState(plan=plan) for plan in actors}
+        self._version = 0
+        root_state = self._nodes[root]
+        root_state.begin()
+        root_state.endpoint = root_endpoint
+
+    def begin(self, now: float) -> list[Instruction]:
+        """Launches every process and starts the root's own actors."""
+        instructions: list[Instruction] = []
+        for name, node in self._nodes.items():
+            if node.plan.process:
+                instructions.append(Launch(name, node.begin()))
+        self._nodes[self._root].ready(now)
+        return [*instructions, *self._start_actors_of(self._root), Publish()]
+
+    def issue(self, node: str) -> int:
+        """A new incarnation for a node that joins by itself, or 0 if none of that name is expected."""
+        state = self._nodes.get(node)
+        return state.begin() if state is not None and state.plan.joins else 0
+
+    def node_joined(self, node: str, incarnation: int, endpoint: str, now: float) -> list[Instruction]:
+        state = self._nodes.get(node)
+        if state is None or state.incarnation != incarnation:
+            return []
+        state.endpoint = endpoint
+        state.ready(now)
+        return [Publish(), *self._start_actors_of(node)]
+
+    def node_exited(self, node: str, incarnation: int, reason: str, now: float) -> list[Instruction]:
+        state = self._nodes[node]
+        if state.incarnation != incarnation or state.final:
+            return []
+        state.end(reason, "", now, self.limits)
+        instructions: list[Instruction] = []
+        for name, actor in self._actors.items():
+            if actor.plan.node == node and (actor.up or actor.retry_at is None) and not actor.final:
+                actor.up, actor.ready_since, actor.reason, actor.retry_at = False, None, reason, None
+                actor.final = state.final
+                if state.final:
+                    instructions.append(GiveUp(name, state.early_deaths, reason, actor.traceback))
+        return [Publish(), *instructions]
+
+    def actor_started(
+        self, name: str, incarnation: int, features: tuple[str, ...], now: float
+    ) -> list[Instruction]:
+        actor = self._actors.get(name)
+        if actor is None or actor.incarnation != incarnation:
+            return []
+        actor.features = features
+        actor.ready(now)
+        return [Publish()]
+
+    def actor_failed(
+        self, name: str, incarnation: int, error: str, traceback: str, now: float
+    ) -> list[Instruction]:
+        actor = self._actors.get(name)
+        if actor is None or actor.incarnation != incarnation or actor.final:
+            return []
+        actor.end(error, traceback, now, self.limits)
+        give_up: list[Instruction] = (
+            [GiveUp(name, actor.early_deaths, error, traceback)] if actor.final else []
+        )
+        return [Publish(), *give_up]
+
+    def tick(self, now: float) -> list[Instruction]:
+        """Carries out the restarts that are due."""
+        instructions: list[Instruction] = []
+        for name, node in self._nodes.items():
+            if node.retry_at is not None and node.retry_at <= now:
+                instructions.append(Launch(name, node.begin()))
+        for actor in self._actors.values():
+            if actor.retry_at is not None and actor.retry_at <= now:
+                actor.retry_at = None
+                if self._nodes[actor.plan.node].up:
+                    instructions.append(self._start(actor))
+        return instructions
+
+    def wake_at(self) -> float | None:
+        """When `tick` is next worth calling, or None."""
+        times = [life.retry_at for life in (*self._nodes.values(), *self._actors.values())]
+        return min((time for time in times if time is not None), default=None)
+
+    def all_up(self) -> bool:
+        """Whether every actor takes messages."""
+        return all(actor.up for actor in self._actors.values())
+
+    def directory(self) -> Directory:
+        """Everybody as of now, under a new version."""
+        self._version += 1
+        return Directory(
+            version=self._version,
+            nodes=tuple(
+                NodeEntry(name=name, incarnation=node.incarnation, endpoint=node.endpoint)
+                for name, node in self._nodes.items()
+                if node.up
+            ),
+            actors=tuple(_entry(actor) for actor in self._actors.values()),
+        )
+
+    def nodes_up(self) -> list[str]:
+        """Names of the nodes that are up."""
+        return [name for name, node in self._nodes.items() if node.up]
+
+    def _start_actors_of(self, node: str) -> list[Instruction]:
+        return [
+            self._start(actor)
+            for actor in self._actors.values()
+            if actor.plan.node == node and not actor.up and not actor.final
+        ]
+
+    def _start(self, actor: _ActorState) -> Start:
+        plan = actor.plan
+        order = StartActor(name=plan.name, incarnation=actor.begin(), cls=plan.cls, options=plan.options)
+        return Start(plan.node, order)
+
+
+def _entry(actor: _ActorState) -> ActorEntry:
+    return ActorEntry(
+        name=actor.plan.name,
+        node=actor.plan.node,
+        incarnation=actor.incarnation,
+        up=actor.up,
+        features=actor.features,
+        reason=actor.reason,
+        final=actor.final,
+        restarts=max(0, actor.restarts),
+    )

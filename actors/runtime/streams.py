@@ -1,0 +1,99 @@
+"""Numbered streams, both ends, as cores: numbering, credit, acknowledgement, and mending a gap.
+
+See `protocol/streams`. The sender keeps what is not acknowledged; `resume` sends it again. The receiver
+takes each number once, in order.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from typing import Generic, TypeVar
+
+import msgspec
+
+from pageant.protocol.streams import Numbered
+
+N = TypeVar("N", bound=Numbered)
+
+CREDIT = 64
+
+
+class Outgoing(Generic[N]):
+    """The sending end, to one receiver. `name` is what the receiver knows the stream by."""
+
+    def __init__(self, name: str, credit: int = CREDIT) -> None:
+        self.name, self.credit = name, credit
+        self._kept: deque[N] = deque()
+        self._last = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether there is credit for another message."""
+        return len(self._kept) < self.credit
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next message."""
+        return self._last + 1
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many messages are kept."""
+        return len(self._kept)
+
+    def number(self, message: N) -> N:
+        """Gives a message its number and keeps it. It is to be sent now."""
+        assert self.open, f"stream {self.name}: {self.credit} messages are unanswered"
+        self._last += 1
+        msgspec.structs.force_setattr(message, "number", self._last)
+        self._kept.append(message)
+        return message
+
+    def acknowledge(self, up_to: int) -> None:
+        """Forgets what the receiver has."""
+        while self._kept and self._kept[0].number <= up_to:
+            self._kept.popleft()
+
+    def resume(self, after: int) -> list[N]:
+        """What is to be sent again, in order."""
+        return [message for message in self._kept if message.number > after]
+
+    def restart(self) -> None:
+        """The receiver is a new one: numbers start again, and what was kept was for the old one."""
+        self._kept.clear()
+        self._last = 0
+
+
+class Arrival(enum.Enum):
+    """What a received number means."""
+
+    NEXT = "next"  # take it
+    DUPLICATE = "duplicate"  # had before; drop it
+    GAP = "gap"  # drop it, and ask to resume after `last`
+
+
+class Incoming:
+    """The receiving end, of one sender."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.last = 0
+        self.incarnation = 0
+        self._asked = False
+
+    def arrive(self, number: int, incarnation: int = 0) -> Arrival:
+        """Takes in a number. A sender of a new incarnation starts at 1 again."""
+        if incarnation > self.incarnation:
+            self.incarnation, self.last, self._asked = incarnation, 0, False
+        if number <= self.last or incarnation < self.incarnation:
+            return Arrival.DUPLICATE
+        if number > self.last + 1:
+            return Arrival.GAP
+        self.last, self._asked = number, False
+        return Arrival.NEXT
+
+    def should_ask(self) -> bool:
+        """Whether this gap is to be reported: once, until a message is taken again."""
+        asked, self._asked = self._asked, True
+        return not asked

@@ -1,0 +1,173 @@
+"""The root supervisor: carries out what `Supervision` decides, and tells everybody who is there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+
+from pageant.actors.runtime.actor import Actor, receives
+from pageant.actors.runtime.launcher import Launcher, Process
+from pageant.actors.runtime.restarts import GiveUp, Instruction, Launch, Publish, Start, Supervision
+from pageant.protocol.supervision import (
+    ActorFailed,
+    ActorStarted,
+    Directory,
+    GetDirectory,
+    NodeExited,
+    NodeJoined,
+    Progress,
+    Startup,
+    StopNode,
+    WatchStartup,
+)
+
+log = logging.getLogger("pageant.supervisor")
+
+STOP_SECONDS = 10.0  # for the processes to end by themselves before they are killed
+EVENTS_MAX = 1024
+
+
+class RootSupervisor(Actor):
+    """Lives on the root node, for as long as the topology does."""
+
+    def __init__(self, core: Supervision, launcher: Launcher | None) -> None:
+        super().__init__(self.Options())
+        self.core = core
+        self._launcher = launcher
+        self._processes: dict[str, Process] = {}
+        self._listeners: list[asyncio.Queue[Startup]] = []
+        self._outcome: Startup | None = None
+        self._wake = asyncio.Event()
+        self._stopping = False
+
+    async def on_start(self) -> None:
+        self.spawn(self._restart_when_due())
+        await self._carry_out(self.core.begin(self.clock.now()))
+
+    # What the nodes report.
+
+    @receives
+    async def node_joined(self, event: NodeJoined) -> None:
+        await self._carry_out(
+            self.core.node_joined(event.node, event.incarnation, event.endpoint, self.clock.now())
+        )
+
+    @receives
+    async def node_exited(self, event: NodeExited) -> None:
+        if not self._stopping:
+            log.error("node %s#%d is gone: %s", event.node, event.incarnation, event.reason)
+            await self._carry_out(
+                self.core.node_exited(event.node, event.incarnation, event.reason, self.clock.now())
+            )
+
+    @receives
+    async def actor_started(self, event: ActorStarted) -> None:
+        await self._carry_out(
+            self.core.actor_started(event.name, event.incarnation, event.features, self.clock.now())
+        )
+        if self._outcome is None and self.core.all_up():
+            self._announce(Startup(ready=True))
+
+    @receives
+    async def actor_failed(self, event: ActorFailed) -> None:
+        when = "after it had started" if event.started else "while starting"
+        log.error("%s#%d failed %s: %s", event.name, event.incarnation, when, event.error)
+        await self._carry_out(
+            self.core.actor_failed(
+                event.name, event.incarnation, event.error, event.traceback, self.clock.now()
+            )
+        )
+
+    @receives
+    def progress(self, event: Progress) -> None:
+        self._announce(Startup(progress=event))
+
+    @receives
+    def directory(self, request: GetDirectory) -> Directory:
+        return self.core.directory()
+
+    @receives(concurrent=True)
+    async def watch_startup(self, request: WatchStartup) -> AsyncIterator[Startup]:
+        """Progress, then the outcome; at once when that is known."""
+        events: asyncio.Queue[Startup] = asyncio.Queue(EVENTS_MAX)
+        if self._outcome is not None:
+            yield self._outcome
+            return
+        self._listeners.append(events)
+        try:
+            while True:
+                event = await events.get()
+                yield event
+                if event.ready or event.error:
+                    return
+        finally:
+            self._listeners.remove(events)
+
+    # What is done about it.
+
+    async def _carry_out(self, instructions: Sequence[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Launch(node, incarnation):
+                    await self._launch(node, incarnation)
+                case Start(node, order):
+                    self.tell(f"node/{node}", order)
+                case Publish():
+                    directory = self.core.directory()
+                    for node in self.core.nodes_up():
+                        self.tell(f"node/{node}", directory)
+                case GiveUp():
+                    self._give_up(instruction)
+        self._wake.set()
+
+    async def _launch(self, node: str, incarnation: int) -> None:
+        assert self._launcher is not None, f"{node} is a process of its own, but nothing launches processes"
+        process = await self._launcher.launch(node, incarnation)
+        self._processes[node] = process
+        self.spawn(self._await_exit(node, incarnation, process))
+
+    async def _await_exit(self, node: str, incarnation: int, process: Process) -> None:
+        reason = await process.wait()
+        self.tell("supervisor", NodeExited(node=node, incarnation=incarnation, reason=reason))
+
+    def _give_up(self, end: GiveUp) -> None:
+        log.critical(
+            "%s is given up after %d early deaths; last: %s\n%s",
+            end.who,
+            end.deaths,
+            end.error,
+            end.traceback,
+        )
+        if self._outcome is None:
+            error = f"{end.who} failed {end.deaths} times while starting: {end.error}"
+            self._announce(Startup(error=error, traceback=end.traceback))
+
+    def _announce(self, event: Startup) -> None:
+        if event.ready or event.error:
+            self._outcome = event
+        for events in self._listeners:
+            if not events.full() or event.ready or event.error:
+                if events.full():
+                    events.get_nowait()  # progress may be missed, the outcome may not
+                events.put_nowait(event)
+
+    async def _restart_when_due(self) -> None:
+        while True:
+            self._wake.clear()
+            due = self.core.wake_at()
+            try:
+                async with asyncio.timeout_at(due):
+                    await self._wake.wait()
+            except TimeoutError:
+                await self._carry_out(self.core.tick(self.clock.now()))
+
+    async def stop_nodes(self) -> None:
+        """Ends every node process: told first, killed after `STOP_SECONDS`."""
+        self._stopping = True
+        for node in self.core.nodes_up():
+            if node in self._processes:
+                self.tell(f"node/{node}", StopNode(reason="the topology stops"))
+        for process in self._processes.values():
+            process.close_input()  # one that has not joined yet hears it this way
+        await asyncio.gather(*(process.end(STOP_SECONDS) for process in self._processes.values()))

@@ -1,0 +1,326 @@
+"""A topology as its user writes it, in YAML or as arguments, and what it is resolved to.
+
+    model: ./models/demo
+    max_num_seqs: 256               # a setting: reaches every actor whose Options have a field of that name
+    nodes:
+      front: {}                     # the root: the process that reads this file
+      gpu-0: {process: true}
+    actors:
+      scheduler: {node: front, class: my_lab.policies:MyScheduler, options: {policy: fair}}
+      tokenizer: {count: 2}
+    placement: auto
+
+`parse` checks the form; `resolve` fills in defaults and checks everything that can be known without
+starting anything. Every error names the place and, for a name, the nearest valid one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from pageant.actors.runtime.address import expected
+from pageant.actors.runtime.classes import load_actor_class
+from pageant.actors.runtime.placement import Placement, place
+from pageant.actors.runtime.restarts import ActorPlan, NodePlan
+from pageant.actors.runtime.yaml import load_yaml
+from pageant.protocol.errors import TopologyError
+from pageant.protocol.roles import ROLES, Role
+
+WireMode = Literal["auto", "always"]
+Transport = Literal["ipc", "tcp"]
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A node as written. `like` names a node whose other keys it takes over."""
+
+    process: bool = False
+    host: str | None = None
+    device: str | None = None
+    like: str | None = None
+
+
+class ActorSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An actor, or a group of `count`, as written."""
+
+    cls: str | None = msgspec.field(name="class", default=None)
+    node: str | None = None
+    nodes: tuple[str, ...] | None = None
+    count: int | None = None
+    options: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A topology as written. `settings` are the keys at the top that are not part of its form."""
+
+    model: str | None = None
+    nodes: dict[str, NodeSpec] = msgspec.field(default_factory=dict)
+    actors: dict[str, ActorSpec] = msgspec.field(default_factory=dict)
+    placement: Placement = "auto"
+    wire: WireMode = "auto"
+    transport: Transport = "ipc"
+    listen: str | None = None
+    replicas: int = 1
+    seed: int = 0
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cast:
+    """The default actors: the class of each, by name, and which of them always form a group.
+
+    `extra_settings` are setting names that reach no actor (the front end's own).
+    """
+
+    classes: Mapping[str, str]
+    groups: frozenset[str]
+    root_actors: frozenset[str]
+    extra_settings: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A topology that can be started."""
+
+    root: str
+    nodes: tuple[NodePlan, ...]
+    actors: tuple[ActorPlan, ...]
+    wire: WireMode
+    transport: Transport
+    listen: str | None
+    seed: int
+    placement: str
+
+
+_FORM = set(Topology.__struct_fields__) - {"settings"}
+
+
+def read(path: Path) -> Topology:
+    """The topology in a YAML file, what it includes taken in.
+
+    Raises:
+        TopologyError: no file, no YAML, or not the form of a topology.
+    """
+    return parse(load_yaml(path))
+
+
+def parse(data: Mapping[str, Any]) -> Topology:
+    """A topology from plain data.
+
+    Raises:
+        TopologyError: names the place (such as `actors.scheduler`), what was found and what is expected.
+    """
+    form = {key: value for key, value in data.items() if key in _FORM}
+    settings = {key: value for key, value in data.items() if key not in _FORM}
+    for section, spec in (("nodes", NodeSpec), ("actors", ActorSpec)):
+        form[section] = _section(form.get(section), section, spec)
+    try:
+        topology = msgspec.convert({**form, "settings": settings}, Topology)
+    except msgspec.ValidationError as error:
+        raise _located(error) from None
+    if topology.replicas != 1:
+        raise TopologyError(
+            "replicas",
+            f"found {topology.replicas}; expected 1: more need a router, which is not in this version",
+        )
+    return topology
+
+
+def _section(section: Any, name: str, spec: type[msgspec.Struct]) -> dict[str, Any]:
+    if section is None:
+        return {}
+    if not isinstance(section, Mapping):
+        raise TopologyError(name, f"found {section!r}; expected a mapping of names to their keys")
+    known = [field.encode_name for field in msgspec.structs.fields(spec)]
+    for entry, keys in section.items():
+        place = f"{name}.{entry}"
+        if keys is not None and not isinstance(keys, Mapping):
+            raise TopologyError(place, f"found {keys!r}; expected a mapping, such as {{}}")
+        for key in keys or ():
+            if key not in known:
+                raise TopologyError(f"{place}.{key}", f"no such key; {expected(str(key), known)}")
+    return {entry: keys or {} for entry, keys in section.items()}
+
+
+def _located(error: msgspec.ValidationError) -> TopologyError:
+    """msgspec's `... - at `$.nodes[...].process`` as place and message."""
+    message, _, path = str(error).partition(" - at ")
+    return TopologyError(path.strip("`").removeprefix("$").removeprefix("."), message)
+
+
+def resolve(topology: Topology, cast: Cast, settings: Mapping[str, Any] | None = None) -> Resolved:
+    """Every node and actor of a topology, with its class found and its options valid.
+
+    Args:
+        settings: more settings, such as what was read from the model's folder; the topology's own win.
+
+    Raises:
+        TopologyError: see `parse`.
+    """
+    specs = _with_defaults(topology, cast)
+    written = _resolve_likes(topology.nodes)
+    for name, node in written.items():
+        if node.host is not None and node.host not in LOOPBACK:
+            raise TopologyError(
+                f"nodes.{name}.host",
+                f"found {node.host!r}; expected one of {', '.join(LOOPBACK)}: other hosts need keys, "
+                "which are not in this version",
+            )
+    root = _root_of(written)
+    classes = {name: load_actor_class(spec.cls or "", f"actors.{name}.class") for name, spec in specs.items()}
+    _check_roles(specs, classes)
+    chosen = {**(settings or {}), **topology.settings}
+    _check_settings(topology.settings, classes, cast)
+    nodes, where = place(topology.placement, root, written_nodes(written), _wanted(specs), cast.root_actors)
+    _check_nodes(specs, nodes)
+    actors = []
+    for name, spec in specs.items():
+        cls = classes[name]
+        options = _options(cls, name, spec.options, chosen)
+        grouped = name in cast.groups or len(where[name]) > 1
+        for index, home in enumerate(where[name]):
+            actors.append(ActorPlan(f"{name}/{index}" if grouped else name, home, spec.cls or "", options))
+    return Resolved(
+        root=root,
+        nodes=tuple(nodes.values()),
+        actors=tuple(actors),
+        wire=topology.wire,
+        transport=topology.transport,
+        listen=topology.listen,
+        seed=topology.seed,
+        placement=topology.placement,
+    )
+
+
+def _with_defaults(topology: Topology, cast: Cast) -> dict[str, ActorSpec]:
+    """The cast's actors, as the topology has them, then its own additions."""
+    specs = {}
+    for name in (*cast.classes, *(name for name in topology.actors if name not in cast.classes)):
+        spec = topology.actors.get(name, ActorSpec())
+        cls = spec.cls or cast.classes.get(name)
+        if cls is None:
+            raise TopologyError(
+                f"actors.{name}",
+                f"no default actor has this name, and no class is given; {expected(name, cast.classes)}",
+            )
+        if spec.node is not None and spec.nodes is not None:
+            raise TopologyError(f"actors.{name}", "both node and nodes are given; expected one of them")
+        if spec.count is not None and not 1 <= spec.count <= 1024:
+            raise TopologyError(f"actors.{name}.count", f"found {spec.count}; expected 1 to 1024")
+        specs[name] = msgspec.structs.replace(spec, cls=cls)
+    return specs
+
+
+def _resolve_likes(nodes: Mapping[str, NodeSpec]) -> dict[str, NodeSpec]:
+    """Nodes with what they take over from others filled in."""
+
+    def merged(name: str, trail: tuple[str, ...]) -> dict[str, Any]:
+        if name in trail:
+            raise TopologyError(
+                f"nodes.{trail[0]}.like", f"a node includes itself: {' -> '.join((*trail, name))}"
+            )
+        if name not in nodes:
+            raise TopologyError(f"nodes.{trail[-1]}.like", f"no node {name!r}; {expected(name, nodes)}")
+        node = nodes[name]
+        defaults = NodeSpec()
+        own = {
+            key: getattr(node, key)
+            for key in NodeSpec.__struct_fields__
+            if key != "like" and getattr(node, key) != getattr(defaults, key)
+        }
+        base = merged(node.like, (*trail, name)) if node.like is not None else {}
+        return {**base, **own}
+
+    return {name: NodeSpec(**merged(name, ())) for name in nodes}
+
+
+def _root_of(nodes: Mapping[str, NodeSpec]) -> str:
+    """The one node that is this process."""
+    here = [name for name, node in nodes.items() if not node.process and node.host is None]
+    if len(here) > 1:
+        raise TopologyError(
+            "nodes",
+            f"{', '.join(here)} would all be this process; expected one, and process: true on the others",
+        )
+    return here[0] if here else "front"
+
+
+def written_nodes(nodes: Mapping[str, NodeSpec]) -> dict[str, NodePlan]:
+    """What is planned for each written node."""
+    return {
+        name: NodePlan(name, process=node.process and node.host is None, joins=node.host is not None)
+        for name, node in nodes.items()
+    }
+
+
+def _wanted(specs: Mapping[str, ActorSpec]) -> dict[str, tuple[str | None, ...]]:
+    """For each actor, the node that each of its members asks for (None: no wish)."""
+    wanted: dict[str, tuple[str | None, ...]] = {}
+    for name, spec in specs.items():
+        if spec.nodes is not None:
+            if spec.count not in (None, len(spec.nodes)):
+                raise TopologyError(
+                    f"actors.{name}.count", f"found {spec.count}, but {len(spec.nodes)} nodes are named"
+                )
+            wanted[name] = spec.nodes
+        else:
+            wanted[name] = (spec.node,) * (spec.count or 1)
+    return wanted
+
+
+def _check_nodes(specs: Mapping[str, ActorSpec], nodes: Mapping[str, NodePlan]) -> None:
+    for name, spec in specs.items():
+        for node in (spec.node, *(spec.nodes or ())):
+            if node is not None and node not in nodes:
+                key = "node" if spec.node is not None else "nodes"
+                raise TopologyError(f"actors.{name}.{key}", f"no node {node!r}; {expected(node, nodes)}")
+
+
+def _check_roles(specs: Mapping[str, ActorSpec], classes: Mapping[str, type]) -> None:
+    """An actor that stands where a role is expected must have it."""
+    for name in specs:
+        role: Role | None = ROLES.get(name)
+        if role is not None and getattr(classes[name], "role", None) is not role:
+            raise TopologyError(
+                f"actors.{name}.class",
+                f"{classes[name].__qualname__} does not take the role of {name}; set `role = {name.upper()}` "
+                "(from pageant.protocol.roles) and handle its messages",
+            )
+
+
+def _check_settings(settings: Mapping[str, Any], classes: Mapping[str, Any], cast: Cast) -> None:
+    known = {field for cls in classes.values() for field in cls.Options.__struct_fields__}
+    known |= _FORM | {"include"} | cast.extra_settings
+    for name in settings:
+        if name not in known:
+            raise TopologyError(name, f"no such key; {expected(str(name), known)}")
+
+
+def _options(cls: Any, name: str, given: Mapping[str, Any], settings: Mapping[str, Any]) -> bytes:
+    """An actor's options as JSON: the settings that it knows, under what its own entry says."""
+    fields = cls.Options.__struct_fields__
+    for option in given:
+        if option not in fields:
+            raise TopologyError(
+                f"actors.{name}.options.{option}", f"no such option; {expected(option, fields)}"
+            )
+    merged = {key: value for key, value in settings.items() if key in fields} | dict(given)
+    try:
+        checked = msgspec.convert(merged, cls.Options)
+    except (msgspec.ValidationError, ValueError) as error:
+        message, _, path = str(error).partition(" - at ")
+        option = path.strip("`").removeprefix("$")
+        key = option.lstrip(".").partition(".")[0].partition("[")[0]
+        where = key if key in settings and key not in given else f"actors.{name}.options{option}"
+        raise TopologyError(where, message) from None
+    return msgspec.json.encode(checked)
+
+
+def placements() -> tuple[str, ...]:
+    """The names of the placements."""
+    return tuple(get_args(Placement))

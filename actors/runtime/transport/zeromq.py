@@ -1,0 +1,300 @@
+"""The ZeroMQ link: one ROUTER socket per node, bound and connected, driven by the event loop directly.
+
+Of two nodes the later connects to the earlier, so that a pair shares one connection; each knows the other
+by the routing id `name#incarnation`, and ROUTER_MANDATORY makes a vanished peer an error instead of a
+silence. `zmq.asyncio` is not used: its per-message futures cost more than the sockets do. The socket's
+descriptor is edge-triggered, so it is drained until empty, and looked at again after every send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import zmq
+
+from pageant.actors.runtime.address import expected
+from pageant.protocol.codec import Codec
+from pageant.protocol.envelope import Header, Mode, decode_header, encode_header
+from pageant.protocol.errors import PageantError, ProtocolError
+from pageant.protocol.handshake import Hello, Rejected, Welcome, fingerprint
+
+log = logging.getLogger("pageant.link")
+
+HIGH_WATER_MARK = 10_000  # envelopes queued per peer within ZeroMQ
+BACKLOG_MAX = 100_000  # envelopes held here per node while ZeroMQ is full
+FRAME_BYTES_MAX = 2**31
+COPY_BYTES_MAX = 65_536  # frames up to this size are cheaper to copy than to track
+TURN = 512  # envelopes taken in before the loop's other tasks get a turn
+RETRY_SECONDS = 0.001
+HANDSHAKE_SECONDS = 10.0
+LINGER_MS = 1000
+
+
+class LinkRefused(PageantError):
+    """The other node speaks another protocol, or is another one than was expected."""
+
+
+class Receiver(Protocol):
+    """Who takes what comes in."""
+
+    def receive(self, node: str, frames: Sequence[Any]) -> None: ...
+    def refuse(self, node: str, reason: str) -> None: ...
+
+
+class ZmqLink:
+    """A node's socket.
+
+    Args:
+        name, incarnation: this node's.
+        endpoint: where to listen, `ipc://PATH` or `tcp://127.0.0.1:*`.
+        receiver: takes the envelopes of linked nodes.
+        version: this build's version, told to others and named in refusals.
+    """
+
+    def __init__(self, name: str, incarnation: int, endpoint: str, receiver: Receiver, version: str) -> None:
+        self.name, self.incarnation, self.version = name, incarnation, version
+        self._receiver = receiver
+        self._loop = asyncio.get_running_loop()
+        self._codec = Codec()
+        self._context = zmq.Context(io_threads=1)
+        self._socket = socket = self._context.socket(zmq.ROUTER)
+        socket.setsockopt(zmq.ROUTING_ID, _identity(name, incarnation))
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
+        socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
+        socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
+        socket.setsockopt(zmq.LINGER, LINGER_MS)
+        socket.bind(endpoint)
+        self.endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
+        self._identities: dict[str, bytes] = {}
+        self._nodes: dict[bytes, str] = {}
+        self._welcomes: dict[bytes, asyncio.Future[Welcome]] = {}
+        self._backlog: deque[list[Any]] = deque()
+        self._pump_scheduled = False
+        self.issue: Callable[[str], int] | None = None  # the root's: a new incarnation for a node's name
+        self._descriptor = int(socket.getsockopt(zmq.FD))
+        self._loop.add_reader(self._descriptor, self._pump)
+
+    def close(self) -> None:
+        """Sends what is queued (for `LINGER_MS` at most) and lets go of the socket."""
+        self._loop.remove_reader(self._descriptor)
+        for welcome in self._welcomes.values():
+            welcome.cancel()
+        self._socket.close()
+        self._context.term()
+
+    # Meeting others.
+
+    async def connect(self, node: str, incarnation: int, endpoint: str) -> Welcome:
+        """Links to an earlier node, from then on known by the name that it gives itself.
+
+        Raises:
+            LinkRefused: it speaks another protocol, or did not answer.
+        """
+        identity = _identity(node, incarnation)
+        self._socket.setsockopt(zmq.CONNECT_ROUTING_ID, identity)
+        self._socket.connect(endpoint)
+        welcome: asyncio.Future[Welcome] = self._loop.create_future()
+        self._welcomes[identity] = welcome
+        hello = Hello(
+            node=self.name,
+            incarnation=self.incarnation,
+            version=self.version,
+            fingerprint=fingerprint(),
+            endpoint=self.endpoint,
+        )
+        self._send_link(identity, hello)
+        try:
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                answer = await welcome
+        except TimeoutError:
+            raise LinkRefused(f"{node} at {endpoint} did not answer within {HANDSHAKE_SECONDS:g} s") from None
+        finally:
+            del self._welcomes[identity]
+        self._register(answer.node, identity)
+        return answer
+
+    def _register(self, node: str, identity: bytes) -> None:
+        former = self._identities.pop(node, None)
+        if former is not None:
+            self._nodes.pop(former, None)
+        self._identities[node] = identity
+        self._nodes[identity] = node
+
+    def _meet(self, identity: bytes, header: Header, frames: Sequence[Any]) -> None:
+        """A handshake envelope, from whoever it may be."""
+        message = self._codec.decode(header.kind, bytes(frames[1]), frames[2:])
+        waiting = self._welcomes.get(identity)
+        if isinstance(message, Hello):
+            self._answer_hello(identity, message)
+        elif waiting is not None and not waiting.done() and isinstance(message, Welcome):
+            waiting.set_result(message)
+        elif waiting is not None and not waiting.done() and isinstance(message, Rejected):
+            waiting.set_exception(LinkRefused(message.reason))
+        else:
+            self._receiver.refuse(_shown(identity), f"{header.kind} is no part of the handshake here")
+
+    def _answer_hello(self, identity: bytes, hello: Hello) -> None:
+        reason = self._objection(identity, hello)
+        issued = 0
+        if reason is None and not hello.incarnation:
+            issued = self.issue(hello.node) if self.issue is not None else 0
+            reason = None if issued else f"no node called {hello.node!r} is expected to join {self.name}"
+        if reason is not None:
+            self._receiver.refuse(_shown(identity), reason)
+            self._send_link(identity, Rejected(reason=reason))
+            return
+        if hello.incarnation:
+            self._register(hello.node, identity)
+        welcome = Welcome(
+            node=self.name,
+            incarnation=self.incarnation,
+            version=self.version,
+            fingerprint=fingerprint(),
+            issued=issued,
+        )
+        self._send_link(identity, welcome)
+
+    def _objection(self, identity: bytes, hello: Hello) -> str | None:
+        if hello.fingerprint != fingerprint():
+            return (
+                f"protocol mismatch: {hello.node} speaks version {hello.version} ({hello.fingerprint}), "
+                f"{self.name} speaks {self.version} ({fingerprint()})"
+            )
+        if identity != _identity(hello.node, hello.incarnation):
+            return f"{_shown(identity)} calls itself {hello.node}#{hello.incarnation}"
+        known = self._identities.get(hello.node)
+        if hello.incarnation and known is not None and _incarnation(known) > hello.incarnation:
+            return f"{hello.node}#{hello.incarnation} has been replaced by {_shown(known)}"
+        return None
+
+    def _send_link(self, identity: bytes, message: Hello | Welcome | Rejected) -> None:
+        body, _ = self._codec.encode(message)
+        header = Header(Mode.LINK, type(message).__name__, "", f"node/{self.name}")
+        self._send([identity, encode_header(header), body])
+
+    # Sending.
+
+    def send(self, node: str, frames: Sequence[Any]) -> bool:
+        """Queues one envelope for a linked node; False when there is no way to it."""
+        identity = self._identities.get(node)
+        return identity is not None and self._send([identity, *frames])
+
+    def forget(self, node: str) -> None:
+        """A node ended: nothing is sent to it any more, and nothing of it believed."""
+        identity = self._identities.pop(node, None)
+        if identity is not None:
+            self._nodes.pop(identity, None)
+
+    def knows(self, node: str) -> str:
+        """What to say of a node that cannot be reached."""
+        return expected(node, self._identities)
+
+    def _send(self, frames: list[Any]) -> bool:
+        if self._backlog:
+            return self._hold(frames)
+        try:
+            self._send_now(frames)
+        except zmq.Again:
+            return self._hold(frames)
+        except zmq.ZMQError as error:
+            if error.errno == zmq.EHOSTUNREACH:
+                return False
+            raise
+        self._look_again()
+        return True
+
+    def _send_now(self, frames: list[Any]) -> None:
+        socket, last = self._socket, len(frames) - 1
+        for index, frame in enumerate(frames):
+            flags = zmq.NOBLOCK | (zmq.SNDMORE if index < last else 0)
+            copy = isinstance(frame, bytes) or frame.nbytes <= COPY_BYTES_MAX
+            socket.send(frame if copy else memoryview(frame).cast("B"), flags, copy=copy)
+
+    def _hold(self, frames: list[Any]) -> bool:
+        """Keeps an envelope until ZeroMQ takes it; False at the bound."""
+        if len(self._backlog) >= BACKLOG_MAX:
+            return False
+        self._backlog.append(frames)
+        if len(self._backlog) == 1:
+            self._loop.call_later(RETRY_SECONDS, self._send_held)
+        return True
+
+    def _send_held(self) -> None:
+        while self._backlog and not self._socket.closed:
+            try:
+                self._send_now(self._backlog[0])
+            except zmq.Again:
+                self._loop.call_later(RETRY_SECONDS, self._send_held)
+                break
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EHOSTUNREACH:
+                    raise
+            self._backlog.popleft()
+        if not self._socket.closed:
+            self._look_again()
+
+    # Receiving.
+
+    def _look_again(self) -> None:
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_scheduled = False
+        socket = self._socket
+        for _ in range(TURN):
+            if socket.closed:
+                return
+            try:
+                identity = socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._take(identity, self._rest(socket))
+        self._look_again()
+
+    @staticmethod
+    def _rest(socket: zmq.Socket[bytes]) -> list[Any]:
+        """The other frames of the envelope; header and body copied out, arrays left where they are."""
+        frames: list[Any] = []
+        while socket.getsockopt(zmq.RCVMORE):
+            if len(frames) < 2:
+                frames.append(socket.recv())
+            else:
+                frames.append(socket.recv(copy=False).buffer)
+        return frames
+
+    def _take(self, identity: bytes, frames: list[Any]) -> None:
+        node = self._nodes.get(identity)
+        if node is not None and (not frames or frames[0][1:2] != _LINK_MODE):
+            self._receiver.receive(node, frames)
+            return
+        try:
+            header = decode_header(frames[0]) if len(frames) >= 2 else None
+            if header is None or header.mode is not Mode.LINK:
+                self._receiver.refuse(_shown(identity), "not a handshake, and the node is not known")
+                return
+            self._meet(identity, header, frames)
+        except ProtocolError as error:
+            self._receiver.refuse(_shown(identity), str(error))
+
+
+# In a header (a msgpack array) the mode is the second byte.
+_LINK_MODE = encode_header(Header(Mode.LINK, "", "", ""))[1:2]
+
+
+def _identity(node: str, incarnation: int) -> bytes:
+    return f"{node}#{incarnation}".encode()
+
+
+def _incarnation(identity: bytes) -> int:
+    return int(identity.rpartition(b"#")[2])
+
+
+def _shown(identity: bytes) -> str:
+    return identity[:80].decode("utf-8", "backslashreplace")

@@ -1,0 +1,83 @@
+"""scheduler ──Assign──▶ blocks ──Assigned──▶ scheduler: one exchange per step about KV memory.
+
+The scheduler says what it would like to compute; the manager decides what there is room for. Within an
+`Assign` the order is: tokens become known, sequences are freed, running ones grow, new ones are admitted.
+Grants are given in the order asked; from the first that does not fit, all later ones are refused (a
+suffix), so that a policy's order is never overtaken by a smaller request.
+
+`epoch` is the incarnation of the executor group whose memory this is; an exchange about another epoch's
+memory is answered with everything refused.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from pageant.protocol.arrays import Int32Vector, Int64Vector
+from pageant.protocol.message import Message
+
+
+class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A sequence to be admitted: all tokens known of it, of which the first `num_tokens` want slots.
+
+    `num_tokens` counts on top of what is found in the cache: the manager grants slots for
+    `cached + num_tokens` tokens, at most the sequence's length. The last token is never taken from the
+    cache, since its logits are wanted.
+    """
+
+    serial: int
+    token_ids: Int32Vector
+    num_tokens: int
+    salt: str | None = None
+
+
+class Assign(Message, frozen=True, kw_only=True):
+    """What step `step` would like. Columns by running sequence: `grow_serials[i]` is to have slots for
+    `grow_lengths[i]` tokens; `token_counts[i]` new tokens of it, drawn since the last exchange, are next
+    in `token_ids` (they name its blocks as they fill up)."""
+
+    step: int
+    epoch: int
+    freed: Int64Vector
+    grow_serials: Int64Vector
+    grow_lengths: Int32Vector
+    token_counts: Int32Vector
+    token_ids: Int32Vector
+    admissions: tuple[Admission, ...]
+
+
+class Admitted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A granted admission: its block table, and how many tokens of it are cached already."""
+
+    serial: int
+    blocks: Int32Vector
+    num_cached_tokens: int
+
+
+class Assigned(Message, frozen=True, kw_only=True):
+    """What is granted of `Assign` number `step`.
+
+    The first `num_grown` of the sequences that were to grow did; row i of them got the next
+    `grown_counts[i]` of `grown_blocks`. `admitted` are the first of the admissions.
+    """
+
+    step: int
+    epoch: int
+    num_grown: int
+    grown_counts: Int32Vector
+    grown_blocks: Int32Vector
+    admitted: tuple[Admitted, ...]
+    blocks_free: int
+    num_blocks: int
+
+
+class PoolStatistics(Message, frozen=True, kw_only=True):
+    """The pool as it is now. Blocks: total = free + held; `cached` of the free ones still hold a prefix."""
+
+    num_blocks: int
+    blocks_free: int
+    blocks_cached: int
+    blocks_held: int
+    tokens_queried: int
+    tokens_hit: int
+    evictions: int

@@ -1,0 +1,118 @@
+"""Array fields of messages: declared with dtype and rank, read-only to whoever receives them.
+
+A field annotated `Int32Vector` holds a numpy array of that dtype and rank and nothing else. On the wire
+its bytes travel in a frame of their own (see `codec`), so that arrays cross without a copy; within a
+process the very array is handed over. Both are safe because `freeze` makes arrays read-only when they
+are sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+
+class ArrayKind(type):
+    """The type of an array field. `isinstance(x, kind)` asks for the declared dtype and rank."""
+
+    dtype: np.dtype[Any]
+    rank: int
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, np.ndarray) and value.dtype == cls.dtype and value.ndim == cls.rank
+
+
+def _kind(name: str, dtype: str, rank: int) -> ArrayKind:
+    # Little-endian on the wire, whatever the host.
+    return ArrayKind(name, (), {"dtype": np.dtype(dtype).newbyteorder("<"), "rank": rank})
+
+
+if TYPE_CHECKING:
+    BoolVector = npt.NDArray[np.bool_]
+    UInt8Vector = npt.NDArray[np.uint8]
+    Int32Vector = npt.NDArray[np.int32]
+    Int64Vector = npt.NDArray[np.int64]
+    Float32Vector = npt.NDArray[np.float32]
+    Int32Matrix = npt.NDArray[np.int32]
+    Float32Matrix = npt.NDArray[np.float32]
+else:
+    BoolVector = _kind("BoolVector", "?", 1)
+    UInt8Vector = _kind("UInt8Vector", "u1", 1)
+    Int32Vector = _kind("Int32Vector", "i4", 1)
+    Int64Vector = _kind("Int64Vector", "i8", 1)
+    Float32Vector = _kind("Float32Vector", "f4", 1)
+    Int32Matrix = _kind("Int32Matrix", "i4", 2)
+    Float32Matrix = _kind("Float32Matrix", "f4", 2)
+
+
+def int32(values: Any = ()) -> npt.NDArray[np.int32]:
+    """A fresh int32 vector of `values`."""
+    return np.array(values, dtype=np.int32).reshape(-1)
+
+
+def int64(values: Any = ()) -> npt.NDArray[np.int64]:
+    """A fresh int64 vector of `values`."""
+    return np.array(values, dtype=np.int64).reshape(-1)
+
+
+def bools(values: Any = ()) -> npt.NDArray[np.bool_]:
+    """A fresh bool vector of `values`."""
+    return np.array(values, dtype=np.bool_).reshape(-1)
+
+
+Visit = Callable[[Any], None]
+
+
+def _holds_arrays(annotation: Any) -> bool:
+    if isinstance(annotation, ArrayKind):
+        return True
+    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        return bool(array_fields(annotation))
+    return any(_holds_arrays(argument) for argument in get_args(annotation))
+
+
+_fields_by_type: dict[type, tuple[str, ...]] = {}
+
+
+def array_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Names of the fields of a message type that hold arrays, themselves or within nested Structs."""
+    fields = _fields_by_type.get(kind)
+    if fields is None:
+        _fields_by_type[kind] = ()  # a type that contains itself adds nothing of its own
+        hints = get_type_hints(kind)
+        fields = tuple(name for name in kind.__struct_fields__ if _holds_arrays(hints[name]))
+        _fields_by_type[kind] = fields
+    return fields
+
+
+def arrays_of(value: Any) -> Iterator[npt.NDArray[Any]]:
+    """Every array within a message, in field order."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, msgspec.Struct):
+        for name in array_fields(type(value)):
+            yield from arrays_of(getattr(value, name))
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from arrays_of(item)
+
+
+def freeze(message: msgspec.Struct) -> None:
+    """Makes every array of a message read-only, in place. Free for a type that holds none.
+
+    A view keeps its base alive and may be written through it; a sender that fills a buffer again must
+    send a copy. That is asserted here for the plain case, a writeable base array.
+    """
+    for array in arrays_of(message):
+        if array.flags.writeable:
+            base = array.base
+            assert not (isinstance(base, np.ndarray) and base.flags.writeable and base.size != array.size), (
+                f"{type(message).__name__} holds a view of a buffer that can still be written: send a copy"
+            )
+            if isinstance(base, np.ndarray):
+                base.flags.writeable = False
+            array.flags.writeable = False

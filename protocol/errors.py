@@ -1,0 +1,97 @@
+"""Exceptions of the whole project, by whose fault it is.
+
+PageantError
+├── BadRequest            the caller's: the message names the parameter, what was found and expected
+├── TopologyError         whoever wrote the topology: names the place in it
+├── Refused
+│   ├── Overloaded        refused for load; try again later
+│   └── Unsupported       a request needs a feature that an actor of this topology lacks
+├── PeerGone              an actor that was asked died, or its node did
+├── NoSuchActor           nobody of that name in this topology
+├── DeadlineExceeded      no answer within the time given
+├── RemoteError           the handler that was asked raised: carries the cause's class and message
+├── StartupError          an actor could not be started; carries its own traceback
+├── EngineClosed          you closed it
+└── ProtocolError         bytes that are no message (see below)
+"""
+
+from __future__ import annotations
+
+
+class PageantError(Exception):
+    """Base of every error that Pageant raises on purpose."""
+
+
+class BadRequest(PageantError, ValueError):
+    """A request that cannot be served as it is. `parameter` names what is wrong with it."""
+
+    def __init__(self, message: str, parameter: str | None = None) -> None:
+        super().__init__(message)
+        self.parameter = parameter
+
+
+class TopologyError(PageantError, ValueError):
+    """A topology that cannot be run. `place` is a path into it such as `actors.scheduler.node`."""
+
+    def __init__(self, place: str, message: str) -> None:
+        super().__init__(f"{place}: {message}" if place else message)
+        self.place = place
+
+
+class Refused(PageantError):
+    """A well-formed request that is turned away."""
+
+
+class Overloaded(Refused):
+    """Turned away for load: a queue is at its bound."""
+
+
+class Unsupported(Refused):
+    """A request needs features that the topology's actors do not declare."""
+
+
+class PeerGone(PageantError):
+    """The actor that was asked died before it answered."""
+
+
+class NoSuchActor(PageantError):
+    """An address that no actor of the topology has."""
+
+
+class DeadlineExceeded(PageantError, TimeoutError):
+    """No answer came in the time that was given for it."""
+
+
+class RemoteError(PageantError):
+    """The handler that was asked raised; the actor lives on.
+
+    `cause` is the class name of what was raised, `detail` its message, `actor` whose handler it was.
+    """
+
+    def __init__(self, actor: str, cause: str, detail: str) -> None:
+        super().__init__(f"{actor}: {cause}: {detail}")
+        self.actor, self.cause, self.detail = actor, cause, detail
+
+
+class StartupError(PageantError):
+    """An actor failed to start as often as its limit allows. The message ends with its traceback."""
+
+
+class EngineClosed(PageantError):
+    """Used after `close()`."""
+
+
+class ProtocolError(PageantError):
+    """Bytes that are no message. Counted and dropped; never a reason for a process to end."""
+
+
+class UnknownKind(ProtocolError):
+    """The header names a message type that does not exist here."""
+
+
+class MalformedEnvelope(ProtocolError):
+    """The frames or the header are not an envelope."""
+
+
+class MalformedMessage(ProtocolError):
+    """The body or its array frames do not fit the message type. The text carries the path to the field."""

@@ -1,0 +1,60 @@
+"""How an error travels back to the asker: as the body of an `ERROR` envelope, and as an exception again."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pageant.protocol.errors import (
+    BadRequest,
+    DeadlineExceeded,
+    NoSuchActor,
+    Overloaded,
+    PageantError,
+    PeerGone,
+    RemoteError,
+    Unsupported,
+)
+from pageant.protocol.message import Message
+
+Fault = Literal["handler", "gone", "unknown", "overloaded", "unsupported", "bad_request", "deadline"]
+
+_FAULTS: dict[type[PageantError], Fault] = {
+    PeerGone: "gone",
+    NoSuchActor: "unknown",
+    Overloaded: "overloaded",
+    Unsupported: "unsupported",
+    BadRequest: "bad_request",
+    DeadlineExceeded: "deadline",
+}
+_ERRORS: dict[str, type[PageantError]] = {fault: error for error, fault in _FAULTS.items()}
+
+
+class Failure(Message, frozen=True, kw_only=True):
+    """An ask that failed: whose fault, the class of what was raised, and its message."""
+
+    fault: Fault
+    actor: str
+    cause: str
+    detail: str
+
+
+def failure_of(error: BaseException, actor: str) -> Failure:
+    """What is sent for an exception that `actor` raised."""
+    if isinstance(error, RemoteError):  # an ask within a handler failed: the first cause is what matters
+        return Failure(fault="handler", actor=error.actor, cause=error.cause, detail=error.detail)
+    fault = _fault_of(type(error))
+    return Failure(fault=fault, actor=actor, cause=type(error).__name__, detail=str(error))
+
+
+def _fault_of(cls: type[BaseException]) -> Fault:
+    for error, fault in _FAULTS.items():
+        if cls is error:
+            return fault
+    return "handler"
+
+
+def error_of(failure: Failure) -> PageantError:
+    """What the asker gets."""
+    if failure.fault == "handler":
+        return RemoteError(failure.actor, failure.cause, failure.detail)
+    return _ERRORS[failure.fault](failure.detail)

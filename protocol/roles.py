@@ -1,0 +1,84 @@
+"""The parts of the play: which messages an actor of a role must handle, and which features it may declare.
+
+An actor class that takes a role without handling all of `receives` is refused when it is defined. A request
+that needs a feature which an actor of the topology does not declare is refused by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pageant.protocol.allocation import Assign, Assigned
+from pageant.protocol.message import Message
+from pageant.protocol.outputs import Stopped, TokenBatch
+from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.serving import Abort, OutputBatch, Submit
+from pageant.protocol.stepping import ExecutorReady, PlanRefused, StepPlan, StepResult
+from pageant.protocol.streams import Acknowledge, Resume
+from pageant.protocol.supervision import ActorDown, ActorUp
+from pageant.protocol.tokenizing import Tokenize, TokenizeChat
+
+
+class Feature(StrEnum):
+    """What a request may need beyond plain greedy decoding, and an actor declares to honour."""
+
+    CHAT = "chat"
+    SAMPLING = "sampling"
+    TOP_K = "top_k"
+    TOP_P = "top_p"
+    MIN_P = "min_p"
+    MIN_TOKENS = "min_tokens"
+    STOP_STRINGS = "stop_strings"
+    STOP_TOKEN_IDS = "stop_token_ids"
+    SPECIAL_TOKENS = "special_tokens"
+
+
+@dataclass(frozen=True)
+class Role:
+    """A part in the topology. `features` are those that only an actor of this role can honour."""
+
+    name: str
+    receives: tuple[type[Message], ...]
+    features: frozenset[Feature] = frozenset()
+
+
+TOKENIZER = Role("tokenizer", (Tokenize, TokenizeChat), frozenset({Feature.CHAT}))
+SCHEDULER = Role(
+    "scheduler",
+    (
+        *(Submit, Abort, Assigned, StepResult, PlanRefused, Stopped, ExecutorReady),
+        *(Acknowledge, Resume, ActorUp, ActorDown),
+    ),
+    frozenset({Feature.STOP_TOKEN_IDS, Feature.MIN_TOKENS}),
+)
+BLOCKS = Role("blocks", (Assign, ExecutorReady))
+EXECUTOR = Role(
+    "executor",
+    (StepPlan, ActorUp, ActorDown),
+    frozenset({Feature.SAMPLING, Feature.TOP_K, Feature.TOP_P, Feature.MIN_P}),
+)
+DETOKENIZER = Role(
+    "detokenizer",
+    (TokenBatch, Acknowledge, Resume, ActorUp, ActorDown),
+    frozenset({Feature.STOP_STRINGS, Feature.SPECIAL_TOKENS}),
+)
+FRONTEND = Role("frontend", (OutputBatch, ActorUp, ActorDown))
+
+ROLES = {role.name: role for role in (TOKENIZER, SCHEDULER, BLOCKS, EXECUTOR, DETOKENIZER, FRONTEND)}
+
+
+def features_needed(params: SamplingParams) -> frozenset[Feature]:
+    """What the cast must honour to serve a request with these parameters."""
+    random = params.temperature > 0
+    needs = {
+        Feature.SAMPLING: random,
+        Feature.TOP_K: random and params.top_k > 0,
+        Feature.TOP_P: random and params.top_p < 1,
+        Feature.MIN_P: random and params.min_p > 0,
+        Feature.MIN_TOKENS: params.min_tokens > 0,
+        Feature.STOP_STRINGS: bool(params.stop),
+        Feature.STOP_TOKEN_IDS: bool(params.stop_token_ids),
+        Feature.SPECIAL_TOKENS: not params.skip_special_tokens,
+    }
+    return frozenset(feature for feature, needed in needs.items() if needed)

@@ -1,0 +1,66 @@
+"""frontend ──Submit / Abort──▶ scheduler; detokenizer ──OutputBatch──▶ frontend.
+
+Every submitted request ends with exactly one `Finished`, which the detokenizer sends (the scheduler only
+while there is no detokenizer). Requests are named by the frontend, `request_id`, uniquely within it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from pageant.protocol.arrays import Int32Vector
+from pageant.protocol.message import Message
+from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.streams import Numbered
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class Submit(Message, frozen=True, kw_only=True):
+    """Serve this request. `params.seed` is drawn by now, and `prompt_token_ids` are valid ids.
+
+    `frontend` is where its outputs go.
+    """
+
+    request_id: str
+    frontend: str
+    prompt_token_ids: Int32Vector
+    params: SamplingParams
+
+
+class Abort(Message, frozen=True, kw_only=True):
+    """End these requests of `frontend` now. Unknown ones have ended already, and are passed over."""
+
+    frontend: str
+    request_ids: tuple[str, ...]
+
+
+class Finished(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a request ended.
+
+    `stop_reason` is the stop string or token id that ended it, None for the model's own end token.
+    `message` explains an error. `num_output_tokens` counts the tokens that belong to the output.
+    """
+
+    reason: FinishReason
+    stop_reason: str | int | None = None
+    message: str | None = None
+    num_output_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+
+
+class OutputBatch(Numbered, frozen=True, kw_only=True):
+    """What one step brought to one frontend, by columns.
+
+    Row i is `request_ids[i]`, with the text `texts[i]` and the next `counts[i]` of `token_ids`.
+    `finished` maps a row's index to how its request ended.
+    """
+
+    request_ids: tuple[str, ...]
+    texts: tuple[str, ...]
+    counts: Int32Vector
+    token_ids: Int32Vector
+    finished: dict[int, Finished]

@@ -1,0 +1,83 @@
+"""scheduler ──StepPlan──▶ executor/* ──StepResult──▶ scheduler: one step of computation.
+
+Plans are deltas. The executor keeps each sequence's tokens, block table and sampling state in a row of its
+batch, and a plan carries only what is new. Plans are numbered from 1 within an epoch (the executor's
+incarnation); an executor that missed one answers `PlanRefused` until it has been given everything again.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from pageant.protocol.arrays import BoolVector, Int32Vector
+from pageant.protocol.message import Message
+from pageant.protocol.sampling import SamplingParams
+
+
+class NewSequence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A sequence that takes a row: all its tokens so far (a resumed one brings its output along).
+
+    `num_prompt_tokens` of `token_ids` are the prompt's; the noise of a draw is a function of the position
+    in the sequence, so a resumed sequence draws what it would have drawn.
+    """
+
+    row: int
+    token_ids: Int32Vector
+    blocks: Int32Vector
+    params: SamplingParams
+
+
+class StepPlan(Message, frozen=True, kw_only=True):
+    """What to compute in step `number`, by columns over the scheduled rows.
+
+    Row `rows[i]` computes `num_tokens[i]` tokens from position `starts[i]`; where `draws[i]`, a token is
+    drawn after the last of them. `grown_rows[i]` gets `grown_counts[i]` more of `grown_blocks` at the end
+    of its table first. `freed_rows` are empty from this plan on; a new sequence may take one at once.
+    """
+
+    number: int
+    epoch: int
+    freed_rows: Int32Vector
+    new: tuple[NewSequence, ...]
+    grown_rows: Int32Vector
+    grown_counts: Int32Vector
+    grown_blocks: Int32Vector
+    rows: Int32Vector
+    starts: Int32Vector
+    num_tokens: Int32Vector
+    draws: BoolVector
+
+
+class StepResult(Message, frozen=True, kw_only=True):
+    """The tokens drawn in step `number`: `token_ids[i]` for `rows[i]`, the plan's rows that draw, in order."""
+
+    number: int
+    epoch: int
+    rows: Int32Vector
+    token_ids: Int32Vector
+    seconds: float
+
+
+class PlanRefused(Message, frozen=True, kw_only=True):
+    """The plan does not follow the last one: number `expected` was to come. Nothing was computed."""
+
+    number: int
+    epoch: int
+    expected: int
+
+
+class ExecutorReady(Message, frozen=True, kw_only=True):
+    """An executor introduces itself to the scheduler and to the block manager, whenever either (re)starts.
+
+    Its KV memory holds `num_blocks` blocks of `block_size` tokens. `epoch` is its incarnation.
+    """
+
+    epoch: int
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    max_model_len: int
+    device: str
+    dtype: Literal["float32", "bfloat16", "float16"]

@@ -1,0 +1,175 @@
+"""root supervisor ◀──▶ node agents: who lives where, who starts and stops what, who died of what.
+
+    node/X ──NodeJoined──▶ supervisor ──StartActor──▶ node/X ──ActorStarted / ActorFailed──▶ supervisor
+    supervisor ──Directory──▶ node/*      after every change, whole: which actor lives where, with its
+                                          incarnation. Nodes tell their watchers `ActorUp` and `ActorDown`.
+    node/X ──ActorFailed──▶ supervisor    whenever an actor of X crashes
+    supervisor ──StopNode──▶ node/*       at the end
+
+The root supervisor alone issues incarnations.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from pageant.protocol.message import Message, Request
+
+
+class ActorUp(Message, frozen=True, kw_only=True):
+    """To a watcher: this actor is there, with this incarnation."""
+
+    address: str
+    incarnation: int
+    features: tuple[str, ...] = ()
+
+
+class ActorDown(Message, frozen=True, kw_only=True):
+    """To a watcher: that incarnation of this actor is gone. `final`: it will not be started again."""
+
+    address: str
+    incarnation: int
+    reason: str
+    final: bool = False
+
+
+class NodeEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A node of the topology and where it listens."""
+
+    name: str
+    incarnation: int
+    endpoint: str
+
+
+class ActorEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An actor of the topology. `up` is False while it starts, or is down (`reason` says why)."""
+
+    name: str
+    node: str
+    incarnation: int
+    up: bool
+    features: tuple[str, ...] = ()
+    reason: str = ""
+    final: bool = False
+    restarts: int = 0
+
+
+class Directory(Message, frozen=True, kw_only=True):
+    """Everybody, as of `version`."""
+
+    version: int
+    nodes: tuple[NodeEntry, ...]
+    actors: tuple[ActorEntry, ...]
+
+
+class NodeJoined(Message, frozen=True, kw_only=True):
+    """A node process is up and linked to the root."""
+
+    node: str
+    incarnation: int
+    endpoint: str
+    pid: int
+
+
+class StartActor(Message, frozen=True, kw_only=True):
+    """Start `module:Class` under this name. `options` are its `Options`, as JSON, validated there."""
+
+    name: str
+    incarnation: int
+    cls: str
+    options: bytes
+
+
+class ActorStarted(Message, frozen=True, kw_only=True):
+    """`on_start` is done; the actor takes messages."""
+
+    name: str
+    incarnation: int
+    features: tuple[str, ...]
+
+
+class ActorFailed(Message, frozen=True, kw_only=True):
+    """An actor died: of `error` (one line), with its own `traceback`. `started` tells when."""
+
+    name: str
+    incarnation: int
+    error: str
+    traceback: str
+    started: bool
+
+
+class StopActor(Message, frozen=True, kw_only=True):
+    """Stop this actor if it still has this incarnation."""
+
+    name: str
+    incarnation: int
+
+
+class Progress(Message, frozen=True, kw_only=True):
+    """An actor tells how far a long piece of its start is: `done` of `total`, in `unit`."""
+
+    name: str
+    what: str
+    done: int
+    total: int
+    unit: str = ""
+
+
+class StopNode(Message, frozen=True, kw_only=True):
+    """Stop all actors of a node, then its process."""
+
+    reason: str = ""
+
+
+class NodeStatistics(Message, frozen=True, kw_only=True):
+    """A node's counters."""
+
+    node: str
+    pid: int
+    delivered: int
+    sent: int
+    received: int
+    refused: int
+    dead_letters: dict[str, int]
+    actors: dict[str, ActorStatistics]
+
+
+class ActorStatistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An actor's counters. `seconds` is time spent in its handlers."""
+
+    incarnation: int
+    mailbox_depth: int
+    mailbox_depth_max: int
+    handled: int
+    seconds: float
+    stale: int
+    tasks: int
+
+
+class GetStatistics(Request[NodeStatistics], frozen=True, kw_only=True):
+    """Ask a node agent for its node's counters."""
+
+
+class GetDirectory(Request[Directory], frozen=True, kw_only=True):
+    """Ask the supervisor who is there."""
+
+
+class NodeExited(Message, frozen=True, kw_only=True):
+    """A launcher to the supervisor: the process of that incarnation of a node ended."""
+
+    node: str
+    incarnation: int
+    reason: str
+
+
+class Startup(Message, frozen=True, kw_only=True):
+    """How far the start of a topology is. The last one has `ready`, or `error` with the `traceback`."""
+
+    progress: Progress | None = None
+    ready: bool = False
+    error: str = ""
+    traceback: str = ""
+
+
+class WatchStartup(Request[Startup], frozen=True, kw_only=True):
+    """Stream from the supervisor: progress until everything is up, or cannot be."""

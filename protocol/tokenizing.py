@@ -1,0 +1,46 @@
+"""frontend ──Tokenize | TokenizeChat──▶ tokenizer: prompts to token ids, asked at the edge, before a
+request is submitted. The answer is `Tokenized`, or `NotTokenized` when the prompt itself is at fault.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from pageant.protocol.arrays import Int32Vector
+from pageant.protocol.message import Message, Request
+
+
+class Tokenized(Message, frozen=True, kw_only=True):
+    """The prompt's token ids, and its text as the model sees it."""
+
+    token_ids: Int32Vector
+    text: str
+
+
+class NotTokenized(Message, frozen=True, kw_only=True):
+    """The prompt cannot be tokenized; `reason` says what was found and what is expected."""
+
+    reason: str
+    parameter: str | None = None
+
+
+class Tokenize(Request[Tokenized | NotTokenized], frozen=True, kw_only=True):
+    """Turn a text into token ids, adding the special tokens that the checkpoint asks for."""
+
+    text: str
+    add_special_tokens: bool = True
+
+
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One turn of a conversation."""
+
+    role: str
+    content: str
+
+
+class TokenizeChat(Request[Tokenized | NotTokenized], frozen=True, kw_only=True):
+    """Render a conversation through the checkpoint's own chat template, then turn it into token ids."""
+
+    messages: tuple[ChatMessage, ...]
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
