@@ -1,0 +1,72 @@
+"""Pageant: an LLM inference engine built as a microkernel of actors. The public API, loaded lazily."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pageant.actors.frontend.engine import Engine
+    from pageant.actors.frontend.llm import LLM
+    from pageant.actors.frontend.outputs import CompletionOutput, RequestFailed, RequestOutput
+    from pageant.protocol.errors import (
+        BadRequest,
+        EngineClosed,
+        PageantError,
+        PeerGone,
+        StartupError,
+        TopologyError,
+        Unsupported,
+    )
+    from pageant.protocol.sampling import SamplingParams
+
+_HOMES = {
+    "Engine": "pageant.actors.frontend.engine",
+    "LLM": "pageant.actors.frontend.llm",
+    "CompletionOutput": "pageant.actors.frontend.outputs",
+    "RequestFailed": "pageant.actors.frontend.outputs",
+    "RequestOutput": "pageant.actors.frontend.outputs",
+    "SamplingParams": "pageant.protocol.sampling",
+    "BadRequest": "pageant.protocol.errors",
+    "EngineClosed": "pageant.protocol.errors",
+    "PageantError": "pageant.protocol.errors",
+    "PeerGone": "pageant.protocol.errors",
+    "StartupError": "pageant.protocol.errors",
+    "TopologyError": "pageant.protocol.errors",
+    "Unsupported": "pageant.protocol.errors",
+}
+
+__all__ = [
+    "LLM",
+    "BadRequest",
+    "CompletionOutput",
+    "Engine",
+    "EngineClosed",
+    "PageantError",
+    "PeerGone",
+    "RequestFailed",
+    "RequestOutput",
+    "SamplingParams",
+    "StartupError",
+    "TopologyError",
+    "Unsupported",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name when it is first asked for (PEP 562)."""
+    if name == "__version__":
+        from pageant.actors.runtime.version import VERSION
+
+        return VERSION
+    if name not in _HOMES:
+        raise AttributeError(f"module 'pageant' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

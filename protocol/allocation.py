@@ -14,27 +14,28 @@ from __future__ import annotations
 import msgspec
 
 from pageant.protocol.arrays import Int32Vector, Int64Vector
-from pageant.protocol.message import Message
+from pageant.protocol.message import Message, Request
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A sequence to be admitted: all tokens known of it, of which the first `num_tokens` want slots.
+    """A sequence to be admitted, with all tokens known of it.
 
-    `num_tokens` counts on top of what is found in the cache: the manager grants slots for
-    `cached + num_tokens` tokens, at most the sequence's length. The last token is never taken from the
-    cache, since its logits are wanted.
+    What is found of it in the cache is not computed again, but for the last token, whose logits are
+    wanted. It is refused unless the pool has room for all of its tokens, so that a sequence is not
+    admitted only to be preempted by its own next chunk.
     """
 
     serial: int
     token_ids: Int32Vector
-    num_tokens: int
     salt: str | None = None
 
 
 class Assign(Message, frozen=True, kw_only=True):
     """What step `step` would like. Columns by running sequence: `grow_serials[i]` is to have slots for
     `grow_lengths[i]` tokens; `token_counts[i]` new tokens of it, drawn since the last exchange, are next
-    in `token_ids` (they name its blocks as they fill up)."""
+    in `token_ids` (they name its blocks as they fill up). Admissions may together compute
+    `admission_tokens` tokens in this step, given out in order; one for which none is left is refused.
+    """
 
     step: int
     epoch: int
@@ -44,14 +45,17 @@ class Assign(Message, frozen=True, kw_only=True):
     token_counts: Int32Vector
     token_ids: Int32Vector
     admissions: tuple[Admission, ...]
+    admission_tokens: int
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A granted admission: its block table, and how many tokens of it are cached already."""
+    """A granted admission: its block table, how many tokens of it are cached already, and how many after
+    those are to be computed in this step (its slots reach that far)."""
 
     serial: int
     blocks: Int32Vector
     num_cached_tokens: int
+    num_tokens: int
 
 
 class Assigned(Message, frozen=True, kw_only=True):
@@ -71,6 +75,15 @@ class Assigned(Message, frozen=True, kw_only=True):
     num_blocks: int
 
 
+class PoolReady(Message, frozen=True, kw_only=True):
+    """blocks to scheduler: the pool of this epoch is ready, and empty if epoch or sender are new.
+
+    Sent whenever the pool is made, and when a scheduler comes up.
+    """
+
+    epoch: int
+
+
 class PoolStatistics(Message, frozen=True, kw_only=True):
     """The pool as it is now. Blocks: total = free + held; `cached` of the free ones still hold a prefix."""
 
@@ -81,3 +94,7 @@ class PoolStatistics(Message, frozen=True, kw_only=True):
     tokens_queried: int
     tokens_hit: int
     evictions: int
+
+
+class GetPoolStatistics(Request[PoolStatistics], frozen=True, kw_only=True):
+    """Ask the block manager how the pool stands."""

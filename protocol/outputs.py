@@ -29,14 +29,25 @@ class OpenOutput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     skip_special_tokens: bool = True
 
 
+class RowFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What became known of a request when it was admitted (again)."""
+
+    num_cached_tokens: int
+    num_preemptions: int
+
+
 class TokenBatch(Numbered, frozen=True, kw_only=True):
-    """One step's tokens: row i is the request `serials[i]` with the next `counts[i]` of `token_ids`."""
+    """One step's tokens: row i is the request `serials[i]` with the next `counts[i]` of `token_ids`.
+
+    `finished` and `facts` are by row index, for the rows that have any.
+    """
 
     opened: tuple[OpenOutput, ...]
     serials: Int64Vector
     counts: Int32Vector
     token_ids: Int32Vector
     finished: dict[int, Finished]
+    facts: dict[int, RowFacts]
 
 
 class Stopped(Message, frozen=True, kw_only=True):

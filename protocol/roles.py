@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pageant.protocol.allocation import Assign, Assigned
+from pageant.protocol.allocation import Assign, Assigned, GetPoolStatistics, PoolReady
 from pageant.protocol.message import Message
 from pageant.protocol.outputs import Stopped, TokenBatch
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.serving import Abort, OutputBatch, Submit
-from pageant.protocol.stepping import ExecutorReady, PlanRefused, StepPlan, StepResult
+from pageant.protocol.stepping import ExecutorReady, StepPlan, StepResult
 from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.supervision import ActorDown, ActorUp
 from pageant.protocol.tokenizing import Tokenize, TokenizeChat
@@ -47,16 +47,16 @@ TOKENIZER = Role("tokenizer", (Tokenize, TokenizeChat), frozenset({Feature.CHAT}
 SCHEDULER = Role(
     "scheduler",
     (
-        *(Submit, Abort, Assigned, StepResult, PlanRefused, Stopped, ExecutorReady),
+        *(Submit, Abort, Assigned, StepResult, Stopped, ExecutorReady, PoolReady),
         *(Acknowledge, Resume, ActorUp, ActorDown),
     ),
-    frozenset({Feature.STOP_TOKEN_IDS, Feature.MIN_TOKENS}),
+    frozenset({Feature.STOP_TOKEN_IDS}),
 )
-BLOCKS = Role("blocks", (Assign, ExecutorReady))
+BLOCKS = Role("blocks", (Assign, ExecutorReady, GetPoolStatistics, ActorUp, ActorDown))
 EXECUTOR = Role(
     "executor",
     (StepPlan, ActorUp, ActorDown),
-    frozenset({Feature.SAMPLING, Feature.TOP_K, Feature.TOP_P, Feature.MIN_P}),
+    frozenset({Feature.SAMPLING, Feature.TOP_K, Feature.TOP_P, Feature.MIN_P, Feature.MIN_TOKENS}),
 )
 DETOKENIZER = Role(
     "detokenizer",

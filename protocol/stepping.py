@@ -1,13 +1,12 @@
 """scheduler ──StepPlan──▶ executor/* ──StepResult──▶ scheduler: one step of computation.
 
 Plans are deltas. The executor keeps each sequence's tokens, block table and sampling state in a row of its
-batch, and a plan carries only what is new. Plans are numbered from 1 within an epoch (the executor's
-incarnation); an executor that missed one answers `PlanRefused` until it has been given everything again.
+batch, and a plan carries only what is new. Plans are numbered from 1 by each incarnation of the scheduler
+within each epoch (the executor's incarnation). A plan of a new incarnation finds the batch empty; an
+executor that missed a plan crashes and comes back with a new epoch, rather than guess.
 """
 
 from __future__ import annotations
-
-from typing import Literal
 
 import msgspec
 
@@ -25,6 +24,7 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     row: int
     token_ids: Int32Vector
+    num_prompt_tokens: int
     blocks: Int32Vector
     params: SamplingParams
 
@@ -51,21 +51,16 @@ class StepPlan(Message, frozen=True, kw_only=True):
 
 
 class StepResult(Message, frozen=True, kw_only=True):
-    """The tokens drawn in step `number`: `token_ids[i]` for `rows[i]`, the plan's rows that draw, in order."""
+    """The tokens drawn in step `number`: `token_ids[i]` for `rows[i]`, the plan's drawing rows, in order.
+
+    `seconds` is what the step took on the device.
+    """
 
     number: int
     epoch: int
     rows: Int32Vector
     token_ids: Int32Vector
     seconds: float
-
-
-class PlanRefused(Message, frozen=True, kw_only=True):
-    """The plan does not follow the last one: number `expected` was to come. Nothing was computed."""
-
-    number: int
-    epoch: int
-    expected: int
 
 
 class ExecutorReady(Message, frozen=True, kw_only=True):
@@ -80,4 +75,4 @@ class ExecutorReady(Message, frozen=True, kw_only=True):
     max_num_seqs: int
     max_model_len: int
     device: str
-    dtype: Literal["float32", "bfloat16", "float16"]
+    dtype: str

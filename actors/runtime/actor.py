@@ -118,6 +118,10 @@ class Actor:
         """Sends and returns at once. What cannot be delivered is counted as a dead letter."""
         self._cell.node.tell(address, message, self._cell)
 
+    def tell_from_thread(self, address: str, message: Message) -> None:
+        """`tell`, for use within an offloaded function."""
+        self._cell.node.loop.call_soon_threadsafe(self.tell, address, message)
+
     async def ask(self, address: str, request: Request[R], timeout: float = ASK_TIMEOUT) -> R:
         """Sends a request and waits for its reply, for `timeout` seconds at most.
 

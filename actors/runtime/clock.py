@@ -7,9 +7,13 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Seconds since some moment, never going back."""
+    """Time, as actors see it."""
 
-    def now(self) -> float: ...
+    def now(self) -> float:
+        """Seconds since some moment, never going back."""
+
+    def wall(self) -> float:
+        """Seconds since 1970, for telling people and models the date; never for measuring."""
 
 
 class MonotonicClock:
@@ -18,3 +22,7 @@ class MonotonicClock:
     @staticmethod
     def now() -> float:
         return time.monotonic()
+
+    @staticmethod
+    def wall() -> float:
+        return time.time()

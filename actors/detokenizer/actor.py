@@ -1,0 +1,168 @@
+"""The detokenizer's shell. Only it sends a request's terminal message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pageant.actors.detokenizer.core import Detokenization
+from pageant.actors.detokenizer.delivery import Delivery
+from pageant.actors.runtime import Actor, ActorOptions, receives
+from pageant.actors.runtime.streams import Arrival, Incoming
+from pageant.models.tokenization import Tokenization
+from pageant.protocol.arrays import int32, int64
+from pageant.protocol.outputs import OpenOutput, RowFacts, Stopped, TokenBatch
+from pageant.protocol.roles import DETOKENIZER, Feature
+from pageant.protocol.serving import Finished
+from pageant.protocol.streams import Acknowledge, Resume
+from pageant.protocol.supervision import ActorDown, ActorUp
+
+
+class _Open:
+    """A request whose output is on its way."""
+
+    __slots__ = ("facts", "num_tokens", "request")
+
+    def __init__(self, request: OpenOutput) -> None:
+        self.request = request
+        self.num_tokens = 0
+        self.facts = RowFacts(num_cached_tokens=0, num_preemptions=0)
+
+
+class Detokenizer(Actor):
+    """Turns each step's tokens into one batch of text per frontend."""
+
+    role = DETOKENIZER
+    features = frozenset({Feature.STOP_STRINGS, Feature.SPECIAL_TOKENS})
+
+    class Options(ActorOptions, frozen=True, kw_only=True):
+        """`model`: the checkpoint's folder, for its tokenizer."""
+
+        model: str
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self._requests: dict[int, _Open] = {}
+        self._deliveries: dict[str, Delivery] = {}
+        self._incoming = Incoming("tokens")
+
+    async def on_start(self) -> None:
+        tokenization = await self.offload(Tokenization.from_checkpoint, Path(self.options.model))
+        self._detokenization = Detokenization(tokenization)
+        self.watch("scheduler")
+
+    @receives
+    def tokens(self, batch: TokenBatch) -> None:
+        """One step's tokens."""
+        life = self._incoming.incarnation
+        match self._incoming.arrive(batch.number, self.sender_incarnation):
+            case Arrival.GAP:
+                if self._incoming.should_ask():
+                    self.tell(self.sender, Resume(stream="tokens", after=self._incoming.last))
+                return
+            case Arrival.NEXT:
+                if self._incoming.incarnation != life:
+                    self._forget_all()
+                self._take(batch)
+        self.tell(self.sender, Acknowledge(stream="tokens", up_to=self._incoming.last))
+
+    def _take(self, batch: TokenBatch) -> None:
+        for opened in batch.opened:
+            self._open(opened)
+        stopped: dict[int, int] = {}
+        position = 0
+        token_ids = batch.token_ids.tolist()
+        for index, (serial, count) in enumerate(
+            zip(batch.serials.tolist(), batch.counts.tolist(), strict=True)
+        ):
+            tokens = token_ids[position : position + count]
+            position += count
+            entry = self._requests.get(serial)
+            if entry is not None:
+                entry.facts = batch.facts.get(index, entry.facts)
+                kept = self._push(serial, entry, tokens, batch.finished.get(index))
+                if kept is not None:
+                    stopped[serial] = kept
+        for frontend in self._deliveries:
+            self._flush(frontend)
+        if stopped:
+            counts = int32(list(stopped.values()))
+            self.tell(self.sender, Stopped(serials=int64(list(stopped)), num_output_tokens=counts))
+
+    def _open(self, opened: OpenOutput) -> None:
+        if opened.frontend not in self._deliveries:
+            self._deliveries[opened.frontend] = Delivery()
+            self.watch(opened.frontend)
+        self._requests[opened.serial] = _Open(opened)
+        self._detokenization.open(
+            opened.serial,
+            opened.prompt_tail.tolist(),
+            stop=opened.stop,
+            include_stop_str_in_output=opened.include_stop_str_in_output,
+            skip_special_tokens=opened.skip_special_tokens,
+            min_tokens=opened.min_tokens,
+        )
+
+    def _push(self, serial: int, entry: _Open, tokens: list[int], finished: Finished | None) -> int | None:
+        """Adds a request's tokens. Returns how many count if they end it here, at a stop string."""
+        delta = self._detokenization.push(serial, tokens)
+        text, stop = delta.text, delta.stop
+        if stop is None:
+            entry.num_tokens += len(tokens)
+            if finished is not None:
+                text += self._detokenization.finish(serial).text
+        else:
+            del tokens[max(0, stop.num_tokens - entry.num_tokens) :]
+            finished = Finished(
+                reason="stop",
+                stop_reason=stop.stop,
+                num_output_tokens=stop.num_tokens,
+                num_cached_tokens=entry.facts.num_cached_tokens,
+                num_preemptions=entry.facts.num_preemptions,
+            )
+        self._deliveries[entry.request.frontend].add(entry.request.request_id, text, tokens, finished)
+        if finished is not None:
+            self._close(serial)
+        return stop.num_tokens if stop is not None else None
+
+    def _close(self, serial: int) -> None:
+        self._detokenization.close(serial)
+        del self._requests[serial]
+
+    def _flush(self, frontend: str) -> None:
+        batch = self._deliveries[frontend].take()
+        if batch is not None:
+            self.tell(frontend, batch)
+
+    def _forget_all(self) -> None:
+        """The scheduler is a new one: what the former opened will not be continued here."""
+        for serial in list(self._requests):
+            self._close(serial)
+
+    @receives
+    def acknowledged(self, message: Acknowledge) -> None:
+        """A frontend has taken in our batches so far."""
+        delivery = self._deliveries.get(self.sender)
+        if delivery is not None:
+            delivery.stream.acknowledge(message.up_to)
+            self._flush(self.sender)
+
+    @receives
+    def resume(self, message: Resume) -> None:
+        """A frontend missed something: it is sent again."""
+        delivery = self._deliveries.get(self.sender)
+        for batch in delivery.stream.resume(message.after) if delivery is not None else ():
+            self.tell(self.sender, batch)
+
+    @receives
+    def peer_up(self, event: ActorUp) -> None:
+        """A new scheduler speaks for itself; a new frontend knows nothing of what we sent the former."""
+
+    @receives
+    def peer_down(self, event: ActorDown) -> None:
+        """Nobody is left to send a frontend's outputs to; the scheduler ends its requests."""
+        if self._deliveries.pop(event.address, None) is None:
+            return
+        for serial, entry in list(self._requests.items()):
+            if entry.request.frontend == event.address:
+                self._close(serial)

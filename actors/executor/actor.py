@@ -1,0 +1,150 @@
+"""The executor's shell: plans in, results out, the computing in its own thread."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pageant.actors.executor.batch import Batch
+from pageant.actors.executor.memory import parse_bytes
+from pageant.actors.runtime import Actor, ActorOptions, receives
+from pageant.protocol.roles import EXECUTOR, Feature
+from pageant.protocol.stepping import ExecutorReady, StepPlan, StepResult
+from pageant.protocol.supervision import ActorDown, ActorUp, Progress
+
+if TYPE_CHECKING:
+    from pageant.actors.executor.runner import ModelRunner
+
+PROGRESS_STEPS = 100  # messages about the loading of the weights, at most
+
+
+class Executor(Actor):
+    """Computes the steps of one device."""
+
+    role = EXECUTOR
+    features = frozenset({Feature.SAMPLING, Feature.TOP_K, Feature.TOP_P, Feature.MIN_P, Feature.MIN_TOKENS})
+
+    class Options(ActorOptions, frozen=True, kw_only=True):
+        """Options of the executor.
+
+        Attributes:
+            model: the checkpoint's folder.
+            dtype: of weights and activations; `auto` is the checkpoint's own.
+            device: `cpu`, or a torch device.
+            kernels: the backend, or `auto`.
+            block_size: tokens per KV block.
+            max_num_seqs, max_model_len: the size of the batch.
+            kv_cache_memory: for KV blocks, such as `4GiB`; None is a share of what is free.
+            num_blocks: exactly so many KV blocks instead.
+            threads: that compute on a CPU; None is all of this process's cores.
+            eos_token_ids: the model's end tokens, held back by `min_tokens`.
+        """
+
+        model: str
+        dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+        device: str = "cpu"
+        kernels: str = "auto"
+        block_size: int = 16
+        max_num_seqs: int = 256
+        max_model_len: int = 4096
+        kv_cache_memory: str | int | None = None
+        num_blocks: int | None = None
+        threads: int | None = None
+        eos_token_ids: tuple[int, ...] = ()
+
+        def __post_init__(self) -> None:
+            for name in ("block_size", "max_num_seqs", "max_model_len", "num_blocks", "threads"):
+                value = getattr(self, name)
+                if value is not None and value < 1:
+                    raise ValueError(f"{name} is {value}; expected at least 1")
+            if isinstance(self.kv_cache_memory, str):
+                parse_bytes(self.kv_cache_memory)
+            if self.num_blocks is not None and self.num_blocks * self.block_size < self.max_model_len:
+                raise ValueError(
+                    f"num_blocks is {self.num_blocks}, of {self.block_size} tokens each; a request of max_model_len "
+                    f"{self.max_model_len} needs {-(-self.max_model_len // self.block_size)}"
+                )
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self._batch = Batch(
+            options.max_num_seqs, options.max_model_len, options.block_size, options.eos_token_ids
+        )
+        self._scheduler = 0  # the incarnation whose batch this is
+        self._reported = 0
+
+    async def on_start(self) -> None:
+        self._runner = await self.offload(self._make_runner)
+        self.watch("scheduler")
+        self.watch("blocks")
+
+    def _make_runner(self) -> ModelRunner:
+        """Loads the model, in the executor's own thread."""
+        from pageant.actors.executor.runner import TorchRunner
+
+        options = self.options
+        memory = options.kv_cache_memory
+        return TorchRunner(
+            Path(options.model),
+            dtype=options.dtype,
+            device=options.device,
+            backend=options.kernels,
+            block_size=options.block_size,
+            max_model_len=options.max_model_len,
+            max_num_seqs=options.max_num_seqs,
+            budget_bytes=parse_bytes(memory) if isinstance(memory, str) else memory,
+            num_blocks=options.num_blocks,
+            threads=options.threads,
+            progress=self._report,
+        )
+
+    def _report(self, done: int, total: int) -> None:
+        step = done * PROGRESS_STEPS // max(1, total)
+        if step > self._reported:
+            self._reported = step
+            progress = Progress(name=self.name, what="loading weights", done=done, total=total, unit="bytes")
+            self.tell_from_thread("supervisor", progress)
+
+    @receives
+    def peer_up(self, event: ActorUp) -> None:
+        """Introduces itself to the scheduler and to the block manager, whichever came up."""
+        self.tell(
+            event.address,
+            ExecutorReady(
+                epoch=self.incarnation,
+                num_blocks=self._runner.num_blocks,
+                block_size=self.options.block_size,
+                max_num_seqs=self.options.max_num_seqs,
+                max_model_len=self.options.max_model_len,
+                device=self.options.device,
+                dtype=self._runner.dtype,
+            ),
+        )
+
+    @receives
+    def peer_down(self, event: ActorDown) -> None:
+        """The next scheduler's first plan clears the batch; there is nothing to do before it comes."""
+
+    @receives
+    async def compute(self, plan: StepPlan) -> None:
+        """Runs one step, and answers with the tokens that it drew."""
+        scheduler = self.sender
+        if self.sender_incarnation > self._scheduler:
+            self._scheduler = self.sender_incarnation
+            self._batch.clear()
+        if plan.epoch != self.incarnation:
+            return  # for the memory of an earlier life
+        inputs = self._batch.apply(plan)
+        began = self.clock.now()
+        token_ids = await self.offload(self._runner.execute, inputs)
+        self._batch.take_tokens(inputs, token_ids)
+        self.tell(
+            scheduler,
+            StepResult(
+                number=plan.number,
+                epoch=plan.epoch,
+                rows=inputs.rows,
+                token_ids=token_ids.astype("int32"),
+                seconds=self.clock.now() - began,
+            ),
+        )

@@ -1,0 +1,190 @@
+"""The persistent batch: a row per running sequence, in preallocated arrays, updated by vectorised writes.
+
+A plan brings what is new; `apply` takes it in and returns the step's inputs, packed. There is no Python
+loop over tokens, and one over sequences only for those that are new.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.stepping import NewSequence, StepPlan
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Float32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class SamplingColumns:
+    """How the step's D drawing rows draw. `forbidden[i]` may not be drawn by row i (None: nothing is)."""
+
+    temperature: Float32
+    top_k: Int32
+    top_p: Float32
+    min_p: Float32
+    seed: Int64
+    position: Int64
+    forbidden: dict[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """One step, packed: T tokens of S sequences, one after another. See `kernels.base.AttentionBatch`."""
+
+    token_ids: Int64  # [T]
+    positions: Int64  # [T]
+    slots: Int64  # [T]
+    query_starts: Int32  # [S+1]
+    context_lengths: Int32  # [S]
+    block_tables: Int32  # [S, blocks of the longest]
+    max_query_length: int
+    max_context_length: int
+    last_tokens: Int64  # [D], of the T tokens: those after which one is drawn
+    rows: Int32  # [D], their rows of the batch
+    sampling: SamplingColumns
+
+
+class PlanMismatch(RuntimeError):
+    """A plan that does not follow what is here: a message was lost, or there is a bug."""
+
+
+class Batch:
+    """The state of up to `max_num_seqs` sequences of up to `max_model_len` tokens."""
+
+    def __init__(
+        self, max_num_seqs: int, max_model_len: int, block_size: int, end_tokens: tuple[int, ...] = ()
+    ) -> None:
+        self.block_size = block_size
+        self._end_tokens = end_tokens
+        blocks = -(-max_model_len // block_size)
+        self._token_ids = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
+        self._lengths = np.zeros(max_num_seqs, np.int32)
+        self._prompt_lengths = np.zeros(max_num_seqs, np.int32)
+        self._block_tables = np.zeros((max_num_seqs, blocks), np.int32)
+        self._block_counts = np.zeros(max_num_seqs, np.int32)
+        self._temperature = np.zeros(max_num_seqs, np.float32)
+        self._top_k = np.zeros(max_num_seqs, np.int32)
+        self._top_p = np.ones(max_num_seqs, np.float32)
+        self._min_p = np.zeros(max_num_seqs, np.float32)
+        self._seed = np.zeros(max_num_seqs, np.int64)
+        self._params: list[SamplingParams | None] = [None] * max_num_seqs
+        self._holding_back: set[int] = set()  # rows with min_tokens
+        self._next_number = 1
+
+    def clear(self) -> None:
+        """Forgets every sequence: a new scheduler starts from nothing."""
+        self._lengths[:] = 0
+        self._block_counts[:] = 0
+        self._holding_back.clear()
+        self._next_number = 1
+
+    def apply(self, plan: StepPlan) -> StepInputs:
+        """Takes in a plan and returns its step.
+
+        Raises:
+            PlanMismatch: the plan does not follow the last one.
+        """
+        if plan.number != self._next_number:
+            raise PlanMismatch(f"plan {plan.number} came, {self._next_number} was expected")
+        self._next_number += 1
+        self._lengths[plan.freed_rows] = 0
+        self._block_counts[plan.freed_rows] = 0
+        for sequence in plan.new:
+            self._add(sequence)
+        self._grow(plan)
+        if np.any(plan.starts + plan.num_tokens > self._lengths[plan.rows]):
+            raise PlanMismatch(f"plan {plan.number} computes tokens that are not known here")
+        return self._pack(plan)
+
+    def take_tokens(self, inputs: StepInputs, token_ids: Int64) -> None:
+        """Appends the tokens that a step drew."""
+        rows = inputs.rows
+        self._token_ids[rows, inputs.sampling.position] = token_ids
+        self._lengths[rows] = inputs.sampling.position + 1
+
+    def _add(self, sequence: NewSequence) -> None:
+        row, params = sequence.row, sequence.params
+        length, blocks = len(sequence.token_ids), len(sequence.blocks)
+        self._token_ids[row, :length] = sequence.token_ids
+        self._lengths[row] = length
+        self._prompt_lengths[row] = sequence.num_prompt_tokens
+        self._block_tables[row, :blocks] = sequence.blocks
+        self._block_counts[row] = blocks
+        self._temperature[row] = params.temperature
+        self._top_k[row] = max(params.top_k, 0)
+        self._top_p[row] = params.top_p
+        self._min_p[row] = params.min_p
+        self._seed[row] = params.seed or 0
+        self._params[row] = params
+        self._holding_back.discard(row)
+        if params.min_tokens > 0:
+            self._holding_back.add(row)
+
+    def _grow(self, plan: StepPlan) -> None:
+        """Appends new blocks to the tables of their rows."""
+        counts = plan.grown_counts
+        if not len(plan.grown_blocks):
+            return
+        rows = np.repeat(plan.grown_rows, counts)
+        offsets = _within(counts) + np.repeat(self._block_counts[plan.grown_rows], counts)
+        self._block_tables[rows, offsets] = plan.grown_blocks
+        self._block_counts[plan.grown_rows] += counts
+
+    def _pack(self, plan: StepPlan) -> StepInputs:
+        rows, counts = plan.rows, plan.num_tokens
+        token_rows = np.repeat(rows, counts)
+        positions = (np.repeat(plan.starts, counts) + _within(counts)).astype(np.int64)
+        block_of_token = self._block_tables[token_rows, positions // self.block_size].astype(np.int64)
+        context_lengths = plan.starts + counts
+        ends = np.cumsum(counts, dtype=np.int32)
+        longest = int(context_lengths.max())
+        drawing = plan.draws
+        return StepInputs(
+            token_ids=self._token_ids[token_rows, positions].astype(np.int64),
+            positions=positions,
+            slots=block_of_token * self.block_size + positions % self.block_size,
+            query_starts=np.concatenate([np.zeros(1, np.int32), ends]),
+            context_lengths=context_lengths,
+            block_tables=self._block_tables[rows, : -(-longest // self.block_size)],
+            max_query_length=int(counts.max()),
+            max_context_length=longest,
+            last_tokens=ends[drawing].astype(np.int64) - 1,
+            rows=rows[drawing],
+            sampling=self._sampling(rows[drawing], context_lengths[drawing].astype(np.int64)),
+        )
+
+    def _sampling(self, rows: Int32, positions: Int64) -> SamplingColumns:
+        return SamplingColumns(
+            temperature=self._temperature[rows],
+            top_k=self._top_k[rows],
+            top_p=self._top_p[rows],
+            min_p=self._min_p[rows],
+            seed=self._seed[rows],
+            position=positions,
+            forbidden=self._forbidden(rows, positions) if self._holding_back else {},
+        )
+
+    def _forbidden(self, rows: Int32, positions: Int64) -> dict[int, tuple[int, ...]]:
+        """For rows short of their min_tokens: the tokens that would end them."""
+        forbidden = {}
+        for index, (row, position) in enumerate(zip(rows.tolist(), positions.tolist(), strict=True)):
+            params = self._params[row]
+            if row in self._holding_back and params is not None:
+                if position - self._prompt_lengths[row] < params.min_tokens:
+                    ends = () if params.ignore_eos else self._end_tokens
+                    forbidden[index] = (*ends, *params.stop_token_ids)
+                else:
+                    self._holding_back.discard(row)
+        return forbidden
+
+
+def _within(counts: Int32) -> Int32:
+    """0, 1, ... within each of the runs that `counts` gives the lengths of."""
+    total = int(counts.sum())
+    starts = np.cumsum(counts) - counts
+    return (np.arange(total, dtype=np.int32) - np.repeat(starts, counts)).astype(np.int32)

@@ -1,0 +1,62 @@
+"""How many KV blocks there is room for."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+_UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+CPU_SHARE = 0.25  # of the memory that is free, when nobody said how much
+
+
+class TooLittleMemory(ValueError):
+    """There is no room for the KV of a single request of the longest length."""
+
+
+def parse_bytes(text: str) -> int:
+    """`"4GiB"` as a number of bytes.
+
+    Raises:
+        ValueError: not a number with one of the known units.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2] not in _UNITS:
+        units = ", ".join(unit for unit in _UNITS if unit)
+        raise ValueError(f"found {text!r}; expected a number of bytes, or one with a unit of {units}")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def available_bytes() -> int:
+    """Memory that can be had without swapping."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def choose_num_blocks(
+    *, block_bytes: int, block_size: int, max_model_len: int, max_num_seqs: int, budget_bytes: int | None
+) -> int:
+    """As many blocks as the budget holds, and no more than `max_num_seqs` longest requests can use.
+
+    Args:
+        budget_bytes: what the user said; None is `CPU_SHARE` of what is free.
+
+    Raises:
+        TooLittleMemory: not enough for one request of `max_model_len` tokens; says what would help.
+    """
+    per_request = -(-max_model_len // block_size)
+    budget = int(available_bytes() * CPU_SHARE) if budget_bytes is None else budget_bytes
+    blocks = min(budget // block_bytes, per_request * max_num_seqs)
+    if blocks < per_request:
+        needed = per_request * block_bytes
+        raise TooLittleMemory(
+            f"{budget / 2**20:.0f} MiB are there for the KV cache, and one request of max_model_len "
+            f"{max_model_len} needs {needed / 2**20:.0f} MiB; lower max_model_len to "
+            f"{blocks * block_size} or less, or raise kv_cache_memory"
+        )
+    return blocks

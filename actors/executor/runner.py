@@ -1,0 +1,126 @@
+"""The model runner: one step on the device. The seam that the simulator replaces.
+
+Everything above it is numpy and messages; torch begins here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pageant import kernels
+from pageant.actors.executor.batch import SamplingColumns, StepInputs
+from pageant.actors.executor.memory import choose_num_blocks
+from pageant.kernels.base import AttentionBatch, SamplingTensors
+from pageant.models.checkpoint import Checkpoint
+from pageant.models.decoder import Decoder
+from pageant.models.loading import load_decoder
+
+log = logging.getLogger("pageant.executor")
+
+
+class ModelRunner(Protocol):
+    """Computes steps."""
+
+    num_blocks: int
+    dtype: str
+
+    def execute(self, inputs: StepInputs) -> npt.NDArray[np.int64]:
+        """Runs one step; returns the drawn tokens, one for each of `inputs.rows`."""
+
+
+class TorchRunner:
+    """Runs a decoder on one device, with its paged KV cache.
+
+    Args:
+        budget_bytes: for the KV cache; None leaves it to `choose_num_blocks`.
+        num_blocks: exactly so many blocks, whatever the memory.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        *,
+        dtype: str,
+        device: str,
+        backend: str,
+        block_size: int,
+        max_model_len: int,
+        max_num_seqs: int,
+        budget_bytes: int | None,
+        num_blocks: int | None,
+        threads: int | None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        if device == "cpu":
+            torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+        self.device = torch.device(device)
+        self._kernels = kernels.load(backend, device)
+        self._decoder: Decoder = load_decoder(
+            Checkpoint(model), dtype, self.device, kernels=self._kernels, progress=progress
+        )
+        block_bytes = self._decoder.kv_bytes_per_block(block_size)
+        self.num_blocks = num_blocks or choose_num_blocks(
+            block_bytes=block_bytes,
+            block_size=block_size,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            budget_bytes=budget_bytes,
+        )
+        self.dtype = str(self._decoder.dtype).removeprefix("torch.")
+        self._kv_caches = self._decoder.allocate_kv_caches(self.num_blocks, block_size)
+        log.info(
+            "%s in %s on %s with %s kernels: %.0f MiB of weights, %d KV blocks of %d tokens (%.0f MiB)",
+            *(model.name, self.dtype, device, self._kernels.name, self._decoder.num_bytes / 2**20),
+            *(self.num_blocks, block_size, self.num_blocks * block_bytes / 2**20),
+        )
+
+    @torch.inference_mode()
+    def execute(self, inputs: StepInputs) -> npt.NDArray[np.int64]:
+        """See `ModelRunner`."""
+        hidden = self._decoder.forward(
+            self._tensor(inputs.token_ids),
+            self._tensor(inputs.positions),
+            self._attention(inputs),
+            self._kv_caches,
+        )
+        if not len(inputs.rows):
+            return np.empty(0, np.int64)
+        logits = self._decoder.logits(hidden[self._tensor(inputs.last_tokens)])
+        return self._draw(logits, inputs.sampling)
+
+    def _draw(self, logits: torch.Tensor, sampling: SamplingColumns) -> npt.NDArray[np.int64]:
+        for row, forbidden in sampling.forbidden.items():
+            logits[row, list(forbidden)] = -torch.inf
+        tensors = SamplingTensors(
+            temperature=self._tensor(sampling.temperature),
+            top_k=self._tensor(sampling.top_k),
+            top_p=self._tensor(sampling.top_p),
+            min_p=self._tensor(sampling.min_p),
+            seed=self._tensor(sampling.seed),
+            sample=torch.zeros(len(logits), dtype=torch.int32, device=self.device),
+            position=self._tensor(sampling.position),
+        )
+        tokens: npt.NDArray[np.int64] = self._kernels.sample(logits, tensors).cpu().numpy()
+        return tokens
+
+    def _attention(self, inputs: StepInputs) -> AttentionBatch:
+        return AttentionBatch(
+            query_starts=self._tensor(inputs.query_starts),
+            context_lengths=self._tensor(inputs.context_lengths),
+            block_tables=self._tensor(inputs.block_tables),
+            slots=self._tensor(inputs.slots),
+            positions=self._tensor(inputs.positions),
+            max_query_length=inputs.max_query_length,
+            max_context_length=inputs.max_context_length,
+        )
+
+    def _tensor(self, array: npt.NDArray[np.generic]) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, non_blocking=True)

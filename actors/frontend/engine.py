@@ -1,0 +1,286 @@
+"""`Engine`: the async face. Usable from any event loop, from several at once, and from notebooks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pageant.actors.frontend.frontend import Opening
+from pageant.actors.frontend.outputs import Completion, RequestFailed, RequestOutput
+from pageant.actors.frontend.prompts import (
+    Conversation,
+    Prompt,
+    check_conversation,
+    check_params,
+    check_prompt,
+)
+from pageant.actors.frontend.session import OnProgress, Session, topology_of
+from pageant.actors.runtime.topology import Topology
+from pageant.protocol.allocation import PoolStatistics
+from pageant.protocol.errors import BadRequest, PageantError
+from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.scheduling import SchedulerStatistics
+from pageant.protocol.serving import Finished
+from pageant.protocol.supervision import NodeStatistics
+
+
+class Engine:
+    """A model, served by a topology of actors in the background.
+
+        async with pageant.Engine("path-or-hub-id") as engine:
+            async for output in engine.generate("Explain the with statement"):
+                print(output.outputs[0].new_text, end="")
+
+    Args:
+        model: a checkpoint's folder, or a hub id.
+        topology: a YAML file or a mapping of that form, under the other arguments.
+        placement: `one` (every actor in this process), `each` (each in its own), or `auto`.
+        settings: any setting or option of a topology, such as `max_num_seqs`, `dtype`, `actors`.
+
+    Raises:
+        TopologyError, CheckpointError: what is wrong, and where; before anything is started.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        topology: Topology | str | Path | Mapping[str, Any] | None = None,
+        placement: Literal["one", "each", "auto"] | None = None,
+        max_model_len: int | None = None,
+        max_num_seqs: int | None = None,
+        max_num_batched_tokens: int | None = None,
+        enable_prefix_caching: bool | None = None,
+        dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = None,
+        seed: int | None = None,
+        served_model_name: str | None = None,
+        on_progress: OnProgress | None = None,
+        **settings: Any,
+    ) -> None:
+        named = {
+            "placement": placement,
+            "max_model_len": max_model_len,
+            "max_num_seqs": max_num_seqs,
+            "max_num_batched_tokens": max_num_batched_tokens,
+            "enable_prefix_caching": enable_prefix_caching,
+            "dtype": dtype,
+            "seed": seed,
+            "served_model_name": served_model_name,
+        }
+        self._session = Session(topology_of(model, topology, {**named, **settings}))
+        self._on_progress = on_progress
+        self._hubs: dict[asyncio.AbstractEventLoop, LoopHub] = {}
+
+    @classmethod
+    def from_topology(cls, topology: Topology | str | Path | Mapping[str, Any], **settings: Any) -> Engine:
+        """An engine as a YAML file describes it."""
+        return cls(topology=topology, **settings)
+
+    # Life.
+
+    async def start(self) -> None:
+        """Starts every actor; returns when requests can be served. Done by `async with`.
+
+        Raises:
+            StartupError: an actor could not be started; with its traceback.
+        """
+        await _in_thread(self._session.start, self._on_progress)
+
+    async def close(self) -> None:
+        """Ends every request, actor, process and thread. Done by `async with`."""
+        await asyncio.shield(_in_thread(self._session.stop))
+
+    async def __aenter__(self) -> Engine:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    # Requests.
+
+    def generate(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, request_id: str | None = None
+    ) -> AsyncIterator[RequestOutput]:
+        """Streams a prompt's completion: one output per step that brought something.
+
+        Leaving the iteration, or cancelling it, aborts the request and frees its blocks.
+
+        Args:
+            prompt: a text, or a list of token ids.
+
+        Raises:
+            BadRequest: the prompt or a parameter is out of range; at once.
+            Unsupported: the request needs what an actor of this topology does not honour.
+            RequestFailed, PeerGone: an actor died with the request in its hands.
+        """
+        checked = check_prompt(prompt, self._session.vocab_size, self._session.max_model_len)
+        return self._run(checked, params, request_id)
+
+    def chat(
+        self, messages: Conversation, params: SamplingParams | None = None, *, request_id: str | None = None
+    ) -> AsyncIterator[RequestOutput]:
+        """Streams the answer to a conversation, rendered by the checkpoint's own template.
+
+        Args:
+            messages: `{"role": ..., "content": ...}`, in order.
+        """
+        return self._run(check_conversation(messages), params, request_id)
+
+    async def complete(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, request_id: str | None = None
+    ) -> RequestOutput:
+        """The last output of `generate`."""
+        return await _last(self.generate(prompt, params, request_id=request_id))
+
+    def _run(
+        self, prompt: Any, params: SamplingParams | None, request_id: str | None
+    ) -> AsyncIterator[RequestOutput]:
+        params = check_params(params, self._session.vocab_size)
+        if request_id is not None and (not isinstance(request_id, str) or not 1 <= len(request_id) <= 256):
+            raise BadRequest(
+                f"request_id is {request_id!r}; expected a text of 1 to 256 characters", "request_id"
+            )
+        return self._stream(prompt, params, request_id or self._session.next_request_id())
+
+    async def _stream(
+        self, prompt: Any, params: SamplingParams, request_id: str
+    ) -> AsyncIterator[RequestOutput]:
+        sink = LoopSink(self._hub(), request_id)
+        self._session.open(Opening(request_id, prompt, params, sink))
+        ended = False
+        try:
+            while not ended:
+                output = await sink.next()
+                ended = output.finished
+                if output.error is not None:
+                    raise RequestFailed(output.error)
+                yield output
+        except PageantError:
+            ended = True
+            raise
+        finally:
+            if not ended:
+                self._session.abort([request_id])
+
+    def _hub(self) -> LoopHub:
+        loop = asyncio.get_running_loop()
+        hub = self._hubs.get(loop)
+        if hub is None:
+            for other in [other for other in self._hubs if other.is_closed()]:
+                del self._hubs[other]
+            hub = self._hubs[loop] = LoopHub(loop, self._session)
+        return hub
+
+    # Looking in.
+
+    async def statistics(self) -> list[NodeStatistics]:
+        """The counters of every node and actor."""
+        found: list[NodeStatistics] = await _in_thread(self._session.statistics)
+        return found
+
+    async def scheduler_statistics(self) -> SchedulerStatistics:
+        """How many requests there are, and what happened so far."""
+        found: SchedulerStatistics = await _in_thread(self._session.scheduler_statistics)
+        return found
+
+    async def pool_statistics(self) -> PoolStatistics:
+        """How the KV pool stands."""
+        found: PoolStatistics = await _in_thread(self._session.pool_statistics)
+        return found
+
+    async def ask(self, address: str, request: Any, timeout: float = 30.0) -> Any:
+        """Asks any actor of the topology, such as one of your own."""
+        return await _in_thread(self._session.ask, address, request, timeout)
+
+
+async def _last(outputs: AsyncIterator[RequestOutput]) -> RequestOutput:
+    last: RequestOutput | None = None
+    async for output in outputs:
+        last = output
+    assert last is not None, "a request has at least one output"
+    return last
+
+
+async def _in_thread(function: Any, *arguments: Any) -> Any:
+    """Runs what waits for the node's thread, off the user's loop."""
+    return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+
+
+class LoopHub:
+    """Brings outputs from the node's loop to a user's: one wake-up per step."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, session: Session) -> None:
+        self._loop, self._session = loop, session
+        self._pending: list[tuple[LoopSink, _Event]] = []
+
+    def add(self, sink: LoopSink, event: _Event) -> None:
+        """Keeps an output until the step is complete. On the node's loop."""
+        self._pending.append((sink, event))
+
+    def flush(self) -> None:
+        """Hands over everything of this step. On the node's loop."""
+        pending, self._pending = self._pending, []
+        try:
+            self._loop.call_soon_threadsafe(_spread, pending)
+        except RuntimeError:  # the user's loop is closed: nobody is left to hear
+            self._session.abort([sink.completion.request_id for sink, _ in pending])
+
+
+_Event = tuple[str, list[int], Finished | None] | tuple[str | None, list[int]] | PageantError
+
+
+def _spread(events: list[tuple[LoopSink, _Event]]) -> None:
+    for sink, event in events:
+        sink.take(event)
+
+
+class LoopSink:
+    """One request's outputs: given on the node's loop, awaited on the user's."""
+
+    def __init__(self, hub: LoopHub, request_id: str) -> None:
+        self.hub = hub
+        self.completion = Completion(request_id, None, [])
+        self._events: deque[_Event] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+
+    # On the node's loop.
+
+    def accepted(self, prompt: str | None, prompt_token_ids: list[int]) -> None:
+        self.hub.add(self, (prompt, prompt_token_ids))
+
+    def output(self, text: str, token_ids: list[int], finished: Finished | None) -> None:
+        self.hub.add(self, (text, token_ids, finished))
+
+    def failed(self, error: PageantError) -> None:
+        self.hub.add(self, error)
+
+    # On the user's loop.
+
+    def take(self, event: _Event) -> None:
+        """An event has come over."""
+        self._events.append(event)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def next(self) -> RequestOutput:
+        """The next output, everything that has come by now taken together."""
+        while True:
+            while not self._events:
+                self._waiter = asyncio.get_running_loop().create_future()
+                await self._waiter
+            fresh = False
+            while self._events:
+                event = self._events.popleft()
+                if isinstance(event, PageantError):
+                    raise event
+                if len(event) == 2:
+                    self.completion.prompt, self.completion.prompt_token_ids = event
+                else:
+                    self.completion.add(*event)
+                    fresh = True
+            if fresh:
+                return self.completion.output()

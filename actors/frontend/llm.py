@@ -1,0 +1,268 @@
+"""`LLM`: the sync face, for scripts and batches."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pageant.actors.frontend.frontend import Opening
+from pageant.actors.frontend.outputs import Completion, RequestOutput
+from pageant.actors.frontend.progress import BatchProgress, LoadProgress
+from pageant.actors.frontend.prompts import (
+    Conversation,
+    Prompt,
+    check_conversation,
+    check_params,
+    check_prompt,
+)
+from pageant.actors.frontend.session import Session, topology_of
+from pageant.actors.runtime.topology import Topology
+from pageant.protocol.allocation import PoolStatistics
+from pageant.protocol.errors import BadRequest, PageantError
+from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.scheduling import SchedulerStatistics
+from pageant.protocol.serving import Finished
+from pageant.protocol.supervision import NodeStatistics
+
+REFRESH_SECONDS = 0.1
+WINDOW = 4096  # requests of one call that are open at a time
+
+
+class LLM:
+    """A model, ready to generate when constructed.
+
+        with pageant.LLM("path") as llm:
+            outputs = llm.generate(["Explain lambda", "What is a set?"], SamplingParams(max_tokens=64))
+
+    Args:
+        model, topology, placement, settings: see `Engine`.
+        progress: show progress bars where people wait.
+
+    Raises:
+        TopologyError, CheckpointError: what is wrong, and where; before anything is started.
+        StartupError: an actor could not be started; with its traceback.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        topology: Topology | str | Path | Mapping[str, Any] | None = None,
+        placement: Literal["one", "each", "auto"] | None = None,
+        max_model_len: int | None = None,
+        max_num_seqs: int | None = None,
+        max_num_batched_tokens: int | None = None,
+        enable_prefix_caching: bool | None = None,
+        dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = None,
+        seed: int | None = None,
+        served_model_name: str | None = None,
+        progress: bool = True,
+        **settings: Any,
+    ) -> None:
+        named = {
+            "placement": placement,
+            "max_model_len": max_model_len,
+            "max_num_seqs": max_num_seqs,
+            "max_num_batched_tokens": max_num_batched_tokens,
+            "enable_prefix_caching": enable_prefix_caching,
+            "dtype": dtype,
+            "seed": seed,
+            "served_model_name": served_model_name,
+        }
+        self._progress = progress
+        self._session = Session(topology_of(model, topology, {**named, **settings}))
+        with LoadProgress(progress) as bar:
+            self._session.start(bar.update)
+
+    def close(self) -> None:
+        """Ends every actor, process and thread. Done by `with`, and at exit."""
+        self._session.stop()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool | None = None,
+    ) -> list[RequestOutput]:
+        """Completes prompts, batched together; the outputs are in the prompts' order.
+
+        Args:
+            prompts: texts or lists of token ids, mixed as you like; or a single one.
+            params: for all prompts, or one for each.
+
+        Raises:
+            BadRequest: names the prompt by its index; before any of them is started.
+        """
+        many = _as_prompts(prompts)
+        session = self._session
+        checked = [
+            _at(index, check_prompt, prompt, session.vocab_size, session.max_model_len)
+            for index, prompt in enumerate(many)
+        ]
+        return self._run(checked, params, progress)
+
+    def chat(
+        self,
+        conversations: Conversation | Sequence[Conversation],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool | None = None,
+    ) -> list[RequestOutput]:
+        """Answers conversations: a list of messages, or a list of such lists."""
+        many: Sequence[Any] = conversations
+        if many and isinstance(many[0], Mapping):
+            many = [many]
+        return self._run([_at(i, check_conversation, one) for i, one in enumerate(many)], params, progress)
+
+    def _run(
+        self,
+        prompts: list[Any],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        progress: bool | None,
+    ) -> list[RequestOutput]:
+        each = self._params_of(params, len(prompts))
+        shown = self._progress if progress is None else progress
+        with BatchProgress(shown, len(prompts)) as bar:
+            batch = _Batch(self._session, prompts, each)
+            try:
+                batch.submit()
+                while True:
+                    try:
+                        batch.done.result(timeout=REFRESH_SECONDS if shown else None)
+                        break
+                    except concurrent.futures.TimeoutError:
+                        bar.update(batch.num_finished, batch.num_tokens)
+            except BaseException:  # Ctrl-C too: nothing of this call goes on
+                batch.abort()
+                raise
+            bar.update(batch.num_finished, batch.num_tokens)
+        return batch.outputs()
+
+    def _params_of(self, params: object, count: int) -> list[SamplingParams]:
+        if isinstance(params, Sequence):
+            if len(params) != count:
+                raise BadRequest(
+                    f"params has {len(params)} entries for {count} prompts; expected one each", "params"
+                )
+            return [
+                check_params(one, self._session.vocab_size, f"params[{i}]") for i, one in enumerate(params)
+            ]
+        return [check_params(params, self._session.vocab_size)] * count
+
+    # Looking in.
+
+    def statistics(self) -> list[NodeStatistics]:
+        """The counters of every node and actor."""
+        return self._session.statistics()
+
+    def scheduler_statistics(self) -> SchedulerStatistics:
+        """How many requests there are, and what happened so far."""
+        return self._session.scheduler_statistics()
+
+    def pool_statistics(self) -> PoolStatistics:
+        """How the KV pool stands."""
+        return self._session.pool_statistics()
+
+
+def _as_prompts(prompts: Any) -> list[Any]:
+    """A single prompt, text or ids, as a list of one."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if not isinstance(prompts, Sequence):
+        raise BadRequest(f"prompts is a {type(prompts).__name__}; expected a text, or a list", "prompts")
+    if prompts and all(isinstance(token, int) for token in prompts):
+        return [prompts]
+    return list(prompts)
+
+
+def _at(index: int, check: Any, *arguments: Any) -> Any:
+    """Names which of the prompts is at fault."""
+    try:
+        return check(*arguments)
+    except BadRequest as error:
+        raise BadRequest(f"prompts[{index}]: {error}", error.parameter) from None
+
+
+class _Batch:
+    """The requests of one call. Outputs are collected on the node's loop; the caller waits for `done`."""
+
+    def __init__(self, session: Session, prompts: list[Any], params: list[SamplingParams]) -> None:
+        self._session = session
+        self._sinks = [_Sink(self, session.next_request_id()) for _ in prompts]
+        self._openings = [
+            Opening(sink.completion.request_id, prompt, one, sink)
+            for sink, prompt, one in zip(self._sinks, prompts, params, strict=True)
+        ]
+        self._next = 0
+        self.done: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self.num_finished = self.num_tokens = 0
+
+    def submit(self) -> None:
+        """Opens the first window; every end opens the next request."""
+        if not self._openings:
+            self.done.set_result(None)
+        first = self._openings[:WINDOW]
+        self._next = len(first)
+        self._session.open_all(first)
+
+    def ended(self) -> None:
+        """On the node's loop: one more request is complete."""
+        self.num_finished += 1
+        if self._next < len(self._openings):
+            opening = self._openings[self._next]
+            self._next += 1
+            self._session.open(opening)
+        elif self.num_finished == len(self._openings) and not self.done.done():
+            self.done.set_result(None)
+
+    def flush(self) -> None:
+        """The caller is told at the end, not per step."""
+
+    def abort(self) -> None:
+        """Ends what has not ended."""
+        self._next = len(self._openings)
+        self._session.abort([sink.completion.request_id for sink in self._sinks if not sink.ended])
+
+    def outputs(self) -> list[RequestOutput]:
+        """Every request's final output, in order.
+
+        Raises:
+            PageantError: a request was refused; the first such error.
+        """
+        for sink in self._sinks:
+            if sink.error is not None:
+                raise sink.error
+        return [sink.completion.output() for sink in self._sinks]
+
+
+class _Sink:
+    """Collects one request, on the node's loop."""
+
+    def __init__(self, batch: _Batch, request_id: str) -> None:
+        self.hub = batch
+        self.completion = Completion(request_id, None, [])
+        self.error: PageantError | None = None
+        self.ended = False
+
+    def accepted(self, prompt: str | None, prompt_token_ids: list[int]) -> None:
+        self.completion.prompt, self.completion.prompt_token_ids = prompt, prompt_token_ids
+
+    def output(self, text: str, token_ids: list[int], finished: Finished | None) -> None:
+        self.completion.add(text, token_ids, finished)
+        self.hub.num_tokens += len(token_ids)
+        if finished is not None:
+            self.ended = True
+            self.hub.ended()
+
+    def failed(self, error: PageantError) -> None:
+        self.error, self.ended = error, True
+        self.hub.ended()

@@ -1,0 +1,174 @@
+"""A topology that runs in the background of a user's process: what `Engine` and `LLM` both stand on.
+
+The root node has a thread of its own. Everything here may be called from any thread but that one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pageant.actors.frontend.cast import DEFAULT_CAST, FRONTEND, model_settings
+from pageant.actors.frontend.frontend import Frontend, Opening
+from pageant.actors.runtime.cluster import Cluster
+from pageant.actors.runtime.loop_thread import LoopThread
+from pageant.actors.runtime.topology import Resolved, Topology, parse, resolve
+from pageant.protocol.allocation import GetPoolStatistics, PoolStatistics
+from pageant.protocol.errors import EngineClosed
+from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
+from pageant.protocol.supervision import NodeStatistics, Progress
+
+OnProgress = Callable[[Progress], None]
+
+
+def resolve_topology(topology: Topology) -> Resolved:
+    """A topology with the default cast filled in, checked as far as can be without starting it.
+
+    Raises:
+        TopologyError, CheckpointError: what is wrong, and where.
+    """
+    return resolve(topology, DEFAULT_CAST, model_settings(topology))
+
+
+def topology_of(
+    model: str | Path | None,
+    topology: Topology | str | Path | Mapping[str, Any] | None,
+    settings: Mapping[str, Any],
+) -> Topology:
+    """The topology that a user's arguments describe: a file or mapping, and settings laid over it."""
+    given = {key: value for key, value in settings.items() if value is not None}
+    if model is not None:
+        given["model"] = str(model)
+    if isinstance(topology, Topology):
+        if given:
+            raise ValueError(f"a Topology is complete; it cannot be given {', '.join(given)} besides")
+        return topology
+    if isinstance(topology, str | Path):
+        from pageant.actors.runtime.yaml import load_yaml, merge
+
+        return parse(merge(load_yaml(Path(topology)), given))
+    return parse({**(topology or {}), **given})
+
+
+class Session:
+    """A running topology with a frontend in this process.
+
+    Args:
+        topology: as written; it is resolved, and thereby checked, here.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.resolved = resolve_topology(topology)
+        settings = model_settings(topology)
+        self.vocab_size: int = settings["vocab_size"]
+        self.max_model_len: int = settings["max_model_len"]
+        self.model_name: str = topology.settings.get("served_model_name") or topology.model or ""
+        self._thread: LoopThread | None = None
+        self._cluster: Cluster | None = None
+        self._frontend: Frontend | None = None
+        self._numbers = itertools.count()
+
+    async def _start(self, on_progress: OnProgress | None) -> None:
+        self._cluster = cluster = Cluster(self.resolved, stop_order=(FRONTEND,))
+        try:
+            await cluster.start()
+            async for progress in cluster.startup():
+                if on_progress is not None:
+                    on_progress(progress)
+        except BaseException:
+            await cluster.stop()
+            raise
+        frontend = cluster.node.cells[FRONTEND].actor
+        assert isinstance(frontend, Frontend), "the frontend lives on the root node"
+        self._frontend = frontend
+
+    def start(self, on_progress: OnProgress | None = None) -> None:
+        """Starts everything; returns when it is ready.
+
+        Args:
+            on_progress: called in the node's thread.
+
+        Raises:
+            StartupError: an actor could not be started; with its traceback.
+        """
+        if self._thread is not None:
+            return
+        self._thread = LoopThread("pageant-node")
+        atexit.register(self.stop)
+        starting = self._thread.run(self._start(on_progress))
+        try:
+            starting.result()
+        except BaseException:  # Ctrl-C too
+            starting.cancel()
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stops everything: no task, thread, socket or process is left. May be called twice."""
+        thread, self._thread = self._thread, None
+        self._frontend = None
+        if thread is None:
+            return
+        atexit.unregister(self.stop)
+        try:
+            if self._cluster is not None:
+                thread.run(self._cluster.stop()).result()
+        finally:
+            thread.stop()
+
+    def next_request_id(self) -> str:
+        """A name that no request of this session has had."""
+        return f"request-{next(self._numbers)}"
+
+    def open(self, opening: Opening) -> None:
+        """Hands a request over; its outcome goes to its sink."""
+        frontend = self._running()
+        self._call(frontend.open, opening)
+
+    def open_all(self, openings: list[Opening]) -> None:
+        """Hands several over, with one wake-up."""
+        frontend = self._running()
+        self._call(frontend.open_all, openings)
+
+    def abort(self, request_ids: list[str]) -> None:
+        """Ends requests; no matter whether they still run, or anything does."""
+        frontend = self._frontend
+        if frontend is not None:
+            self._call(frontend.abort_all, request_ids)
+
+    def _running(self) -> Frontend:
+        if self._frontend is None:
+            raise EngineClosed("the engine is not running: it was closed, or never started")
+        return self._frontend
+
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> None:
+        if self._thread is not None:
+            self._thread.call(function, *arguments)
+
+    # Looking in.
+
+    def statistics(self) -> list[NodeStatistics]:
+        """The counters of every node."""
+        self._running()
+        assert self._thread is not None and self._cluster is not None
+        return self._thread.run(self._cluster.statistics()).result()
+
+    def scheduler_statistics(self) -> SchedulerStatistics:
+        """The scheduler's counters."""
+        answer: SchedulerStatistics = self.ask("scheduler", GetSchedulerStatistics())
+        return answer
+
+    def pool_statistics(self) -> PoolStatistics:
+        """How the KV pool stands; its integrity is checked when nothing runs."""
+        answer: PoolStatistics = self.ask("blocks", GetPoolStatistics())
+        return answer
+
+    def ask(self, address: str, request: Any, timeout: float = 30.0) -> Any:
+        """Asks any actor of the topology."""
+        self._running()
+        assert self._thread is not None and self._cluster is not None
+        return self._thread.run(self._cluster.node.ask(address, request, timeout)).result()

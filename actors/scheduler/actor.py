@@ -1,0 +1,149 @@
+"""The scheduler's shell: events to the core, the core's messages to the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pageant.actors.runtime import Actor, ActorOptions, receives
+from pageant.actors.scheduler.core import DETOKENIZER, Limits, SchedulerCore
+from pageant.actors.scheduler.policies import make_policy
+from pageant.protocol.allocation import Assigned, PoolReady
+from pageant.protocol.outputs import Stopped
+from pageant.protocol.roles import SCHEDULER, Feature
+from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
+from pageant.protocol.serving import Abort, Submit
+from pageant.protocol.stepping import ExecutorReady, StepResult
+from pageant.protocol.streams import Acknowledge, Resume
+from pageant.protocol.supervision import ActorDown, ActorUp
+
+
+class Scheduler(Actor):
+    """Continuous batching with a token budget, chunked prefill, and preemption by recomputation."""
+
+    role = SCHEDULER
+    features = frozenset({Feature.STOP_TOKEN_IDS})
+
+    class Options(ActorOptions, frozen=True, kw_only=True):
+        """Options of the scheduler.
+
+        Attributes:
+            policy: `fcfs`, or `module:Class` of your own.
+            max_num_seqs: most requests in one batch.
+            max_num_batched_tokens: most tokens computed in one step.
+            max_model_len: most tokens of a request, prompt and output together.
+            eos_token_ids: the model's end tokens.
+        """
+
+        policy: str = "fcfs"
+        max_num_seqs: int = 256
+        max_num_batched_tokens: int = 2048
+        max_model_len: int = 4096
+        eos_token_ids: tuple[int, ...] = ()
+
+        def __post_init__(self) -> None:
+            for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
+                if getattr(self, name) < 1:
+                    raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        limits = Limits(
+            max_num_seqs=options.max_num_seqs,
+            max_num_batched_tokens=options.max_num_batched_tokens,
+            max_model_len=options.max_model_len,
+            end_tokens=frozenset(options.eos_token_ids),
+        )
+        self.core = SchedulerCore(make_policy(options.policy), limits)
+        self._frontends: dict[str, int] = {}
+        self._pool = 0  # the block manager's incarnation
+
+    async def on_start(self) -> None:
+        for address in ("executor/*", "blocks", "detokenizer"):
+            self.watch(address)
+
+    def _flush(self) -> None:
+        for address, message in self.core.take_outbox():
+            self.tell(address, message)
+
+    @receives
+    def submit(self, message: Submit) -> None:
+        """A frontend hands over a request."""
+        if message.frontend not in self._frontends:
+            self._frontends[message.frontend] = self.sender_incarnation
+            self.watch(message.frontend)
+        self.core.submit(message)
+        self._flush()
+
+    @receives
+    def abort(self, message: Abort) -> None:
+        self.core.abort(message)
+        self._flush()
+
+    @receives
+    def assigned(self, message: Assigned) -> None:
+        self.core.assigned(message)
+        self._flush()
+
+    @receives
+    def stepped(self, message: StepResult) -> None:
+        self.core.stepped(message)
+        self._flush()
+
+    @receives
+    def stopped(self, message: Stopped) -> None:
+        self.core.stopped(message)
+        self._flush()
+
+    @receives
+    def executor_ready(self, event: ExecutorReady) -> None:
+        self.core.executor_ready(event)
+        self._flush()
+
+    @receives
+    def pool_ready(self, event: PoolReady) -> None:
+        renewed = self.sender_incarnation > self._pool
+        self._pool = max(self._pool, self.sender_incarnation)
+        self.core.pool_ready(event.epoch, renewed)
+        self._flush()
+
+    @receives
+    def acknowledged(self, message: Acknowledge) -> None:
+        self.core.acknowledged(message.up_to)
+        self._flush()
+
+    @receives
+    def resume(self, message: Resume) -> None:
+        """The detokenizer missed something: it is sent again."""
+        for batch in self.core.outputs.stream.resume(message.after):
+            self.tell(DETOKENIZER, batch)
+
+    @receives
+    def peer_up(self, event: ActorUp) -> None:
+        """Peers introduce themselves by their own messages; a new detokenizer is told what the last one
+        was not there for."""
+        if event.address == "detokenizer":
+            for batch in self.core.outputs.stream.resume(0):
+                self.tell(event.address, batch)
+
+    @receives
+    def peer_down(self, event: ActorDown) -> None:
+        """The requests concerned end with a clear error; the next ones wait for the restart."""
+        if event.address.startswith("executor/"):
+            self.core.executor_gone(event.reason)
+        elif event.address == "blocks" and event.incarnation >= self._pool:
+            self.core.pool_gone(event.reason)
+        elif event.address == "detokenizer":
+            self.core.detokenizer_gone()
+        elif self._frontends.pop(event.address, None) is not None:
+            self.core.frontend_gone(event.address)
+        self._flush()
+
+    @receives
+    def statistics(self, request: GetSchedulerStatistics) -> SchedulerStatistics:
+        """How many requests there are, and what happened so far."""
+        self.core.check_integrity()
+        return SchedulerStatistics(
+            num_waiting=self.core.num_waiting,
+            num_running=self.core.num_running,
+            counters=dict(vars(self.core.counters)),
+        )

@@ -1,0 +1,52 @@
+"""From grants to the executor's plan, by columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pageant.actors.scheduler.request import ScheduledRequest
+from pageant.protocol.allocation import Assigned
+from pageant.protocol.arrays import bools, int32
+from pageant.protocol.stepping import NewSequence, StepPlan
+
+if TYPE_CHECKING:
+    from pageant.actors.scheduler.core import Chunk
+
+
+def build_plan(
+    number: int,
+    granted: Assigned,
+    freed_rows: Sequence[int],
+    chunks: Sequence[Chunk],
+    new: Sequence[ScheduledRequest],
+) -> StepPlan:
+    """The plan of one step.
+
+    Args:
+        chunks: what is computed; the first `granted.num_grown` are of requests that were in the batch.
+        new: the requests that take a row, in the order of `granted.admitted`.
+    """
+    grown = chunks[: granted.num_grown]
+    return StepPlan(
+        number=number,
+        epoch=granted.epoch,
+        freed_rows=int32(freed_rows),
+        new=tuple(
+            NewSequence(
+                row=request.row,
+                token_ids=request.token_ids(),
+                num_prompt_tokens=len(request.prompt),
+                blocks=grant.blocks,
+                params=request.params,
+            )
+            for request, grant in zip(new, granted.admitted, strict=True)
+        ),
+        grown_rows=int32([chunk.request.row for chunk in grown]),
+        grown_counts=granted.grown_counts,
+        grown_blocks=granted.grown_blocks,
+        rows=int32([chunk.request.row for chunk in chunks]),
+        starts=int32([chunk.start for chunk in chunks]),
+        num_tokens=int32([chunk.length for chunk in chunks]),
+        draws=bools([chunk.draws for chunk in chunks]),
+    )

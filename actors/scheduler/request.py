@@ -1,0 +1,67 @@
+"""A request as the scheduler sees it: tokens known, tokens computed, and where it stands."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from pageant.protocol.sampling import SamplingParams
+
+
+class State(enum.Enum):
+    """Where a request is. Only RUNNING ones hold blocks and a row of the batch."""
+
+    WAITING = "waiting"  # never admitted, or preempted
+    ASKED = "asked"  # its admission is with the block manager
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(slots=True, eq=False)
+class ScheduledRequest:
+    """One request. `serial` never comes twice; `arrival` is the order in which it came."""
+
+    request_id: str
+    frontend: str
+    serial: int
+    arrival: int
+    prompt: npt.NDArray[np.int32]
+    params: SamplingParams
+    max_total: int  # tokens, prompt included, at which it ends by length
+    end_tokens: frozenset[int]
+    output: list[int] = field(default_factory=list)
+    state: State = State.WAITING
+    row: int = -1
+    num_computed: int = 0
+    num_reported: int = 0  # output tokens that the block manager knows
+    num_cached: int = 0  # prompt tokens found in the cache at first admission
+    num_preemptions: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens known: prompt and output."""
+        return len(self.prompt) + len(self.output)
+
+    @property
+    def num_uncomputed(self) -> int:
+        """Known tokens whose KV is still to be computed. 1 for a request that is decoding."""
+        return self.num_tokens - self.num_computed
+
+    def token_ids(self) -> npt.NDArray[np.int32]:
+        """All tokens known, fresh."""
+        return np.concatenate([self.prompt, np.array(self.output, dtype=np.int32)])
+
+    def end_reason(self) -> tuple[str, int | None] | None:
+        """After a token was drawn: why the request ends now (reason, stop token), or None."""
+        token = self.output[-1]
+        if len(self.output) >= self.params.min_tokens:
+            if token in self.end_tokens:
+                return "stop", None
+            if token in self.params.stop_token_ids:
+                return "stop", token
+        if self.num_tokens >= self.max_total:
+            return "length", None
+        return None

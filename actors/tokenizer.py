@@ -1,0 +1,69 @@
+"""The tokenizer: prompts become token ids, off the event loop."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pageant.actors.runtime import Actor, ActorOptions, receives
+from pageant.models.chat_template import ChatTemplateError
+from pageant.models.tokenization import Tokenization
+from pageant.protocol.arrays import int32
+from pageant.protocol.roles import TOKENIZER, Feature
+from pageant.protocol.tokenizing import NotTokenized, Tokenize, TokenizeChat, Tokenized
+
+SHORT_CHARACTERS = 2048  # a shorter text is tokenized in less time than a thread costs
+
+
+class Tokenizer(Actor):
+    """Turns texts and conversations into token ids.
+
+    A conversation is rendered by the checkpoint's own template, in a sandbox.
+    """
+
+    role = TOKENIZER
+    features = frozenset({Feature.CHAT})
+    offload_threads = 2
+
+    class Options(ActorOptions, frozen=True, kw_only=True):
+        """`model`: the checkpoint's folder."""
+
+        model: str
+
+    async def on_start(self) -> None:
+        self._tokenization = await self.offload(
+            Tokenization.from_checkpoint, Path(self.options.model), now=self._now
+        )
+
+    def _now(self) -> datetime.datetime:
+        """Wall-clock time, for templates that tell the model the date."""
+        return datetime.datetime.fromtimestamp(self.clock.wall(), datetime.UTC).replace(tzinfo=None)
+
+    @receives(concurrent=True)
+    async def tokenize(self, request: Tokenize) -> Tokenized | NotTokenized:
+        """A text's token ids."""
+        ids = await self._encode(request.text, request.add_special_tokens)
+        return Tokenized(token_ids=int32(ids), text=request.text)
+
+    @receives(concurrent=True)
+    async def tokenize_chat(self, request: TokenizeChat) -> Tokenized | NotTokenized:
+        """A conversation's token ids, as the checkpoint's template renders it."""
+        messages: list[dict[str, Any]] = [msgspec.structs.asdict(message) for message in request.messages]
+        try:
+            text = await self.offload(
+                self._tokenization.render_chat,
+                messages,
+                add_generation_prompt=request.add_generation_prompt,
+                continue_final_message=request.continue_final_message,
+            )
+        except ChatTemplateError as error:
+            return NotTokenized(reason=str(error), parameter="messages")
+        return Tokenized(token_ids=int32(await self._encode(text, False)), text=text)
+
+    async def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        if len(text) <= SHORT_CHARACTERS:
+            return self._tokenization.encode(text, add_special_tokens)
+        return await self.offload(self._tokenization.encode, text, add_special_tokens)

@@ -1,0 +1,147 @@
+"""The contract of a kernel backend, and the two batches that its functions take.
+
+Shapes are written with T tokens in the step, S sequences, R rows to sample, H query heads, Hkv key and
+value heads (H is a multiple of Hkv), D the head's size, V the vocabulary, L the context's length.
+
+A layer's KV cache is two tensors `[num_blocks, Hkv, block_size, D]`, one for keys and one for values: a
+head's tokens lie together inside a block, which is how attention reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+__all__ = ["AttentionBatch", "KVCache", "Kernels", "SamplingTensors"]
+
+KVCache = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AttentionBatch:
+    """Where the tokens of one step stand in their sequences and in the KV cache.
+
+    The step is packed: its T tokens are those of sequence 0, then those of sequence 1, and so on. A new
+    batch is made for each step and never written to while in use, since a backend derives what all
+    layers share from it once, and keeps that in `derived`.
+
+    Positions and slots are apart, so that a token's place in memory need not follow its place in the
+    text. A token attends over the entries `j` of its sequence's table with `j < context_lengths[s]` and
+    `j <= positions[t]`, and with a window also `j > positions[t] - window`.
+    """
+
+    query_starts: Tensor
+    """int32 [S+1]: sequence s owns rows query_starts[s]:query_starts[s+1] of the step, maybe none."""
+    context_lengths: Tensor
+    """int32 [S]: KV entries attended over, this step's own included."""
+    block_tables: Tensor
+    """int32 [S, max_blocks]: what is past a sequence's last block is never used, whatever it holds."""
+    slots: Tensor
+    """int64 [T]: where each token's key and value go: block * block_size + offset."""
+    positions: Tensor
+    """int64 [T]: each token's place in its text, for rotary embedding and causality."""
+    max_query_length: int
+    max_context_length: int
+    derived: dict[Any, Any] = field(default_factory=dict, repr=False)
+    """Scratch of the backend."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SamplingTensors:
+    """How each row's token is drawn. A row is a function of its own entries and logits alone."""
+
+    temperature: Tensor
+    """float32 [R]: below 1e-5 the row is greedy, and every other field is ignored."""
+    top_k: Tensor
+    """int32 [R]: 0 is off."""
+    top_p: Tensor
+    """float32 [R]: 1 is off."""
+    min_p: Tensor
+    """float32 [R]: 0 is off."""
+    seed: Tensor
+    """int64 [R]: the request's seed, all 64 bits of it."""
+    sample: Tensor
+    """int32 [R]: which of the request's parallel samples."""
+    position: Tensor
+    """int64 [R]: the position that the drawn token will have."""
+
+
+@runtime_checkable
+class Kernels(Protocol):
+    """What every backend offers. All tensors lie on one device; nothing is mutated unless said.
+
+    Rows of activations may be views into wider rows (a split of a fused projection): the last two
+    dimensions of a query, key or value are contiguous, the first has any stride.
+    """
+
+    name: str
+
+    def write_kv(
+        self, key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor
+    ) -> None:
+        """Write key and value [T, Hkv, D] to their slots (int64 [T], distinct). Mutates the caches."""
+        ...
+
+    def move_kv(self, caches: Sequence[KVCache], sources: Tensor, destinations: Tensor) -> None:
+        """Copy whole blocks, sources to destinations (int64 [N] each), in every layer's cache.
+
+        All reads come before all writes, so a destination may be another's source. Destinations are
+        distinct. Mutates the caches.
+        """
+        ...
+
+    def paged_attention(
+        self,
+        query: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        batch: AttentionBatch,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """Attend from query [T, H, D] over the cached context; returns [T, H, D] in query's dtype.
+
+        Query head h reads key head h // (H / Hkv). Scores are `scale * q.k`, then, with a softcap c,
+        `c * tanh(score / c)`; the softmax is in float32. A slot that no sequence of the batch attends
+        to is never read into a result, so it may hold anything, NaN included.
+        """
+        ...
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Root-mean-square norm over the last dimension of x [..., N], by weight [N].
+
+        In float32, cast back to x's dtype before the weight is multiplied in, as transformers does.
+        """
+        ...
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """Return (rms_norm(x + residual), x + residual); x and residual are [T, N]."""
+        ...
+
+    def rope(self, query: Tensor, key: Tensor, cos_sin_cache: Tensor, positions: Tensor) -> None:
+        """Rotate query [T, H, D] and key [T, Hkv, D] by their positions (int64 [T]). Mutates both.
+
+        Rotate-half (GPT-NeoX) pairing: element i goes with i + D/2. `cos_sin_cache` is float32
+        [max_positions, D]: D/2 cosines, then D/2 sines. In float32, cast back once.
+        """
+        ...
+
+    def silu_and_mul(self, gate_up: Tensor) -> Tensor:
+        """Return silu(gate) * up, [T, I], of gate_up [T, 2I]: gate first, then up."""
+        ...
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return x @ weight.T + bias: x [T, N], weight [M, N], bias [M]; returns [T, M]."""
+        ...
+
+    def sample(self, logits: Tensor, params: SamplingTensors) -> Tensor:
+        """Draw a token for each row of logits (float32 [R, V]); returns int64 [R].
+
+        A greedy row takes the largest logit, the lowest id on a tie. The others draw by Gumbel-max
+        (see `pageant.kernels.sampling`): a row's token depends on its own logits and parameters alone.
+        """
+        ...

@@ -1,0 +1,31 @@
+"""The reference backend: plain torch on any device, right before it is fast."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+
+from pageant.kernels.reference.attention import paged_attention
+from pageant.kernels.reference.cache import move_kv, write_kv
+from pageant.kernels.reference.pointwise import add_rms_norm, rms_norm, rope, silu_and_mul
+from pageant.kernels.reference.sampling import sample
+
+__all__ = ["ReferenceKernels"]
+
+
+class ReferenceKernels:
+    """Implements `pageant.kernels.base.Kernels`, whose docstrings are the contract.
+
+    A faster backend may inherit from it and replace function by function.
+    """
+
+    name = "reference"
+
+    write_kv = staticmethod(write_kv)
+    move_kv = staticmethod(move_kv)
+    paged_attention = staticmethod(paged_attention)
+    rms_norm = staticmethod(rms_norm)
+    add_rms_norm = staticmethod(add_rms_norm)
+    rope = staticmethod(rope)
+    silu_and_mul = staticmethod(silu_and_mul)
+    linear = staticmethod(F.linear)
+    sample = staticmethod(sample)

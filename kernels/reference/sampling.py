@@ -1,0 +1,54 @@
+"""Drawing tokens, with work only for the rows that need it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pageant.kernels.base import SamplingTensors
+from pageant.kernels.sampling import (
+    GREEDY_TEMPERATURE,
+    filter_logits,
+    gumbel_noise,
+    select_rows,
+    token_noise,
+)
+
+__all__ = ["sample"]
+
+# Noise is made for this many words at a time, so that its temporaries stay in the cache of a core.
+_NOISE_WORDS_MAX = 1 << 17
+
+
+def sample(logits: Tensor, params: SamplingTensors) -> Tensor:
+    """See `Kernels.sample`."""
+    tokens = logits.argmax(dim=-1)  # the first of equals
+    rows = (params.temperature >= GREEDY_TEMPERATURE).nonzero()[:, 0]
+    if rows.numel():
+        tokens[rows] = _draw(logits[rows], select_rows(params, rows))
+    return tokens
+
+
+def _draw(logits: Tensor, params: SamplingTensors) -> Tensor:
+    """Return int64 [R]. Rows with few tokens left get noise for those alone: the same noise, sooner."""
+    scores = filter_logits(logits, params)
+    few = scores.isfinite().sum(dim=-1) < scores.shape[-1] // 4
+    _add_noise_to_few(scores, params, few.nonzero()[:, 0])
+    _add_noise_to_all(scores, params, few.logical_not().nonzero()[:, 0])
+    return scores.argmax(dim=-1)
+
+
+def _add_noise_to_few(scores: Tensor, params: SamplingTensors, rows: Tensor) -> None:
+    """Mutates the rows of scores."""
+    index, tokens = scores[rows].isfinite().nonzero(as_tuple=True)
+    owners = rows[index]
+    noise = token_noise(params.seed[owners], params.sample[owners], params.position[owners], tokens)
+    scores[owners, tokens] += noise
+
+
+def _add_noise_to_all(scores: Tensor, params: SamplingTensors, rows: Tensor) -> None:
+    """Mutates the rows of scores."""
+    vocab_size = scores.shape[-1]
+    for part in torch.split(rows, max(1, _NOISE_WORDS_MAX // vocab_size)):
+        noise = gumbel_noise(params.seed[part], params.sample[part], params.position[part], vocab_size)
+        scores[part] += noise

@@ -1,0 +1,180 @@
+"""A checkpoint on disk, as far as it can be known without loading it. Knows no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pageant.models import architectures
+from pageant.models.config import Config, read_json
+from pageant.models.errors import CheckpointError
+from pageant.models.hub import resolve
+from pageant.models.spec import DecoderSpec
+from pageant.models.tensor_files import TensorInfo, read_header
+from pageant.models.weights import Places
+
+__all__ = ["Checkpoint", "CheckpointError", "resolve"]
+
+_WEIGHTS = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_MISMATCH = "Check that config.json and the weights belong together."
+_ONLY_SAFETENSORS = "Convert other formats with transformers: `model.save_pretrained(folder)`."
+# Constants that older exports saved among the weights: they are computed here, or not needed.
+_BUFFERS = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached")
+
+
+class Checkpoint:
+    """A folder with config.json and safetensors weights, in the layout of transformers.
+
+    Files are read when first asked for. Everything here raises CheckpointError.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        """Refuses at once a folder that is missing or has no config.json, and code in a checkpoint."""
+        self.path = Path(path)
+        if not self.path.is_dir():
+            found = "a file" if self.path.exists() else "no such folder"
+            raise CheckpointError(self.path, found, "a checkpoint's folder", "Check the path.")
+        config_path = self.path / "config.json"
+        if not config_path.is_file():
+            raise CheckpointError(
+                self.path, "no config.json", "the checkpoint's own", "Name the folder that holds it."
+            )
+        self._config = Config(read_json(config_path), config_path)
+        _refuse_unsupported(self._config)
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """config.json, as it is."""
+        return self._config.values
+
+    @cached_property
+    def architecture(self) -> architectures.Architecture:
+        return architectures.find(self._config)
+
+    def spec(self) -> DecoderSpec:
+        """The decoder that config.json describes."""
+        return self.architecture.spec(self._config)
+
+    @cached_property
+    def generation_config(self) -> Mapping[str, Any]:
+        """generation_config.json: the model's own sampling defaults; empty when there is none."""
+        path = self.path / "generation_config.json"
+        return read_json(path) if path.is_file() else {}
+
+    @cached_property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """The tokens that end a text: generation_config.json's, else config.json's; maybe none."""
+        for config in (self.generation_config, self.config):
+            value = config.get("eos_token_id")
+            if value is not None:
+                return _token_ids(self.path, value)
+        return ()
+
+    @cached_property
+    def weight_files(self) -> tuple[Path, ...]:
+        """The safetensors files, in the order of their names: one, or the shards of the index."""
+        index = self.path / _INDEX
+        if (self.path / _WEIGHTS).is_file():
+            return (self.path / _WEIGHTS,)
+        if not index.is_file():
+            raise self._no_weights()
+        shards = Config(read_json(index), index).section("weight_map").values.values()
+        files = tuple(self.path / str(name) for name in sorted(set(map(str, shards))))
+        for file in files:
+            if file.parent != self.path or not file.is_file():
+                raise CheckpointError(
+                    index, f"the shard {file.name} is not there", "all shards beside it", "Download it."
+                )
+        return files
+
+    @cached_property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """All tensors in the weight files, by name. Reads their headers, and no weight."""
+        return {name: info for file in self.weight_files for name, info in read_header(file).items()}
+
+    @property
+    def dtype(self) -> str:
+        """What the weights are in: "float32", "float16" or "bfloat16", by config.json or else by them."""
+        name = self.config.get("dtype") or self.config.get("torch_dtype")
+        if name is None:
+            name = _DTYPES.get(next(iter(self.tensors.values())).dtype) if self.tensors else None
+        if name not in _DTYPES.values():
+            raise self._config.wrong("dtype", name, f"one of {', '.join(_DTYPES.values())}")
+        return str(name)
+
+    def check(self) -> None:
+        """Find all that can be known to be wrong before anything loads, in milliseconds.
+
+        Reads the JSON files and the headers of the weight files: configuration, shards, sizes, and the
+        names, shapes and dtypes of all tensors.
+        """
+        spec = self.spec()
+        _ = self.eos_token_ids, self.dtype
+        self._check_tensors(self.architecture.places(spec), spec)
+
+    def _check_tensors(self, places: Places, spec: DecoderSpec) -> None:
+        missing = [name for name in places if name not in self.tensors]
+        if missing:
+            raise self._wrong_tensors("missing", missing, "every tensor of the architecture")
+        extra = [name for name in self.tensors if name not in places and not self.is_ignored(name, spec)]
+        if extra:
+            raise self._wrong_tensors("unknown", extra, "only tensors of the architecture")
+        for name, place in places.items():
+            info = self.tensors[name]
+            if info.shape != place.shape:
+                raise self._wrong_tensor(info, name, f"shape {list(info.shape)}", f"{list(place.shape)}")
+            if info.dtype not in _DTYPES:
+                raise self._wrong_tensor(info, name, f"dtype {info.dtype}", f"one of {', '.join(_DTYPES)}")
+
+    @staticmethod
+    def is_ignored(name: str, spec: DecoderSpec) -> bool:
+        """Whether a tensor is known to be superfluous: a saved buffer, or a copy of a tied embedding."""
+        return name.endswith(_BUFFERS) or (spec.tie_word_embeddings and name == "lm_head.weight")
+
+    def _wrong_tensors(self, kind: str, names: list[str], expected: str) -> CheckpointError:
+        listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        return CheckpointError(self.path, f"{kind} tensors: {listed}", expected, _MISMATCH)
+
+    def _wrong_tensor(self, info: TensorInfo, name: str, found: str, expected: str) -> CheckpointError:
+        return CheckpointError(info.file, f"{name} has {found}", expected, _MISMATCH)
+
+    def _no_weights(self) -> CheckpointError:
+        pickled = sorted(file.name for pattern in _PICKLED for file in self.path.glob(pattern))
+        if not pickled:
+            return CheckpointError(self.path, "no weights", f"{_WEIGHTS} or {_INDEX}", _ONLY_SAFETENSORS)
+        return CheckpointError(
+            self.path,
+            f"only pickled weights ({pickled[0]})",
+            f"{_WEIGHTS} or {_INDEX}",
+            f"Pickles can run code and are never read. {_ONLY_SAFETENSORS}",
+        )
+
+
+def _refuse_unsupported(config: Config) -> None:
+    if "auto_map" in config:
+        raise CheckpointError(
+            config.path,
+            "auto_map asks for the checkpoint's own code",
+            "a known architecture",
+            "Code from a checkpoint is never run: use one without, or add a file to models/architectures.",
+        )
+    if "quantization_config" in config:
+        method = config.section("quantization_config").values.get("quant_method", "unnamed")
+        raise CheckpointError(
+            config.path,
+            f"quantization_config with the method {method!r}",
+            "unquantised weights",
+            "Use the model's original checkpoint.",
+        )
+
+
+def _token_ids(path: Path, value: object) -> tuple[int, ...]:
+    ids = value if isinstance(value, list) else [value]
+    if not all(isinstance(token, int) and not isinstance(token, bool) and token >= 0 for token in ids):
+        raise CheckpointError(path, f"eos_token_id is {value!r}", "a token id or a list", "Correct it.")
+    return tuple(ids)

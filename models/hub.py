@@ -1,0 +1,50 @@
+"""From what a user calls a model to the folder that it is in."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pageant.models.errors import CheckpointError
+
+__all__ = ["resolve"]
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_FILES = ("*.json", "*.safetensors", "tokenizer*", "*.model", "*.txt", "*.jinja")
+"""Descriptions, weights and tokenizers: no code, and nothing pickled."""
+_OTHERS = ("*/*", "consolidated*")
+"""The same weights again, in other layouts."""
+_EXPECTED = "a folder with config.json and safetensors weights, or the id of a model on the Hugging Face hub"
+
+
+def resolve(model: str) -> Path:
+    """Return the folder of a model: a local one, or a snapshot of a hub id ("owner/name").
+
+    A snapshot is downloaded unless it is in the hub's cache; HF_HUB_OFFLINE is respected.
+    Raises CheckpointError when there is no such folder, it is a file, or the hub does not have it or
+    cannot be reached.
+    """
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise CheckpointError(path, "a file", _EXPECTED, "Name the folder that it is in.")
+    if _HUB_ID.fullmatch(model) is None:
+        raise CheckpointError(path, "no such folder", _EXPECTED, "Check the spelling of the path.")
+    return _snapshot(model)
+
+
+def _snapshot(model: str) -> Path:
+    from huggingface_hub import snapshot_download  # slow to import, and not needed for a local folder
+
+    try:
+        return Path(snapshot_download(model, allow_patterns=list(_FILES), ignore_patterns=list(_OTHERS)))
+    except Exception as error:  # the hub's client has no common base class for what it raises
+        cause = str(error).strip().split("\n")[0]
+        raise CheckpointError(
+            model,
+            f"no such folder here, and the hub did not give it ({type(error).__name__}: {cause})",
+            _EXPECTED,
+            "Check the spelling, that the hub can be reached (with HF_HUB_OFFLINE=1: that the model is in its "
+            "cache), and that you may read the model (`hf auth login`).",
+        ) from error

@@ -1,0 +1,74 @@
+"""Weights from safetensors straight into their fused places: memory never holds the model twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from pageant.kernels.base import Kernels
+from pageant.models.checkpoint import Checkpoint
+from pageant.models.decoder import Decoder
+from pageant.models.errors import CheckpointError
+from pageant.models.weights import Places
+
+__all__ = ["load_decoder"]
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+Progress = Callable[[int, int], None]
+
+
+def load_decoder(
+    checkpoint: Checkpoint,
+    dtype: str = "auto",
+    device: torch.device | str = "cpu",
+    *,
+    kernels: Kernels,
+    progress: Progress | None = None,
+) -> Decoder:
+    """Return the decoder of a checkpoint, its weights cast to `dtype` ("auto" is the checkpoint's own).
+
+    `progress` is called with the bytes of weights read so far and in all. Files are memory-mapped and
+    copied tensor by tensor, cast on the way.
+    Raises CheckpointError (see `Checkpoint.check`), and ValueError for an unknown dtype.
+    """
+    torch_dtype = _DTYPES.get(checkpoint.dtype if dtype == "auto" else dtype)
+    if torch_dtype is None:
+        raise ValueError(f"unknown dtype {dtype!r}: expected one of {', '.join(('auto', *_DTYPES))}")
+    checkpoint.check()
+    decoder = Decoder(checkpoint.spec(), torch_dtype, device, kernels)
+    places = checkpoint.architecture.places(decoder.spec)
+    report = _Report(progress, sum(checkpoint.tensors[name].num_bytes for name in places))
+    for file in checkpoint.weight_files:
+        names = [name for name, info in checkpoint.tensors.items() if info.file == file and name in places]
+        _load_file(decoder, file, {name: places[name] for name in names}, report)
+    return decoder
+
+
+def _load_file(decoder: Decoder, file: Path, places: Places, report: _Report) -> None:
+    """Copy the tensors of one file. The mapping ends with the function, and with it its pages."""
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            for name, place in places.items():
+                tensor = tensors.get_tensor(name)
+                decoder.weight(place).copy_(tensor)
+                report.read(tensor.nbytes)
+    except SafetensorError as error:
+        raise CheckpointError(file, str(error), "a safetensors file", "Download it again.") from error
+
+
+class _Report:
+    """Bytes read so far, told to whom it concerns."""
+
+    def __init__(self, progress: Progress | None, bytes_total: int) -> None:
+        self._progress = progress
+        self._bytes_total = bytes_total
+        self._bytes_read = 0
+
+    def read(self, num_bytes: int) -> None:
+        self._bytes_read += num_bytes
+        if self._progress is not None:
+            self._progress(self._bytes_read, self._bytes_total)

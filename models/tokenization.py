@@ -1,0 +1,286 @@
+"""Text to token ids and back, and chats to prompts, for one checkpoint.
+
+The checkpoint's `tokenizer.json` is loaded straight into the `tokenizers` library, without transformers,
+whose import alone takes seconds. What transformers does on top of that file is done here too: the tokens
+that `tokenizer_config.json` declares are added, truncation and padding are off. A checkpoint without a
+`tokenizer.json` goes through transformers, which converts what there is.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer
+
+from pageant.models.chat_template import ChatTemplates
+from pageant.models.errors import CheckpointError
+
+_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_CONVERTIBLE = ("*.model", "vocab.json", "vocab.txt", "tekken.json")
+_LFS_POINTER = b"version https://git-lfs"
+
+
+class TokenizerError(CheckpointError):
+    """A checkpoint's tokenizer cannot be read."""
+
+
+class Tokenization:
+    """The tokenizer and chat templates of one checkpoint.
+
+    Immutable once built and usable from several threads: encoding releases the GIL. `special_tokens` maps
+    names (`bos_token`) to tokens, for chat templates. `now` is the clock of templates (`strftime_now`).
+    """
+
+    def __init__(
+        self,
+        backend: Tokenizer,
+        *,
+        special_tokens: Mapping[str, str] | None = None,
+        chat_templates: Mapping[str, str] | None = None,
+        now: Callable[[], datetime] | None = None,
+        origin: str = "this tokenizer",
+    ) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        self._special_tokens = dict(special_tokens or {})
+        self._chat_templates = ChatTemplates(
+            chat_templates or {}, special_tokens=self._special_tokens, origin=origin, now=now
+        )
+        self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
+        """Number of tokens, added ones included. A model's own vocabulary is often padded beyond it."""
+        self.special_ids: frozenset[int] = frozenset(
+            token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special
+        )
+        """What `skip_special_tokens` leaves out of decoded text."""
+
+    @classmethod
+    def from_checkpoint(cls, path: Path, *, now: Callable[[], datetime] | None = None) -> "Tokenization":
+        """Load from a checkpoint's folder. Raises `TokenizerError`."""
+        if not path.is_dir():
+            raise TokenizerError(
+                path, "not a folder", "a checkpoint's folder, with a tokenizer.json", "Check the path."
+            )
+        config = _read_config(path)
+        if (path / "tokenizer.json").is_file():
+            backend = _read_backend(path / "tokenizer.json")
+            special_tokens = _named_tokens(config)
+            _add_declared_tokens(backend, config, special_tokens, path)
+        else:
+            backend, special_tokens = _convert_with_transformers(path)
+        return cls(
+            backend,
+            special_tokens=special_tokens,
+            chat_templates=_read_chat_templates(path, config),
+            now=now,
+            origin=str(path),
+        )
+
+    @property
+    def bos_token(self) -> str | None:
+        return self._special_tokens.get("bos_token")
+
+    @property
+    def eos_token(self) -> str | None:
+        return self._special_tokens.get("eos_token")
+
+    @property
+    def eos_token_id(self) -> int | None:
+        return None if self.eos_token is None else self._backend.token_to_id(self.eos_token)
+
+    @property
+    def decoder_spec(self) -> Mapping[str, Any] | None:
+        """The decoder as tokenizer.json has it (`{"type": "ByteLevel", ...}`); None where there is none."""
+        decoder = self._backend.decoder
+        return None if decoder is None else json.loads(decoder.__getstate__())
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """The token ids of `text`, with what the post-processor adds (often a bos) unless told otherwise."""
+        # Not `encode`: it holds the GIL from end to end (160 ms for 400 kB); a batch of one releases it.
+        return self.encode_batch([text], add_special_tokens)[0]
+
+    def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
+        """`encode` for each text. More than one text is spread over all cores that the process may use."""
+        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        return [encoding.ids for encoding in encodings]
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of all of `token_ids` at once. Ids that are not in the vocabulary have no text."""
+        return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def id_to_token(self, token_id: int) -> str | None:
+        """The token as the vocabulary spells it (`Ġhello`), not its text; None if there is no such id."""
+        return self._backend.id_to_token(token_id)
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt text of a chat, by the checkpoint's own template; see `ChatTemplates.render`."""
+        return self._chat_templates.render(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            template_kwargs=template_kwargs,
+        )
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """The token ids of `render_chat`. The template writes bos itself, so none is added."""
+        text = self.render_chat(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            template_kwargs=template_kwargs,
+        )
+        return self.encode(text, add_special_tokens=False)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """tokenizer_config.json; in older checkpoints, with special_tokens_map.json over it."""
+    config = _read_json(path / "tokenizer_config.json")
+    if "added_tokens_decoder" in config:
+        return config
+    return config | _read_json(path / "special_tokens_map.json")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; empty where there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(_read_text(path))
+    except json.JSONDecodeError as error:
+        raise TokenizerError(path, f"not valid JSON ({error})", "a JSON object", _remedy(path)) from error
+    if not isinstance(value, dict):
+        raise TokenizerError(path, f"a JSON {type(value).__name__}", "a JSON object", _remedy(path))
+    return value
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise TokenizerError(path, f"not text ({error})", "UTF-8", _remedy(path)) from error
+
+
+def _read_backend(path: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        found = f"{path.stat().st_size} bytes that are not a tokenizer ({error})"
+        expected = "a file written by the `tokenizers` library"
+        raise TokenizerError(path, found, expected, _remedy(path)) from error
+
+
+def _remedy(path: Path) -> str:
+    with path.open("rb") as file:
+        if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
+            return "This is a Git LFS pointer: run `git lfs pull` in the checkpoint's folder."
+    return "Is the download complete? Fetch the file again."
+
+
+def _convert_with_transformers(path: Path) -> tuple[Tokenizer, dict[str, str]]:
+    if not any(True for pattern in _CONVERTIBLE for _ in path.glob(pattern)):
+        raise TokenizerError(
+            path,
+            f"no tokenizer (but {_listing(path)})",
+            "a tokenizer.json",
+            "Copy the tokenizer's files from the model that this one was made from.",
+        )
+    from transformers import AutoTokenizer  # takes seconds, and most checkpoints do not need it
+
+    try:
+        converted = AutoTokenizer.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
+        return converted.backend_tokenizer, dict(converted.special_tokens_map)
+    except Exception as error:  # a dozen converters, each with errors of its own
+        raise TokenizerError(
+            path,
+            f"no tokenizer.json, but {_listing(path)}, which transformers could not convert ({error})",
+            "a tokenizer.json",
+            "Write one with `AutoTokenizer.from_pretrained(...).save_pretrained(...)` where the packages "
+            "that it takes (sentencepiece, tiktoken) are installed.",
+        ) from error
+
+
+def _listing(path: Path) -> str:
+    names = sorted(entry.name for entry in path.iterdir())
+    return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "") if names else "an empty folder"
+
+
+def _named_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """`bos_token` and its like, the standard names first, then the model's own (`image_token`)."""
+    extra = config.get("extra_special_tokens")
+    declared = {**config, **(extra if isinstance(extra, dict) else {})}
+    own = [name for name in declared if name.endswith("_token") and name not in _NAMED_TOKENS]
+    own += [name for name in (extra if isinstance(extra, dict) else ()) if name not in own]
+    tokens = {name: _content(declared.get(name)) for name in (*_NAMED_TOKENS, *own)}
+    return {name: content for name, content in tokens.items() if content is not None}
+
+
+def _content(token: object) -> str | None:
+    """A token is written as its text, or as an object with its flags. `add_bos_token: true` is neither."""
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else None
+
+
+def _add_declared_tokens(
+    backend: Tokenizer, config: Mapping[str, Any], named: Mapping[str, str], path: Path
+) -> None:
+    """Add the tokens that the configuration declares and tokenizer.json lacks, in transformers' order."""
+    backend.encode_special_tokens = bool(config.get("split_special_tokens", False))
+    declared = config.get("added_tokens_decoder", {})
+    try:
+        tokens = [_added_token(declared[key]) for key in sorted(declared, key=int)]
+        extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or ()
+        special = [*named.values(), *filter(None, map(_content, extra if isinstance(extra, list) else ()))]
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise TokenizerError(
+            path / "tokenizer_config.json",
+            f"a malformed added_tokens_decoder ({error!r})",
+            "an object of token ids, each with its token's content and flags",
+            "Save the tokenizer again with transformers.",
+        ) from error
+    known = {token.content for token in (*backend.get_added_tokens_decoder().values(), *tokens)}
+    missing = [content for content in dict.fromkeys(special) if content not in known]
+    backend.add_tokens(tokens + [AddedToken(content, special=True) for content in missing])
+
+
+def _added_token(flags: Mapping[str, Any]) -> AddedToken:
+    names = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    return AddedToken(flags["content"], **{name: bool(flags[name]) for name in names if name in flags})
+
+
+def _read_chat_templates(path: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """Templates by name. Files of their own come before tokenizer_config.json, as in transformers."""
+    files = {"default": path / "chat_template.jinja"}
+    files |= {file.stem: file for file in sorted((path / "chat_templates").glob("*.jinja"))}
+    templates = {name: _read_text(file) for name, file in files.items() if file.is_file()}
+    if templates:
+        return templates
+    # The last resort is the file that processors of multimodal checkpoints used to write.
+    declared = config.get("chat_template") or _read_json(path / "chat_template.json").get("chat_template")
+    if isinstance(declared, str):
+        return {"default": declared}
+    entries = declared if isinstance(declared, list) else ()
+    return {
+        entry["name"]: entry["template"]
+        for entry in entries
+        if isinstance(entry, dict) and {"name", "template"} <= entry.keys()
+    }

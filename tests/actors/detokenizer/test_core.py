@@ -1,0 +1,395 @@
+"""Detokenization against whole-text decoding, for any chunking, with and without stop strings."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from pageant.actors.detokenizer.core import (
+    Detokenization,
+    DetokenizationStatistics,
+    StopMatch,
+    TextDelta,
+    TokenTable,
+)
+from pageant.models.tokenization import Tokenization
+
+SPECIAL = ("<s>", "</s>")
+WORDS = ("a", "b", "ab", "ba", "aab", " a", " b", "  ", "\n", "the", " the", "é", "✓", "漢", "🙂")
+
+
+class Unit(NamedTuple):
+    """Tokens that make one piece of text, none of it before the last of them."""
+
+    text: str
+    tokens: tuple[str, ...]
+
+
+class Kind(NamedTuple):
+    """A tokenizer with a decoder of some kind, and units to write output with."""
+
+    tokenization: Tokenization
+    units: tuple[Unit, ...]
+
+    def ids(self, *tokens: str) -> list[int]:
+        ids = [self.tokenization._backend.token_to_id(token) for token in tokens]
+        return [token_id for token_id in ids if token_id is not None]
+
+
+def kind(decoder: decoders.Decoder | None, units: Sequence[Unit], extra: Sequence[str] = ()) -> Kind:
+    tokens = [*SPECIAL, *(token for unit in units for token in unit.tokens), *extra]
+    vocab = {token: index for index, token in enumerate(dict.fromkeys(tokens))}
+    backend = Tokenizer(models.WordLevel(vocab, unk_token="<s>"))
+    if decoder is not None:
+        backend.decoder = decoder
+    backend.add_special_tokens(list(SPECIAL))
+    return Kind(Tokenization(backend), (*units, *(Unit(token, (token,)) for token in SPECIAL)))
+
+
+def byte_level() -> Kind:
+    mapping = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    units = []
+    for word in WORDS:
+        mapped = mapping.pre_tokenize_str(word)[0][0]  # one character for each byte
+        units.append(Unit(word, (mapped,)))
+        if not word.isascii():
+            units += [Unit(word, tuple(mapped)), Unit(word, (mapped[:1], mapped[1:]))]
+    return kind(decoders.ByteLevel(), units, sorted(pre_tokenizers.ByteLevel.alphabet()))
+
+
+def sentencepiece_units() -> list[Unit]:
+    units = [Unit(word, (word.replace(" ", "▁"),)) for word in WORDS]
+    in_bytes = {word: tuple(f"<0x{byte:02X}>" for byte in word.encode()) for word in WORDS if len(word) == 1}
+    return units + [Unit(word, tokens) for word, tokens in in_bytes.items()]
+
+
+def byte_fallback(strip: int) -> Kind:
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    stripping = [decoders.Strip(" ", strip, 0)] if strip else []
+    every_byte = [f"<0x{byte:02X}>" for byte in range(256)]
+    return kind(decoders.Sequence(steps + stripping), sentencepiece_units(), every_byte)
+
+
+def metaspace() -> Kind:
+    return kind(decoders.Metaspace(), [unit for unit in sentencepiece_units() if "<0x" not in unit.tokens[0]])
+
+
+def unknown_kind() -> Kind:
+    """Byte fallback that is not recognised (two blanks stripped), so that it is decoded through a window."""
+    return byte_fallback(strip=2)
+
+
+KINDS = {
+    "byte level": byte_level(),
+    "llama 2": byte_fallback(strip=1),
+    "gemma": byte_fallback(strip=0),
+    "metaspace": metaspace(),
+}
+every_kind = pytest.mark.parametrize("name", KINDS)
+
+stop_strings = st.lists(st.text("ab th\né✓漢🙂", min_size=1, max_size=5), max_size=4).map(tuple)
+
+
+class Case(NamedTuple):
+    """One request: its prompt, its output, and the text that each output token makes available."""
+
+    prompt: list[int]
+    output: list[int]
+    text: str
+    lengths: list[int]
+    """Characters of `text` that are complete after each output token."""
+
+
+def draw_case(data: st.DataObject, kind: Kind, skip_special_tokens: bool) -> Case:
+    units = st.lists(st.sampled_from(kind.units), max_size=25)
+    prompt = kind.ids(*(token for unit in data.draw(units) for token in unit.tokens))
+    drawn = data.draw(units)
+    output, shown, counts = [], "", []
+    for unit in drawn:
+        output += kind.ids(*unit.tokens)
+        counts += [len(shown)] * (len(unit.tokens) - 1)
+        shown += "" if skip_special_tokens and unit.text in SPECIAL else unit.text
+        counts.append(len(shown))
+    decode = kind.tokenization.decode
+    before = decode(prompt, skip_special_tokens=skip_special_tokens)
+    whole = decode(prompt + output, skip_special_tokens=skip_special_tokens)
+    text = whole.removeprefix(before)
+    assert before + text == whole and shown.endswith(text)  # the decoder may drop blanks at the start
+    dropped = len(shown) - len(text)
+    return Case(prompt, output, text, [max(0, count - dropped) for count in counts])
+
+
+def first_stop(case: Case, stops: Sequence[str], min_tokens: int) -> tuple[int, StopMatch] | None:
+    """By trying everything: the end of the first match in the text, and the match."""
+    available = 0
+    for num_tokens, length in enumerate(case.lengths, start=1):
+        for end in range(available + 1, length + 1):
+            complete = [stop for stop in stops if case.text[:end].endswith(stop)]
+            if complete and num_tokens > min_tokens:
+                return end, StopMatch(stop=max(complete, key=len), num_tokens=num_tokens)
+        available = length
+    return None
+
+
+def draw_chunks(data: st.DataObject, output: list[int]) -> list[list[int]]:
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(output)), max_size=len(output))))
+    return [output[start:end] for start, end in zip([0, *cuts], [*cuts, len(output)], strict=True)]
+
+
+@every_kind
+@settings(max_examples=250, deadline=None)
+@given(st.data(), stop_strings, st.booleans(), st.booleans(), st.integers(0, 6))
+def test_the_deltas_are_the_whole_text_cut_at_the_first_stop(
+    name: str, data: st.DataObject, stop: tuple[str, ...], include: bool, skip: bool, min_tokens: int
+) -> None:
+    case = draw_case(data, KINDS[name], skip)
+    match = first_stop(case, stop, min_tokens)
+    expected = case.text
+    if match is not None:
+        expected = case.text[: match[0] - (0 if include else len(match[1].stop))]
+
+    core = Detokenization(KINDS[name].tokenization)
+    core.open(
+        1,
+        case.prompt,
+        stop=stop,
+        include_stop_str_in_output=include,
+        skip_special_tokens=skip,
+        min_tokens=min_tokens,
+    )
+    shown, num_pushed = "", 0
+    for chunk in draw_chunks(data, case.output):
+        delta = core.push(1, chunk)
+        core.check_integrity()
+        shown += delta.text
+        num_pushed += len(chunk)
+        if match is not None and num_pushed >= match[1].num_tokens:
+            assert delta.stop == match[1]
+            assert shown == expected
+        else:
+            assert delta.stop is None
+            available = case.lengths[num_pushed - 1] if num_pushed else 0
+            assert available - len(shown) <= max(map(len, stop), default=1) - 1
+            assert case.text.startswith(shown)
+    delta = core.finish(1)
+    assert shown + delta.text == expected
+    assert delta.stop == (match and match[1])
+    assert len(core) == 0
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.data(), st.booleans())
+def test_byte_level_decoding_is_exact_for_any_tokens_valid_or_not(data: st.DataObject, skip: bool) -> None:
+    tokenization = KINDS["byte level"].tokenization
+    ids = data.draw(st.lists(st.integers(0, tokenization.vocab_size + 2), max_size=40))
+    core = Detokenization(tokenization)
+    core.open("x", [], skip_special_tokens=skip)
+    text = "".join(core.push("x", chunk).text for chunk in draw_chunks(data, ids)) + core.finish("x").text
+    assert text == tokenization.decode(ids, skip_special_tokens=skip)
+
+
+@every_kind
+def test_a_token_s_text_is_found_for_every_token_of_the_vocabulary(name: str) -> None:
+    tokenization = KINDS[name].tokenization
+    for token_id in range(tokenization.vocab_size):
+        core = Detokenization(tokenization)
+        core.open("x", KINDS[name].ids("a"), skip_special_tokens=False)
+        text = core.push("x", [token_id]).text + core.finish("x").text
+        assert "a" + text == tokenization.decode([*KINDS[name].ids("a"), token_id], skip_special_tokens=False)
+
+
+def outcome(
+    kind: Kind,
+    chunks: Sequence[Sequence[str]],
+    prompt: Sequence[str] = ("a",),
+    **options: Any,
+) -> list[TextDelta]:
+    core = Detokenization(kind.tokenization)
+    core.open("x", kind.ids(*prompt), **options)
+    return [*(core.push("x", kind.ids(*chunk)) for chunk in chunks), core.finish("x")]
+
+
+def test_a_character_split_over_tokens_comes_out_whole() -> None:
+    chunks = [["<0xF0>"], ["<0x9F>"], ["<0x99>"], ["<0x82>"]]
+    texts = [delta.text for delta in outcome(KINDS["llama 2"], chunks)]
+    assert texts == ["", "", "", "🙂", ""]
+
+
+@pytest.mark.parametrize(("name", "expected"), [("byte level", "\ufffd"), ("llama 2", "\ufffd\ufffd")])
+def test_an_unfinished_character_is_replaced_at_the_end_as_whole_decoding_does(
+    name: str, expected: str
+) -> None:
+    kind = KINDS[name]
+    unit = next(unit for unit in kind.units if unit.text == "漢" and len(unit.tokens) == 3)
+    deltas = outcome(kind, [unit.tokens[:2]])
+    assert [delta.text for delta in deltas] == ["", expected]
+    assert kind.tokenization.decode(kind.ids(*unit.tokens[:2])) == expected
+
+
+def test_a_character_that_the_prompt_began_is_completed() -> None:
+    unit = next(unit for unit in KINDS["byte level"].units if unit.text == "漢" and len(unit.tokens) == 3)
+    deltas = outcome(KINDS["byte level"], [unit.tokens[2:], ["a"]], prompt=("a", *unit.tokens[:2], "<s>"))
+    assert [delta.text for delta in deltas] == ["漢", "a", ""]
+
+
+@pytest.mark.parametrize("name", ["llama 2", "metaspace"])
+@pytest.mark.parametrize(
+    ("prompt", "expected"), [(("a",), " a"), (("<s>", "▁the", "</s>"), " a"), (("<s>",), "a"), ((), "a")]
+)
+def test_only_the_start_of_a_text_loses_its_blank(name: str, prompt: tuple[str, ...], expected: str) -> None:
+    chunks = [["<s>"], ["▁a"], ["▁a"]]
+    texts = [delta.text for delta in outcome(KINDS[name], chunks, prompt=prompt)]
+    assert texts == ["", expected, " a", ""]
+
+
+def test_text_that_may_become_a_stop_string_is_held_back_and_released() -> None:
+    chunks = [["a"], ["a"], ["b"], ["the"], ["a"]]
+    deltas = outcome(KINDS["gemma"], chunks, stop=("aaba",))
+    assert [delta.text for delta in deltas] == ["", "", "", "aabthe", "", "a"]
+
+
+def test_a_stop_string_may_begin_and_end_inside_of_tokens() -> None:
+    deltas = outcome(KINDS["gemma"], [["the", "aab", "▁the", "b"]], stop=("ab th",))
+    assert deltas[0] == TextDelta(text="thea", stop=StopMatch(stop="ab th", num_tokens=3))
+    included = outcome(
+        KINDS["gemma"], [["the", "aab", "▁the"]], stop=("ab t",), include_stop_str_in_output=True
+    )
+    assert included[0].text == "theaab t"
+
+
+def test_the_stop_completed_first_wins_and_the_longest_of_those_completed_together() -> None:
+    first = outcome(KINDS["gemma"], [["aab", "ba"]], stop=("aabb", "ab", "b"))
+    assert first[0] == TextDelta(text="a", stop=StopMatch(stop="ab", num_tokens=1))
+
+
+def test_after_a_stop_tokens_change_nothing() -> None:
+    core = Detokenization(KINDS["gemma"].tokenization)
+    ids = KINDS["gemma"].ids
+    core.open("x", ids("a"), stop=("b",))
+    stop = core.push("x", ids("a", "b", "a")).stop
+    assert stop == StopMatch(stop="b", num_tokens=2)
+    assert core.push("x", ids("b", "a")) == TextDelta(text="", stop=stop)
+    assert core.statistics().num_stops == 1
+    assert core.finish("x") == TextDelta(text="", stop=stop)
+    assert core.statistics() == DetokenizationStatistics(
+        num_requests=0, num_held_chars=0, num_tokens=5, num_stops=1
+    )
+
+
+def test_a_stop_within_the_first_tokens_does_not_count_but_may_begin_there() -> None:
+    deltas = outcome(KINDS["gemma"], [["a", "b", "a"], ["b"]], stop=("ab", "aba"), min_tokens=3)
+    assert deltas[0] == TextDelta(text="ab")  # held: the last "a", which may begin "ab"
+    assert deltas[1] == TextDelta(text="", stop=StopMatch(stop="ab", num_tokens=4))
+
+
+def test_many_requests_do_not_disturb_one_another() -> None:
+    core = Detokenization(KINDS["gemma"].tokenization)
+    ids = KINDS["gemma"].ids
+    for key in range(50):
+        core.open(key, ids("a"), stop=("ab",) if key % 2 else ())
+    texts = [core.push(key, ids("a")).text for key in range(50)]
+    assert texts == ["a", ""] * 25
+    assert core.statistics().num_held_chars == 25
+    core.close(3)
+    core.close(3)
+    assert 3 not in core and len(core) == 49
+
+
+def test_misuse_is_refused() -> None:
+    core = Detokenization(KINDS["gemma"].tokenization)
+    with pytest.raises(ValueError, match=r"stop\[1\]: empty"):
+        core.open("x", [], stop=("a", ""))
+    assert "x" not in core
+    core.open("x", [])
+    with pytest.raises(ValueError, match="'x' is open already"):
+        core.open("x", [])
+    with pytest.raises(KeyError, match="absent"):
+        core.push("absent", [1])
+    with pytest.raises(KeyError, match="absent"):
+        core.finish("absent")
+
+
+def test_the_integrity_check_notices_text_that_is_held_for_no_reason() -> None:
+    core = Detokenization(KINDS["gemma"].tokenization)
+    core.open("x", [], stop=("ab",))
+    core._streams["x"].held = "too long"
+    with pytest.raises(AssertionError, match="'x' holds 8 characters"):
+        core.check_integrity()
+
+
+WINDOW_KINDS: dict[str, Callable[[], Kind]] = {
+    "byte fallback": unknown_kind,
+    "no decoder": lambda: kind(None, [Unit(word, (word,)) for word in ("the", "a", "b")]),
+    "word pieces": lambda: kind(
+        decoders.WordPiece(cleanup=False), [Unit(word, (word,)) for word in ("the", "##a", "b")]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WINDOW_KINDS)
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.booleans())
+def test_other_decoders_are_served_through_a_window(name: str, data: st.DataObject, skip: bool) -> None:
+    kind = WINDOW_KINDS[name]()
+    words = [unit for unit in kind.units if unit.text.strip()]  # a window of blanks alone is all stripped
+    draw = st.lists(st.sampled_from(words), max_size=20)
+    prompt, output = (kind.ids(*(t for unit in data.draw(draw) for t in unit.tokens)) for _ in range(2))
+    core = Detokenization(kind.tokenization)
+    core.open("x", prompt, skip_special_tokens=skip)
+    text = "".join(core.push("x", chunk).text for chunk in draw_chunks(data, output)) + core.finish("x").text
+    decode = kind.tokenization.decode
+    before = decode(prompt, skip_special_tokens=skip)
+    assert before + text == decode(prompt + output, skip_special_tokens=skip)
+
+
+def test_a_window_does_not_grow_on_bytes_that_never_become_a_character() -> None:
+    kind = unknown_kind()
+    core = Detokenization(kind.tokenization)
+    core.open("x", kind.ids("a"))
+    text = ""
+    for _ in range(100):
+        text += core.push("x", kind.ids("<0xFF>")).text
+        core.check_integrity()
+    assert text + core.finish("x").text == "\ufffd" * 100
+
+
+class CountingTable:
+    """A tokenizer that counts how many tokens it is asked to decode."""
+
+    special_ids: frozenset[int] = frozenset()
+    decoder_spec = None
+
+    def __init__(self) -> None:
+        self.num_decoded = 0
+
+    def id_to_token(self, token_id: int, /) -> str | None:
+        return "x"
+
+    def decode(self, token_ids: Sequence[int], /, *, skip_special_tokens: bool = True) -> str:
+        self.num_decoded += len(token_ids)
+        return "x" * len(token_ids)
+
+
+def test_the_cost_of_a_window_is_linear_in_the_output() -> None:
+    table = CountingTable()
+    checked: TokenTable = table
+    core = Detokenization(checked)
+    core.open("x", range(1000))
+    for token_id in range(1000):
+        core.push("x", [token_id])
+    assert table.num_decoded < 1000 * 10
+
+
+@example("ab" * 10)
+@given(st.text("ab", min_size=1, max_size=30))
+@settings(deadline=None)
+def test_periodic_stop_strings_are_found_where_str_find_finds_them(stop: str) -> None:
+    kind = KINDS["gemma"]
+    text = "abaab" * 5 + stop + "a"
+    delta = outcome(kind, [[char] for char in text], stop=(stop,))
+    position = text.find(stop)
+    assert "".join(part.text for part in delta) == text[:position]
+    assert delta[-1].stop == StopMatch(stop=stop, num_tokens=position + len(stop))

@@ -1,0 +1,96 @@
+"""The kernels under test, and batches of sequences laid out in scattered blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+import pytest
+import torch
+
+from pageant import kernels
+from pageant.kernels.base import AttentionBatch, Kernels, SamplingTensors
+
+
+@pytest.fixture(scope="session", autouse=True)
+def two_threads() -> None:
+    torch.set_num_threads(2)
+
+
+@pytest.fixture(scope="session", params=kernels.BACKENDS)
+def backend(request: pytest.FixtureRequest) -> Kernels:
+    """Each backend in turn: what is asked of the reference is asked of all."""
+    return kernels.load(request.param)
+
+
+@pytest.fixture(scope="session")
+def make_batch() -> Callable[..., AttentionBatch]:
+    return _make_batch
+
+
+@pytest.fixture(scope="session")
+def make_params() -> Callable[..., SamplingTensors]:
+    return _make_params
+
+
+@pytest.fixture(scope="session")
+def scalar_philox() -> Callable[[list[int], list[int]], list[int]]:
+    """Philox4x32-10 of a counter under a key, in Python's integers."""
+    return _scalar_philox
+
+
+def _scalar_philox(counter: list[int], key: list[int]) -> list[int]:
+    c, k = list(counter), list(key)
+    for _ in range(10):
+        high_0, low_0 = divmod(0xD2511F53 * c[0], 1 << 32)
+        high_1, low_1 = divmod(0xCD9E8D57 * c[2], 1 << 32)
+        c = [high_1 ^ c[1] ^ k[0], low_1, high_0 ^ c[3] ^ k[1], low_0]
+        k = [(k[0] + 0x9E3779B9) % (1 << 32), (k[1] + 0xBB67AE85) % (1 << 32)]
+    return c
+
+
+def _make_batch(
+    lengths: list[tuple[int, int]], block_size: int, num_blocks: int, generator: torch.Generator
+) -> AttentionBatch:
+    """Lay out sequences of (new tokens, context); tables are scattered, their tails nonsense."""
+    order = torch.randperm(num_blocks, generator=generator).tolist()
+    tables = [[order.pop() for _ in range(-(-context // block_size))] for _, context in lengths]
+    width = max((len(table) for table in tables), default=0) + 3
+    places = [list(range(context - new, context)) for new, context in lengths]
+    slots = [
+        table[place // block_size] * block_size + place % block_size
+        for table, row in zip(tables, places, strict=True)
+        for place in row
+    ]
+    nonsense = [-7, num_blocks + 100, 0]
+    padded = [(table + nonsense * width)[:width] for table in tables]
+    return AttentionBatch(
+        query_starts=torch.tensor([0, *(new for new, _ in lengths)]).cumsum(0).int(),
+        context_lengths=torch.tensor([context for _, context in lengths], dtype=torch.int32),
+        block_tables=torch.tensor(padded, dtype=torch.int32).view(len(lengths), width),
+        slots=torch.tensor(slots, dtype=torch.int64),
+        positions=torch.tensor(list(chain(*places)), dtype=torch.int64),
+        max_query_length=max((new for new, _ in lengths), default=0),
+        max_context_length=max((context for _, context in lengths), default=0),
+    )
+
+
+def _make_params(rows: int, **values: Any) -> SamplingTensors:
+    """Parameters of rows: one value for all, or one for each."""
+    defaults: dict[str, Any] = {
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "min_p": 0.0,
+        "seed": 0,
+        "sample": 0,
+        "position": 0,
+    }
+    dtypes = {"top_k": torch.int32, "sample": torch.int32, "seed": torch.int64, "position": torch.int64}
+    return SamplingTensors(
+        **{
+            name: torch.as_tensor(value, dtype=dtypes.get(name, torch.float32)).expand(rows).contiguous()
+            for name, value in (defaults | values).items()
+        }
+    )

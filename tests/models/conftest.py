@@ -1,0 +1,185 @@
+"""Tiny random models saved by transformers, and a miniature executor that runs ours on them in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from pageant import kernels
+from pageant.kernels.base import AttentionBatch
+from pageant.models.checkpoint import Checkpoint
+from pageant.models.decoder import Decoder
+from pageant.models.loading import load_decoder
+
+SIX_HEADS = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 16}
+FOUR_HEADS = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+LINEAR = {"rope_type": "linear", "rope_theta": 5000.0, "factor": 4.0}
+WINDOWS = ["full_attention", "sliding_attention", "sliding_attention"]
+
+FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "llama": (LlamaForCausalLM, LlamaConfig, SIX_HEADS),
+    "llama3_tied": (
+        LlamaForCausalLM,
+        LlamaConfig,
+        FOUR_HEADS | {"rope_parameters": LLAMA3, "tie_word_embeddings": True},
+    ),
+    "llama_biased": (
+        LlamaForCausalLM,
+        LlamaConfig,
+        FOUR_HEADS | {"attention_bias": True, "mlp_bias": True, "rope_parameters": LINEAR},
+    ),
+    "mistral": (MistralForCausalLM, MistralConfig, FOUR_HEADS | {"head_dim": 32, "sliding_window": None}),
+    "mistral_window": (MistralForCausalLM, MistralConfig, SIX_HEADS | {"sliding_window": 11}),
+    "qwen2": (Qwen2ForCausalLM, Qwen2Config, FOUR_HEADS | {"tie_word_embeddings": True}),
+    "qwen2_window": (
+        Qwen2ForCausalLM,
+        Qwen2Config,
+        FOUR_HEADS | {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1},
+    ),
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config, SIX_HEADS),
+    "qwen3_window": (
+        Qwen3ForCausalLM,
+        Qwen3Config,
+        SIX_HEADS | {"use_sliding_window": True, "sliding_window": 9, "layer_types": WINDOWS},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model as transformers has it, and where it is saved."""
+
+    path: Path
+    model: PreTrainedModel
+
+    def load(self, dtype: str = "auto") -> Decoder:
+        return load_decoder(Checkpoint(self.path), dtype, "cpu", kernels=kernels.load("reference"))
+
+
+class Pages:
+    """A cache of scattered blocks, and the steps of sequences through it."""
+
+    def __init__(self, decoder: Decoder, block_size: int = 4, num_blocks: int = 96) -> None:
+        self.decoder = decoder
+        self.block_size = block_size
+        self.caches = decoder.allocate_kv_caches(num_blocks, block_size)
+        self.tables: dict[str, list[int]] = {}
+        self.computed: dict[str, int] = {}
+        order = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(5))
+        self._free = order.tolist()
+
+    @torch.inference_mode()
+    def step(self, tokens: dict[str, list[int]]) -> dict[str, Tensor]:
+        """Run each sequence's next tokens together; return each one's logits, [tokens, vocab_size]."""
+        positions = {name: self._advance(name, len(new)) for name, new in tokens.items()}
+        flat = torch.tensor(list(chain(*positions.values())))
+        hidden = self.decoder.forward(
+            torch.tensor(list(chain(*tokens.values()))), flat, self._batch(positions), self.caches
+        )
+        lengths = [len(new) for new in tokens.values()]
+        logits = torch.split_with_sizes(self.decoder.logits(hidden), lengths)
+        return dict(zip(tokens, logits, strict=True))
+
+    def _advance(self, name: str, count: int) -> list[int]:
+        start = self.computed.get(name, 0)
+        self.computed[name] = start + count
+        table = self.tables.setdefault(name, [])
+        while len(table) * self.block_size < start + count:
+            table.append(self._free.pop())
+        return list(range(start, start + count))
+
+    def _batch(self, positions: dict[str, list[int]]) -> AttentionBatch:
+        lengths = [len(places) for places in positions.values()]
+        contexts = [self.computed[name] for name in positions]
+        width = max(len(self.tables[name]) for name in positions) + 2
+        tables = [self.tables[name] + [-1] * (width - len(self.tables[name])) for name in positions]
+        slots = [self._slot(name, place) for name, places in positions.items() for place in places]
+        return AttentionBatch(
+            query_starts=torch.tensor([0, *lengths]).cumsum(0).int(),
+            context_lengths=torch.tensor(contexts).int(),
+            block_tables=torch.tensor(tables).int(),
+            slots=torch.tensor(slots),
+            positions=torch.tensor(list(chain(*positions.values()))),
+            max_query_length=max(lengths),
+            max_context_length=max(contexts),
+        )
+
+    def _slot(self, name: str, position: int) -> int:
+        block, offset = divmod(position, self.block_size)
+        return self.tables[name][block] * self.block_size + offset
+
+
+@pytest.fixture(scope="session", autouse=True)
+def two_threads() -> None:
+    torch.set_num_threads(2)
+
+
+@pytest.fixture(scope="session")
+def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Family]:
+    """Returns a family by name, made and saved once a session."""
+    made: dict[str, Family] = {}
+
+    def make(name: str) -> Family:
+        if name not in made:
+            made[name] = _make(name, tmp_path_factory.mktemp(name))
+        return made[name]
+
+    return make
+
+
+@pytest.fixture(params=FAMILIES)
+def any_family(request: pytest.FixtureRequest, family: Callable[[str], Family]) -> Family:
+    """Each family in turn."""
+    return family(request.param)
+
+
+@pytest.fixture
+def pages() -> type[Pages]:
+    return Pages
+
+
+def _make(name: str, path: Path) -> Family:
+    model_class, config_class, options = FAMILIES[name]
+    torch.manual_seed(len(name))
+    config = config_class(
+        vocab_size=331,
+        intermediate_size=80,
+        num_hidden_layers=3,
+        max_position_embeddings=512,
+        initializer_range=0.15,
+        bos_token_id=1,
+        eos_token_id=[2, 5],
+        **options,
+    )
+    model = model_class(config).eval()
+    for name, parameter in model.named_parameters():
+        if "norm" in name or name.endswith("bias"):  # transformers makes them ones and zeros
+            parameter.data.normal_(mean=float("norm" in name), std=0.2)
+    model.save_pretrained(path)
+    return Family(path, model)

@@ -1,0 +1,97 @@
+"""Our decoder against transformers' own, on the same random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PROMPT = torch.randint(6, 331, (50,), generator=torch.Generator().manual_seed(1)).tolist()
+
+
+@torch.inference_mode()
+def expected_logits(family: Any, tokens: list[int], dtype: torch.dtype = torch.float32) -> Tensor:
+    model = family.model if dtype == torch.float32 else deepcopy(family.model).to(dtype)
+    logits: Tensor = model(torch.tensor([tokens])).logits
+    return logits[0].float()
+
+
+def test_logits_of_a_whole_prompt_are_those_of_transformers(any_family: Any, pages: Any) -> None:
+    logits = pages(any_family.load()).step({"a": PROMPT})["a"]
+    torch.testing.assert_close(logits, expected_logits(any_family, PROMPT), atol=1e-4, rtol=0)
+
+
+def test_chunks_of_a_prompt_give_the_logits_of_the_whole(any_family: Any, pages: Any) -> None:
+    run = pages(any_family.load())
+    chunks = [PROMPT[:7], PROMPT[7:8], PROMPT[8:20], PROMPT[20:44], PROMPT[44:]]
+    logits = torch.cat([run.step({"a": chunk})["a"] for chunk in chunks])
+    assert run.tables["a"] != sorted(run.tables["a"]), "the blocks are meant to be scattered"
+    torch.testing.assert_close(logits, expected_logits(any_family, PROMPT), atol=1e-4, rtol=0)
+
+
+def test_decodes_and_prefills_of_a_mixed_batch_do_not_disturb_one_another(
+    any_family: Any, pages: Any
+) -> None:
+    run = pages(any_family.load())
+    texts = {"a": PROMPT[:30], "b": PROMPT[20:40], "c": PROMPT[5:], "d": PROMPT[3:12]}
+    logits: dict[str, list[Tensor]] = {name: [] for name in texts}
+    lengths = [{"a": 12, "b": 1}, {"a": 1, "b": 9, "c": 3}, {"d": 1, "a": 1, "c": 1}]
+    while any(run.computed.get(name, 0) < len(text) for name, text in texts.items()):
+        wanted = lengths.pop(0) if lengths else {"b": 1, "a": 1, "d": 1, "c": 1}
+        step = {name: texts[name][run.computed.get(name, 0) :][:count] for name, count in wanted.items()}
+        for name, rows in run.step({name: new for name, new in step.items() if new}).items():
+            logits[name].append(rows)
+    for name, text in texts.items():
+        torch.testing.assert_close(
+            torch.cat(logits[name]), expected_logits(any_family, text), atol=1e-4, rtol=0
+        )
+
+
+def test_greedy_tokens_are_those_of_generate(any_family: Any, pages: Any) -> None:
+    prompts = {"a": PROMPT[:9], "b": PROMPT[9:10], "c": PROMPT[10:37]}
+    run = pages(any_family.load())
+    outputs: dict[str, list[int]] = {name: [] for name in prompts}
+    step = prompts
+    for _ in range(20):
+        logits = run.step(step)
+        step = {name: [int(rows[-1].argmax())] for name, rows in logits.items()}
+        for name, tokens in step.items():
+            outputs[name] += tokens
+    for name, prompt in prompts.items():
+        generated = any_family.model.generate(
+            torch.tensor([prompt]), max_new_tokens=20, do_sample=False, eos_token_id=-1, pad_token_id=0
+        )
+        assert outputs[name] == generated[0, len(prompt) :].tolist()
+
+
+def test_bfloat16_is_as_near_to_float32_as_transformers_is(any_family: Any, pages: Any) -> None:
+    exact = expected_logits(any_family, PROMPT)
+    theirs = expected_logits(any_family, PROMPT, torch.bfloat16)
+    run = pages(any_family.load("bfloat16"))
+    ours = torch.cat([run.step({"a": chunk})["a"] for chunk in (PROMPT[:31], PROMPT[31:32], PROMPT[32:])])
+    their_error, our_error = (theirs - exact).square().mean().sqrt(), (ours - exact).square().mean().sqrt()
+    assert our_error <= 1.5 * their_error
+
+
+def test_logits_are_made_for_the_rows_asked_for(family: Callable[[str], Any]) -> None:
+    decoder = family("qwen2").load()
+    hidden = torch.randn(5, decoder.spec.hidden_size)
+    some = decoder.logits(hidden[[1, 4]])
+    assert some.shape == (2, 331) and some.dtype == torch.float32
+    torch.testing.assert_close(some, decoder.logits(hidden)[[1, 4]])
+
+
+def test_cache_sizes_add_up(family: Callable[[str], Any]) -> None:
+    decoder = family("llama").load("bfloat16")
+    caches = decoder.allocate_kv_caches(num_blocks=7, block_size=4)
+    assert [keys.shape for keys, _ in caches] == [decoder.kv_cache_shape(7, 4)] * 3
+    assert sum(keys.nbytes + values.nbytes for keys, values in caches) == 7 * decoder.kv_bytes_per_block(4)
+    assert not any(keys.any() or values.any() for keys, values in caches)
+
+
+def test_weights_take_what_they_take_in_transformers(any_family: Any) -> None:
+    theirs = {p.data_ptr(): p.numel() * p.element_size() for p in any_family.model.parameters()}
+    assert any_family.load().num_bytes == sum(theirs.values())

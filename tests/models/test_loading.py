@@ -1,0 +1,105 @@
+"""Weights into their places: whole, cast, from shards, without a second copy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from pageant import kernels
+from pageant.models import Checkpoint, CheckpointError
+from pageant.models.loading import load_decoder
+
+
+def weights_of(family: Any, dtype: str = "auto", path: Path | None = None) -> dict[str, torch.Tensor]:
+    """A decoder's weights under the checkpoint's names."""
+    checkpoint = Checkpoint(path or family.path)
+    decoder = load_decoder(checkpoint, dtype, kernels=kernels.load())
+    return {
+        name: decoder.weight(place)
+        for name, place in checkpoint.architecture.places(checkpoint.spec()).items()
+    }
+
+
+def test_every_weight_is_where_it_belongs(any_family: Any) -> None:
+    theirs = any_family.model.state_dict()
+    for name, ours in weights_of(any_family).items():
+        assert torch.equal(ours, theirs[name]), name
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_weights_are_cast_on_the_way(family: Callable[[str], Any], dtype: str) -> None:
+    theirs = family("qwen2").model.state_dict()
+    for name, ours in weights_of(family("qwen2"), dtype).items():
+        assert torch.equal(ours, theirs[name].to(getattr(torch, dtype))), name
+
+
+def test_shards_load_as_one_file_does(family: Callable[[str], Any], tmp_path: Path) -> None:
+    model = family("llama")
+    model.model.save_pretrained(tmp_path, max_shard_size="100KB")
+    assert len(Checkpoint(tmp_path).weight_files) > 1
+    whole, sharded = weights_of(model), weights_of(model, path=tmp_path)
+    assert all(torch.equal(whole[name], sharded[name]) for name in whole)
+
+
+def test_progress_ends_at_the_total(family: Callable[[str], Any]) -> None:
+    seen: list[tuple[int, int]] = []
+    checkpoint = Checkpoint(family("qwen3").path)
+    decoder = load_decoder(checkpoint, kernels=kernels.load(), progress=lambda *step: seen.append(step))
+    assert [read for read, _ in seen] == sorted({read for read, _ in seen})
+    assert seen[-1] == (decoder.num_bytes, decoder.num_bytes)
+
+
+def test_an_unknown_dtype_is_refused_with_the_known_ones(family: Callable[[str], Any]) -> None:
+    with pytest.raises(ValueError, match="unknown dtype 'int4': expected one of auto, float32, bfloat16"):
+        load_decoder(Checkpoint(family("llama").path), "int4", kernels=kernels.load())
+
+
+def test_a_bad_checkpoint_is_refused_before_anything_is_allocated(
+    family: Callable[[str], Any], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_bytes((family("llama").path / "config.json").read_bytes())
+    save_file({"model.norm.weight": torch.zeros(96)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"missing tensors: model\.embed_tokens\.weight"):
+        load_decoder(Checkpoint(tmp_path), kernels=kernels.load())
+
+
+MEASURE = """
+import re, sys, torch
+from pageant import kernels
+from pageant.models import Checkpoint
+from pageant.models.loading import load_decoder
+
+def own_bytes():
+    text = open("/proc/self/smaps_rollup").read()
+    return 1024 * int(re.search(r"Anonymous: +([0-9]+)", text)[1])
+
+torch.ones(1) @ torch.ones(1)
+before, peak = own_bytes(), []
+decoder = load_decoder(
+    Checkpoint(sys.argv[1]), kernels=kernels.load(), progress=lambda *_: peak.append(own_bytes())
+)
+print(decoder.num_bytes, max(peak) - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's /proc")
+def test_memory_never_holds_the_model_twice(tmp_path: Path) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=20_000, hidden_size=512, intermediate_size=2048, num_hidden_layers=4, num_attention_heads=8
+    )
+    LlamaForCausalLM(config).bfloat16().save_pretrained(tmp_path)
+    result = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(tmp_path)], check=True, capture_output=True, text=True
+    )
+    weights, grown = map(int, result.stdout.split())
+    assert weights > 60_000_000, "the model is meant to be large beside what else may grow"
+    assert grown < 1.25 * weights
