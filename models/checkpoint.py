@@ -76,6 +76,15 @@ class Checkpoint:
         return ()
 
     @cached_property
+    def has_chat_template(self) -> bool:
+        """Whether the checkpoint says how a conversation is to be rendered (see `tokenization`)."""
+        if any((self.path / name).is_file() for name in ("chat_template.jinja", "chat_template.json")):
+            return True
+        config = self.path / "tokenizer_config.json"
+        named = any((self.path / "chat_templates").glob("*.jinja"))
+        return named or (config.is_file() and bool(read_json(config).get("chat_template")))
+
+    @cached_property
     def weight_files(self) -> tuple[Path, ...]:
         """The safetensors files, in the order of their names: one, or the shards of the index."""
         index = self.path / _INDEX

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -80,6 +81,9 @@ class Executor(Actor):
 
     def _make_runner(self) -> ModelRunner:
         """Loads the model, in the executor's own thread."""
+        # torch's OpenMP threads spin at its barriers, for seconds of CPU time where cores are shared with
+        # anyone else; about 50 microseconds are enough. It is read when torch is loaded.
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
         from pageant.actors.executor.runner import TorchRunner
 
         options = self.options

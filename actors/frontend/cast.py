@@ -45,6 +45,7 @@ def model_settings(topology: Topology) -> dict[str, Any]:
         "max_model_len": _max_model_len(topology.settings, spec.max_model_len),
         "vocab_size": spec.vocab_size,
         "eos_token_ids": checkpoint.eos_token_ids,
+        "has_chat_template": checkpoint.has_chat_template,
     }
 
 

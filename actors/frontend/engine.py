@@ -177,6 +177,16 @@ class Engine:
 
     # Looking in.
 
+    @property
+    def model_name(self) -> str:
+        """What the model is called: `served_model_name`, or where it was found."""
+        return self._session.model_name
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the checkpoint says how a conversation is to be rendered."""
+        return self._session.has_chat_template
+
     async def statistics(self) -> list[NodeStatistics]:
         """The counters of every node and actor."""
         found: list[NodeStatistics] = await _in_thread(self._session.statistics)

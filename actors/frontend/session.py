@@ -67,6 +67,7 @@ class Session:
         self.vocab_size: int = settings["vocab_size"]
         self.max_model_len: int = settings["max_model_len"]
         self.model_name: str = topology.settings.get("served_model_name") or topology.model or ""
+        self.has_chat_template: bool = settings["has_chat_template"]
         self._thread: LoopThread | None = None
         self._cluster: Cluster | None = None
         self._frontend: Frontend | None = None

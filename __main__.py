@@ -1,0 +1,7 @@
+"""`python -m pageant`: the command line."""
+
+import sys
+
+from pageant.scripts.cli import main
+
+sys.exit(main())

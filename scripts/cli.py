@@ -1,0 +1,187 @@
+"""The command line, `pageant`. Each command's module is imported only when it is called."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from pageant.scripts.engine_options import with_engine_options
+
+app = typer.Typer(
+    help="Pageant: an LLM inference engine made of actors.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+topology_app = typer.Typer(help="Check, show or draw a topology.", no_args_is_help=True)
+bench_app = typer.Typer(help="Measure.", no_args_is_help=True)
+app.add_typer(topology_app, name="topology")
+app.add_typer(bench_app, name="bench")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+
+
+@app.command()
+@with_engine_options
+def run(
+    prompt: Annotated[str, typer.Argument(help="What to ask.")],
+    engine: dict[str, Any],
+    raw: Annotated[bool, typer.Option(help="Complete the text as it is, without the chat template.")] = False,
+    max_tokens: Annotated[int, typer.Option(help="Most tokens of the answer.")] = 256,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="0 keeps all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="1 keeps all.")] = 1.0,
+    min_p: Annotated[float, typer.Option(help="0 keeps all.")] = 0.0,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End at this text; may be given several times.")
+    ] = None,
+    timings: Annotated[bool, typer.Option(help="Say afterwards how long everything took.")] = False,
+) -> None:
+    """Answer one prompt, streaming."""
+    from pageant.protocol.sampling import SamplingParams
+    from pageant.scripts.commands import run as command
+
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        stop=tuple(stop or ()),
+    )
+    command.run(prompt, engine, params, raw=raw, timings=timings)
+
+
+@app.command()
+@with_engine_options
+def chat(
+    engine: dict[str, Any],
+    system: Annotated[str | None, typer.Option(help="A system message to begin with.")] = None,
+    max_tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = 512,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+) -> None:
+    """Talk to a model. Ctrl-C ends an answer, Ctrl-D the session."""
+    from pageant.protocol.sampling import SamplingParams
+    from pageant.scripts.commands import chat as command
+
+    command.chat(engine, SamplingParams(max_tokens=max_tokens, temperature=temperature), system)
+
+
+@topology_app.command("check")
+@with_engine_options
+def topology_check(engine: dict[str, Any]) -> None:
+    """Find what is wrong with a topology, before anything loads."""
+    from pageant.scripts.commands import topology as command
+
+    command.check(engine)
+
+
+@topology_app.command("show")
+@with_engine_options
+def topology_show(engine: dict[str, Any]) -> None:
+    """Print a topology whole, as YAML, with every default filled in."""
+    from pageant.scripts.commands import topology as command
+
+    command.show(engine)
+
+
+@topology_app.command("draw")
+@with_engine_options
+def topology_draw(engine: dict[str, Any]) -> None:
+    """Draw which actors live on which node, and who talks to whom."""
+    from pageant.scripts.commands import topology as command
+
+    command.draw(engine)
+
+
+@app.command()
+def protocol() -> None:
+    """Print the protocol's schema: JSON Schema of every message, the envelope and the handshake."""
+    import json
+
+    from pageant.protocol.schema import schema
+
+    print(json.dumps(schema(), indent=1))
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+)
+def node(context: typer.Context) -> None:
+    """Join a topology as one of its nodes: `pageant node --join ADDRESS --name NAME`."""
+    from pageant.actors.runtime.process import main as run_node
+
+    arguments = list(context.args)
+    if sys.stdin is None or sys.stdin.isatty() or "--detached" not in arguments:
+        arguments.append("--detached")  # started by hand: it ends with the topology or a signal
+    raise typer.Exit(run_node(arguments))
+
+
+@app.command()
+def doctor(json: Json = False) -> None:
+    """Say what was found here (devices, compilers, versions), and what that means."""
+    from pageant.scripts.commands import doctor as command
+
+    command.doctor(as_json=json)
+
+
+@app.command()
+def conformance(
+    kind: Annotated[str, typer.Argument(help="Which conversation: blocks, policy, pool, ...")],
+    name: Annotated[str, typer.Argument(help="Your class, as module:Class.")],
+) -> None:
+    """Hold a class of your own against the rules of its conversation."""
+    from pageant.scripts.conformance import run as check
+
+    sys.path.insert(0, os.getcwd())
+    report = check(kind, name)
+    print(report)
+    raise typer.Exit(0 if report.passed else 1)
+
+
+@bench_app.command("runtime")
+def bench_runtime(
+    json: Json = False,
+    seconds: Annotated[float, typer.Option(help="For each measurement, about.")] = 1.0,
+    runs: Annotated[int, typer.Option(help="Of each measurement; the median counts.")] = 5,
+) -> None:
+    """Messages per second and round trips, beside bare asyncio and bare ZeroMQ; and an idle engine's CPU."""
+    from pageant.scripts.bench import runtime as command
+
+    command.bench(as_json=json, seconds=seconds, runs=runs)
+
+
+@bench_app.command("throughput")
+@with_engine_options
+def bench_throughput(
+    engine: dict[str, Any],
+    workload: Annotated[str, typer.Option(help="batch, single, long or overhead.")] = "batch",
+    runs: Annotated[int, typer.Option(help="The median counts.")] = 3,
+    beside: Annotated[str | None, typer.Option(help="A peer to run in turn with: transformers.")] = None,
+    json: Json = False,
+) -> None:
+    """A workload of fixed prompts, offline: seconds, tokens per second, time until ready."""
+    from pageant.scripts.bench import throughput as command
+
+    command.bench(engine, workload, runs=runs, beside=beside, as_json=json)
+
+
+def main() -> int:
+    """Runs a command. What is the user's to mend is told in a few lines, without a traceback."""
+    from pageant.models.errors import CheckpointError
+    from pageant.protocol.errors import PageantError
+
+    try:
+        app()
+    except (PageantError, CheckpointError) as error:
+        if os.environ.get("PAGEANT_DEBUG"):
+            raise
+        print(f"pageant: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return 130
+    return 0

@@ -1,0 +1,1 @@
+"""The commands of `pageant`, one module each."""

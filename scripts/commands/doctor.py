@@ -1,0 +1,147 @@
+"""`pageant doctor`: what was found on this machine, and what that means."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pageant.actors.runtime.version import VERSION
+
+PACKAGES = (
+    "torch",
+    "transformers",
+    "safetensors",
+    "tokenizers",
+    "msgspec",
+    "pyzmq",
+    "uvloop",
+    "numpy",
+    "triton",
+)
+CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that was looked for. `means` is for whoever has to decide something by it."""
+
+    what: str
+    found: str
+    means: str
+    good: bool = True
+
+
+def doctor(*, as_json: bool) -> None:
+    """Prints every finding."""
+    findings = examine()
+    if as_json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=1))
+        return
+    for finding in findings:
+        mark = "ok " if finding.good else "!! "
+        print(f"{mark}{finding.what:<14} {finding.found}\n{'':18}{finding.means}")
+
+
+def examine() -> list[Finding]:
+    """Looks at everything that decides what Pageant can do here."""
+    return [
+        Finding(
+            "pageant",
+            VERSION,
+            f"on Python {platform.python_version()}, {platform.system()} {platform.machine()}",
+        ),
+        *_packages(),
+        _cpu(),
+        _memory(),
+        _gpu(),
+        _kernels(),
+        _compiler(),
+        _sockets(),
+    ]
+
+
+def _packages() -> list[Finding]:
+    findings = []
+    for name in PACKAGES:
+        try:
+            findings.append(Finding(name, importlib.metadata.version(name), "installed"))
+        except importlib.metadata.PackageNotFoundError:
+            optional = name == "triton"
+            means = (
+                "only needed on a GPU: pip install pageant[gpu]"
+                if optional
+                else "is needed: run scripts/setup"
+            )
+            findings.append(Finding(name, "not installed", means, good=optional))
+    return findings
+
+
+def _cpu() -> Finding:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    flags: set[str] = set()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        line = next((line for line in info.read_text().splitlines() if line.startswith("flags")), "")
+        flags = set(line.split())
+    known = [flag for flag in CPU_FLAGS if flag in flags]
+    bfloat16 = "avx512_bf16" in flags or "amx_bf16" in flags
+    means = "bfloat16 is computed natively" if bfloat16 else "bfloat16 is emulated: float32 may be as fast"
+    return Finding(
+        "cpu", f"{cores} cores for this process, {', '.join(known) or 'no vector flags known'}", means
+    )
+
+
+def _memory() -> Finding:
+    from pageant.actors.executor.memory import CPU_SHARE, available_bytes
+
+    free = available_bytes() / 2**30
+    return Finding(
+        "memory",
+        f"{free:.1f} GiB free",
+        f"the KV cache takes up to {free * CPU_SHARE:.1f} GiB of it unless kv_cache_memory says otherwise",
+        good=free > 1,
+    )
+
+
+def _gpu() -> Finding:
+    code = (
+        "import torch; print([torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]"
+        " if torch.cuda.is_available() else [])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    names = result.stdout.strip()
+    if result.returncode:
+        return Finding("gpu", "torch could not be asked", result.stderr.strip().splitlines()[-1], good=False)
+    if names == "[]":
+        return Finding("gpu", "none", "models run on the CPU (device: cpu)")
+    return Finding("gpu", names, "set device: cuda:0 for the executor")
+
+
+def _kernels() -> Finding:
+    from pageant import kernels
+
+    return Finding(
+        "kernels", ", ".join(kernels.BACKENDS), "backends that kernels: auto chooses from at start"
+    )
+
+
+def _compiler() -> Finding:
+    found = [name for name in ("g++", "clang++", "ninja", "nvcc") if shutil.which(name)]
+    return Finding(
+        "compilers", ", ".join(found) or "none", "none is needed: the reference kernels are plain torch"
+    )
+
+
+def _sockets() -> Finding:
+    import zmq
+
+    ipc = zmq.has("ipc")
+    means = "nodes on this host talk over ipc" if ipc else "set transport: tcp"
+    return Finding("zeromq", f"{zmq.zmq_version()}, ipc {'there' if ipc else 'missing'}", means, good=ipc)

@@ -1,0 +1,88 @@
+"""`pageant run`: one prompt, streamed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from pageant.actors.frontend.engine import Engine
+from pageant.actors.frontend.outputs import RequestOutput
+from pageant.actors.frontend.progress import LoadProgress
+from pageant.protocol.sampling import SamplingParams
+
+
+def run(
+    prompt: str, engine_arguments: dict[str, Any], params: SamplingParams, *, raw: bool, timings: bool
+) -> None:
+    """Prints the answer as it comes; afterwards, if asked for, how long everything took."""
+    clock = Timings()
+    with LoadProgress(sys.stderr.isatty()) as bar:
+        engine = Engine(**engine_arguments, on_progress=bar.update)
+        try:
+            with asyncio.Runner() as runner:
+                runner.run(_answer(engine, prompt, params, raw, clock))
+        finally:
+            if timings:
+                clock.print()
+
+
+async def _answer(engine: Engine, prompt: str, params: SamplingParams, raw: bool, clock: Timings) -> None:
+    async with engine:
+        clock.ready = time.perf_counter()
+        async for output in ask(engine, prompt, params, raw):
+            clock.token(output)
+            print(output.outputs[0].new_text, end="", flush=True)
+        print()
+
+
+def ask(engine: Engine, prompt: str, params: SamplingParams, raw: bool) -> AsyncIterator[RequestOutput]:
+    """As one message of a conversation where the checkpoint has a chat template; otherwise as plain text."""
+    if raw or not engine.has_chat_template:
+        return engine.generate(prompt, params)
+    return engine.chat([{"role": "user", "content": prompt}], params)
+
+
+class Timings:
+    """When what happened, from the start of the process."""
+
+    def __init__(self) -> None:
+        self.began = time.perf_counter() - _seconds_since_process_start()
+        self.imported = time.perf_counter()
+        self.ready = self.first = self.last = 0.0
+        self.num_tokens = 0
+
+    def token(self, output: RequestOutput) -> None:
+        """An output has come."""
+        self.last = time.perf_counter()
+        self.first = self.first or self.last
+        self.num_tokens = len(output.outputs[0].token_ids)
+
+    def print(self) -> None:
+        """To standard error."""
+        rows = [("command line", self.imported), ("ready", self.ready), ("first token", self.first)]
+        for name, moment in rows:
+            if moment:
+                print(
+                    f"{name:>14}: {moment - self.began:6.2f} s from the start of the process", file=sys.stderr
+                )
+        if self.num_tokens > 1 and self.last > self.first:
+            rate = (self.num_tokens - 1) / (self.last - self.first)
+            print(
+                f"{'output':>14}: {self.num_tokens} tokens, {rate:.1f} tokens/s after the first",
+                file=sys.stderr,
+            )
+
+
+def _seconds_since_process_start() -> float:
+    """How old this process is; 0 where the system does not say."""
+    try:
+        started_ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return uptime - started_ticks / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,96 @@
+"""The options of every command that starts actors, under the names that they have everywhere."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+DEMO_MODEL = Path(__file__).parent.parent / "models" / "demo"
+
+
+def _options(
+    model: Annotated[
+        str | None, typer.Option(help="A checkpoint's folder or a hub id. [default: the demo]")
+    ] = None,
+    topology: Annotated[str | None, typer.Option(help="A YAML file, under the other options.")] = None,
+    placement: Annotated[str | None, typer.Option(help="one, each or auto: where the actors live.")] = None,
+    max_model_len: Annotated[
+        int | None, typer.Option(help="Most tokens of a request, output included.")
+    ] = None,
+    max_num_seqs: Annotated[int | None, typer.Option(help="Most requests in a batch.")] = None,
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens computed in a step.")
+    ] = None,
+    enable_prefix_caching: Annotated[bool | None, typer.Option(help="Keep the KV of ended requests.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
+    seed: Annotated[int | None, typer.Option(help="From which requests without a seed draw theirs.")] = None,
+    served_model_name: Annotated[str | None, typer.Option(help="What the model is called outside.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any other key of a topology: actors.scheduler.options.policy=fcfs"),
+    ] = None,
+) -> None:
+    """The options themselves."""
+
+
+def with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replaces a command's `engine` parameter by the options above; it gets them as one dictionary.
+
+    The dictionary is what `Engine` and `LLM` take as keyword arguments.
+    """
+    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "engine"]
+    shared = list(inspect.signature(_options, eval_str=True).parameters.values())
+
+    @functools.wraps(command)
+    def wrapper(**values: Any) -> None:
+        engine = {option.name: values.pop(option.name) for option in shared}
+        command(engine=_as_arguments(engine), **values)
+
+    parameters = sorted(own + shared, key=lambda p: p.default is not inspect.Parameter.empty)
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
+    del wrapper.__wrapped__  # type: ignore[attr-defined]
+    return wrapper
+
+
+def _as_arguments(engine: dict[str, Any]) -> dict[str, Any]:
+    """Options that were given, `--set` taken apart; the demo model where nothing else is named."""
+    from pageant.actors.runtime.yaml import merge
+
+    sys.path.insert(0, os.getcwd())  # a class named in a topology may stand beside it
+    extra: dict[str, Any] = {}
+    for assignment in engine.pop("set_") or ():
+        extra = merge(extra, _assigned(assignment))
+    given = {name: value for name, value in engine.items() if value is not None}
+    if "model" not in given and not _names_model(given.get("topology")):
+        given["model"] = str(DEMO_MODEL)
+    return merge(given, extra)
+
+
+def _assigned(assignment: str) -> dict[str, Any]:
+    """`a.b=1` as `{"a": {"b": 1}}`; the value is YAML."""
+    import yaml
+
+    path, equals, text = assignment.partition("=")
+    if not equals or not path:
+        raise typer.BadParameter(
+            f"found {assignment!r}; expected KEY=VALUE, such as wire=always", param_hint="--set"
+        )
+    value: Any = yaml.safe_load(text)
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    return dict(value)
+
+
+def _names_model(topology: str | None) -> bool:
+    from pageant.actors.runtime.yaml import load_yaml
+
+    return topology is not None and "model" in load_yaml(Path(topology))
