@@ -1,0 +1,139 @@
+"""Tiny random-weight checkpoints with a tokenizer, and what transformers says that they generate."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+import pageant
+
+FAMILIES: dict[str, tuple[Any, Any]] = {
+    "llama": (LlamaForCausalLM, LlamaConfig),
+    "mistral": (MistralForCausalLM, MistralConfig),
+    "qwen2": (Qwen2ForCausalLM, Qwen2Config),
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config),
+}
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|' + message.role + '|>' + message.content }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+MAX_MODEL_LEN = 256
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A saved model, and the same one as transformers has it."""
+
+    path: Path
+    model: PreTrainedModel
+    vocab_size: int
+
+    def greedy(self, prompt: list[int], max_tokens: int) -> list[int]:
+        """transformers' own greedy continuation, in float32."""
+        with torch.inference_mode():
+            ids = torch.tensor([prompt])
+            output = self.model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=max_tokens,
+                do_sample=False,
+                pad_token_id=0,
+            )
+        return output[0, len(prompt) :].tolist()
+
+
+def _tokenizer() -> PreTrainedTokenizerFast:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    specials = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
+    vocab = {token: index for index, token in enumerate([*specials, *alphabet])}
+    tokenizer = Tokenizer(models.BPE(vocab, [], unk_token=None))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|end|>")
+    fast.add_special_tokens({"additional_special_tokens": specials[1:]})
+    fast.chat_template = CHAT_TEMPLATE
+    return fast
+
+
+@pytest.fixture(scope="session")
+def make_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Checkpoint]:
+    """Checkpoints by family, each made once."""
+    made: dict[str, Checkpoint] = {}
+
+    def make(family: str) -> Checkpoint:
+        if family not in made:
+            made[family] = _save(family, tmp_path_factory.mktemp(family))
+        return made[family]
+
+    return make
+
+
+def _save(family: str, path: Path) -> Checkpoint:
+    model_class, config_class = FAMILIES[family]
+    tokenizer = _tokenizer()
+    torch.manual_seed(7)
+    config = config_class(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=MAX_MODEL_LEN,
+        eos_token_id=0,
+        pad_token_id=0,
+        bos_token_id=None,
+        initializer_range=0.3,  # peaked logits: no ties, and varied continuations
+    )
+    model = model_class(config).to(torch.float32).eval()
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    model.generation_config.eos_token_id = None  # the oracle goes on, as with ignore_eos
+    return Checkpoint(path, model, len(tokenizer))
+
+
+@pytest.fixture(scope="session")
+def checkpoint(make_checkpoint: Callable[[str], Checkpoint]) -> Checkpoint:
+    """The one that most tests serve."""
+    return make_checkpoint("llama")
+
+
+@pytest.fixture(scope="session")
+def mixed_prompts(checkpoint: Checkpoint) -> list[list[int]]:
+    """20 prompts of 1 to 120 tokens, several of which begin alike."""
+    rng = random.Random(3)
+    shared = [rng.randrange(4, checkpoint.vocab_size) for _ in range(64)]
+    prompts = []
+    for index in range(20):
+        own = [rng.randrange(4, checkpoint.vocab_size) for _ in range(rng.choice([1, 5, 16, 31, 56]))]
+        prompts.append(shared[: rng.choice([32, 48, 64])] + own if index % 3 == 0 else own)
+    return prompts
+
+
+@pytest.fixture(scope="module")
+def llm(checkpoint: Checkpoint) -> Iterator[pageant.LLM]:
+    """A plain engine in this process."""
+    with pageant.LLM(checkpoint.path, placement="one", progress=False, threads=1, num_blocks=256) as llm:
+        yield llm
+
+
+GREEDY = pageant.SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)

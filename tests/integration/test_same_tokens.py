@@ -1,0 +1,55 @@
+"""Greedy outputs equal transformers' `generate`: batched, chunked, with prefix hits, and after preemption."""
+
+from collections.abc import Callable
+
+import pytest
+
+import pageant
+from pageant.protocol.scheduling import SchedulerStatistics
+
+MAX_TOKENS = 24
+GREEDY = pageant.SamplingParams(temperature=0, max_tokens=MAX_TOKENS, ignore_eos=True)
+
+
+def _generate(checkpoint, prompts, **settings) -> tuple[list[list[int]], SchedulerStatistics]:
+    with pageant.LLM(checkpoint.path, placement="one", progress=False, threads=1, **settings) as llm:
+        outputs = llm.generate(prompts, GREEDY)
+        statistics = llm.scheduler_statistics()
+        pool = llm.pool_statistics()
+    assert pool.blocks_held == 0, "every block is given back"
+    return [output.outputs[0].token_ids for output in outputs], statistics
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+def test_every_family_generates_what_transformers_generates(make_checkpoint: Callable, mixed_prompts, family):
+    checkpoint = make_checkpoint(family)
+    expected = [checkpoint.greedy(prompt, MAX_TOKENS) for prompt in mixed_prompts]
+    found, statistics = _generate(
+        checkpoint, mixed_prompts, dtype="float32", max_num_batched_tokens=40, max_num_seqs=8, num_blocks=128
+    )
+    assert found == expected
+    assert statistics.counters["chunk_splits"] > 0, "some prompt was computed in chunks"
+    assert statistics.counters["tokens_cached"] > 0, "some prefix was found in the cache"
+
+
+def test_preempted_requests_generate_what_they_would_have(checkpoint, mixed_prompts):
+    expected = [checkpoint.greedy(prompt, MAX_TOKENS) for prompt in mixed_prompts]
+    found, statistics = _generate(checkpoint, mixed_prompts, max_model_len=160, num_blocks=11, max_num_seqs=8)
+    assert found == expected
+    assert statistics.counters["preemptions"] > 0, "memory ran out"
+
+
+def test_without_prefix_caching_nothing_is_cached_and_the_tokens_are_the_same(checkpoint, mixed_prompts):
+    expected = [checkpoint.greedy(prompt, MAX_TOKENS) for prompt in mixed_prompts]
+    found, statistics = _generate(checkpoint, mixed_prompts, enable_prefix_caching=False, num_blocks=128)
+    assert found == expected
+    assert statistics.counters["tokens_cached"] == 0
+
+
+def test_a_second_run_of_a_prompt_reports_its_cached_tokens(checkpoint):
+    prompt = list(range(4, 74))
+    with pageant.LLM(checkpoint.path, placement="one", progress=False, threads=1, num_blocks=64) as llm:
+        first, second = (llm.generate(prompt, GREEDY)[0] for _ in range(2))
+    assert first.num_cached_tokens == 0
+    assert second.num_cached_tokens == 64, "four full blocks of 16"
+    assert first.outputs[0].token_ids == second.outputs[0].token_ids
