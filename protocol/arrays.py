@@ -26,9 +26,14 @@ class ArrayKind(type):
         return isinstance(value, np.ndarray) and value.dtype == cls.dtype and value.ndim == cls.rank
 
 
+# What may travel, under the name that it has on the wire.
+DTYPES: dict[np.dtype[Any], str] = {}
+
+
 def _kind(name: str, dtype: str, rank: int) -> ArrayKind:
-    # Little-endian on the wire, whatever the host.
-    return ArrayKind(name, (), {"dtype": np.dtype(dtype).newbyteorder("<"), "rank": rank})
+    little = np.dtype(dtype).newbyteorder("<")  # on the wire, whatever the host
+    DTYPES[little] = dtype
+    return ArrayKind(name, (), {"dtype": little, "rank": rank})
 
 
 if TYPE_CHECKING:
@@ -98,6 +103,9 @@ def arrays_of(value: Any) -> Iterator[npt.NDArray[Any]]:
             yield from arrays_of(getattr(value, name))
     elif isinstance(value, tuple | list):
         for item in value:
+            yield from arrays_of(item)
+    elif isinstance(value, dict):
+        for item in value.values():
             yield from arrays_of(item)
 
 

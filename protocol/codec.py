@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pageant.protocol.arrays import ArrayKind, freeze
+from pageant.protocol.arrays import DTYPES, ArrayKind, freeze
 from pageant.protocol.envelope import FRAMES_MAX
 from pageant.protocol.errors import MalformedMessage, UnknownKind
 from pageant.protocol.message import Message, has_arrays, kind_of
@@ -21,6 +21,7 @@ from pageant.protocol.message import Message, has_arrays, kind_of
 Frame = bytes | bytearray | memoryview
 
 ARRAY_FRAMES_MAX = FRAMES_MAX - 2
+SIZE_MAX = 2**40  # of one dimension
 
 
 class Codec:
@@ -74,8 +75,11 @@ class Codec:
             raise TypeError(f"a {type(value).__name__} cannot travel in a message")
         if len(self._outgoing) >= ARRAY_FRAMES_MAX:
             raise TypeError(f"a message holds more than {ARRAY_FRAMES_MAX} arrays")
+        dtype = DTYPES.get(value.dtype)
+        if dtype is None:
+            raise TypeError(f"an array of {value.dtype} cannot travel; expected {', '.join(DTYPES.values())}")
         self._outgoing.append(np.ascontiguousarray(value) if value.ndim else value)
-        return [len(self._outgoing) - 1, list(value.shape)]
+        return [len(self._outgoing) - 1, dtype, list(value.shape)]
 
     def _decode_array(self, kind: type, descriptor: Any) -> Any:
         if not isinstance(kind, ArrayKind):
@@ -96,6 +100,8 @@ class Codec:
             array = np.empty(shape, dtype=kind.dtype)
         else:
             array = np.frombuffer(frame, dtype=kind.dtype).reshape(shape)
+        if not array.flags.aligned:  # a small frame, within a buffer of ZeroMQ's
+            array = array.copy()
         array.flags.writeable = False
         return array
 
@@ -103,7 +109,9 @@ class Codec:
 def _checked_descriptor(kind: ArrayKind, descriptor: Any) -> tuple[int, tuple[int, ...]]:
     """Frame index and shape, or ValueError: nothing in a descriptor is trusted."""
     match descriptor:
-        case [int(index), list(shape)] if index >= 0 and len(shape) == kind.rank:
-            if all(isinstance(n, int) and 0 <= n < 2**40 for n in shape):
+        case [int(index), str(dtype), list(shape)] if index >= 0 and len(shape) == kind.rank:
+            if dtype == DTYPES[kind.dtype] and all(type(n) is int and 0 <= n < SIZE_MAX for n in shape):
                 return index, tuple(shape)
-    raise ValueError(f"expected [frame index, shape of rank {kind.rank}] for a {kind.__name__}")
+    raise ValueError(
+        f"expected [frame index, {DTYPES[kind.dtype]!r}, shape of rank {kind.rank}] for a {kind.__name__}"
+    )

@@ -38,12 +38,17 @@ class Failure(Message, frozen=True, kw_only=True):
     detail: str
 
 
+def printable(text: str) -> str:
+    """A text that can travel: lone surrogates, as in the names of odd files, are escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def failure_of(error: BaseException, actor: str) -> Failure:
     """What is sent for an exception that `actor` raised."""
     if isinstance(error, RemoteError):  # an ask within a handler failed: the first cause is what matters
         return Failure(fault="handler", actor=error.actor, cause=error.cause, detail=error.detail)
     fault = _fault_of(type(error))
-    return Failure(fault=fault, actor=actor, cause=type(error).__name__, detail=str(error))
+    return Failure(fault=fault, actor=actor, cause=type(error).__name__, detail=printable(str(error)))
 
 
 def _fault_of(cls: type[BaseException]) -> Fault:

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 import pageant.protocol
-from pageant.protocol.arrays import ArrayKind
+from pageant.protocol.arrays import DTYPES, ArrayKind
 from pageant.protocol.envelope import FRAMES_MAX, Header, Mode
 from pageant.protocol.message import Message, all_kinds
 
-ARRAY_DESCRIPTOR = "[frame index, shape]: the bytes are in that array frame, little-endian, C order"
+ARRAY_DESCRIPTOR = "[frame index, dtype, shape]: the bytes are in that array frame, little-endian, C order"
 
 
 def _array_schema(kind: type) -> dict[str, Any]:
@@ -24,7 +24,11 @@ def _array_schema(kind: type) -> dict[str, Any]:
         "description": ARRAY_DESCRIPTOR,
         "x-dtype": kind.dtype.name,
         "x-rank": kind.rank,
-        "prefixItems": [{"type": "integer"}, {"type": "array", "items": {"type": "integer"}}],
+        "prefixItems": [
+            {"type": "integer"},
+            {"const": DTYPES[kind.dtype]},
+            {"type": "array", "items": {"type": "integer"}},
+        ],
     }
 
 

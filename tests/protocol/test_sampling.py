@@ -1,0 +1,90 @@
+"""SamplingParams: what is refused, and how it is said."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pageant.protocol.errors import BadRequest
+from pageant.protocol.sampling import SEED_MAX, SamplingParams
+
+NAN, INF = math.nan, math.inf
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "expectation"),
+    [
+        ("temperature", [-0.1, 100.5, NAN, INF, -INF, True, "1", None, [1]], "a number from 0 to 100"),
+        ("top_p", [0, 0.0, -0.5, 1.01, NAN, INF, True, "0.5", None], "a number above 0 up to 1"),
+        ("min_p", [-0.1, 1.5, NAN, INF, False, "0", None], "a number from 0 to 1"),
+        ("top_k", [-2, 2**31, 1.5, 1.0, NAN, True, "5", None], "a whole number from -1 to 2147483647"),
+        ("min_tokens", [-1, 2**31, 0.5, True, "1", None], "a whole number from 0 to 2147483647"),
+        ("max_tokens", [0, -1, 2**31, 1.5, NAN, True, "16"], "a whole number from 1 to 2147483647"),
+        ("seed", [-1, SEED_MAX + 1, 1.0, NAN, True, "7"], f"a whole number from 0 to {SEED_MAX}"),
+        ("stop", [5, ("a", 1), (b"a",), {"a": 1}, True], "a string or a list of strings"),
+        ("stop_token_ids", [5, "5", {1: 2}, 1.5], "a list"),
+        ("ignore_eos", [1, 0, "true", None, NAN], "true or false"),
+        ("include_stop_str_in_output", [1, "yes", None], "true or false"),
+        ("skip_special_tokens", [1, "no", None], "true or false"),
+    ],
+)
+def test_a_bad_value_is_refused_with_what_was_found_and_what_is_expected(name, values, expectation):
+    for value in values:
+        with pytest.raises(BadRequest) as caught:
+            SamplingParams(**{name: value})
+        assert caught.value.parameter == name
+        assert str(caught.value).startswith(name)
+        assert str(value) in str(caught.value) and expectation in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parameter", "text"),
+    [
+        ({"min_tokens": 17}, "min_tokens", "more than max_tokens (16)"),
+        ({"stop": [""]}, "stop", "stop[0] has 0 characters"),
+        ({"stop": ["a", "x" * 1025]}, "stop", "stop[1] has 1025 characters"),
+        ({"stop": ["a"] * 65}, "stop", "65 strings; at most 64"),
+        ({"stop_token_ids": [1] * 1025}, "stop_token_ids", "1025 ids; at most 1024"),
+        ({"stop_token_ids": [1, -1]}, "stop_token_ids[1]", "stop_token_ids[1] is -1"),
+        ({"stop_token_ids": [True]}, "stop_token_ids[0]", "is True"),
+        ({"stop_token_ids": [1.5]}, "stop_token_ids[0]", "is 1.5"),
+    ],
+)
+def test_bounds_between_and_within_parameters_are_held(arguments, parameter, text):
+    with pytest.raises(BadRequest) as caught:
+        SamplingParams(**arguments)
+    assert caught.value.parameter == parameter
+    assert text in str(caught.value)
+
+
+def test_an_unknown_parameter_is_refused():
+    with pytest.raises(TypeError, match="beam_width"):
+        SamplingParams(beam_width=4)
+
+
+def test_single_strings_lists_and_none_are_taken_where_tuples_are_meant():
+    assert SamplingParams(stop="x").stop == ("x",)
+    assert SamplingParams(stop=["x", "y"]).stop == ("x", "y")
+    assert SamplingParams(stop=None, stop_token_ids=None) == SamplingParams()
+    assert SamplingParams(stop_token_ids=[1]).stop_token_ids == (1,)
+
+
+def test_limits_themselves_are_taken():
+    SamplingParams(temperature=0, top_k=-1, top_p=1, min_p=1, seed=SEED_MAX, max_tokens=None, min_tokens=99)
+
+
+NUMBER = st.floats() | st.integers(-(2**63), 2**63 - 1) | st.booleans() | st.text(max_size=3) | st.none()
+
+
+@given(st.dictionaries(st.sampled_from(SamplingParams.__struct_fields__), NUMBER, max_size=4))
+def test_whatever_decodes_was_checked(fields):
+    try:
+        params = msgspec.convert(fields, SamplingParams)
+    except msgspec.ValidationError:
+        return
+    assert 0 <= params.temperature <= 100 and 0 < params.top_p <= 1 and 0 <= params.min_p <= 1
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params
