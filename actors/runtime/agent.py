@@ -11,6 +11,7 @@ from typing import Any
 from pageant.actors.runtime.actor import Actor, receives
 from pageant.actors.runtime.classes import decode_options, load_actor_class
 from pageant.actors.runtime.node import SUPERVISOR, Node
+from pageant.protocol.failure import printable
 from pageant.protocol.supervision import (
     ActorFailed,
     ActorStarted,
@@ -81,9 +82,10 @@ class NodeAgent(Actor):
             await cell.stop()
             self._node.remove(cell)
 
-    @receives
+    @receives(concurrent=True)
     async def take_directory(self, directory: Directory) -> None:
-        """Takes in who lives where."""
+        """Takes in who lives where. A newer one does not wait for the links of an older one, whose peers
+        may be gone by now."""
         if self._on_directory is not None:
             await self._on_directory(directory)
         self._node.update(directory)
@@ -105,7 +107,7 @@ def _failed(order: StartActor, error: Exception) -> ActorFailed:
     return ActorFailed(
         name=order.name,
         incarnation=order.incarnation,
-        error=f"{type(error).__name__}: {error}",
-        traceback="".join(traceback.format_exception(error)),
+        error=printable(f"{type(error).__name__}: {error}"),
+        traceback=printable("".join(traceback.format_exception(error))),
         started=False,
     )

@@ -7,6 +7,7 @@ is cancelled by cancelling that task, and the loop goes on (`_served_cancel`).
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import traceback
 from collections.abc import Callable, Coroutine
@@ -16,8 +17,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pageant.actors.runtime.handlers import Handler, Style
 from pageant.actors.runtime.mailbox import Envelope, Mailbox
+from pageant.protocol.arrays import freeze
 from pageant.protocol.errors import PageantError, PeerGone
 from pageant.protocol.failure import error_of, failure_of
+from pageant.protocol.message import Message
 from pageant.protocol.supervision import ActorStatistics
 
 if TYPE_CHECKING:
@@ -27,8 +30,10 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 P = ParamSpec("P")
 
+log = logging.getLogger("pageant.cell")
+
 TURN = 256  # messages handled before the loop's other tasks get a turn
-START_SECONDS_MAX = 600.0
+END_SECONDS_MAX = 5.0  # for cancelled handlers and tasks to end
 
 
 class Cell:
@@ -39,11 +44,12 @@ class Cell:
         self.mailbox = Mailbox(node.loop)
         self.random = random.Random(f"{node.seed}/{name}/{incarnation}")
         self.sender, self.sender_incarnation = "", 0
-        self.closed = False
+        self.closed = self._stopped = False
         self._table = {
             kind: (getattr(actor, handler.name), handler) for kind, handler in actor.handlers.items()
         }
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None  # `on_start`, then the serving loop
+        self._serving = False
         self._tasks: dict[asyncio.Task[None], Envelope | None] = {}
         self._current: Envelope | None = None
         self._threads: ThreadPoolExecutor | None = None
@@ -55,25 +61,43 @@ class Cell:
 
     async def start(self) -> None:
         """Runs `on_start`, then serves. Raises what `on_start` raises."""
+        self._task = self.node.loop.create_task(self.actor.on_start(), name=f"start of {self.name}")
         try:
-            await self.actor.on_start()
-            if self._failure is not None:
-                raise self._failure
+            await self._task
+            self._raise_if_ended()
+        except asyncio.CancelledError:
+            await self._close("failed to start")
+            self._raise_if_ended()
+            if not asyncio.current_task().cancelling():  # type: ignore[union-attr]
+                raise RuntimeError("on_start was cancelled by what it awaited") from None
+            raise
         except BaseException:
             await self._close("failed to start")
             raise
+        self._serving = True
         self._task = self.node.loop.create_task(self._serve(), name=f"actor {self.name}")
+        self._task.add_done_callback(self._serving_done)
+
+    def _raise_if_ended(self) -> None:
+        """A background task failed, or the actor was stopped, while `on_start` ran."""
+        if self._failure is not None:
+            raise self._failure
+        if self._stopped:
+            raise PeerGone(f"{self.name} was stopped while it was starting")
 
     async def stop(self) -> None:
         """An orderly stop: no further message is handled, `on_stop` runs, background tasks end."""
         if self.closed:
             return
-        self.closed = True
+        self.closed = self._stopped = True
         if self._task is not None:
             self._task.cancel()
-            await asyncio.wait([self._task])
+            await self._ended([self._task])
         try:
-            await self.actor.on_stop()
+            if self._serving:
+                await self.actor.on_stop()
+        except Exception:
+            log.exception("%s failed to stop cleanly", self.name)
         finally:
             await self._close("stopped")
 
@@ -82,10 +106,11 @@ class Cell:
         if self.closed or self._failure is not None:
             return
         self._failure = error
-        if self._task is None:
-            return  # still in on_start, which start() will end
+        if self._task is not None:
+            self._task.cancel()
+        if not self._serving:
+            return  # still in on_start: start() raises this
         self.closed = True
-        self._task.cancel()
         self.node.keep(self._report_crash(error))
 
     async def _report_crash(self, error: BaseException) -> None:
@@ -98,15 +123,25 @@ class Cell:
         gone = PeerGone(f"{self.name} {why}")
         for envelope in self.mailbox.drain():
             self._refuse(envelope, gone)
-        tasks = list(self._tasks)
         for task, handled in self._tasks.items():
             if handled is not None and handled.reply is not None:
                 handled.reply.fail(gone)
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await self._ended([*self._tasks, *([self._task] if self._task is not None else [])])
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _ended(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Waits for cancelled tasks; one that will not end is left behind, loudly."""
+        if tasks:
+            _, left = await asyncio.wait(tasks, timeout=END_SECONDS_MAX)
+            for task in left:
+                log.error("%s of %s did not end when it was cancelled", task.get_name(), self.name)
+
+    def _serving_done(self, task: asyncio.Task[None]) -> None:
+        """The serving loop never ends by itself: if it raised, that is a crash."""
+        if not task.cancelled() and task.exception() is not None:
+            self.crash(task.exception())  # type: ignore[arg-type]
 
     def _refuse(self, envelope: Envelope, error: PageantError) -> None:
         if envelope.reply is not None:
@@ -125,6 +160,8 @@ class Cell:
 
     def cancel(self, envelope: Envelope) -> None:
         """The asker no longer wants the answer: the handler is cancelled, or never started."""
+        if envelope.cancelled:
+            return
         envelope.cancelled = True
         if envelope is self._current and self._task is not None:
             self._task.cancel()
@@ -139,7 +176,7 @@ class Cell:
 
     async def _serve(self) -> None:
         mailbox, turn = self.mailbox, 0
-        while True:
+        while not self.closed:
             envelope = mailbox.take()
             if envelope is None:
                 turn = 0
@@ -162,19 +199,33 @@ class Cell:
             self._current = envelope
             try:
                 await self._handle(function, handler, envelope)
-            except asyncio.CancelledError:
-                self._served_cancel(envelope)
+                if envelope.cancelled:
+                    self._served_cancel(envelope, None)
+            except asyncio.CancelledError as cancelled:
+                self._served_cancel(envelope, cancelled)
             finally:
                 self._current = None
 
-    def _served_cancel(self, envelope: Envelope) -> None:
-        """Swallows the cancellation that `cancel` caused; any other is the end of this actor."""
+    def _served_cancel(self, envelope: Envelope, cancelled: asyncio.CancelledError | None) -> None:
+        """Swallows the cancellation that `cancel` caused (the handler may have, too). One that nobody
+        asked for is the handler's own failure; any other is the end of this actor."""
         task = self._task
-        if not envelope.cancelled or self.closed or task is None:
+        assert task is not None
+        if cancelled is not None and not task.cancelling():
+            self._failed(envelope, cancelled)
+        elif cancelled is not None and (self.closed or not envelope.cancelled):
             if envelope.reply is not None:
                 envelope.reply.fail(PeerGone(f"{self.name} stopped while it handled the request"))
-            raise
-        task.uncancel()
+            raise cancelled
+        elif task.cancelling() and not self.closed:
+            task.uncancel()
+
+    def _failed(self, envelope: Envelope, error: BaseException) -> None:
+        """What a handler raised goes to the asker; where there is none, the actor crashes."""
+        if envelope.reply is None:
+            self.crash(error)
+        else:
+            envelope.reply.fail(error_of(failure_of(error, self.name)))
 
     async def _handle(self, function: Callable[[Any], Any], handler: Handler, envelope: Envelope) -> None:
         """Runs one handler and gives its outcome to the asker, if there is one."""
@@ -184,18 +235,20 @@ class Cell:
         began = clock.now()
         try:
             if handler.style is Style.STREAM:
+                if reply is not None and not reply.streams:
+                    kind = type(envelope.message).__name__
+                    raise TypeError(f"{kind} is answered with a stream: use stream(), not ask()")
                 await self._run_stream(function(envelope.message), envelope)
             else:
                 result = function(envelope.message)
                 if handler.style is Style.AWAIT:
                     result = await result
                 if reply is not None:
+                    if isinstance(result, Message):
+                        freeze(result)
                     reply.resolve(result)
         except Exception as error:
-            if reply is None:
-                self.crash(error)
-            else:
-                reply.fail(error_of(failure_of(error, self.name)))
+            self._failed(envelope, error)
         finally:
             self._handled += 1
             self._seconds += clock.now() - began
@@ -205,6 +258,7 @@ class Cell:
         try:
             async for item in items:
                 if reply is not None:
+                    freeze(item)
                     await reply.item(item)
             if reply is not None:
                 reply.end()
@@ -233,8 +287,11 @@ class Cell:
         task.add_done_callback(self._task_done)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
-        if not task.cancelled() and task.exception() is not None:
+        handled = self._tasks.pop(task, None)
+        if task.cancelled():
+            if handled is not None and not handled.cancelled and not self.closed:
+                self._failed(handled, asyncio.CancelledError("what it awaited was cancelled"))
+        elif task.exception() is not None:
             self.crash(task.exception())  # type: ignore[arg-type]
 
     async def offload(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:

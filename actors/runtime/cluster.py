@@ -5,6 +5,7 @@ Everything here runs on the loop of the root node. `loop_thread` gives that loop
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shutil
 import tempfile
@@ -16,9 +17,9 @@ from pageant.actors.runtime.node import AGENT, SUPERVISOR, Node
 from pageant.actors.runtime.restarts import RestartLimits, Supervision
 from pageant.actors.runtime.supervisor import RootSupervisor
 from pageant.actors.runtime.topology import Resolved
-from pageant.actors.runtime.transport.zeromq import ZmqLink
+from pageant.actors.runtime.transport.zeromq import LinkRefused, ZmqLink
 from pageant.actors.runtime.version import VERSION
-from pageant.protocol.errors import StartupError
+from pageant.protocol.errors import StartupError, TopologyError
 from pageant.protocol.supervision import GetStatistics, NodeStatistics, Progress, Startup, WatchStartup
 
 log = logging.getLogger("pageant.cluster")
@@ -43,9 +44,14 @@ class Cluster:
         self._folder: str | None = None
         self._link: ZmqLink | None = None
         self._supervisor: RootSupervisor | None = None
+        self._stopped: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Brings up the root node and sets everything else going; `startup` tells how it goes."""
+        """Brings up the root node and sets everything else going; `startup` tells how it goes.
+
+        Raises:
+            TopologyError: it cannot listen where it is to. `stop` is due even then.
+        """
         topology = self.topology
         others = any(node.process or node.joins for node in topology.nodes)
         launcher = self._listen() if others else None
@@ -65,7 +71,10 @@ class Cluster:
         ipc = f"ipc://{self._folder}/{{name}}-{{incarnation}}.sock"
         endpoint = ipc if topology.transport == "ipc" else "tcp://127.0.0.1:*"
         own = topology.listen or endpoint.format(name="root", incarnation=1)
-        self._link = ZmqLink(topology.root, 1, own, self.node.remote, VERSION)
+        try:
+            self._link = ZmqLink(topology.root, 1, own, self.node.remote, VERSION)
+        except LinkRefused as error:
+            raise TopologyError("listen", str(error)) from None
         arguments = [
             "--seed",
             str(topology.seed),
@@ -101,10 +110,21 @@ class Cluster:
         return [await self.node.ask(f"{AGENT}{name}", GetStatistics(), 10.0) for name in names]
 
     async def stop(self) -> None:
-        """Ends every process and actor. Leaves no task, socket, process or file."""
+        """Ends every process and actor. Leaves no task, socket, process or file. Whoever calls it, and however
+        often: it is done once, to its end."""
+        if self._stopped is None:
+            self._stopped = self.node.loop.create_task(self._stop(), name="stop of a cluster")
+        await asyncio.shield(self._stopped)
+
+    async def _stop(self) -> None:
         try:
             if self._supervisor is not None:
                 await self._supervisor.stop_nodes()
+        finally:
+            await self._stop_root()
+
+    async def _stop_root(self) -> None:
+        try:
             await self.node.stop(self._stop_order)
         finally:
             if self._link is not None:

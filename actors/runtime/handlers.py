@@ -57,18 +57,27 @@ def receives(function: Any = None, /, *, concurrent: bool = False) -> Any:
 
 
 def build_table(cls: type) -> dict[type[Message], Handler]:
-    """The handlers of an actor class, its bases' included; the nearest definition wins.
+    """The handlers of an actor class, its bases' included; the nearest definition wins, both for a
+    message type and for a method's name. An override need not be marked again.
 
     Raises:
-        TypeError: a handler that is not annotated with a message type.
+        TypeError: a handler that is not annotated with a message type, or two in a class for one.
     """
     table: dict[type[Message], Handler] = {}
-    for base in reversed(cls.__mro__):
+    marked: set[str] = set()
+    for base in cls.__mro__:
+        here: dict[type[Message], Handler] = {}
         for name, method in vars(base).items():
-            if hasattr(method, _MARK):
-                handler = Handler(name, _style(method), getattr(method, _MARK))
-                for kind in _message_types(base, name, method):
-                    table[kind] = handler
+            if not hasattr(method, _MARK) or name in marked:
+                continue
+            marked.add(name)
+            handler = Handler(name, _style(getattr(cls, name)), getattr(method, _MARK))
+            for kind in _message_types(base, name, method):
+                if kind in here:
+                    where = f"{base.__module__}.{base.__qualname__}"
+                    raise TypeError(f"{where}: both {here[kind].name} and {name} take {kind.__name__}")
+                here[kind] = handler
+        table = here | table
     return table
 
 

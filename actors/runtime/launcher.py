@@ -29,7 +29,12 @@ class Process(Protocol):
 class Launcher(Protocol):
     """Starts the process of a node."""
 
-    async def launch(self, node: str, incarnation: int) -> Process: ...
+    async def launch(self, node: str, incarnation: int) -> Process:
+        """Returns once the process runs.
+
+        Raises:
+            OSError: it could not be started.
+        """
 
 
 class LocalProcesses:
@@ -67,7 +72,7 @@ class LocalProcess:
     async def wait(self) -> str:
         code = await self._process.wait()
         if code < 0:
-            return f"its process {self.pid} was ended by {signal.Signals(-code).name}"
+            return f"its process {self.pid} was ended by signal {-code} ({signal.strsignal(-code)})"
         return f"its process {self.pid} ended with exit code {code}"
 
     def close_input(self) -> None:

@@ -24,8 +24,16 @@ class LoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+        self.loop.run_until_complete(self._end_tasks())
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
+
+    @staticmethod
+    async def _end_tasks() -> None:
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Starts a coroutine there; cancelling the future cancels it."""

@@ -13,7 +13,7 @@ import logging
 import os
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from pageant.actors.runtime.actor import Actor
@@ -26,6 +26,7 @@ from pageant.actors.runtime.replies import Answer, Items, Reply
 from pageant.actors.runtime.wire import Wire
 from pageant.protocol.arrays import array_fields, freeze
 from pageant.protocol.errors import DeadlineExceeded, NoSuchActor, Overloaded, PeerGone
+from pageant.protocol.failure import printable
 from pageant.protocol.message import Message
 from pageant.protocol.supervision import (
     ActorDown,
@@ -47,6 +48,9 @@ class Link(Protocol):
 
     def send(self, node: str, frames: Sequence[Any]) -> bool:
         """Queues frames for a node; False when it cannot be reached."""
+
+    def forget(self, node: str, incarnation: int) -> bool:
+        """That life of a node is over. False when another one has been linked already."""
 
 
 class Node:
@@ -80,6 +84,7 @@ class Node:
         self.remote = Remote(self)
         self.dead_letters: Counter[str] = Counter()
         self._directory: dict[str, ActorEntry] = {}
+        self._nodes: set[tuple[str, int]] = set()
         self._version = 0
         self._routes: dict[tuple[str, str], list[Cell | ActorEntry]] = {}
         self._turns: Counter[str] = Counter()
@@ -87,6 +92,8 @@ class Node:
         self._changed: asyncio.Future[None] = self.loop.create_future()
         self._kept: set[asyncio.Task[Any]] = set()
         self.delivered = 0
+        self.stopped = False
+        self.on_agent_crash: Callable[[str], None] | None = None  # ends the process
 
     # Actors of this node.
 
@@ -108,12 +115,19 @@ class Node:
         """Reports a death to the root supervisor."""
         self.remove(cell)
         log.error("%s#%d crashed: %s", cell.name, cell.incarnation, error)
-        self.tell(
-            SUPERVISOR,
-            ActorFailed(
-                name=cell.name, incarnation=cell.incarnation, error=error, traceback=trace, started=True
-            ),
+        if cell.name in (SUPERVISOR, AGENT + self.name):
+            log.critical("%s cannot go on without it\n%s", self.name, trace)
+            if self.on_agent_crash is not None:
+                self.on_agent_crash(error)
+            return
+        failed = ActorFailed(
+            name=cell.name,
+            incarnation=cell.incarnation,
+            error=printable(error),
+            traceback=printable(trace),
+            started=True,
         )
+        self.tell(SUPERVISOR, failed)
 
     def keep(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Runs a task of the node itself."""
@@ -130,18 +144,22 @@ class Node:
             if cell is not None:
                 await cell.stop()
                 self.remove(cell)
-        for task in list(self._kept):
-            task.cancel()
-        if self._kept:
+        if self._kept:  # crashes that are being reported
             await asyncio.wait(list(self._kept))
+        self.stopped = True
+        self._changed.set_result(None)
         self.remote.close()
 
     # Names.
 
     def update(self, directory: Directory) -> None:
         """Takes in who lives where; tells watchers what changed."""
-        if directory.version <= self._version:
+        if directory.version <= self._version or self.stopped:
             return
+        nodes = {(entry.name, entry.incarnation) for entry in directory.nodes}
+        for name, incarnation in self._nodes - nodes:
+            self.remote.node_gone(name, incarnation)
+        self._nodes = nodes
         before, self._directory = self._directory, {entry.name: entry for entry in directory.actors}
         self._version = directory.version
         self._routes.clear()
@@ -196,7 +214,7 @@ class Node:
         if cell is not None:
             return cell
         entry = self._directory.get(name)
-        if entry is not None and entry.up:
+        if entry is not None and entry.up and entry.node != self.name:  # one that was here has just ended
             return entry
         if name.startswith(AGENT) or name == SUPERVISOR:
             return ActorEntry(name=name, node=self._node_of(name), incarnation=0, up=True)
@@ -324,6 +342,8 @@ class Node:
         """Where an ask goes, waiting for an actor that is being restarted."""
         replica = replica_of(sender.name) if sender is not None else ""
         while True:
+            if self.stopped:
+                raise PeerGone(f"{address} cannot be asked: node {self.name} has stopped")
             place = self._one_of(address, replica)
             if place is not None and not (isinstance(place, Cell) and place.closed):
                 return place

@@ -16,9 +16,9 @@ import sys
 from pageant.actors.runtime.agent import NodeAgent
 from pageant.actors.runtime.loop import new_event_loop
 from pageant.actors.runtime.node import AGENT, SUPERVISOR, Node
-from pageant.actors.runtime.transport.zeromq import LinkRefused, ZmqLink
+from pageant.actors.runtime.transport.zeromq import LinkRefused, NoAnswer, ZmqLink
 from pageant.actors.runtime.version import VERSION
-from pageant.protocol.supervision import Directory, NodeJoined
+from pageant.protocol.supervision import Directory, NodeEntry, NodeJoined
 
 log = logging.getLogger("pageant.process")
 
@@ -46,14 +46,23 @@ class NodeProcess:
         )
         self.link = ZmqLink(options.name, incarnation, options.endpoint, self.node.remote, VERSION)
         self._join = options.join
-        self._linked: set[tuple[str, int]] = set()
-        self._reported = False
+        self._present: set[tuple[str, int]] = set()
+        self._links: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
+        self.node.on_agent_crash = lambda error: self._stop.set()
 
     async def run(self) -> None:
         """Joins, serves, and returns after the end."""
+        try:
+            await self._join_and_serve()
+        finally:
+            for task in self._links.values():
+                task.cancel()
+            await self.node.stop()
+            self.link.close()
+
+    async def _join_and_serve(self) -> None:
         root = (await self.link.connect("root", 1, self._join)).node
-        self._linked.add((root, 1))
         self.node.remote.connect(self.link, root)
         agent = NodeAgent(self.node, self._meet_peers, lambda reason: self._stop.set())
         await self.node.add(AGENT + self.node.name, self.node.incarnation, agent).start()
@@ -67,8 +76,6 @@ class NodeProcess:
             ),
         )
         await self._stop.wait()
-        await self.node.stop()
-        self.link.close()
 
     def stop(self) -> None:
         """Ends the node in an orderly way."""
@@ -76,12 +83,29 @@ class NodeProcess:
 
     async def _meet_peers(self, directory: Directory) -> None:
         """Links to every node that came before this one; a later one will link to us."""
+        self._present = {(entry.name, entry.incarnation) for entry in directory.nodes}
+        for key in self._links.keys() - self._present:
+            self._links.pop(key).cancel()
         for entry in directory.nodes:
             if entry.name == self.node.name:
                 break
-            if (entry.name, entry.incarnation) not in self._linked:
+            key = (entry.name, entry.incarnation)
+            if entry.name != self.node.remote.root and key not in self._links:
+                self._links[key] = asyncio.create_task(self._link_to(entry))
+        if self._links:
+            await asyncio.wait(self._links.values())
+
+    async def _link_to(self, entry: NodeEntry) -> None:
+        """Tries for as long as the node is there: a busy one may answer late."""
+        while True:
+            try:
                 await self.link.connect(entry.name, entry.incarnation, entry.endpoint)
-                self._linked.add((entry.name, entry.incarnation))
+                return
+            except NoAnswer as error:
+                log.warning("%s; trying again", error)
+            except LinkRefused as error:
+                log.error("%s cannot be linked: %s", entry.name, error)
+                return
 
 
 async def _ask_for_incarnation(options: argparse.Namespace) -> int:
@@ -90,6 +114,8 @@ async def _ask_for_incarnation(options: argparse.Namespace) -> int:
     class Nobody:
         def receive(self, node: str, frames: object) -> None: ...
         def refuse(self, node: str, reason: str) -> None: ...
+        def replaced(self, node: str) -> None: ...
+        def lost(self, node: str, envelopes: int) -> None: ...
 
     link = ZmqLink(options.name, 0, "tcp://127.0.0.1:*", Nobody(), VERSION)
     try:

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 class _Asked:
     """An ask of ours that another node is working on."""
 
-    __slots__ = ("actor", "incarnation", "node", "reply")
+    __slots__ = ("actor", "incarnation", "node", "place", "reply")
 
     def __init__(self, place: ActorEntry, reply: Answer | Items) -> None:
         self.node, self.actor, self.incarnation = place.node, place.name, place.incarnation
-        self.reply = reply
+        self.place, self.reply = place, reply
 
 
 class Remote:
@@ -85,11 +85,11 @@ class Remote:
         timeout = None if deadline is None else max(0.0, deadline - self._node.clock.now())
         credit = reply.credit if isinstance(reply, Items) else 0
         header = self._header(mode, place, request, sender, number, timeout, credit)
-        self._asked[number] = _Asked(place, reply)
         if isinstance(reply, Items):
             reply.on_taken = lambda count: self._grant(place.node, number, count)
-        if not self._send(place.node, header, request):
-            del self._asked[number]
+        if self._send(place.node, header, request):
+            self._asked[number] = _Asked(place, reply)
+        else:
             reply.fail(PeerGone(f"{place.name} cannot be reached on {place.node}"))
         return lambda: self._cancel(number, place)
 
@@ -108,6 +108,25 @@ class Remote:
             if asked.actor == entry.name and asked.incarnation == entry.incarnation:
                 del self._asked[number]
                 asked.reply.fail(PeerGone(f"{entry.name} died before it answered"))
+
+    def node_gone(self, node: str, incarnation: int) -> None:
+        """A life of a node is over: what was asked of it fails, and what it asked is asked no more."""
+        if self._link is not None and self._link.forget(node, incarnation):
+            self.replaced(node)
+        for number, asked in list(self._asked.items()):
+            if asked.node == node:
+                del self._asked[number]
+                asked.reply.fail(PeerGone(f"{asked.actor} died with its node {node} before it answered"))
+
+    def replaced(self, node: str) -> None:
+        """A new life of a node counts its asks from 1 again: those of the former are answered no more."""
+        for key in [key for key in self._answering if key[0] == node]:
+            cell, envelope = self._answering.pop(key)
+            cell.cancel(envelope)
+
+    def lost(self, node: str, envelopes: int) -> None:
+        """Envelopes that waited for a node when it went."""
+        self._node.dead_letters["node unreachable"] += envelopes
 
     # Frames out.
 
@@ -149,9 +168,14 @@ class Remote:
             return self._send_frames(node, [encode_header(header), b""])
         return self._send(node, header, message)
 
+    def awaited(self, node: str, number: int, reply: RemoteReply) -> bool:
+        """Whether the asker still wants this answer."""
+        answering = self._answering.get((node, number))
+        return answering is not None and answering[1].reply is reply
+
     def done(self, node: str, number: int) -> None:
         """An ask from another node is answered."""
-        self._answering.pop((node, number), None)
+        del self._answering[(node, number)]
 
     # Frames in.
 
@@ -197,12 +221,13 @@ class Remote:
         message = self._codec.decode(header.kind, frames[1], frames[2:])
         reply: RemoteReply | None = None
         if header.mode is not Mode.TELL:
-            reply = RemoteReply(self, node, header.correlation, header.to, header.credit)
+            streams = header.mode is Mode.STREAM
+            reply = RemoteReply(self, node, header.correlation, header.to, streams, header.credit)
         cell = self._node.cells.get(header.to)
         if cell is None or header.to_incarnation not in (0, cell.incarnation):
             if cell is not None:
                 cell.count_stale()
-            self._undeliverable(header, message, reply)
+            self._undeliverable(node, header, message)
             return
         if self._is_stale(header):
             cell.count_stale()
@@ -212,11 +237,12 @@ class Remote:
             self._answering[(node, header.correlation)] = (cell, envelope)
         cell.deliver(envelope)
 
-    def _undeliverable(self, header: Header, message: Message, reply: RemoteReply | None) -> None:
-        if reply is not None:
-            reply.fail(PeerGone(f"{header.to} is not on this node any more"))
-        else:
+    def _undeliverable(self, node: str, header: Header, message: Message) -> None:
+        if header.mode is Mode.TELL:
             self._node.dead_letter("actor moved", header.to, message)
+        else:
+            failure = failure_of(PeerGone(f"{header.to} is not on this node any more"), header.to)
+            self.send_outcome(node, header.correlation, Mode.ERROR, header.to, failure)
 
     def _is_stale(self, header: Header) -> bool:
         """Whether the sender has been replaced since it wrote this."""
@@ -227,12 +253,17 @@ class Remote:
         asked = self._asked.get(header.correlation)
         if asked is None or asked.node != node:
             return  # answered after its deadline, or cancelled
-        message = self._codec.decode(header.kind, frames[1], frames[2:]) if header.kind else None
+        try:
+            message = self._codec.decode(header.kind, frames[1], frames[2:]) if header.kind else None
+        except ProtocolError as error:
+            self._cancel(header.correlation, asked.place)
+            asked.reply.fail(error)
+            raise
         if header.mode is Mode.ITEM and isinstance(asked.reply, Items):
             asked.reply.push(message)
             return
         del self._asked[header.correlation]
-        if isinstance(message, Failure):
+        if header.mode is Mode.ERROR and isinstance(message, Failure):
             asked.reply.fail(error_of(message))
         elif header.mode is Mode.END:
             asked.reply.end()
@@ -243,18 +274,23 @@ class Remote:
 class RemoteReply:
     """The handler's end of an ask from another node."""
 
-    __slots__ = ("_actor", "_credit", "_node", "_number", "_remote", "_waiter")
+    __slots__ = ("_actor", "_credit", "_node", "_number", "_remote", "_waiter", "streams")
 
-    def __init__(self, remote: Remote, node: str, number: int, actor: str, credit: int) -> None:
+    def __init__(
+        self, remote: Remote, node: str, number: int, actor: str, streams: bool, credit: int
+    ) -> None:
         self._remote, self._node, self._number, self._actor = remote, node, number, actor
-        self._credit = credit
+        self.streams, self._credit = streams, credit
         self._waiter: asyncio.Future[None] | None = None
 
     def resolve(self, message: Any) -> None:
         self._finish(Mode.REPLY, message)
 
     async def item(self, message: Any) -> None:
-        self._remote.send_outcome(self._node, self._number, Mode.ITEM, self._actor, message)
+        if not self._remote.awaited(self._node, self._number, self):
+            return  # and soon cancelled
+        if not self._remote.send_outcome(self._node, self._number, Mode.ITEM, self._actor, message):
+            raise PeerGone(f"{self._node}, where {self._actor} streams to, cannot be reached")
         self._credit -= 1
         while self._credit <= 0:
             self._waiter = asyncio.get_running_loop().create_future()
@@ -273,5 +309,6 @@ class RemoteReply:
         self._finish(Mode.ERROR, failure_of(error, self._actor))
 
     def _finish(self, mode: Mode, message: Message | None) -> None:
-        self._remote.done(self._node, self._number)
-        self._remote.send_outcome(self._node, self._number, mode, self._actor, message)
+        if self._remote.awaited(self._node, self._number, self):
+            self._remote.send_outcome(self._node, self._number, mode, self._actor, message)
+            self._remote.done(self._node, self._number)

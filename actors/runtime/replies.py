@@ -1,7 +1,7 @@
 """Both ends of an ask: where a handler's outcome goes, and what the asker waits on.
 
 A `Reply` is the handler's end. `Answer` and `Items` are the asker's, and are also the `Reply` when asker
-and actor share a node. `RemoteReply` in `node` is the handler's end for an asker elsewhere.
+and actor share a node. `RemoteReply` in `remote` is the handler's end for an asker elsewhere.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ STREAM_CREDIT = 64  # items that a stream may be ahead of its consumer
 
 class Reply(Protocol):
     """Takes what a handler answers. All but `item` are called once, at the end."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether it takes more than one reply."""
 
     def resolve(self, message: Any) -> None:
         """The one reply of an ask (None: the handler had none to give)."""
@@ -36,6 +40,7 @@ class Answer:
     """One reply, awaited through `future`."""
 
     __slots__ = ("future",)
+    streams = False
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.future: asyncio.Future[Any] = loop.create_future()
@@ -45,8 +50,7 @@ class Answer:
             self.future.set_result(message)
 
     async def item(self, message: Any) -> None:
-        self.fail(PageantError("the handler streams its replies: use stream(), not ask()"))
-        await asyncio.sleep(0)
+        raise AssertionError("an ask has one reply")
 
     def end(self) -> None:
         self.resolve(None)
@@ -70,6 +74,7 @@ class Items:
         "credit",
         "on_taken",
     )
+    streams = True
 
     def __init__(self, loop: asyncio.AbstractEventLoop, credit: int = STREAM_CREDIT) -> None:
         self._loop = loop

@@ -82,6 +82,7 @@ class _Life:
     """What actors and nodes have in common: lives that begin, get ready and end."""
 
     incarnation: int = 0
+    alive: bool = False  # begun and not ended
     up: bool = False
     ready_since: float | None = None
     early_deaths: int = 0
@@ -92,6 +93,8 @@ class _Life:
     traceback: str = ""
 
     def begin(self) -> int:
+        assert not self.alive and not self.final
+        self.alive = True
         self.incarnation += 1
         self.restarts += 1
         self.retry_at = None
@@ -100,10 +103,14 @@ class _Life:
     def ready(self, now: float) -> None:
         self.up, self.ready_since, self.reason = True, now, ""
 
+    def fall(self, reason: str) -> None:
+        """An end that is no fault of its own, and is not counted against it."""
+        self.alive, self.up, self.ready_since, self.retry_at, self.reason = False, False, None, None, reason
+
     def end(self, reason: str, traceback: str, now: float, limits: RestartLimits) -> None:
         early = self.ready_since is None or now - self.ready_since < limits.early_seconds
-        self.up, self.ready_since = False, None
-        self.reason, self.traceback = reason, traceback
+        self.fall(reason)
+        self.traceback = traceback
         self.early_deaths = self.early_deaths + 1 if early else 0
         self.final = self.early_deaths >= limits.early_deaths_max
         delay = min(limits.delay_max, limits.delay_first * 2.0 ** max(0, self.early_deaths - 1))
@@ -120,6 +127,7 @@ class _ActorState(_Life):
 class _NodeState(_Life):
     plan: NodePlan = field(kw_only=True)
     endpoint: str = ""
+    issued: int = 0  # the latest incarnation given to one that joins by itself
 
 
 class Supervision:
@@ -138,7 +146,7 @@ class Supervision:
         limits: RestartLimits | None = None,
     ) -> None:
         self.limits = limits or RestartLimits()
-        self._root = root
+        self.root = root
         self._nodes = {plan.name: _NodeState(plan=plan) for plan in nodes}
         self._actors = {plan.name: _ActorState(plan=plan) for plan in actors}
         self._version = 0
@@ -152,41 +160,56 @@ class Supervision:
         for name, node in self._nodes.items():
             if node.plan.process:
                 instructions.append(Launch(name, node.begin()))
-        self._nodes[self._root].ready(now)
-        return [*instructions, *self._start_actors_of(self._root), Publish()]
+        self._nodes[self.root].ready(now)
+        return [*instructions, *self._start_actors_of(self.root), Publish()]
 
     def issue(self, node: str) -> int:
         """A new incarnation for a node that joins by itself, or 0 if none of that name is expected."""
         state = self._nodes.get(node)
-        return state.begin() if state is not None and state.plan.joins else 0
+        if state is None or not state.plan.joins:
+            return 0
+        state.issued = max(state.issued, state.incarnation) + 1
+        return state.issued
 
     def node_joined(self, node: str, incarnation: int, endpoint: str, now: float) -> list[Instruction]:
         state = self._nodes.get(node)
-        if state is None or state.incarnation != incarnation:
+        if state is None:
+            return []
+        if state.plan.joins and state.incarnation < incarnation <= state.issued:
+            self._end_actors_of(node, "its node was replaced")  # whose end nobody saw
+            state.fall("replaced")
+            state.begin()
+            state.incarnation = incarnation
+        if state.incarnation != incarnation or state.up or not state.alive:
             return []
         state.endpoint = endpoint
         state.ready(now)
         return [Publish(), *self._start_actors_of(node)]
 
     def node_exited(self, node: str, incarnation: int, reason: str, now: float) -> list[Instruction]:
-        state = self._nodes[node]
-        if state.incarnation != incarnation or state.final:
+        state = self._nodes.get(node)
+        if state is None or state.incarnation != incarnation or not state.alive:
             return []
         state.end(reason, "", now, self.limits)
-        instructions: list[Instruction] = []
-        for name, actor in self._actors.items():
-            if actor.plan.node == node and (actor.up or actor.retry_at is None) and not actor.final:
-                actor.up, actor.ready_since, actor.reason, actor.retry_at = False, None, reason, None
-                actor.final = state.final
-                if state.final:
-                    instructions.append(GiveUp(name, state.early_deaths, reason, actor.traceback))
-        return [Publish(), *instructions]
+        instructions: list[Instruction] = [Publish()]
+        for actor in self._end_actors_of(node, reason):
+            actor.final = state.final
+            if state.final:
+                instructions.append(GiveUp(actor.plan.name, state.early_deaths, reason, actor.traceback))
+        return instructions
+
+    def _end_actors_of(self, node: str, reason: str) -> list[_ActorState]:
+        """Takes a node's actors down with it; those that were given up before are left alone."""
+        fallen = [actor for actor in self._actors.values() if actor.plan.node == node and not actor.final]
+        for actor in fallen:
+            actor.fall(reason)
+        return fallen
 
     def actor_started(
         self, name: str, incarnation: int, features: tuple[str, ...], now: float
     ) -> list[Instruction]:
         actor = self._actors.get(name)
-        if actor is None or actor.incarnation != incarnation:
+        if actor is None or actor.incarnation != incarnation or not actor.alive:
             return []
         actor.features = features
         actor.ready(now)
@@ -196,7 +219,7 @@ class Supervision:
         self, name: str, incarnation: int, error: str, traceback: str, now: float
     ) -> list[Instruction]:
         actor = self._actors.get(name)
-        if actor is None or actor.incarnation != incarnation or actor.final:
+        if actor is None or actor.incarnation != incarnation or not actor.alive:
             return []
         actor.end(error, traceback, now, self.limits)
         give_up: list[Instruction] = (
@@ -212,9 +235,7 @@ class Supervision:
                 instructions.append(Launch(name, node.begin()))
         for actor in self._actors.values():
             if actor.retry_at is not None and actor.retry_at <= now:
-                actor.retry_at = None
-                if self._nodes[actor.plan.node].up:
-                    instructions.append(self._start(actor))
+                instructions.append(self._start(actor))
         return instructions
 
     def wake_at(self) -> float | None:
@@ -247,7 +268,7 @@ class Supervision:
         return [
             self._start(actor)
             for actor in self._actors.values()
-            if actor.plan.node == node and not actor.up and not actor.final
+            if actor.plan.node == node and not actor.alive and not actor.final
         ]
 
     def _start(self, actor: _ActorState) -> Start:

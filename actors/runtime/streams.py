@@ -81,19 +81,23 @@ class Incoming:
         self.last = 0
         self.incarnation = 0
         self._asked = False
+        self._highest = 0  # beyond a gap
 
     def arrive(self, number: int, incarnation: int = 0) -> Arrival:
         """Takes in a number. A sender of a new incarnation starts at 1 again."""
         if incarnation > self.incarnation:
-            self.incarnation, self.last, self._asked = incarnation, 0, False
+            self.incarnation, self.last, self._asked, self._highest = incarnation, 0, False, 0
         if number <= self.last or incarnation < self.incarnation:
             return Arrival.DUPLICATE
         if number > self.last + 1:
+            if number <= self._highest:  # sent again, but what was missing is missing still
+                self._asked = False
+            self._highest = max(self._highest, number)
             return Arrival.GAP
         self.last, self._asked = number, False
         return Arrival.NEXT
 
     def should_ask(self) -> bool:
-        """Whether this gap is to be reported: once, until a message is taken again."""
+        """Whether this gap is to be reported: once, until something is taken or comes again."""
         asked, self._asked = self._asked, True
         return not asked

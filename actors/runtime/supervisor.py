@@ -44,6 +44,7 @@ class RootSupervisor(Actor):
     async def on_start(self) -> None:
         self.spawn(self._restart_when_due())
         await self._carry_out(self.core.begin(self.clock.now()))
+        self._announce_if_ready()
 
     # What the nodes report.
 
@@ -66,8 +67,7 @@ class RootSupervisor(Actor):
         await self._carry_out(
             self.core.actor_started(event.name, event.incarnation, event.features, self.clock.now())
         )
-        if self._outcome is None and self.core.all_up():
-            self._announce(Startup(ready=True))
+        self._announce_if_ready()
 
     @receives
     async def actor_failed(self, event: ActorFailed) -> None:
@@ -108,6 +108,8 @@ class RootSupervisor(Actor):
 
     async def _carry_out(self, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
+            if self._stopping:
+                return
             match instruction:
                 case Launch(node, incarnation):
                     await self._launch(node, incarnation)
@@ -123,8 +125,17 @@ class RootSupervisor(Actor):
 
     async def _launch(self, node: str, incarnation: int) -> None:
         assert self._launcher is not None, f"{node} is a process of its own, but nothing launches processes"
-        process = await self._launcher.launch(node, incarnation)
+        try:
+            process = await self._launcher.launch(node, incarnation)
+        except OSError as error:
+            reason = f"its process could not be started: {error}"
+            self.tell("supervisor", NodeExited(node=node, incarnation=incarnation, reason=reason))
+            return
         self._processes[node] = process
+        if self._stopping:  # meanwhile
+            process.close_input()
+            await process.end(STOP_SECONDS)
+            return
         self.spawn(self._await_exit(node, incarnation, process))
 
     async def _await_exit(self, node: str, incarnation: int, process: Process) -> None:
@@ -142,6 +153,10 @@ class RootSupervisor(Actor):
         if self._outcome is None:
             error = f"{end.who} failed {end.deaths} times while starting: {end.error}"
             self._announce(Startup(error=error, traceback=end.traceback))
+
+    def _announce_if_ready(self) -> None:
+        if self._outcome is None and self.core.all_up():
+            self._announce(Startup(ready=True))
 
     def _announce(self, event: Startup) -> None:
         if event.ready or event.error:
@@ -166,7 +181,7 @@ class RootSupervisor(Actor):
         """Ends every node process: told first, killed after `STOP_SECONDS`."""
         self._stopping = True
         for node in self.core.nodes_up():
-            if node in self._processes:
+            if node != self.core.root:
                 self.tell(f"node/{node}", StopNode(reason="the topology stops"))
         for process in self._processes.values():
             process.close_input()  # one that has not joined yet hears it this way

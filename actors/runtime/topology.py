@@ -16,10 +16,11 @@ starting anything. Every error names the place and, for a name, the nearest vali
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -27,13 +28,13 @@ from pageant.actors.runtime.address import expected
 from pageant.actors.runtime.classes import load_actor_class
 from pageant.actors.runtime.placement import Placement, place
 from pageant.actors.runtime.restarts import ActorPlan, NodePlan
+from pageant.actors.runtime.transport.zeromq import LOOPBACK, objection_to
 from pageant.actors.runtime.yaml import load_yaml
 from pageant.protocol.errors import TopologyError
 from pageant.protocol.roles import ROLES, Role
 
 WireMode = Literal["auto", "always"]
 Transport = Literal["ipc", "tcp"]
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,6 +98,10 @@ class Resolved:
     placement: str
 
 
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}", re.ASCII)
+RESERVED = ("node", "supervisor")  # addresses of the runtime's own actors
+S = TypeVar("S", bound=msgspec.Struct)
+
 _FORM = set(Topology.__struct_fields__) - {"settings"}
 
 
@@ -115,14 +120,17 @@ def parse(data: Mapping[str, Any]) -> Topology:
     Raises:
         TopologyError: names the place (such as `actors.scheduler`), what was found and what is expected.
     """
+    if not isinstance(data, Mapping):
+        raise TopologyError("", f"found {_shown(data)}; expected a mapping of keys")
     form = {key: value for key, value in data.items() if key in _FORM}
     settings = {key: value for key, value in data.items() if key not in _FORM}
     for section, spec in (("nodes", NodeSpec), ("actors", ActorSpec)):
         form[section] = _section(form.get(section), section, spec)
-    try:
-        topology = msgspec.convert({**form, "settings": settings}, Topology)
-    except msgspec.ValidationError as error:
-        raise _located(error) from None
+    topology = _convert({**form, "settings": settings}, Topology, "")
+    if topology.listen is not None:
+        objection = objection_to(topology.listen)
+        if objection is not None:
+            raise TopologyError("listen", objection)
     if topology.replicas != 1:
         raise TopologyError(
             "replicas",
@@ -131,26 +139,47 @@ def parse(data: Mapping[str, Any]) -> Topology:
     return topology
 
 
-def _section(section: Any, name: str, spec: type[msgspec.Struct]) -> dict[str, Any]:
+def _section(section: Any, name: str, spec: type[S]) -> dict[str, S]:
     if section is None:
         return {}
     if not isinstance(section, Mapping):
-        raise TopologyError(name, f"found {section!r}; expected a mapping of names to their keys")
+        raise TopologyError(name, f"found {_shown(section)}; expected a mapping of names to their keys")
     known = [field.encode_name for field in msgspec.structs.fields(spec)]
+    entries = {}
     for entry, keys in section.items():
         place = f"{name}.{entry}"
+        _check_name(entry, place)
         if keys is not None and not isinstance(keys, Mapping):
-            raise TopologyError(place, f"found {keys!r}; expected a mapping, such as {{}}")
+            raise TopologyError(place, f"found {_shown(keys)}; expected a mapping, such as {{}}")
         for key in keys or ():
             if key not in known:
                 raise TopologyError(f"{place}.{key}", f"no such key; {expected(str(key), known)}")
-    return {entry: keys or {} for entry, keys in section.items()}
+        entries[entry] = _convert(keys or {}, spec, place)
+    return entries
 
 
-def _located(error: msgspec.ValidationError) -> TopologyError:
-    """msgspec's `... - at `$.nodes[...].process`` as place and message."""
-    message, _, path = str(error).partition(" - at ")
-    return TopologyError(path.strip("`").removeprefix("$").removeprefix("."), message)
+def _check_name(name: Any, place: str) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in RESERVED:
+        raise TopologyError(
+            place,
+            f"found the name {name!r}; expected up to 64 letters, digits, '-' and '_', a letter first, and "
+            f"none of {', '.join(RESERVED)}",
+        )
+
+
+def _convert(data: Any, spec: type[S], place: str) -> S:
+    """msgspec's `... - at `$.process`` becomes the place and the message."""
+    try:
+        return msgspec.convert(data, spec)
+    except (msgspec.ValidationError, RecursionError) as error:
+        message, _, path = str(error).partition(" - at ")
+        where = place + path.strip("`").removeprefix("$")
+        raise TopologyError(where.removeprefix("."), message) from None
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
 
 
 def resolve(topology: Topology, cast: Cast, settings: Mapping[str, Any] | None = None) -> Resolved:
@@ -178,6 +207,7 @@ def resolve(topology: Topology, cast: Cast, settings: Mapping[str, Any] | None =
     _check_settings(topology.settings, classes, cast)
     nodes, where = place(topology.placement, root, written_nodes(written), _wanted(specs), cast.root_actors)
     _check_nodes(specs, nodes)
+    _check_root_actors(where, root, cast)
     actors = []
     for name, spec in specs.items():
         cls = classes[name]
@@ -210,6 +240,8 @@ def _with_defaults(topology: Topology, cast: Cast) -> dict[str, ActorSpec]:
             )
         if spec.node is not None and spec.nodes is not None:
             raise TopologyError(f"actors.{name}", "both node and nodes are given; expected one of them")
+        if spec.nodes == ():
+            raise TopologyError(f"actors.{name}.nodes", "found none; expected at least one")
         if spec.count is not None and not 1 <= spec.count <= 1024:
             raise TopologyError(f"actors.{name}.count", f"found {spec.count}; expected 1 to 1024")
         specs[name] = msgspec.structs.replace(spec, cls=cls)
@@ -281,6 +313,15 @@ def _check_nodes(specs: Mapping[str, ActorSpec], nodes: Mapping[str, NodePlan]) 
                 raise TopologyError(f"actors.{name}.{key}", f"no node {node!r}; {expected(node, nodes)}")
 
 
+def _check_root_actors(where: Mapping[str, tuple[str, ...]], root: str, cast: Cast) -> None:
+    for name in sorted(cast.root_actors & where.keys()):
+        for node in where[name]:
+            if node != root:
+                raise TopologyError(
+                    f"actors.{name}.node", f"found {node!r}; expected {root!r}: it lives with its caller"
+                )
+
+
 def _check_roles(specs: Mapping[str, ActorSpec], classes: Mapping[str, type]) -> None:
     """An actor that stands where a role is expected must have it."""
     for name in specs:
@@ -295,10 +336,10 @@ def _check_roles(specs: Mapping[str, ActorSpec], classes: Mapping[str, type]) ->
 
 def _check_settings(settings: Mapping[str, Any], classes: Mapping[str, Any], cast: Cast) -> None:
     known = {field for cls in classes.values() for field in cls.Options.__struct_fields__}
-    known |= _FORM | {"include"} | cast.extra_settings
+    known |= _FORM | cast.extra_settings
     for name in settings:
         if name not in known:
-            raise TopologyError(name, f"no such key; {expected(str(name), known)}")
+            raise TopologyError(str(name), f"no such key; {expected(str(name), known)}")
 
 
 def _options(cls: Any, name: str, given: Mapping[str, Any], settings: Mapping[str, Any]) -> bytes:
@@ -311,14 +352,15 @@ def _options(cls: Any, name: str, given: Mapping[str, Any], settings: Mapping[st
             )
     merged = {key: value for key, value in settings.items() if key in fields} | dict(given)
     try:
-        checked = msgspec.convert(merged, cls.Options)
-    except (msgspec.ValidationError, ValueError) as error:
+        encoded = msgspec.json.encode(msgspec.convert(merged, cls.Options))
+        msgspec.json.decode(encoded, type=cls.Options)  # as its node will: JSON has no NaN, for one
+        return encoded
+    except (ValueError, TypeError, RecursionError) as error:  # ValidationError is a ValueError
         message, _, path = str(error).partition(" - at ")
         option = path.strip("`").removeprefix("$")
         key = option.lstrip(".").partition(".")[0].partition("[")[0]
         where = key if key in settings and key not in given else f"actors.{name}.options{option}"
         raise TopologyError(where, message) from None
-    return msgspec.json.encode(checked)
 
 
 def placements() -> tuple[str, ...]:

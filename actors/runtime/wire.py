@@ -34,7 +34,7 @@ class WiredReply:
     """Sends a handler's outcome through the codec before it reaches the asker."""
 
     def __init__(self, wire: Wire, reply: Reply) -> None:
-        self._wire, self._reply = wire, reply
+        self._wire, self._reply, self.streams = wire, reply, reply.streams
 
     def resolve(self, message: Any) -> None:
         self._reply.resolve(self._wire.round_trip(message) if message is not None else None)

@@ -15,6 +15,8 @@ import yaml
 from pageant.protocol.errors import TopologyError
 
 BYTES_MAX = 1 << 20
+NODES_MAX = 100_000  # keys and values once aliases are written out
+INCLUDES_MAX = 16  # files deep
 
 
 class _Loader(yaml.SafeLoader):
@@ -43,13 +45,15 @@ def load_yaml(path: Path, trail: tuple[Path, ...] = ()) -> dict[str, Any]:
         TopologyError: unreadable, no YAML, no mapping, or a file that includes itself.
     """
     path = path.resolve()
+    if len(trail) >= INCLUDES_MAX:
+        raise TopologyError(f"{trail[-1].name}: include", f"more than {INCLUDES_MAX} files deep")
     if path in trail:
         chain = " -> ".join(file.name for file in (*trail, path))
         raise TopologyError(f"{trail[-1].name}: include", f"a topology includes itself: {chain}")
     data = _parse(path)
-    includes = data.pop("include", ())
+    includes = data.pop("include", None)
     merged: dict[str, Any] = {}
-    for include in [includes] if isinstance(includes, str) else includes:
+    for include in includes if isinstance(includes, list) else [] if includes is None else [includes]:
         if not isinstance(include, str):
             raise TopologyError(f"{path.name}: include", f"found {include!r}; expected the path of a file")
         merged = merge(merged, load_yaml(path.parent / include, (*trail, path)))
@@ -58,25 +62,46 @@ def load_yaml(path: Path, trail: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 def _parse(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text()
+        with path.open("rb") as file:
+            read = file.read(BYTES_MAX + 1)
+        if len(read) > BYTES_MAX:
+            raise TopologyError(str(path), f"has more than the {BYTES_MAX} bytes that are taken")
+        text = read.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise TopologyError(str(path), f"cannot be read: {reason}") from None
-    if len(text) > BYTES_MAX:
-        raise TopologyError(str(path), f"has {len(text)} characters; at most {BYTES_MAX} are taken")
-    loader = _Loader(text)
-    loader.name = path.name
     try:
-        data = loader.get_single_data()
-    except (yaml.YAMLError, RecursionError) as error:
+        loader = _Loader(text)
+        loader.name = path.name
+        root = loader.get_single_node()
+        if root is not None and _size(root, {}) > NODES_MAX:
+            raise TopologyError(path.name, f"its aliases write out to more than {NODES_MAX} values")
+        data = loader.construct_document(root) if root is not None else None
+    except TopologyError:
+        raise
+    except Exception as error:  # PyYAML raises whatever a value's constructor does: int("abc"), date(0, 0, 0)
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark is not None else ""
-        raise TopologyError(f"{path.name}{line}", f"no YAML: {getattr(error, 'problem', error)}") from None
+        problem = getattr(error, "problem", None) or f"{type(error).__name__}: {error}"
+        raise TopologyError(f"{path.name}{line}", f"no YAML: {problem}") from None
     if data is None:
         return {}
     if not isinstance(data, dict):
         raise TopologyError(path.name, f"found {type(data).__name__}; expected a mapping of keys")
     return data
+
+
+def _size(node: yaml.Node, known: dict[int, int]) -> int:
+    """How many values a node stands for once its aliases are written out; more than any if it holds itself."""
+    if id(node) not in known:
+        known[id(node)] = NODES_MAX + 1
+        children: list[yaml.Node] = []
+        if isinstance(node, yaml.MappingNode):
+            children = [child for pair in node.value for child in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            children = node.value
+        known[id(node)] = 1 + sum(_size(child, known) for child in children)
+    return known[id(node)]
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

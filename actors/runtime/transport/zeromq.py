@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import zmq
 
-from pageant.actors.runtime.address import expected
 from pageant.protocol.codec import Codec
-from pageant.protocol.envelope import Header, Mode, decode_header, encode_header
+from pageant.protocol.envelope import FRAMES_MAX, Header, Mode, decode_header, encode_header
 from pageant.protocol.errors import PageantError, ProtocolError
 from pageant.protocol.handshake import Hello, Rejected, Welcome, fingerprint
 
@@ -32,10 +33,15 @@ TURN = 512  # envelopes taken in before the loop's other tasks get a turn
 RETRY_SECONDS = 0.001
 HANDSHAKE_SECONDS = 10.0
 LINGER_MS = 1000
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class LinkRefused(PageantError):
     """The other node speaks another protocol, or is another one than was expected."""
+
+
+class NoAnswer(LinkRefused):
+    """The other node is not there, or too busy."""
 
 
 class Receiver(Protocol):
@@ -43,6 +49,29 @@ class Receiver(Protocol):
 
     def receive(self, node: str, frames: Sequence[Any]) -> None: ...
     def refuse(self, node: str, reason: str) -> None: ...
+    def replaced(self, node: str) -> None: ...
+    def lost(self, node: str, envelopes: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Peer:
+    """A linked node. `endpoint` is where we connected to it; None when it connected to us."""
+
+    node: str
+    incarnation: int
+    endpoint: str | None
+
+
+def objection_to(endpoint: str) -> str | None:
+    """Why a node may not listen there, or None."""
+    scheme, _, rest = endpoint.partition("://")
+    host = rest.rpartition(":")[0].strip("[]")
+    if (scheme == "ipc" and rest) or (scheme == "tcp" and host in LOOPBACK):
+        return None
+    return (
+        f"found {endpoint!r}; expected ipc://PATH or tcp://127.0.0.1:PORT: other hosts need keys, "
+        "which are not in this version"
+    )
 
 
 class ZmqLink:
@@ -53,10 +82,16 @@ class ZmqLink:
         endpoint: where to listen, `ipc://PATH` or `tcp://127.0.0.1:*`.
         receiver: takes the envelopes of linked nodes.
         version: this build's version, told to others and named in refusals.
+
+    Raises:
+        LinkRefused: it cannot listen there.
     """
 
     def __init__(self, name: str, incarnation: int, endpoint: str, receiver: Receiver, version: str) -> None:
         self.name, self.incarnation, self.version = name, incarnation, version
+        objection = objection_to(endpoint)
+        if objection is not None:
+            raise LinkRefused(objection)
         self._receiver = receiver
         self._loop = asyncio.get_running_loop()
         self._codec = Codec()
@@ -68,12 +103,19 @@ class ZmqLink:
         socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
         socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
         socket.setsockopt(zmq.LINGER, LINGER_MS)
-        socket.bind(endpoint)
+        if endpoint.startswith("tcp://["):
+            socket.setsockopt(zmq.IPV6, 1)
+        try:
+            socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise LinkRefused(f"cannot listen on {endpoint}: {error}") from None
         self.endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
         self._identities: dict[str, bytes] = {}
-        self._nodes: dict[bytes, str] = {}
+        self._peers: dict[bytes, _Peer] = {}
         self._welcomes: dict[bytes, asyncio.Future[Welcome]] = {}
-        self._backlog: deque[list[Any]] = deque()
+        self._held: dict[bytes, deque[list[Any]]] = {}  # by peer, so that a slow one delays no other
+        self._retry_scheduled = False
         self._pump_scheduled = False
         self.issue: Callable[[str], int] | None = None  # the root's: a new incarnation for a node's name
         self._descriptor = int(socket.getsockopt(zmq.FD))
@@ -81,9 +123,12 @@ class ZmqLink:
 
     def close(self) -> None:
         """Sends what is queued (for `LINGER_MS` at most) and lets go of the socket."""
+        if self._socket.closed:
+            return
         self._loop.remove_reader(self._descriptor)
         for welcome in self._welcomes.values():
-            welcome.cancel()
+            if not welcome.done():
+                welcome.set_exception(LinkRefused(f"{self.name} stopped"))
         self._socket.close()
         self._context.term()
 
@@ -93,9 +138,10 @@ class ZmqLink:
         """Links to an earlier node, from then on known by the name that it gives itself.
 
         Raises:
-            LinkRefused: it speaks another protocol, or did not answer.
+            LinkRefused: it speaks another protocol, or (`NoAnswer`) did not answer.
         """
-        identity = _identity(node, incarnation)
+        # Our own name for the connection. Never used before: ZeroMQ aborts the process at one in use.
+        identity = _identity(node, incarnation) + b"@" + os.urandom(8).hex().encode()
         self._socket.setsockopt(zmq.CONNECT_ROUTING_ID, identity)
         self._socket.connect(endpoint)
         welcome: asyncio.Future[Welcome] = self._loop.create_future()
@@ -111,19 +157,38 @@ class ZmqLink:
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 answer = await welcome
-        except TimeoutError:
-            raise LinkRefused(f"{node} at {endpoint} did not answer within {HANDSHAKE_SECONDS:g} s") from None
+        except BaseException as error:
+            self._disconnect(endpoint)
+            if isinstance(error, TimeoutError):
+                seconds = f"{HANDSHAKE_SECONDS:g} s"
+                raise NoAnswer(f"{node} at {endpoint} did not answer within {seconds}") from None
+            raise
         finally:
             del self._welcomes[identity]
-        self._register(answer.node, identity)
+        self._register(identity, _Peer(answer.node, answer.incarnation, endpoint))
         return answer
 
-    def _register(self, node: str, identity: bytes) -> None:
-        former = self._identities.pop(node, None)
-        if former is not None:
-            self._nodes.pop(former, None)
-        self._identities[node] = identity
-        self._nodes[identity] = node
+    def _disconnect(self, endpoint: str) -> None:
+        if not self._socket.closed:
+            try:
+                self._socket.disconnect(endpoint)
+            except zmq.ZMQError as error:  # nothing is left to be let go of
+                log.debug("%s: %s", endpoint, error)
+
+    def _register(self, identity: bytes, peer: _Peer) -> None:
+        former = self._identities.get(peer.node)
+        if former is not None and former != identity:
+            self._let_go(former)
+            self._receiver.replaced(peer.node)
+        self._identities[peer.node] = identity
+        self._peers[identity] = peer
+
+    def _let_go(self, identity: bytes) -> None:
+        peer = self._peers.pop(identity)
+        del self._identities[peer.node]
+        self._receiver.lost(peer.node, len(self._held.pop(identity, ())))
+        if peer.endpoint is not None:
+            self._disconnect(peer.endpoint)
 
     def _meet(self, identity: bytes, header: Header, frames: Sequence[Any]) -> None:
         """A handshake envelope, from whoever it may be."""
@@ -149,7 +214,7 @@ class ZmqLink:
             self._send_link(identity, Rejected(reason=reason))
             return
         if hello.incarnation:
-            self._register(hello.node, identity)
+            self._register(identity, _Peer(hello.node, hello.incarnation, None))
         welcome = Welcome(
             node=self.name,
             incarnation=self.incarnation,
@@ -167,9 +232,11 @@ class ZmqLink:
             )
         if identity != _identity(hello.node, hello.incarnation):
             return f"{_shown(identity)} calls itself {hello.node}#{hello.incarnation}"
-        known = self._identities.get(hello.node)
-        if hello.incarnation and known is not None and _incarnation(known) > hello.incarnation:
-            return f"{hello.node}#{hello.incarnation} has been replaced by {_shown(known)}"
+        if hello.incarnation < 0 or hello.node == self.name:
+            return f"{hello.node}#{hello.incarnation} cannot join {self.name}"
+        known = self._peers.get(self._identities.get(hello.node, b""))
+        if hello.incarnation and known is not None and known.incarnation > hello.incarnation:
+            return f"{hello.node}#{hello.incarnation} has been replaced by #{known.incarnation}"
         return None
 
     def _send_link(self, identity: bytes, message: Hello | Welcome | Rejected) -> None:
@@ -184,18 +251,18 @@ class ZmqLink:
         identity = self._identities.get(node)
         return identity is not None and self._send([identity, *frames])
 
-    def forget(self, node: str) -> None:
-        """A node ended: nothing is sent to it any more, and nothing of it believed."""
-        identity = self._identities.pop(node, None)
-        if identity is not None:
-            self._nodes.pop(identity, None)
-
-    def knows(self, node: str) -> str:
-        """What to say of a node that cannot be reached."""
-        return expected(node, self._identities)
+    def forget(self, node: str, incarnation: int) -> bool:
+        """A life of a node is over: nothing is sent to it any more, and nothing of it believed."""
+        identity = self._identities.get(node)
+        if identity is None or self._peers[identity].incarnation != incarnation:
+            return identity is None
+        self._let_go(identity)
+        return True
 
     def _send(self, frames: list[Any]) -> bool:
-        if self._backlog:
+        if self._socket.closed:
+            return False
+        if frames[0] in self._held:
             return self._hold(frames)
         try:
             self._send_now(frames)
@@ -217,26 +284,40 @@ class ZmqLink:
 
     def _hold(self, frames: list[Any]) -> bool:
         """Keeps an envelope until ZeroMQ takes it; False at the bound."""
-        if len(self._backlog) >= BACKLOG_MAX:
+        held = self._held.setdefault(frames[0], deque())
+        if len(held) >= BACKLOG_MAX:
             return False
-        self._backlog.append(frames)
-        if len(self._backlog) == 1:
-            self._loop.call_later(RETRY_SECONDS, self._send_held)
+        held.append(frames)
+        self._retry_later()
         return True
 
-    def _send_held(self) -> None:
-        while self._backlog and not self._socket.closed:
+    def _retry_later(self) -> None:
+        if not self._retry_scheduled:
+            self._retry_scheduled = True
+            self._loop.call_later(RETRY_SECONDS, self._send_all_held)
+
+    def _send_all_held(self) -> None:
+        self._retry_scheduled = False
+        if self._socket.closed:
+            return
+        for identity in list(self._held):
+            self._send_held(identity, self._held[identity])
+        if self._held:
+            self._retry_later()
+        self._look_again()
+
+    def _send_held(self, identity: bytes, held: deque[list[Any]]) -> None:
+        while held:
             try:
-                self._send_now(self._backlog[0])
+                self._send_now(held[0])
             except zmq.Again:
-                self._loop.call_later(RETRY_SECONDS, self._send_held)
-                break
+                return
             except zmq.ZMQError as error:
-                if error.errno != zmq.EHOSTUNREACH:
-                    raise
-            self._backlog.popleft()
-        if not self._socket.closed:
-            self._look_again()
+                log.warning("%s: %d envelopes are lost: %s", _shown(identity), len(held), error)
+                self._receiver.lost(_shown(identity), len(held))
+                break
+            held.popleft()
+        del self._held[identity]
 
     # Receiving.
 
@@ -255,27 +336,34 @@ class ZmqLink:
                 identity = socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            self._take(identity, self._rest(socket))
+            try:
+                self._take(identity, self._rest(socket))
+            except Exception:  # our own bug; the node goes on for everybody else
+                log.exception("an envelope from %s could not be taken", _shown(identity))
+                self._receiver.refuse(_shown(identity), "it could not be taken: see the log")
         self._look_again()
 
     @staticmethod
     def _rest(socket: zmq.Socket[bytes]) -> list[Any]:
-        """The other frames of the envelope; header and body copied out, arrays left where they are."""
+        """The other frames of the envelope; header and body copied out, arrays left where they are, and
+        those beyond the bound dropped."""
         frames: list[Any] = []
         while socket.getsockopt(zmq.RCVMORE):
             if len(frames) < 2:
                 frames.append(socket.recv())
-            else:
+            elif len(frames) <= FRAMES_MAX:
                 frames.append(socket.recv(copy=False).buffer)
+            else:
+                socket.recv(copy=False)
         return frames
 
     def _take(self, identity: bytes, frames: list[Any]) -> None:
-        node = self._nodes.get(identity)
-        if node is not None and (not frames or frames[0][1:2] != _LINK_MODE):
-            self._receiver.receive(node, frames)
+        peer = self._peers.get(identity)
+        if peer is not None and (not frames or frames[0][1:2] != _LINK_MODE):
+            self._receiver.receive(peer.node, frames)
             return
         try:
-            header = decode_header(frames[0]) if len(frames) >= 2 else None
+            header = decode_header(frames[0]) if 2 <= len(frames) <= FRAMES_MAX else None
             if header is None or header.mode is not Mode.LINK:
                 self._receiver.refuse(_shown(identity), "not a handshake, and the node is not known")
                 return
@@ -290,10 +378,6 @@ _LINK_MODE = encode_header(Header(Mode.LINK, "", "", ""))[1:2]
 
 def _identity(node: str, incarnation: int) -> bytes:
     return f"{node}#{incarnation}".encode()
-
-
-def _incarnation(identity: bytes) -> int:
-    return int(identity.rpartition(b"#")[2])
 
 
 def _shown(identity: bytes) -> str:
