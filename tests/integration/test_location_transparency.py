@@ -21,8 +21,16 @@ def _outputs(checkpoint, prompts, **settings):
         refused = sum(node.refused for node in llm.statistics())
         nodes = len(llm.statistics())
     assert refused == 0, "no message was refused"
-    return nodes, [(o.prompt, o.outputs[0].text, o.outputs[0].token_ids, o.outputs[0].finish_reason,
-                    o.outputs[0].stop_reason) for o in [*texts, *chat, *outputs]]
+    return nodes, [
+        (
+            o.prompt,
+            o.outputs[0].text,
+            o.outputs[0].token_ids,
+            o.outputs[0].finish_reason,
+            o.outputs[0].stop_reason,
+        )
+        for o in [*texts, *chat, *outputs]
+    ]
 
 
 @pytest.fixture(scope="module")

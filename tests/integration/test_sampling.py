@@ -16,8 +16,12 @@ def test_a_seed_gives_the_same_tokens_whatever_shares_the_batch(llm):
     params = SamplingParams(temperature=1.0, seed=5, max_tokens=32, ignore_eos=True)
     alone = llm.generate(PROMPT, params)[0].outputs[0].token_ids
     others = [[(7 * i + j) % 200 + 4 for j in range(1 + 3 * i)] for i in range(12)]
-    among = llm.generate([*others[:6], PROMPT, *others[6:]], [SamplingParams(seed=i, max_tokens=20) for i in range(6)]
-                         + [params] + [SamplingParams(seed=i, max_tokens=9) for i in range(6)])
+    among = llm.generate(
+        [*others[:6], PROMPT, *others[6:]],
+        [SamplingParams(seed=i, max_tokens=20) for i in range(6)]
+        + [params]
+        + [SamplingParams(seed=i, max_tokens=9) for i in range(6)],
+    )
     assert among[6].outputs[0].token_ids == alone
 
 
@@ -90,7 +94,10 @@ def test_the_models_end_token_ends_the_output_unless_ignored(llm):
 
 
 def test_special_tokens_are_shown_when_asked_for(llm):
-    params = [SamplingParams(temperature=2.0, seed=seed, max_tokens=64, skip_special_tokens=False) for seed in range(40)]
+    params = [
+        SamplingParams(temperature=2.0, seed=seed, max_tokens=64, skip_special_tokens=False)
+        for seed in range(40)
+    ]
     ended = [o.outputs[0] for o in llm.generate([PROMPT] * 40, params)]
     assert any(output.text.endswith("<|end|>") for output in ended if output.finish_reason == "stop")
 

@@ -1,0 +1,50 @@
+"""The workloads that engines are compared on: prompts as token ids from a fixed seed, and output lengths.
+
+The prompts are the same, number for number, as those that the peers' own runners draw.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from pageant.protocol.errors import BadRequest
+
+FIRST_ID, END_ID = 10, 16000  # prompts draw ids from this range, which every model that is compared has
+
+
+@dataclass(frozen=True)
+class Workload:
+    """`requests` prompts of `shortest` to `longest` tokens, each followed by `output_tokens`."""
+
+    requests: int
+    shortest: int
+    longest: int
+    output_tokens: int
+
+    def prompts(self, seed: int = 0) -> list[list[int]]:
+        """The prompts. For each, its length is drawn just before its ids."""
+        rng = random.Random(seed)
+        return [
+            [rng.randrange(FIRST_ID, END_ID) for _ in range(rng.randint(self.shortest, self.longest))]
+            for _ in range(self.requests)
+        ]
+
+
+WORKLOADS = {
+    "batch": Workload(16, 128, 512, 32),  # continuous batching: prefill and decode together
+    "single": Workload(1, 128, 128, 64),  # one stream: memory bandwidth
+    "long": Workload(1, 2048, 2048, 8),  # prefill: arithmetic
+    "overhead": Workload(512, 16, 64, 64),  # everything that is not the model
+}
+
+
+def workload(name: str) -> Workload:
+    """The workload of that name.
+
+    Raises:
+        BadRequest: there is none.
+    """
+    if name not in WORKLOADS:
+        raise BadRequest(f"no workload {name!r}; expected {', '.join(WORKLOADS)}", "workload")
+    return WORKLOADS[name]

@@ -1,0 +1,209 @@
+"""Bad input gets one clear error that names the place and the remedy, and everything else goes on."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+
+import pytest
+
+import pageant
+from pageant import BadRequest, SamplingParams, TopologyError
+from pageant.models.errors import CheckpointError
+
+SHORT = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+
+
+@pytest.mark.parametrize(
+    "prompt,message",
+    [
+        ("", "the prompt is empty"),
+        ([], "the prompt has no tokens"),
+        ([1, 2, -3], r"prompt\[2\] is -3; expected a token id from 0 to"),
+        ([1, 10**9], r"prompt\[1\] is 1000000000"),
+        ([1, True], r"prompt\[1\] is True"),
+        ([1.5, 2.5], r"prompt\[0\] is 1.5"),
+        ([4] * 256, "the prompt has 256 tokens; max_model_len is 256, so at most 255"),
+        (b"bytes", "the prompt is a bytes; expected a str or a list of token ids"),
+        ({"a": 1}, "the prompt is a dict"),
+        (None, "the prompt is a NoneType"),
+        ("\ud800", "a lone surrogate"),
+    ],
+)
+def test_a_bad_prompt_is_refused_by_its_index_and_the_next_is_served(llm, prompt, message):
+    with pytest.raises(BadRequest, match=rf"prompts\[1\]: .*{message}"):
+        llm.generate(["fine", prompt], SHORT)
+    assert llm.generate("fine", SHORT)[0].finished
+
+
+def test_a_text_that_becomes_too_many_tokens_is_refused(llm):
+    with pytest.raises(BadRequest, match="has 300 tokens; max_model_len is 256"):
+        llm.generate("x" * 300, SHORT)
+
+
+@pytest.mark.parametrize(
+    "messages,message",
+    [
+        ("hi", "messages is a str"),
+        ([], "messages is empty"),
+        ([{"role": "user"}], r"messages\[0\].content is None"),
+        ([{"role": "user", "content": "a"}, {"role": 3, "content": "b"}], r"messages\[1\].role is 3"),
+        ([{"role": "user", "content": "a", "colour": "red"}], r"messages\[0\] has 'colour'"),
+        ([17], r"messages\[0\] is a int"),
+    ],
+)
+async def test_a_bad_conversation_is_refused_by_index(checkpoint, messages, message):
+    engine = pageant.Engine(checkpoint.path)
+    with pytest.raises(BadRequest, match=message):
+        engine.chat(messages)
+
+
+@pytest.mark.parametrize(
+    "name,value,expected",
+    [
+        ("temperature", math.nan, "a number from 0 to 100"),
+        ("temperature", math.inf, "a number from 0 to 100"),
+        ("temperature", -0.1, "a number from 0 to 100"),
+        ("temperature", "hot", "a number from 0 to 100"),
+        ("top_p", 0.0, "a number above 0 up to 1"),
+        ("top_p", 1.1, "a number above 0 up to 1"),
+        ("min_p", -1, "a number from 0 to 1"),
+        ("top_k", -2, "a whole number from -1"),
+        ("top_k", 1.5, "a whole number"),
+        ("max_tokens", 0, "a whole number from 1"),
+        ("max_tokens", True, "a whole number from 1"),
+        ("min_tokens", -1, "a whole number from 0"),
+        ("min_tokens", 17, "more than max_tokens"),
+        ("seed", -1, "a whole number from 0"),
+        ("seed", 2**63, "a whole number from 0"),
+        ("stop", [1], "a string or a list of strings"),
+        ("stop", "", "1 to 1024"),
+        ("stop", ["x"] * 65, "at most 64"),
+        ("stop_token_ids", [-1], "a whole number from 0"),
+        ("ignore_eos", "yes", "true or false"),
+    ],
+)
+def test_a_parameter_out_of_range_names_itself_and_what_is_expected(name, value, expected):
+    with pytest.raises(BadRequest, match=expected) as caught:
+        SamplingParams(**{name: value})
+    assert name in str(caught.value)
+
+
+def test_parameters_that_do_not_fit_the_prompts_are_refused(llm):
+    with pytest.raises(BadRequest, match="params has 1 entries for 2 prompts"):
+        llm.generate(["a", "b"], [SHORT])
+    with pytest.raises(BadRequest, match="params is a dict; expected SamplingParams"):
+        llm.generate("a", {"temperature": 0})
+    with pytest.raises(BadRequest, match=r"stop_token_ids\[0\] is 100000"):
+        llm.generate("a", SamplingParams(stop_token_ids=[100000]))
+
+
+async def test_a_request_id_in_use_is_refused_and_its_owner_goes_on(checkpoint):
+    async with pageant.Engine(checkpoint.path, placement="one", threads=1, num_blocks=64) as engine:
+        first = engine.generate(
+            "a", SamplingParams(temperature=0, max_tokens=50, ignore_eos=True), request_id="x"
+        )
+        await anext(first)
+        with pytest.raises(BadRequest, match="request_id 'x' is in use"):
+            await engine.complete("b", SHORT, request_id="x")
+        assert [output async for output in first][-1].finished
+
+
+def _broken(checkpoint, tmp_path, break_it):
+    path = tmp_path / "broken"
+    shutil.copytree(checkpoint.path, path)
+    break_it(path)
+    return path
+
+
+def _edit_config(path, **changes):
+    config = json.loads((path / "config.json").read_text()) | changes
+    (path / "config.json").write_text(json.dumps(config))
+
+
+def _truncate(path):
+    data = (path / "model.safetensors").read_bytes()
+    (path / "model.safetensors").write_bytes(data[: len(data) // 2])
+
+
+@pytest.mark.parametrize(
+    "break_it,message",
+    [
+        (lambda path: shutil.rmtree(path), "no such folder"),
+        (lambda path: (path / "config.json").unlink(), "no config.json"),
+        (lambda path: (path / "model.safetensors").unlink(), "safetensors"),
+        (_truncate, "model.safetensors"),
+        (lambda path: _edit_config(path, architectures=["NobodyForCausalLM"]), "NobodyForCausalLM"),
+        (lambda path: _edit_config(path, auto_map={"AutoModelForCausalLM": "code.Model"}), "auto_map"),
+        (lambda path: _edit_config(path, quantization_config={"quant_method": "gptq"}), "gptq"),
+    ],
+)
+def test_a_bad_checkpoint_is_refused_before_anything_starts(checkpoint, tmp_path, break_it, message):
+    path = _broken(checkpoint, tmp_path, break_it)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        pageant.Engine(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_checkpoint_without_a_tokenizer_gives_its_own_error_and_not_a_hang(checkpoint, tmp_path):
+    def remove(path):
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            (path / name).unlink()
+
+    path = _broken(checkpoint, tmp_path, remove)
+    with pytest.raises(pageant.StartupError, match="TokenizerError"):
+        pageant.LLM(path, placement="one", progress=False, threads=1, num_blocks=64)
+
+
+@pytest.mark.parametrize(
+    "settings,message",
+    [
+        ({"max_num_seq": 3}, "max_num_seq: no such key; did you mean 'max_num_seqs'"),
+        ({"max_num_seqs": 0}, "max_num_seqs is 0; expected at least 1"),
+        ({"max_num_seqs": "many"}, "max_num_seqs: Expected `int`, got `str`"),
+        ({"max_model_len": 10**9}, "max_model_len: found 1000000000; expected 1 to 256"),
+        ({"placement": "everywhere"}, "placement: Invalid enum value 'everywhere'"),
+        ({"dtype": "float8"}, "dtype: Invalid enum value 'float8'"),
+        ({"actors": {"schedular": {}}}, "actors.schedular: .*did you mean 'scheduler'"),
+        ({"actors": {"scheduler": {"node": "gpu"}}}, "actors.scheduler.node: no node 'gpu'"),
+        (
+            {"actors": {"scheduler": {"class": "nowhere:X"}}},
+            "actors.scheduler.class: there is no module 'nowhere'",
+        ),
+        (
+            {"actors": {"scheduler": {"class": "pageant.actors.tokenizer:Tokenizer"}}},
+            "actors.scheduler.class: Tokenizer does not take the role of scheduler",
+        ),
+        (
+            {"actors": {"scheduler": {"options": {"polcy": "fcfs"}}}},
+            "polcy: no such option; did you mean 'policy'",
+        ),
+        ({"replicas": 2}, "replicas: found 2; expected 1"),
+        ({"num_blocks": 2}, "num_blocks is 2"),
+    ],
+)
+def test_a_bad_topology_names_the_place_and_the_nearest_name(checkpoint, settings, message):
+    with pytest.raises(TopologyError, match=message):
+        pageant.Engine(checkpoint.path, **settings)
+
+
+def test_without_a_model_the_topology_says_what_is_missing():
+    with pytest.raises(TopologyError, match="model: no model is named"):
+        pageant.Engine()
+
+
+def test_too_little_memory_says_how_much_was_needed_and_what_would_help(checkpoint):
+    with pytest.raises(pageant.StartupError, match=r"lower max_model_len to .* or raise kv_cache_memory"):
+        pageant.LLM(checkpoint.path, placement="one", progress=False, threads=1, kv_cache_memory="16KiB")
+
+
+def test_an_actor_that_crashes_while_starting_gives_its_own_traceback(checkpoint):
+    with pytest.raises(pageant.StartupError, match=r"no policy 'mine'(.|\n)*Traceback(.|\n)*make_policy"):
+        pageant.LLM(
+            checkpoint.path,
+            placement="one",
+            progress=False,
+            threads=1,
+            actors={"scheduler": {"options": {"policy": "mine"}}},
+        )

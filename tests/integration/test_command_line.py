@@ -1,0 +1,179 @@
+"""The commands, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+PAGEANT = [sys.executable, "-m", "pageant"]
+TINY = ["--set", "threads=1", "--set", "num_blocks=64"]
+
+
+def _pageant(*arguments: object, **keywords) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PAGEANT, *map(str, arguments)], capture_output=True, text=True, timeout=120, **keywords
+    )
+
+
+def test_run_answers_with_the_packaged_model_and_says_how_long_it_took():
+    result = _pageant("run", "Explain the with statement", "--timings", "--set", "threads=1")
+    assert result.returncode == 0, result.stderr
+    assert "with" in result.stdout.lower() and len(result.stdout.split()) > 10
+    assert "first token" in result.stderr
+
+
+@pytest.mark.parametrize("placement", ["one", "each"])
+def test_run_takes_any_checkpoint_placement_and_sampling(checkpoint, placement):
+    result = _pageant(
+        "run", "hello", "--model", checkpoint.path, "--placement", placement, "--raw", "--max-tokens", 8,
+        "--temperature", 0.7, "--top-p", 0.9, *TINY,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        (["run", "x", "--model", "/nowhere/at/all"], "/nowhere/at/all: no such folder"),
+        (["run", "x", "--set", "max_num_seq=3"], "did you mean 'max_num_seqs'"),
+        (["run", "x", "--placement", "two"], "placement: Invalid enum value 'two'"),
+        (["run", "", "--raw"], "the prompt is empty"),
+        (["run", "x", "--temperature", "-1"], "temperature is -1"),
+        (["bench", "throughput", "--workload", "huge"], "no workload 'huge'; expected batch, single"),
+    ],
+)
+def test_what_is_the_users_to_mend_is_told_without_a_traceback(arguments, message):
+    result = _pageant(*arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_ctrl_c_ends_a_run_cleanly(checkpoint):
+    command = [
+        *PAGEANT,
+        "run",
+        "hello",
+        "--raw",
+        "--model",
+        str(checkpoint.path),
+        "--max-tokens",
+        "100000",
+        *TINY,
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+    ) as process:
+        assert process.stdout is not None and process.stdout.read(1)  # it is answering
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode in (0, 130), "0 if the answer was complete by then"
+    assert "Traceback" not in errors
+
+
+def test_chat_answers_line_by_line_until_the_end_of_the_input():
+    result = _pageant(
+        "chat", "--max-tokens", 12, "--set", "threads=1", input="What is a list?\n\nAnd a tuple?\n"
+    )
+    assert result.returncode == 0, result.stderr
+    assert len([line for line in result.stdout.splitlines() if line.strip()]) >= 2
+
+
+def test_ctrl_c_during_an_answer_keeps_the_chat_session(checkpoint):
+    """In a real terminal: an answer is interrupted, a second one is asked for, Ctrl-D ends the session."""
+    master, slave = pty.openpty()
+    command = [*PAGEANT, "chat", "--model", str(checkpoint.path), "--max-tokens", "250", *TINY]
+    environment = os.environ | {"TERM": "dumb"}
+    process = subprocess.Popen(
+        command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+    )
+    os.close(slave)
+    seen = b""
+
+    def until(text: bytes) -> None:
+        nonlocal seen
+        while text not in seen:
+            seen += os.read(master, 4096)
+        seen = seen.partition(text)[2]
+
+    until(b"> ")
+    os.write(master, b"hello\n")
+    until(b"hello\r\n")
+    while not seen:
+        seen += os.read(master, 4096)
+    process.send_signal(signal.SIGINT)
+    until(b"> ")
+    os.write(master, b"again\n")
+    until(b"again\r\n")
+    until(b"> ")
+    os.write(master, b"\x04")
+    assert process.wait(timeout=60) == 0
+    os.close(master)
+
+
+def test_topology_show_prints_what_topology_check_takes(checkpoint, tmp_path):
+    shown = _pageant(
+        "topology", "show", "--model", checkpoint.path, "--placement", "each", "--max-num-seqs", 7
+    )
+    data = yaml.safe_load(shown.stdout)
+    assert data["actors"]["scheduler"]["options"]["max_num_seqs"] == 7
+    assert data["actors"]["scheduler"]["nodes"] == ["scheduler"]
+    path = tmp_path / "topology.yaml"
+    path.write_text(shown.stdout)
+    checked = _pageant("topology", "check", "--topology", path)
+    assert checked.stdout.startswith("sound: 6 actors on 6 nodes"), checked.stderr
+
+
+def test_topology_draw_shows_every_actor_on_its_node(checkpoint):
+    drawn = _pageant("topology", "draw", "--model", checkpoint.path, "--placement", "each").stdout
+    for actor in ("executor/0", "tokenizer", "detokenizer", "scheduler", "blocks", "frontend"):
+        assert actor in drawn
+    assert "══▶" in drawn
+
+
+def test_protocol_prints_the_schema():
+    schema = json.loads(_pageant("protocol").stdout)
+    assert {"StepPlan", "Assign", "Submit", "OutputBatch"} <= schema["messages"].keys()
+
+
+def test_doctor_says_what_was_found():
+    findings = {finding["what"]: finding for finding in json.loads(_pageant("doctor", "--json").stdout)}
+    assert {"torch", "cpu", "memory", "gpu", "kernels", "compilers", "zeromq"} <= findings.keys()
+    assert "reference" in findings["kernels"]["found"]
+
+
+def test_bench_throughput_reports_json(checkpoint, monkeypatch, tmp_path):
+    code = (
+        "import sys; from pageant.scripts.bench import workloads as w; w.END_ID = 200; "
+        "w.WORKLOADS['batch'] = w.Workload(4, 8, 20, 4); "
+        "from pageant.scripts.cli import main; sys.argv[0] = 'pageant'; sys.exit(main())"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "bench",
+        "throughput",
+        "--model",
+        str(checkpoint.path),
+        "--json",
+        *TINY,
+    ]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    figures = json.loads(result.stdout)
+    assert figures["pageant"]["workload"] == "batch" and len(figures["pageant"]["runs"]) == 3
+
+
+def test_a_node_that_finds_nobody_says_so():
+    result = _pageant("node", "--join", "ipc:///nowhere.sock", "--name", "x")
+    assert result.returncode == 1
+    assert "did not answer" in result.stderr

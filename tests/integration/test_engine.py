@@ -1,0 +1,195 @@
+"""`Engine`, from event loops, threads and notebooks; what happens when a user leaves, blocks or closes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+import pageant
+from pageant import SamplingParams
+
+PROMPT = list(range(10, 30))
+LONG = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
+SHORT = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+
+
+def _engine(checkpoint, **settings) -> pageant.Engine:
+    return pageant.Engine(checkpoint.path, placement="one", threads=1, num_blocks=128, **settings)
+
+
+async def _rest(engine: pageant.Engine) -> None:
+    """Returns once nothing is open; the engine does its bookkeeping within a few messages."""
+    async with asyncio.timeout(20):
+        while True:
+            scheduler, pool = await engine.scheduler_statistics(), await engine.pool_statistics()
+            if not (scheduler.num_running or scheduler.num_waiting or pool.blocks_held):
+                return
+
+
+async def test_outputs_stream_and_add_up(checkpoint):
+    async with _engine(checkpoint) as engine:
+        outputs = [output async for output in engine.generate(PROMPT, SHORT)]
+    final = outputs[-1]
+    assert final.finished and not any(output.finished for output in outputs[:-1])
+    assert "".join(output.outputs[0].new_text for output in outputs) == final.outputs[0].text
+    pieces = [token for output in outputs for token in output.outputs[0].new_token_ids]
+    assert pieces == final.outputs[0].token_ids
+    assert final.outputs[0].token_ids == checkpoint.greedy(PROMPT, 8)
+    assert final.prompt_token_ids == PROMPT
+
+
+async def test_complete_returns_the_last_output_only(checkpoint):
+    async with _engine(checkpoint) as engine:
+        output = await engine.complete("Hello", SHORT)
+    assert output.finished and len(output.outputs[0].token_ids) == 8
+    assert output.prompt == "Hello"
+
+
+async def test_chat_renders_the_checkpoints_template(checkpoint):
+    async with _engine(checkpoint) as engine:
+        outputs = [output async for output in engine.chat([{"role": "user", "content": "Hi"}], SHORT)]
+    assert outputs[-1].prompt == "<|user|>Hi<|assistant|>"
+    assert outputs[-1].prompt_token_ids[0] == 2, "the special token, not its letters"
+
+
+async def test_leaving_the_iteration_aborts_the_request_and_frees_its_blocks(checkpoint):
+    async with _engine(checkpoint) as engine:
+        async for _ in (outputs := engine.generate(PROMPT, LONG)):
+            break
+        await outputs.aclose()
+        await _rest(engine)
+        assert (await engine.scheduler_statistics()).counters["aborts_running_decode"] == 1
+
+
+async def test_cancelling_aborts_the_request(checkpoint):
+    async with _engine(checkpoint) as engine:
+        started = asyncio.Event()
+
+        async def consume() -> None:
+            async for _ in engine.generate(PROMPT, LONG):
+                started.set()
+
+        task = asyncio.create_task(consume())
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await _rest(engine)
+
+
+async def test_a_user_who_blocks_the_own_loop_delays_no_step(checkpoint):
+    async with _engine(checkpoint) as engine:
+        outputs = engine.generate(PROMPT, LONG)
+        first = await anext(outputs)
+        session = engine._session
+        deadline = time.monotonic() + 30
+        while session.scheduler_statistics().num_running:  # this loop does not run meanwhile
+            assert time.monotonic() < deadline, "the engine waits for the user's loop"
+        rest = [output async for output in outputs]
+    assert len(first.outputs[0].token_ids) < 200
+    assert len(rest) == 1, "all that came meanwhile comes at once"
+    assert len(rest[0].outputs[0].token_ids) == 200
+
+
+def test_one_engine_serves_several_loops_and_threads(checkpoint):
+    expected = checkpoint.greedy(PROMPT, 8)
+    engine = _engine(checkpoint)
+    asyncio.run(engine.start())
+    found: list[list[int]] = []
+
+    def use() -> None:
+        for _ in range(2):  # a new loop each time
+            found.append(asyncio.run(engine.complete(PROMPT, SHORT)).outputs[0].token_ids)
+
+    threads = [threading.Thread(target=use) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    asyncio.run(engine.close())
+    assert found == [expected] * 8
+
+
+async def test_two_engines_live_side_by_side(make_checkpoint):
+    llama, qwen = make_checkpoint("llama"), make_checkpoint("qwen3")
+    async with _engine(llama) as first, _engine(qwen) as second:
+        one, two = await asyncio.gather(first.complete(PROMPT, SHORT), second.complete(PROMPT, SHORT))
+    assert one.outputs[0].token_ids == llama.greedy(PROMPT, 8)
+    assert two.outputs[0].token_ids == qwen.greedy(PROMPT, 8)
+
+
+async def test_llm_works_where_a_loop_is_running_as_in_a_notebook(checkpoint):
+    with pageant.LLM(checkpoint.path, placement="one", progress=False, threads=1, num_blocks=64) as llm:
+        assert llm.generate(PROMPT, SHORT)[0].outputs[0].token_ids == checkpoint.greedy(PROMPT, 8)
+
+
+async def test_closing_ends_open_requests_with_a_clear_error(checkpoint):
+    engine = _engine(checkpoint)
+    await engine.start()
+    outputs = engine.generate(PROMPT, LONG)
+    await anext(outputs)
+    await engine.close()
+    with pytest.raises(pageant.PeerGone, match="closed"):
+        async for _ in outputs:
+            pass
+
+
+async def test_a_closed_engine_says_so(checkpoint):
+    async with _engine(checkpoint) as engine:
+        pass
+    with pytest.raises(pageant.EngineClosed):
+        await engine.complete(PROMPT, SHORT)
+
+
+async def test_nothing_is_left_after_closing(checkpoint):
+    before = threading.active_count()
+    tasks = len(asyncio.all_tasks())
+    async with _engine(checkpoint) as engine:
+        await engine.complete(PROMPT, SHORT)
+        session = engine._session
+    node = session._cluster.node
+    assert not node.cells and not asyncio.all_tasks(node.loop)
+    assert node.loop.is_closed()
+    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("pageant")]
+    assert left == []
+    assert len(asyncio.all_tasks()) == tasks
+    assert threading.active_count() <= before + 1, "but for the loop's own default executor"
+
+
+def test_a_batch_keeps_order_and_takes_one_set_of_parameters_per_prompt(llm, checkpoint):
+    prompts = ["a", [5, 6, 7], "longer text here"]
+    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (3, 5, 7)]
+    outputs = llm.generate(prompts, params)
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [3, 5, 7]
+    assert [output.prompt for output in outputs] == ["a", None, "longer text here"]
+    assert outputs[1].outputs[0].token_ids == checkpoint.greedy([5, 6, 7], 5)
+
+
+def test_chat_takes_one_conversation_or_several(llm):
+    one = [{"role": "user", "content": "Hi"}]
+    two = [{"role": "system", "content": "S"}, {"role": "user", "content": "Hello"}]
+    single = llm.chat(one, SHORT)
+    both = llm.chat([one, two], SHORT)
+    assert len(single) == 1 and len(both) == 2
+    assert single[0].outputs[0].token_ids == both[0].outputs[0].token_ids
+
+
+def test_an_empty_batch_is_an_empty_answer(llm):
+    assert llm.generate([]) == []
+
+
+def test_a_batch_far_larger_than_the_window_is_complete(checkpoint, monkeypatch):
+    monkeypatch.setattr("pageant.actors.frontend.llm.WINDOW", 8)
+    with pageant.LLM(checkpoint.path, placement="one", progress=False, threads=1, num_blocks=64) as llm:
+        outputs = llm.generate(
+            [[4 + i % 200] for i in range(100)], SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
+        )
+    assert len(outputs) == 100 and all(output.finished for output in outputs)
+
+
+def test_the_served_name_is_the_models_path_unless_said_otherwise(checkpoint):
+    assert pageant.Engine(checkpoint.path).model_name == str(checkpoint.path)
+    assert pageant.Engine(checkpoint.path, served_model_name="tiny").model_name == "tiny"

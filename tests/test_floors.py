@@ -1,0 +1,206 @@
+"""The house rules of the architecture: who imports whom, what is loaded when, what is banned where."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import pageant
+
+ROOT = Path(pageant.__file__).parent
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SOURCE_FOLDERS = ("protocol", "actors", "kernels", "models", "scripts")
+
+
+def _sources(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def _run(code: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+# Imports.
+
+
+def test_each_floor_imports_only_from_the_floors_below():
+    result = subprocess.run(
+        [Path(sys.executable).parent / "lint-imports", "--no-cache", "--config", ROOT / "pyproject.toml"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "0 broken" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "pageant",
+        "pageant.protocol.schema",
+        "pageant.actors.runtime.process",
+        "pageant.actors.runtime.cluster",
+        "pageant.actors.scheduler.actor",
+        "pageant.actors.blocks.actor",
+        "pageant.actors.tokenizer",
+        "pageant.actors.detokenizer.actor",
+        "pageant.actors.executor.actor",
+        "pageant.actors.frontend.engine",
+        "pageant.actors.frontend.llm",
+        "pageant.models.checkpoint",
+        "pageant.kernels",
+        "pageant.scripts.cli",
+    ],
+)
+def test_only_an_executor_that_starts_loads_torch(module):
+    heavy = _run(
+        f"import sys, {module}; print([m for m in ('torch', 'transformers', 'triton') if m in sys.modules])"
+    )
+    assert heavy == "[]"
+
+
+def test_importing_the_package_imports_nothing_else_of_it():
+    loaded = _run("import sys, pageant; print([m for m in sys.modules if m.startswith('pageant.')])")
+    assert loaded == "[]"
+
+
+def test_every_public_name_is_there():
+    for name in pageant.__all__:
+        assert getattr(pageant, name) is not None
+    assert set(dir(pageant)) == set(pageant.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = pageant.Nothing
+
+
+def test_the_version_is_the_same_everywhere():
+    assert pageant.__version__ == PYPROJECT["project"]["version"] == importlib.metadata.version("pageant")
+
+
+# The packaging traps.
+
+
+def test_the_root_has_no_conftest_and_the_tests_are_no_packages():
+    assert not (ROOT / "conftest.py").exists()
+    assert list((ROOT / "tests").rglob("__init__.py")) == []
+
+
+def test_modules_are_loaded_once_under_the_packages_name():
+    twice = [
+        name for name in sys.modules if name.startswith((f"{ROOT.name}.protocol", f"{ROOT.name}.actors"))
+    ]
+    assert ROOT.name == "pageant" or twice == []
+
+
+def test_every_package_is_listed_for_the_wheel():
+    folders = {path.parent for path in _sources(*SOURCE_FOLDERS)}
+    packages = {"pageant", *(".".join(("pageant", *folder.relative_to(ROOT).parts)) for folder in folders)}
+    assert set(PYPROJECT["tool"]["setuptools"]["packages"]) == packages
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The names of the files in a wheel built from this tree."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "any-name"
+    subprocess.run(["git", "clone", "-q", ROOT, source], check=True)
+    build = "from setuptools import build_meta as b; import sys; print(b.build_wheel(sys.argv[1]))"
+    built = subprocess.run(
+        [sys.executable, "-c", build, folder], cwd=source, capture_output=True, text=True, check=True
+    )
+    with zipfile.ZipFile(folder / built.stdout.split()[-1]) as archive:
+        return set(archive.namelist())
+
+
+def test_a_wheel_holds_every_module_and_the_demo_model(wheel: set[str]):
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    modules = {
+        f"pageant/{name}" for name in tracked if name.endswith(".py") and name.startswith(SOURCE_FOLDERS)
+    }
+    assert modules - wheel == set()
+    demo = {f"pageant/{name}" for name in tracked if name.startswith("models/demo/")}
+    assert demo and demo - wheel == set()
+    assert "pageant/py.typed" in wheel
+
+
+# Bans. What is banned, where it is allowed after all, and what to use instead.
+
+ALLOWED = {
+    "actors/runtime/clock.py": {"time"},
+    "actors/runtime/cell.py": {"concurrent.futures", "random"},
+    "actors/runtime/node.py": {"random"},
+    "actors/runtime/actor.py": {"random"},
+    "actors/runtime/loop_thread.py": {"threading", "concurrent.futures"},
+    "actors/frontend/llm.py": {"concurrent.futures"},
+}
+INSTEAD = {
+    "time": "self.clock",
+    "datetime.now": "self.clock.wall()",
+    "random": "self.random",
+    "secrets": "self.random",
+    "uuid": "names given by the frontend",
+    "threading": "self.offload",
+    "multiprocessing": "a node of its own",
+    "concurrent.futures": "self.offload",
+    "asyncio.to_thread": "self.offload",
+    "socket": "the runtime's transport",
+    "pickle": "the codec",
+    "marshal": "the codec",
+    "shelve": "the codec",
+    "dill": "the codec",
+    "cloudpickle": "the codec",
+    "torch.load": "safetensors",
+    "eval": "nothing: no code comes from outside",
+    "exec": "nothing: no code comes from outside",
+}
+
+
+def _banned_uses(path: Path) -> set[str]:
+    """Banned names that a file imports or calls."""
+    used: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            used |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            used |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Attribute):
+            owner = node.value
+            name = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
+            used.add(f"{name}.{node.attr}")
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            used.add(node.func.id)
+    return used & set(INSTEAD)
+
+
+@pytest.mark.parametrize(
+    "path", _sources("protocol", "actors", "kernels", "models"), ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_no_direct_clock_randomness_thread_or_pickling_below_scripts(path: Path):
+    found = _banned_uses(path) - ALLOWED.get(str(path.relative_to(ROOT)), set())
+    assert not found, "; ".join(f"{name} is banned here: use {INSTEAD[name]}" for name in sorted(found))
+
+
+def test_the_ban_notices_every_way_of_use(tmp_path: Path):
+    source = tmp_path / "sinner.py"
+    source.write_text(
+        "import time, pickle\nfrom random import Random\nimport asyncio, torch, datetime\n"
+        "asyncio.to_thread(print)\ntorch.load('x')\ndatetime.datetime.now()\neval('1')\n"
+    )
+    found = _banned_uses(source)
+    assert found == {"time", "pickle", "random", "asyncio.to_thread", "torch.load", "datetime.now", "eval"}
+
+
+def test_every_exemption_is_needed():
+    for name, allowed in ALLOWED.items():
+        assert allowed <= _banned_uses(ROOT / name), f"{name} does not use all of {allowed}"
