@@ -1,0 +1,247 @@
+"""Actors and messages for the runtime's tests; node processes import them by this module's name."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from pageant.actors.runtime import Actor, ActorOptions, receives
+from pageant.protocol.arrays import Int32Vector, int32
+from pageant.protocol.message import Message, Request
+from pageant.protocol.supervision import ActorDown, ActorUp
+
+
+class Pong(Message, frozen=True, kw_only=True):
+    value: int = 0
+    text: str = ""
+
+
+class Ping(Request[Pong], frozen=True, kw_only=True):
+    value: int = 0
+
+
+class Quiet(Request[Pong], frozen=True, kw_only=True):
+    """Answered with nothing."""
+
+
+class Fail(Request[Pong], frozen=True, kw_only=True):
+    text: str = ""
+
+
+class Ids(Message, frozen=True, kw_only=True):
+    ids: Int32Vector
+    received_writeable: bool
+
+
+class Reverse(Request[Ids], frozen=True, kw_only=True):
+    ids: Int32Vector
+
+
+class Note(Message, frozen=True, kw_only=True):
+    text: str
+
+
+class Crash(Message, frozen=True, kw_only=True):
+    how: str = "handler"
+
+
+class Hold(Request[Pong], frozen=True, kw_only=True):
+    name: str
+
+
+class HoldBeside(Request[Pong], frozen=True, kw_only=True):
+    name: str
+
+
+class Count(Request[Pong], frozen=True, kw_only=True):
+    n: int
+    fail_at: int = -1
+
+
+class CountInOrder(Request[Pong], frozen=True, kw_only=True):
+    n: int
+
+
+class Log(Message, frozen=True, kw_only=True):
+    events: tuple[str, ...]
+    incarnation: int
+
+
+class GetLog(Request[Log], frozen=True, kw_only=True):
+    """What happened so far."""
+
+
+class Until(Request[Log], frozen=True, kw_only=True):
+    """Answered once that has happened."""
+
+    event: str
+
+
+class WhereAmI(Request[Pong], frozen=True, kw_only=True):
+    """The pid, and the thread that offloaded work runs on."""
+
+
+class Unheard(Request[Pong], frozen=True, kw_only=True):
+    """Nobody takes this."""
+
+
+class Echo(Actor):
+    """Does all that an actor can do, on demand."""
+
+    class Options(ActorOptions, frozen=True, kw_only=True):
+        capacity: int = 65_536
+        width: int = 1
+        ratio: float = 0.5
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self.log: list[str] = []
+        self.changed = asyncio.Condition()
+
+    async def on_start(self) -> None:
+        self._cell.mailbox.capacity = self.options.capacity
+
+    async def record(self, event: str) -> None:
+        async with self.changed:
+            self.log.append(event)
+            self.changed.notify_all()
+
+    @receives
+    def ping(self, request: Ping) -> Pong:
+        return Pong(value=request.value, text=self.sender)
+
+    @receives
+    def quiet(self, request: Quiet) -> None: ...
+
+    @receives
+    def fail(self, request: Fail) -> Pong:
+        raise LookupError(request.text)
+
+    @receives
+    def reverse(self, request: Reverse) -> Ids:
+        return Ids(ids=int32(request.ids[::-1]), received_writeable=request.ids.flags.writeable)
+
+    @receives
+    async def note(self, message: Note) -> None:
+        await self.record(message.text)
+
+    @receives
+    def crash(self, message: Crash) -> None:
+        match message.how:
+            case "handler":
+                raise ValueError("told to crash")
+            case "spawn":
+                self.spawn(self._fail_soon())
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    async def _fail_soon(self) -> None:
+        await asyncio.sleep(0)
+        raise ValueError("a background task failed")
+
+    async def hold_on(self, name: str) -> Pong:
+        await self.record(f"began {name}")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.log.append(f"cancelled {name}")
+            async with asyncio.timeout(None):
+                self.spawn(self.record(f"cancellation of {name}"))
+            raise
+        return Pong()
+
+    @receives
+    async def hold(self, request: Hold) -> Pong:
+        return await self.hold_on(request.name)
+
+    @receives(concurrent=True)
+    async def hold_beside(self, request: HoldBeside) -> Pong:
+        return await self.hold_on(request.name)
+
+    @receives(concurrent=True)
+    async def count(self, request: Count) -> AsyncIterator[Pong]:
+        try:
+            for value in range(request.n):
+                if value == request.fail_at:
+                    raise LookupError(f"no {value}")
+                self.log.append("produced")
+                yield Pong(value=value)
+        finally:
+            self.spawn(self.record("count ended"))
+
+    @receives
+    async def count_in_order(self, request: CountInOrder) -> AsyncIterator[Pong]:
+        for value in range(request.n):
+            yield Pong(value=value)
+
+    @receives(concurrent=True)
+    def get_log(self, request: GetLog) -> Log:
+        return Log(events=tuple(self.log), incarnation=self.incarnation)
+
+    @receives(concurrent=True)
+    async def until(self, request: Until) -> Log:
+        async with self.changed:
+            await self.changed.wait_for(lambda: request.event in self.log)
+        return Log(events=tuple(self.log), incarnation=self.incarnation)
+
+    @receives
+    async def where_am_i(self, request: WhereAmI) -> Pong:
+        name = await self.offload(lambda: threading.current_thread().name)
+        return Pong(value=os.getpid(), text=name)
+
+
+class Watcher(Echo):
+    """Records who came and went."""
+
+    class Options(Echo.Options, frozen=True, kw_only=True):
+        watched: str = "echo"
+
+    async def on_start(self) -> None:
+        self.watch(self.options.watched)
+
+    @receives
+    async def up(self, event: ActorUp) -> None:
+        await self.record(f"up {event.address}#{event.incarnation}")
+
+    @receives
+    async def down(self, event: ActorDown) -> None:
+        await self.record(f"down {event.address}#{event.incarnation}{' for good' if event.final else ''}")
+
+
+class Stillborn(Actor):
+    """Never starts."""
+
+    async def on_start(self) -> None:
+        self._inner_workings()
+
+    def _inner_workings(self) -> None:
+        raise RuntimeError("the sprocket is missing")
+
+
+class StillbornProcess(Actor):
+    """Takes its process along while it starts, as often as its file says."""
+
+    class Options(ActorOptions, frozen=True, kw_only=True):
+        times_left: str
+
+    async def on_start(self) -> None:
+        file = Path(self.options.times_left)
+        left = int(file.read_text())
+        if left:
+            file.write_text(str(left - 1))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    @receives
+    def ping(self, request: Ping) -> Pong:
+        return Pong(value=request.value)
+
+
+class Slow(Actor):
+    """Is still starting when it is stopped."""
+
+    async def on_start(self) -> None:
+        await asyncio.Event().wait()

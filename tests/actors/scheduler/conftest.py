@@ -1,0 +1,642 @@
+"""A whole play without a network, a clock or a model: the real scheduler, block manager and executor, with
+their messages delivered in any order that is FIFO per sender and receiver, and a model whose next token is a
+known function of the prefix. What must always hold is checked after every message."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pageant.actors.blocks.actor import BlockManager
+from pageant.actors.executor.actor import Executor
+from pageant.actors.runtime.streams import Arrival, Incoming
+from pageant.actors.scheduler.actor import Scheduler
+from pageant.actors.scheduler.plans import Phase
+from pageant.actors.scheduler.request import State
+from pageant.protocol.allocation import Assigned
+from pageant.protocol.arrays import freeze, int32, int64
+from pageant.protocol.outputs import OpenOutput, Stopped, TokenBatch
+from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.serving import Abort, Finished, Submit
+from pageant.protocol.stepping import StepPlan
+from pageant.protocol.streams import Acknowledge, Resume
+from pageant.protocol.supervision import ActorDown, ActorUp
+
+VOCABULARY = 32
+END_TOKEN = 0
+ROOT = 0x9E3779B97F4A7C15
+SUPERVISOR, SCHEDULER, BLOCKS, EXECUTOR, DETOKENIZER = (
+    "supervisor scheduler blocks executor/0 detokenizer".split()
+)
+CAST = (SCHEDULER, BLOCKS, EXECUTOR, DETOKENIZER)
+FRONTENDS = ("frontend", "other-frontend")
+
+
+def follow(prefix: int, token: int) -> int:
+    """The hash of a prefix with one more token."""
+    prefix = (prefix ^ (token + 1)) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+    return prefix ^ (prefix >> 29)
+
+
+def next_token(prefix: int, forbidden: tuple[int, ...] = ()) -> int:
+    """What the model says after a prefix."""
+    token = (prefix >> 17) % VOCABULARY
+    while token in forbidden:
+        token = (token + 1) % VOCABULARY
+    return token
+
+
+def letter(token: int) -> str:
+    return chr(64 + token)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One stage."""
+
+    num_blocks: int = 16
+    block_size: int = 4
+    max_num_seqs: int = 6
+    max_num_batched_tokens: int = 24
+    max_model_len: int = 56
+    credit: int = 4
+    enable_prefix_caching: bool = True
+    policy: str = "fcfs"
+
+
+@dataclass(eq=False)
+class Request:
+    """What a user asked for, what is right, and what came."""
+
+    submit: Submit
+    right: list[int]
+    reason: str
+    tokens: list[int] = field(default_factory=list)
+    ends: list[Finished] = field(default_factory=list)
+    aborted: bool = False
+    excused: bool = False  # something died that may have had it: it may end with an error
+    orphaned: bool = False  # its end may be lost with who had it: its frontend ends it
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.ends) or self.orphaned
+
+
+def answer(prompt: list[int], params: SamplingParams, max_model_len: int) -> tuple[list[int], str]:
+    """The right tokens of a request, and why they end."""
+    prefix = ROOT
+    for token in prompt:
+        prefix = follow(prefix, token)
+    room = max_model_len - len(prompt)
+    if room < 1 or not prompt:
+        return [], "error"
+    longest = room if params.max_tokens is None else min(room, params.max_tokens)
+    ends = () if params.ignore_eos else (END_TOKEN,)
+    output: list[int] = []
+    text = ""
+    while True:
+        forbidden = (*ends, *params.stop_token_ids) if len(output) < params.min_tokens else ()
+        token = next_token(prefix, forbidden)
+        prefix = follow(prefix, token)
+        output.append(token)
+        text += letter(token)
+        if len(output) > params.min_tokens and any(text.endswith(stop) for stop in params.stop):
+            return output, "stop"
+        if len(output) >= params.min_tokens and token in (*ends, *params.stop_token_ids):
+            return output, "stop"
+        if len(output) >= longest:
+            return output, "length"
+
+
+class ShadowRunner:
+    """A model whose KV is a hash of the prefix: what it reads is checked, position by position."""
+
+    dtype = "float32"
+
+    def __init__(self, setting: Setting) -> None:
+        self.num_blocks, self.size = setting.num_blocks, setting.block_size
+        self.kv: list[int | None] = [None] * (setting.num_blocks * setting.block_size)
+        self.batch: Any = None
+        self.plan: Any = None
+        self.tokens_computed = 0
+
+    def execute(self, inputs: Any) -> Any:
+        slots, tokens, positions = inputs.slots.tolist(), inputs.token_ids.tolist(), inputs.positions.tolist()
+        assert len(set(slots)) == len(slots), "two tokens of one step are written to the same slot"
+        self.tokens_computed += len(tokens)
+        starts, contexts = inputs.query_starts.tolist(), inputs.context_lengths.tolist()
+        rows, tables = self.plan.rows.tolist(), inputs.block_tables.tolist()
+        known = []
+        for index, row in enumerate(rows):
+            chain, prefix = [], ROOT
+            for token in self.batch._token_ids[row, : contexts[index]].tolist():
+                prefix = follow(prefix, token)
+                chain.append(prefix)
+            known.append(chain)
+            for at in range(starts[index], starts[index + 1]):
+                self.kv[slots[at]] = follow(chain[positions[at] - 1] if positions[at] else ROOT, tokens[at])
+        for index, chain in enumerate(known):
+            table, size = tables[index], self.size
+            read = [self.kv[table[at // size] * size + at % size] for at in range(contexts[index])]
+            assert read == chain, (
+                f"row {rows[index]} reads wrong KV at {_differs(read, chain)} of {len(chain)}"
+            )
+        drawn = []
+        for index, at in enumerate(inputs.last_tokens.tolist()):
+            forbidden = inputs.sampling.forbidden.get(index, ())
+            drawn.append(next_token(self.kv[slots[at]] or 0, forbidden))
+        return np.array(drawn, np.int64)
+
+
+def _differs(read: list[Any], chain: list[int]) -> list[int]:
+    return [at for at, (one, other) in enumerate(zip(read, chain, strict=True)) if one != other]
+
+
+class Reader:
+    """Stands for the detokenizer: a letter per token, stop strings, numbered batches, one end per request."""
+
+    def __init__(self, play: Play) -> None:
+        self.play = play
+        self.handlers = {kind: kind for kind in (ActorUp, ActorDown, TokenBatch)}
+        self.incoming = Incoming("tokens")
+        self.open: dict[int, tuple[OpenOutput, Request, list[int]]] = {}
+        self.closed: set[int] = set()
+        self.stopped: set[int] = set()
+
+    def receive(self, message: Any, cell: Cell) -> None:
+        if isinstance(message, ActorUp):  # what it was told before we could answer is answered now
+            self.play.tell(message.address, Acknowledge(stream="tokens", up_to=self.incoming.last), cell)
+        if not isinstance(message, TokenBatch):
+            return
+        life = self.incoming.incarnation
+        arrival = self.incoming.arrive(message.number, cell.sender_incarnation)
+        if arrival is Arrival.GAP:
+            if self.incoming.should_ask():
+                self.play.tell(cell.sender, Resume(stream="tokens", after=self.incoming.last), cell)
+            return
+        if arrival is Arrival.NEXT:
+            if self.incoming.incarnation != life:
+                self.open, self.closed, self.stopped = {}, set(), set()
+            self._take(message, cell)
+        self.play.tell(cell.sender, Acknowledge(stream="tokens", up_to=self.incoming.last), cell)
+
+    def _take(self, batch: TokenBatch, cell: Cell) -> None:
+        for opened in batch.opened:
+            assert opened.serial not in self.open, "a request is opened twice"
+            request = self.play.requests[(opened.frontend, opened.request_id)]
+            self.open[opened.serial] = (opened, request, [])
+        token_ids, position, stopped = batch.token_ids.tolist(), 0, {}
+        serials = batch.serials.tolist()
+        assert len(set(serials)) == len(serials), "a request has two rows in one batch"
+        for index, (serial, count) in enumerate(zip(serials, batch.counts.tolist(), strict=True)):
+            tokens, position = token_ids[position : position + count], position + count
+            if serial not in self.open:
+                assert serial in self.closed, "tokens of a request that was never opened"
+                assert serial in self.stopped, "something comes of a request that the scheduler has ended"
+                continue
+            opened, request, text = self.open[serial]
+            finished = batch.finished.get(index)
+            for token in tokens:
+                request.tokens.append(token)
+                text.append(token)
+                written = "".join(map(letter, text))
+                if len(text) > opened.min_tokens and any(written.endswith(stop) for stop in opened.stop):
+                    finished = Finished(reason="stop", num_output_tokens=len(text))
+                    stopped[serial] = len(text)
+                    self.stopped.add(serial)
+                    break
+            if finished is not None:
+                self.play.end(request, finished)
+                del self.open[serial]
+                self.closed.add(serial)
+        if stopped:
+            counts = int32(list(stopped.values()))
+            self.play.tell(cell.sender, Stopped(serials=int64(list(stopped)), num_output_tokens=counts), cell)
+
+
+class FrontendStub:
+    """Stands for a frontend; what it says is said by the play."""
+
+    handlers: dict[Any, Any] = {}
+
+    def receive(self, message: Any, cell: Cell) -> None:
+        """Nothing comes here: the reader ends requests directly."""
+
+
+class Cell:
+    """What an actor sees of its node."""
+
+    def __init__(self, play: Play, name: str, incarnation: int) -> None:
+        self.node, self.name, self.incarnation = play, name, incarnation
+        self.sender, self.sender_incarnation = "", 0
+
+    async def offload(self, function: Any, /, *args: Any) -> Any:
+        return function(*args)
+
+
+def finish(coroutine: Any) -> None:
+    """Runs a coroutine that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration:
+        return
+    raise AssertionError("a handler waits for something")
+
+
+class Play:
+    """The cast, the messages between them, and the requests with their right answers."""
+
+    def __init__(self, seed: int, setting: Setting | None = None) -> None:
+        self.setting = setting or Setting()
+        self.random = random.Random(seed)
+        self.clock = SimpleNamespace(now=lambda: 0.0)
+        self.lives: Counter[str] = Counter()
+        self.cells: dict[str, Cell] = {}
+        self.actors: dict[str, Any] = {}
+        self.watching: dict[str, set[str]] = defaultdict(set)
+        self.views: dict[tuple[str, str], int] = {}
+        self.channels: dict[tuple[str, str], deque[tuple[Any, int, int]]] = defaultdict(deque)
+        self.requests: dict[tuple[str, str], Request] = {}
+        self.seen: Counter[str] = Counter()
+        self.delivered = 0
+        for name in (*FRONTENDS, EXECUTOR, DETOKENIZER, SCHEDULER, BLOCKS):
+            self.start(name)
+
+    # The cast.
+
+    def start(self, name: str) -> None:
+        """A new life of an actor."""
+        assert name not in self.cells
+        self.lives[name] += 1
+        cell = self.cells[name] = Cell(self, name, self.lives[name])
+        actor = self.actors[name] = self._make(name)
+        actor._cell = cell
+        if hasattr(actor, "on_start"):
+            finish(actor.on_start())
+        if name == SCHEDULER:
+            actor.core.outputs.stream.credit = self.setting.credit
+        if name == EXECUTOR:
+            actor._runner.batch = actor._batch
+        if name == DETOKENIZER:
+            self.watch(SCHEDULER, cell)
+        for watcher, targets in self.watching.items():
+            if name in targets:
+                self._put(SUPERVISOR, watcher, ActorUp(address=name, incarnation=self.lives[name]))
+
+    def _make(self, name: str) -> Any:
+        setting = self.setting
+        if name == SCHEDULER:
+            return Scheduler(
+                Scheduler.Options(
+                    policy=setting.policy,
+                    max_num_seqs=setting.max_num_seqs,
+                    max_num_batched_tokens=setting.max_num_batched_tokens,
+                    max_model_len=setting.max_model_len,
+                    eos_token_ids=(END_TOKEN,),
+                )
+            )
+        if name == BLOCKS:
+            return BlockManager(BlockManager.Options(enable_prefix_caching=setting.enable_prefix_caching))
+        if name == EXECUTOR:
+            options = Executor.Options(
+                model="none",
+                block_size=setting.block_size,
+                max_num_seqs=setting.max_num_seqs,
+                max_model_len=setting.max_model_len,
+                eos_token_ids=(END_TOKEN,),
+            )
+            actor = Executor(options)
+            actor._make_runner = lambda: ShadowRunner(setting)  # type: ignore[method-assign]
+            return actor
+        return Reader(self) if name == DETOKENIZER else FrontendStub()
+
+    def kill(self, name: str) -> None:
+        """Ends a life: what waits for it is lost, and so is the end of what it was sending."""
+        if name not in self.cells:
+            return
+        self.seen["death of " + name] += 1
+        for request in self.requests.values():
+            if not request.ended:
+                request.excused |= name in CAST
+                request.orphaned |= name in (SCHEDULER, DETOKENIZER)
+                request.aborted |= request.submit.frontend == name
+        if name in (EXECUTOR, BLOCKS) and SCHEDULER in self.cells:
+            self.seen[f"death of {name} while {self.core.phase.value}"] += 1
+        self._collect_counters(name)
+        del self.cells[name], self.actors[name]
+        self.watching.pop(name, None)
+        for key in [key for key in self.views if key[0] == name]:
+            del self.views[key]
+        for (source, target), channel in self.channels.items():
+            if target == name:
+                channel.clear()
+            elif source == name:
+                for _ in range(self.random.randint(0, len(channel))):
+                    channel.pop()
+        for watcher, targets in self.watching.items():
+            if name in targets:
+                down = ActorDown(address=name, incarnation=self.lives[name], reason="killed")
+                self._put(SUPERVISOR, watcher, down)
+
+    def _collect_counters(self, name: str) -> None:
+        if name == SCHEDULER:
+            self.seen.update(vars(self.core.counters))
+        if self.allocation is not None and name in (BLOCKS, EXECUTOR):
+            self._collect_pool()
+
+    def _collect_pool(self) -> None:
+        statistics = self.allocation.statistics()
+        self.seen["evictions"] += statistics.evictions
+        self.seen["prefix hits"] += statistics.tokens_hit // self.setting.block_size
+
+    def revive(self) -> None:
+        """Starts everybody who is dead."""
+        for name in (*CAST, *FRONTENDS):
+            if name not in self.cells:
+                self.start(name)
+
+    @property
+    def core(self) -> Any:
+        return self.actors[SCHEDULER].core
+
+    @property
+    def allocation(self) -> Any:
+        actor = self.actors.get(BLOCKS)
+        return actor._allocation if actor is not None else None
+
+    # The node.
+
+    def watch(self, address: str, cell: Cell) -> None:
+        address = EXECUTOR if address == "executor/*" else address
+        if address in self.watching[cell.name]:
+            return
+        self.watching[cell.name].add(address)
+        if address in self.cells:
+            self._put(SUPERVISOR, cell.name, ActorUp(address=address, incarnation=self.lives[address]))
+
+    def tell(self, address: str, message: Any, cell: Cell) -> None:
+        freeze(message)
+        address = EXECUTOR if address == "executor/*" else address
+        known = self.views.get((cell.name, address))
+        if address not in self.watching[cell.name]:
+            known = self.lives[address] if address in self.cells else None
+        if known is not None:
+            self.channels[(cell.name, address)].append((message, cell.incarnation, known))
+
+    def _put(self, source: str, target: str, message: Any) -> None:
+        self.channels[(source, target)].append((message, 0, self.lives[target]))
+
+    def waiting_channels(self) -> list[tuple[str, str]]:
+        return [key for key, channel in self.channels.items() if channel]
+
+    def deliver(self, key: tuple[str, str] | None = None) -> bool:
+        """Hands over the next message of a channel, a random one if none is named."""
+        if key is None:
+            waiting = self.waiting_channels()
+            if not waiting:
+                return False
+            key = self.random.choice(waiting)
+        source, target = key
+        message, incarnation, meant = self.channels[key].popleft()
+        cell = self.cells.get(target)
+        if cell is None or cell.incarnation != meant or incarnation < self.views.get((target, source), 0):
+            return True
+        if isinstance(message, ActorUp):
+            self.views[(target, message.address)] = message.incarnation
+        elif isinstance(message, ActorDown):
+            self.views.pop((target, message.address), None)
+        self.delivered += 1
+        cell.sender, cell.sender_incarnation = source, incarnation
+        before = self._before(target, message)
+        actor = self.actors[target]
+        if isinstance(actor, Reader | FrontendStub):
+            actor.receive(message, cell)
+        else:
+            result = getattr(actor, actor.handlers[type(message)].name)(message)
+            if result is not None:
+                finish(result)
+        self._check(target, message, before)
+        return True
+
+    def drain(self, most: int = 20_000) -> None:
+        """Delivers until nothing is on its way: a play at rest does not spin."""
+        for _ in range(most):
+            if not self.deliver():
+                return
+        raise AssertionError(f"after {most} more messages there is still no rest")
+
+    # Users.
+
+    def submit(self, prompt: list[int], frontend: str = FRONTENDS[0], **params: Any) -> Request | None:
+        if SCHEDULER not in self.cells or frontend not in self.cells:
+            return None
+        sampling = SamplingParams(temperature=0.0, seed=0, **params)
+        right, reason = answer(prompt, sampling, self.setting.max_model_len)
+        name = f"request-{len(self.requests)}"
+        submit = Submit(request_id=name, frontend=frontend, prompt_token_ids=int32(prompt), params=sampling)
+        request = self.requests[(frontend, name)] = Request(submit, right, reason)
+        # The scheduler may still have to learn of a death.
+        request.excused = bool(self.channels[(SUPERVISOR, SCHEDULER)]) or not self.cells.keys() >= {*CAST}
+        self.tell(SCHEDULER, submit, self.cells[frontend])
+        return request
+
+    def abort(self, request: Request) -> None:
+        submit = request.submit
+        if submit.frontend in self.cells and SCHEDULER in self.cells:
+            request.aborted = True
+            message = Abort(frontend=submit.frontend, request_ids=(submit.request_id,))
+            self.tell(SCHEDULER, message, self.cells[submit.frontend])
+
+    def end(self, request: Request, finished: Finished) -> None:
+        """A request's terminal message."""
+        request.ends.append(finished)
+        self.seen["ended by " + finished.reason] += 1
+        assert len(request.ends) == 1 or request.orphaned, "a request ended twice"
+        right = request.right
+        if finished.reason in ("stop", "length"):
+            assert request.reason == finished.reason, f"ended by {finished.reason}, not {request.reason}"
+            assert request.tokens == right, f"{request.tokens} came, {right} is right"
+        else:
+            allowed = request.aborted if finished.reason == "abort" else request.excused
+            allowed = allowed or (finished.reason == "error" == request.reason)
+            assert allowed, f"ended by {finished.reason} without a cause: {finished.message}"
+            assert request.tokens == right[: len(request.tokens)], "wrong tokens before the end"
+        if not request.orphaned:
+            assert finished.num_output_tokens == len(request.tokens), "the count of tokens is wrong"
+
+    # What must always hold.
+
+    def _before(self, target: str, message: Any) -> Any:
+        if isinstance(message, StepPlan):
+            self._check_plan(message)
+        if target != SCHEDULER:
+            return None
+        if isinstance(message, Abort):
+            for name in message.request_ids:
+                self._note_abort(self.core._requests.get((message.frontend, name)))
+        return set(self.core._running)
+
+    def _note_abort(self, request: Any) -> None:
+        if request is None:
+            return
+        phase = self.core.phase.value
+        self.seen[f"abort of {request.state.value} while {phase}"] += 1
+        last = request.state is State.RUNNING and request.num_tokens + 1 == request.max_total
+        self.seen["abort in the last step"] += last and request.in_step and phase == "computing"
+
+    def _check_plan(self, plan: StepPlan) -> None:
+        self.actors[EXECUTOR]._runner.plan = plan
+        rows = plan.rows.tolist()
+        assert len(set(rows)) == len(rows), "a row is computed twice in one step"
+        assert plan.num_tokens.sum() <= self.setting.max_num_batched_tokens, "the budget is exceeded"
+        assert rows, "a plan computes nothing"
+        assert max(rows) < self.setting.max_num_seqs, "there is no such row"
+        assert (plan.num_tokens > 0).all(), "a row computes nothing"
+
+    def _check(self, target: str, message: Any, before: Any) -> None:
+        if target == SCHEDULER:
+            core = self.core
+            core.check_integrity()
+            assert len(core._running) <= self.setting.max_num_seqs, "too many requests run"
+            if isinstance(message, Assigned):
+                self._check_order(set(core._running) - before)
+        elif target == BLOCKS and self.allocation is not None:
+            self.allocation.check_integrity()
+            self._check_shared()
+
+    def _check_order(self, admitted: set[Any]) -> None:
+        waiting = [request.key for request in self.core.requests() if request.state is State.WAITING]
+        if admitted and waiting:
+            last = max(request.key for request in admitted)
+            assert last < min(waiting), "a request was overtaken"
+
+    def _check_shared(self) -> None:
+        """A block of two sequences is a full one, in both at the same place, and was named."""
+        holders: dict[int, list[tuple[int, bytes | None]]] = defaultdict(list)
+        for sequence in self.allocation._sequences.values():
+            for index, block in enumerate(sequence.blocks):
+                name = sequence.names[index] if index < sequence.named else None
+                holders[block].append((index, name))
+        for block, places in holders.items():
+            if len(places) > 1:
+                assert len(set(places)) == 1 and places[0][1] is not None, f"block {block} has two owners"
+
+    def check_rest(self) -> None:
+        """Nothing is left of anything."""
+        for request in self.requests.values():
+            assert request.ended, f"{request.submit.request_id} never ended"
+        core, allocation = self.core, self.allocation
+        assert core.phase is Phase.IDLE
+        for name in ("_requests", "_by_serial", "_running", "_asked", "_admitting", "_computing"):
+            assert not getattr(core, name), f"{name} of the scheduler holds something at rest"
+        assert not len(core._waiting) and not core._freed_serials
+        assert len(core._waiting._heap) <= 64, "ghosts stay in the queue"
+        assert sorted(core._free_rows) == list(range(self.setting.max_num_seqs)), "rows are lost"
+        outputs = core.outputs
+        assert not (outputs._opened or outputs._rows or outputs._finished or outputs._facts), "outputs leak"
+        assert not outputs.stream.unacknowledged
+        assert not len(allocation), "a sequence holds blocks at rest"
+        assert allocation.pool.num_free == allocation.pool.num_blocks, "blocks are lost"
+        assert not self.actors[DETOKENIZER].open
+
+
+class Script:
+    """A seeded crowd of users and accidents for a play."""
+
+    def __init__(self, seed: int, setting: Setting, *, hostile: bool) -> None:
+        self.play = Play(seed, setting)
+        self.random = random.Random(seed + 1)
+        self.hostile = hostile
+        self.documents = [self._tokens(setting.max_model_len - 8) for _ in range(4)]
+
+    def _tokens(self, count: int) -> list[int]:
+        return [self.random.randrange(VOCABULARY) for _ in range(count)]
+
+    def submit(self) -> None:
+        chance = self.random.random
+        longest = self.play.setting.max_model_len
+        prompt = self.random.choice(self.documents)[: self.random.randint(0, longest - 8)]
+        prompt = prompt + self._tokens(self.random.randint(1, 6))
+        if chance() < 0.01:
+            prompt = self._tokens(self.random.choice([0, longest, longest + 3]))
+        max_tokens = self.random.choice([1, 2, 5, 12, 24, None])
+        least = self.random.randint(0, min(6, max_tokens or 6)) if chance() < 0.2 else 0
+        self.play.submit(
+            prompt,
+            self.random.choice(FRONTENDS),
+            max_tokens=max_tokens,
+            min_tokens=least,
+            ignore_eos=chance() < 0.5,
+            stop_token_ids=(3, 9) if chance() < 0.15 else (),
+            stop=tuple(map(letter, self.random.sample(range(VOCABULARY), 3))) if chance() < 0.3 else (),
+        )
+
+    def abort(self) -> None:
+        """Somebody gives up: a request of a random kind, so that each kind is met often."""
+        play = self.play
+        if SCHEDULER not in play.cells:
+            return
+        kinds: dict[Any, list[Any]] = defaultdict(list)
+        for request in play.core.requests():
+            decoding = request.num_uncomputed == 1
+            kinds[(request.state, bool(request.num_preemptions), decoding)].append(request)
+        if not kinds:
+            return
+        chosen = self.random.choice(kinds[self.random.choice(list(kinds))])
+        play.abort(play.requests[(chosen.frontend, chosen.request_id)])
+        channel = (chosen.frontend, SCHEDULER)
+        if self.random.random() < 0.8:
+            while play.channels[channel]:
+                play.deliver(channel)
+
+    def accident(self) -> None:
+        play = self.play
+        dead = [name for name in (*CAST, *FRONTENDS) if name not in play.cells]
+        if dead and self.random.random() < 0.7:
+            play.start(self.random.choice(dead))
+        elif self.random.random() < 0.15:
+            play.kill(self.random.choice((*CAST, *CAST, *FRONTENDS)))
+
+    def run(self, num_requests: int) -> Counter[str]:
+        """Plays until so many requests have come and all have ended; returns what happened."""
+        play, chance = self.play, self.random.random
+        while len(play.requests) < num_requests:
+            num_open = sum(not request.ended for request in list(play.requests.values())[-60:])
+            if chance() < (0.05 if num_open < 12 else 0.005):
+                for _ in range(self.random.randint(1, 4)):
+                    self.submit()
+            if chance() < 0.012:
+                self.abort()
+            if self.hostile and chance() < 0.01:
+                self.accident()
+            if not play.deliver():
+                self.submit()
+                if self.hostile:
+                    play.revive()
+        play.revive()
+        play.drain()
+        play.check_rest()
+        play._collect_counters(SCHEDULER)
+        play._collect_pool()
+        return play.seen
+
+
+@pytest.fixture
+def make_play() -> type[Play]:
+    return Play
+
+
+@pytest.fixture
+def make_script() -> type[Script]:
+    return Script
+
+
+@pytest.fixture
+def make_setting() -> type[Setting]:
+    return Setting

@@ -1,0 +1,259 @@
+"""Nothing leaks: thousands of random requests, aborts, stops, preemptions and deaths, in any order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from pageant.actors.blocks.allocation import Allocation
+from pageant.actors.blocks.pool import BlockPool
+from pageant.actors.scheduler.actor import Scheduler
+from pageant.actors.scheduler.core import SchedulerCore
+from pageant.actors.scheduler.outputs import TokenOutputs
+from pageant.actors.scheduler.queue import WaitingQueue
+from pageant.protocol.stepping import ExecutorReady
+
+STAGES: tuple[dict[str, Any], ...] = (
+    {},
+    {"num_blocks": 15, "max_num_seqs": 8, "max_num_batched_tokens": 16},
+    {"num_blocks": 20, "block_size": 3, "credit": 2, "max_num_batched_tokens": 7},
+    {"num_blocks": 60, "block_size": 1, "max_num_seqs": 4},
+    {"num_blocks": 40, "max_num_seqs": 3},
+    {"enable_prefix_caching": False},
+)
+OFTEN = (
+    *("chunk_splits", "prefix hits", "evictions", "preemptions", "growth_refused", "stops_by_string"),
+    *(
+        "aborts_waiting",
+        "aborts_asked",
+        "aborts_running_prefill",
+        "aborts_running_decode",
+        "aborts_preempted",
+    ),
+    *("abort of running while assigning", "abort of running while computing", "abort in the last step"),
+    *("ended by stop", "ended by length", "ended by abort", "ended by error"),
+)
+
+
+def test_nothing_leaks_whatever_happens_in_whatever_order(make_script, make_setting):
+    seen: Counter[str] = Counter()
+    for hostile in (False, True):
+        for seed in range(18):
+            setting = make_setting(**STAGES[seed % len(STAGES)])
+            seen += make_script(seed, setting, hostile=hostile).run(200)
+    assert seen["submitted"] > 6000
+    assert {what: seen[what] for what in OFTEN if seen[what] < 100} == {}
+    deaths = [f"death of {name}" for name in ("executor/0", "blocks", "detokenizer", "scheduler", "frontend")]
+    deaths += [f"death of {name} while {p}" for name in deaths[:0] for p in ()]
+    assert {what: seen[what] for what in deaths if seen[what] < 10} == {}
+
+
+def test_hypothesis_finds_no_order_of_events_that_breaks_the_play(make_play, make_setting):
+    class Machine(RuleBasedStateMachine):
+        @initialize(stage=st.sampled_from(STAGES), seed=st.integers(0, 2**16))
+        def begin(self, stage, seed):
+            self.play = make_play(seed, make_setting(**stage))
+
+        @rule(
+            prefix=st.integers(0, 40),
+            tail=st.lists(st.integers(0, 31), max_size=4),
+            max_tokens=st.sampled_from([1, 2, 9, None]),
+            stop=st.sampled_from([(), ("A", "BC")]),
+            ignore_eos=st.booleans(),
+            frontend=st.sampled_from(["frontend", "other-frontend"]),
+        )
+        def submit(self, prefix, tail, max_tokens, stop, ignore_eos, frontend):
+            prompt = [*range(1, 32), *range(1, 32)][:prefix] + tail
+            self.play.submit(prompt, frontend, max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos)
+
+        @rule(data=st.data())
+        @precondition(lambda self: any(not r.ended for r in self.play.requests.values()))
+        def abort(self, data):
+            open_ = [request for request in self.play.requests.values() if not request.ended]
+            self.play.abort(data.draw(st.sampled_from(open_)))
+
+        @rule(data=st.data())
+        @precondition(lambda self: self.play.waiting_channels())
+        def deliver_one(self, data):
+            self.play.deliver(data.draw(st.sampled_from(sorted(self.play.waiting_channels()))))
+
+        @rule(count=st.integers(1, 30))
+        def deliver_some(self, count):
+            for _ in range(count):
+                self.play.deliver()
+
+        @rule(name=st.sampled_from(["scheduler", "blocks", "executor/0", "detokenizer", "frontend"]))
+        def kill(self, name):
+            self.play.kill(name)
+
+        @rule()
+        def revive(self):
+            self.play.revive()
+
+        def teardown(self):
+            self.play.revive()
+            self.play.drain()
+            self.play.check_rest()
+
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            max_examples=60,
+            stateful_step_count=40,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+# Each of these breaks one thing that the play relies on, and must be noticed.
+
+
+def _lose_frees(patch: Any) -> None:
+    build = SchedulerCore._build_assign
+
+    def build_assign(self: Any, growing: Any, budget: int) -> Any:
+        if self._step % 7 == 0:
+            self._freed_serials = self._freed_serials[1:]
+        return build(self, growing, budget)
+
+    patch.setattr(SchedulerCore, "_build_assign", build_assign)
+
+
+def _drop_aborts(patch: Any) -> None:
+    abort = SchedulerCore.abort
+    patch.setattr(
+        SchedulerCore, "abort", lambda self, message: None if self._step % 3 else abort(self, message)
+    )
+
+
+def _free_twice(patch: Any) -> None:
+    free = Allocation._free
+
+    def free_twice(self: Any, serial: int) -> None:
+        sequence = self._sequences.get(serial)
+        free(self, serial)
+        if sequence is not None and serial % 9 == 0:
+            self.pool.free(sequence.blocks[:1])
+
+    patch.setattr(Allocation, "_free", free_twice)
+
+
+def _name_before_granted(patch: Any) -> None:
+    name = Allocation._name_full_blocks
+    patch.setattr(Allocation, "_name_full_blocks", lambda self, sequence, length: name(self, sequence, 10**6))
+
+
+def _release_while_computing(patch: Any) -> None:
+    def leave(self: Any, request: Any) -> None:
+        request.in_step = False
+
+    def forget(self: Any, request: Any) -> None:
+        request.in_step = False
+        original(self, request)
+
+    original = SchedulerCore._forget
+    patch.setattr(SchedulerCore, "_forget", forget)
+    patch.setattr(SchedulerCore, "_leave_step", leave)
+
+
+def _compute_nothing_of_the_aborted(patch: Any) -> None:
+    take = SchedulerCore._take_grants
+
+    def take_grants(self: Any, message: Any) -> Any:
+        chunks, new = take(self, message)
+        kept = [chunk for chunk in chunks if chunk.request.state.value != "ended"]
+        return (kept, new) if len(kept) == len(chunks) or not kept else (kept[::-1], new)
+
+    patch.setattr(SchedulerCore, "_take_grants", take_grants)
+
+
+def _keep_names_of_a_dead_scheduler(patch: Any) -> None:
+    patch.setattr(BlockPool, "forget", lambda self, blocks: None)
+
+
+def _keep_facts_of_the_stopped(patch: Any) -> None:
+    patch.setattr(TokenOutputs, "drop", lambda self, request: None)
+
+
+def _overtake(patch: Any) -> None:
+    first = WaitingQueue.first
+    patch.setattr(WaitingQueue, "first", lambda self, count: reversed(list(first(self, count))))
+
+
+def _forget_what_was_drawn_before_a_preemption(patch: Any) -> None:
+    preempt = SchedulerCore._preempt
+
+    def forgetful(self: Any, request: Any) -> None:
+        request.output = request.output[:-1]
+        preempt(self, request)
+
+    patch.setattr(SchedulerCore, "_preempt", forgetful)
+
+
+def _plan_before_the_address_is_known(patch: Any) -> None:
+    def introduced(self: Any, event: Any) -> None:
+        self._meet(self.sender_incarnation, event)
+
+    patch.setattr(Scheduler, "introduced", introduced)
+
+
+def _take_acknowledgements_of_the_dead(patch: Any) -> None:
+    def acknowledged(self: Any, message: Any) -> None:
+        self.core.acknowledged(message.up_to)
+        self._flush()
+
+    patch.setattr(Scheduler, "acknowledged", acknowledged)
+
+
+def _ignore_a_new_executor(patch: Any) -> None:
+    ready = SchedulerCore.executor_ready
+
+    def executor_ready(self: Any, event: ExecutorReady) -> None:
+        gone, self.executor_gone = self.executor_gone, lambda reason, epoch: None
+        ready(self, event)
+        self.executor_gone = gone
+
+    patch.setattr(SchedulerCore, "executor_ready", executor_ready)
+    patch.setattr(SchedulerCore, "_lose_running", lambda self, reason: None)
+
+
+@pytest.mark.parametrize(
+    "breakage",
+    [
+        _lose_frees,
+        _drop_aborts,
+        _free_twice,
+        _name_before_granted,
+        _release_while_computing,
+        _compute_nothing_of_the_aborted,
+        _keep_names_of_a_dead_scheduler,
+        _keep_facts_of_the_stopped,
+        _overtake,
+        _forget_what_was_drawn_before_a_preemption,
+        _plan_before_the_address_is_known,
+        _take_acknowledgements_of_the_dead,
+        _ignore_a_new_executor,
+    ],
+)
+def test_the_play_notices(
+    breakage: Callable[[Any], None], make_script: Any, make_setting: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breakage(monkeypatch)
+    with pytest.raises((AssertionError, KeyError, ValueError, RuntimeError, IndexError, AttributeError)):
+        for seed in range(60):
+            make_script(seed, make_setting(**STAGES[seed % 3]), hostile=True).run(120)
