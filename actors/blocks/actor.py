@@ -32,7 +32,7 @@ class BlockManager(Actor):
         super().__init__(options)
         self._allocation: Allocation | None = None
         self._epoch = 0
-        self._scheduler = 0  # the incarnation whose sequences these are
+        self._scheduler = 0  # the incarnation whose sequences these are; earlier ones are dead
 
     async def on_start(self) -> None:
         self.watch("scheduler")
@@ -49,9 +49,10 @@ class BlockManager(Actor):
     @receives
     def assign(self, request: Assign) -> None:
         """Answers with what is granted. A scheduler of a new incarnation holds nothing yet."""
-        if self._allocation is not None and self.sender_incarnation > self._scheduler:
-            self._scheduler = self.sender_incarnation
-            self._allocation.release_all()
+        if self.sender_incarnation < self._scheduler:
+            return  # it died before this came
+        if self.sender_incarnation > self._scheduler:
+            self._follow(self.sender_incarnation)
         if self._allocation is None or request.epoch != self._epoch:
             self.tell(self.sender, self._refusal(request))
             return
@@ -73,7 +74,15 @@ class BlockManager(Actor):
     def statistics(self, request: GetPoolStatistics) -> PoolStatistics:
         """How the pool stands; checked for integrity first when nothing is running."""
         if self._allocation is None:
-            return Allocation(BlockPool(1), 1).statistics()
+            return PoolStatistics(
+                num_blocks=0,
+                blocks_free=0,
+                blocks_cached=0,
+                blocks_held=0,
+                tokens_queried=0,
+                tokens_hit=0,
+                evictions=0,
+            )
         if not len(self._allocation):
             self._allocation.check_integrity()
         return self._allocation.statistics()
@@ -86,5 +95,10 @@ class BlockManager(Actor):
     @receives
     def scheduler_down(self, event: ActorDown) -> None:
         """What a dead scheduler held belongs to nobody."""
-        if self._allocation is not None and event.incarnation >= self._scheduler:
+        if event.incarnation >= self._scheduler:
+            self._follow(event.incarnation + 1)
+
+    def _follow(self, incarnation: int) -> None:
+        self._scheduler = incarnation
+        if self._allocation is not None:
             self._allocation.release_all()

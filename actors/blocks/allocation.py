@@ -38,17 +38,20 @@ class Allocation:
     def __init__(self, pool: BlockPool, block_size: int) -> None:
         self.pool, self.block_size = pool, block_size
         self._sequences: dict[int, _Sequence] = {}
+        self._just_named: list[int] = []  # blocks, by the last exchange: perhaps not computed yet
         self._queried = self._hit = 0
 
     def assign(self, request: Assign) -> Assigned:
         """Carries out one exchange; see `protocol/allocation`."""
+        self._just_named.clear()  # a scheduler asks again when its last step has been computed
         self._learn(request)
         for serial in request.freed.tolist():
             self._free(serial)
         counts: list[int] = []
         grown: list[int] = []
         for serial, length in zip(request.grow_serials.tolist(), request.grow_lengths.tolist(), strict=True):
-            blocks = self._grow(self._sequences[serial], length)
+            sequence = self._sequences.get(serial)  # None: it was held by this manager's former life
+            blocks = self._grow(sequence, length) if sequence is not None else None
             if blocks is None:
                 break
             counts.append(len(blocks))
@@ -67,7 +70,9 @@ class Allocation:
         )
 
     def release_all(self) -> None:
-        """Frees every sequence: their scheduler is gone."""
+        """Frees every sequence: their scheduler is gone, and its last step may never be computed."""
+        self.pool.forget(self._just_named)
+        self._just_named.clear()
         for serial in list(self._sequences):
             self._free(serial)
 
@@ -105,9 +110,10 @@ class Allocation:
         position = 0
         data = np.ascontiguousarray(request.token_ids, dtype="<i4").tobytes()
         for serial, count in zip(request.grow_serials.tolist(), request.token_counts.tolist(), strict=True):
-            if count:
-                self._extend(self._sequences[serial], data[4 * position : 4 * (position + count)])
-                position += count
+            sequence = self._sequences.get(serial)
+            if count and sequence is not None:
+                self._extend(sequence, data[4 * position : 4 * (position + count)])
+            position += count
 
     def _extend(self, sequence: _Sequence, tokens: bytes) -> None:
         sequence.tail += tokens
@@ -135,7 +141,8 @@ class Allocation:
     def _name_full_blocks(self, sequence: _Sequence, length: int) -> None:
         """Names the blocks that are full once `length` tokens are computed."""
         for index in range(sequence.named, min(length // self.block_size, len(sequence.names))):
-            self.pool.name(sequence.blocks[index], sequence.names[index])
+            if self.pool.name(sequence.blocks[index], sequence.names[index]):
+                self._just_named.append(sequence.blocks[index])
             sequence.named = index + 1
 
     def _admit_in_order(self, request: Assign) -> list[Admitted]:
@@ -151,6 +158,7 @@ class Allocation:
 
     def _admit(self, admission: Admission, budget: int) -> Admitted | None:
         """Admits a sequence with what is cached of it, or leaves everything as it was."""
+        assert admission.serial not in self._sequences, f"sequence {admission.serial} is admitted twice"
         total = len(admission.token_ids)
         root = root_name(admission.salt)
         names = block_names(root, admission.token_ids, self.block_size)

@@ -91,12 +91,23 @@ class BlockPool:
                 self._free[block] = None
                 self.on_freed(block)
 
-    def name(self, block: int, name: bytes) -> None:
-        """A held block is full of what `name` says. If another one already is, that one stays indexed."""
+    def name(self, block: int, name: bytes) -> bool:
+        """A held block is full of what `name` says. If another one already is, that one stays indexed.
+        Returns whether this one is now."""
         assert self._references[block] > 0, f"block {block} is named while nobody holds it"
-        if self.enable_prefix_caching and self._names[block] is None and name not in self._index:
-            self._index[name] = block
-            self._names[block] = name
+        if not self.enable_prefix_caching or self._names[block] is not None or name in self._index:
+            return False
+        self._index[name] = block
+        self._names[block] = name
+        return True
+
+    def forget(self, blocks: Iterable[int]) -> None:
+        """Held blocks are not full of what their names say: nobody is to find them."""
+        for block in blocks:
+            assert self._references[block] > 0, f"block {block} loses its name while nobody holds it"
+            name, self._names[block] = self._names[block], None
+            if name is not None:
+                del self._index[name]
 
     @property
     def num_cached(self) -> int:

@@ -94,11 +94,16 @@ class Batch:
         self._next_number += 1
         self._lengths[plan.freed_rows] = 0
         self._block_counts[plan.freed_rows] = 0
+        if self._holding_back:
+            self._holding_back.difference_update(plan.freed_rows.tolist())
         for sequence in plan.new:
             self._add(sequence)
         self._grow(plan)
-        if np.any(plan.starts + plan.num_tokens > self._lengths[plan.rows]):
+        ends = plan.starts + plan.num_tokens
+        if np.any(ends > self._lengths[plan.rows]):
             raise PlanMismatch(f"plan {plan.number} computes tokens that are not known here")
+        if np.any(ends > self._block_counts[plan.rows] * self.block_size):
+            raise PlanMismatch(f"plan {plan.number} computes tokens for which there are no blocks")
         return self._pack(plan)
 
     def take_tokens(self, inputs: StepInputs, token_ids: Int64) -> None:

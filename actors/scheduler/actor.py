@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pageant.actors.runtime import Actor, ActorOptions, receives
-from pageant.actors.scheduler.core import DETOKENIZER, Limits, SchedulerCore
+from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, Limits, SchedulerCore
 from pageant.actors.scheduler.policies import make_policy
 from pageant.protocol.allocation import Assigned, PoolReady
 from pageant.protocol.outputs import Stopped
@@ -55,7 +55,10 @@ class Scheduler(Actor):
         )
         self.core = SchedulerCore(make_policy(options.policy), limits)
         self._frontends: dict[str, int] = {}
-        self._pool = 0  # the block manager's incarnation
+        # Incarnations below these are dead: what still comes from them is of no account.
+        self._pool = self._detokenizer = 0
+        self._up: dict[str, int] = {}  # whom this node can reach, by incarnation
+        self._introductions: dict[str, tuple[int, ExecutorReady | PoolReady]] = {}  # the others'
 
     async def on_start(self) -> None:
         for address in ("executor/*", "blocks", "detokenizer"):
@@ -67,10 +70,13 @@ class Scheduler(Actor):
 
     @receives
     def submit(self, message: Submit) -> None:
-        """A frontend hands over a request."""
-        if message.frontend not in self._frontends:
-            self._frontends[message.frontend] = self.sender_incarnation
+        """A frontend hands over a request. Those of its former life have nobody to be for."""
+        known = self._frontends.get(message.frontend)
+        if known is None:
             self.watch(message.frontend)
+        elif known < self.sender_incarnation:
+            self.core.frontend_gone(message.frontend)
+        self._frontends[message.frontend] = self.sender_incarnation
         self.core.submit(message)
         self._flush()
 
@@ -95,46 +101,64 @@ class Scheduler(Actor):
         self._flush()
 
     @receives
-    def executor_ready(self, event: ExecutorReady) -> None:
-        self.core.executor_ready(event)
-        self._flush()
+    def introduced(self, event: ExecutorReady | PoolReady) -> None:
+        """An executor or a block manager is ready. That may be known before its address is: from another
+        node, it comes directly, the directory by way of the root. What we told it now would be lost."""
+        if self._up.get(self.sender) == self.sender_incarnation:
+            self._meet(self.sender_incarnation, event)
+        else:
+            self._introductions[self.sender] = (self.sender_incarnation, event)
 
-    @receives
-    def pool_ready(self, event: PoolReady) -> None:
-        renewed = self.sender_incarnation > self._pool
-        self._pool = max(self._pool, self.sender_incarnation)
-        self.core.pool_ready(event.epoch, renewed)
+    def _meet(self, incarnation: int, event: ExecutorReady | PoolReady) -> None:
+        if isinstance(event, ExecutorReady):
+            self.core.executor_ready(event)
+        elif incarnation >= self._pool:
+            renewed = incarnation > self._pool
+            self._pool = incarnation
+            self.core.pool_ready(event.epoch, renewed)
         self._flush()
 
     @receives
     def acknowledged(self, message: Acknowledge) -> None:
-        self.core.acknowledged(message.up_to)
-        self._flush()
+        if self.sender_incarnation >= self._detokenizer:
+            self.core.acknowledged(message.up_to)
+            self._flush()
 
     @receives
     def resume(self, message: Resume) -> None:
         """The detokenizer missed something: it is sent again."""
+        if self.sender_incarnation < self._detokenizer:
+            return
         for batch in self.core.outputs.stream.resume(message.after):
             self.tell(DETOKENIZER, batch)
 
     @receives
     def peer_up(self, event: ActorUp) -> None:
-        """Peers introduce themselves by their own messages; a new detokenizer is told what the last one
-        was not there for."""
-        if event.address == "detokenizer":
+        """A new detokenizer is told what the last one was not there for."""
+        self._up[event.address] = event.incarnation
+        incarnation, introduction = self._introductions.get(event.address, (0, None))
+        if introduction is not None and incarnation == event.incarnation:
+            del self._introductions[event.address]
+            self._meet(incarnation, introduction)
+        if event.address == DETOKENIZER:
             for batch in self.core.outputs.stream.resume(0):
                 self.tell(event.address, batch)
 
     @receives
     def peer_down(self, event: ActorDown) -> None:
         """The requests concerned end with a clear error; the next ones wait for the restart."""
+        if self._up.get(event.address) == event.incarnation:
+            del self._up[event.address]
         if event.address.startswith("executor/"):
-            self.core.executor_gone(event.reason)
-        elif event.address == "blocks" and event.incarnation >= self._pool:
-            self.core.pool_gone(event.reason)
-        elif event.address == "detokenizer":
+            self.core.executor_gone(event.reason, event.incarnation)
+        elif event.address == BLOCKS:
+            if event.incarnation >= self._pool:
+                self.core.pool_gone(event.reason)
+        elif event.address == DETOKENIZER:
+            self._detokenizer = event.incarnation + 1
             self.core.detokenizer_gone()
-        elif self._frontends.pop(event.address, None) is not None:
+        elif self._frontends.get(event.address, event.incarnation + 1) <= event.incarnation:
+            del self._frontends[event.address]
             self.core.frontend_gone(event.address)
         self._flush()
 

@@ -13,15 +13,15 @@ meanwhile: its blocks are named by then, and others may use them.
 from __future__ import annotations
 
 import bisect
-import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pageant.actors.scheduler.counters import SchedulerCounters
 from pageant.actors.scheduler.outputs import TokenOutputs
-from pageant.actors.scheduler.plans import build_plan
+from pageant.actors.scheduler.plans import Chunk, Phase, build_plan
 from pageant.actors.scheduler.policies import Policy
 from pageant.actors.scheduler.queue import WaitingQueue
-from pageant.actors.scheduler.request import ScheduledRequest, State
+from pageant.actors.scheduler.request import Key, ScheduledRequest, State
 from pageant.protocol.allocation import Admission, Assign, Assigned
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.message import Message
@@ -36,14 +36,6 @@ OVERASK = 8  # admissions asked for per step, in tokens, over the budget
 Outbox = list[tuple[str, Message]]
 
 
-class Phase(enum.Enum):
-    """Where the current step is."""
-
-    IDLE = "idle"
-    ASSIGNING = "assigning"
-    COMPUTING = "computing"
-
-
 @dataclass(frozen=True)
 class Limits:
     """What one step and one batch may hold."""
@@ -54,39 +46,6 @@ class Limits:
     end_tokens: frozenset[int]
 
 
-@dataclass
-class SchedulerCounters:
-    """What happened so far; for metrics and for tests that ask whether it did."""
-
-    steps: int = 0
-    submitted: int = 0
-    ended: int = 0
-    chunk_splits: int = 0
-    preemptions: int = 0
-    aborts_waiting: int = 0
-    aborts_running_prefill: int = 0
-    aborts_running_decode: int = 0
-    aborts_preempted: int = 0
-    stops_by_string: int = 0
-    tokens_cached: int = 0
-    growth_refused: int = 0
-    admissions_refused: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """`length` tokens of a request, from `start`, in the step at hand."""
-
-    request: ScheduledRequest
-    start: int
-    length: int
-
-    @property
-    def draws(self) -> bool:
-        """Whether a token is drawn: the chunk reaches the end of what is known."""
-        return self.start + self.length == self.request.num_tokens
-
-
 class SchedulerCore:
     """All requests of this scheduler, and the step in progress."""
 
@@ -95,7 +54,7 @@ class SchedulerCore:
         self.counters = SchedulerCounters()
         self.outputs = TokenOutputs()
         self.phase = Phase.IDLE
-        self._waiting = WaitingQueue(policy)
+        self._waiting = WaitingQueue()
         self._running: list[ScheduledRequest] = []  # in the policy's order
         self._requests: dict[tuple[str, str], ScheduledRequest] = {}
         self._by_serial: dict[int, ScheduledRequest] = {}
@@ -103,6 +62,7 @@ class SchedulerCore:
         self._step = 0
         self._plan_number = 0
         self._epoch: int | None = None  # the executor's, while it is up
+        self._epochs_gone = 0  # executors up to this epoch are dead
         self._pool_epoch: int | None = None  # the block manager's, while it is up
         self._free_rows: list[int] = []
         self._freed_rows: list[int] = []
@@ -112,52 +72,58 @@ class SchedulerCore:
         self._admitting: list[ScheduledRequest] = []
         self._computing: list[Chunk] = []
         self._memory_short = False  # growth was refused: nobody is admitted before that has passed
+        self._pool_full = False  # an admission was refused for want of blocks
+        self._longest = limits.max_model_len  # tokens of a request: what limits and executor both hold
         self._outbox: Outbox = []
 
     # Events.
 
     def submit(self, message: Submit) -> None:
         """A request comes. One that can never be served ends at once, with the reason."""
+        key = (message.frontend, message.request_id)
+        if key in self._requests:
+            return  # sent twice; the first is being served
         self._serial += 1
-        params = message.params
-        room = self.limits.max_model_len - len(message.prompt_token_ids)
-        wanted = room if params.max_tokens is None else min(params.max_tokens, room)
         request = ScheduledRequest(
             request_id=message.request_id,
             frontend=message.frontend,
             serial=self._serial,
             arrival=self._serial,
             prompt=message.prompt_token_ids,
-            params=params,
-            max_total=len(message.prompt_token_ids) + wanted,
-            end_tokens=frozenset() if params.ignore_eos else self.limits.end_tokens,
+            params=message.params,
+            end_tokens=frozenset() if message.params.ignore_eos else self.limits.end_tokens,
         )
-        key = (message.frontend, message.request_id)
-        if key in self._requests:
-            return  # sent twice; the first is being served
+        request.key = (self.policy.order(request), request.serial)
         self.counters.submitted += 1
         self._requests[key] = request
         self._by_serial[request.serial] = request
         self.outputs.open(request)
+        self._waiting.push(request)
+        self._fit(request)
+        self._advance()
+
+    def _fit(self, request: ScheduledRequest) -> None:
+        """Sets how long a waiting request may become; ends it if there is no room for an answer."""
+        room = self._longest - len(request.prompt)
+        wanted = request.params.max_tokens
+        request.max_total = len(request.prompt) + (room if wanted is None else min(wanted, room))
         if not len(request.prompt):
             self._end(request, "error", message="the prompt has no tokens")
         elif room < 1:
+            bound = "max_model_len" if self._longest == self.limits.max_model_len else "the executor's memory"
             self._end(
                 request,
                 "error",
-                message=f"the prompt has {len(request.prompt)} tokens; with max_model_len "
-                f"{self.limits.max_model_len} at most {self.limits.max_model_len - 1} leave room for an answer",
+                message=f"the prompt has {len(request.prompt)} tokens; with {bound} of {self._longest} "
+                f"at most {self._longest - 1} leave room for an answer",
             )
-        else:
-            self._waiting.push(request)
-        self._advance()
 
     def abort(self, message: Abort) -> None:
         """Ends requests at once, wherever they are. Unknown ones have ended already."""
         for request_id in message.request_ids:
             request = self._requests.get((message.frontend, request_id))
             if request is not None:
-                self._count_abort(request)
+                self.counters.count_abort(request)
                 self._end(request, "abort")
         self._advance()
 
@@ -172,22 +138,33 @@ class SchedulerCore:
             request = self._by_serial.get(serial)
             if request is not None:
                 self.counters.stops_by_string += 1
+                self.outputs.drop(request)
                 self._forget(request)
         self._advance()
 
     def executor_ready(self, event: ExecutorReady) -> None:
         """An executor of a new epoch: its memory and its batch are empty."""
-        if self._epoch is not None and event.epoch <= self._epoch:
+        if event.epoch <= max(self._epoch or 0, self._epochs_gone):
             return
-        self.executor_gone("the executor was restarted")
+        if self._epoch is not None:
+            self.executor_gone("it was restarted", self._epoch)
         self._epoch = event.epoch
         self._plan_number = 0
         self._free_rows = list(range(min(event.max_num_seqs, self.limits.max_num_seqs)))[::-1]
         self._freed_rows = []
+        pool_tokens = event.num_blocks * event.block_size
+        longest = min(self.limits.max_model_len, event.max_model_len, pool_tokens)
+        if longest != self._longest:
+            self._longest = longest
+            for request in list(self._by_serial.values()):
+                self._fit(request)
         self._advance()
 
-    def executor_gone(self, reason: str) -> None:
-        """Whatever was in the executor's memory is lost; the requests that were there end."""
+    def executor_gone(self, reason: str, epoch: int) -> None:
+        """Whatever was in that executor's memory is lost; the requests that were there end."""
+        self._epochs_gone = max(self._epochs_gone, epoch)
+        if self._epoch is None or epoch < self._epoch:
+            return  # late news: its successor is here already
         self._epoch = None
         self._lose_running(f"the executor died while this request ran: {reason}")
 
@@ -205,25 +182,40 @@ class SchedulerCore:
 
     def detokenizer_gone(self) -> None:
         """The texts of all open requests are lost; they end, as the next detokenizer is told."""
-        self.outputs.stream.restart()
-        self.outputs.clear()
+        self.outputs.restart("the detokenizer died while this request was open")
         for request in list(self._by_serial.values()):
-            self.outputs.open(request)
-            self._end(request, "error", message="the detokenizer died while this request was open")
+            self._forget(request)
+        self._advance()
 
     def assigned(self, message: Assigned) -> None:
         """What the block manager granted: the plan of this step."""
         if self.phase is not Phase.ASSIGNING or message.step != self._step:
             return  # of a step that was given up meanwhile
+        if message.epoch != self._epoch:
+            # No judgement about our pool. What happened to it is on its way, and begins the next step.
+            self._give_up_step()
+            return
         chunks, new = self._take_grants(message)
         self._preempt_if_short(message)
+        stuck = self._find_stuck(message)
         self._asked, self._admitting = [], []
-        if not chunks:
-            self.phase = Phase.IDLE
-            self._advance()
+        if chunks:
+            self._compute(chunks, new, message)
             return
+        self.phase = Phase.IDLE
+        if stuck is not None:
+            self._end(
+                stuck,
+                "error",
+                message=f"the KV-block manager refuses the {stuck.num_tokens} tokens of this request while "
+                f"{message.blocks_free} of {message.num_blocks} blocks are free and no other request runs",
+            )
+        self._advance()
+
+    def _compute(self, chunks: list[Chunk], new: list[ScheduledRequest], granted: Assigned) -> None:
+        """Sends the plan of what was granted."""
         self._plan_number += 1
-        plan = build_plan(self._plan_number, message, self._take_freed_rows(), chunks, new)
+        plan = build_plan(self._plan_number, granted, self._take_freed_rows(), chunks, new)
         self._computing = chunks
         self.phase = Phase.COMPUTING
         self.counters.steps += 1
@@ -242,17 +234,18 @@ class SchedulerCore:
         for chunk in computed:
             request = chunk.request
             if request.state is State.RUNNING:
+                request.in_step = False
                 draws = chunk.draws
                 request.num_computed += chunk.length
                 if draws:
-                    self._take_token(request, drawn[request.row])
-            elif request.row >= 0:
-                self._release(request)  # it was ended while this step computed it
+                    self._take_token(request, drawn[request.held_row])
+            else:
+                self._leave_step(request)  # it was ended while this step computed it
         self._advance()
 
     def acknowledged(self, up_to: int) -> None:
         """The detokenizer has taken in our batches so far."""
-        self.outputs.stream.acknowledge(up_to)
+        self.outputs.acknowledge(up_to)
         self._advance()
 
     def take_outbox(self) -> Outbox:
@@ -278,35 +271,45 @@ class SchedulerCore:
         self._asked, self._num_growing = growing, len(growing)
         if not (growing or self._admitting or self._freed_serials):
             return
+        for chunk in growing:
+            chunk.request.in_step = True
         self._step += 1
         self.phase = Phase.ASSIGNING
         self._outbox.append((BLOCKS, self._build_assign(growing, budget)))
 
     def _choose_running(self) -> list[Chunk]:
-        """Chunks of the running requests: one token for each that decodes, then prefills in order."""
-        budget = self.limits.max_num_batched_tokens
-        decoding = [request for request in self._running if request.num_uncomputed == 1][:budget]
-        chunks = [Chunk(request, request.num_computed, 1) for request in decoding]
-        budget -= len(chunks)
-        for request in self._running:
-            if budget > 0 and request.num_uncomputed > 1:
-                length = min(request.num_uncomputed, budget)
+        """Chunks of the running requests: one token for each that decodes, then prefills in order.
+
+        They are in the policy's order, so that memory goes to whom it favours.
+        """
+        uncomputed = [request.num_uncomputed for request in self._running]
+        for_decodes = min(uncomputed.count(1), self.limits.max_num_batched_tokens)
+        for_prefills = self.limits.max_num_batched_tokens - for_decodes
+        chunks = []
+        for request, count in zip(self._running, uncomputed, strict=True):
+            if count == 1:
+                length = min(1, for_decodes)
+                for_decodes -= length
+            else:
+                length = min(count, for_prefills)
+                for_prefills -= length
+            if length:
                 chunks.append(Chunk(request, request.num_computed, length))
-                budget -= length
-        # The order of grants is the policy's, so that memory goes to whom it favours.
-        order = {request.serial: index for index, request in enumerate(self._running)}
-        chunks.sort(key=lambda chunk: order[chunk.request.serial])
         return chunks
 
     def _choose_waiting(self, budget: int) -> list[ScheduledRequest]:
         """The waiting requests that are put to the block manager.
 
         How much each needs is only known with its cached prefix, so more are asked for than the budget
-        holds without one; the manager admits as many as fit.
+        holds without one; the manager admits as many as fit. While the pool is full and nothing is freed,
+        only the first is asked for: the others would be refused with it.
         """
+        count = min(len(self._free_rows), max(0, budget))
+        if self._pool_full and not self._freed_serials:
+            count = min(count, 1)
         chosen: list[ScheduledRequest] = []
         tokens = budget * OVERASK
-        for request in self._waiting.first(min(len(self._free_rows), max(0, budget))):
+        for request in self._waiting.first(count):
             request.state = State.ASKED
             chosen.append(request)
             tokens -= request.num_tokens
@@ -353,19 +356,24 @@ class SchedulerCore:
         for request in self._admitting[len(message.admitted) :]:
             self._put_back(request)
             self.counters.admissions_refused += request.state is State.WAITING
+        computed = sum(chunk.length for chunk in chunks)
+        assert computed <= self.limits.max_num_batched_tokens, f"{computed} tokens are over the budget"
+        refused = len(message.admitted) < len(self._admitting)
+        self._pool_full = refused and computed < self.limits.max_num_batched_tokens
         self.counters.chunk_splits += sum(not chunk.draws for chunk in chunks)
         return chunks, new
 
     def _admit(self, request: ScheduledRequest, cached: int) -> None:
         """A request gets a row; an aborted one too, for the one step that it was granted."""
         request.row = self._free_rows.pop()
+        request.in_step = True
         request.num_computed = cached
         self.counters.tokens_cached += cached
         if request.state is State.ASKED:
             request.state = State.RUNNING
             if not request.num_preemptions:
                 request.num_cached = cached
-            bisect.insort(self._running, request, key=self._waiting.key)
+            bisect.insort(self._running, request, key=_key)
             self.outputs.admitted(request)
 
     def _put_back(self, request: ScheduledRequest) -> None:
@@ -385,12 +393,24 @@ class SchedulerCore:
         # policy's order, so the policy's victim is normally among them.
         candidates = []
         for chunk in self._asked[message.num_grown :]:
+            self._leave_step(chunk.request)
             if chunk.request.state is State.RUNNING:
                 candidates.append(chunk.request)
-            else:
-                self._release(chunk.request)  # ended meanwhile, and not computed
         if candidates:
-            self._preempt(self.policy.victim(candidates))
+            victim = self.policy.victim(candidates)
+            if victim not in candidates:
+                raise ValueError(
+                    f"{type(self.policy).__name__}.victim returned {victim!r}, which is none of those it was given"
+                )
+            self._preempt(victim)
+
+    def _find_stuck(self, message: Assigned) -> ScheduledRequest | None:
+        """The first admission, if it was refused though nothing else holds memory or is about to free any:
+        asking again would be answered the same."""
+        if self._num_growing or message.admitted or self._running or self._freed_serials:
+            return None
+        first = self._admitting[0] if self._admitting else None
+        return first if first is not None and first.state is State.WAITING else None
 
     def _preempt(self, request: ScheduledRequest) -> None:
         """Back to the queue: its blocks are freed, and it resumes by computing its tokens again."""
@@ -442,51 +462,42 @@ class SchedulerCore:
             self._waiting.discard()
         elif state is State.RUNNING:
             self._running.remove(request)
-            if not self._is_in_step(request):
+            if not request.in_step:
                 self._release(request)
 
-    def _is_in_step(self, request: ScheduledRequest) -> bool:
-        """Whether the step in progress names this request's row or blocks."""
-        if self.phase is Phase.ASSIGNING:
-            return any(chunk.request is request for chunk in self._asked)
-        return any(chunk.request is request for chunk in self._computing)
+    def _leave_step(self, request: ScheduledRequest) -> None:
+        """The step at hand no longer needs this request's row and blocks."""
+        request.in_step = False
+        if request.state is State.ENDED and request.row is not None:
+            self._release(request)
 
     def _release(self, request: ScheduledRequest) -> None:
         """Gives back a request's row and blocks, with the next messages."""
         self._freed_serials.append(request.serial)
-        self._freed_rows.append(request.row)
-        self._free_rows.append(request.row)
-        request.row = -1
+        self._freed_rows.append(request.held_row)
+        self._free_rows.append(request.held_row)
+        request.row = None
 
     def _take_freed_rows(self) -> list[int]:
         freed, self._freed_rows = self._freed_rows, []
         return freed
 
-    def _lose_running(self, reason: str) -> None:
-        """Ends every request that holds memory; the waiting ones can still be served."""
+    def _give_up_step(self) -> None:
+        """The step at hand will not be computed, or nobody will hear of it."""
         self.phase = Phase.IDLE
         for request in self._admitting:
             self._put_back(request)
         for chunk in (*self._asked, *self._computing):
-            if chunk.request.state is State.ENDED and chunk.request.row >= 0:
-                self._release(chunk.request)
+            self._leave_step(chunk.request)
         self._asked, self._admitting, self._computing = [], [], []
+
+    def _lose_running(self, reason: str) -> None:
+        """Ends every request that holds memory; the waiting ones can still be served."""
+        self._give_up_step()
         for request in list(self._running):
             self._end(request, "error", message=reason)
         self._freed_serials = []
-        self._memory_short = False
-
-    def _count_abort(self, request: ScheduledRequest) -> None:
-        counters = self.counters
-        if request.state is State.RUNNING:
-            if request.num_uncomputed > 1:
-                counters.aborts_running_prefill += 1
-            else:
-                counters.aborts_running_decode += 1
-        elif request.num_preemptions:
-            counters.aborts_preempted += 1
-        else:
-            counters.aborts_waiting += 1
+        self._memory_short = self._pool_full = False
 
     # Looking in.
 
@@ -511,9 +522,20 @@ class SchedulerCore:
         assert running == len(self._running), f"{running} requests run, {len(self._running)} are listed"
         waiting = sum(request.state is State.WAITING for request in self._by_serial.values())
         assert waiting == len(self._waiting), f"{waiting} requests wait, the queue has {len(self._waiting)}"
-        rows = [request.row for request in self._running] + self._free_rows
-        assert len(rows) == len(set(rows)), "a row belongs to two requests"
-        if self.phase is not Phase.COMPUTING:
-            assert all(
-                request.row < 0 for request in self._by_serial.values() if request.state is State.WAITING
-            )
+        assert self._running == sorted(self._running, key=_key), "the running are not in the policy's order"
+        in_step = [chunk.request for chunk in (*self._asked, *self._computing)]
+        assert all(request.in_step for request in in_step), "a request does not know that it is in the step"
+        lingering = [request for request in in_step if request.state is State.ENDED]
+        rows = [request.row for request in (*self._running, *lingering)]
+        assert None not in rows, "a request in the batch has no row"
+        assert len({*rows, *self._free_rows}) == len(rows) + len(self._free_rows), "a row belongs to two"
+        for request in self._by_serial.values():
+            if request.state is not State.RUNNING:
+                assert request.row is None, f"request {request.serial} holds a row while it waits"
+                assert not request.in_step, f"request {request.serial} is in the step while it waits"
+        if self.phase is Phase.IDLE:
+            assert not (in_step or self._admitting), "no step is at hand, yet there is something in it"
+
+
+def _key(request: ScheduledRequest) -> Key:
+    return request.key

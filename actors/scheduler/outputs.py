@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TypeVar
 
 from pageant.actors.runtime.streams import Outgoing
@@ -16,10 +17,16 @@ PROMPT_TAIL = 16  # tokens of the prompt that give the output's text its context
 
 
 class TokenOutputs:
-    """Collects openings, tokens and endings until the next batch is taken."""
+    """Collects openings, tokens and endings until the next batch is taken.
+
+    An opening is kept until the detokenizer is known to have taken in the end of its request, so that a
+    new detokenizer can be told to end it.
+    """
 
     def __init__(self) -> None:
         self.stream: Outgoing[TokenBatch] = Outgoing("tokens")
+        self._kept: dict[int, OpenOutput] = {}
+        self._ends: deque[tuple[int, tuple[int, ...]]] = deque()  # by batch: the serials that end in it
         self._opened: list[OpenOutput] = []
         self._rows: dict[int, list[int]] = {}
         self._finished: dict[int, Finished] = {}
@@ -31,18 +38,18 @@ class TokenOutputs:
     def open(self, request: ScheduledRequest) -> None:
         """A request's tokens will come."""
         params = request.params
-        self._opened.append(
-            OpenOutput(
-                serial=request.serial,
-                request_id=request.request_id,
-                frontend=request.frontend,
-                prompt_tail=request.prompt[-PROMPT_TAIL:].copy(),
-                stop=params.stop,
-                min_tokens=params.min_tokens,
-                include_stop_str_in_output=params.include_stop_str_in_output,
-                skip_special_tokens=params.skip_special_tokens,
-            )
+        opened = OpenOutput(
+            serial=request.serial,
+            request_id=request.request_id,
+            frontend=request.frontend,
+            prompt_tail=request.prompt[-PROMPT_TAIL:].copy(),
+            stop=params.stop,
+            min_tokens=params.min_tokens,
+            include_stop_str_in_output=params.include_stop_str_in_output,
+            skip_special_tokens=params.skip_special_tokens,
         )
+        self._kept[request.serial] = opened
+        self._opened.append(opened)
 
     def admitted(self, request: ScheduledRequest) -> None:
         """A request got its memory, for the first time or again after a preemption."""
@@ -59,6 +66,12 @@ class TokenOutputs:
         self._rows.setdefault(request.serial, [])
         self._finished[request.serial] = finished
 
+    def drop(self, request: ScheduledRequest) -> None:
+        """The detokenizer ended this request itself: it wants no more of it."""
+        del self._kept[request.serial]
+        self._rows.pop(request.serial, None)
+        self._facts.pop(request.serial, None)
+
     def take(self) -> TokenBatch:
         """The batch of everything collected, numbered and kept until it is acknowledged."""
         serials = list(self._rows)
@@ -72,13 +85,29 @@ class TokenOutputs:
             facts=_by_row(serials, self._facts),
         )
         facts = {serial: facts for serial, facts in self._facts.items() if serial not in self._rows}
-        self.clear()
+        ends = tuple(self._finished)
+        self._opened, self._rows, self._finished = [], {}, {}
         self._facts = facts  # of those that have no token yet
-        return self.stream.number(batch)
+        self.stream.number(batch)
+        if ends:
+            self._ends.append((batch.number, ends))
+        return batch
 
-    def clear(self) -> None:
-        """Drops what was collected."""
-        self._opened, self._rows, self._finished, self._facts = [], {}, {}, {}
+    def acknowledge(self, up_to: int) -> None:
+        """The detokenizer has taken in the batches up to that number."""
+        self.stream.acknowledge(up_to)
+        while self._ends and self._ends[0][0] <= up_to:
+            for serial in self._ends.popleft()[1]:
+                del self._kept[serial]
+
+    def restart(self, message: str) -> None:
+        """The detokenizer is a new one: it is told to end all that the former may not have ended."""
+        self.stream.restart()
+        self._ends.clear()
+        self._facts = {}
+        self._opened = list(self._kept.values())
+        self._rows = {serial: [] for serial in self._kept}
+        self._finished = dict.fromkeys(self._kept, Finished(reason="error", message=message))
 
 
 def _by_row(serials: list[int], values: dict[int, T]) -> dict[int, T]:

@@ -20,9 +20,16 @@ class State(enum.Enum):
     ENDED = "ended"
 
 
+Key = tuple[tuple[float, ...], int]
+
+
 @dataclass(slots=True, eq=False)
 class ScheduledRequest:
-    """One request. `serial` never comes twice; `arrival` is the order in which it came."""
+    """One request. `serial` never comes twice; `arrival` is the order in which it came.
+
+    An ended one keeps its row and blocks while it is `in_step`: others must not have them before that
+    step has been computed.
+    """
 
     request_id: str
     frontend: str
@@ -30,11 +37,16 @@ class ScheduledRequest:
     arrival: int
     prompt: npt.NDArray[np.int32]
     params: SamplingParams
-    max_total: int  # tokens, prompt included, at which it ends by length
     end_tokens: frozenset[int]
+    max_total: int = 0  # tokens, prompt included, at which it ends by length
+    key: Key = (
+        (),
+        0,
+    )  # the policy's order, arrival breaking ties; asked for once, so that it is a total order
     output: list[int] = field(default_factory=list)
     state: State = State.WAITING
-    row: int = -1
+    row: int | None = None  # of the batch, while it holds one
+    in_step: bool = False  # the step at hand names its row or blocks
     num_computed: int = 0
     num_reported: int = 0  # output tokens that the block manager knows
     num_cached: int = 0  # prompt tokens found in the cache at first admission
@@ -49,6 +61,12 @@ class ScheduledRequest:
     def num_uncomputed(self) -> int:
         """Known tokens whose KV is still to be computed. 1 for a request that is decoding."""
         return self.num_tokens - self.num_computed
+
+    @property
+    def held_row(self) -> int:
+        """The row, of a request that holds one."""
+        assert self.row is not None, f"request {self.serial} holds no row"
+        return self.row
 
     def token_ids(self) -> npt.NDArray[np.int32]:
         """All tokens known, fresh."""

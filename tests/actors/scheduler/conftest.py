@@ -31,9 +31,13 @@ from pageant.protocol.supervision import ActorDown, ActorUp
 VOCABULARY = 32
 END_TOKEN = 0
 ROOT = 0x9E3779B97F4A7C15
-SUPERVISOR, SCHEDULER, BLOCKS, EXECUTOR, DETOKENIZER = (
-    "supervisor scheduler blocks executor/0 detokenizer".split()
-)
+SUPERVISOR, SCHEDULER, BLOCKS, EXECUTOR, DETOKENIZER = [
+    "supervisor",
+    "scheduler",
+    "blocks",
+    "executor/0",
+    "detokenizer",
+]
 CAST = (SCHEDULER, BLOCKS, EXECUTOR, DETOKENIZER)
 FRONTENDS = ("frontend", "other-frontend")
 
@@ -81,7 +85,8 @@ class Request:
     ends: list[Finished] = field(default_factory=list)
     aborted: bool = False
     excused: bool = False  # something died that may have had it: it may end with an error
-    orphaned: bool = False  # its end may be lost with who had it: its frontend ends it
+    orphaned: bool = False  # the scheduler died, and its frontend ends it; or its frontend died
+    reopened: bool = False  # the detokenizer that had it died: its end may come twice
 
     @property
     def ended(self) -> bool:
@@ -170,7 +175,8 @@ class Reader:
         self.stopped: set[int] = set()
 
     def receive(self, message: Any, cell: Cell) -> None:
-        if isinstance(message, ActorUp):  # what it was told before we could answer is answered now
+        if isinstance(message, ActorUp) and message.incarnation == self.incoming.incarnation:
+            # What it was told before we could answer is answered now.
             self.play.tell(message.address, Acknowledge(stream="tokens", up_to=self.incoming.last), cell)
         if not isinstance(message, TokenBatch):
             return
@@ -322,10 +328,10 @@ class Play:
             return
         self.seen["death of " + name] += 1
         for request in self.requests.values():
-            if not request.ended:
-                request.excused |= name in CAST
-                request.orphaned |= name in (SCHEDULER, DETOKENIZER)
-                request.aborted |= request.submit.frontend == name
+            request.reopened |= name == DETOKENIZER  # also one whose end is not acknowledged yet
+            request.excused |= name in CAST
+            request.orphaned |= name in (SCHEDULER, request.submit.frontend)
+            request.aborted |= request.submit.frontend == name
         if name in (EXECUTOR, BLOCKS) and SCHEDULER in self.cells:
             self.seen[f"death of {name} while {self.core.phase.value}"] += 1
         self._collect_counters(name)
@@ -442,7 +448,9 @@ class Play:
         submit = Submit(request_id=name, frontend=frontend, prompt_token_ids=int32(prompt), params=sampling)
         request = self.requests[(frontend, name)] = Request(submit, right, reason)
         # The scheduler may still have to learn of a death.
-        request.excused = bool(self.channels[(SUPERVISOR, SCHEDULER)]) or not self.cells.keys() >= {*CAST}
+        request.excused = request.reopened = bool(
+            self.channels[(SUPERVISOR, SCHEDULER)]
+        ) or not self.cells.keys() >= {*CAST}
         self.tell(SCHEDULER, submit, self.cells[frontend])
         return request
 
@@ -457,7 +465,10 @@ class Play:
         """A request's terminal message."""
         request.ends.append(finished)
         self.seen["ended by " + finished.reason] += 1
-        assert len(request.ends) == 1 or request.orphaned, "a request ended twice"
+        if len(request.ends) > 1:
+            assert request.reopened, "a request ended twice"
+            assert finished.reason == "error", "a request ended twice, and not because of a death"
+            return
         right = request.right
         if finished.reason in ("stop", "length"):
             assert request.reason == finished.reason, f"ended by {finished.reason}, not {request.reason}"
@@ -467,7 +478,7 @@ class Play:
             allowed = allowed or (finished.reason == "error" == request.reason)
             assert allowed, f"ended by {finished.reason} without a cause: {finished.message}"
             assert request.tokens == right[: len(request.tokens)], "wrong tokens before the end"
-        if not request.orphaned:
+        if not request.reopened:
             assert finished.num_output_tokens == len(request.tokens), "the count of tokens is wrong"
 
     # What must always hold.
@@ -504,6 +515,11 @@ class Play:
             core = self.core
             core.check_integrity()
             assert len(core._running) <= self.setting.max_num_seqs, "too many requests run"
+            if isinstance(message, Abort):
+                for name in message.request_ids:
+                    assert (message.frontend, name) not in core._requests, "an aborted request is still there"
+            if isinstance(message, Stopped):
+                assert not core._by_serial.keys() & set(message.serials.tolist()), "a stop was passed over"
             if isinstance(message, Assigned):
                 self._check_order(set(core._running) - before)
         elif target == BLOCKS and self.allocation is not None:
@@ -539,11 +555,14 @@ class Play:
         assert len(core._waiting._heap) <= 64, "ghosts stay in the queue"
         assert sorted(core._free_rows) == list(range(self.setting.max_num_seqs)), "rows are lost"
         outputs = core.outputs
-        assert not (outputs._opened or outputs._rows or outputs._finished or outputs._facts), "outputs leak"
+        for name in ("_opened", "_rows", "_finished", "_facts", "_kept", "_ends"):
+            assert not getattr(outputs, name), f"{name} of the outputs holds something at rest"
         assert not outputs.stream.unacknowledged
         assert not len(allocation), "a sequence holds blocks at rest"
         assert allocation.pool.num_free == allocation.pool.num_blocks, "blocks are lost"
-        assert not self.actors[DETOKENIZER].open
+        reader = self.actors[DETOKENIZER]
+        former = reader.incoming.incarnation < self.lives[SCHEDULER]  # forgotten at the next one's first word
+        assert former or not reader.open, "the detokenizer holds requests at rest"
 
 
 class Script:
@@ -585,10 +604,13 @@ class Script:
         kinds: dict[Any, list[Any]] = defaultdict(list)
         for request in play.core.requests():
             decoding = request.num_uncomputed == 1
-            kinds[(request.state, bool(request.num_preemptions), decoding)].append(request)
+            last = decoding and request.in_step and request.num_tokens + 1 == request.max_total
+            kinds[(request.state, bool(request.num_preemptions), decoding, last)].append(request)
         if not kinds:
             return
-        chosen = self.random.choice(kinds[self.random.choice(list(kinds))])
+        rare = [kind for kind in kinds if kind[3] or (kind[1] and kind[0] is State.WAITING)]
+        kind = self.random.choice(rare if rare and self.random.random() < 0.7 else list(kinds))
+        chosen = self.random.choice(kinds[kind])
         play.abort(play.requests[(chosen.frontend, chosen.request_id)])
         channel = (chosen.frontend, SCHEDULER)
         if self.random.random() < 0.8:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -18,7 +18,6 @@ from hypothesis.stateful import (
 )
 
 from pageant.actors.blocks.allocation import Allocation
-from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.scheduler.actor import Scheduler
 from pageant.actors.scheduler.core import SchedulerCore
 from pageant.actors.scheduler.outputs import TokenOutputs
@@ -50,13 +49,12 @@ OFTEN = (
 def test_nothing_leaks_whatever_happens_in_whatever_order(make_script, make_setting):
     seen: Counter[str] = Counter()
     for hostile in (False, True):
-        for seed in range(18):
+        for seed in range(16):
             setting = make_setting(**STAGES[seed % len(STAGES)])
             seen += make_script(seed, setting, hostile=hostile).run(200)
-    assert seen["submitted"] > 6000
+    assert seen["submitted"] > 5000
     assert {what: seen[what] for what in OFTEN if seen[what] < 100} == {}
     deaths = [f"death of {name}" for name in ("executor/0", "blocks", "detokenizer", "scheduler", "frontend")]
-    deaths += [f"death of {name} while {p}" for name in deaths[:0] for p in ()]
     assert {what: seen[what] for what in deaths if seen[what] < 10} == {}
 
 
@@ -110,7 +108,8 @@ def test_hypothesis_finds_no_order_of_events_that_breaks_the_play(make_play, mak
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=60,
+            max_examples=150,
+            phases=[Phase.generate],
             stateful_step_count=40,
             deadline=None,
             derandomize=True,
@@ -182,12 +181,16 @@ def _compute_nothing_of_the_aborted(patch: Any) -> None:
     patch.setattr(SchedulerCore, "_take_grants", take_grants)
 
 
-def _keep_names_of_a_dead_scheduler(patch: Any) -> None:
-    patch.setattr(BlockPool, "forget", lambda self, blocks: None)
+def _forget_ends_on_their_way(patch: Any) -> None:
+    restart = TokenOutputs.restart
 
+    def restart_without(self: Any, message: str) -> None:
+        for _, serials in self._ends:
+            for serial in serials:
+                self._kept.pop(serial)
+        restart(self, message)
 
-def _keep_facts_of_the_stopped(patch: Any) -> None:
-    patch.setattr(TokenOutputs, "drop", lambda self, request: None)
+    patch.setattr(TokenOutputs, "restart", restart_without)
 
 
 def _overtake(patch: Any) -> None:
@@ -241,8 +244,7 @@ def _ignore_a_new_executor(patch: Any) -> None:
         _name_before_granted,
         _release_while_computing,
         _compute_nothing_of_the_aborted,
-        _keep_names_of_a_dead_scheduler,
-        _keep_facts_of_the_stopped,
+        _forget_ends_on_their_way,
         _overtake,
         _forget_what_was_drawn_before_a_preemption,
         _plan_before_the_address_is_known,

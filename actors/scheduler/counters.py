@@ -1,0 +1,41 @@
+"""What happened in a scheduler so far; for metrics, and for tests that ask whether it did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pageant.actors.scheduler.request import ScheduledRequest, State
+
+
+@dataclass
+class SchedulerCounters:
+    """Counts since the start."""
+
+    steps: int = 0
+    submitted: int = 0
+    ended: int = 0
+    chunk_splits: int = 0
+    preemptions: int = 0
+    aborts_waiting: int = 0
+    aborts_asked: int = 0
+    aborts_running_prefill: int = 0
+    aborts_running_decode: int = 0
+    aborts_preempted: int = 0
+    stops_by_string: int = 0
+    tokens_cached: int = 0
+    growth_refused: int = 0
+    admissions_refused: int = 0
+
+    def count_abort(self, request: ScheduledRequest) -> None:
+        """An open request is about to be aborted."""
+        if request.state is State.ASKED:
+            self.aborts_asked += 1
+        elif request.state is State.RUNNING:
+            if request.num_uncomputed > 1:
+                self.aborts_running_prefill += 1
+            else:
+                self.aborts_running_decode += 1
+        elif request.num_preemptions:
+            self.aborts_preempted += 1
+        else:
+            self.aborts_waiting += 1
