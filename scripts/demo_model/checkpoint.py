@@ -66,7 +66,6 @@ demonstration, not a reference.
 - Training: {steps:,} steps, {tokens:,} tokens, {seconds:,.0f} seconds on {threads} CPU threads
 - Final loss: {loss:.3f} nats a token, mean of the last 100 steps (mostly answers)
 - Topic check: {on_topic} of {asked} questions, worded as in no training question, answered on topic (greedy)
-  (an earlier model had 17; after that, wordings with a second noun beside the subject joined the training)
 
 Roles are `system`, `user` and `assistant`, in the ChatML form; `<|im_end|>` ends a turn and an answer.
 

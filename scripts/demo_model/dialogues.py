@@ -12,10 +12,10 @@ from pageant.scripts.demo_model.names import Name, names
 from pageant.scripts.demo_model.smalltalk import SMALLTALK
 from pageant.scripts.demo_model.topic_list import Topic
 from pageant.scripts.demo_model.topics import answers
-from pageant.scripts.demo_model.wordings import NAME_FRAMES, NOUN_FRAMES, TOPIC_FRAMES, ask
+from pageant.scripts.demo_model.wordings import NAME_FRAMES, TOPIC_FRAMES, ask
 
 EPOCHS_MAX = 60  # no training run goes through more epochs than that, and no check looks at fewer
-ASKED_PER_TOPIC = 10  # how often an epoch asks about each topic; it asks once about each name
+ASKED_PER_TOPIC = 9  # how often an epoch asks about each topic; it asks once about each name
 _SYSTEM_PROMPTS = (
     "You are a helpful assistant.",
     "You answer questions about Python.",
@@ -71,7 +71,7 @@ def _turns(random: Random) -> Iterator[Turn]:
     topics, looked_up = _subjects()
     for topic, answer in topics:
         for _ in range(ASKED_PER_TOPIC):
-            yield Turn(ask(random, random.choice(topic.names), (*TOPIC_FRAMES, *NOUN_FRAMES)), answer)
+            yield Turn(ask(random, random.choice(topic.names), TOPIC_FRAMES), answer)
     for name in looked_up:
         yield Turn(ask(random, _called(random, name), NAME_FRAMES), name.answer)
     for question, answer in SMALLTALK:

@@ -26,20 +26,20 @@ _MODULES = (
 )  # fmt: skip
 
 _OWNERS = (
-    "itertools", "math", "time", "os", "os.path", "json", "re", "random", "random.Random", "shutil",
-    "functools", "collections", "copy", "heapq", "bisect", "contextlib", "dataclasses", "statistics",
-    "string", "secrets", "textwrap", "tempfile", "subprocess", "glob", "fnmatch", "csv", "base64",
-    "datetime.date", "datetime.datetime", "enum", "fractions", "getpass", "gzip", "html", "logging",
-    "pathlib", "pathlib.Path", "pathlib.PurePath", "pprint", "queue", "queue.Queue", "threading",
-    "threading.Thread", "timeit", "urllib.parse", "warnings", "abc", "asyncio.tasks", "asyncio.runners",
-    "collections.Counter", "collections.OrderedDict", "argparse",
+    "itertools", "math", "time", "os", "os.path", "json", "re", "random", "shutil", "functools",
+    "collections", "copy", "heapq", "bisect", "contextlib", "dataclasses", "statistics", "string", "secrets",
+    "textwrap", "tempfile", "subprocess", "glob", "fnmatch", "csv", "base64", "datetime.date",
+    "datetime.datetime", "enum", "fractions", "getpass", "gzip", "html", "inspect", "logging", "pathlib",
+    "pathlib.Path", "pathlib.PurePath", "pprint", "queue", "queue.Queue", "shlex", "socket", "threading",
+    "threading.Thread", "timeit", "traceback", "urllib.parse", "uuid", "zipfile", "warnings", "abc",
+    "asyncio.tasks", "asyncio.runners", "collections.Counter", "collections.OrderedDict", "argparse",
 )  # fmt: skip
 _OS = (
-    "chdir", "chmod", "close", "fork", "getcwd", "getpid", "getenv", "kill", "link", "listdir", "makedirs",
-    "mkdir", "open", "read", "remove", "rename", "rmdir", "scandir", "stat", "unlink", "write",
+    "chdir", "chmod", "close", "fork", "getcwd", "getpid", "kill", "link", "listdir", "mkdir", "open", "read",
+    "remove", "rename", "rmdir", "scandir", "stat", "unlink", "write",
 )  # fmt: skip
 
-_ALIASES = {"random.Random": "random", "asyncio.tasks": "asyncio", "asyncio.runners": "asyncio"}
+_ALIASES = {"asyncio.tasks": "asyncio", "asyncio.runners": "asyncio"}
 _NOT_A_SENTENCE = re.compile(r"^[a-z]|\||\$|@|\\")
 _NOT_FOR_READERS = re.compile(
     r"Copyright|All Rights|https?:|^See |PEP \d|comp\.lang|^Based on|^Please see|^General notes"
@@ -85,16 +85,16 @@ def _from_docstring(documented: Docstring) -> Name | None:
     owner, _, last = documented.name.rpartition(".")
     if documented.kind == "module":
         return _name(documented.name, "module", documented.text) if documented.name in _MODULES else None
-    if (owner and owner not in _OWNERS) or (owner == "os" and last not in _OS):
+    if (owner and owner not in _OWNERS) or (owner == "os" and last[:1].islower() and last not in _OS):
         return None
-    owner, kind = _ALIASES.get(owner, owner), documented.kind
+    kind = documented.kind
     if kind == "class" and last.endswith(
         ("Error", "Exception", "Warning", "Interrupt", "Exit", "StopIteration")
     ):
         kind = "exception"
     elif kind == "function" and owner.rpartition(".")[2][:1].isupper():
         kind = "method"
-    return _name(f"{owner}.{last}" if owner else last, kind, documented.text)
+    return _name(f"{_ALIASES.get(owner, owner)}.{last}" if owner else last, kind, documented.text)
 
 
 def _name(name: str, kind: str, text: str) -> Name | None:

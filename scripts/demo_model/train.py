@@ -34,7 +34,7 @@ from pageant.scripts.demo_model.dialogues import EPOCHS_MAX, conversations
 from pageant.scripts.demo_model.tokenizer import save_tokenizer, train_tokenizer
 
 SEED = 20
-STEPS = 4000
+STEPS = 5200
 BATCH_ROWS = 8
 WARMUP_STEPS = 100
 LEARNING_RATE = 2e-3

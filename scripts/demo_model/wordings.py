@@ -41,29 +41,6 @@ TOPIC_FRAMES = (
     "Does {} matter? Explain it.", "Let's talk about {}.",
 )  # fmt: skip
 
-# The same with another noun beside the subject, which must not draw the answer to itself.
-NOUN_FRAMES = (
-    "What does {} do with {noun}?", "What does {} do to {noun}?", "How does {} work with {noun}?",
-    "Can {} be used with {noun}?", "How do {} and {noun} go together?",
-    "What does {} have to do with {noun}?", "I have {noun}. What does {} do with it?",
-    "Given {noun}, what does {} do?", "Why would {noun} need {}?", "Why does my code use {} on {noun}?",
-    "Do I need {} for {noun}?", "I wrote {noun} and {}. Explain the second.",
-    "First {noun}, then {}. What does the second do?", "My code has {noun} and {}. What is the latter?",
-    "What can {} do for {noun}?", "What happens to {noun} after {}?", "Where does {} belong: in {noun}?",
-    "The book shows {noun} and then {}, but why?", "Is {} allowed in {noun}, and what does it mean?",
-    "{noun} and {}: explain.", "{}, {noun}: what do they share?",
-    "Somewhere in {noun} there is {}. What for?", "Inside {noun} I see {}. What is it?",
-    "Around {noun} somebody wrote {}. Why?", "This part handles {noun} by means of {}. Explain that.",
-    "What role does {} play for {noun}?", "Please explain {} with {noun} as an example.",
-    "How can {} change {noun}?", "Since when can {} take {noun}?",
-)  # fmt: skip
-
-_NOUNS = (
-    "a list", "lists", "a string", "strings", "a function", "functions", "a method", "a loop", "a variable",
-    "variables", "a class", "a number", "numbers", "a dictionary", "a file", "my program", "a module",
-    "some values", "an object", "a tuple", "an error", "a name", "a script",
-)  # fmt: skip
-
 NAME_FRAMES = (
     "What does {} do?", "What is {}?", "What is {} for?", "What is {} used for?", "Explain {}.",
     "How does {} work?", "How do I use {}?", "Tell me about {}.", "Describe {}.",
@@ -90,8 +67,7 @@ _CLOSERS = (
 
 def ask(random: Random, subject: str, frames: tuple[str, ...]) -> str:
     """One wording of a question about the subject."""
-    frame = random.choice(frames).replace("{noun}", random.choice(_NOUNS))
-    question = _misspelt(random, frame).format(_marked(random, subject))
+    question = _misspelt(random, random.choice(frames)).format(_marked(random, subject))
     question = question[0].upper() + question[1:] if random.random() < 0.8 else question
     if random.random() < 0.2:
         question = random.choice(_OPENERS) + question[0].lower() + question[1:]

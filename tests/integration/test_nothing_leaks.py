@@ -10,7 +10,7 @@ import pytest
 import pageant
 from pageant import SamplingParams
 
-REQUESTS = 1500
+REQUESTS = 1000
 CONCURRENT = 48
 
 
@@ -18,9 +18,9 @@ def _params(rng: random.Random) -> SamplingParams:
     return SamplingParams(
         temperature=rng.choice([0.0, 0.8, 1.5]),
         seed=rng.randrange(1000),
-        max_tokens=rng.randint(1, 40),
+        max_tokens=rng.randint(1, 60),
         min_tokens=0,
-        stop=rng.choice([(), (), ("a", "e"), ("th",)]),
+        stop=rng.choice([(), tuple("abcdefghijklmnopqrstuvwxyz"), ("th", "s", "n", "é")]),
         ignore_eos=rng.random() < 0.5,
     )
 
@@ -62,7 +62,7 @@ async def test_thousands_of_random_requests_leave_nothing_behind(checkpoint, wir
         placement="one",
         wire=wire,
         threads=1,
-        num_blocks=20,
+        num_blocks=13,
         max_model_len=160,
         max_num_seqs=16,
         max_num_batched_tokens=64,
@@ -86,7 +86,7 @@ async def test_thousands_of_random_requests_leave_nothing_behind(checkpoint, wir
             "frontend": 0
         }
     happened = {"preemptions", "chunk_splits", "stops_by_string", "tokens_cached"}
-    assert all(counters[name] >= 100 for name in happened), counters
+    assert {name: counters[name] for name in happened if counters[name] < 100} == {}
     aborts = sum(value for name, value in counters.items() if name.startswith("aborts"))
     assert aborts >= 100 and pool.evictions >= 100
     assert ends["left"] and ends["stop"] and ends["length"], ends

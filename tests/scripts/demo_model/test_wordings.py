@@ -2,11 +2,11 @@
 
 from random import Random
 
-from pageant.scripts.demo_model.wordings import NAME_FRAMES, NOUN_FRAMES, TOPIC_FRAMES, ask
+from pageant.scripts.demo_model.wordings import NAME_FRAMES, TOPIC_FRAMES, ask
 
 
 def test_every_frame_has_one_slot_and_appears_once() -> None:
-    for frames in (TOPIC_FRAMES, NOUN_FRAMES, NAME_FRAMES):
+    for frames in (TOPIC_FRAMES, NAME_FRAMES):
         assert all(frame.count("{}") == 1 for frame in frames)
         assert len(set(frames)) == len(frames)
 
@@ -14,12 +14,6 @@ def test_every_frame_has_one_slot_and_appears_once() -> None:
 def test_a_question_always_holds_its_subject() -> None:
     random = Random(0)
     assert all("os.walk" in ask(random, "os.walk", NAME_FRAMES).lower() for _ in range(500))
-
-
-def test_another_noun_stands_beside_the_subject() -> None:
-    random = Random(0)
-    asked = [ask(random, "os.walk", NOUN_FRAMES) for _ in range(200)]
-    assert all("os.walk" in question.lower() and "{" not in question for question in asked)
 
 
 def test_wordings_hardly_repeat() -> None:
