@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Unpack
 
 from pageant.actors.frontend.frontend import Opening
 from pageant.actors.frontend.outputs import Completion, RequestFailed, RequestOutput
@@ -17,8 +17,8 @@ from pageant.actors.frontend.prompts import (
     check_params,
     check_prompt,
 )
-from pageant.actors.frontend.session import OnProgress, Session, topology_of
-from pageant.actors.runtime.topology import Topology
+from pageant.actors.frontend.session import OnProgress, Session
+from pageant.actors.frontend.settings import EngineSettings, TopologyLike, topology_of
 from pageant.protocol.allocation import PoolStatistics
 from pageant.protocol.errors import BadRequest, PageantError
 from pageant.protocol.sampling import SamplingParams
@@ -37,8 +37,8 @@ class Engine:
     Args:
         model: a checkpoint's folder, or a hub id.
         topology: a YAML file or a mapping of that form, under the other arguments.
-        placement: `one` (every actor in this process), `each` (each in its own), or `auto`.
-        settings: any setting or option of a topology, such as `max_num_seqs`, `dtype`, `actors`.
+        settings: see `EngineSettings`: `placement` (`one`: every actor in this process, `each`: each in its
+            own, `auto`), `max_num_seqs`, `dtype`, `actors`, ...
 
     Raises:
         TopologyError, CheckpointError: what is wrong, and where; before anything is started.
@@ -48,34 +48,16 @@ class Engine:
         self,
         model: str | Path | None = None,
         *,
-        topology: Topology | str | Path | Mapping[str, Any] | None = None,
-        placement: Literal["one", "each", "auto"] | None = None,
-        max_model_len: int | None = None,
-        max_num_seqs: int | None = None,
-        max_num_batched_tokens: int | None = None,
-        enable_prefix_caching: bool | None = None,
-        dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = None,
-        seed: int | None = None,
-        served_model_name: str | None = None,
+        topology: TopologyLike | None = None,
         on_progress: OnProgress | None = None,
-        **settings: Any,
+        **settings: Unpack[EngineSettings],
     ) -> None:
-        named = {
-            "placement": placement,
-            "max_model_len": max_model_len,
-            "max_num_seqs": max_num_seqs,
-            "max_num_batched_tokens": max_num_batched_tokens,
-            "enable_prefix_caching": enable_prefix_caching,
-            "dtype": dtype,
-            "seed": seed,
-            "served_model_name": served_model_name,
-        }
-        self._session = Session(topology_of(model, topology, {**named, **settings}))
+        self._session = Session(topology_of(model, topology, settings))
         self._on_progress = on_progress
         self._hubs: dict[asyncio.AbstractEventLoop, LoopHub] = {}
 
     @classmethod
-    def from_topology(cls, topology: Topology | str | Path | Mapping[str, Any], **settings: Any) -> Engine:
+    def from_topology(cls, topology: TopologyLike, **settings: Unpack[EngineSettings]) -> Engine:
         """An engine as a YAML file describes it."""
         return cls(topology=topology, **settings)
 

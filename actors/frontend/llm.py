@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Unpack
 
 from pageant.actors.frontend.frontend import Opening
 from pageant.actors.frontend.outputs import Completion, RequestOutput
@@ -17,8 +17,8 @@ from pageant.actors.frontend.prompts import (
     check_params,
     check_prompt,
 )
-from pageant.actors.frontend.session import Session, topology_of
-from pageant.actors.runtime.topology import Topology
+from pageant.actors.frontend.session import Session
+from pageant.actors.frontend.settings import EngineSettings, TopologyLike, topology_of
 from pageant.protocol.allocation import PoolStatistics
 from pageant.protocol.errors import BadRequest, PageantError
 from pageant.protocol.sampling import SamplingParams
@@ -37,7 +37,7 @@ class LLM:
             outputs = llm.generate(["Explain lambda", "What is a set?"], SamplingParams(max_tokens=64))
 
     Args:
-        model, topology, placement, settings: see `Engine`.
+        model, topology, settings: see `Engine`.
         progress: show progress bars where people wait.
 
     Raises:
@@ -49,30 +49,12 @@ class LLM:
         self,
         model: str | Path | None = None,
         *,
-        topology: Topology | str | Path | Mapping[str, Any] | None = None,
-        placement: Literal["one", "each", "auto"] | None = None,
-        max_model_len: int | None = None,
-        max_num_seqs: int | None = None,
-        max_num_batched_tokens: int | None = None,
-        enable_prefix_caching: bool | None = None,
-        dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = None,
-        seed: int | None = None,
-        served_model_name: str | None = None,
+        topology: TopologyLike | None = None,
         progress: bool = True,
-        **settings: Any,
+        **settings: Unpack[EngineSettings],
     ) -> None:
-        named = {
-            "placement": placement,
-            "max_model_len": max_model_len,
-            "max_num_seqs": max_num_seqs,
-            "max_num_batched_tokens": max_num_batched_tokens,
-            "enable_prefix_caching": enable_prefix_caching,
-            "dtype": dtype,
-            "seed": seed,
-            "served_model_name": served_model_name,
-        }
         self._progress = progress
-        self._session = Session(topology_of(model, topology, {**named, **settings}))
+        self._session = Session(topology_of(model, topology, settings))
         with LoadProgress(progress) as bar:
             self._session.start(bar.update)
 

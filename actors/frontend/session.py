@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import atexit
 import itertools
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from pageant.actors.frontend.cast import DEFAULT_CAST, FRONTEND, model_settings
 from pageant.actors.frontend.frontend import Frontend, Opening
 from pageant.actors.runtime.cluster import Cluster
 from pageant.actors.runtime.loop_thread import LoopThread
-from pageant.actors.runtime.topology import Resolved, Topology, parse, resolve
+from pageant.actors.runtime.topology import Resolved, Topology, resolve
 from pageant.protocol.allocation import GetPoolStatistics, PoolStatistics
 from pageant.protocol.errors import EngineClosed
 from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
@@ -33,26 +32,6 @@ def resolve_topology(topology: Topology) -> Resolved:
     return resolve(topology, DEFAULT_CAST, model_settings(topology))
 
 
-def topology_of(
-    model: str | Path | None,
-    topology: Topology | str | Path | Mapping[str, Any] | None,
-    settings: Mapping[str, Any],
-) -> Topology:
-    """The topology that a user's arguments describe: a file or mapping, and settings laid over it."""
-    given = {key: value for key, value in settings.items() if value is not None}
-    if model is not None:
-        given["model"] = str(model)
-    if isinstance(topology, Topology):
-        if given:
-            raise ValueError(f"a Topology is complete; it cannot be given {', '.join(given)} besides")
-        return topology
-    if isinstance(topology, str | Path):
-        from pageant.actors.runtime.yaml import load_yaml, merge
-
-        return parse(merge(load_yaml(Path(topology)), given))
-    return parse({**(topology or {}), **given})
-
-
 class Session:
     """A running topology with a frontend in this process.
 
@@ -62,8 +41,8 @@ class Session:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        self.resolved = resolve_topology(topology)
         settings = model_settings(topology)
+        self.resolved = resolve(topology, DEFAULT_CAST, settings)
         self.vocab_size: int = settings["vocab_size"]
         self.max_model_len: int = settings["max_model_len"]
         self.model_name: str = topology.settings.get("served_model_name") or topology.model or ""

@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 
-from pageant.actors.frontend.session import resolve_topology, topology_of
+from pageant.actors.frontend.session import resolve_topology
+from pageant.actors.frontend.settings import topology_of
 from pageant.actors.runtime.placement import AUTO_PROCESSES
 from pageant.actors.runtime.topology import Resolved, Topology
 

@@ -1,0 +1,55 @@
+"""What `Engine` and `LLM` take as keyword arguments, under the names that it has everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from pageant.actors.runtime.topology import Topology, parse
+from pageant.actors.runtime.yaml import load_yaml, merge
+
+TopologyLike = Topology | str | Path | Mapping[str, Any]
+
+
+class EngineSettings(TypedDict, total=False):
+    """Settings and keys of a topology. Options of actors of your own are taken too, and checked the same way."""
+
+    placement: Literal["one", "each", "auto"] | None
+    wire: Literal["auto", "always"] | None
+    transport: Literal["ipc", "tcp"] | None
+    nodes: Mapping[str, Any] | None
+    actors: Mapping[str, Any] | None
+    seed: int | None
+    served_model_name: str | None
+    max_model_len: int | None
+    max_num_seqs: int | None
+    max_num_batched_tokens: int | None
+    enable_prefix_caching: bool | None
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] | None
+    device: str | None
+    kernels: str | None
+    block_size: int | None
+    kv_cache_memory: str | int | None
+    num_blocks: int | None
+    threads: int | None
+    policy: str | None
+
+
+def topology_of(
+    model: str | Path | None, topology: TopologyLike | None, settings: Mapping[str, Any]
+) -> Topology:
+    """The topology that a user's arguments describe: a file or mapping, and settings laid over it.
+
+    Raises:
+        TopologyError: not the form of a topology; see `topology.parse`.
+    """
+    given = {key: value for key, value in settings.items() if value is not None}
+    if model is not None:
+        given["model"] = str(model)
+    if isinstance(topology, Topology):
+        if given:
+            raise ValueError(f"a Topology is complete; it cannot be given {', '.join(given)} besides")
+        return topology
+    written = load_yaml(Path(topology)) if isinstance(topology, str | Path) else topology or {}
+    return parse(merge(written, given))
