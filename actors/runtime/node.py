@@ -147,7 +147,8 @@ class Node:
         if self._kept:  # crashes that are being reported
             await asyncio.wait(list(self._kept))
         self.stopped = True
-        self._changed.set_result(None)
+        if not self._changed.done():
+            self._changed.set_result(None)
         self.remote.close()
 
     # Names.
@@ -361,6 +362,8 @@ class Node:
         entry = self._directory.get(address)
         if entry is not None:
             raise PeerGone(f"{address} is down and will not be restarted: {entry.reason}")
+        if address in self.cells:
+            raise PeerGone(f"{address} is down")
         raise NoSuchActor(f"there is no actor {address!r} here; {expected(address, self._known())}")
 
     # Counters.

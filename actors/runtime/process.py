@@ -18,6 +18,7 @@ from pageant.actors.runtime.loop import new_event_loop
 from pageant.actors.runtime.node import AGENT, SUPERVISOR, Node
 from pageant.actors.runtime.transport.zeromq import LinkRefused, NoAnswer, ZmqLink
 from pageant.actors.runtime.version import VERSION
+from pageant.protocol.handshake import Welcome
 from pageant.protocol.supervision import Directory, NodeEntry, NodeJoined
 
 log = logging.getLogger("pageant.process")
@@ -49,6 +50,7 @@ class NodeProcess:
         self._present: set[tuple[str, int]] = set()
         self._links: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
+        self._joining: asyncio.Task[Welcome] | None = None
         self.node.on_agent_crash = lambda error: self._stop.set()
 
     async def run(self) -> None:
@@ -62,7 +64,11 @@ class NodeProcess:
             self.link.close()
 
     async def _join_and_serve(self) -> None:
-        root = (await self.link.connect("root", 1, self._join)).node
+        self._joining = asyncio.create_task(self.link.connect("root", 1, self._join))
+        await asyncio.wait([self._joining])
+        if self._stop.is_set():
+            return
+        root = self._joining.result().node
         self.node.remote.connect(self.link, root)
         agent = NodeAgent(self.node, self._meet_peers, lambda reason: self._stop.set())
         await self.node.add(AGENT + self.node.name, self.node.incarnation, agent).start()
@@ -80,6 +86,8 @@ class NodeProcess:
     def stop(self) -> None:
         """Ends the node in an orderly way."""
         self._stop.set()
+        if self._joining is not None:
+            self._joining.cancel()
 
     async def _meet_peers(self, directory: Directory) -> None:
         """Links to every node that came before this one; a later one will link to us."""

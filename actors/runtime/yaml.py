@@ -25,6 +25,8 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":  # `<<`
+                continue
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
                 raise TopologyError(_place(key_node), f"found the key {key!r}; expected a name")

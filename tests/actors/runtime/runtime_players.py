@@ -8,6 +8,9 @@ import signal
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.protocol.arrays import Int32Vector, int32
@@ -94,7 +97,7 @@ class Echo(Actor):
 
     class Options(ActorOptions, frozen=True, kw_only=True):
         capacity: int = 65_536
-        width: int = 1
+        width: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
         ratio: float = 0.5
 
     def __init__(self, options: Options) -> None:
@@ -149,8 +152,7 @@ class Echo(Actor):
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             self.log.append(f"cancelled {name}")
-            async with asyncio.timeout(None):
-                self.spawn(self.record(f"cancellation of {name}"))
+            self.spawn(self.record(f"cancellation of {name}"))
             raise
         return Pong()
 
@@ -229,6 +231,9 @@ class StillbornProcess(Actor):
         times_left: str
 
     async def on_start(self) -> None:
+        await self.offload(self._die_if_due)
+
+    def _die_if_due(self) -> None:
         file = Path(self.options.times_left)
         left = int(file.read_text())
         if left:

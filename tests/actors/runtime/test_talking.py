@@ -80,11 +80,9 @@ async def test_tells_arrive_in_order(cluster):
 
 
 async def test_a_failing_handler_fails_the_ask_alone(cluster):
-    for text in ("no such thing", "odd \udcff"):
-        with pytest.raises(RemoteError) as caught:
-            await ask(cluster, Fail(text="no such thing"))
-        assert (caught.value.actor, caught.value.cause) == ("echo", "LookupError")
-        assert text[:2] in caught.value.detail or True
+    with pytest.raises(RemoteError) as caught:
+        await ask(cluster, Fail(text="no such thing"))
+    assert (caught.value.actor, caught.value.cause) == ("echo", "LookupError")
     assert caught.value.detail == "no such thing"
     assert (await ask(cluster, GetLog())).incarnation == 1
 
@@ -153,7 +151,7 @@ async def test_cancelling_an_ask_cancels_the_running_handler(cluster):
 async def test_a_cancelled_ask_that_waits_its_turn_never_begins(cluster):
     first = await ask_in_background(cluster, Hold(name="first"))
     second = asyncio.create_task(ask(cluster, Hold(name="second")))
-    await ask(cluster, GetLog(), SECONDS) if cluster.topology.placement == "each" else await asyncio.sleep(0)
+    await asyncio.sleep(0)
     await give_up(second)
     await give_up(first)
     await ask(cluster, Ping())
@@ -212,15 +210,11 @@ async def test_offloaded_work_runs_on_a_thread_of_the_actor(cluster):
 
 @pytest.mark.parametrize("how", ["handler", "spawn"])
 async def test_a_crash_fails_what_is_in_flight_and_the_next_life_serves_the_next(cluster, how):
-    held = [
-        await ask_in_background(cluster, HoldBeside(name="beside")),
-        *([await ask_in_background(cluster, Hold(name="running"))] if how == "spawn" and False else []),
-    ]
+    held = await ask_in_background(cluster, HoldBeside(name="beside"))
     await happened(cluster, "up echo#1", "watcher")
     cluster.node.tell("echo", Crash(how=how))
-    for task in held:
-        with pytest.raises(PeerGone):
-            await task
+    with pytest.raises(PeerGone):
+        await held
     await happened(cluster, "up echo#2", "watcher")
     log = await happened(cluster, "down echo#1", "watcher")
     assert log.events == ("up echo#1", "down echo#1", "up echo#2")
@@ -232,17 +226,15 @@ async def test_a_full_mailbox_refuses_asks_and_counts_tells(start, transport):
     cluster = await start({**transport, "actors": {"echo": {"options": {"capacity": 3}}}})
     held = await ask_in_background(cluster, Hold(name="x"))
     waiting = [asyncio.create_task(ask(cluster, Ping(value=value))) for value in range(5)]
-    refused = 0
     for task in waiting[3:]:
         with pytest.raises(Overloaded, match="echo has 3 messages waiting"):
             await task
-        refused += 1
     cluster.node.tell("echo", Note(text="lost"))
     await give_up(held)
     assert [(await task).value for task in waiting[:3]] == [0, 1, 2]
     statistics, echo = await host(cluster)
     assert statistics.dead_letters == {"mailbox full": 1}
-    assert echo.mailbox_depth_max == 3 and refused == 2
+    assert echo.mailbox_depth_max == 3
 
 
 async def test_the_counters_count(cluster):

@@ -1,0 +1,304 @@
+"""Nodes that are started by hand, nodes of another version, strangers at the socket, orphans."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import zmq
+from runtime_players import GetLog, Ping, Until
+
+from pageant.actors.runtime.cluster import Cluster
+from pageant.actors.runtime.transport import zeromq
+from pageant.actors.runtime.transport.zeromq import LinkRefused, NoAnswer, ZmqLink
+from pageant.protocol.codec import Codec
+from pageant.protocol.envelope import Header, Mode, encode_header
+from pageant.protocol.handshake import Hello, fingerprint
+
+SECONDS = 20.0
+GUEST = {
+    "nodes": {"front": {}, "b": {"host": "127.0.0.1"}},
+    "listen": "tcp://127.0.0.1:*",
+    "actors": {"echo": {"node": "b"}, "watcher": {"class": "runtime_players:Watcher"}},
+}
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+async def join(cluster: Cluster, name: str, **keywords) -> asyncio.subprocess.Process:
+    arguments = ["--join", cluster.endpoint or "", "--name", name, "--detached"]
+    command = [sys.executable, "-m", "pageant.actors.runtime.process", *arguments]
+    return await asyncio.create_subprocess_exec(
+        *command, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, **keywords
+    )
+
+
+async def ended(process: asyncio.subprocess.Process) -> tuple[int, str]:
+    async with asyncio.timeout(SECONDS):
+        _, errors = await process.communicate()
+    return process.returncode or 0, errors.decode()
+
+
+async def test_a_node_that_is_started_by_hand_joins_serves_and_ends_with_the_topology(start):
+    cluster = await start(GUEST, wait=False)
+    guest = await join(cluster, "b")
+    async for _ in cluster.startup():
+        pass
+    assert (await cluster.node.ask("echo", Ping(value=3), SECONDS)).value == 3
+    await cluster.stop()
+    assert await ended(guest) == (0, "")
+
+
+async def test_a_guest_that_comes_again_replaces_its_former_life(start):
+    cluster = await start(GUEST, wait=False)
+    first = await join(cluster, "b")
+    async for _ in cluster.startup():
+        pass
+    first.kill()
+    await ended(first)
+    second = await join(cluster, "b")
+    await cluster.node.ask("watcher", Until(event="up echo#2"), SECONDS)
+    assert (await cluster.node.ask("echo", GetLog(), SECONDS)).incarnation == 2
+    await cluster.stop()
+    assert await ended(second) == (0, "")
+
+
+async def test_a_guest_that_nobody_expects_is_told_so(start):
+    cluster = await start(GUEST, wait=False)
+    code, errors = await ended(await join(cluster, "c"))
+    assert code == 1
+    assert errors.strip() == "pageant node c: no node called 'c' is expected to join front"
+
+
+class Deaf:
+    """A receiver that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.received: list[tuple[str, list[bytes]]] = []
+        self.refusals: list[str] = []
+        self.news = asyncio.Event()
+
+    def receive(self, node, frames) -> None:
+        self.received.append((node, [bytes(frame) for frame in frames]))
+        self.news.set()
+
+    def refuse(self, node: str, reason: str) -> None:
+        self.refusals.append(reason)
+        self.news.set()
+
+    def replaced(self, node: str) -> None:
+        self.refusals.append(f"{node} replaced")
+
+    def lost(self, node: str, envelopes: int) -> None: ...
+
+    async def next(self) -> None:
+        async with asyncio.timeout(SECONDS):
+            await self.news.wait()
+        self.news.clear()
+
+
+@pytest.fixture
+async def links(monkeypatch):
+    monkeypatch.setattr(zeromq, "LINGER_MS", 0)
+    made: list[ZmqLink] = []
+
+    def make(name: str, incarnation: int = 1, receiver: Deaf | None = None) -> ZmqLink:
+        made.append(ZmqLink(name, incarnation, "tcp://127.0.0.1:*", receiver or Deaf(), f"1.{len(made)}"))
+        return made[-1]
+
+    yield make
+    for link in made:
+        link.close()
+
+
+async def test_another_protocol_is_refused_with_both_versions_named(links, monkeypatch):
+    receiver = Deaf()
+    root, other = links("root", 1, receiver), links("b")
+    answers = iter(["other-fingerprint"])
+    monkeypatch.setattr(zeromq, "fingerprint", lambda: next(answers, "our-fingerprint"))
+    with pytest.raises(LinkRefused) as caught:
+        await other.connect("root", 1, root.endpoint)
+    for part in ("protocol mismatch", "1.1 (other-fingerprint)", "1.0 (our-fingerprint)", "b", "root"):
+        assert part in str(caught.value)
+    assert receiver.refusals == [str(caught.value)]
+    assert not root.send("b", [b"", b""])
+
+
+async def test_linked_nodes_hear_each_other(links):
+    receiver = Deaf()
+    root, other = links("root", 1, receiver), links("b")
+    await other.connect("root", 1, root.endpoint)
+    assert other.send("root", [b"header", b"body", b"x" * 100_000])
+    await receiver.next()
+    assert receiver.received == [("b", [b"header", b"body", b"x" * 100_000])]
+    assert not other.send("nobody", [b"", b""])
+
+
+async def test_a_new_life_replaces_the_old_and_an_older_one_is_refused(links):
+    receiver = Deaf()
+    root = links("root", 1, receiver)
+    await links("b", 1).connect("root", 1, root.endpoint)
+    await links("b", 3).connect("root", 1, root.endpoint)
+    assert receiver.refusals == ["b replaced"]
+    with pytest.raises(LinkRefused, match=r"b#2 has been replaced by #3"):
+        await links("b", 2).connect("root", 1, root.endpoint)
+    assert not root.forget("b", 1) and root.send("b", [b"", b""])
+    assert root.forget("b", 3) and not root.send("b", [b"", b""])
+
+
+async def test_nobody_there_is_no_answer_and_may_be_tried_again(links, monkeypatch):
+    monkeypatch.setattr(zeromq, "HANDSHAKE_SECONDS", 0.02)
+    link = links("b")
+    for _ in range(2):  # ZeroMQ would abort the process if the connection had the same name
+        with pytest.raises(NoAnswer, match="did not answer within"):
+            await link.connect("root", 1, "tcp://127.0.0.1:9")
+
+
+async def test_a_link_that_closes_ends_whoever_waits_for_it(links):
+    link = links("b")
+    waiting = asyncio.create_task(link.connect("root", 1, "tcp://127.0.0.1:9"))
+    await asyncio.sleep(0)
+    link.close()
+    with pytest.raises(LinkRefused, match="stopped"):
+        await waiting
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["tcp://0.0.0.0:5555", "tcp://*:*", "tcp://192.168.1.1:1", "udp://127.0.0.1:1", "ipc://", "x", ""],
+)
+async def test_a_link_listens_on_this_host_only(endpoint):
+    with pytest.raises(LinkRefused, match="other hosts need keys"):
+        ZmqLink("b", 1, endpoint, Deaf(), "1")
+
+
+async def test_one_peer_that_does_not_read_holds_up_no_other(links, monkeypatch):
+    monkeypatch.setattr(zeromq, "HIGH_WATER_MARK", 10)
+    receiver = Deaf()
+    root, good = links("root"), links("good", 1, receiver)
+    stuck = links("stuck")
+    for link in (good, stuck):
+        await link.connect("root", 1, root.endpoint)
+    stuck._loop.remove_reader(stuck._descriptor)
+    frame = os.urandom(60_000)
+    for _ in range(2000):
+        assert root.send("stuck", [b"h", b"b", frame])
+        if root._held:
+            break
+    assert list(root._held) == [root._identities["stuck"]]
+    assert root.send("good", [b"h", b"through"])
+    await receiver.next()
+    assert receiver.received == [("root", [b"h", b"through"])]
+
+
+async def test_a_receiver_that_raises_does_not_end_the_pump(links, caplog):
+    class Clumsy(Deaf):
+        def receive(self, node, frames) -> None:
+            super().receive(node, frames)
+            if len(self.received) == 1:
+                raise ValueError("our own bug")
+
+    receiver = Clumsy()
+    root, other = links("root", 1, receiver), links("b")
+    await other.connect("root", 1, root.endpoint)
+    for text in (b"1", b"2", b"3"):
+        other.send("root", [b"h", text])
+    while len(receiver.received) < 3:
+        await receiver.next()
+    assert receiver.refusals == ["it could not be taken: see the log"] and "our own bug" in caplog.text
+
+
+def hello(**changes) -> list[bytes]:
+    fields = {"node": "b", "incarnation": 1, "version": "1", "fingerprint": fingerprint(), "endpoint": ""}
+    body = Codec().encode(Hello(**(fields | changes)))[0]
+    return [encode_header(Header(Mode.LINK, "Hello", "", "b")), body]
+
+
+TELL = Header(Mode.TELL, "Note", "echo", "node/b")
+STRANGE = [
+    [b""],
+    [b"garbage"],
+    [b"garbage", b"garbage"],
+    [b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff"],
+    [encode_header(TELL), b"\x81"],
+    [encode_header(Header(Mode.LINK, "Hello", "", "")), b"\xc1"],
+    [encode_header(Header(Mode.LINK, "Ping", "", "")), b"\x81\xa4type\xa4Ping"],
+    [encode_header(Header(Mode.LINK, "NoSuchKind", "", "")), b"\x80"],
+    hello(),  # says that it is b#1, which its connection is not
+    hello(incarnation=-1),
+    hello(node="front"),
+    [b"x"] * 6000,
+]
+
+
+async def test_strangers_at_the_socket_are_refused_counted_and_do_no_harm(start):
+    cluster = await start(GUEST, wait=False)
+    guest = await join(cluster, "b")
+    async for _ in cluster.startup():
+        pass
+    remote = cluster.node.remote
+    context = zmq.Context()
+    dealer = context.socket(zmq.DEALER)
+    dealer.setsockopt(zmq.LINGER, 0)
+    dealer.connect(cluster.endpoint or "")
+    for frames in STRANGE:
+        dealer.send_multipart(frames)
+    address = ("127.0.0.1", int((cluster.endpoint or "").rpartition(":")[2]))
+    for garbage in (
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n",
+        os.urandom(4096),
+        b"\xff" + b"\0" * 8 + b"\x7f",
+        b"\xff" * 100,
+    ):
+        with socket.create_connection(address) as raw:
+            raw.sendall(garbage)
+    async with asyncio.timeout(SECONDS):
+        while remote.refused < len(STRANGE):
+            assert (await cluster.node.ask("echo", Ping(value=1), SECONDS)).value == 1
+    context.destroy(linger=0)
+    assert (await cluster.statistics())[0].refused >= len(STRANGE)  # ZeroMQ takes some raw bytes for frames
+    await cluster.stop()
+    assert await ended(guest) == (0, "")
+
+
+PARENT = """
+import asyncio, sys
+from pageant.actors.runtime.cluster import Cluster
+from pageant.actors.runtime.topology import Cast, parse, resolve
+
+async def main():
+    cast = Cast({"echo": "runtime_players:" + sys.argv[1]}, frozenset(), frozenset())
+    cluster = Cluster(resolve(parse({"placement": "each", "actors": {"echo": {"count": 2}}}), cast))
+    await cluster.start()
+    if sys.argv[1] == "Echo":
+        async for _ in cluster.startup():
+            pass
+    print("up", cluster._folder, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("actor", ["Echo", "Slow"])
+def test_no_process_outlives_a_parent_that_is_killed(actor):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, actor], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
+    )
+    with parent:
+        assert parent.stdout is not None
+        word, folder = parent.stdout.readline().split()
+        children = psutil.Process(parent.pid).children(recursive=True)
+        parent.kill()
+    assert word == "up" and len(children) == 2
+    _, alive = psutil.wait_procs(children, timeout=SECONDS)
+    assert alive == []
+    for left in Path(folder).glob("*"):  # a killed parent cannot clean up
+        left.unlink()
+    Path(folder).rmdir()

@@ -1,0 +1,267 @@
+"""The supervision core: who is started when, and when it is given up."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from pageant.actors.runtime.restarts import (
+    ActorPlan,
+    GiveUp,
+    Launch,
+    NodePlan,
+    Publish,
+    RestartLimits,
+    Start,
+    Supervision,
+)
+
+LIMITS = RestartLimits(early_deaths_max=4, early_seconds=5.0, delay_first=0.5, delay_max=1.5)
+NODES = (NodePlan("root"), NodePlan("apart", process=True), NodePlan("guest", joins=True))
+ACTORS = (
+    ActorPlan("here", "root", "m:C", b"{}"),
+    ActorPlan("there/0", "apart", "m:C", b"{}"),
+    ActorPlan("there/1", "apart", "m:C", b"{}"),
+    ActorPlan("visitor", "guest", "m:C", b"{}"),
+)
+
+
+@pytest.fixture
+def core() -> Supervision:
+    core = Supervision("root", "ipc://root", NODES, ACTORS, LIMITS)
+    core.begin(0.0)
+    return core
+
+
+def starts(instructions) -> list[tuple[str, int]]:
+    return [(item.order.name, item.order.incarnation) for item in instructions if isinstance(item, Start)]
+
+
+def launches(instructions) -> list[tuple[str, int]]:
+    return [(item.node, item.incarnation) for item in instructions if isinstance(item, Launch)]
+
+
+def given_up(instructions) -> list[str]:
+    return [item.who for item in instructions if isinstance(item, GiveUp)]
+
+
+def entry(core: Supervision, name: str):
+    return {actor.name: actor for actor in core.directory().actors}[name]
+
+
+def test_the_beginning_launches_processes_and_starts_the_roots_own_actors():
+    instructions = Supervision("root", "", NODES, ACTORS, LIMITS).begin(0.0)
+    assert launches(instructions) == [("apart", 1)]
+    assert starts(instructions) == [("here", 1)]
+    assert Publish() in instructions
+
+
+def test_actors_start_when_their_node_joins(core):
+    assert starts(core.node_joined("apart", 1, "ipc://a", 1.0)) == [("there/0", 1), ("there/1", 1)]
+    assert core.node_joined("apart", 1, "ipc://a", 1.0) == []  # told twice
+    assert core.node_joined("apart", 7, "ipc://a", 1.0) == []
+    assert core.node_joined("nobody", 1, "", 1.0) == []
+    assert core.nodes_up() == ["root", "apart"]
+
+
+def test_early_deaths_double_the_delay_up_to_its_bound_and_then_end_it(core):
+    now, delays = 0.0, []
+    for incarnation in (1, 2, 3):
+        core.actor_failed("here", incarnation, "E: x", "trace", now)
+        due = core.wake_at()
+        delays.append(due - now)
+        assert starts(core.tick(due - 0.01)) == []
+        assert starts(core.tick(due)) == [("here", incarnation + 1)]
+        now = due
+    assert delays == [0.5, 1.0, 1.5]
+    instructions = core.actor_failed("here", 4, "E: last", "its trace", now)
+    assert instructions == [Publish(), GiveUp("here", 4, "E: last", "its trace")]
+    assert entry(core, "here").final and entry(core, "here").reason == "E: last"
+    assert core.wake_at() is None and starts(core.tick(1e9)) == []
+
+
+def test_a_late_death_wipes_out_the_early_ones(core):
+    now = 0.0
+    for incarnation in range(1, 20):
+        if incarnation % 3 == 0:  # two early deaths, then a life that was long enough
+            core.actor_started("here", incarnation, (), now)
+            now += LIMITS.early_seconds
+        assert given_up(core.actor_failed("here", incarnation, "", "", now)) == []
+        now = core.wake_at()
+        assert starts(core.tick(now)) == [("here", incarnation + 1)]
+
+
+def test_a_death_just_after_readiness_is_early(core):
+    for incarnation in range(1, 4):
+        core.actor_started("here", incarnation, (), 0.0)
+        core.actor_failed("here", incarnation, "", "", 4.9)
+        core.tick(100.0)
+    assert given_up(core.actor_failed("here", 4, "", "", 100.0)) == ["here"]
+
+
+def test_a_death_is_counted_once_and_only_of_the_life_that_ended(core):
+    core.actor_failed("here", 1, "", "", 0.0)
+    assert core.actor_failed("here", 1, "", "", 0.0) == []
+    assert core.actor_started("here", 1, (), 0.0) == []
+    assert not entry(core, "here").up
+    core.tick(100.0)
+    assert core.actor_failed("here", 1, "", "", 0.0) == []
+    assert core.actor_failed("nobody", 1, "", "", 0.0) == []
+
+
+def test_a_node_takes_its_actors_down_and_brings_them_back(core):
+    core.node_joined("apart", 1, "ipc://1", 0.0)
+    core.actor_started("there/0", 1, ("f",), 0.0)
+    instructions = core.node_exited("apart", 1, "killed", 100.0)
+    assert instructions == [Publish()]
+    assert core.nodes_up() == ["root"]
+    assert (entry(core, "there/0").up, entry(core, "there/0").reason) == (False, "killed")
+    assert core.node_exited("apart", 1, "again", 100.0) == []
+    assert launches(core.tick(core.wake_at())) == [("apart", 2)]
+    assert starts(core.node_joined("apart", 2, "ipc://2", 101.0)) == [("there/0", 2), ("there/1", 2)]
+
+
+def test_what_a_dead_node_still_says_is_not_believed(core):
+    core.node_joined("apart", 1, "", 0.0)
+    core.node_exited("apart", 1, "killed", 0.0)
+    assert core.actor_started("there/0", 1, (), 0.0) == []  # it was on its way
+    assert core.actor_failed("there/1", 1, "", "", 0.0) == []
+    core.tick(100.0)
+    assert starts(core.node_joined("apart", 2, "", 100.0)) == [("there/0", 2), ("there/1", 2)]
+
+
+def test_a_node_that_never_comes_up_is_given_up_with_its_actors(core):
+    for incarnation in (1, 2, 3):
+        assert given_up(core.node_exited("apart", incarnation, "exit 1", 0.0)) == []
+        assert launches(core.tick(core.wake_at())) == [("apart", incarnation + 1)]
+    assert given_up(core.node_exited("apart", 4, "exit 1", 0.0)) == ["there/0", "there/1"]
+    assert entry(core, "there/0").final and core.wake_at() is None
+
+
+def test_an_actor_that_waits_for_its_restart_falls_with_its_node(core):
+    core.node_joined("apart", 1, "", 0.0)
+    core.actor_failed("there/0", 1, "", "", 0.0)
+    for incarnation in (1, 2, 3, 4):
+        core.node_exited("apart", incarnation, "killed", 0.0)
+        if incarnation < 4:
+            core.tick(core.wake_at())
+    assert entry(core, "there/0").final and entry(core, "there/1").final
+    assert core.wake_at() is None
+
+
+def test_only_a_node_that_is_to_join_by_itself_is_issued_an_incarnation(core):
+    assert core.issue("apart") == 0 and core.issue("nobody") == 0 and core.issue("root") == 0
+    assert core.issue("guest") == 1
+    assert core.issue("guest") == 2  # whoever asked first has not come
+    assert starts(core.node_joined("guest", 2, "tcp://g", 0.0)) == [("visitor", 1)]
+    assert core.node_joined("guest", 3, "tcp://x", 0.0) == []  # never issued
+
+
+def test_a_guest_that_comes_again_replaces_its_former_life(core):
+    core.node_joined("guest", core.issue("guest"), "tcp://1", 0.0)
+    core.actor_started("visitor", 1, (), 0.0)
+    second = core.issue("guest")
+    assert entry(core, "visitor").up  # asking is not joining
+    assert starts(core.node_joined("guest", second, "tcp://2", 9.0)) == [("visitor", 2)]
+    assert not entry(core, "visitor").up
+    assert core.node_joined("guest", 1, "tcp://1", 9.0) == []
+
+
+def test_directories_are_numbered(core):
+    assert core.directory().version < core.directory().version
+
+
+class Supervised(RuleBasedStateMachine):
+    """Anything may happen at any time, and be told late, twice or not at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = Supervision("root", "", NODES, ACTORS, LIMITS)
+        self.now = 0.0
+        self.alive: dict[str, int] = {}  # actors and nodes that were started and of whose end we know nothing
+        self.latest: dict[str, int] = {}
+        self.final: set[str] = set()
+        self.carry_out(self.core.begin(self.now))
+
+    def carry_out(self, instructions) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Start(node, order):
+                    assert node in self.core.nodes_up()
+                    self.began(order.name, order.incarnation)
+                case Launch(node, incarnation):
+                    self.began(f"node {node}", incarnation)
+                case GiveUp(who):
+                    assert who not in self.final
+                    self.final.add(who)
+
+    def began(self, who: str, incarnation: int) -> None:
+        assert who not in self.alive and who not in self.final
+        assert incarnation > self.latest.get(who, 0)
+        self.alive[who] = self.latest[who] = incarnation
+
+    def incarnation(self, who: str, age: int) -> int:
+        return max(1, self.latest.get(who, 1) - age)
+
+    @rule(name=st.sampled_from([plan.name for plan in ACTORS]), age=st.integers(0, 2))
+    def actor_starts(self, name: str, age: int) -> None:
+        self.carry_out(self.core.actor_started(name, self.incarnation(name, age), (), self.now))
+
+    @rule(name=st.sampled_from([plan.name for plan in ACTORS]), age=st.integers(0, 2))
+    def actor_fails(self, name: str, age: int) -> None:
+        incarnation = self.incarnation(name, age)
+        if self.alive.get(name) == incarnation:
+            del self.alive[name]
+        self.carry_out(self.core.actor_failed(name, incarnation, "E", "T", self.now))
+
+    @rule(age=st.integers(0, 2))
+    def process_joins(self, age: int) -> None:
+        self.carry_out(self.core.node_joined("apart", self.incarnation("node apart", age), "", self.now))
+
+    @rule(age=st.integers(0, 2))
+    def process_exits(self, age: int) -> None:
+        incarnation = self.incarnation("node apart", age)
+        if self.alive.get("node apart") == incarnation:
+            for name in ("node apart", "there/0", "there/1"):
+                self.alive.pop(name, None)
+        self.carry_out(self.core.node_exited("apart", incarnation, "killed", self.now))
+
+    @rule(comes=st.booleans())
+    def guest_asks(self, comes: bool) -> None:
+        issued = self.core.issue("guest")
+        assert issued > self.latest.get("node guest", 0)
+        self.latest["node guest"] = issued
+        if comes:
+            self.alive.pop("visitor", None)  # its former life is over
+            self.carry_out(self.core.node_joined("guest", issued, "", self.now))
+
+    @rule(seconds=st.sampled_from([0.0, 0.3, 1.0, 6.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        due = self.core.wake_at()
+        instructions = self.core.tick(self.now)
+        assert bool(instructions) == (due is not None and due <= self.now)
+        self.carry_out(instructions)
+        after = self.core.wake_at()
+        assert after is None or after > self.now
+
+    @invariant()
+    def the_directory_agrees(self) -> None:
+        directory = self.core.directory()
+        for actor in directory.actors:
+            assert not actor.up or (actor.name in self.alive and actor.incarnation == self.alive[actor.name])
+            assert not actor.up or actor.node in self.core.nodes_up()
+            assert actor.final == (actor.name in self.final)
+            assert actor.incarnation == self.latest.get(actor.name, 0)
+
+    @invariant()
+    def whoever_is_down_on_a_living_node_will_be_started(self) -> None:
+        for actor in self.core.directory().actors:
+            if actor.node in self.core.nodes_up() and not actor.final and actor.name not in self.alive:
+                assert self.core.wake_at() is not None
+
+
+TestSupervised = Supervised.TestCase
+TestSupervised.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
