@@ -122,16 +122,74 @@ class Kernels(Protocol):
         """Return (rms_norm(x + residual), x + residual); x and residual are [T, N]."""
         ...
 
+    def wide_rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """As `rms_norm`, but the weight, float32 [N], is multiplied in before the one cast to x's dtype.
+
+        Gemma and OLMo 2 have it so. (Gemma's 1 + weight is added up when the weights are loaded.)
+        """
+        ...
+
+    def add_wide_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return (wide_rms_norm(x + residual), x + residual); x and residual are [T, N]."""
+        ...
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        """Layer norm over the last dimension of x [..., N], by weight and bias [N] (Ba et al., 2016).
+
+        In float32 throughout, cast back to x's dtype once.
+        """
+        ...
+
+    def add_layer_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return (layer_norm(x + residual), x + residual); x and residual are [T, N]."""
+        ...
+
     def rope(self, query: Tensor, key: Tensor, cos_sin_cache: Tensor, positions: Tensor) -> None:
         """Rotate query [T, H, D] and key [T, Hkv, D] by their positions (int64 [T]). Mutates both.
 
-        Rotate-half (GPT-NeoX) pairing: element i goes with i + D/2. `cos_sin_cache` is float32
-        [max_positions, D]: D/2 cosines, then D/2 sines. In float32, cast back once.
+        Rotate-half (GPT-NeoX) pairing: element i goes with i + R/2. `cos_sin_cache` is float32
+        [max_positions, R]: R/2 cosines, then R/2 sines. R is even and at most D: where it is less, a
+        head's elements from R on stay as they are. In float32, cast back once.
         """
         ...
 
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:
         """Return silu(gate) * up, [T, I], of gate_up [T, 2I]: gate first, then up."""
+        ...
+
+    def gelu_and_mul(self, gate_up: Tensor, tanh: bool) -> Tensor:
+        """Return gelu(gate) * up, [T, I], of gate_up [T, 2I]: gate first, then up. `tanh`: see `gelu`."""
+        ...
+
+    def gelu(self, x: Tensor, tanh: bool) -> Tensor:
+        """Return x's Gaussian error linear unit, of its shape and dtype (Hendrycks, Gimpel, 2016).
+
+        Exactly, by the error function, or by its tanh approximation (`gelu_new`, `gelu_pytorch_tanh`).
+        In float32, cast back once.
+        """
+        ...
+
+    def route(self, logits: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
+        """Choose each token's K experts by router logits [T, E]; return (weights, experts), [T, K] each.
+
+        The weights, float32, are the largest softmax probabilities over all experts (in float32), in
+        falling order; with `normalise` they are divided by their sum. The experts are int64.
+        """
+        ...
+
+    def moe(
+        self, x: Tensor, gate_up: Tensor, down: Tensor, weights: Tensor, experts: Tensor, activation: str
+    ) -> Tensor:
+        """Return the weighted sum of what each token's experts make of it, [T, N] in x's dtype.
+
+        x is [T, N]; gate_up [E, 2I, N] and down [E, N, I] are the experts' stacked weights; weights and
+        experts [T, K] are `route`'s. An expert is down[e] @ (act(gate) * up), with the activation "silu",
+        "gelu" or "gelu_tanh". The sum over experts is in float32.
+        """
         ...
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -6,7 +6,16 @@ import torch.nn.functional as F
 
 from pageant.kernels.reference.attention import paged_attention
 from pageant.kernels.reference.cache import move_kv, write_kv
-from pageant.kernels.reference.pointwise import add_rms_norm, rms_norm, rope, silu_and_mul
+from pageant.kernels.reference.experts import moe, route
+from pageant.kernels.reference.norms import (
+    add_layer_norm,
+    add_rms_norm,
+    add_wide_rms_norm,
+    layer_norm,
+    rms_norm,
+    wide_rms_norm,
+)
+from pageant.kernels.reference.pointwise import gelu, gelu_and_mul, rope, silu_and_mul
 from pageant.kernels.reference.sampling import sample
 
 __all__ = ["ReferenceKernels"]
@@ -25,7 +34,15 @@ class ReferenceKernels:
     paged_attention = staticmethod(paged_attention)
     rms_norm = staticmethod(rms_norm)
     add_rms_norm = staticmethod(add_rms_norm)
+    wide_rms_norm = staticmethod(wide_rms_norm)
+    add_wide_rms_norm = staticmethod(add_wide_rms_norm)
+    layer_norm = staticmethod(layer_norm)
+    add_layer_norm = staticmethod(add_layer_norm)
     rope = staticmethod(rope)
     silu_and_mul = staticmethod(silu_and_mul)
+    gelu_and_mul = staticmethod(gelu_and_mul)
+    gelu = staticmethod(gelu)
+    route = staticmethod(route)
+    moe = staticmethod(moe)
     linear = staticmethod(F.linear)
     sample = staticmethod(sample)

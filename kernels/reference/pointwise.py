@@ -1,4 +1,4 @@
-"""Norms, rotary embedding and the gated activation."""
+"""Rotary embedding and activations."""
 
 from __future__ import annotations
 
@@ -6,31 +6,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["add_rms_norm", "rms_norm", "rope", "silu_and_mul"]
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """See `Kernels.rms_norm`."""
-    wide = x.float()
-    scale = wide.square().mean(dim=-1, keepdim=True).add_(eps).rsqrt_()
-    return (wide * scale).to(x.dtype).mul_(weight)
-
-
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """See `Kernels.add_rms_norm`."""
-    total = x + residual
-    return rms_norm(total, weight, eps), total
+__all__ = ["gelu", "gelu_and_mul", "rope", "silu_and_mul"]
 
 
 def rope(query: Tensor, key: Tensor, cos_sin_cache: Tensor, positions: Tensor) -> None:
     """See `Kernels.rope`."""
-    cos, sin = cos_sin_cache.index_select(0, positions)[:, None].chunk(2, dim=-1)  # [T, 1, D/2] each
-    _rotate(query, cos, sin)
-    _rotate(key, cos, sin)
+    cos, sin = cos_sin_cache.index_select(0, positions)[:, None].chunk(2, dim=-1)  # [T, 1, R/2] each
+    rotary_dim = cos_sin_cache.shape[1]
+    _rotate(query[..., :rotary_dim], cos, sin)
+    _rotate(key[..., :rotary_dim], cos, sin)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> None:
-    """Mutates x [T, heads, D]."""
+    """Mutates x [T, heads, R]."""
     first, second = x.float().chunk(2, dim=-1)
     x.copy_(torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1))
 
@@ -39,3 +27,14 @@ def silu_and_mul(gate_up: Tensor) -> Tensor:
     """See `Kernels.silu_and_mul`."""
     gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate).mul_(up)
+
+
+def gelu_and_mul(gate_up: Tensor, tanh: bool) -> Tensor:
+    """See `Kernels.gelu_and_mul`."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return gelu(gate, tanh).mul_(up)
+
+
+def gelu(x: Tensor, tanh: bool) -> Tensor:
+    """See `Kernels.gelu`."""
+    return F.gelu(x, approximate="tanh" if tanh else "none")

@@ -14,8 +14,8 @@ from pageant.kernels.base import AttentionBatch, Kernels, SamplingTensors
 
 
 @pytest.fixture(scope="session", autouse=True)
-def two_threads() -> None:
-    torch.set_num_threads(2)
+def one_thread() -> None:
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", params=kernels.BACKENDS)

@@ -1,50 +1,13 @@
-"""Norms, rotary embedding and activation against their formulas."""
+"""Rotary embedding and activation against their formulas."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from torch import Tensor
-from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from pageant.kernels.base import Kernels
-
-SHAPES = [(1, 8), (5, 33), (3, 4, 16)]
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rms_norm_is_that_of_transformers(
-    backend: Kernels, shape: tuple[int, ...], dtype: torch.dtype
-) -> None:
-    x = (torch.randn(shape) * 3).to(dtype)
-    theirs = LlamaRMSNorm(shape[-1], eps=1e-5)
-    theirs.weight.data = torch.rand(shape[-1]).to(dtype)
-    torch.testing.assert_close(backend.rms_norm(x, theirs.weight.data, 1e-5), theirs(x).detach())
-
-
-def test_rms_norm_in_bfloat16_rounds_before_the_weight(backend: Kernels) -> None:
-    """Up to a rare last bit of the root, which may move a rounding."""
-    x, weight = torch.randn(50, 64).bfloat16(), torch.rand(64).bfloat16()
-    normed = x.float() * (x.float().square().mean(-1, keepdim=True) + 1e-6).rsqrt()
-    expected = (normed.bfloat16().float() * weight.float()).bfloat16()
-    assert (backend.rms_norm(x, weight, 1e-6) == expected).float().mean() > 0.99
-
-
-def test_rms_norm_of_a_view_leaves_the_view_alone(backend: Kernels) -> None:
-    fused = torch.randn(4, 24)
-    before = fused.clone()
-    normed = backend.rms_norm(fused[:, 8:].view(4, 2, 8), torch.ones(8), 1e-6)
-    assert normed.shape == (4, 2, 8) and torch.equal(fused, before)
-
-
-def test_add_rms_norm_returns_the_norm_of_the_sum_and_the_sum(backend: Kernels) -> None:
-    x, residual, weight = torch.randn(3, 10), torch.randn(3, 10), torch.rand(10)
-    before = x.clone(), residual.clone()
-    normed, total = backend.add_rms_norm(x, residual, weight, 1e-6)
-    assert torch.equal(x, before[0]) and torch.equal(residual, before[1])
-    torch.testing.assert_close(total, x + residual)
-    torch.testing.assert_close(normed, backend.rms_norm(x + residual, weight, 1e-6))
 
 
 def table(num_positions: int, head_dim: int) -> Tensor:
@@ -75,6 +38,18 @@ def test_rope_in_bfloat16_rounds_once(backend: Kernels) -> None:
     assert torch.equal(query, exact_query.bfloat16()) and torch.equal(key, exact_key.bfloat16())
 
 
+def test_rope_leaves_what_lies_past_the_tables_width(backend: Kernels) -> None:
+    query, key = torch.randn(5, 3, 12), torch.randn(5, 1, 12)
+    positions, cache = torch.tensor([0, 1, 9, 63, 2]), table(64, 4)
+    turned = query[..., :4].clone(), key[..., :4].clone()
+    kept = query[..., 4:].clone(), key[..., 4:].clone()
+    backend.rope(*turned, cache, positions)
+    backend.rope(query, key, cache, positions)
+    for whole, first, rest in zip((query, key), turned, kept, strict=True):
+        torch.testing.assert_close(whole[..., :4], first)
+        assert torch.equal(whole[..., 4:], rest)
+
+
 def test_silu_and_mul_gates_the_second_half_by_the_first(backend: Kernels) -> None:
     gate_up = torch.randn(3, 14)
     before = gate_up.clone()
@@ -89,3 +64,27 @@ def test_linear_is_a_product_with_the_transposed_weight(backend: Kernels, biased
     bias = torch.randn(4) if biased else None
     expected = x @ weight.T + (bias if bias is not None else 0)
     torch.testing.assert_close(backend.linear(x, weight, bias), expected)
+
+
+def exact_gelu(x: Tensor, tanh: bool) -> Tensor:
+    if tanh:
+        return x / 2 * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
+    return x / 2 * (1 + torch.erf(x / 2**0.5))
+
+
+@pytest.mark.parametrize("tanh", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gelu_is_its_formula_rounded_once(backend: Kernels, tanh: bool, dtype: torch.dtype) -> None:
+    x = (torch.randn(7, 33) * 3).to(dtype)
+    before = x.clone()
+    torch.testing.assert_close(backend.gelu(x, tanh), exact_gelu(x.double(), tanh).to(dtype))
+    assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("tanh", [False, True])
+def test_gelu_and_mul_gates_the_second_half_by_the_first(backend: Kernels, tanh: bool) -> None:
+    gate_up = torch.randn(3, 14)
+    before = gate_up.clone()
+    expected = exact_gelu(before[:, :7], tanh) * before[:, 7:]
+    torch.testing.assert_close(backend.gelu_and_mul(gate_up, tanh), expected)
+    assert torch.equal(gate_up, before)

@@ -1,0 +1,43 @@
+"""A mixture of experts: the choice of experts, and the product with those that were chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pageant.kernels.reference.pointwise import gelu_and_mul, silu_and_mul
+
+__all__ = ["moe", "route"]
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": silu_and_mul,
+    "gelu": lambda gate_up: gelu_and_mul(gate_up, tanh=False),
+    "gelu_tanh": lambda gate_up: gelu_and_mul(gate_up, tanh=True),
+}
+
+
+def route(logits: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
+    """See `Kernels.route`."""
+    weights, experts = logits.float().softmax(dim=-1).topk(top_k, dim=-1)
+    if normalise:
+        weights = weights / weights.sum(dim=-1, keepdim=True)
+    return weights, experts
+
+
+def moe(
+    x: Tensor, gate_up: Tensor, down: Tensor, weights: Tensor, experts: Tensor, activation: str
+) -> Tensor:
+    """See `Kernels.moe`. Tokens are grouped by expert, so that each chosen expert is one product."""
+    act, top_k = _ACTIVATIONS[activation], experts.shape[1]
+    order = experts.flatten().argsort(stable=True)  # [T * K]: places in `experts`, expert by expert
+    counts = torch.bincount(experts.flatten(), minlength=gate_up.shape[0]).tolist()
+    output = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    for expert, places in enumerate(torch.split_with_sizes(order, counts)):
+        if len(places):
+            tokens = places // top_k
+            made = F.linear(act(F.linear(x[tokens], gate_up[expert])), down[expert])
+            output.index_add_(0, tokens, made * weights.flatten()[places, None])
+    return output.to(x.dtype)

@@ -1,0 +1,76 @@
+"""Routing and the product with experts, against loops over tokens."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pageant.kernels.base import Kernels
+
+ACTIVATIONS = {"silu": F.silu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_token_goes_to_its_most_probable_experts(
+    backend: Kernels, normalise: bool, dtype: torch.dtype
+) -> None:
+    logits = torch.randn(9, 12).to(dtype)
+    weights, experts = backend.route(logits, 3, normalise)
+    assert weights.dtype == torch.float32 and experts.dtype == torch.int64
+    for token, row in enumerate(logits.double().softmax(-1).tolist()):
+        best = sorted(range(12), key=lambda expert: -row[expert])[:3]
+        total = sum(row[expert] for expert in best) if normalise else 1.0
+        assert sorted(row[expert] for expert in experts[token].tolist()) == sorted(row[e] for e in best)
+        expected = torch.tensor([row[expert] / total for expert in best])
+        torch.testing.assert_close(weights[token], expected.float())
+
+
+def naive(
+    x: Tensor, gate_up: Tensor, down: Tensor, weights: Tensor, experts: Tensor, activation: str
+) -> Tensor:
+    output = torch.zeros(x.shape, dtype=torch.float64)
+    for token in range(x.shape[0]):
+        for weight, expert in zip(weights[token].double(), experts[token].tolist(), strict=True):
+            gate, up = (gate_up[expert].double() @ x[token].double()).chunk(2)
+            output[token] += weight * (down[expert].double() @ (ACTIVATIONS[activation](gate) * up))
+    return output
+
+
+def make(tokens: int, top_k: int, num_experts: int = 5) -> tuple[Tensor, ...]:
+    """x, gate_up, down, weights, experts: hidden size 6, inner size 4."""
+    experts = torch.stack([torch.randperm(num_experts)[:top_k] for _ in range(tokens)] or [])
+    shapes = ((tokens, 6), (num_experts, 8, 6), (num_experts, 6, 4))
+    return (*(torch.randn(shape) for shape in shapes), torch.rand(tokens, top_k), experts)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(("tokens", "top_k"), [(1, 1), (1, 3), (40, 2), (7, 5)])
+def test_each_token_gets_the_weighted_sum_of_its_experts(
+    backend: Kernels, tokens: int, top_k: int, activation: str
+) -> None:
+    x, *rest = make(tokens, top_k)
+    before = x.clone()
+    output = backend.moe(x, *rest, activation)
+    torch.testing.assert_close(output.double(), naive(x, *rest, activation), atol=1e-5, rtol=1e-5)
+    assert torch.equal(x, before)
+
+
+def test_an_expert_that_many_or_none_choose_changes_nothing(backend: Kernels) -> None:
+    x, gate_up, down, weights, _ = make(12, 1)
+    experts = torch.tensor([[3]] * 11 + [[0]])
+    output = backend.moe(x, gate_up, down, weights, experts, "silu")
+    expected = naive(x, gate_up, down, weights, experts, "silu")
+    torch.testing.assert_close(output.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_experts_in_bfloat16_err_by_their_own_rounding_only(backend: Kernels) -> None:
+    x, gate_up, down, weights, experts = make(16, 4)
+    x, gate_up, down = x.bfloat16(), gate_up.bfloat16(), down.bfloat16()
+    output = backend.moe(x, gate_up, down, weights, experts, "silu")
+    assert output.dtype == torch.bfloat16
+    expected = naive(x, gate_up, down, weights, experts, "silu")
+    error = (output - expected).square().mean().sqrt()
+    assert error < 0.01 * expected.square().mean().sqrt()
