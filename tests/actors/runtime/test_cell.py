@@ -11,7 +11,8 @@ from pageant.actors.runtime import Actor, receives
 from pageant.actors.runtime.mailbox import Envelope
 from pageant.actors.runtime.node import Node
 from pageant.actors.runtime.replies import Answer
-from pageant.protocol.errors import PeerGone, RemoteError
+from pageant.protocol.errors import DeadlineExceeded, PeerGone, RemoteError
+from pageant.protocol.supervision import ActorEntry, Directory
 
 SECONDS = 10.0
 
@@ -298,6 +299,16 @@ async def test_a_replicas_actor_finds_its_own_first(node):
     asker.actor.tell("x", Note(text="hello"))
     await settle(3)
     assert (own.notes, other.notes) == (["hello"], [])
+
+
+async def test_an_actor_that_has_just_ended_here_is_waited_for(node):
+    """The directory, which comes from the supervisor, still has it."""
+    entry = ActorEntry(name="x", node="here", incarnation=1, up=True)
+    node.update(Directory(version=1, nodes=(), actors=(entry,)))
+    with pytest.raises(DeadlineExceeded, match="x was down until the deadline"):
+        await node.ask("x", Ping(), 0.01)
+    node.tell("x", Note(text=""))
+    assert node.dead_letters == {"actor down": 1}
 
 
 async def test_an_ask_of_a_stopped_node_fails_at_once(node):

@@ -159,6 +159,19 @@ async def test_nobody_there_is_no_answer_and_may_be_tried_again(links, monkeypat
             await link.connect("root", 1, "tcp://127.0.0.1:9")
 
 
+async def test_a_stranger_who_took_the_name_of_a_peer_is_in_nobodys_way(links):
+    receiver = Deaf()
+    root, link = links("root"), links("b", 1, receiver)
+    context = zmq.Context()
+    dealer = context.socket(zmq.DEALER)
+    dealer.setsockopt(zmq.ROUTING_ID, b"root#1")
+    dealer.connect(link.endpoint)
+    dealer.send_multipart([b"let me", b"in"])
+    await receiver.next()
+    assert (await link.connect("root", 1, root.endpoint)).node == "root"
+    context.destroy(linger=0)
+
+
 async def test_a_link_that_closes_ends_whoever_waits_for_it(links):
     link = links("b")
     waiting = asyncio.create_task(link.connect("root", 1, "tcp://127.0.0.1:9"))
