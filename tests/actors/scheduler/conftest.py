@@ -168,7 +168,6 @@ class Reader:
 
     def __init__(self, play: Play) -> None:
         self.play = play
-        self.handlers = {kind: kind for kind in (ActorUp, ActorDown, TokenBatch)}
         self.incoming = Incoming("tokens")
         self.open: dict[int, tuple[OpenOutput, Request, list[int]]] = {}
         self.closed: set[int] = set()
@@ -228,8 +227,6 @@ class Reader:
 
 class FrontendStub:
     """Stands for a frontend; what it says is said by the play."""
-
-    handlers: dict[Any, Any] = {}
 
     def receive(self, message: Any, cell: Cell) -> None:
         """Nothing comes here: the reader ends requests directly."""
@@ -448,9 +445,8 @@ class Play:
         submit = Submit(request_id=name, frontend=frontend, prompt_token_ids=int32(prompt), params=sampling)
         request = self.requests[(frontend, name)] = Request(submit, right, reason)
         # The scheduler may still have to learn of a death.
-        request.excused = request.reopened = bool(
-            self.channels[(SUPERVISOR, SCHEDULER)]
-        ) or not self.cells.keys() >= {*CAST}
+        all_known = self.cells.keys() >= {*CAST} and not self.channels[(SUPERVISOR, SCHEDULER)]
+        request.excused = request.reopened = not all_known
         self.tell(SCHEDULER, submit, self.cells[frontend])
         return request
 
@@ -608,7 +604,8 @@ class Script:
             kinds[(request.state, bool(request.num_preemptions), decoding, last)].append(request)
         if not kinds:
             return
-        rare = [kind for kind in kinds if kind[3] or (kind[1] and kind[0] is State.WAITING)]
+        rare = [kind for kind in kinds if kind[3]]
+        rare = rare or [kind for kind in kinds if kind[1] and kind[0] is State.WAITING]
         kind = self.random.choice(rare if rare and self.random.random() < 0.7 else list(kinds))
         chosen = self.random.choice(kinds[kind])
         play.abort(play.requests[(chosen.frontend, chosen.request_id)])
@@ -633,7 +630,7 @@ class Script:
             if chance() < (0.05 if num_open < 12 else 0.005):
                 for _ in range(self.random.randint(1, 4)):
                     self.submit()
-            if chance() < 0.012:
+            if chance() < 0.03:
                 self.abort()
             if self.hostile and chance() < 0.01:
                 self.accident()

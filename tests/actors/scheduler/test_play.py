@@ -20,7 +20,6 @@ from hypothesis.stateful import (
 from pageant.actors.blocks.allocation import Allocation
 from pageant.actors.scheduler.actor import Scheduler
 from pageant.actors.scheduler.core import SchedulerCore
-from pageant.actors.scheduler.outputs import TokenOutputs
 from pageant.actors.scheduler.queue import WaitingQueue
 from pageant.protocol.stepping import ExecutorReady
 
@@ -55,7 +54,7 @@ def test_nothing_leaks_whatever_happens_in_whatever_order(make_script, make_sett
     assert seen["submitted"] > 5000
     assert {what: seen[what] for what in OFTEN if seen[what] < 100} == {}
     deaths = [f"death of {name}" for name in ("executor/0", "blocks", "detokenizer", "scheduler", "frontend")]
-    assert {what: seen[what] for what in deaths if seen[what] < 10} == {}
+    assert {what: seen[what] for what in deaths if seen[what] < 5} == {}
 
 
 def test_hypothesis_finds_no_order_of_events_that_breaks_the_play(make_play, make_setting):
@@ -181,18 +180,6 @@ def _compute_nothing_of_the_aborted(patch: Any) -> None:
     patch.setattr(SchedulerCore, "_take_grants", take_grants)
 
 
-def _forget_ends_on_their_way(patch: Any) -> None:
-    restart = TokenOutputs.restart
-
-    def restart_without(self: Any, message: str) -> None:
-        for _, serials in self._ends:
-            for serial in serials:
-                self._kept.pop(serial)
-        restart(self, message)
-
-    patch.setattr(TokenOutputs, "restart", restart_without)
-
-
 def _overtake(patch: Any) -> None:
     first = WaitingQueue.first
     patch.setattr(WaitingQueue, "first", lambda self, count: reversed(list(first(self, count))))
@@ -213,14 +200,6 @@ def _plan_before_the_address_is_known(patch: Any) -> None:
         self._meet(self.sender_incarnation, event)
 
     patch.setattr(Scheduler, "introduced", introduced)
-
-
-def _take_acknowledgements_of_the_dead(patch: Any) -> None:
-    def acknowledged(self: Any, message: Any) -> None:
-        self.core.acknowledged(message.up_to)
-        self._flush()
-
-    patch.setattr(Scheduler, "acknowledged", acknowledged)
 
 
 def _ignore_a_new_executor(patch: Any) -> None:
@@ -244,11 +223,9 @@ def _ignore_a_new_executor(patch: Any) -> None:
         _name_before_granted,
         _release_while_computing,
         _compute_nothing_of_the_aborted,
-        _forget_ends_on_their_way,
         _overtake,
         _forget_what_was_drawn_before_a_preemption,
         _plan_before_the_address_is_known,
-        _take_acknowledgements_of_the_dead,
         _ignore_a_new_executor,
     ],
 )

@@ -1,0 +1,371 @@
+"""The rules between scheduler and block manager (`protocol/allocation`), for any class of the role `blocks`.
+
+A scheduler that asks at random for what a real one would ask for; the memory is shadowed, slot by slot, so
+that a table that leads to somebody else's content is found whatever the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from pageant.actors.runtime import Actor
+from pageant.protocol.allocation import Admission, Admitted, Assign, Assigned, GetPoolStatistics, PoolReady
+from pageant.protocol.arrays import int32, int64
+from pageant.protocol.roles import BLOCKS
+from pageant.protocol.stepping import ExecutorReady
+from pageant.scripts.conformance.rules import Rules
+from pageant.scripts.conformance.stage import Stage
+
+INTRODUCES = "it says PoolReady to the scheduler, of the executor's epoch, whenever either comes up"
+ANSWERS = "every Assign is answered by one Assigned of the same step and epoch"
+FOREIGN = "an Assign about another epoch is answered with everything refused"
+PREFIX = "grants are given in the order asked; from the first refusal on, all is refused"
+COLUMNS = "grown_counts has an entry for each sequence that grew, and grown_blocks as many as they say"
+SLOTS = "a granted sequence has slots for all its tokens up to the end of this step's"
+POOL = "blocks are those of the pool, 0 to num_blocks - 1"
+ALONE = "a block that a sequence writes to belongs to no other sequence"
+CONTENT = "what is said to be cached was computed, for the very same tokens from the first on"
+LOGITS = "the last token of an admission is computed again, for its logits"
+BUDGET = "admissions together compute at most admission_tokens tokens, and each at least one"
+FULL_CHUNK = "an admission computes all its uncomputed tokens, or what is left of the budget"
+ROOM = "what fits into the free blocks is granted"
+ALL_OR_NOTHING = "an admission is granted only if the pool has room for all of its tokens"
+FREES = "what is freed can be had again: with nothing held, all blocks are free"
+COUNTS = "blocks_free and num_blocks of an Assigned, and PoolStatistics, say how the pool stands"
+NEW_SCHEDULER = "what a dead scheduler held is free"
+UNCOMPUTED = "what a dead scheduler was granted last may not be computed, and is not matched"
+NEW_EPOCH = "the memory of a new epoch is empty"
+
+EXECUTOR, SCHEDULER = "executor/0", "scheduler"
+VOCABULARY = 3  # small, so that prefixes meet
+
+
+def check_block_manager(cls: type[Actor], **options: Any) -> tuple[str, ...]:
+    """Puts a block manager on trial; returns the rules that it kept.
+
+    Args:
+        options: of the actor.
+
+    Raises:
+        BrokenRule: names the rule, and what happened.
+    """
+    rules = Rules()
+    rules.must("it takes the role of blocks", cls.role is BLOCKS, f"its role is {cls.role!r}")
+    for seed, (num_blocks, block_size) in enumerate(((12, 4), (40, 2), (7, 16), (64, 1))):
+        asyncio.run(_Trial(cls, options, rules, seed, num_blocks, block_size).run())
+    return rules.kept
+
+
+@dataclass(eq=False)
+class _Held:
+    """A sequence that runs."""
+
+    tokens: list[int]
+    blocks: list[int]
+    computed: int  # tokens whose KV is there once the last exchange's step is computed
+    fresh: list[int] = field(default_factory=list)  # drawn since the last exchange
+
+
+class _Trial:
+    """One pool, and a scheduler that keeps its side of the rules."""
+
+    def __init__(
+        self, cls: Any, options: Any, rules: Rules, seed: int, num_blocks: int, block_size: int
+    ) -> None:
+        self._cls, self._options, self._rules = cls, options, rules
+        self._random = random.Random(seed)
+        self.num_blocks, self.size = num_blocks, block_size
+        self.stage = Stage()
+        self._step = self._serial = 0
+        self._epoch = 1
+        self._held: dict[int, _Held] = {}
+        self._freed: list[int] = []
+        self._content: dict[int, tuple[int, ...]] = {}  # slot -> the prefix that its KV is of
+        self._prompts = [[self._random.randrange(VOCABULARY) for _ in range(90)] for _ in range(3)]
+
+    async def run(self) -> None:
+        async with self.stage as stage:
+            await stage.enter(SCHEDULER)
+            await stage.enter("blocks", self._cls(self._cls.Options(**self._options)))
+            await stage.enter(EXECUTOR)
+            await self._introduce()
+            for _ in range(60):
+                await self._exchange()
+            await self._check_foreign_epoch()
+            await self._lose_scheduler()
+            for _ in range(20):
+                await self._exchange()
+            await self._free_all()
+            prompt = await self._check_whole_pool()
+            await self._free_all()
+            self._epoch, self._content = 2, {}
+            await self._introduce()
+            answer = await self._ask({}, {}, [prompt], 10**6, NEW_EPOCH)
+            self._must(NEW_EPOCH, len(answer.admitted) == 1, "an admission into it was refused")
+            for _ in range(20):
+                await self._exchange()
+
+    async def _free_all(self) -> None:
+        self._freed += list(self._held)
+        self._held.clear()
+        await self._exchange(idle=True, counts=FREES)
+        await self._check_all_free(FREES)
+
+    async def _introduce(self) -> None:
+        """The executor of a new epoch says what memory there is."""
+        self._held.clear()
+        self._freed.clear()
+        self.stage.tell(EXECUTOR, "blocks", self._ready())
+        ready = await self.stage.expect(SCHEDULER, PoolReady, INTRODUCES)
+        self._must(INTRODUCES, ready.epoch == self._epoch, f"epoch {ready.epoch}, not {self._epoch}")
+
+    def _ready(self) -> ExecutorReady:
+        return ExecutorReady(
+            epoch=self._epoch,
+            num_blocks=self.num_blocks,
+            block_size=self.size,
+            max_num_seqs=8,
+            max_model_len=self.num_blocks * self.size,
+            device="none",
+            dtype="none",
+        )
+
+    def _must(self, rule: str, kept: bool, detail: str) -> None:
+        self._rules.must(rule, kept, f"{detail} (exchange {self._step})")
+
+    # One exchange, as a scheduler asks.
+
+    async def _exchange(self, idle: bool = False, counts: str = COUNTS) -> None:
+        """What a scheduler may ask for, or nothing but frees. `counts` is the rule for the free count."""
+        chance = self._random
+        for serial in list(self._held):
+            if chance.random() < 0.12:
+                self._freed.append(serial)
+                del self._held[serial]
+        growing = {} if idle else {s: held for s, held in self._held.items() if chance.random() < 0.9}
+        for held in growing.values():
+            if held.computed == len(held.tokens) and len(held.tokens) < self.num_blocks * self.size:
+                held.tokens.append(chance.randrange(VOCABULARY))
+                held.fresh.append(held.tokens[-1])
+        growing = {serial: held for serial, held in growing.items() if held.computed < len(held.tokens)}
+        lengths = {
+            serial: min(len(held.tokens), held.computed + chance.choice([1, 1, 5]))
+            for serial, held in growing.items()
+        }
+        waiting = [] if idle else [self._prompt() for _ in range(chance.choice([0, 0, 1, 2, 3]))]
+        await self._ask(growing, lengths, waiting, chance.choice([0, 3, 20, 200]), counts=counts)
+
+    def _prompt(self) -> list[int]:
+        longest = self.num_blocks * self.size
+        prompt = self._random.choice(self._prompts)[: self._random.randint(1, min(60, longest))]
+        if self._random.random() < 0.5:
+            prompt = [*prompt, self._random.randrange(VOCABULARY)][-longest:]
+        return list(prompt)
+
+    async def _ask(
+        self,
+        growing: dict[int, _Held],
+        lengths: dict[int, int],
+        waiting: list[list[int]],
+        budget: int,
+        uncached: str | None = None,
+        counts: str = COUNTS,
+    ) -> Assigned:
+        """One exchange. Of what is admitted, nothing may be cached by the rule `uncached`."""
+        self._step += 1
+        admissions = {self._serial + 1 + index: tokens for index, tokens in enumerate(waiting)}
+        self._serial += len(waiting)
+        freed, self._freed = self._freed, []
+        request = Assign(
+            step=self._step,
+            epoch=self._epoch,
+            freed=int64(freed),
+            grow_serials=int64(list(growing)),
+            grow_lengths=int32(list(lengths.values())),
+            token_counts=int32([len(held.fresh) for held in growing.values()]),
+            token_ids=int32([token for held in growing.values() for token in held.fresh]),
+            admissions=tuple(
+                Admission(serial=serial, token_ids=int32(tokens)) for serial, tokens in admissions.items()
+            ),
+            admission_tokens=budget,
+        )
+        for held in growing.values():
+            held.fresh = []
+        self.stage.tell(SCHEDULER, "blocks", request)
+        answer = await self.stage.expect(SCHEDULER, Assigned, ANSWERS)
+        await self.stage.quiet(SCHEDULER, ANSWERS)
+        got = (answer.step, answer.epoch)
+        self._must(ANSWERS, got == (self._step, self._epoch), f"(step, epoch) is {got}")
+        cached = [grant.num_cached_tokens for grant in answer.admitted]
+        if uncached is not None:
+            self._must(uncached, not any(cached), f"{sum(cached)} tokens are said to be cached")
+        written = self._check_growth(answer, growing, lengths)
+        written += self._check_admissions(answer, admissions, budget, len(growing))
+        for serial, _, end in written:
+            self._check_slots(serial, end)
+        self._check_alone(written)
+        self._compute(written)
+        self._check_count(answer, counts)
+        return answer
+
+    def _check_growth(
+        self, answer: Assigned, growing: dict[int, _Held], lengths: dict[int, int]
+    ) -> list[tuple[int, int, int]]:
+        """What grew, as (serial, from, to)."""
+        counts, blocks = answer.grown_counts.tolist(), answer.grown_blocks.tolist()
+        self._must(PREFIX, answer.num_grown <= len(growing), f"{answer.num_grown} of {len(growing)} grew")
+        fits = len(counts) == answer.num_grown and sum(counts) == len(blocks)
+        self._must(COLUMNS, fits, f"{answer.num_grown} grew, by {counts}, with {len(blocks)} blocks")
+        written, position = [], 0
+        for serial, count in zip(growing, counts, strict=False):
+            held = growing[serial]
+            held.blocks += blocks[position : position + count]
+            position += count
+            written.append((serial, held.computed, lengths[serial]))
+            held.computed = lengths[serial]
+        if answer.num_grown < len(growing):
+            serial = list(growing)[answer.num_grown]
+            wanted = self._blocks_for(lengths[serial]) - len(growing[serial].blocks)
+            free = self.num_blocks - self._num_held()
+            self._must(ROOM, wanted > free, f"growth by {wanted} was refused with {free} blocks free")
+        return written
+
+    def _check_admissions(
+        self, answer: Assigned, admissions: dict[int, list[int]], budget: int, num_growing: int
+    ) -> list[tuple[int, int, int]]:
+        granted = [grant.serial for grant in answer.admitted]
+        in_order = granted == list(admissions)[: len(granted)]
+        self._must(PREFIX, in_order, f"{granted} were admitted of {list(admissions)}")
+        if answer.num_grown < num_growing:
+            self._must(PREFIX, not granted, f"{granted} were admitted though growth was refused")
+        written, left = [], budget
+        for grant in answer.admitted:
+            written.append(self._check_grant(grant, admissions[grant.serial], left))
+            left -= grant.num_tokens
+        if answer.num_grown == num_growing and len(granted) < len(admissions) and left > 0:
+            tokens = list(admissions.values())[len(granted)]
+            free = self.num_blocks - self._num_held()
+            wanted = self._blocks_for(len(tokens))
+            self._must(ROOM, wanted > free, f"{wanted} blocks were refused with {free} free")
+        return written
+
+    def _check_grant(self, grant: Admitted, tokens: list[int], left: int) -> tuple[int, int, int]:
+        blocks, cached = grant.blocks.tolist(), grant.num_cached_tokens
+        who = f"sequence {grant.serial} of {len(tokens)} tokens, {cached} of them cached"
+        self._must(LOGITS, 0 <= cached < len(tokens), who)
+        self._must(BUDGET, 1 <= grant.num_tokens <= left, f"{grant.num_tokens} tokens of {left} left; {who}")
+        chunk = min(len(tokens) - cached, left)
+        self._must(
+            FULL_CHUNK, grant.num_tokens == chunk, f"{grant.num_tokens} tokens instead of {chunk}; {who}"
+        )
+        before = self._num_held()
+        self._held[grant.serial] = _Held(tokens, blocks, cached + grant.num_tokens)
+        rest = self._blocks_for(len(tokens)) - len(blocks)
+        free = self.num_blocks - self._num_held()
+        self._must(ALL_OR_NOTHING, rest <= free, f"{rest} more blocks are needed, {free} free; {before} held")
+        return grant.serial, cached, cached + grant.num_tokens
+
+    def _check_slots(self, serial: int, end: int) -> None:
+        held = self._held[serial]
+        wrong = [block for block in held.blocks if not 0 <= block < self.num_blocks]
+        self._must(POOL, not wrong, f"sequence {serial} has the blocks {wrong} of {self.num_blocks}")
+        slots = len(held.blocks) * self.size
+        self._must(SLOTS, slots >= end, f"sequence {serial} has {slots} slots for {end} tokens")
+        distinct = len(set(held.blocks)) == len(held.blocks)
+        self._must(ALONE, distinct, f"sequence {serial} has a block twice: {held.blocks}")
+
+    def _check_alone(self, written: list[tuple[int, int, int]]) -> None:
+        """A block that is full after this step may be matched in the very same exchange; no other may."""
+        writers: dict[int, int] = {}
+        for serial, start, end in written:
+            blocks = self._held[serial].blocks
+            for block in blocks[start // self.size : self._blocks_for(end)]:
+                other = writers.setdefault(block, serial)
+                self._must(ALONE, other == serial, f"sequences {serial} and {other} both write block {block}")
+            partial = blocks[end // self.size] if end % self.size else None
+            sharers = [s for s, held in self._held.items() if s != serial and partial in held.blocks]
+            self._must(ALONE, not sharers, f"sequences {sharers} have block {partial}, which {serial} fills")
+
+    def _compute(self, written: list[tuple[int, int, int]]) -> None:
+        """The step: all is written, then all is read."""
+        for serial, start, end in written:
+            held = self._held[serial]
+            for at in range(start, end):
+                self._content[self._slot(held, at)] = tuple(held.tokens[: at + 1])
+        for serial, _, end in written:
+            held = self._held[serial]
+            for at in range(end):
+                right = self._content.get(self._slot(held, at)) == tuple(held.tokens[: at + 1])
+                self._must(CONTENT, right, f"sequence {serial} reads other content at position {at}")
+
+    def _slot(self, held: _Held, at: int) -> int:
+        return held.blocks[at // self.size] * self.size + at % self.size
+
+    def _blocks_for(self, length: int) -> int:
+        return -(-length // self.size)
+
+    def _num_held(self) -> int:
+        return len({block for held in self._held.values() for block in held.blocks})
+
+    def _check_count(self, answer: Assigned, rule: str) -> None:
+        free = self.num_blocks - self._num_held()
+        right = (answer.blocks_free, answer.num_blocks) == (free, self.num_blocks)
+        told = f"{answer.blocks_free} of {answer.num_blocks} are said to be free; {free} are"
+        self._must(rule, right, told)
+
+    # What happens now and then.
+
+    async def _check_foreign_epoch(self) -> None:
+        self._step += 1
+        request = Assign(
+            step=self._step,
+            epoch=self._epoch + 1,
+            freed=int64(),
+            grow_serials=int64(),
+            grow_lengths=int32(),
+            token_counts=int32(),
+            token_ids=int32(),
+            admissions=(Admission(serial=10**6, token_ids=int32([1])),),
+            admission_tokens=10,
+        )
+        self.stage.tell(SCHEDULER, "blocks", request)
+        answer = await self.stage.expect(SCHEDULER, Assigned, FOREIGN)
+        refused = answer.step == self._step and not answer.num_grown and not answer.admitted
+        self._must(FOREIGN, refused, f"answered with {answer!r}")
+
+    async def _lose_scheduler(self) -> None:
+        """It dies after an exchange whose step is never computed; the next one starts from nothing."""
+        self._freed += list(self._held)
+        self._held.clear()
+        before = dict(self._content)
+        prompt = [VOCABULARY] * min(self.num_blocks * self.size, 3 * self.size + 1)  # never seen before
+        await self._ask({}, {}, [prompt], 10**4)
+        self._content = before
+        self._held.clear()
+        await self.stage.leave(SCHEDULER)
+        await self.stage.enter(SCHEDULER)
+        ready = await self.stage.expect(SCHEDULER, PoolReady, INTRODUCES)
+        self._must(INTRODUCES, ready.epoch == self._epoch, f"epoch {ready.epoch}, not {self._epoch}")
+        await self._exchange(idle=True, counts=NEW_SCHEDULER)
+        await self._check_all_free(NEW_SCHEDULER)
+        await self._ask({}, {}, [prompt], 0)
+        answer = await self._ask({}, {}, [prompt], 10**4, UNCOMPUTED)
+        self._must(ROOM, len(answer.admitted) == 1, "an admission into an empty pool was refused")
+
+    async def _check_all_free(self, rule: str) -> None:
+        statistics = await self.stage.ask("blocks", GetPoolStatistics())
+        free = (statistics.blocks_free, statistics.blocks_held) == (self.num_blocks, 0)
+        self._must(rule, free, f"nothing is held, but the pool stands so: {statistics!r}")
+        cached = 0 <= statistics.blocks_cached <= statistics.blocks_free
+        self._must(COUNTS, cached and statistics.num_blocks == self.num_blocks, f"{statistics!r}")
+
+    async def _check_whole_pool(self) -> list[int]:
+        """One sequence may have it all."""
+        longest = self.num_blocks * self.size
+        prompt = [self._random.randrange(VOCABULARY) for _ in range(longest)]
+        answer = await self._ask({}, {}, [prompt], 10**6)
+        self._must(ROOM, len(answer.admitted) == 1, f"{longest} tokens do not fit into the empty pool")
+        return prompt

@@ -1,0 +1,463 @@
+"""The suites bite: each wrong component is refused, and the rule that it breaks is named."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+from pageant.actors.blocks.actor import BlockManager
+from pageant.actors.blocks.allocation import Allocation
+from pageant.actors.blocks.pool import BlockPool
+from pageant.actors.runtime import receives
+from pageant.actors.scheduler.actor import Scheduler
+from pageant.actors.scheduler.policies import FirstComeFirstServed
+from pageant.protocol.allocation import Assign, Assigned
+from pageant.protocol.errors import TopologyError
+from pageant.protocol.serving import Abort
+from pageant.protocol.stepping import ExecutorReady
+from pageant.protocol.supervision import ActorDown
+from pageant.scripts.conformance import blocks as block_rules
+from pageant.scripts.conformance import (
+    check_block_manager,
+    check_policy,
+    check_pool,
+    check_scheduler,
+    run,
+)
+from pageant.scripts.conformance import policy as policy_rules
+from pageant.scripts.conformance import pool as pool_rules
+from pageant.scripts.conformance import scheduler as scheduler_rules
+from pageant.scripts.conformance.rules import BrokenRule
+
+replace = msgspec.structs.replace
+
+
+class Altered(BlockManager):
+    """A block manager whose answers are changed on their way out."""
+
+    def tell(self, address, message):
+        changed = self.change(message) if isinstance(message, Assigned) else message
+        if changed is not None:
+            super().tell(address, changed)
+
+    def change(self, answer):
+        return answer
+
+
+class Silent(Altered):
+    def change(self, answer):
+        return None if answer.step % 9 == 0 else answer
+
+
+class Chatty(Altered):
+    def change(self, answer):
+        super(Altered, self).tell("scheduler", answer)
+        return answer
+
+
+class WrongStep(Altered):
+    def change(self, answer):
+        return replace(answer, step=answer.step + 1)
+
+
+class Optimist(Altered):
+    def change(self, answer):
+        return replace(answer, blocks_free=answer.num_blocks)
+
+
+class OutOfOrder(Altered):
+    def change(self, answer):
+        return replace(answer, admitted=answer.admitted[::-1])
+
+
+class Overtaking(Altered):
+    def change(self, answer):
+        return replace(answer, admitted=answer.admitted[1:])
+
+
+class AllCached(Altered):
+    def change(self, answer):
+        admitted = tuple(
+            replace(grant, num_cached_tokens=grant.num_cached_tokens + grant.num_tokens)
+            for grant in answer.admitted
+        )
+        return replace(answer, admitted=admitted)
+
+
+class TooShort(Altered):
+    def change(self, answer):
+        return replace(
+            answer,
+            admitted=tuple(replace(grant, blocks=grant.blocks[:-1].copy()) for grant in answer.admitted),
+        )
+
+
+class Beyond(Altered):
+    def change(self, answer):
+        return replace(
+            answer, admitted=tuple(replace(grant, blocks=grant.blocks + 1000) for grant in answer.admitted)
+        )
+
+
+class SameBlocks(Altered):
+    def change(self, answer):
+        return replace(
+            answer,
+            admitted=tuple(
+                replace(grant, blocks=np.arange(len(grant.blocks), dtype=np.int32))
+                for grant in answer.admitted
+            ),
+        )
+
+
+class Miscounting(Altered):
+    def change(self, answer):
+        return replace(answer, grown_counts=answer.grown_counts + 1)
+
+
+class Timid(Altered):
+    def change(self, answer):
+        return replace(answer, admitted=answer.admitted[:1])
+
+
+class Greedy(BlockManager):
+    @receives
+    def assign(self, request: Assign) -> None:
+        super().assign(replace(request, admission_tokens=request.admission_tokens + 7))
+
+
+class Leaky(BlockManager):
+    @receives
+    def assign(self, request: Assign) -> None:
+        super().assign(replace(request, freed=request.freed[1:].copy()))
+
+
+class AnyEpoch(BlockManager):
+    @receives
+    def assign(self, request: Assign) -> None:
+        if self._allocation is not None:
+            self.tell(self.sender, self._allocation.assign(request))
+
+
+class Faithful(BlockManager):
+    """Never lets go of what a dead scheduler held."""
+
+    @receives
+    def scheduler_down(self, event: ActorDown) -> None:
+        """Nothing is done."""
+
+    def _follow(self, incarnation):
+        self._scheduler = incarnation
+
+
+class Trusting(BlockManager):
+    """Believes that a dead scheduler's last step was computed."""
+
+    class Pool(BlockPool):
+        def forget(self, blocks):
+            """Nothing is forgotten."""
+
+    pool_class = Pool
+
+
+class Nostalgic(BlockManager):
+    """Keeps the pool of a dead executor."""
+
+    @receives
+    def executor_ready(self, event: ExecutorReady) -> None:
+        kept = self._allocation
+        super().executor_ready(event)
+        if kept is not None:
+            kept.release_all()
+            self._allocation = kept
+
+
+class _Early(Allocation):
+    def _name_full_blocks(self, sequence, length):
+        super()._name_full_blocks(sequence, len(sequence.blocks) * self.block_size)
+
+
+class Early(BlockManager):
+    """Names blocks before they are granted to be computed."""
+
+    @receives
+    def executor_ready(self, event: ExecutorReady) -> None:
+        super().executor_ready(event)
+        self._allocation = _Early(self._allocation.pool, event.block_size)
+
+
+class Blurred(BlockManager):
+    """Takes different prefixes for the same."""
+
+    class Pool(BlockPool):
+        def name(self, block, name):
+            return super().name(block, name[:1])
+
+        def match(self, names):
+            return super().match(name[:1] for name in names)
+
+    pool_class = Pool
+
+
+class Shy(BlockManager):
+    @receives
+    def executor_ready(self, event: ExecutorReady) -> None:
+        self._epoch = event.epoch
+        self._allocation = Allocation(BlockPool(event.num_blocks), event.block_size)
+
+
+class Crashing(BlockManager):
+    @receives
+    def assign(self, request: Assign) -> None:
+        raise RuntimeError("out of cheese")
+
+
+@pytest.mark.parametrize(
+    ("cls", "rule"),
+    [
+        (Silent, block_rules.ANSWERS),
+        (Chatty, block_rules.ANSWERS),
+        (WrongStep, block_rules.ANSWERS),
+        (Crashing, block_rules.ANSWERS),
+        (Optimist, block_rules.COUNTS),
+        (OutOfOrder, block_rules.PREFIX),
+        (Overtaking, block_rules.PREFIX),
+        (AllCached, block_rules.LOGITS),
+        (TooShort, block_rules.SLOTS),
+        (Beyond, block_rules.POOL),
+        (SameBlocks, block_rules.ALONE),
+        (Miscounting, block_rules.COLUMNS),
+        (Timid, block_rules.ROOM),
+        (Greedy, block_rules.BUDGET),
+        (Leaky, block_rules.COUNTS),
+        (AnyEpoch, block_rules.FOREIGN),
+        (Faithful, block_rules.NEW_SCHEDULER),
+        (Trusting, block_rules.UNCOMPUTED),
+        (Nostalgic, block_rules.NEW_EPOCH),
+        (Early, block_rules.ALONE),
+        (Blurred, block_rules.CONTENT),
+        (Shy, block_rules.INTRODUCES),
+    ],
+)
+def test_a_wrong_block_manager_is_refused_by_rule(cls, rule, monkeypatch):
+    monkeypatch.setattr("pageant.scripts.conformance.stage.ANSWER_SECONDS", 0.3)
+    with pytest.raises(BrokenRule) as caught:
+        check_block_manager(cls)
+    assert caught.value.rule == rule, caught.value
+
+
+class Policy(FirstComeFirstServed):
+    pass
+
+
+class NotANumber(Policy):
+    def order(self, request):
+        return (math.nan,)
+
+
+class NoTuple(Policy):
+    def order(self, request):
+        return float(request.arrival)
+
+
+class Uneven(Policy):
+    def order(self, request):
+        return (1.0,) * (1 + request.arrival % 2)
+
+
+class Counting(Policy):
+    def __init__(self):
+        self.calls = itertools.count()
+
+    def order(self, request):
+        return (float(next(self.calls)),)
+
+
+class Meddling(Policy):
+    def order(self, request):
+        request.num_preemptions += 1
+        return (float(request.arrival),)
+
+
+class Inventing(Policy):
+    def victim(self, running):
+        return None
+
+
+class Wavering(Policy):
+    def __init__(self):
+        self.calls = itertools.count()
+
+    def victim(self, running):
+        return running[next(self.calls) % len(running)]
+
+
+class Taking(Policy):
+    def victim(self, running):
+        return running.pop()
+
+
+class Demanding(Policy):
+    def __init__(self, weight):
+        self.weight = weight
+
+
+class Headless(Policy):
+    order = None
+
+
+@pytest.mark.parametrize(
+    ("cls", "rule"),
+    [
+        (NotANumber, policy_rules.NUMBERS),
+        (NoTuple, policy_rules.NUMBERS),
+        (Uneven, policy_rules.LENGTH),
+        (Counting, policy_rules.PURE_ORDER),
+        (Meddling, policy_rules.PURE_ORDER),
+        (Inventing, policy_rules.CHOICE),
+        (Wavering, policy_rules.PURE_VICTIM),
+        (Taking, policy_rules.PURE_VICTIM),
+        (Demanding, policy_rules.MADE),
+        (Headless, policy_rules.METHODS),
+    ],
+)
+def test_a_wrong_policy_is_refused_by_rule(cls, rule):
+    with pytest.raises(BrokenRule) as caught:
+        check_policy(cls)
+    assert caught.value.rule == rule, caught.value
+
+
+class HeldVictim(BlockPool):
+    def next_victim(self):
+        return 0
+
+
+class Random(BlockPool):
+    calls = itertools.count()
+
+    def next_victim(self):
+        free = list(self._free)
+        return free[next(self.calls) % len(free)]
+
+
+class Forgetful(BlockPool):
+    def on_freed(self, block):
+        name, self._names[block] = self._names[block], None
+        if name is not None:
+            del self._index[name]
+
+
+class Losing(BlockPool):
+    def on_freed(self, block):
+        if block % 5 == 3:
+            del self._free[block]
+
+
+class Doubling(BlockPool):
+    def take(self, count):
+        blocks = super().take(count)
+        return blocks[:1] * count
+
+
+class Generous(BlockPool):
+    def match(self, names):
+        names = list(names)
+        return super().match(names[:1]) + super().match(names[2:3])
+
+
+@pytest.mark.parametrize(
+    ("cls", "rule"),
+    [
+        (HeldVictim, pool_rules.VICTIM),
+        (Random, pool_rules.VICTIM),
+        (Forgetful, pool_rules.KEPT),
+        (Losing, pool_rules.FREE),
+        (Doubling, pool_rules.TAKE),
+        (Generous, pool_rules.KEPT),
+        (dict, pool_rules.SUBCLASS),
+    ],
+)
+def test_a_wrong_pool_is_refused_by_rule(cls, rule):
+    with pytest.raises(BrokenRule) as caught:
+        check_pool(cls)
+    assert caught.value.rule in (rule, pool_rules.SOUND), caught.value
+
+
+class Deaf(Scheduler):
+    @receives
+    def abort(self, message: Abort) -> None:
+        for request_id in message.request_ids:
+            self.core._requests.pop((message.frontend, request_id), None)
+
+
+class Lavish(Scheduler):
+    def __init__(self, options):
+        super().__init__(replace(options, max_num_batched_tokens=options.max_num_batched_tokens + 5))
+
+
+class Hoarding(Scheduler):
+    """Never gives blocks back after the first hundred steps."""
+
+    def tell(self, address, message):
+        if isinstance(message, Assign) and message.step > 100:
+            message = replace(message, freed=message.freed[:0].copy())
+        super().tell(address, message)
+
+
+class Early_(Scheduler):
+    def __init__(self, options):
+        super().__init__(replace(options, eos_token_ids=(*options.eos_token_ids, 3)))
+
+
+@pytest.mark.parametrize(
+    ("cls", "rules"),
+    [
+        (Lavish, {scheduler_rules.BUDGET}),
+        (Hoarding, {scheduler_rules.REST, scheduler_rules.ONCE, scheduler_rules.TOKENS}),
+        (Early_, {scheduler_rules.TOKENS}),
+        (Deaf, {scheduler_rules.ONCE, scheduler_rules.PLANS, scheduler_rules.TOKENS}),
+    ],
+)
+def test_a_wrong_scheduler_is_refused_by_rule(cls, rules, monkeypatch):
+    monkeypatch.setattr("pageant.scripts.conformance.stage.ANSWER_SECONDS", 0.3)
+    with pytest.raises((BrokenRule, KeyError)) as caught:
+        check_scheduler(cls)
+    assert isinstance(caught.value, BrokenRule), caught.value
+    assert caught.value.rule in rules, caught.value
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("blocks", "pageant.actors.blocks.actor:BlockManager"),
+        ("pool", "pageant.actors.blocks.pool:BlockPool"),
+        ("policy", "pageant.actors.scheduler.policies:FirstComeFirstServed"),
+        ("scheduler", "pageant.actors.scheduler.actor:Scheduler"),
+    ],
+)
+def test_the_default_of_each_kind_conforms(kind, name):
+    report = run(kind, name)
+    assert report.passed, report
+    assert len(report.kept) >= 8
+    assert "conforms" in str(report)
+
+
+def test_the_block_manager_conforms_without_prefix_caching():
+    assert check_block_manager(BlockManager, enable_prefix_caching=False)
+
+
+def test_a_report_names_the_broken_rule_and_an_error_of_the_component():
+    report = run("policy", "collections:OrderedDict")
+    assert not report.passed
+    assert "methods order and victim" in str(report)
+
+
+def test_an_unknown_suite_or_class_is_named():
+    with pytest.raises(TopologyError, match="expected one of blocks, policy, pool, scheduler"):
+        run("block", "pageant.actors.blocks.actor:BlockManager")
+    with pytest.raises(TopologyError, match="BlockManager"):
+        run("blocks", "pageant.actors.blocks.actor:BlockManagr")
