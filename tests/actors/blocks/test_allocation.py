@@ -1,0 +1,173 @@
+"""One exchange after another with the block manager's core."""
+
+from __future__ import annotations
+
+import pytest
+
+from pageant.actors.blocks.allocation import Allocation
+from pageant.actors.blocks.pool import BlockPool
+from pageant.protocol.allocation import Admission, Assign
+from pageant.protocol.arrays import int32, int64
+
+
+class Manager:
+    """An allocation, asked in few words."""
+
+    def __init__(self, num_blocks=8, block_size=4, caching=True):
+        self.core = Allocation(BlockPool(num_blocks, caching), block_size)
+        self.steps = 0
+
+    def assign(self, *, grow=(), admit=(), freed=(), budget=100):
+        """`grow`: (serial, length, new tokens); `admit`: (serial, tokens[, salt])."""
+        self.steps += 1
+        answer = self.core.assign(
+            Assign(
+                step=self.steps,
+                epoch=1,
+                freed=int64(freed),
+                grow_serials=int64([serial for serial, _, _ in grow]),
+                grow_lengths=int32([length for _, length, _ in grow]),
+                token_counts=int32([len(tokens) for _, _, tokens in grow]),
+                token_ids=int32([token for _, _, tokens in grow for token in tokens]),
+                admissions=tuple(
+                    Admission(serial=serial, token_ids=int32(tokens), salt=salt[0] if salt else None)
+                    for serial, tokens, *salt in admit
+                ),
+                admission_tokens=budget,
+            )
+        )
+        self.core.check_integrity()
+        return answer
+
+
+@pytest.fixture
+def manager():
+    return Manager()
+
+
+def granted(answer):
+    return [(one.serial, one.num_cached_tokens, one.num_tokens) for one in answer.admitted]
+
+
+def test_an_admission_gets_slots_for_the_tokens_of_this_step(manager):
+    answer = manager.assign(admit=[(1, range(10))])
+    assert granted(answer) == [(1, 0, 10)]
+    assert len(answer.admitted[0].blocks) == 3
+    assert (answer.blocks_free, answer.num_blocks) == (5, 8)
+
+
+def test_a_chunk_gets_only_its_own_slots_but_needs_room_for_the_whole(manager):
+    answer = manager.assign(admit=[(1, range(10))], budget=5)
+    assert granted(answer) == [(1, 0, 5)]
+    assert len(answer.admitted[0].blocks) == 2
+    assert granted(manager.assign(admit=[(2, range(33))], budget=5)) == []
+
+
+def test_a_later_request_finds_the_prefix_that_an_earlier_one_computed(manager):
+    manager.assign(admit=[(1, range(10))])
+    answer = manager.assign(admit=[(2, [*range(8), 90, 91])])
+    assert granted(answer) == [(2, 8, 2)]
+    statistics = manager.core.statistics()
+    assert (statistics.tokens_queried, statistics.tokens_hit) == (20, 8)
+
+
+def test_requests_of_the_same_exchange_share_their_prefix(manager):
+    answer = manager.assign(admit=[(1, range(9)), (2, range(9))])
+    assert granted(answer) == [(1, 0, 9), (2, 8, 1)]
+    assert answer.admitted[0].blocks[:2].tolist() == answer.admitted[1].blocks[:2].tolist()
+
+
+def test_what_this_step_does_not_compute_is_not_shared(manager):
+    manager.assign(admit=[(1, range(20))], budget=6)
+    assert granted(manager.assign(admit=[(2, range(20))])) == [(2, 4, 16)]
+
+
+def test_the_last_token_is_computed_again_even_if_all_is_cached(manager):
+    manager.assign(admit=[(1, range(8))])
+    assert granted(manager.assign(admit=[(2, range(8))])) == [(2, 4, 4)]
+
+
+def test_prefixes_under_different_salts_are_not_shared(manager):
+    manager.assign(admit=[(1, range(9), "one")])
+    assert granted(manager.assign(admit=[(2, range(9), "other")])) == [(2, 0, 9)]
+    assert granted(manager.assign(freed=[1, 2], admit=[(3, range(9), "one")])) == [(3, 8, 1)]
+
+
+def test_drawn_tokens_name_blocks_once_they_are_computed(manager):
+    manager.assign(admit=[(1, [1, 2, 3])])
+    manager.assign(grow=[(1, 4, [4])])
+    manager.assign(grow=[(1, 5, [5])])
+    assert granted(manager.assign(admit=[(2, [1, 2, 3, 4, 9])])) == [(2, 4, 1)]
+
+
+def test_growth_is_granted_in_order_and_refused_from_the_first_that_does_not_fit():
+    manager = Manager(num_blocks=3)
+    manager.assign(admit=[(1, range(4)), (2, range(10, 14))])
+    answer = manager.assign(grow=[(1, 5, [4]), (2, 5, [14])], admit=[(3, [7])])
+    assert answer.num_grown == 1
+    assert (answer.grown_counts.tolist(), len(answer.grown_blocks)) == ([1], 1)
+    assert not answer.admitted
+    again = manager.assign(freed=[1], grow=[(2, 5, [])])
+    assert again.num_grown == 1
+
+
+def test_admissions_are_refused_from_the_first_that_does_not_fit():
+    manager = Manager(num_blocks=3)
+    answer = manager.assign(admit=[(1, range(4)), (2, range(20)), (3, range(30, 32))])
+    assert granted(answer) == [(1, 0, 4)]
+    assert manager.core.statistics().blocks_held == 1, "a refused admission leaves everything as it was"
+
+
+def test_the_budget_is_given_out_in_order(manager):
+    answer = manager.assign(admit=[(1, [1, 2, 3]), (2, [4, 5, 6]), (3, [7])], budget=5)
+    assert granted(answer) == [(1, 0, 3), (2, 0, 2)]
+    assert granted(manager.assign(admit=[(4, [8])], budget=0)) == []
+
+
+def test_frees_take_effect_before_growth_and_admissions():
+    manager = Manager(num_blocks=2)
+    manager.assign(admit=[(1, range(8))])
+    assert granted(manager.assign(freed=[1], admit=[(2, range(50, 58))])) == [(2, 0, 8)]
+
+
+def test_a_free_of_an_unknown_sequence_is_passed_over(manager):
+    manager.assign(freed=[77])
+    assert manager.core.statistics().blocks_free == 8
+
+
+def test_growth_of_an_unknown_sequence_is_refused_not_fatal(manager):
+    manager.assign(admit=[(1, range(3))])
+    answer = manager.assign(grow=[(9, 5, [4, 5]), (1, 4, [3])])
+    assert answer.num_grown == 0
+    assert manager.assign(grow=[(1, 4, [])]).num_grown == 1
+
+
+def test_shared_blocks_are_free_when_the_last_holder_is_gone(manager):
+    manager.assign(admit=[(1, range(9)), (2, range(9))])
+    assert manager.assign(freed=[1]).blocks_free == 5
+    assert manager.assign(freed=[2]).blocks_free == 8
+    statistics = manager.core.statistics()
+    assert (statistics.blocks_cached, statistics.blocks_held) == (2, 0)
+
+
+def test_a_dead_schedulers_last_exchange_leaves_no_names(manager):
+    manager.assign(admit=[(1, range(9))])
+    manager.assign(admit=[(2, range(20, 29))])  # granted, but perhaps never computed
+    manager.core.release_all()
+    manager.core.check_integrity()
+    assert manager.core.statistics().blocks_free == 8
+    assert granted(manager.assign(admit=[(3, range(20, 29))])) == [(3, 0, 9)]
+    assert granted(manager.assign(admit=[(4, range(9))])) == [(4, 8, 1)], "what was computed before is kept"
+
+
+def test_without_prefix_caching_every_token_is_computed():
+    manager = Manager(caching=False)
+    manager.assign(admit=[(1, range(9))])
+    assert granted(manager.assign(admit=[(2, range(9))])) == [(2, 0, 9)]
+    assert manager.core.statistics().blocks_cached == 0
+
+
+def test_integrity_notices_a_reference_that_is_no_sequences(manager):
+    manager.core.pool.take(1)
+    with pytest.raises(AssertionError, match="1 references, 0 sequences"):
+        manager.core.check_integrity()

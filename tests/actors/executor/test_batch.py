@@ -1,0 +1,179 @@
+"""The persistent batch: plans in, packed steps out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pageant.actors.executor.batch import Batch, PlanMismatch
+from pageant.protocol.arrays import bools, int32
+from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.stepping import NewSequence, StepPlan
+
+END = 2
+
+
+class Executor:
+    """A batch, told what to do in few words."""
+
+    def __init__(self):
+        self.batch = Batch(max_num_seqs=4, max_model_len=16, block_size=4, end_tokens=(END,))
+        self.number = 0
+
+    def step(self, compute, *, new=(), grown=(), freed=(), number=None):
+        """`compute`: (row, start, count, draws); `new`: (row, tokens, blocks[, params, prompt length])."""
+        self.number = self.number + 1 if number is None else number
+        plan = StepPlan(
+            number=self.number,
+            epoch=1,
+            freed_rows=int32(freed),
+            new=tuple(
+                NewSequence(
+                    row=row,
+                    token_ids=int32(tokens),
+                    blocks=int32(blocks),
+                    params=more[0] if more else SamplingParams(temperature=0.0),
+                    num_prompt_tokens=more[1] if len(more) > 1 else len(tokens),
+                )
+                for row, tokens, blocks, *more in new
+            ),
+            grown_rows=int32([row for row, _ in grown]),
+            grown_counts=int32([len(blocks) for _, blocks in grown]),
+            grown_blocks=int32([block for _, blocks in grown for block in blocks]),
+            rows=int32([row for row, _, _, _ in compute]),
+            starts=int32([start for _, start, _, _ in compute]),
+            num_tokens=int32([count for _, _, count, _ in compute]),
+            draws=bools([draws for _, _, _, draws in compute]),
+        )
+        return self.batch.apply(plan)
+
+    def draw(self, inputs, tokens):
+        self.batch.take_tokens(inputs, np.array(tokens, np.int64))
+
+
+@pytest.fixture
+def executor():
+    return Executor()
+
+
+def test_a_prefill_is_packed_with_positions_and_slots(executor):
+    inputs = executor.step([(1, 0, 6, True)], new=[(1, [10, 11, 12, 13, 14, 15], [7, 3])])
+    assert inputs.token_ids.tolist() == [10, 11, 12, 13, 14, 15]
+    assert inputs.positions.tolist() == [0, 1, 2, 3, 4, 5]
+    assert inputs.slots.tolist() == [28, 29, 30, 31, 12, 13]
+    assert inputs.query_starts.tolist() == [0, 6]
+    assert inputs.context_lengths.tolist() == [6]
+    assert inputs.block_tables.tolist() == [[7, 3]]
+    assert inputs.last_tokens.tolist() == [5]
+    assert inputs.rows.tolist() == [1]
+    assert inputs.sampling.position.tolist() == [6]
+
+
+def test_a_drawn_token_is_computed_in_the_next_step_without_being_sent(executor):
+    inputs = executor.step([(0, 0, 3, True)], new=[(0, [5, 6, 7], [2])])
+    executor.draw(inputs, [42])
+    inputs = executor.step([(0, 3, 1, True)])
+    assert (inputs.token_ids.tolist(), inputs.slots.tolist()) == ([42], [11])
+
+
+def test_a_table_grows_at_its_end(executor):
+    inputs = executor.step([(0, 0, 4, True)], new=[(0, [5, 6, 7, 8], [2])])
+    executor.draw(inputs, [9])
+    inputs = executor.step([(0, 4, 1, True)], grown=[(0, [6])])
+    assert (inputs.slots.tolist(), inputs.block_tables.tolist()) == ([24], [[2, 6]])
+
+
+def test_prefill_and_decode_share_a_step_and_a_chunk_draws_nothing(executor):
+    inputs = executor.step([(0, 0, 2, True)], new=[(0, [1, 2], [0])])
+    executor.draw(inputs, [3])
+    inputs = executor.step([(0, 2, 1, True), (3, 0, 4, False)], new=[(3, [20, 21, 22, 23, 24], [4])])
+    assert inputs.token_ids.tolist() == [3, 20, 21, 22, 23]
+    assert inputs.query_starts.tolist() == [0, 1, 5]
+    assert inputs.last_tokens.tolist() == [0]
+    assert inputs.rows.tolist() == [0]
+    assert (inputs.max_query_length, inputs.max_context_length) == (4, 4)
+    executor.draw(inputs, [4])
+    inputs = executor.step([(3, 4, 1, True)], grown=[(0, []), (3, [5])])
+    assert (inputs.token_ids.tolist(), inputs.slots.tolist()) == ([24], [20])
+
+
+def test_a_row_may_be_freed_and_taken_by_the_same_plan(executor):
+    inputs = executor.step([(0, 0, 5, True)], new=[(0, [1, 2, 3, 4, 5], [0, 1])])
+    executor.draw(inputs, [6])
+    inputs = executor.step([(0, 0, 2, True)], freed=[0], new=[(0, [8, 9], [3])])
+    assert (inputs.token_ids.tolist(), inputs.slots.tolist()) == ([8, 9], [12, 13])
+    executor.draw(inputs, [7])
+    inputs = executor.step([(0, 2, 1, True)])
+    assert inputs.slots.tolist() == [14]
+
+
+def test_a_resumed_sequence_brings_its_output_and_draws_at_the_same_position(executor):
+    inputs = executor.step([(0, 0, 5, True)], new=[(0, [1, 2, 3, 4, 5], [0, 1], SamplingParams(seed=8), 3)])
+    assert inputs.sampling.position.tolist() == [5]
+    assert inputs.sampling.seed.tolist() == [8]
+
+
+def test_sampling_parameters_are_those_of_the_drawing_rows(executor):
+    hot = SamplingParams(temperature=0.5, top_k=-1, top_p=0.9, min_p=0.1, seed=3)
+    inputs = executor.step([(2, 0, 1, True), (0, 0, 2, True)], new=[(0, [1, 2], [0]), (2, [3], [1], hot)])
+    sampling = inputs.sampling
+    assert sampling.temperature.tolist() == [0.5, 0.0]
+    assert sampling.top_k.tolist() == [0, 0]
+    assert sampling.top_p.tolist() == [pytest.approx(0.9), 1.0]
+    assert sampling.forbidden == {}
+
+
+def test_ends_are_held_back_until_min_tokens_are_there(executor):
+    params = SamplingParams(temperature=0.0, min_tokens=2, stop_token_ids=(9,))
+    inputs = executor.step([(1, 0, 2, True)], new=[(1, [5, 6], [0], params)])
+    assert inputs.sampling.forbidden == {0: (END, 9)}
+    executor.draw(inputs, [7])
+    inputs = executor.step([(1, 2, 1, True)])
+    assert inputs.sampling.forbidden == {0: (END, 9)}
+    executor.draw(inputs, [8])
+    assert executor.step([(1, 3, 1, True)]).sampling.forbidden == {}
+
+
+def test_ignored_end_tokens_are_not_held_back(executor):
+    params = SamplingParams(min_tokens=2, ignore_eos=True, stop_token_ids=(9,))
+    inputs = executor.step([(1, 0, 2, True)], new=[(1, [5, 6], [0], params)])
+    assert inputs.sampling.forbidden == {0: (9,)}
+
+
+def test_a_freed_row_holds_nothing_back(executor):
+    params = SamplingParams(min_tokens=5)
+    executor.step([(1, 0, 2, True)], new=[(1, [5, 6], [0], params)])
+    inputs = executor.step([(0, 0, 1, True)], freed=[1], new=[(0, [5], [1])])
+    assert inputs.sampling.forbidden == {}
+    assert not executor.batch._holding_back
+
+
+def test_a_missed_plan_is_noticed(executor):
+    executor.step([(0, 0, 1, True)], new=[(0, [1], [0])])
+    with pytest.raises(PlanMismatch, match="plan 3 came, 2 was expected"):
+        executor.step([(0, 1, 1, True)], number=3)
+
+
+def test_tokens_that_are_not_known_are_noticed(executor):
+    with pytest.raises(PlanMismatch, match="not known here"):
+        executor.step([(0, 0, 3, True)], new=[(0, [1, 2], [0])])
+
+
+def test_tokens_without_blocks_are_noticed(executor):
+    with pytest.raises(PlanMismatch, match="no blocks"):
+        executor.step([(0, 0, 5, True)], new=[(0, [1, 2, 3, 4, 5], [0])])
+
+
+def test_after_clear_a_new_scheduler_starts_from_nothing(executor):
+    executor.step([(0, 0, 1, True)], new=[(0, [1], [0], SamplingParams(min_tokens=4))])
+    executor.batch.clear()
+    inputs = executor.step([(0, 0, 2, True)], new=[(0, [3, 4], [2])], number=1)
+    assert inputs.slots.tolist() == [8, 9]
+    assert inputs.sampling.forbidden == {}
+
+
+def test_the_steps_arrays_are_no_views_of_the_batch(executor):
+    inputs = executor.step([(0, 0, 2, True)], new=[(0, [1, 2], [0])])
+    executor.step([(0, 0, 2, True)], freed=[0], new=[(0, [8, 9], [3])])
+    assert inputs.token_ids.tolist() == [1, 2]
+    assert inputs.block_tables.tolist() == [[0]]

@@ -1,0 +1,465 @@
+"""The scheduler's core, event by event."""
+
+from __future__ import annotations
+
+import pytest
+
+from pageant.actors.blocks.allocation import Allocation
+from pageant.actors.blocks.pool import BlockPool
+from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, EXECUTORS, Limits, SchedulerCore
+from pageant.actors.scheduler.plans import Phase
+from pageant.actors.scheduler.policies import FirstComeFirstServed
+from pageant.protocol.allocation import Assigned
+from pageant.protocol.arrays import int32, int64
+from pageant.protocol.outputs import Stopped
+from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.serving import Abort, Submit
+from pageant.protocol.stepping import ExecutorReady, StepResult
+
+END = 2
+
+
+class Scene:
+    """A scheduler, a pool, and whoever else is needed, moved by hand."""
+
+    def __init__(self, *, num_blocks=16, seqs=4, budget=16, longest=32, policy=None):
+        limits = Limits(seqs, budget, longest, frozenset({END}))
+        self.core = SchedulerCore(policy or FirstComeFirstServed(), limits)
+        self.num_blocks = num_blocks
+        self.allocation = Allocation(BlockPool(num_blocks), 4)
+        self.ends = {}
+        self.names = {}
+        self.tokens = {}
+
+    def ready(self, epoch=1, **changes):
+        sizes = {"num_blocks": self.num_blocks, "block_size": 4, "max_num_seqs": 4, "max_model_len": 32}
+        self.core.executor_ready(ExecutorReady(epoch=epoch, device="", dtype="", **(sizes | changes)))
+        self.core.pool_ready(epoch, renewed=False)
+        return self
+
+    def submit(self, name, prompt, **params):
+        params = SamplingParams(**({"temperature": 0.0, "ignore_eos": True} | params))
+        self.core.submit(Submit(request_id=name, frontend="f", prompt_token_ids=int32(prompt), params=params))
+
+    def abort(self, *names):
+        self.core.abort(Abort(frontend="f", request_ids=names))
+
+    def out(self, address):
+        """The messages for one of the others; what is for the detokenizer is read at once."""
+        found = []
+        for target, message in self.core.take_outbox():
+            if target == DETOKENIZER:
+                self.read(message)
+            elif target == address:
+                found.append(message)
+            else:
+                raise AssertionError(f"{target} is told {message}")
+        self.core.check_integrity()
+        return found
+
+    def read(self, batch):
+        for opened in batch.opened:
+            self.names[opened.serial] = opened.request_id
+            self.tokens[opened.request_id] = []
+        position = 0
+        for index, (serial, count) in enumerate(zip(batch.serials.tolist(), batch.counts.tolist())):  # noqa: B905
+            self.tokens[self.names[serial]] += batch.token_ids.tolist()[position : position + count]
+            position += count
+            if index in batch.finished:
+                assert self.names[serial] not in self.ends
+                self.ends[self.names[serial]] = batch.finished[index]
+        self.core.acknowledged(batch.number)
+
+    def assign(self):
+        """Lets the block manager answer; returns what it was asked and the plan, if there is one."""
+        (asked,) = self.out(BLOCKS)
+        self.core.assigned(self.allocation.assign(asked))
+        self.allocation.check_integrity()
+        return asked, self.plan() if self.core.phase is Phase.COMPUTING else None
+
+    def plan(self):
+        (plan,) = self.out(EXECUTORS)
+        return plan
+
+    def compute(self, plan, token=7):
+        rows = plan.rows[plan.draws]
+        self.core.stepped(
+            StepResult(
+                number=plan.number,
+                epoch=plan.epoch,
+                rows=rows,
+                token_ids=int32([token] * len(rows)),
+                seconds=0.0,
+            )
+        )
+
+    def step(self, token=7):
+        _, plan = self.assign()
+        if plan is not None:
+            self.compute(plan, token)
+        return plan
+
+    def go_on(self, token=7, read=True):
+        """Goes on until there is nothing to do; returns the plans. Unread batches are not acknowledged."""
+        plans = []
+        for _ in range(500):
+            messages = self.core.take_outbox()
+            if not messages:
+                return plans
+            for target, message in messages:
+                if target == BLOCKS:
+                    self.core.assigned(self.allocation.assign(message))
+                elif target == EXECUTORS:
+                    plans.append(message)
+                    self.compute(message, token)
+                elif read:
+                    self.read(message)
+            self.core.check_integrity()
+        raise AssertionError("the scheduler does not come to rest")
+
+    def rest(self, token=7):
+        """Goes on until there is nothing to do, and nothing is held; returns how the requests ended."""
+        self.go_on(token)
+        assert self.allocation.statistics().blocks_held == 0
+        return self.ends
+
+
+def test_a_request_is_prefilled_decoded_and_ended_by_length():
+    scene = Scene().ready()
+    scene.submit("a", [5, 6, 7], max_tokens=3)
+    plan = scene.step()
+    assert (plan.starts.tolist(), plan.num_tokens.tolist(), plan.draws.tolist()) == ([0], [3], [True])
+    plan = scene.step()
+    assert (plan.starts.tolist(), plan.num_tokens.tolist(), len(plan.new)) == ([3], [1], 0)
+    ends = scene.rest()
+    assert scene.tokens["a"] == [7, 7, 7]
+    assert (ends["a"].reason, ends["a"].num_output_tokens) == ("length", 3)
+
+
+@pytest.mark.parametrize(
+    ("params", "reason", "stop_reason", "count"),
+    [
+        ({"ignore_eos": False}, "stop", None, 1),
+        ({"stop_token_ids": (END,)}, "stop", END, 1),
+        ({"max_tokens": 4}, "length", None, 4),
+        ({"stop_token_ids": (END,), "min_tokens": 3}, "stop", END, 3),
+    ],
+)
+def test_what_ends_a_request(params, reason, stop_reason, count):
+    scene = Scene().ready()
+    scene.submit("a", [5], **params)
+    end = scene.rest(token=END)["a"]
+    assert (end.reason, end.stop_reason, end.num_output_tokens) == (reason, stop_reason, count)
+
+
+def test_a_long_prompt_is_computed_in_chunks_that_only_draw_at_its_end():
+    scene = Scene(budget=5).ready()
+    scene.submit("a", range(12), max_tokens=1)
+    plans = [scene.step() for _ in range(3)]
+    assert [plan.num_tokens.tolist() for plan in plans] == [[5], [5], [2]]
+    assert [plan.draws.tolist() for plan in plans] == [[False], [False], [True]]
+    assert scene.core.counters.chunk_splits == 2
+
+
+def test_decodes_come_before_prefill_within_the_budget():
+    scene = Scene(budget=6).ready()
+    scene.submit("a", [1, 2], max_tokens=9)
+    scene.step()
+    scene.submit("b", range(10, 20), max_tokens=2)
+    scene.step()  # was asked before b came
+    plan = scene.step()
+    assert plan.num_tokens.tolist() == [1, 5]
+    assert plan.draws.tolist() == [True, False]
+
+
+def test_no_more_requests_run_than_there_are_rows():
+    scene = Scene(seqs=2).ready()
+    for name in "abc":
+        scene.submit(name, [1, ord(name)], max_tokens=2)
+    scene.step()
+    scene.step()
+    assert scene.core.num_running <= 2
+    assert scene.rest().keys() == {"a", "b", "c"}
+
+
+def test_a_prompt_without_room_for_an_answer_ends_at_once_with_the_reason():
+    scene = Scene(longest=8)
+    scene.submit("long", range(8))
+    scene.submit("none", [])
+    scene.out(BLOCKS)
+    assert "max_model_len of 8 at most 7" in scene.ends["long"].message
+    assert "no tokens" in scene.ends["none"].message
+
+
+def test_an_executor_with_less_room_bounds_what_waits_and_what_comes():
+    scene = Scene()
+    scene.submit("waits", range(9))
+    scene.ready(max_model_len=8)
+    scene.submit("comes", range(8))
+    scene.submit("fits", range(5), max_tokens=None)
+    scene.rest()
+    assert "executor's memory of 8" in scene.ends["waits"].message
+    assert "executor's memory of 8" in scene.ends["comes"].message
+    assert scene.ends["fits"].num_output_tokens == 3
+
+
+def test_the_same_request_sent_twice_is_served_once():
+    scene = Scene().ready()
+    scene.submit("a", [1], max_tokens=1)
+    scene.submit("a", [1], max_tokens=1)
+    scene.rest()
+    assert scene.core.counters.submitted == 1
+
+
+def test_an_abort_while_assigning_still_computes_what_was_granted():
+    scene = Scene().ready()
+    scene.submit("a", range(8), max_tokens=2)
+    (asked,) = scene.out(BLOCKS)
+    scene.abort("a")
+    assert scene.core.counters.aborts_asked == 1
+    scene.core.assigned(scene.allocation.assign(asked))
+    plan = scene.plan()
+    assert plan.num_tokens.tolist() == [8], "its blocks are named by now, and others may match them"
+    scene.submit("b", range(9), max_tokens=1)
+    scene.compute(plan)
+    scene.rest()
+    assert (scene.ends["a"].reason, scene.tokens["a"]) == ("abort", [])
+    assert scene.ends["b"].num_cached_tokens == 8
+
+
+def test_an_abort_while_computing_frees_the_row_only_afterwards():
+    scene = Scene(seqs=1).ready()
+    scene.submit("a", [1, 2], max_tokens=9)
+    _, plan = scene.assign()
+    scene.abort("a")
+    scene.submit("b", [3], max_tokens=1)
+    assert scene.out(BLOCKS) == []
+    scene.compute(plan)
+    _, plan = scene.assign()
+    assert plan.freed_rows.tolist() == [0]
+    assert [new.row for new in plan.new] == [0]
+    scene.compute(plan)
+    scene.rest()
+    assert scene.tokens == {"a": [], "b": [7]}
+
+
+def test_a_stop_string_ends_a_request_without_a_terminal_message_of_ours():
+    scene = Scene().ready()
+    scene.submit("a", [1, 2], max_tokens=9)
+    _, plan = scene.assign()
+    scene.core.stopped(Stopped(serials=int64([1]), num_output_tokens=int32([1])))
+    scene.compute(plan)
+    assert scene.rest() == {}
+    assert scene.core.counters.stops_by_string == 1
+
+
+def test_who_came_last_is_preempted_and_resumes_with_what_it_had():
+    scene = Scene(num_blocks=4, longest=16).ready()
+    scene.submit("a", [1, 2, 3, 4, 5, 6], max_tokens=9)
+    scene.submit("b", [11, 12, 13, 14, 15], max_tokens=7)
+    scene.rest()
+    assert scene.core.counters.preemptions >= 1
+    assert scene.ends["a"].num_preemptions == 0
+    assert scene.ends["b"].num_preemptions >= 1
+    assert {name: len(tokens) for name, tokens in scene.tokens.items()} == {"a": 9, "b": 7}
+
+
+def test_a_stop_or_an_abort_of_a_preempted_request_takes_it_from_the_queue():
+    for end in ("stop", "abort"):
+        scene = Scene(num_blocks=4, longest=16).ready()
+        scene.submit("a", [1, 2, 3, 4, 5, 6], max_tokens=9)
+        scene.submit("b", [11, 12, 13, 14, 15], max_tokens=7)
+        while not scene.core.counters.preemptions:
+            scene.step()
+        if end == "abort":
+            scene.abort("b")
+            assert scene.core.counters.aborts_preempted == 1
+        else:
+            scene.core.stopped(Stopped(serials=int64([2]), num_output_tokens=int32([1])))
+        assert scene.core.num_waiting == 0
+        scene.rest()
+        assert len(scene.tokens["a"]) == 9
+
+
+def test_nobody_overtakes_a_request_that_does_not_fit_yet():
+    scene = Scene(num_blocks=4, longest=16).ready()
+    scene.submit("a", range(9), max_tokens=4)
+    scene.step()
+    scene.submit("large", range(20, 29), max_tokens=1)
+    scene.submit("small", [30], max_tokens=1)
+    admitted = [int(new.token_ids[0]) for plan in scene.go_on() for new in plan.new]
+    assert admitted == [20, 30]
+    assert scene.core.counters.admissions_refused > 0
+
+
+def test_while_the_pool_is_full_only_the_first_in_the_queue_is_asked_for():
+    scene = Scene(num_blocks=4, longest=16).ready()
+    scene.submit("a", range(9), max_tokens=4)
+    scene.step()
+    for index in range(5):
+        scene.submit(f"w{index}", range(20 * index + 20, 20 * index + 29), max_tokens=1)
+    scene.step()
+    asked, plan = scene.assign()
+    assert len(asked.admissions) == 3, "as many as there are rows"
+    scene.compute(plan)
+    asked, _ = scene.assign()
+    assert len(asked.admissions) == 1
+
+
+def refuse(scene, epoch=1):
+    (asked,) = scene.out(BLOCKS)
+    scene.core.assigned(
+        Assigned(
+            step=asked.step,
+            epoch=epoch,
+            num_grown=0,
+            grown_counts=int32(),
+            grown_blocks=int32(),
+            admitted=(),
+            blocks_free=16,
+            num_blocks=16,
+        )
+    )
+
+
+def test_a_manager_that_refuses_for_no_reason_ends_the_request_instead_of_a_busy_loop():
+    scene = Scene().ready()
+    scene.submit("a", [1, 2, 3], max_tokens=1)
+    refuse(scene)
+    assert scene.out(BLOCKS) == []
+    assert "refuses the 3 tokens of this request while 16 of 16 blocks are free" in scene.ends["a"].message
+
+
+def test_a_refusal_about_another_epoch_is_no_judgement():
+    scene = Scene().ready()
+    scene.submit("a", [1, 2, 3], max_tokens=1)
+    refuse(scene, epoch=9)
+    assert scene.out(BLOCKS) == [], "it waits for the news"
+    assert not scene.ends
+    scene.core.pool_ready(1, renewed=True)
+    assert scene.rest()["a"].reason == "length"
+
+
+def test_the_death_of_the_executor_ends_what_ran_and_keeps_what_waits():
+    scene = Scene(seqs=1).ready()
+    scene.submit("a", [1, 2], max_tokens=9)
+    scene.submit("b", [3, 4], max_tokens=1)
+    _, plan = scene.assign()
+    scene.core.executor_gone("it was hungry", 1)
+    scene.compute(plan)  # too late
+    assert scene.out(BLOCKS) == []
+    assert scene.ends["a"].message == "the executor died while this request ran: it was hungry"
+    scene.allocation = Allocation(BlockPool(16), 4)
+    scene.ready(epoch=2)
+    assert scene.rest()["b"].reason == "length"
+    assert scene.core._plan_number == 1, "plans are numbered anew"
+
+
+def test_late_news_of_a_death_does_not_harm_the_successor():
+    scene = Scene().ready(epoch=1)
+    scene.ready(epoch=2)
+    scene.core.executor_gone("long ago", 1)
+    scene.core.executor_ready(
+        ExecutorReady(
+            epoch=1, num_blocks=1, block_size=1, max_num_seqs=1, max_model_len=1, device="", dtype=""
+        )
+    )
+    scene.submit("a", [1, 2, 3, 4, 5, 6], max_tokens=1)
+    assert scene.rest()["a"].reason == "length"
+
+
+def test_an_executor_that_is_known_to_be_dead_is_not_taken_for_alive():
+    scene = Scene()
+    scene.core.executor_gone("it died before it was heard", 1)
+    scene.ready(epoch=1)
+    scene.submit("a", [1], max_tokens=1)
+    assert scene.out(BLOCKS) == []
+
+
+def test_the_death_of_the_block_manager_frees_rows_and_ends_what_ran():
+    scene = Scene(seqs=1).ready()
+    scene.submit("a", [1, 2], max_tokens=9)
+    scene.step()
+    scene.out(BLOCKS)
+    scene.core.pool_gone("it fell")
+    scene.submit("b", [3, 4], max_tokens=1)
+    assert scene.out(BLOCKS) == []
+    assert "the block manager died" in scene.ends["a"].message
+    scene.allocation = Allocation(BlockPool(16), 4)
+    scene.core.pool_ready(1, renewed=True)
+    _, plan = scene.assign()
+    assert (plan.number, plan.freed_rows.tolist()) == (2, [0])
+    scene.compute(plan)
+    assert scene.rest()["b"].reason == "length"
+
+
+def test_the_death_of_the_detokenizer_ends_every_open_request_and_frees_its_blocks():
+    scene = Scene().ready()
+    scene.submit("a", [1, 2], max_tokens=9)
+    scene.submit("b", [3, 4], max_tokens=9)
+    scene.step()
+    scene.core.detokenizer_gone()
+    assert scene.rest().keys() == {"a", "b"}
+    assert all("detokenizer died" in end.message for end in scene.ends.values())
+
+
+def test_without_credit_no_step_begins_and_the_blocks_of_the_dead_are_freed_all_the_same():
+    scene = Scene().ready()
+    scene.core.outputs.stream.credit = 1
+    scene.submit("a", [1, 2], max_tokens=9)
+    assert len(scene.go_on(read=False)) == 2, "one step is under way when the credit is used up"
+    assert scene.core.phase is Phase.IDLE
+    assert scene.allocation.statistics().blocks_held == 1
+    scene.core.detokenizer_gone()
+    scene.rest()
+    assert scene.ends["a"].reason == "error"
+
+
+def test_the_death_of_a_frontend_aborts_its_own_requests_only():
+    scene = Scene().ready()
+    scene.submit("a", [1], max_tokens=1)
+    scene.core.submit(
+        Submit(
+            request_id="x",
+            frontend="g",
+            prompt_token_ids=int32([1]),
+            params=SamplingParams(temperature=0.0, max_tokens=1),
+        )
+    )
+    scene.core.frontend_gone("g")
+    ends = scene.rest()
+    assert (ends["a"].reason, ends["x"].reason) == ("length", "abort")
+
+
+def test_a_policy_that_invents_a_victim_is_told_so():
+    class Inventing(FirstComeFirstServed):
+        def victim(self, running):
+            return None
+
+    scene = Scene(num_blocks=4, longest=16, policy=Inventing()).ready()
+    scene.submit("a", [1, 2, 3, 4, 5, 6], max_tokens=9)
+    scene.submit("b", [11, 12, 13, 14, 15], max_tokens=7)
+    with pytest.raises(ValueError, match=r"Inventing.victim returned None"):
+        scene.rest()
+
+
+def test_order_is_asked_for_once_so_that_a_changing_answer_cannot_confuse_the_queue():
+    class Changing(FirstComeFirstServed):
+        def order(self, request):
+            return (float(request.num_computed), float(len(request.output)))
+
+    scene = Scene(num_blocks=5, longest=16, policy=Changing()).ready()
+    for name in "abcd":
+        scene.submit(name, [ord(name), 2, 3], max_tokens=9)
+    assert scene.rest().keys() == set("abcd")
+
+
+def test_a_scheduler_at_rest_says_nothing():
+    scene = Scene().ready()
+    scene.submit("a", [1], max_tokens=1)
+    scene.rest()
+    scene.core.acknowledged(99)
+    scene.core.pool_ready(1, renewed=False)
+    scene.abort("a", "never heard of")
+    assert scene.out(BLOCKS) == []
+    assert scene.core.phase is Phase.IDLE
