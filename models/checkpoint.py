@@ -103,8 +103,14 @@ class Checkpoint:
 
     @cached_property
     def tensors(self) -> Mapping[str, TensorInfo]:
-        """All tensors in the weight files, by name. Reads their headers, and no weight."""
-        return {name: info for file in self.weight_files for name, info in read_header(file).items()}
+        """All tensors in the weight files, by the names that the architecture has for them.
+
+        Reads their headers, and no weight.
+        """
+        canonical = self.architecture.names.canonical
+        return {
+            canonical(name): info for file in self.weight_files for name, info in read_header(file).items()
+        }
 
     @property
     def dtype(self) -> str:
@@ -130,27 +136,32 @@ class Checkpoint:
         missing = [name for name in places if name not in self.tensors]
         if missing:
             raise self._wrong_tensors("missing", missing, "every tensor of the architecture")
-        extra = [name for name in self.tensors if name not in places and not self.is_ignored(name, spec)]
+        extra = [
+            info.name
+            for name, info in self.tensors.items()
+            if name not in places and not self._is_superfluous(name, spec)
+        ]
         if extra:
             raise self._wrong_tensors("unknown", extra, "only tensors of the architecture")
         for name, place in places.items():
             info = self.tensors[name]
             if info.shape != place.shape:
-                raise self._wrong_tensor(info, name, f"shape {list(info.shape)}", f"{list(place.shape)}")
+                raise self._wrong_tensor(info, f"shape {list(info.shape)}", f"{list(place.shape)}")
             if info.dtype not in _DTYPES:
-                raise self._wrong_tensor(info, name, f"dtype {info.dtype}", f"one of {', '.join(_DTYPES)}")
+                raise self._wrong_tensor(info, f"dtype {info.dtype}", f"one of {', '.join(_DTYPES)}")
 
-    @staticmethod
-    def is_ignored(name: str, spec: DecoderSpec) -> bool:
-        """Whether a tensor is known to be superfluous: a saved buffer, or a copy of a tied embedding."""
-        return name.endswith(_BUFFERS) or (spec.tie_word_embeddings and name == "lm_head.weight")
+    def _is_superfluous(self, name: str, spec: DecoderSpec) -> bool:
+        """Whether a tensor is known to be a saved constant, or a copy of a tied embedding."""
+        if spec.tie_word_embeddings and name == "lm_head.weight":
+            return True
+        return name.endswith((*_BUFFERS, *self.architecture.names.ignored))
 
     def _wrong_tensors(self, kind: str, names: list[str], expected: str) -> CheckpointError:
         listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         return CheckpointError(self.path, f"{kind} tensors: {listed}", expected, _MISMATCH)
 
-    def _wrong_tensor(self, info: TensorInfo, name: str, found: str, expected: str) -> CheckpointError:
-        return CheckpointError(info.file, f"{name} has {found}", expected, _MISMATCH)
+    def _wrong_tensor(self, info: TensorInfo, found: str, expected: str) -> CheckpointError:
+        return CheckpointError(info.file, f"{info.name} has {found}", expected, _MISMATCH)
 
     def _no_weights(self) -> CheckpointError:
         pickled = sorted(file.name for pattern in _PICKLED for file in self.path.glob(pattern))

@@ -39,19 +39,35 @@ class Config:
     default and for a value out of range.
     """
 
-    def __init__(self, values: Mapping[str, Any], path: Path, prefix: str = "") -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        path: Path,
+        prefix: str = "",
+        other_names: Mapping[str, str] | None = None,
+    ) -> None:
         self.values = values
         self.path = path
         self._prefix = prefix
+        self._other_names = other_names or {}
+
+    def using(self, other_names: Mapping[str, str]) -> Config:
+        """This view, in which keys may also be called by the other names that a family has for them."""
+        return Config(self.values, self.path, self._prefix, other_names)
 
     def __contains__(self, key: str) -> bool:
-        return self.values.get(key) is not None
+        return self.values.get(self._key(key)) is not None
+
+    def is_null(self, key: str) -> bool:
+        """Whether the key is there and says null, for the few that mean something by it."""
+        key = self._key(key)
+        return key in self.values and self.values[key] is None
 
     def section(self, *keys: str) -> Config:
         """The object under the first of `keys` that is present; an empty one when none is."""
         for key in keys:
             if key in self:
-                value = self.values[key]
+                value = self.values[self._key(key)]
                 if not isinstance(value, dict):
                     raise self.wrong(key, value, "an object")
                 return Config(value, self.path, f"{self._prefix}{key}.")
@@ -71,6 +87,14 @@ class Config:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
             raise self.wrong(key, value, "a positive number")
         return float(value)
+
+    def number_or_none(self, key: str, default: float) -> float | None:
+        """A positive, finite number, or None where the key says null."""
+        return None if self.is_null(key) else self.number(key, default)
+
+    def count_or_none(self, key: str, default: int) -> int | None:
+        """A whole number from 1 up, or None where the key says null."""
+        return None if self.is_null(key) else self.count(key, default)
 
     def flag(self, key: str, default: bool = False) -> bool:
         """True or false."""
@@ -93,13 +117,30 @@ class Config:
             raise self.wrong(key, value, "a list of strings")
         return tuple(value)
 
+    def counts(self, key: str) -> tuple[int, ...]:
+        """A list of whole numbers from 0 up; empty when absent."""
+        value = self._get(key, [], "a list of whole numbers")
+        if not isinstance(value, list) or not all(type(item) is int and item >= 0 for item in value):
+            raise self.wrong(key, value, "a list of whole numbers")
+        return tuple(value)
+
+    def refuse(self, key: str, supported: object, remedy: str) -> None:
+        """Raise unless the key is absent, null, or says the one thing that is supported."""
+        if key in self and self.values[self._key(key)] != supported:
+            raise self.wrong(key, self.values[self._key(key)], repr(supported), remedy)
+
     def wrong(self, key: str, value: object, expected: str, remedy: str = _REMEDY) -> CheckpointError:
         """An error that names the key; the caller raises it."""
-        return CheckpointError(self.path, f"{self._prefix}{key} is {value!r}", expected, remedy)
+        return CheckpointError(self.path, f"{self._prefix}{self._key(key)} is {value!r}", expected, remedy)
+
+    def _key(self, key: str) -> str:
+        """The name under which a key is in the file."""
+        other = self._other_names.get(key)
+        return other if other is not None and key not in self.values else key
 
     def _get(self, key: str, default: object, expected: str) -> object:
         if key in self:
-            return self.values[key]
+            return self.values[self._key(key)]
         if default is REQUIRED:
-            raise CheckpointError(self.path, f"no {self._prefix}{key}", expected, _REMEDY)
+            raise CheckpointError(self.path, f"no {self._prefix}{self._key(key)}", expected, _REMEDY)
         return default

@@ -9,9 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache
-from pageant.models.layers import DecoderLayer, LayerWeights, rotary_table
+from pageant.models.kv_cache import allocate_kv_caches
+from pageant.models.layers import DecoderLayer
+from pageant.models.norm import Norm
+from pageant.models.rotary import rotary_table
 from pageant.models.spec import DecoderSpec
-from pageant.models.weights import Place, layer_shapes, model_shapes
+from pageant.models.weights import Place, Shapes, is_float32, layer_shapes, model_shapes
 
 __all__ = ["Decoder"]
 
@@ -30,12 +33,18 @@ class Decoder:
         self.device = torch.device(device)
         self.kernels = kernels
         self._weights = self._allocate(model_shapes(spec))
-        self._lm_head = self._weights.get("lm_head", self._weights["embedding"])
+        self._layer_weights = [self._allocate(layer_shapes(spec, layer)) for layer in spec.layers]
+        ropes = {layer.rope for layer in spec.layers if layer.rope is not None}
+        tables = {rope: rotary_table(rope, spec.max_model_len, self.device) for rope in ropes}
         self._layers = [
-            DecoderLayer(spec, window, LayerWeights(**self._allocate(layer_shapes(spec))), kernels)
-            for window in spec.layer_windows
+            DecoderLayer(spec, layer, tables[layer.rope] if layer.rope else None, weights, kernels)
+            for layer, weights in zip(spec.layers, self._layer_weights, strict=True)
         ]
-        self._rotary = rotary_table(spec.rope, spec.head_dim, spec.max_model_len, self.device)
+        self._final_norm = Norm(spec.norm, "final_norm", self._weights, kernels)
+        self._lm_head = self._weights.get("lm_head.weight", self._weights["embedding.weight"])
+        self._embedding_scale = None
+        if spec.embedding_scale is not None:
+            self._embedding_scale = torch.tensor(spec.embedding_scale, dtype=dtype, device=self.device)
 
     def forward(
         self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, kv_caches: Sequence[KVCache]
@@ -44,20 +53,29 @@ class Decoder:
 
         Positions are below the spec's max_model_len. Mutates each layer's cache at the batch's slots.
         """
-        hidden, residual = F.embedding(token_ids, self._weights["embedding"]), None
+        hidden, residual = self._embed(token_ids, positions), None
         for layer, kv_cache in zip(self._layers, kv_caches, strict=True):
-            hidden, residual = layer.forward(hidden, residual, self._rotary, positions, batch, kv_cache)
-        assert residual is not None, "a decoder has at least one layer"
-        norm = self._weights["final_norm"]
-        return self.kernels.add_rms_norm(hidden, residual, norm, self.spec.rms_norm_eps)[0]
+            hidden, residual = layer.forward(hidden, residual, positions, batch, kv_cache)
+        return self._final_norm.add(hidden, residual)[0]
+
+    def _embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+        hidden = F.embedding(token_ids, self._weights["embedding.weight"])
+        if self._embedding_scale is not None:
+            hidden *= self._embedding_scale
+        if self.spec.learned_positions:
+            hidden += F.embedding(positions, self._weights["position_embedding.weight"])
+        return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return float32 [R, vocab_size] for rows of hidden states [R, hidden_size]."""
-        return self.kernels.linear(hidden, self._lm_head).float()
+        logits = self.kernels.linear(hidden, self._lm_head).float()
+        if self.spec.logit_softcap is not None:
+            logits.div_(self.spec.logit_softcap).tanh_().mul_(self.spec.logit_softcap)
+        return logits
 
     def kv_cache_shape(self, num_blocks: int, block_size: int) -> tuple[int, int, int, int]:
         """The shape of one layer's keys, and of its values."""
-        return num_blocks, self.spec.num_kv_heads, block_size, self.spec.head_dim
+        return num_blocks, self.spec.attention.num_kv_heads, block_size, self.spec.attention.head_dim
 
     def kv_bytes_per_block(self, block_size: int) -> int:
         """Bytes that a block takes in all layers together, keys and values."""
@@ -65,31 +83,36 @@ class Decoder:
         return 2 * self.spec.num_layers * num_kv_heads * block_size * head_dim * self.dtype.itemsize
 
     def allocate_kv_caches(self, num_blocks: int, block_size: int) -> list[KVCache]:
-        """Return zeroed caches, one (keys, values) per layer."""
+        """Return zeroed caches, one (keys, values) per layer. On a CPU, memory is taken as it is used."""
         shape = self.kv_cache_shape(num_blocks, block_size)
-        return [
-            (
-                torch.zeros(shape, dtype=self.dtype, device=self.device),
-                torch.zeros(shape, dtype=self.dtype, device=self.device),
-            )
-            for _ in range(self.spec.num_layers)
-        ]
+        return allocate_kv_caches(self.spec.num_layers, shape, self.dtype, self.device)
 
     def weight(self, place: Place) -> Tensor:
-        """Return the view of the weights that a checkpoint's tensor belongs in, of the place's shape."""
-        if place.layer is None:
-            whole = self._weights[place.name]
-        else:
-            whole = getattr(self._layers[place.layer].weights, place.name)
-        return whole[place.row : place.row + place.shape[0]]
+        """Return the view of the weights that a checkpoint's tensor belongs in.
+
+        It has the place's shape, but for rows interleaved by head, which it splits: [H, 3, D, ...].
+        """
+        weights = self._weights if place.layer is None else self._layer_weights[place.layer]
+        whole = weights[place.name]
+        if place.expert is not None:
+            whole = whole[place.expert]
+        if place.interleaved_heads is not None:
+            return whole.view(3, place.interleaved_heads, -1, *whole.shape[1:]).transpose(0, 1)
+        rows = place.shape[-1] if place.transposed else place.shape[0]
+        part = whole[place.row : place.row + rows]
+        return part.T if place.transposed else part
 
     @property
     def num_bytes(self) -> int:
         """Bytes that the weights take."""
-        per_layer = [tensor for layer in self._layers for tensor in vars(layer.weights).values()]
-        return sum(tensor.nbytes for tensor in (*self._weights.values(), *per_layer) if tensor is not None)
+        return sum(
+            tensor.nbytes for weights in (self._weights, *self._layer_weights) for tensor in weights.values()
+        )
 
-    def _allocate(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    def _allocate(self, shapes: Shapes) -> dict[str, Tensor]:
         return {
-            name: torch.empty(shape, dtype=self.dtype, device=self.device) for name, shape in shapes.items()
+            name: torch.empty(
+                shape, dtype=torch.float32 if is_float32(self.spec, name) else self.dtype, device=self.device
+            )
+            for name, shape in shapes.items()
         }

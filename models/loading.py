@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from pageant.kernels.base import Kernels
 from pageant.models.checkpoint import Checkpoint
@@ -43,8 +44,9 @@ def load_decoder(
     places = checkpoint.architecture.places(decoder.spec)
     report = _Report(progress, sum(checkpoint.tensors[name].num_bytes for name in places))
     for file in checkpoint.weight_files:
-        names = [name for name, info in checkpoint.tensors.items() if info.file == file and name in places]
-        _load_file(decoder, file, {name: places[name] for name in names}, report)
+        tensors = {name: info for name, info in checkpoint.tensors.items() if info.file == file}
+        wanted = {tensors[name].name: places[name] for name in tensors if name in places}
+        _load_file(decoder, file, wanted, report)
     return decoder
 
 
@@ -54,10 +56,17 @@ def _load_file(decoder: Decoder, file: Path, places: Places, report: _Report) ->
         with safe_open(file, framework="pt") as tensors:
             for name, place in places.items():
                 tensor = tensors.get_tensor(name)
-                decoder.weight(place).copy_(tensor)
+                _fill(decoder.weight(place), tensor, place.plus)
                 report.read(tensor.nbytes)
     except SafetensorError as error:
         raise CheckpointError(file, str(error), "a safetensors file", "Download it again.") from error
+
+
+def _fill(weight: Tensor, tensor: Tensor, plus: float) -> None:
+    """Copy a checkpoint's tensor into its place, cast on the way. Mutates weight."""
+    weight.copy_(tensor.view(weight.shape))
+    if plus:
+        weight.add_(plus)
 
 
 class _Report:

@@ -3,8 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-__all__ = ["DecoderSpec", "LinearScaling", "Llama3Scaling", "RopeSpec"]
+__all__ = [
+    "Activation",
+    "AttentionSpec",
+    "DecoderSpec",
+    "LayerSpec",
+    "LinearScaling",
+    "Llama3Scaling",
+    "MLPSpec",
+    "MoESpec",
+    "NormSpec",
+    "RopeSpec",
+]
+
+Activation = Literal["silu", "gelu", "gelu_tanh"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormSpec:
+    """All norms of a decoder: root-mean-square norms, or layer norms with a bias.
+
+    A `wide_rms` norm multiplies its weight in before it rounds to the model's dtype, a `rms` norm after.
+    """
+
+    eps: float
+    kind: Literal["rms", "wide_rms", "layer"] = "rms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,36 +51,29 @@ class Llama3Scaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeSpec:
-    """Rotary position embedding over the whole head (Su et al., 2021), rotate-half pairing."""
+    """Rotary position embedding (Su et al., 2021), rotate-half pairing."""
 
     theta: float
+    rotary_dim: int
+    """How many of a head's elements are turned, the first ones; even."""
     scaling: LinearScaling | Llama3Scaling | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecoderSpec:
-    """A pre-norm decoder with RMS norms, rotary embedding, grouped heads and a SiLU-gated MLP."""
+class AttentionSpec:
+    """Attention with grouped heads, the same in every layer but for window and rotary embedding."""
 
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    rms_norm_eps: float
-    rope: RopeSpec
-    max_model_len: int
-    """Positions that the model was made for, in tokens."""
-    layer_windows: tuple[int | None, ...]
-    """For each layer, how many tokens it attends over, itself included; None is all of them."""
-    tie_word_embeddings: bool = False
+    scale: float
+    """What a score is multiplied by."""
+    softcap: float | None = None
+    """Scores are bent into (-softcap, softcap) by a tanh (Gemma 2)."""
     qkv_bias: bool = False
     o_bias: bool = False
-    mlp_bias: bool = False
-    qk_norm: bool = False
-    """An RMS norm over each head of queries and keys, before the rotary embedding (Qwen3)."""
-    activation: str = "silu"
+    qk_norm: Literal["head", "projection"] | None = None
+    """A norm of queries and keys before the rotary embedding: of each head, or of all heads at once."""
 
     @property
     def query_size(self) -> int:
@@ -66,3 +84,65 @@ class DecoderSpec:
     def kv_size(self) -> int:
         """Width of all key heads together, and of all value heads."""
         return self.num_kv_heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MLPSpec:
+    """down(act(gate(x)) * up(x)) where it is gated, down(act(up(x))) where not."""
+
+    size: int
+    activation: Activation = "silu"
+    gated: bool = True
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoESpec:
+    """A mixture of gated experts without biases: each token goes to `top_k` of them."""
+
+    num_experts: int
+    top_k: int
+    size: int
+    """Inner size of one expert."""
+    normalise: bool
+    """Whether the chosen experts' probabilities are scaled to sum to one."""
+    activation: Activation = "silu"
+    shared_size: int | None = None
+    """Inner size of an expert that every token goes to, times the sigmoid of a gate of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSpec:
+    """What may differ from layer to layer."""
+
+    mlp: MLPSpec | MoESpec
+    rope: RopeSpec | None
+    """None where positions are not told by rotation."""
+    window: int | None = None
+    """How many tokens the layer attends over, the present one included; None is all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderSpec:
+    """A decoder: embedding, layers, a final norm, and the head."""
+
+    vocab_size: int
+    hidden_size: int
+    max_model_len: int
+    """Positions that the model was made for, in tokens."""
+    attention: AttentionSpec
+    layers: tuple[LayerSpec, ...]
+    norm: NormSpec
+    arrangement: Literal["pre_norm", "post_norm", "sandwich_norm", "parallel"] = "pre_norm"
+    """Where a layer's norms stand: before attention and MLP, after them, or both; or, in parallel, before
+    both, which then read the same input."""
+    tie_word_embeddings: bool = False
+    learned_positions: bool = False
+    """Whether a learned vector for its position is added to each token's embedding."""
+    embedding_scale: float | None = None
+    """What embeddings are multiplied by, after rounding to the model's dtype."""
+    logit_softcap: float | None = None
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layers)

@@ -25,6 +25,7 @@ class TensorInfo:
     """A tensor in a file: its dtype by the format's name ("BF16", "F32", ...), and its shape."""
 
     file: Path
+    name: str
     dtype: str
     shape: tuple[int, ...]
     num_bytes: int
@@ -56,15 +57,15 @@ def _parse(path: Path, header: bytes) -> dict[str, tuple[TensorInfo, int]]:
     try:
         entries: dict[str, Any] = json.loads(header)
         entries.pop("__metadata__", None)
-        return {name: _parse_entry(path, entry) for name, entry in entries.items()}
+        return {name: _parse_entry(path, name, entry) for name, entry in entries.items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         found = f"no header of a safetensors file ({error!r})"
         raise CheckpointError(path, found, "a safetensors file", _REMEDY) from error
 
 
-def _parse_entry(path: Path, entry: dict[str, Any]) -> tuple[TensorInfo, int]:
+def _parse_entry(path: Path, name: str, entry: dict[str, Any]) -> tuple[TensorInfo, int]:
     start, stop = entry["data_offsets"]
-    return TensorInfo(path, str(entry["dtype"]), tuple(entry["shape"]), stop - start), stop
+    return TensorInfo(path, name, str(entry["dtype"]), tuple(entry["shape"]), stop - start), stop
 
 
 def _truncated(path: Path, size: int, expected: int) -> CheckpointError:

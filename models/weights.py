@@ -1,7 +1,8 @@
 """Which weights a decoder has, and where each tensor of a checkpoint goes among them.
 
 Projections that read the same input are fused: a checkpoint's query, key and value weights are rows of one
-tensor here, and so are gate and up. A `Place` says which rows of which tensor. Knows no torch.
+tensor here, and so are gate and up; the experts of a layer are stacked. A `Place` says which part of which
+tensor. Tensors are named "module.weight" and "module.bias". Knows no torch.
 """
 
 from __future__ import annotations
@@ -9,55 +10,107 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pageant.models.spec import DecoderSpec
+from pageant.models.spec import AttentionSpec, DecoderSpec, LayerSpec, MLPSpec, MoESpec
 
-__all__ = ["Place", "Places", "layer_shapes", "model_shapes"]
+__all__ = ["Place", "Places", "Shapes", "is_float32", "layer_shapes", "model_shapes"]
+
+Shapes = dict[str, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """Where one checkpoint tensor of shape `shape` goes: rows from `row` on of the tensor `name`."""
 
     name: str
     """A name of `model_shapes`, or, in a layer, of `layer_shapes`."""
     layer: int | None
-    row: int
     shape: tuple[int, ...]
+    row: int = 0
+    expert: int | None = None
+    """Which of the stacked experts the rows belong to."""
+    transposed: bool = False
+    """The checkpoint has [in, out], and the tensor [out, in]."""
+    interleaved_heads: int | None = None
+    """The checkpoint's rows are each head's query, key and value in turn, for so many heads."""
+    plus: float = 0.0
+    """What is added to the checkpoint's values."""
 
 
 Places = Mapping[str, Place]
 """From a checkpoint's tensor names."""
 
 
-def model_shapes(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
+def model_shapes(spec: DecoderSpec) -> Shapes:
     """The tensors outside the layers. There is no `lm_head` when it is the embedding."""
-    shapes: dict[str, tuple[int, ...]] = {
-        "embedding": (spec.vocab_size, spec.hidden_size),
-        "final_norm": (spec.hidden_size,),
-    }
+    shapes: Shapes = {"embedding.weight": (spec.vocab_size, spec.hidden_size)}
+    if spec.learned_positions:
+        shapes["position_embedding.weight"] = (spec.max_model_len, spec.hidden_size)
     if not spec.tie_word_embeddings:
-        shapes["lm_head"] = (spec.vocab_size, spec.hidden_size)
-    return shapes
+        shapes["lm_head.weight"] = (spec.vocab_size, spec.hidden_size)
+    return shapes | _norm(spec, "final_norm", spec.hidden_size)
 
 
-def layer_shapes(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
+def layer_shapes(spec: DecoderSpec, layer: LayerSpec) -> Shapes:
     """The tensors of one layer, fused, and only those that this model has."""
+    shapes = _attention(spec.attention, spec.hidden_size)
+    for name, size in _norm_sizes(spec).items():
+        shapes |= _norm(spec, name, size)
+    if isinstance(layer.mlp, MoESpec):
+        return shapes | _moe(layer.mlp, spec.hidden_size)
+    return shapes | _mlp(layer.mlp, spec.hidden_size)
+
+
+def is_float32(spec: DecoderSpec, name: str) -> bool:
+    """Whether a tensor is kept in float32 whatever the model's dtype."""
+    return spec.norm.kind == "wide_rms" and "norm." in name
+
+
+def _norm(spec: DecoderSpec, name: str, size: int) -> Shapes:
+    weight: Shapes = {f"{name}.weight": (size,)}
+    return weight | {f"{name}.bias": (size,)} if spec.norm.kind == "layer" else weight
+
+
+def _norm_sizes(spec: DecoderSpec) -> dict[str, int]:
+    """The norms of a layer, by name."""
+    sizes: dict[str, int] = {}
+    if spec.arrangement != "post_norm":
+        sizes |= {"attention_norm": spec.hidden_size, "mlp_norm": spec.hidden_size}
+    if spec.arrangement in ("post_norm", "sandwich_norm"):
+        sizes |= {"post_attention_norm": spec.hidden_size, "post_mlp_norm": spec.hidden_size}
+    attention = spec.attention
+    if attention.qk_norm == "head":
+        sizes |= {"query_norm": attention.head_dim, "key_norm": attention.head_dim}
+    elif attention.qk_norm == "projection":
+        sizes |= {"query_norm": attention.query_size, "key_norm": attention.kv_size}
+    return sizes
+
+
+def _linear(name: str, rows: int, columns: int, bias: bool) -> Shapes:
+    weight: Shapes = {f"{name}.weight": (rows, columns)}
+    return weight | {f"{name}.bias": (rows,)} if bias else weight
+
+
+def _attention(spec: AttentionSpec, hidden_size: int) -> Shapes:
     qkv_size = spec.query_size + 2 * spec.kv_size
-    shapes: dict[str, tuple[int, ...]] = {
-        "attention_norm": (spec.hidden_size,),
-        "qkv_weight": (qkv_size, spec.hidden_size),
-        "o_weight": (spec.hidden_size, spec.query_size),
-        "mlp_norm": (spec.hidden_size,),
-        "gate_up_weight": (2 * spec.intermediate_size, spec.hidden_size),
-        "down_weight": (spec.hidden_size, spec.intermediate_size),
+    return _linear("qkv", qkv_size, hidden_size, spec.qkv_bias) | _linear(
+        "o", hidden_size, spec.query_size, spec.o_bias
+    )
+
+
+def _mlp(spec: MLPSpec, hidden_size: int, prefix: str = "") -> Shapes:
+    first, rows = ("gate_up", 2 * spec.size) if spec.gated else ("up", spec.size)
+    return _linear(f"{prefix}{first}", rows, hidden_size, spec.bias) | _linear(
+        f"{prefix}down", hidden_size, spec.size, spec.bias
+    )
+
+
+def _moe(spec: MoESpec, hidden_size: int) -> Shapes:
+    shapes: Shapes = {
+        "router.weight": (spec.num_experts, hidden_size),
+        "expert_gate_up.weight": (spec.num_experts, 2 * spec.size, hidden_size),
+        "expert_down.weight": (spec.num_experts, hidden_size, spec.size),
     }
-    if spec.qkv_bias:
-        shapes["qkv_bias"] = (qkv_size,)
-    if spec.o_bias:
-        shapes["o_bias"] = (spec.hidden_size,)
-    if spec.mlp_bias:
-        shapes["gate_up_bias"] = (2 * spec.intermediate_size,)
-        shapes["down_bias"] = (spec.hidden_size,)
-    if spec.qk_norm:
-        shapes["query_norm"] = shapes["key_norm"] = (spec.head_dim,)
-    return shapes
+    if spec.shared_size is None:
+        return shapes
+    shared = _mlp(MLPSpec(size=spec.shared_size), hidden_size, prefix="shared_")
+    return shapes | shared | {"shared_switch.weight": (1, hidden_size)}

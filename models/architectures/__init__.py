@@ -1,20 +1,40 @@
 """The architectures that this engine knows, each a short file.
 
-To add one, write a file that maps its config.json to a `DecoderSpec` and its tensor names to `Places`
-(`llama.py` is the pattern, `common.py` has what families share), and list it here.
+To add one, write a file that maps its config.json to a `DecoderSpec` and its tensor names to `Names`, and
+list it here. `docs/adding-an-architecture.md` says how; `llama.py` is the pattern, and `reading.py`,
+`rope.py`, `moe.py` and `common.py` have what families share.
 """
 
 from __future__ import annotations
 
-from pageant.models.architectures import llama, mistral, qwen2, qwen3
+from pageant.models.architectures import (
+    gemma2,
+    gemma3,
+    gpt2,
+    gpt_neox,
+    llama,
+    mistral,
+    mixtral,
+    olmo2,
+    phi3,
+    qwen2,
+    qwen2_moe,
+    qwen3,
+    qwen3_moe,
+    starcoder2,
+)
 from pageant.models.architectures.common import Architecture
 from pageant.models.config import Config
 from pageant.models.errors import CheckpointError
 
 __all__ = ["ARCHITECTURES", "Architecture", "find"]
 
+_FAMILIES = (
+    *(llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma2, gemma3),
+    *(phi3, olmo2, gpt2, gpt_neox, starcoder2),
+)
 ARCHITECTURES: dict[str, Architecture] = {
-    module.ARCHITECTURE.name: module.ARCHITECTURE for module in (llama, mistral, qwen2, qwen3)
+    family.ARCHITECTURE.name: family.ARCHITECTURE for family in _FAMILIES
 }
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from pageant.models.architectures.common import Architecture, llama_places, llama_spec
+from pageant.models.architectures.common import LLAMA, Architecture
+from pageant.models.architectures.reading import read_attention, read_decoder, read_mlp, repeat
+from pageant.models.architectures.rope import read_rope
 from pageant.models.config import Config
-from pageant.models.spec import DecoderSpec
+from pageant.models.spec import DecoderSpec, LayerSpec
 
 __all__ = ["ARCHITECTURE"]
 
 
 def _spec(config: Config) -> DecoderSpec:
-    attention_bias, mlp_bias = config.flag("attention_bias"), config.flag("mlp_bias")
-    return replace(llama_spec(config), qkv_bias=attention_bias, o_bias=attention_bias, mlp_bias=mlp_bias)
+    biased = config.flag("attention_bias")
+    attention = read_attention(config, qkv_bias=biased, o_bias=biased)
+    mlp = read_mlp(config, bias=config.flag("mlp_bias"))
+    layer = LayerSpec(mlp=mlp, rope=read_rope(config, attention.head_dim))
+    return read_decoder(config, attention, repeat(layer, config))
 
 
-ARCHITECTURE = Architecture("LlamaForCausalLM", _spec, llama_places)
+ARCHITECTURE = Architecture("LlamaForCausalLM", _spec, LLAMA)

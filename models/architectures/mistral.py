@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from pageant.models.architectures.common import Architecture, llama_places, llama_spec
+from pageant.models.architectures.common import LLAMA, Architecture
+from pageant.models.architectures.reading import read_attention, read_decoder, read_mlp, repeat
+from pageant.models.architectures.rope import read_rope
 from pageant.models.config import Config
-from pageant.models.spec import DecoderSpec
+from pageant.models.spec import DecoderSpec, LayerSpec
 
 __all__ = ["ARCHITECTURE"]
 
 
 def _spec(config: Config) -> DecoderSpec:
-    # A null window is none at all; an absent one is the first model's.
-    has_window = "sliding_window" in config or "sliding_window" not in config.values
-    window = config.count("sliding_window", 4096) if has_window else None
-    spec = llama_spec(config)
-    return replace(spec, layer_windows=(window,) * spec.num_layers)
+    attention = read_attention(config)
+    layer = LayerSpec(
+        mlp=read_mlp(config),
+        rope=read_rope(config, attention.head_dim),
+        window=config.count_or_none("sliding_window", 4096),  # when absent, the first model's
+    )
+    return read_decoder(config, attention, repeat(layer, config))
 
 
-ARCHITECTURE = Architecture("MistralForCausalLM", _spec, llama_places)
+ARCHITECTURE = Architecture("MistralForCausalLM", _spec, LLAMA)

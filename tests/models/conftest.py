@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
@@ -12,15 +13,35 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+    Starcoder2Config,
+    Starcoder2ForCausalLM,
 )
 
 from pageant import kernels
@@ -29,6 +50,16 @@ from pageant.models.checkpoint import Checkpoint
 from pageant.models.decoder import Decoder
 from pageant.models.loading import load_decoder
 
+COMMON = {
+    "vocab_size": 331,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.15,
+    "bos_token_id": 1,
+    "eos_token_id": [2, 5],
+}
+NORM = re.compile(r"norm|\.ln_")
 SIX_HEADS = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 16}
 FOUR_HEADS = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
 LLAMA3 = {
@@ -41,6 +72,11 @@ LLAMA3 = {
 }
 LINEAR = {"rope_type": "linear", "rope_theta": 5000.0, "factor": 4.0}
 WINDOWS = ["full_attention", "sliding_attention", "sliding_attention"]
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+SHARED = {"shared_expert_intermediate_size": 40}
+GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 24}
+GPT2 = {"n_embd": 64, "n_head": 4, "n_layer": 3, "n_positions": 512}
+NEOX = {"hidden_size": 64, "num_attention_heads": 4}
 
 FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "llama": (LlamaForCausalLM, LlamaConfig, SIX_HEADS),
@@ -67,6 +103,108 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         Qwen3ForCausalLM,
         Qwen3Config,
         SIX_HEADS | {"use_sliding_window": True, "sliding_window": 9, "layer_types": WINDOWS},
+    ),
+    "mixtral": (
+        MixtralForCausalLM,
+        MixtralConfig,
+        FOUR_HEADS | {"num_local_experts": 5, "num_experts_per_tok": 2},
+    ),
+    "mixtral_window": (
+        MixtralForCausalLM,
+        MixtralConfig,
+        SIX_HEADS | {"num_local_experts": 4, "num_experts_per_tok": 3, "sliding_window": 8},
+    ),
+    "qwen2_moe": (Qwen2MoeForCausalLM, Qwen2MoeConfig, FOUR_HEADS | EXPERTS | SHARED),
+    "qwen2_moe_window": (
+        Qwen2MoeForCausalLM,
+        Qwen2MoeConfig,
+        FOUR_HEADS
+        | EXPERTS
+        | SHARED
+        | {"mlp_only_layers": [1], "use_sliding_window": True, "sliding_window": 7, "norm_topk_prob": True},
+    ),
+    "qwen3_moe": (Qwen3MoeForCausalLM, Qwen3MoeConfig, SIX_HEADS | EXPERTS | {"norm_topk_prob": True}),
+    "qwen3_moe_sparse": (
+        Qwen3MoeForCausalLM,
+        Qwen3MoeConfig,
+        SIX_HEADS | EXPERTS | {"decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 10},
+    ),
+    "gemma2": (Gemma2ForCausalLM, Gemma2Config, SIX_HEADS | GEMMA | {"sliding_window": 9}),
+    "gemma2_uncapped": (
+        Gemma2ForCausalLM,
+        Gemma2Config,
+        FOUR_HEADS
+        | GEMMA
+        | {"attn_logit_softcapping": None, "final_logit_softcapping": None, "attention_bias": True},
+    ),
+    "gemma3": (
+        Gemma3ForCausalLM,
+        Gemma3TextConfig,
+        SIX_HEADS | GEMMA | {"sliding_window": 9, "layer_types": WINDOWS[::-1]},
+    ),
+    "gemma3_scaled": (
+        Gemma3ForCausalLM,
+        Gemma3TextConfig,
+        FOUR_HEADS
+        | GEMMA
+        | {
+            "layer_types": WINDOWS,
+            "sliding_window": 12,
+            "final_logit_softcapping": 20.0,
+            "rope_parameters": {
+                "full_attention": LINEAR,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            },
+        },
+    ),
+    "phi3": (Phi3ForCausalLM, Phi3Config, FOUR_HEADS | {"pad_token_id": 0}),
+    "phi3_partial": (
+        Phi3ForCausalLM,
+        Phi3Config,
+        FOUR_HEADS
+        | {
+            "pad_token_id": 0,
+            "sliding_window": 13,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1000.0,
+                "partial_rotary_factor": 0.75,
+            },
+        },
+    ),
+    "olmo2": (Olmo2ForCausalLM, Olmo2Config, FOUR_HEADS | {"pad_token_id": 0}),
+    "olmo2_biased": (
+        Olmo2ForCausalLM,
+        Olmo2Config,
+        FOUR_HEADS | {"pad_token_id": 0, "attention_bias": True, "tie_word_embeddings": True},
+    ),
+    "gpt2": (GPT2LMHeadModel, GPT2Config, GPT2),
+    "gpt2_odd": (
+        GPT2LMHeadModel,
+        GPT2Config,
+        GPT2 | {"n_embd": 60, "n_inner": 70, "tie_word_embeddings": False, "scale_attn_weights": False},
+    ),
+    "gpt_neox": (GPTNeoXForCausalLM, GPTNeoXConfig, NEOX),
+    "gpt_neox_sequential": (
+        GPTNeoXForCausalLM,
+        GPTNeoXConfig,
+        NEOX
+        | {
+            "use_parallel_residual": False,
+            "attention_bias": False,
+            "tie_word_embeddings": True,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 500.0,
+                "partial_rotary_factor": 1.0,
+            },
+        },
+    ),
+    "starcoder2": (Starcoder2ForCausalLM, Starcoder2Config, FOUR_HEADS | {"sliding_window": 10}),
+    "starcoder2_unbiased": (
+        Starcoder2ForCausalLM,
+        Starcoder2Config,
+        FOUR_HEADS | {"use_bias": False, "tie_word_embeddings": False},
     ),
 }
 
@@ -136,8 +274,8 @@ class Pages:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def two_threads() -> None:
-    torch.set_num_threads(2)
+def one_thread() -> None:
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -167,19 +305,11 @@ def pages() -> type[Pages]:
 def _make(name: str, path: Path) -> Family:
     model_class, config_class, options = FAMILIES[name]
     torch.manual_seed(len(name))
-    config = config_class(
-        vocab_size=331,
-        intermediate_size=80,
-        num_hidden_layers=3,
-        max_position_embeddings=512,
-        initializer_range=0.15,
-        bos_token_id=1,
-        eos_token_id=[2, 5],
-        **options,
-    )
+    config = config_class(**COMMON | options)
     model = model_class(config).eval()
-    for name, parameter in model.named_parameters():
-        if "norm" in name or name.endswith("bias"):  # transformers makes them ones and zeros
-            parameter.data.normal_(mean=float("norm" in name), std=0.2)
+    for parameter_name, parameter in model.named_parameters():
+        if NORM.search(parameter_name) or parameter_name.endswith("bias"):  # they are ones and zeros
+            is_weight = parameter_name.endswith("weight")
+            parameter.data.normal_(mean=float(is_weight and "gemma" not in name), std=0.2)
     model.save_pretrained(path)
     return Family(path, model)

@@ -201,7 +201,7 @@ def test_quantised_weights_are_refused_by_method(folder: Path) -> None:
         (QWEN_WINDOW | {"max_window_layers": -1}, "max_window_layers is -1; expected a whole number from 0"),
         (QWEN_WINDOW | {"layer_types": ["sliding_attention"] * 2}, "expected 1 times sliding_attention or"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes'; expected true or false"),
-        ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; expected 'silu'"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; expected one of silu"),
         ({"torch_dtype": "float8_e4m3fn"}, "dtype is 'float8_e4m3fn'; expected one of float32, float16"),
         ({"architectures": "LlamaForCausalLM"}, "architectures is 'LlamaForCausalLM'; expected a list"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling.rope_type is 'yarn'"),
@@ -344,28 +344,30 @@ def test_the_dtype_is_the_configurations_or_else_the_weights(
 
 def test_the_spec_is_what_transformers_reads(any_family: Any) -> None:
     spec, config = Checkpoint(any_family.path).spec(), any_family.model.config
+    heads = spec.attention.num_heads
     assert spec.vocab_size == config.vocab_size and spec.num_layers == config.num_hidden_layers
-    assert spec.num_heads == config.num_attention_heads and spec.num_kv_heads == config.num_key_value_heads
-    assert spec.head_dim == any_family.model.model.layers[0].self_attn.head_dim
+    assert spec.max_model_len == config.max_position_embeddings
+    assert heads == config.num_attention_heads
+    assert spec.attention.num_kv_heads == getattr(config, "num_key_value_heads", heads)
+    assert spec.attention.head_dim == (getattr(config, "head_dim", None) or config.hidden_size // heads)
     assert spec.tie_word_embeddings == config.tie_word_embeddings
-    assert spec.rope.theta == config.rope_parameters["rope_theta"]
     kinds = getattr(config, "layer_types", None)
     window = getattr(config, "sliding_window", None)
+    windows = tuple(layer.window for layer in spec.layers)
     if kinds is None:
-        assert spec.layer_windows == (window,) * spec.num_layers
+        assert windows == (window,) * spec.num_layers
     else:
-        expected = tuple(window if kind == "sliding_attention" else None for kind in kinds)
-        assert spec.layer_windows == expected
+        assert windows == tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
 def test_both_ways_to_write_rotary_scaling_mean_the_same(folder: Path) -> None:
     scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     write_config(folder, rope_theta=5e5, rope_scaling=scaling | {"type": "llama3"})
-    old = Checkpoint(folder).spec().rope
+    old = Checkpoint(folder).spec().layers[0].rope
     parameters = scaling | {"rope_type": "llama3", "rope_theta": 5e5, "original_max_position_embeddings": 64}
     write_config(folder, rope_theta=..., rope_parameters=parameters)
-    assert Checkpoint(folder).spec().rope == old
-    assert old.theta == 5e5 and old.scaling is not None
+    assert Checkpoint(folder).spec().layers[0].rope == old
+    assert old is not None and old.theta == 5e5 and old.scaling is not None
 
 
 @pytest.mark.parametrize(("written", "window"), [(..., 4096), (None, None), (7, 7)])
@@ -373,13 +375,15 @@ def test_mistral_without_a_window_differs_from_mistral_without_a_word(
     folder: Path, written: object, window: int | None
 ) -> None:
     write_config(folder, architectures=["MistralForCausalLM"], sliding_window=written)
-    assert Checkpoint(folder).spec().layer_windows == (window,)
+    assert [layer.window for layer in Checkpoint(folder).spec().layers] == [window]
 
 
 def test_a_configuration_without_optional_keys_reads_as_in_transformers(folder: Path) -> None:
     write_config(folder, num_key_value_heads=..., rope_theta=..., hidden_act=..., tie_word_embeddings=...)
     spec = Checkpoint(folder).spec()
-    assert (spec.num_kv_heads, spec.rope.theta, spec.tie_word_embeddings) == (4, 10_000.0, False)
+    rope = spec.layers[0].rope
+    assert rope is not None and rope.theta == 10_000.0
+    assert spec.attention.num_kv_heads == 4 and not spec.tie_word_embeddings
 
 
 def test_a_saved_family_can_be_found_by_name(family: Callable[[str], Any]) -> None:

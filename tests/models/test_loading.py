@@ -5,12 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from pageant import kernels
 from pageant.models import Checkpoint, CheckpointError
@@ -28,9 +29,24 @@ def weights_of(family: Any, dtype: str = "auto", path: Path | None = None) -> di
 
 
 def test_every_weight_is_where_it_belongs(any_family: Any) -> None:
-    theirs = any_family.model.state_dict()
+    checkpoint = Checkpoint(any_family.path)
+    places = checkpoint.architecture.places(checkpoint.spec())
+    theirs = {
+        checkpoint.architecture.names.canonical(name): tensor
+        for name, tensor in load_file(any_family.path / "model.safetensors").items()
+    }
     for name, ours in weights_of(any_family).items():
-        assert torch.equal(ours, theirs[name]), name
+        assert torch.equal(ours.reshape(places[name].shape), theirs[name] + places[name].plus), name
+
+
+def test_every_weight_is_filled(any_family: Any) -> None:
+    """Names that a family forgets would leave what was in memory before."""
+    decoder, checkpoint = any_family.load(), Checkpoint(any_family.path)
+    places = checkpoint.architecture.places(decoder.spec).values()
+    for place in places:
+        decoder.weight(place).fill_(float("nan"))
+    assert sum(4 * prod(place.shape) for place in places) == decoder.num_bytes
+    assert all(decoder.weight(place).isnan().all() for place in places)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

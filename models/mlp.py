@@ -1,0 +1,69 @@
+"""What a layer does after attention: an MLP, or a mixture of experts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from pageant.kernels.base import Kernels
+from pageant.models.spec import LayerSpec, MLPSpec, MoESpec
+
+__all__ = ["MLP", "MixtureOfExperts", "make_mlp"]
+
+
+def make_mlp(layer: LayerSpec, weights: Mapping[str, Tensor], kernels: Kernels) -> MLP | MixtureOfExperts:
+    """Return the one that the layer has."""
+    if isinstance(layer.mlp, MoESpec):
+        return MixtureOfExperts(layer.mlp, weights, kernels)
+    return MLP(layer.mlp, weights, kernels)
+
+
+class MLP:
+    """Two projections with an activation between them, gated or not."""
+
+    def __init__(
+        self, spec: MLPSpec, weights: Mapping[str, Tensor], kernels: Kernels, prefix: str = ""
+    ) -> None:
+        first = f"{prefix}gate_up" if spec.gated else f"{prefix}up"
+        self._first = weights[f"{first}.weight"], weights.get(f"{first}.bias")
+        self._down = weights[f"{prefix}down.weight"], weights.get(f"{prefix}down.bias")
+        self._linear = kernels.linear
+        self._activation = _activation(spec, kernels)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return [T, hidden_size] for x [T, hidden_size]."""
+        return self._linear(self._activation(self._linear(x, *self._first)), *self._down)
+
+
+class MixtureOfExperts:
+    """Each token's experts, weighted, and where there is one the expert that all share."""
+
+    def __init__(self, spec: MoESpec, weights: Mapping[str, Tensor], kernels: Kernels) -> None:
+        self._spec = spec
+        self._kernels = kernels
+        self._router = weights["router.weight"]
+        self._experts = weights["expert_gate_up.weight"], weights["expert_down.weight"]
+        self._shared: MLP | None = None
+        if spec.shared_size is not None:
+            shared = MLPSpec(size=spec.shared_size, activation=spec.activation)
+            self._shared = MLP(shared, weights, kernels, prefix="shared_")
+            self._switch = weights["shared_switch.weight"]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return [T, hidden_size] for x [T, hidden_size]."""
+        spec, kernels = self._spec, self._kernels
+        chosen = kernels.route(kernels.linear(x, self._router), spec.top_k, spec.normalise)
+        output = kernels.moe(x, *self._experts, *chosen, spec.activation)
+        if self._shared is not None:
+            output += torch.sigmoid(kernels.linear(x, self._switch)) * self._shared(x)
+        return output
+
+
+def _activation(spec: MLPSpec, kernels: Kernels) -> Callable[[Tensor], Tensor]:
+    if spec.gated and spec.activation == "silu":
+        return kernels.silu_and_mul
+    assert spec.activation != "silu", "no family has a SiLU without a gate"
+    return partial(kernels.gelu_and_mul if spec.gated else kernels.gelu, tanh=spec.activation == "gelu_tanh")

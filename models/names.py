@@ -1,0 +1,126 @@
+"""From a family's names for its modules to the places of a checkpoint's tensors. Knows no torch.
+
+A family says which of its modules is which of ours; shapes, biases and what is absent follow from the spec.
+Besides the modules of `weights`, a name on our side may be a part of one:
+
+    query, key, value         rows of `qkv`           qkv_by_head     all of `qkv`, interleaved by head
+    gate, up                  rows of `gate_up`, if gated
+    expert_gate, expert_up    rows of one expert in `expert_gate_up`
+    shared_gate, shared_up    rows of `shared_gate_up`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pageant.models.spec import DecoderSpec, LayerSpec, MoESpec
+from pageant.models.weights import Place, Places, Shapes, layer_shapes, model_shapes
+
+__all__ = ["Names"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some rows of a module."""
+
+    module: str
+    row: int
+    rows: int
+    interleaved_heads: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """A family's modules by their names in a checkpoint, each with what it is here.
+
+    Modules that a model does not have (a head tied to the embedding, say) are left out of its places.
+    """
+
+    model: Mapping[str, str]
+    """Modules outside the layers."""
+    layer: Mapping[str, str]
+    """Modules of a layer, without its prefix. "{expert}" stands for the number of an expert."""
+    layer_prefix: str = "model.layers.{layer}."
+    prefixes: Mapping[str, str] = field(default_factory=dict)
+    """Other ways in which some checkpoints begin a name, each with the way that is used here."""
+    ignored: tuple[str, ...] = ()
+    """How the names of superfluous tensors end: constants that older exports saved among the weights."""
+    transposed: bool = False
+    """Whether the layers' matrices are saved as [in, out]."""
+    norm_offset: float = 0.0
+    """What the family adds to the weights of its norms when it uses them."""
+
+    def canonical(self, name: str) -> str:
+        """Return a tensor's name as it is used here."""
+        for theirs, ours in self.prefixes.items():
+            if name.startswith(theirs):
+                return ours + name.removeprefix(theirs)
+        return name
+
+    def places(self, spec: DecoderSpec) -> Places:
+        """Return where each tensor of a checkpoint goes, by its canonical name."""
+        places = dict(self._modules(self.model, model_shapes(spec), {}, None))
+        for number, layer in enumerate(spec.layers):
+            prefix = self.layer_prefix.format(layer=number)
+            modules = self._modules(self.layer, layer_shapes(spec, layer), _parts(spec, layer), number)
+            places |= {prefix + name: place for name, place in modules}
+        return places
+
+    def _modules(
+        self, names: Mapping[str, str], shapes: Shapes, parts: Mapping[str, _Part], layer: int | None
+    ) -> Iterator[tuple[str, Place]]:
+        for theirs, ours in names.items():
+            part = parts.get(ours)
+            for suffix in ("weight", "bias"):
+                name = f"{part.module if part else ours}.{suffix}"
+                if name in shapes:
+                    yield from self._places(f"{theirs}.{suffix}", name, shapes[name], part, layer)
+
+    def _places(
+        self, theirs: str, name: str, shape: tuple[int, ...], part: _Part | None, layer: int | None
+    ) -> Iterator[tuple[str, Place]]:
+        """Places of one tensor: one, or one for each expert of a stack [E, rows, columns]."""
+        experts: Iterable[int | None] = (None,)
+        if "{expert}" in theirs:
+            experts, shape = range(shape[0]), shape[1:]
+        if part is not None:
+            shape = (part.rows, *shape[1:])
+        transposed = self.transposed and layer is not None and len(shape) == 2
+        for expert in experts:
+            yield (
+                theirs.format(expert=expert),
+                Place(
+                    name=name,
+                    layer=layer,
+                    shape=shape[::-1] if transposed else shape,
+                    row=part.row if part is not None else 0,
+                    expert=expert,
+                    transposed=transposed,
+                    interleaved_heads=part.interleaved_heads if part is not None else None,
+                    plus=self.norm_offset if name.endswith("norm.weight") else 0.0,
+                ),
+            )
+
+
+def _parts(spec: DecoderSpec, layer: LayerSpec) -> dict[str, _Part]:
+    query, kv = spec.attention.query_size, spec.attention.kv_size
+    parts = {
+        "query": _Part("qkv", 0, query),
+        "key": _Part("qkv", query, kv),
+        "value": _Part("qkv", query + kv, kv),
+        "qkv_by_head": _Part("qkv", 0, query + 2 * kv, spec.attention.num_heads),
+    }
+    mlp = layer.mlp
+    if isinstance(mlp, MoESpec):
+        parts |= _gate_and_up("expert_", mlp.size)
+        if mlp.shared_size is not None:
+            parts |= _gate_and_up("shared_", mlp.shared_size)
+    elif mlp.gated:
+        parts |= _gate_and_up("", mlp.size)
+    return parts
+
+
+def _gate_and_up(prefix: str, size: int) -> dict[str, _Part]:
+    module = f"{prefix}gate_up"
+    return {f"{prefix}gate": _Part(module, 0, size), f"{prefix}up": _Part(module, size, size)}
