@@ -1,6 +1,7 @@
 """An eviction order of one's own: of the cached blocks, the least frequently used is given up first.
 
-pageant run --topology docs/examples/eviction.yaml "Explain lambda"
+cd docs/examples
+pageant run --topology eviction.yaml "Explain lambda"
 pageant conformance pool eviction:LeastFrequentlyUsed
 """
 

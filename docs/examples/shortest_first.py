@@ -1,6 +1,7 @@
 """A scheduling policy of one's own: who asks for least goes first.
 
-pageant run --topology docs/examples/shortest_first.yaml "Explain lambda"
+cd docs/examples
+pageant run --topology shortest_first.yaml "Explain lambda"
 pageant conformance policy shortest_first:ShortestFirst
 """
 

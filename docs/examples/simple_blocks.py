@@ -1,6 +1,7 @@
 """A KV-block manager written from the protocol alone: blocks on a stack, and no prefix caching.
 
-pageant run --topology docs/examples/simple_blocks.yaml "Explain lambda"
+cd docs/examples
+pageant run --topology simple_blocks.yaml "Explain lambda"
 pageant conformance blocks simple_blocks:SimpleBlocks
 """
 
