@@ -129,7 +129,13 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         Qwen3MoeConfig,
         SIX_HEADS | EXPERTS | {"decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 10},
     ),
-    "gemma2": (Gemma2ForCausalLM, Gemma2Config, SIX_HEADS | GEMMA | {"sliding_window": 9}),
+    "gemma2": (
+        Gemma2ForCausalLM,
+        Gemma2Config,
+        SIX_HEADS
+        | GEMMA
+        | {"sliding_window": 9, "attn_logit_softcapping": 1.5, "final_logit_softcapping": 4.0},
+    ),
     "gemma2_uncapped": (
         Gemma2ForCausalLM,
         Gemma2Config,
@@ -150,7 +156,7 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         | {
             "layer_types": WINDOWS,
             "sliding_window": 12,
-            "final_logit_softcapping": 20.0,
+            "final_logit_softcapping": 5.0,
             "rope_parameters": {
                 "full_attention": LINEAR,
                 "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
@@ -295,6 +301,11 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Family]:
 def any_family(request: pytest.FixtureRequest, family: Callable[[str], Family]) -> Family:
     """Each family in turn."""
     return family(request.param)
+
+
+@pytest.fixture
+def tested_architectures() -> set[str]:
+    return {model_class.__name__ for model_class, _, _ in FAMILIES.values()}
 
 
 @pytest.fixture

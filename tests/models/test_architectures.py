@@ -1,0 +1,221 @@
+"""What each family reads from its config.json, what it refuses, and the names that older exports use."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from pageant import kernels
+from pageant.models import Checkpoint, CheckpointError, DecoderSpec
+from pageant.models.architectures import ARCHITECTURES
+from pageant.models.loading import load_decoder
+from pageant.models.spec import LinearScaling, MLPSpec, MoESpec
+
+GONE = ...
+
+
+def changed(source: Path, target: Path, **changes: Any) -> Path:
+    """Write source's config.json to target, some keys changed; those changed to ... are left out."""
+    config = json.loads((source / "config.json").read_text()) | changes
+    kept = {key: value for key, value in config.items() if value is not GONE}
+    (target / "config.json").write_text(json.dumps(kept))
+    return target
+
+
+@pytest.fixture
+def spec(family: Callable[[str], Any], tmp_path: Path) -> Callable[..., DecoderSpec]:
+    """Reads a family's configuration with some keys changed."""
+
+    def read(name: str, **changes: Any) -> DecoderSpec:
+        return Checkpoint(changed(family(name).path, tmp_path, **changes)).spec()
+
+    return read
+
+
+def test_every_architecture_is_tested_against_transformers(tested_architectures: set[str]) -> None:
+    assert tested_architectures == set(ARCHITECTURES)
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "found"),
+    [
+        ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention is True"),
+        ("gemma2", {"hidden_activation": "relu"}, "hidden_activation is 'relu'; expected one of silu, swish"),
+        ("gemma2", {"query_pre_attn_scalar": -1}, "query_pre_attn_scalar is -1; expected a positive number"),
+        ("gemma2", {"attn_logit_softcapping": 0}, "attn_logit_softcapping is 0; expected a positive number"),
+        (
+            "gemma2",
+            {"layer_types": ["sliding_attention"]},
+            "layer_types is ['sliding_attention']; expected 3",
+        ),
+        ("gemma2", {"layer_types": ["chunked_attention"] * 3}, "layer_types is ['chunked_attention'"),
+        ("gemma2", {"sliding_window": 0}, "sliding_window is 0; expected a whole number from 1 up"),
+        ("gemma3", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping is 50.0; expected None"),
+        (
+            "gemma3",
+            {"rope_parameters": {"full_attention": {"rope_type": "yarn"}, "sliding_attention": {}}},
+            "rope_parameters.full_attention.rope_type is 'yarn'",
+        ),
+        (
+            "phi3",
+            {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0]}},
+            "rope_parameters.rope_type is 'longrope'; expected one of default, linear, llama3",
+        ),
+        ("phi3", {"rope_parameters": GONE, "rope_scaling": {"type": "su"}}, "rope_type is 'su'"),
+        (
+            "phi3",
+            {"rope_parameters": {"partial_rotary_factor": 0.3125}},
+            "is 0.3125; expected an even number",
+        ),
+        ("phi3", {"rope_parameters": {"partial_rotary_factor": 1.5}}, "is 1.5; expected a share of the head"),
+        ("phi3", {"rope_parameters": {"partial_rotary_factor": 0.01}}, "is 0.01; expected a share"),
+        ("starcoder2", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "factor is 0.5; expected 1"),
+        ("starcoder2", {"hidden_act": "silu"}, "hidden_act is 'silu'; expected one of gelu, gelu_new"),
+        ("gpt2", {"activation_function": "relu"}, "activation_function is 'relu'"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
+        ("gpt2", {"add_cross_attention": True}, "add_cross_attention is True; expected False"),
+        ("gpt2", {"n_head": 5}, "n_embd is 64; expected a multiple of num_attention_heads (5)"),
+        ("gpt2", {"n_layer": 0}, "n_layer is 0"),
+        ("gpt2", {"n_positions": GONE}, "no n_positions"),
+        ("gpt_neox", {"rope_parameters": GONE, "rotary_pct": "a"}, "rotary_pct is 'a'"),
+        ("mixtral", {"num_local_experts": 0}, "num_local_experts is 0"),
+        ("mixtral", {"num_experts_per_tok": 6}, "num_experts_per_tok is 6; expected no more than the 5"),
+        ("mixtral", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; expected one of silu"),
+        ("qwen2_moe", {"shared_expert_intermediate_size": 0}, "shared_expert_intermediate_size is 0"),
+        ("qwen2_moe", {"mlp_only_layers": [-1]}, "mlp_only_layers is [-1]; expected a list of whole numbers"),
+        ("qwen3_moe", {"decoder_sparse_step": 0}, "decoder_sparse_step is 0"),
+        ("qwen3_moe", {"norm_topk_prob": 1}, "norm_topk_prob is 1; expected true or false"),
+    ],
+    ids=str,
+)
+def test_a_bad_or_unsupported_value_is_refused_by_key(
+    spec: Callable[..., DecoderSpec], name: str, changes: dict[str, Any], found: str
+) -> None:
+    with pytest.raises(CheckpointError) as error:
+        spec(name, **changes)
+    assert found in str(error.value) and error.value.remedy
+
+
+# --- older ways to say the same ---
+
+
+def test_keys_that_are_absent_mean_what_they_mean_in_transformers(spec: Callable[..., DecoderSpec]) -> None:
+    gemma2 = spec(
+        "gemma2",
+        **dict.fromkeys(
+            (
+                *("tie_word_embeddings", "attn_logit_softcapping", "final_logit_softcapping"),
+                *("layer_types", "query_pre_attn_scalar", "sliding_window", "hidden_activation"),
+            ),
+            GONE,
+        ),
+    )
+    assert gemma2.tie_word_embeddings and gemma2.attention.softcap == 50 and gemma2.logit_softcap == 30
+    assert [layer.window for layer in gemma2.layers] == [4096, None, 4096]
+    assert gemma2.attention.scale == 256**-0.5
+    assert spec("gpt2", n_inner=GONE, tie_word_embeddings=GONE).tie_word_embeddings
+    mixtral = spec("mixtral", num_experts_per_tok=GONE, rope_parameters=GONE).layers[0]
+    assert isinstance(mixtral.mlp, MoESpec) and mixtral.mlp.top_k == 2
+    assert mixtral.rope is not None and mixtral.rope.theta == 1e6
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("gemma3", "wide_rms"), ("olmo2", "wide_rms"), ("qwen3", "rms"), ("gpt2", "layer")]
+)
+def test_norms_round_where_the_family_rounds(spec: Callable[..., DecoderSpec], name: str, kind: str) -> None:
+    assert spec(name).norm.kind == kind
+
+
+def test_norms_that_multiply_in_float32_keep_their_weights_so(family: Callable[[str], Any]) -> None:
+    decoder, checkpoint = family("gemma2").load("bfloat16"), Checkpoint(family("gemma2").path)
+    places = checkpoint.architecture.places(decoder.spec)
+    assert decoder.weight(places["model.layers.2.pre_feedforward_layernorm.weight"]).dtype == torch.float32
+    assert decoder.weight(places["model.layers.2.mlp.up_proj.weight"]).dtype == torch.bfloat16
+
+
+def test_gemma_3_before_transformers_5_reads_as_it_does_now(spec: Callable[..., DecoderSpec]) -> None:
+    old = spec(
+        "gemma3",
+        rope_parameters=GONE,
+        rope_theta=1e6,
+        rope_local_base_freq=1e4,
+        rope_scaling={"rope_type": "linear", "factor": 8.0},
+        layer_types=GONE,
+        sliding_window_pattern=2,
+    )
+    ropes = [layer.rope for layer in old.layers]
+    assert [rope.theta for rope in ropes if rope] == [1e4, 1e6, 1e4]
+    assert [rope.scaling for rope in ropes if rope] == [None, LinearScaling(factor=8.0), None]
+    assert [layer.window for layer in old.layers] == [9, None, 9]
+
+
+def test_pythia_before_transformers_5_reads_as_it_does_now(spec: Callable[..., DecoderSpec]) -> None:
+    old = spec("gpt_neox", rope_parameters=GONE, rotary_pct=0.5, rotary_emb_base=500).layers[0].rope
+    assert old is not None and (old.theta, old.rotary_dim) == (500, 8)
+    default = spec("gpt_neox", rope_parameters=GONE).layers[0].rope
+    assert default is not None and default.rotary_dim == 4
+
+
+def test_qwen3_moe_names_its_experts_in_two_ways(spec: Callable[..., DecoderSpec]) -> None:
+    assert spec("qwen3_moe", num_local_experts=GONE, num_experts=6) == spec("qwen3_moe")
+
+
+def test_dense_layers_of_a_mixture_are_where_the_configuration_says(spec: Callable[..., DecoderSpec]) -> None:
+    def dense(**changes: Any) -> list[bool]:
+        return [isinstance(layer.mlp, MLPSpec) for layer in spec("qwen3_moe", **changes).layers]
+
+    assert dense() == [False, False, False]
+    assert dense(decoder_sparse_step=2) == [True, False, True]
+    assert dense(mlp_only_layers=[0]) == [True, False, False]
+
+
+# --- names of tensors ---
+
+
+def renamed(source: Path, target: Path, rename: Callable[[str], str], **more: torch.Tensor) -> Path:
+    """Copy a checkpoint, its tensors renamed and some added."""
+    shutil.copy(source / "config.json", target)
+    tensors = {rename(name): tensor for name, tensor in load_file(source / "model.safetensors").items()}
+    save_file(tensors | more, target / "model.safetensors")
+    return target
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix", "buffer"),
+    [("gpt2", "transformer.", "h.1.attn.bias"), ("gpt_neox", "none.", "gpt_neox.layers.0.attention.bias")],
+)
+def test_other_names_and_saved_masks_are_read_past(
+    family: Callable[[str], Any], tmp_path: Path, name: str, prefix: str, buffer: str
+) -> None:
+    """GPT-2 as it is on the hub has no prefix, and it and Pythia come with their causal masks."""
+    source = family(name).path
+    path = renamed(source, tmp_path, lambda key: key.removeprefix(prefix), **{buffer: torch.ones(1, 1)})
+    Checkpoint(path).check()
+    decoder, expected = load_decoder(Checkpoint(path), kernels=kernels.load("reference")), family(name).load()
+    places = Checkpoint(path).architecture.places(decoder.spec).values()
+    assert all(torch.equal(decoder.weight(place), expected.weight(place)) for place in places)
+
+
+def test_a_complaint_names_a_tensor_as_the_file_does(family: Callable[[str], Any], tmp_path: Path) -> None:
+    path = renamed(family("gpt2").path, tmp_path, lambda key: key.removeprefix("transformer."))
+    tensors = load_file(path / "model.safetensors")
+    save_file(tensors | {"wte.weight": torch.zeros(3, 4)}, path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r": wte\.weight has shape \[3, 4\]; expected \[331, 64\]"):
+        Checkpoint(path).check()
+
+
+def test_a_missing_expert_is_named(family: Callable[[str], Any], tmp_path: Path) -> None:
+    gone = "model.layers.1.block_sparse_moe.experts.3.w2.weight"
+    path = renamed(family("mixtral").path, tmp_path, lambda key: "gone" if key == gone else key)
+    with pytest.raises(CheckpointError, match="missing tensors: " + gone.replace(".", r"\.")):
+        Checkpoint(path).check()
