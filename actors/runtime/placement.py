@@ -1,7 +1,8 @@
 """Where actors live when nobody said: all here, each in its own process, or by a fixed rule.
 
-The rule of `auto` comes from a measurement (`pageant bench throughput --placement ...`, committed under
-docs/benchmarks): see `AUTO_PROCESSES`.
+The rule of `auto` comes from a measurement (`scripts/bench/placement.py`, docs/benchmarks/placement.json):
+with the executor in a process of its own the engine keeps most of its speed beside a user's thread that
+computes in Python, where a single process is brought to a standstill, and loses little on its own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pageant.actors.runtime.restarts import NodePlan
 Placement = Literal["one", "each", "auto"]
 
 # Actors that `auto` gives a process of their own; all others share the root's.
-AUTO_PROCESSES: frozenset[str] = frozenset()
+AUTO_PROCESSES: frozenset[str] = frozenset({"executor"})
 
 
 def place(
