@@ -18,12 +18,11 @@ from dataclasses import dataclass
 
 from pageant.actors.scheduler.counters import SchedulerCounters
 from pageant.actors.scheduler.outputs import TokenOutputs
-from pageant.actors.scheduler.plans import Chunk, Phase, build_plan
+from pageant.actors.scheduler.plans import Chunk, Phase, build_assign, build_plan, choose_running
 from pageant.actors.scheduler.policies import Policy
 from pageant.actors.scheduler.queue import WaitingQueue
 from pageant.actors.scheduler.request import Key, ScheduledRequest, State
-from pageant.protocol.allocation import Admission, Assign, Assigned
-from pageant.protocol.arrays import int32, int64
+from pageant.protocol.allocation import Assigned
 from pageant.protocol.message import Message
 from pageant.protocol.outputs import Stopped
 from pageant.protocol.serving import Abort, Finished, FinishReason, Submit
@@ -264,7 +263,7 @@ class SchedulerCore:
             return
         if not (self._running or len(self._waiting) or self._freed_serials):
             return
-        growing = self._choose_running()
+        growing = choose_running(self._running, self.limits.max_num_batched_tokens)
         budget = self.limits.max_num_batched_tokens - sum(chunk.length for chunk in growing)
         self._admitting = [] if self._memory_short else self._choose_waiting(budget)
         self._memory_short = False
@@ -275,27 +274,10 @@ class SchedulerCore:
             chunk.request.in_step = True
         self._step += 1
         self.phase = Phase.ASSIGNING
-        self._outbox.append((BLOCKS, self._build_assign(growing, budget)))
-
-    def _choose_running(self) -> list[Chunk]:
-        """Chunks of the running requests: one token for each that decodes, then prefills in order.
-
-        They are in the policy's order, so that memory goes to whom it favours.
-        """
-        uncomputed = [request.num_uncomputed for request in self._running]
-        for_decodes = min(uncomputed.count(1), self.limits.max_num_batched_tokens)
-        for_prefills = self.limits.max_num_batched_tokens - for_decodes
-        chunks = []
-        for request, count in zip(self._running, uncomputed, strict=True):
-            if count == 1:
-                length = min(1, for_decodes)
-                for_decodes -= length
-            else:
-                length = min(count, for_prefills)
-                for_prefills -= length
-            if length:
-                chunks.append(Chunk(request, request.num_computed, length))
-        return chunks
+        freed, self._freed_serials = self._freed_serials, []
+        assert self._epoch is not None
+        assign = build_assign(self._step, self._epoch, freed, growing, self._admitting, budget)
+        self._outbox.append((BLOCKS, assign))
 
     def _choose_waiting(self, budget: int) -> list[ScheduledRequest]:
         """The waiting requests that are put to the block manager.
@@ -316,33 +298,6 @@ class SchedulerCore:
             if tokens <= 0:
                 break
         return chosen
-
-    def _build_assign(self, growing: list[Chunk], budget: int) -> Assign:
-        counts: list[int] = []
-        tokens: list[int] = []
-        for chunk in growing:
-            request = chunk.request
-            fresh = request.output[request.num_reported :]
-            request.num_reported = len(request.output)
-            counts.append(len(fresh))
-            tokens += fresh
-        for request in self._admitting:
-            request.num_reported = len(request.output)
-        freed, self._freed_serials = self._freed_serials, []
-        assert self._epoch is not None
-        return Assign(
-            step=self._step,
-            epoch=self._epoch,
-            freed=int64(freed),
-            grow_serials=int64([chunk.request.serial for chunk in growing]),
-            grow_lengths=int32([chunk.start + chunk.length for chunk in growing]),
-            token_counts=int32(counts),
-            token_ids=int32(tokens),
-            admissions=tuple(
-                Admission(serial=request.serial, token_ids=request.token_ids()) for request in self._admitting
-            ),
-            admission_tokens=max(0, budget),
-        )
 
     def _take_grants(self, message: Assigned) -> tuple[list[Chunk], list[ScheduledRequest]]:
         """The chunks of this step, and those of their requests that are new in the batch."""

@@ -1,4 +1,4 @@
-"""A step: its phase, its chunks, and from what was granted of them to the executor's plan, by columns."""
+"""One step, by columns: what is asked of the block manager, and from its grants the executor's plan."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pageant.actors.scheduler.request import ScheduledRequest
-from pageant.protocol.allocation import Assigned
-from pageant.protocol.arrays import bools, int32
+from pageant.protocol.allocation import Admission, Assign, Assigned
+from pageant.protocol.arrays import bools, int32, int64
 from pageant.protocol.stepping import NewSequence, StepPlan
 
 
@@ -68,4 +68,61 @@ def build_plan(
         starts=int32([chunk.start for chunk in chunks]),
         num_tokens=int32([chunk.length for chunk in chunks]),
         draws=bools([chunk.draws for chunk in chunks]),
+    )
+
+
+def choose_running(running: Sequence[ScheduledRequest], budget: int) -> list[Chunk]:
+    """Chunks of the running requests: one token for each that decodes, then prefills in order.
+
+    They are in the policy's order, so that memory goes to whom it favours.
+    """
+    uncomputed = [request.num_uncomputed for request in running]
+    for_decodes = min(uncomputed.count(1), budget)
+    for_prefills = budget - for_decodes
+    chunks = []
+    for request, count in zip(running, uncomputed, strict=True):
+        if count == 1:
+            length = min(1, for_decodes)
+            for_decodes -= length
+        else:
+            length = min(count, for_prefills)
+            for_prefills -= length
+        if length:
+            chunks.append(Chunk(request, request.num_computed, length))
+    return chunks
+
+
+def build_assign(
+    step: int,
+    epoch: int,
+    freed: Sequence[int],
+    growing: Sequence[Chunk],
+    admitting: Sequence[ScheduledRequest],
+    budget: int,
+) -> Assign:
+    """What a step asks of the block manager. Marks the tokens that it tells it of as reported.
+
+    Args:
+        budget: tokens that admissions may compute, all together.
+    """
+    counts: list[int] = []
+    tokens: list[int] = []
+    for chunk in growing:
+        request = chunk.request
+        fresh = request.output[request.num_reported :]
+        request.num_reported = len(request.output)
+        counts.append(len(fresh))
+        tokens += fresh
+    for request in admitting:
+        request.num_reported = len(request.output)
+    return Assign(
+        step=step,
+        epoch=epoch,
+        freed=int64(freed),
+        grow_serials=int64([chunk.request.serial for chunk in growing]),
+        grow_lengths=int32([chunk.start + chunk.length for chunk in growing]),
+        token_counts=int32(counts),
+        token_ids=int32(tokens),
+        admissions=tuple(Admission(serial=one.serial, token_ids=one.token_ids()) for one in admitting),
+        admission_tokens=max(0, budget),
     )

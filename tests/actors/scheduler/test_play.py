@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 )
 
 from pageant.actors.blocks.allocation import Allocation
+from pageant.actors.scheduler import core
 from pageant.actors.scheduler.actor import Scheduler
 from pageant.actors.scheduler.core import SchedulerCore
 from pageant.actors.scheduler.queue import WaitingQueue
@@ -122,14 +123,12 @@ def test_hypothesis_finds_no_order_of_events_that_breaks_the_play(make_play, mak
 
 
 def _lose_frees(patch: Any) -> None:
-    build = SchedulerCore._build_assign
+    build = core.build_assign
 
-    def build_assign(self: Any, growing: Any, budget: int) -> Any:
-        if self._step % 7 == 0:
-            self._freed_serials = self._freed_serials[1:]
-        return build(self, growing, budget)
+    def build_assign(step: int, epoch: int, freed: Any, *rest: Any) -> Any:
+        return build(step, epoch, freed[1:] if step % 7 == 0 else freed, *rest)
 
-    patch.setattr(SchedulerCore, "_build_assign", build_assign)
+    patch.setattr(core, "build_assign", build_assign)
 
 
 def _drop_aborts(patch: Any) -> None:
