@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import pageant
 from pageant import kernels
 from pageant.models import Checkpoint, CheckpointError, DecoderSpec
 from pageant.models.architectures import ARCHITECTURES
@@ -41,6 +43,14 @@ def spec(family: Callable[[str], Any], tmp_path: Path) -> Callable[..., DecoderS
 
 def test_every_architecture_is_tested_against_transformers(tested_architectures: set[str]) -> None:
     assert tested_architectures == set(ARCHITECTURES)
+
+
+def test_the_guide_shows_a_file_as_it_is() -> None:
+    root = Path(pageant.__file__).parent
+    guide = (root / "docs/adding-an-architecture.md").read_text()
+    source = (root / "models/architectures/starcoder2.py").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    assert len(blocks) == 2 and all(block in source for block in blocks)
 
 
 # --- what is refused ---
