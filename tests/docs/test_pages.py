@@ -1,0 +1,98 @@
+"""What the README and the pages of docs show is run as it stands there."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pageant
+from pageant.actors.frontend.session import resolve_topology
+from pageant.actors.frontend.settings import topology_of
+
+ROOT = Path(pageant.__file__).parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def _blocks(page: Path, language: str) -> list[str]:
+    return [text for kind, text in BLOCK.findall(page.read_text()) if kind == language]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the examples find what they name: the demo model and the example modules."""
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "demo").symlink_to(ROOT / "models" / "demo")
+    for module in (ROOT / "docs" / "examples").glob("*.py"):
+        shutil.copy(module, tmp_path)
+    return tmp_path
+
+
+def _run(code: str, folder: Path) -> str:
+    script = folder / "example.py"
+    script.write_text(code)
+    result = subprocess.run(
+        [sys.executable, script], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_the_readmes_async_example_streams_an_answer(folder: Path):
+    assert "ambda" in _run(_blocks(ROOT / "README.md", "python")[0], folder)
+
+
+def test_the_readmes_batch_example_runs(folder: Path):
+    code = _blocks(ROOT / "README.md", "python")[1] + "\nprint([o.outputs[0].text for o in outputs])\n"
+    assert len(_run(code, folder)) > 20
+
+
+def test_the_readmes_topologies_are_sound(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    for index, text in enumerate(_blocks(ROOT / "README.md", "yaml")):
+        path = folder / f"topology-{index}.yaml"
+        path.write_text(text)
+        resolve_topology(topology_of("models/demo", path, {}))
+
+
+def test_the_topologies_of_the_topology_page_are_sound(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(folder)
+    for index, text in enumerate(_blocks(ROOT / "docs" / "topologies.md", "yaml")):
+        path = folder / f"topology-{index}.yaml"
+        path.write_text(
+            text.replace("my_lab.scheduler:MyScheduler", "pageant.actors.scheduler.actor:Scheduler")
+        )
+        resolve_topology(topology_of("models/demo", path, {}))
+
+
+def test_the_actor_of_the_writing_page_counts_wherever_it_lives(folder: Path):
+    page = ROOT / "docs" / "writing-an-actor.md"
+    (folder / "my_lab").mkdir()
+    (folder / "my_lab" / "counting.py").write_text(_blocks(page, "python")[0])
+    (folder / "topology.yaml").write_text(_blocks(page, "yaml")[0])
+    asking = "\n".join(f"    {line}" for line in _blocks(page, "python")[1].splitlines())
+    for placement in ("one", "each"):
+        call = asking.replace(
+            'topology="topology.yaml"', f'topology="topology.yaml", placement="{placement}"'
+        )
+        code = (
+            "import asyncio\nimport pageant\nfrom my_lab.counting import Count\n\n"
+            f"async def main():\n{call}\n    print(answer)\n\nasyncio.run(main())\n"
+        )
+        assert _run(code, folder).strip() == "Counted(total=15)"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_and_file_that_a_page_names_is_there(page: Path):
+    text = page.read_text()
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    named = re.findall(r"`((?:actors|protocol|kernels|models|scripts|tests|docs)/[\w/.-]+)`", text)
+    missing = [link for link in links if not (page.parent / link).exists()]
+    missing += [name for name in named if not (ROOT / name).exists()]
+    assert missing == []
