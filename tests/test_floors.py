@@ -121,7 +121,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         return set(archive.namelist())
 
 
-def test_a_wheel_holds_every_module_and_the_demo_model(wheel: set[str]):
+def test_a_wheel_holds_every_module_the_c_sources_and_the_demo_model(wheel: set[str]):
     tracked = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
@@ -131,6 +131,8 @@ def test_a_wheel_holds_every_module_and_the_demo_model(wheel: set[str]):
     assert modules - wheel == set()
     demo = {f"pageant/{name}" for name in tracked if name.startswith("models/demo/")}
     assert demo and demo - wheel == set()
+    sources = {f"pageant/{name}" for name in tracked if name.startswith("kernels/cpu/csrc/")}
+    assert sources and sources - wheel == set()
     assert "pageant/py.typed" in wheel
 
 

@@ -126,17 +126,29 @@ def _gpu() -> Finding:
 
 def _kernels() -> Finding:
     from pageant import kernels
+    from pageant.kernels.cpu import BuildError
+    from pageant.kernels.cpu.library import load_library
 
-    return Finding(
-        "kernels", ", ".join(kernels.BACKENDS), "backends that kernels: auto chooses from at start"
-    )
+    names = ", ".join(kernels.BACKENDS)
+    try:
+        library = load_library()
+    except (BuildError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        return Finding("kernels", names, f"kernels: auto is reference on a CPU: {reason}", good=False)
+    means = f"kernels: auto is cpu on a CPU, compiled for {library.level} in {library.path.parent}"
+    return Finding("kernels", names, means)
 
 
 def _compiler() -> Finding:
+    from pageant.kernels.cpu.build import find_compiler
+
     found = [name for name in ("g++", "clang++", "ninja", "nvcc") if shutil.which(name)]
-    return Finding(
-        "compilers", ", ".join(found) or "none", "none is needed: the reference kernels are plain torch"
+    means = (
+        "the CPU kernels are compiled once, in a few seconds"
+        if find_compiler()
+        else "without g++ or clang++ the slower reference kernels, plain torch, are used"
     )
+    return Finding("compilers", ", ".join(found) or "none", means)
 
 
 def _sockets() -> Finding:

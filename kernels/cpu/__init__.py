@@ -1,0 +1,299 @@
+"""The CPU backend: C++ kernels for float32 and bfloat16, compiled on first use.
+
+Each function takes the arguments of `pageant.kernels.base.Kernels`. What the C++ does not do (float16, mostly)
+goes to the reference. The wrappers are as short as they are since a small model's step is mostly made of them:
+no checks, no views, and one allocation where there is a result.
+
+Row invariance: with these kernels a row's bits do not depend on what else is in the step, with one exception:
+from `rows_own_max` rows on, bfloat16 `linear` is torch's, which is faster there. `deterministic=True` does
+without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pageant.kernels.base import AttentionBatch, SamplingTensors
+from pageant.kernels.cpu.build import BuildError
+from pageant.kernels.cpu.library import load_library
+from pageant.kernels.reference import ReferenceKernels
+
+__all__ = ["BuildError", "CpuKernels"]
+
+# Measured on a Zen 4 (scripts/bench/kernels.py): where torch's product overtakes ours.
+_ROWS_OWN_MAX_BF16 = 48
+_ALL = 1 << 62
+
+
+class CpuKernels(ReferenceKernels):
+    """Implements `pageant.kernels.base.Kernels`, whose docstrings are the contract.
+
+    Raises BuildError where the library can be neither found nor compiled.
+    """
+
+    name = "cpu"
+
+    def __init__(self, level: str | None = None, *, deterministic: bool = False) -> None:
+        self._library = load_library(level)
+        self.level = self._library.level
+        self._functions = {torch.float32: self._library.f32, torch.bfloat16: self._library.bf16}
+        native = self.level == "avx512_bf16"
+        self.rows_own_max = {
+            torch.float32: _ALL,
+            torch.bfloat16: _ALL if deterministic else _ROWS_OWN_MAX_BF16 if native else 8,
+        }
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """See `Kernels.linear`."""
+        dtype = x.dtype
+        rows, inputs = x.shape
+        if dtype not in self._functions or rows > self.rows_own_max[dtype]:
+            return F.linear(x, weight, bias)
+        outputs = weight.shape[0]
+        y = torch.empty((rows, outputs), dtype=dtype)
+        self._functions[dtype].linear(
+            x.data_ptr(),
+            x.stride(0),
+            weight.data_ptr(),
+            inputs,
+            None if bias is None else bias.data_ptr(),
+            y.data_ptr(),
+            rows,
+            inputs,
+            outputs,
+        )
+        return y
+
+    def paged_attention(
+        self,
+        query: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        batch: AttentionBatch,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """See `Kernels.paged_attention`."""
+        functions = self._functions.get(query.dtype)
+        if functions is None:
+            return super().paged_attention(query, key_cache, value_cache, batch, scale, window, softcap)
+        places = batch.derived.get("cpu")
+        if places is None:
+            places = batch.derived["cpu"] = (
+                batch.query_starts.data_ptr(),
+                batch.context_lengths.data_ptr(),
+                batch.block_tables.data_ptr(),
+                batch.block_tables.stride(0),
+                batch.positions.data_ptr(),
+                batch.context_lengths.shape[0],
+            )
+        tokens, heads, head_dim = query.shape
+        output = torch.empty((tokens, heads, head_dim), dtype=query.dtype)
+        functions.attention(
+            query.data_ptr(),
+            query.stride(0),
+            key_cache.data_ptr(),
+            value_cache.data_ptr(),
+            output.data_ptr(),
+            *places,
+            heads,
+            key_cache.shape[1],
+            head_dim,
+            key_cache.shape[2],
+            window or 0,
+            scale,
+            softcap or 0.0,
+        )
+        return output
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """See `Kernels.rms_norm`."""
+        functions = self._functions.get(x.dtype)
+        if functions is None:
+            return super().rms_norm(x, weight, eps)
+        return _norm(functions.rms_norm, x, weight, None, eps)
+
+    def wide_rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """See `Kernels.wide_rms_norm`."""
+        functions = self._functions.get(x.dtype)
+        if functions is None:
+            return super().wide_rms_norm(x, weight, eps)
+        return _norm(functions.wide_rms_norm, x, weight, None, eps)
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        """See `Kernels.layer_norm`."""
+        functions = self._functions.get(x.dtype)
+        if functions is None:
+            return super().layer_norm(x, weight, bias, eps)
+        return _norm(functions.layer_norm, x, weight, bias, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """See `Kernels.add_rms_norm`."""
+        functions = self._functions.get(x.dtype)
+        if functions is None:
+            return super().add_rms_norm(x, residual, weight, eps)
+        return _add_norm(functions.add_rms_norm, x, residual, weight, None, eps)
+
+    def add_wide_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        """See `Kernels.add_wide_rms_norm`."""
+        functions = self._functions.get(x.dtype)
+        if functions is None:
+            return super().add_wide_rms_norm(x, residual, weight, eps)
+        return _add_norm(functions.add_wide_rms_norm, x, residual, weight, None, eps)
+
+    def add_layer_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        """See `Kernels.add_layer_norm`."""
+        functions = self._functions.get(x.dtype)
+        if functions is None:
+            return super().add_layer_norm(x, residual, weight, bias, eps)
+        return _add_norm(functions.add_layer_norm, x, residual, weight, bias, eps)
+
+    def rope(self, query: Tensor, key: Tensor, cos_sin_cache: Tensor, positions: Tensor) -> None:
+        """See `Kernels.rope`."""
+        functions = self._functions.get(query.dtype)
+        if functions is None:
+            return super().rope(query, key, cos_sin_cache, positions)
+        tokens, heads, head_dim = query.shape
+        functions.rope(
+            query.data_ptr(),
+            query.stride(0),
+            key.data_ptr(),
+            key.stride(0),
+            cos_sin_cache.data_ptr(),
+            positions.data_ptr(),
+            tokens,
+            heads,
+            key.shape[1],
+            head_dim,
+            cos_sin_cache.shape[1],
+        )
+
+    def write_kv(
+        self, key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor
+    ) -> None:
+        """See `Kernels.write_kv`."""
+        functions = self._functions.get(key.dtype)
+        if functions is None:
+            return super().write_kv(key, value, key_cache, value_cache, slots)
+        tokens, kv_heads, head_dim = key.shape
+        functions.write_kv(
+            key.data_ptr(),
+            key.stride(0),
+            value.data_ptr(),
+            value.stride(0),
+            key_cache.data_ptr(),
+            value_cache.data_ptr(),
+            slots.data_ptr(),
+            tokens,
+            kv_heads,
+            key_cache.shape[2],
+            head_dim,
+        )
+
+    def silu_and_mul(self, gate_up: Tensor) -> Tensor:
+        """See `Kernels.silu_and_mul`."""
+        functions = self._functions.get(gate_up.dtype)
+        if functions is None:
+            return super().silu_and_mul(gate_up)
+        return _act_and_mul(functions.silu_and_mul, gate_up)
+
+    def gelu_and_mul(self, gate_up: Tensor, tanh: bool) -> Tensor:
+        """See `Kernels.gelu_and_mul`."""
+        functions = self._functions.get(gate_up.dtype)
+        if functions is None:
+            return super().gelu_and_mul(gate_up, tanh)
+        return _act_and_mul(functions.gelu_tanh_and_mul if tanh else functions.gelu_and_mul, gate_up)
+
+    def gelu(self, x: Tensor, tanh: bool) -> Tensor:
+        """See `Kernels.gelu`."""
+        functions = self._functions.get(x.dtype)
+        if functions is None or x.dim() != 2:
+            return super().gelu(x, tanh)
+        rows, width = x.shape
+        y = torch.empty((rows, width), dtype=x.dtype)
+        act = functions.gelu_tanh if tanh else functions.gelu
+        act(x.data_ptr(), x.stride(0), y.data_ptr(), rows, width)
+        return y
+
+    def sample(self, logits: Tensor, params: SamplingTensors) -> Tensor:
+        """See `Kernels.sample`."""
+        rows, vocab_size = logits.shape
+        tokens = torch.empty(rows, dtype=torch.int64)
+        self._library.sample(
+            logits.data_ptr(),
+            logits.stride(0),
+            rows,
+            vocab_size,
+            params.temperature.data_ptr(),
+            params.top_k.data_ptr(),
+            params.top_p.data_ptr(),
+            params.min_p.data_ptr(),
+            params.seed.data_ptr(),
+            params.sample.data_ptr(),
+            params.position.data_ptr(),
+            tokens.data_ptr(),
+        )
+        return tokens
+
+
+def _norm(kernel: Callable[..., None], x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    y = torch.empty(x.shape, dtype=x.dtype)
+    *rows, size = x.shape
+    outer_stride, *inner_strides = x.stride()
+    # [N] and [T, N] have no inner dimension.
+    outer, inner, inner_stride = (rows[0] if rows else 1), 1, 0
+    if len(rows) == 2:
+        inner, inner_stride = rows[1], inner_strides[0]
+    elif len(rows) > 2:
+        x = x.contiguous()
+        outer, outer_stride = x.numel() // size, size
+    kernel(
+        x.data_ptr(),
+        outer_stride,
+        inner_stride,
+        y.data_ptr(),
+        outer,
+        inner,
+        size,
+        weight.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        eps,
+    )
+    return y
+
+
+def _add_norm(
+    kernel: Callable[..., None], x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor]:
+    rows, size = x.shape
+    y, total = torch.empty((2, rows, size), dtype=x.dtype).unbind()
+    kernel(
+        x.data_ptr(),
+        x.stride(0),
+        residual.data_ptr(),
+        residual.stride(0),
+        y.data_ptr(),
+        total.data_ptr(),
+        rows,
+        size,
+        weight.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        eps,
+    )
+    return y, total
+
+
+def _act_and_mul(kernel: Callable[..., None], gate_up: Tensor) -> Tensor:
+    rows, width = gate_up.shape
+    y = torch.empty((rows, width // 2), dtype=gate_up.dtype)
+    kernel(gate_up.data_ptr(), gate_up.stride(0), y.data_ptr(), rows, width // 2)
+    return y

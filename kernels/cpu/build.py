@@ -1,0 +1,119 @@
+"""Compiling the C++ sources once for each machine, and finding what was compiled before.
+
+The compiler is called directly: without torch's headers, all is compiled in a few seconds. A library's name
+holds a hash of all that it was made from, so that a library that is there is right, and nothing ever has to
+be compared or removed. It is written elsewhere and renamed into place, so that nobody sees half of one; a
+lock lets processes that start together wait for the first of them rather than compile alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from pageant.kernels.cpu.levels import compiler_flags
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where two may compile alike
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["BuildError", "build", "cache_folder", "find_compiler"]
+
+log = logging.getLogger("pageant.kernels")
+
+SOURCES = Path(__file__).parent / "csrc"
+_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-fvisibility=hidden", "-w")
+
+
+class BuildError(RuntimeError):
+    """The C++ kernels could not be compiled here."""
+
+
+def build(level: str) -> Path:
+    """Return the shared library for an instruction set, compiling it if it is not in the cache.
+
+    Raises BuildError with what the compiler said, or if there is none.
+    """
+    compiler = find_compiler()
+    if compiler is None:
+        raise BuildError("no C++ compiler was found: install g++ or clang++, or name one in CXX")
+    flags = (*_FLAGS, *compiler_flags(level))
+    library = cache_folder() / f"kernels-{level}-{_fingerprint(compiler, flags)}.so"
+    if library.exists():
+        return library
+    try:
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(library.with_suffix(".lock")):
+            if not library.exists():
+                log.info("compiling the CPU kernels for %s with %s", level, compiler)
+                _compile(compiler, flags, library)
+    except OSError as error:
+        raise BuildError(f"{library.parent} cannot be written to ({error}): set PAGEANT_CACHE") from error
+    return library
+
+
+def cache_folder() -> Path:
+    """PAGEANT_CACHE, or `pageant` in the user's cache folder."""
+    if named := os.environ.get("PAGEANT_CACHE"):
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pageant"
+
+
+def find_compiler() -> str | None:
+    """The path of CXX, or of the first C++ compiler there is."""
+    names = (os.environ["CXX"],) if os.environ.get("CXX") else ("g++", "clang++", "c++")
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+def _fingerprint(compiler: str, flags: tuple[str, ...]) -> str:
+    """A hash of all that a library is made from."""
+    version = subprocess.run([compiler, "--version"], capture_output=True, check=False).stdout
+    digest = hashlib.blake2b(digest_size=12)
+    for part in (compiler, *flags, platform.machine()):
+        digest.update(part.encode() + b"\0")
+    digest.update(version)
+    for path in sorted(SOURCES.iterdir()):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _compile(compiler: str, flags: tuple[str, ...], library: Path) -> None:
+    """Compile every source side by side, and link them."""
+    with tempfile.TemporaryDirectory(dir=library.parent, prefix="build-") as folder:
+        objects = [Path(folder) / f"{source.stem}.o" for source in sorted(SOURCES.glob("*.cpp"))]
+        running = [
+            _start([compiler, *flags, "-c", str(SOURCES / f"{made.stem}.cpp"), "-o", str(made)])
+            for made in objects
+        ]
+        # All are waited for before any is judged: none may write into a folder that is gone.
+        said = [(process.args, process.communicate()[1], process.returncode) for process in running]
+        linked = Path(folder) / library.name
+        if not any(code for _, _, code in said):
+            linking = _start([compiler, "-shared", *map(str, objects), "-o", str(linked)])
+            said.append((linking.args, linking.communicate()[1], linking.returncode))
+        for command, errors, code in said:
+            if code:
+                raise BuildError(f"{' '.join(map(str, command))} failed:\n{errors[-2000:]}")  # type: ignore[arg-type]
+        os.replace(linked, library)
+
+
+def _start(command: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Hold the file's lock, which ends with the process if need be."""
+    with path.open("w") as file:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

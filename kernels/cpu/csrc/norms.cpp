@@ -1,0 +1,118 @@
+// Norms of rows, alone and of a sum. Rounding is the reference's: what differs between them is when.
+#include <cmath>
+
+#include "rows.h"
+
+namespace {
+
+// Each sum has two accumulators, since one would wait for its own last addition.
+template <class Term>
+float sum_along(int64_t n, const Term& term) {
+    vf sums[2] = {};
+    int odd = 0;
+    along(n, [&](int64_t i, int count) { sums[odd] = term(i, count, sums[odd]), odd ^= 1; });
+    return sum(sums[0] + sums[1]);
+}
+
+template <class T>
+float root_scale(const T* x, int64_t n, float eps) {
+    float squares = sum_along(n, [&](int64_t i, int count, vf so_far) {
+        vf v = get(x + i, count);
+        return fma(v, v, so_far);
+    });
+    return 1.0f / std::sqrt(squares / float(n) + eps);
+}
+
+// The weight is multiplied in after rounding.
+template <class T>
+struct RmsNorm {
+    using Weight = T;
+    const T* weight;
+    float eps;
+    void operator()(const T* x, T* y, int64_t n) const {
+        float scale = root_scale(x, n, eps);
+        along(n, [&](int64_t i, int count) {
+            put(y + i, rounded<T>(get(x + i, count) * scale) * get(weight + i, count), count);
+        });
+    }
+};
+
+// The weight, in float32, is multiplied in before.
+template <class T>
+struct WideRmsNorm {
+    using Weight = float;
+    const float* weight;
+    float eps;
+    void operator()(const T* x, T* y, int64_t n) const {
+        float scale = root_scale(x, n, eps);
+        along(n, [&](int64_t i, int count) {
+            put(y + i, get(x + i, count) * scale * get(weight + i, count), count);
+        });
+    }
+};
+
+template <class T>
+struct LayerNorm {
+    using Weight = T;
+    const T* weight;
+    float eps;
+    const T* bias = nullptr;
+    void operator()(const T* x, T* y, int64_t n) const {
+        float mean = sum_along(n, [&](int64_t i, int count, vf so_far) { return so_far + get(x + i, count); });
+        mean /= float(n);
+        float squares = sum_along(n, [&](int64_t i, int count, vf so_far) {
+            vf v = get(x + i, count) - mean;
+            if (count < W)  // what is past the end is no zero any more
+                for (int j = count; j < W; j++) v[j] = 0;
+            return fma(v, v, so_far);
+        });
+        float scale = 1.0f / std::sqrt(squares / float(n) + eps);
+        along(n, [&](int64_t i, int count) {
+            vf normed = (get(x + i, count) - mean) * scale;
+            put(y + i, fma(normed, get(weight + i, count), get(bias + i, count)), count);
+        });
+    }
+};
+
+// x [outer, inner, n], its first two dimensions of any stride, to y, contiguous.
+template <class T, class Norm>
+void norm(const Norm& one, const T* x, int64_t outer_stride, int64_t inner_stride, T* y, int64_t outer,
+          int64_t inner, int64_t n) {
+    for_rows(outer, inner * n, [&](int64_t o) {
+        for (int64_t i = 0; i < inner; i++)
+            one(x + o * outer_stride + i * inner_stride, y + (o * inner + i) * n, n);
+    });
+}
+
+template <class T, class Norm>
+void add_norm(const Norm& one, const T* x, int64_t x_stride, const T* residual, int64_t residual_stride, T* y,
+              T* total, int64_t rows, int64_t n) {
+    for_rows(rows, n, [&](int64_t row) {
+        const T *a = x + row * x_stride, *b = residual + row * residual_stride;
+        T* sums = total + row * n;
+        along(n, [&](int64_t i, int count) { put(sums + i, get(a + i, count) + get(b + i, count), count); });
+        one(sums, y + row * n, n);
+    });
+}
+
+}  // namespace
+
+#define NORM(NAME, SUFFIX, T, WEIGHT, ONE)                                                                  \
+    EXPORT void pageant_##NAME##_##SUFFIX(const T* x, int64_t outer_stride, int64_t inner_stride, T* y,     \
+                                          int64_t outer, int64_t inner, int64_t n, const WEIGHT* weight,    \
+                                          const T* bias, double eps) {                                      \
+        norm(ONE, x, outer_stride, inner_stride, y, outer, inner, n);                                       \
+        (void)bias;                                                                                         \
+    }                                                                                                       \
+    EXPORT void pageant_add_##NAME##_##SUFFIX(const T* x, int64_t x_stride, const T* residual,              \
+                                              int64_t residual_stride, T* y, T* total, int64_t rows,        \
+                                              int64_t n, const WEIGHT* weight, const T* bias, double eps) { \
+        add_norm(ONE, x, x_stride, residual, residual_stride, y, total, rows, n);                           \
+        (void)bias;                                                                                         \
+    }
+#define NORMS(SUFFIX, T)                                                                                    \
+    NORM(rms_norm, SUFFIX, T, T, (RmsNorm<T>{weight, float(eps)}))                                          \
+    NORM(wide_rms_norm, SUFFIX, T, float, (WideRmsNorm<T>{weight, float(eps)}))                             \
+    NORM(layer_norm, SUFFIX, T, T, (LayerNorm<T>{weight, float(eps), bias}))
+NORMS(f32, float)
+NORMS(bf16, bf16)

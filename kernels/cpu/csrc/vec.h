@@ -1,0 +1,178 @@
+// Vectors of W floats, as wide as the instruction set that this is compiled for, and what moves numbers
+// into and out of them. GCC's and Clang's vector extensions carry the arithmetic, so that one source serves
+// every instruction set; only what they cannot say is written as an intrinsic.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#if defined(__AVX512F__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+constexpr int W = 16;
+#elif defined(__AVX2__)
+constexpr int W = 8;
+#else
+constexpr int W = 4;
+#endif
+
+typedef float vf __attribute__((vector_size(W * 4)));
+typedef int32_t vi __attribute__((vector_size(W * 4)));
+typedef uint32_t vu __attribute__((vector_size(W * 4)));
+typedef uint16_t vh __attribute__((vector_size(W * 2)));
+typedef float vf4 __attribute__((vector_size(16)));
+
+// A bfloat16, as memory holds it: the upper half of a float.
+struct bf16 {
+    uint16_t bits;
+};
+
+template <class V, class T>
+inline V load(const T* p) {
+    V v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+
+template <class V, class T>
+inline void store(T* p, V v) {
+    std::memcpy(p, &v, sizeof v);
+}
+
+inline vf splat(float x) { return vf{} + x; }
+
+// a * b + c, rounded once where the machine can. Spelled out, so that every tile shape rounds alike.
+inline vf fma(vf a, vf b, vf c) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
+inline vf max(vf a, vf b) { return a > b ? a : b; }
+inline vf min(vf a, vf b) { return a < b ? a : b; }
+
+// To bfloat16's bits, to nearest and ties to even; NaN stays NaN.
+inline vu narrow(vf x) {
+    vu u = (vu)x;
+    vu rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    return x == x ? rounded : (u >> 16) | 0x40u;
+}
+inline vf widen(vu bits) { return (vf)(bits << 16); }
+
+// W numbers of 16 bits as numbers of 32. GCC 12 splits the conversion in four.
+inline vu halves(const bf16* p) {
+#if defined(__AVX512F__)
+    return (vu)_mm512_cvtepu16_epi32((__m256i)load<vh>(p));
+#else
+    return __builtin_convertvector(load<vh>(p), vu);
+#endif
+}
+
+inline vf read(const float* p) { return load<vf>(p); }
+inline vf read(const bf16* p) { return widen(halves(p)); }
+inline void write(float* p, vf x) { store(p, x); }
+inline void write(bf16* p, vf x) { store(p, __builtin_convertvector(narrow(x), vh)); }
+
+// The first n < W numbers; what is past them reads as zero and is not written.
+template <class T>
+inline vf read(const T* p, int n) {
+    T part[W] = {};
+    std::memcpy(part, p, n * sizeof(T));
+    return read(part);
+}
+template <class T>
+inline void write(T* p, vf x, int n) {
+    T part[W];
+    write(part, x);
+    std::memcpy(p, part, n * sizeof(T));
+}
+
+// What x becomes when it is stored as T and read back.
+template <class T>
+inline vf rounded(vf x);
+template <>
+inline vf rounded<float>(vf x) { return x; }
+template <>
+inline vf rounded<bf16>(vf x) { return widen(narrow(x)); }
+
+inline float to_float(float x) { return x; }
+inline float to_float(bf16 x) {
+    uint32_t bits = uint32_t(x.bits) << 16;
+    float f;
+    std::memcpy(&f, &bits, 4);
+    return f;
+}
+inline void set(float& to, float x) { to = x; }
+inline void set(bf16& to, float x) {
+    uint32_t u;
+    std::memcpy(&u, &x, 4);
+    to.bits = x == x ? uint16_t((u + 0x7fffu + ((u >> 16) & 1u)) >> 16) : uint16_t((u >> 16) | 0x40u);
+}
+
+// Four at a time.
+typedef uint32_t vu4 __attribute__((vector_size(16)));
+typedef uint16_t vh4 __attribute__((vector_size(8)));
+inline vf4 read4(const float* p) { return load<vf4>(p); }
+inline vf4 read4(const bf16* p) { return (vf4)(__builtin_convertvector(load<vh4>(p), vu4) << 16); }
+inline void write4(float* p, vf4 x) { store(p, x); }
+inline void write4(bf16* p, vf4 x) {
+    vu4 u = (vu4)x;
+    vu4 rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    store(p, __builtin_convertvector(x == x ? rounded : (u >> 16) | 0x40u, vh4));
+}
+
+// Lanes I... of a and b together, a's first.
+template <int... I, class V>
+inline V shuffle(V a, V b) {
+#if defined(__clang__) || __GNUC__ >= 12
+    return __builtin_shufflevector(a, b, I...);
+#else
+    typedef decltype(a < b) Index;
+    return __builtin_shuffle(a, b, Index{I...});
+#endif
+}
+
+// Sums and maxima over lanes, in one fixed order.
+inline vf4 quarter_sum(vf x) {
+    vf4 parts[W / 4];
+    std::memcpy(parts, &x, sizeof x);
+    if constexpr (W == 16) return (parts[0] + parts[2]) + (parts[1] + parts[3]);
+    if constexpr (W == 8) return parts[0] + parts[1];
+    return parts[0];
+}
+// The four sums of four vectors.
+inline vf4 sum4(vf a, vf b, vf c, vf d) {
+#if defined(__AVX512F__)
+    __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4((__m512)a, (__m512)b, 0x44),
+                              _mm512_shuffle_f32x4((__m512)a, (__m512)b, 0xee));
+    __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4((__m512)c, (__m512)d, 0x44),
+                              _mm512_shuffle_f32x4((__m512)c, (__m512)d, 0xee));
+    __m512 abcd = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+    abcd = _mm512_add_ps(abcd, _mm512_permute_ps(abcd, 0x4e));
+    abcd = _mm512_add_ps(abcd, _mm512_permute_ps(abcd, 0xb1));
+    const __m512i firsts = _mm512_set_epi32(12, 8, 4, 0, 12, 8, 4, 0, 12, 8, 4, 0, 12, 8, 4, 0);
+    return (vf4)_mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, abcd));
+#else
+    vf4 p = quarter_sum(a), q = quarter_sum(b), r = quarter_sum(c), s = quarter_sum(d);
+    vf4 pq = shuffle<0, 4, 1, 5>(p, q) + shuffle<2, 6, 3, 7>(p, q);  // p02 q02 p13 q13
+    vf4 rs = shuffle<0, 4, 1, 5>(r, s) + shuffle<2, 6, 3, 7>(r, s);
+    return shuffle<0, 1, 4, 5>(pq, rs) + shuffle<2, 3, 6, 7>(pq, rs);
+#endif
+}
+inline float sum(vf x) {
+    vf4 p = quarter_sum(x);
+    return (p[0] + p[2]) + (p[1] + p[3]);
+}
+inline float maximum(vf x) {
+    float m = x[0];
+    for (int i = 1; i < W; i++) m = x[i] > m ? x[i] : m;
+    return m;
+}

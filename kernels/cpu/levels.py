@@ -1,0 +1,60 @@
+"""The instruction sets that the C++ sources are compiled for: the best one that this machine has."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+__all__ = ["LEVELS", "best_level", "compiler_flags"]
+
+_AVX512 = (
+    "-mavx512f",
+    "-mavx512bw",
+    "-mavx512vl",
+    "-mavx512dq",
+    "-mavx2",
+    "-mfma",
+    "-mprefer-vector-width=512",
+)
+
+# From best to plainest: what the processor must have, and what the compiler is told.
+_LEVELS: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {
+    "avx512_bf16": (
+        frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "avx2", "fma"}),
+        (*_AVX512, "-mavx512bf16"),
+    ),
+    "avx512": (frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx2", "fma"}), _AVX512),
+    "avx2": (frozenset({"avx2", "fma"}), ("-mavx2", "-mfma")),
+    "portable": (frozenset(), ()),
+}
+LEVELS = tuple(_LEVELS)
+
+
+def best_level() -> str:
+    """The best level that runs here, or the one that the environment's PAGEANT_CPU_LEVEL names.
+
+    Raises ValueError when that is no level, or one that this processor lacks.
+    """
+    features = _features()
+    possible = [level for level, (needed, _) in _LEVELS.items() if needed <= features]
+    wanted = os.environ.get("PAGEANT_CPU_LEVEL")
+    if wanted is None:
+        return possible[0]
+    if wanted not in possible:
+        raise ValueError(f"PAGEANT_CPU_LEVEL is {wanted!r}; expected one of {', '.join(possible)} here")
+    return wanted
+
+
+def compiler_flags(level: str) -> tuple[str, ...]:
+    """What tells a compiler to use the instructions of a level."""
+    return _LEVELS[level][1]
+
+
+def _features() -> frozenset[str]:
+    """The processor's features by Linux's names, without those that the kernel has switched off."""
+    info = Path("/proc/cpuinfo")
+    if platform.machine() not in ("x86_64", "AMD64") or not info.exists():
+        return frozenset()
+    flags = (line for line in info.read_text().splitlines() if line.startswith("flags"))
+    return frozenset(next(flags, "").partition(":")[2].split())

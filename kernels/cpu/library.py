@@ -1,0 +1,104 @@
+"""The compiled library as Python functions, with torch's threads."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pageant.kernels.cpu.build import build
+from pageant.kernels.cpu.levels import best_level
+
+__all__ = ["Functions", "Library", "load_library"]
+
+# Numbers cross as pointers do, since ctypes converts those in half the time; on every machine that this is
+# for, both are passed alike.
+_WORD, _REAL = ctypes.c_void_p, ctypes.c_double
+_TYPED: dict[str, list[Any]] = {
+    "linear": [_WORD] * 9,
+    "attention": [_WORD] * 16 + [_REAL] * 2,
+    **{name: [_WORD] * 9 + [_REAL] for name in ("rms_norm", "wide_rms_norm", "layer_norm")},
+    **{name: [_WORD] * 10 + [_REAL] for name in ("add_rms_norm", "add_wide_rms_norm", "add_layer_norm")},
+    "rope": [_WORD] * 11,
+    **{f"{name}{mul}": [_WORD] * 5 for name in ("silu", "gelu", "gelu_tanh") for mul in ("", "_and_mul")},
+    "write_kv": [_WORD] * 11,
+}
+
+
+class Library:
+    """The functions of one compiled library. Calls release the GIL.
+
+    A function that takes numbers of a type is called with `f32` or `bf16`, as in `library.bf16.linear`.
+    """
+
+    def __init__(self, path: Path, level: str) -> None:
+        self.path = path
+        self.level = level
+        self._library = ctypes.CDLL(str(path))
+        self.f32 = Functions(self._library, "f32")
+        self.bf16 = Functions(self._library, "bf16")
+        self.sample = _function(self._library, "sample", [_WORD] * 12)
+        self._threads = self._library.pageant_threads
+        self._threads.restype = ctypes.c_int64
+        _share_threads(self._library)
+
+    def thread_count(self) -> int:
+        """How many threads a call from this thread is spread over."""
+        return int(self._threads())
+
+
+class Functions:
+    """Those for one type of numbers, as attributes."""
+
+    def __init__(self, library: ctypes.CDLL, suffix: str) -> None:
+        for name, types in _TYPED.items():
+            setattr(self, name, _function(library, f"{name}_{suffix}", types))
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Callable[..., None]: ...
+
+
+def _function(library: ctypes.CDLL, name: str, types: list[Any]) -> Callable[..., None]:
+    function = library[f"pageant_{name}"]
+    function.argtypes = types
+    function.restype = None
+    return function
+
+
+def _share_threads(library: ctypes.CDLL) -> None:
+    """Hand over the OpenMP runtime that torch has loaded. Without one, all is done on the calling thread."""
+    for path in _openmp_runtimes():
+        runtime = ctypes.CDLL(path)
+        if hasattr(runtime, "GOMP_parallel"):
+            addresses = (
+                ctypes.cast(function, ctypes.c_void_p)
+                for function in (runtime.GOMP_parallel, runtime.omp_get_max_threads)
+            )
+            library.pageant_use_threads(*addresses)
+            return
+
+
+def _openmp_runtimes() -> list[str]:
+    """OpenMP libraries in this process, torch's own first."""
+    import torch  # noqa: F401 - which loads them
+
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        return []
+    files = {line.split(maxsplit=5)[-1] for line in maps.read_text().splitlines() if "/" in line}
+    known = ("libgomp", "libomp", "libiomp5")
+    found = [file for file in files if Path(file).name.startswith(known)]
+    return sorted(found, key=lambda file: ("torch" not in file, file))
+
+
+@functools.cache
+def load_library(level: str | None = None) -> Library:
+    """Return the library for an instruction set, the best there is by default; compiled at most once.
+
+    Raises pageant.kernels.cpu.build.BuildError.
+    """
+    level = level or best_level()
+    return Library(build(level), level)

@@ -1,0 +1,118 @@
+"""Compiling the C++ kernels: once, without a race, and without them where that is not possible."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pageant import kernels
+from pageant.kernels.cpu import build as building
+from pageant.kernels.cpu.build import BuildError, build, cache_folder
+from pageant.kernels.cpu.levels import LEVELS, best_level
+from pageant.kernels.cpu.library import load_library
+
+EXPORTED = 'extern "C" __attribute__((visibility("default"))) int one() {{ return {}; }}\n'
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PAGEANT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def small_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One short source instead of the kernels, so that compiling it takes no time."""
+    folder = tmp_path / "csrc"
+    folder.mkdir()
+    (folder / "one.cpp").write_text(EXPORTED.format(1))
+    monkeypatch.setattr(building, "SOURCES", folder)
+    return folder / "one.cpp"
+
+
+def test_a_library_is_compiled_once(empty_cache: Path, small_source: Path) -> None:
+    first = build("portable")
+    made = first.stat().st_mtime_ns
+    assert build("portable") == first and first.stat().st_mtime_ns == made
+    assert [path.suffix for path in sorted(empty_cache.iterdir())] == [".lock", ".so"], "nothing is left over"
+
+
+def test_another_source_or_level_is_another_library(empty_cache: Path, small_source: Path) -> None:
+    first = build("portable")
+    small_source.write_text(EXPORTED.format(2))
+    assert build("portable") != first
+    assert build("avx2") not in (first, build("portable"))
+
+
+def test_processes_that_start_together_all_get_a_whole_library(empty_cache: Path, small_source: Path) -> None:
+    code = (
+        "import ctypes, sys, pathlib\n"
+        "from pageant.kernels.cpu import build\n"
+        "build.SOURCES = pathlib.Path(sys.argv[1])\n"
+        "assert ctypes.CDLL(str(build.build('portable'))).one() == 1\n"
+    )
+    command = [sys.executable, "-c", code, str(small_source.parent)]
+    running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    failed = [(process.communicate()[1], process.returncode) for process in running]
+    assert [code for _, code in failed] == [0, 0, 0], failed
+    assert len(list(empty_cache.glob("*.so"))) == 1
+
+
+def test_what_the_compiler_says_is_in_the_error(empty_cache: Path, small_source: Path) -> None:
+    small_source.write_text("int main() { return nonsense; }\n")
+    with pytest.raises(BuildError, match="nonsense"):
+        build("portable")
+    assert list(empty_cache.glob("build-*")) == []
+
+
+def test_a_cache_that_cannot_be_written_is_named(
+    tmp_path: Path, small_source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PAGEANT_CACHE", str(tmp_path / "file"))
+    with pytest.raises(BuildError, match="set PAGEANT_CACHE"):
+        build("portable")
+
+
+def test_without_a_compiler_auto_is_the_reference_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    kernels._warn.cache_clear()
+    load_library.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        assert [kernels.load("auto").name for _ in range(2)] == ["reference", "reference"]
+    assert [record.message for record in caplog.records if "no C++ compiler" in record.message] != []
+    assert len(caplog.records) == 1
+    with pytest.raises(BuildError, match="no C\\+\\+ compiler"):
+        kernels.load("cpu")
+
+
+def test_with_a_compiler_auto_is_cpu() -> None:
+    assert kernels.load("auto").name == "cpu"
+
+
+def test_another_device_than_the_cpu_is_refused() -> None:
+    with pytest.raises(ValueError, match="does not run on 'cuda:0'"):
+        kernels.load("cpu", "cuda:0")
+
+
+def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("PAGEANT_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "pageant"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_folder() == Path.home() / ".cache" / "pageant"
+
+
+def test_a_level_may_be_chosen_if_it_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert best_level() in LEVELS
+    monkeypatch.setenv("PAGEANT_CPU_LEVEL", "portable")
+    assert best_level() == "portable"
+    monkeypatch.setenv("PAGEANT_CPU_LEVEL", "avx1024")
+    with pytest.raises(ValueError, match=r"PAGEANT_CPU_LEVEL is 'avx1024'; expected one of .*portable"):
+        best_level()
