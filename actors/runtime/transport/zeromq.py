@@ -322,7 +322,10 @@ class ZmqLink:
     # Receiving.
 
     def _look_again(self) -> None:
-        if not self._pump_scheduled:
+        """Asks the socket itself whether something came: using it may have eaten the descriptor's edge."""
+        if self._pump_scheduled or self._socket.closed:
+            return
+        if int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             self._pump_scheduled = True
             self._loop.call_soon(self._pump)
 
