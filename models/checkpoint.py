@@ -10,8 +10,9 @@ from typing import Any
 from pageant.models import architectures
 from pageant.models.config import Config, read_json
 from pageant.models.errors import CheckpointError
+from pageant.models.foreign import foreign_spec
 from pageant.models.hub import resolve
-from pageant.models.spec import DecoderSpec
+from pageant.models.spec import DecoderSpec, ModelSpec
 from pageant.models.tensor_files import TensorInfo, read_header
 from pageant.models.weights import Places
 
@@ -53,12 +54,21 @@ class Checkpoint:
         return self._config.values
 
     @cached_property
-    def architecture(self) -> architectures.Architecture:
+    def architecture(self) -> architectures.Architecture | None:
+        """The file in `architectures` for it; None is a model that transformers' own code must run."""
         return architectures.find(self._config)
 
-    def spec(self) -> DecoderSpec:
-        """The decoder that config.json describes."""
+    def spec(self) -> ModelSpec:
+        """What config.json says: a `DecoderSpec` where there is an architecture."""
+        if self.architecture is None:
+            return foreign_spec(self._config)
         return self.architecture.spec(self._config)
+
+    def decoder(self) -> tuple[DecoderSpec, Places]:
+        """The decoder that config.json describes, and where each tensor goes in it."""
+        assert self.architecture is not None, "a model without an architecture has no specification"
+        spec = self.architecture.spec(self._config)
+        return spec, self.architecture.places(spec)
 
     @cached_property
     def generation_config(self) -> Mapping[str, Any]:
@@ -107,10 +117,10 @@ class Checkpoint:
 
         Reads their headers, and no weight.
         """
-        canonical = self.architecture.names.canonical
-        return {
-            canonical(name): info for file in self.weight_files for name, info in read_header(file).items()
-        }
+        found = {name: info for file in self.weight_files for name, info in read_header(file).items()}
+        if self.architecture is None:
+            return found
+        return {self.architecture.names.canonical(name): info for name, info in found.items()}
 
     @property
     def dtype(self) -> str:
@@ -126,20 +136,25 @@ class Checkpoint:
         """Find all that can be known to be wrong before anything loads, in milliseconds.
 
         Reads the JSON files and the headers of the weight files: configuration, shards, sizes, and the
-        names, shapes and dtypes of all tensors.
+        names, shapes and dtypes of all tensors (for a model without an architecture, only that they are
+        whole: what it needs is not known before it is loaded).
         """
-        spec = self.spec()
-        _ = self.eos_token_ids, self.dtype
-        self._check_tensors(self.architecture.places(spec), spec)
+        _ = self.spec(), self.eos_token_ids, self.dtype, self.tensors
+        if self.architecture is not None:
+            self._check_tensors(self.architecture, *self.decoder())
 
-    def _check_tensors(self, places: Places, spec: DecoderSpec) -> None:
+    def _check_tensors(
+        self, architecture: architectures.Architecture, spec: DecoderSpec, places: Places
+    ) -> None:
         missing = [name for name in places if name not in self.tensors]
         if missing:
             raise self._wrong_tensors("missing", missing, "every tensor of the architecture")
+        superfluous = (*_BUFFERS, *architecture.names.ignored)
+        copies = {"lm_head.weight"} if spec.tie_word_embeddings else set()
         extra = [
             info.name
             for name, info in self.tensors.items()
-            if name not in places and not self._is_superfluous(name, spec)
+            if name not in places and name not in copies and not name.endswith(superfluous)
         ]
         if extra:
             raise self._wrong_tensors("unknown", extra, "only tensors of the architecture")
@@ -149,12 +164,6 @@ class Checkpoint:
                 raise self._wrong_tensor(info, f"shape {list(info.shape)}", f"{list(place.shape)}")
             if info.dtype not in _DTYPES:
                 raise self._wrong_tensor(info, f"dtype {info.dtype}", f"one of {', '.join(_DTYPES)}")
-
-    def _is_superfluous(self, name: str, spec: DecoderSpec) -> bool:
-        """Whether a tensor is known to be a saved constant, or a copy of a tied embedding."""
-        if spec.tie_word_embeddings and name == "lm_head.weight":
-            return True
-        return name.endswith((*_BUFFERS, *self.architecture.names.ignored))
 
     def _wrong_tensors(self, kind: str, names: list[str], expected: str) -> CheckpointError:
         listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -13,6 +13,7 @@ from pageant.kernels.base import Kernels
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.decoder import Decoder
 from pageant.models.errors import CheckpointError
+from pageant.models.native import NativeDecoder
 from pageant.models.weights import Places
 
 __all__ = ["load_decoder"]
@@ -34,14 +35,19 @@ def load_decoder(
 
     `progress` is called with the bytes of weights read so far and in all. Files are memory-mapped and
     copied tensor by tensor, cast on the way.
+    A checkpoint without an architecture of its own here is loaded and run by transformers (`fallback`).
     Raises CheckpointError (see `Checkpoint.check`), and ValueError for an unknown dtype.
     """
     torch_dtype = _DTYPES.get(checkpoint.dtype if dtype == "auto" else dtype)
     if torch_dtype is None:
         raise ValueError(f"unknown dtype {dtype!r}: expected one of {', '.join(('auto', *_DTYPES))}")
     checkpoint.check()
-    decoder = Decoder(checkpoint.spec(), torch_dtype, device, kernels)
-    places = checkpoint.architecture.places(decoder.spec)
+    if checkpoint.architecture is None:
+        from pageant.models.fallback import load_fallback  # it imports transformers
+
+        return load_fallback(checkpoint, torch_dtype, torch.device(device), kernels, progress)
+    spec, places = checkpoint.decoder()
+    decoder = NativeDecoder(spec, torch_dtype, device, kernels)
     report = _Report(progress, sum(checkpoint.tensors[name].num_bytes for name in places))
     for file in checkpoint.weight_files:
         tensors = {name: info for name, info in checkpoint.tensors.items() if info.file == file}
@@ -50,7 +56,7 @@ def load_decoder(
     return decoder
 
 
-def _load_file(decoder: Decoder, file: Path, places: Places, report: _Report) -> None:
+def _load_file(decoder: NativeDecoder, file: Path, places: Places, report: _Report) -> None:
     """Copy the tensors of one file. The mapping ends with the function, and with it its pages."""
     try:
         with safe_open(file, framework="pt") as tensors:

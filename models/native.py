@@ -1,8 +1,9 @@
-"""The decoder: token ids in, hidden states and logits out, with the KV cache in pages."""
+"""The decoder of the architectures that are described here: layers put together from a specification."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import torch
 import torch.nn.functional as F
@@ -16,11 +17,11 @@ from pageant.models.rotary import rotary_table
 from pageant.models.spec import DecoderSpec
 from pageant.models.weights import Place, Shapes, is_float32, layer_shapes, model_shapes
 
-__all__ = ["Decoder"]
+__all__ = ["NativeDecoder"]
 
 
-class Decoder:
-    """A model's weights on one device, and its forward pass. Call it under `torch.inference_mode`.
+class NativeDecoder:
+    """A `Decoder` of a `DecoderSpec`: its weights on one device, and its forward pass.
 
     Weights are allocated and left as they are found in memory: `pageant.models.loading` fills them.
     """
@@ -49,10 +50,7 @@ class Decoder:
     def forward(
         self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, kv_caches: Sequence[KVCache]
     ) -> Tensor:
-        """Return [T, hidden_size], after the final norm, for token_ids and positions int64 [T].
-
-        Positions are below the spec's max_model_len. Mutates each layer's cache at the batch's slots.
-        """
+        """See `Decoder.forward`."""
         hidden, residual = self._embed(token_ids, positions), None
         for layer, kv_cache in zip(self._layers, kv_caches, strict=True):
             hidden, residual = layer.forward(hidden, residual, positions, batch, kv_cache)
@@ -67,23 +65,22 @@ class Decoder:
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return float32 [R, vocab_size] for rows of hidden states [R, hidden_size]."""
+        """See `Decoder.logits`."""
         logits = self.kernels.linear(hidden, self._lm_head).float()
         if self.spec.logit_softcap is not None:
             logits.div_(self.spec.logit_softcap).tanh_().mul_(self.spec.logit_softcap)
         return logits
 
     def kv_cache_shape(self, num_blocks: int, block_size: int) -> tuple[int, int, int, int]:
-        """The shape of one layer's keys, and of its values."""
+        """See `Decoder.kv_cache_shape`."""
         return num_blocks, self.spec.attention.num_kv_heads, block_size, self.spec.attention.head_dim
 
     def kv_bytes_per_block(self, block_size: int) -> int:
-        """Bytes that a block takes in all layers together, keys and values."""
-        _, num_kv_heads, _, head_dim = self.kv_cache_shape(1, block_size)
-        return 2 * self.spec.num_layers * num_kv_heads * block_size * head_dim * self.dtype.itemsize
+        """See `Decoder.kv_bytes_per_block`."""
+        return 2 * self.spec.num_layers * prod(self.kv_cache_shape(1, block_size)) * self.dtype.itemsize
 
     def allocate_kv_caches(self, num_blocks: int, block_size: int) -> list[KVCache]:
-        """Return zeroed caches, one (keys, values) per layer. On a CPU, memory is taken as it is used."""
+        """See `Decoder.allocate_kv_caches`."""
         shape = self.kv_cache_shape(num_blocks, block_size)
         return allocate_kv_caches(self.spec.num_layers, shape, self.dtype, self.device)
 
@@ -104,7 +101,7 @@ class Decoder:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that the weights take."""
+        """See `Decoder.num_bytes`."""
         return sum(
             tensor.nbytes for weights in (self._weights, *self._layer_weights) for tensor in weights.values()
         )

@@ -14,6 +14,7 @@ __all__ = [
     "Llama3Scaling",
     "MLPSpec",
     "MoESpec",
+    "ModelSpec",
     "NormSpec",
     "RopeSpec",
 ]
@@ -123,13 +124,19 @@ class LayerSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecoderSpec:
-    """A decoder: embedding, layers, a final norm, and the head."""
+class ModelSpec:
+    """What the engine needs to know of any model."""
 
     vocab_size: int
-    hidden_size: int
     max_model_len: int
     """Positions that the model was made for, in tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderSpec(ModelSpec):
+    """A decoder: embedding, layers, a final norm, and the head."""
+
+    hidden_size: int
     attention: AttentionSpec
     layers: tuple[LayerSpec, ...]
     norm: NormSpec

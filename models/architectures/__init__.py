@@ -38,22 +38,15 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 
 
-def find(config: Config) -> Architecture:
-    """Return the architecture that a config.json names.
+def find(config: Config) -> Architecture | None:
+    """Return the architecture that a config.json names, or None for one that is not known here.
 
-    Raises CheckpointError when it names none, or one that is not known.
+    Raises CheckpointError when it names none.
     """
-    known = ", ".join(ARCHITECTURES)
     names = config.texts("architectures")
     if not names:
+        known = ", ".join(ARCHITECTURES)
         raise CheckpointError(
             config.path, "no architectures", f"one of {known}", 'Add it, as in "architectures": ["..."].'
         )
-    if names[0] not in ARCHITECTURES:
-        raise config.wrong(
-            "architectures",
-            names[0],
-            f"one of {known}",
-            "Use one of these, or add a file to models/architectures.",
-        )
-    return ARCHITECTURES[names[0]]
+    return ARCHITECTURES.get(names[0])

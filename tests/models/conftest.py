@@ -13,6 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import (
+    Cohere2Config,
+    Cohere2ForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
@@ -21,6 +23,8 @@ from transformers import (
     GPT2LMHeadModel,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -29,8 +33,14 @@ from transformers import (
     MixtralForCausalLM,
     Olmo2Config,
     Olmo2ForCausalLM,
+    OlmoeConfig,
+    OlmoeForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
+    PhiConfig,
+    PhiForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -40,8 +50,12 @@ from transformers import (
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
     Starcoder2Config,
     Starcoder2ForCausalLM,
+    VaultGemmaConfig,
+    VaultGemmaForCausalLM,
 )
 
 from pageant import kernels
@@ -215,6 +229,46 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 }
 
 
+FOREIGN: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "olmoe": (OlmoeForCausalLM, OlmoeConfig, FOUR_HEADS | EXPERTS | {"pad_token_id": 0}),
+    "vaultgemma": (
+        VaultGemmaForCausalLM,
+        VaultGemmaConfig,
+        SIX_HEADS
+        | GEMMA
+        | {"sliding_window": 9, "attn_logit_softcapping": 1.5, "final_logit_softcapping": 4.0},
+    ),
+    "cohere2": (
+        Cohere2ForCausalLM,
+        Cohere2Config,
+        FOUR_HEADS | {"sliding_window": 9, "layer_types": WINDOWS, "pad_token_id": 0, "logit_scale": 0.5},
+    ),
+    "granite": (
+        GraniteForCausalLM,
+        GraniteConfig,
+        SIX_HEADS | {"logits_scaling": 2.0, "residual_multiplier": 0.5, "attention_multiplier": 0.3},
+    ),
+    "opt": (
+        OPTForCausalLM,
+        OPTConfig,
+        {
+            "hidden_size": 64,
+            "num_attention_heads": 4,
+            "ffn_dim": 80,
+            "word_embed_proj_dim": 64,
+            "pad_token_id": 0,
+        },
+    ),
+    "phi": (PhiForCausalLM, PhiConfig, {"hidden_size": 64, "num_attention_heads": 4}),
+    "smollm3": (
+        SmolLM3ForCausalLM,
+        SmolLM3Config,
+        FOUR_HEADS | {"no_rope_layers": [1, 0, 1], "pad_token_id": 0},
+    ),
+}
+"""Models without a file of ours, which run on transformers' own code."""
+
+
 @dataclass(frozen=True)
 class Family:
     """A model as transformers has it, and where it is saved."""
@@ -222,7 +276,7 @@ class Family:
     path: Path
     model: PreTrainedModel
 
-    def load(self, dtype: str = "auto") -> Decoder:
+    def load(self, dtype: str = "auto") -> Any:
         return load_decoder(Checkpoint(self.path), dtype, "cpu", kernels=kernels.load("reference"))
 
 
@@ -299,6 +353,12 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Family]:
 
 @pytest.fixture(params=FAMILIES)
 def any_family(request: pytest.FixtureRequest, family: Callable[[str], Family]) -> Family:
+    """Each family in turn for which there is an architecture."""
+    return family(request.param)
+
+
+@pytest.fixture(params=FAMILIES | FOREIGN)
+def any_model(request: pytest.FixtureRequest, family: Callable[[str], Family]) -> Family:
     """Each family in turn."""
     return family(request.param)
 
@@ -314,7 +374,7 @@ def pages() -> type[Pages]:
 
 
 def _make(name: str, path: Path) -> Family:
-    model_class, config_class, options = FAMILIES[name]
+    model_class, config_class, options = (FAMILIES | FOREIGN)[name]
     torch.manual_seed(len(name))
     config = config_class(**COMMON | options)
     model = model_class(config).eval()

@@ -36,7 +36,7 @@ def spec(family: Callable[[str], Any], tmp_path: Path) -> Callable[..., DecoderS
     """Reads a family's configuration with some keys changed."""
 
     def read(name: str, **changes: Any) -> DecoderSpec:
-        return Checkpoint(changed(family(name).path, tmp_path, **changes)).spec()
+        return Checkpoint(changed(family(name).path, tmp_path, **changes)).decoder()[0]
 
     return read
 
@@ -148,7 +148,7 @@ def test_norms_round_where_the_family_rounds(spec: Callable[..., DecoderSpec], n
 
 def test_norms_that_multiply_in_float32_keep_their_weights_so(family: Callable[[str], Any]) -> None:
     decoder, checkpoint = family("gemma2").load("bfloat16"), Checkpoint(family("gemma2").path)
-    places = checkpoint.architecture.places(decoder.spec)
+    places = checkpoint.decoder()[1]
     assert decoder.weight(places["model.layers.2.pre_feedforward_layernorm.weight"]).dtype == torch.float32
     assert decoder.weight(places["model.layers.2.mlp.up_proj.weight"]).dtype == torch.bfloat16
 
@@ -212,7 +212,7 @@ def test_other_names_and_saved_masks_are_read_past(
     path = renamed(source, tmp_path, lambda key: key.removeprefix(prefix), **{buffer: torch.ones(1, 1)})
     Checkpoint(path).check()
     decoder, expected = load_decoder(Checkpoint(path), kernels=kernels.load("reference")), family(name).load()
-    places = Checkpoint(path).architecture.places(decoder.spec).values()
+    places = Checkpoint(path).decoder()[1].values()
     assert all(torch.equal(decoder.weight(place), expected.weight(place)) for place in places)
 
 

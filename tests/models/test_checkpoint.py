@@ -343,7 +343,7 @@ def test_the_dtype_is_the_configurations_or_else_the_weights(
 
 
 def test_the_spec_is_what_transformers_reads(any_family: Any) -> None:
-    spec, config = Checkpoint(any_family.path).spec(), any_family.model.config
+    spec, config = Checkpoint(any_family.path).decoder()[0], any_family.model.config
     heads = spec.attention.num_heads
     assert spec.vocab_size == config.vocab_size and spec.num_layers == config.num_hidden_layers
     assert spec.max_model_len == config.max_position_embeddings
@@ -363,10 +363,10 @@ def test_the_spec_is_what_transformers_reads(any_family: Any) -> None:
 def test_both_ways_to_write_rotary_scaling_mean_the_same(folder: Path) -> None:
     scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     write_config(folder, rope_theta=5e5, rope_scaling=scaling | {"type": "llama3"})
-    old = Checkpoint(folder).spec().layers[0].rope
+    old = Checkpoint(folder).decoder()[0].layers[0].rope
     parameters = scaling | {"rope_type": "llama3", "rope_theta": 5e5, "original_max_position_embeddings": 64}
     write_config(folder, rope_theta=..., rope_parameters=parameters)
-    assert Checkpoint(folder).spec().layers[0].rope == old
+    assert Checkpoint(folder).decoder()[0].layers[0].rope == old
     assert old is not None and old.theta == 5e5 and old.scaling is not None
 
 
@@ -375,12 +375,12 @@ def test_mistral_without_a_window_differs_from_mistral_without_a_word(
     folder: Path, written: object, window: int | None
 ) -> None:
     write_config(folder, architectures=["MistralForCausalLM"], sliding_window=written)
-    assert [layer.window for layer in Checkpoint(folder).spec().layers] == [window]
+    assert [layer.window for layer in Checkpoint(folder).decoder()[0].layers] == [window]
 
 
 def test_a_configuration_without_optional_keys_reads_as_in_transformers(folder: Path) -> None:
     write_config(folder, num_key_value_heads=..., rope_theta=..., hidden_act=..., tie_word_embeddings=...)
-    spec = Checkpoint(folder).spec()
+    spec = Checkpoint(folder).decoder()[0]
     rope = spec.layers[0].rope
     assert rope is not None and rope.theta == 10_000.0
     assert spec.attention.num_kv_heads == 4 and not spec.tie_word_embeddings

@@ -19,23 +19,21 @@ def expected_logits(family: Any, tokens: list[int], dtype: torch.dtype = torch.f
     return logits[0].float()
 
 
-def test_logits_of_a_whole_prompt_are_those_of_transformers(any_family: Any, pages: Any) -> None:
-    logits = pages(any_family.load()).step({"a": PROMPT})["a"]
-    torch.testing.assert_close(logits, expected_logits(any_family, PROMPT), atol=1e-4, rtol=0)
+def test_logits_of_a_whole_prompt_are_those_of_transformers(any_model: Any, pages: Any) -> None:
+    logits = pages(any_model.load()).step({"a": PROMPT})["a"]
+    torch.testing.assert_close(logits, expected_logits(any_model, PROMPT), atol=1e-4, rtol=0)
 
 
-def test_chunks_of_a_prompt_give_the_logits_of_the_whole(any_family: Any, pages: Any) -> None:
-    run = pages(any_family.load())
+def test_chunks_of_a_prompt_give_the_logits_of_the_whole(any_model: Any, pages: Any) -> None:
+    run = pages(any_model.load())
     chunks = [PROMPT[:7], PROMPT[7:8], PROMPT[8:20], PROMPT[20:44], PROMPT[44:]]
     logits = torch.cat([run.step({"a": chunk})["a"] for chunk in chunks])
     assert run.tables["a"] != sorted(run.tables["a"]), "the blocks are meant to be scattered"
-    torch.testing.assert_close(logits, expected_logits(any_family, PROMPT), atol=1e-4, rtol=0)
+    torch.testing.assert_close(logits, expected_logits(any_model, PROMPT), atol=1e-4, rtol=0)
 
 
-def test_decodes_and_prefills_of_a_mixed_batch_do_not_disturb_one_another(
-    any_family: Any, pages: Any
-) -> None:
-    run = pages(any_family.load())
+def test_decodes_and_prefills_of_a_mixed_batch_do_not_disturb_one_another(any_model: Any, pages: Any) -> None:
+    run = pages(any_model.load())
     texts = {"a": PROMPT[:30], "b": PROMPT[20:40], "c": PROMPT[5:], "d": PROMPT[3:12]}
     logits: dict[str, list[Tensor]] = {name: [] for name in texts}
     lengths = [{"a": 12, "b": 1}, {"a": 1, "b": 9, "c": 3}, {"d": 1, "a": 1, "c": 1}]
@@ -46,13 +44,13 @@ def test_decodes_and_prefills_of_a_mixed_batch_do_not_disturb_one_another(
             logits[name].append(rows)
     for name, text in texts.items():
         torch.testing.assert_close(
-            torch.cat(logits[name]), expected_logits(any_family, text), atol=1e-4, rtol=0
+            torch.cat(logits[name]), expected_logits(any_model, text), atol=1e-4, rtol=0
         )
 
 
-def test_greedy_tokens_are_those_of_generate(any_family: Any, pages: Any) -> None:
+def test_greedy_tokens_are_those_of_generate(any_model: Any, pages: Any) -> None:
     prompts = {"a": PROMPT[:9], "b": PROMPT[9:10], "c": PROMPT[10:37]}
-    run = pages(any_family.load())
+    run = pages(any_model.load())
     outputs: dict[str, list[int]] = {name: [] for name in prompts}
     step = prompts
     for _ in range(20):
@@ -61,16 +59,16 @@ def test_greedy_tokens_are_those_of_generate(any_family: Any, pages: Any) -> Non
         for name, tokens in step.items():
             outputs[name] += tokens
     for name, prompt in prompts.items():
-        generated = any_family.model.generate(
+        generated = any_model.model.generate(
             torch.tensor([prompt]), max_new_tokens=20, do_sample=False, eos_token_id=-1, pad_token_id=0
         )
         assert outputs[name] == generated[0, len(prompt) :].tolist()
 
 
-def test_bfloat16_is_as_near_to_float32_as_transformers_is(any_family: Any, pages: Any) -> None:
-    exact = expected_logits(any_family, PROMPT)
-    theirs = expected_logits(any_family, PROMPT, torch.bfloat16)
-    run = pages(any_family.load("bfloat16"))
+def test_bfloat16_is_as_near_to_float32_as_transformers_is(any_model: Any, pages: Any) -> None:
+    exact = expected_logits(any_model, PROMPT)
+    theirs = expected_logits(any_model, PROMPT, torch.bfloat16)
+    run = pages(any_model.load("bfloat16"))
     ours = torch.cat([run.step({"a": chunk})["a"] for chunk in (PROMPT[:31], PROMPT[31:32], PROMPT[32:])])
     their_error, our_error = (theirs - exact).square().mean().sqrt(), (ours - exact).square().mean().sqrt()
     assert our_error <= 1.5 * their_error
@@ -92,6 +90,6 @@ def test_cache_sizes_add_up(family: Callable[[str], Any]) -> None:
     assert not any(keys.any() or values.any() for keys, values in caches)
 
 
-def test_weights_take_what_they_take_in_transformers(any_family: Any) -> None:
-    theirs = {p.data_ptr(): p.numel() * p.element_size() for p in any_family.model.parameters()}
-    assert any_family.load().num_bytes == sum(theirs.values())
+def test_weights_take_what_they_take_in_transformers(any_model: Any) -> None:
+    theirs = {p.data_ptr(): p.numel() * p.element_size() for p in any_model.model.parameters()}
+    assert any_model.load().num_bytes == sum(theirs.values())

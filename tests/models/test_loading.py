@@ -30,15 +30,12 @@ def weights_of(family: Any, dtype: str = "auto", path: Path | None = None) -> di
     """A decoder's weights under the checkpoint's names."""
     checkpoint = Checkpoint(path or family.path)
     decoder = load_decoder(checkpoint, dtype, kernels=kernels.load())
-    return {
-        name: decoder.weight(place)
-        for name, place in checkpoint.architecture.places(checkpoint.spec()).items()
-    }
+    return {name: decoder.weight(place) for name, place in checkpoint.decoder()[1].items()}
 
 
 def test_every_weight_is_where_it_belongs(any_family: Any) -> None:
     checkpoint = Checkpoint(any_family.path)
-    places = checkpoint.architecture.places(checkpoint.spec())
+    places = checkpoint.decoder()[1]
     theirs = {
         checkpoint.architecture.names.canonical(name): tensor
         for name, tensor in load_file(any_family.path / "model.safetensors").items()
@@ -50,7 +47,7 @@ def test_every_weight_is_where_it_belongs(any_family: Any) -> None:
 def test_every_weight_is_filled(any_family: Any) -> None:
     """Names that a family forgets would leave what was in memory before."""
     decoder, checkpoint = any_family.load(), Checkpoint(any_family.path)
-    places = checkpoint.architecture.places(decoder.spec).values()
+    places = checkpoint.decoder()[1].values()
     for place in places:
         decoder.weight(place).fill_(float("nan"))
     assert sum(4 * prod(place.shape) for place in places) == decoder.num_bytes

@@ -1,0 +1,160 @@
+"""Models that run on transformers' own code: which do, which do not, and why.
+
+That those which do are right is in `test_decoder`, with the others.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from pageant import kernels
+from pageant.models import Checkpoint, CheckpointError
+from pageant.models.fallback import FallbackDecoder
+from pageant.models.foreign_attention import PagedStep
+from pageant.models.loading import load_decoder
+
+SIZES = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+REFUSED = {
+    "sinks": ("GptOss", {"num_local_experts": 4}, "its attention wants s_aux"),
+    "convolutions": ("Lfm2", {"layer_types": ["conv", "full_attention"]}, "it has layers of conv"),
+    "unequal_keys_and_values": (
+        "DeepseekV3",
+        {"num_key_value_heads": 4, "n_routed_experts": 4, "n_group": 1, "topk_group": 1}
+        | {"num_experts_per_tok": 2, "moe_intermediate_size": 24},
+        "keys and values of different sizes",
+    ),
+    "attention_twice": ("DiffLlama", {}, "do not call attention once each"),
+    "rotation_by_length": ("Granite", {"rope_parameters": DYNAMIC}, "its rotary scaling, dynamic"),
+}
+
+
+def save(path: Path, name: str, **options: Any) -> Path:
+    """Save a small random model of transformers, by the stem of its class's name."""
+    config = getattr(transformers, f"{name}Config")(**SIZES | options)
+    getattr(transformers, f"{name}ForCausalLM")(config).save_pretrained(path)
+    return path
+
+
+def complaint(path: Path) -> str:
+    with pytest.raises(CheckpointError) as error:
+        load_decoder(Checkpoint(path), kernels=kernels.load("reference"))
+    assert str(path) in str(error.value) and error.value.remedy
+    return str(error.value)
+
+
+def test_a_model_without_a_file_runs_on_transformers(family: Callable[[str], Any]) -> None:
+    checkpoint = Checkpoint(family("olmoe").path)
+    checkpoint.check()
+    decoder = family("olmoe").load("bfloat16")
+    assert checkpoint.architecture is None and isinstance(decoder, FallbackDecoder)
+    assert decoder.dtype == torch.bfloat16
+    assert decoder.spec == checkpoint.spec() and decoder.spec.max_model_len == 512
+
+
+def test_a_model_with_a_file_does_not(family: Callable[[str], Any]) -> None:
+    assert not isinstance(family("qwen3_moe").load(), FallbackDecoder)
+
+
+def test_two_models_in_one_process_keep_apart(family: Callable[[str], Any], pages: Any) -> None:
+    """A drafter and its target may both be of this kind."""
+    runs = [pages(family(name).load()) for name in ("granite", "opt", "granite")]
+    first, other, second = (run.step({"a": [7, 8, 9], "b": [4]}) for run in runs)
+    assert torch.equal(first["a"], second["a"]) and not torch.equal(first["a"], other["a"])
+
+
+def test_knowing_that_transformers_can_run_it_loads_neither_it_nor_torch(
+    family: Callable[[str], Any],
+) -> None:
+    code = (
+        "import sys; from pageant.models import Checkpoint;"
+        f"Checkpoint({str(family('opt').path)!r}).check();"
+        "sys.exit(bool({'torch', 'transformers'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_a_model_that_cannot_run_in_pages_is_refused_with_the_reason(tmp_path: Path, why: str) -> None:
+    name, options, reason = REFUSED[why]
+    message = complaint(save(tmp_path, name, **options))
+    assert f"{name}ForCausalLM cannot run in pages" in message and reason in message
+
+
+@pytest.mark.parametrize("name", ["BloomForCausalLM", "MambaForCausalLM", "NoSuchForCausalLM"])
+def test_a_model_whose_attention_is_fixed_is_refused_before_it_is_loaded(
+    family: Callable[[str], Any], tmp_path: Path, name: str
+) -> None:
+    config = json.loads((family("opt").path / "config.json").read_text()) | {"architectures": [name]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    message = complaint(tmp_path)
+    why = "transformers does not have it" if "NoSuch" in name else "transformers fixes its attention"
+    assert f"architectures is '{name}'; expected one of LlamaForCausalLM" in message and why in message
+
+
+def test_sizes_that_the_engine_needs_are_asked_for_by_key(
+    family: Callable[[str], Any], tmp_path: Path
+) -> None:
+    config = json.loads((family("opt").path / "config.json").read_text())
+    del config["max_position_embeddings"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert "no max_position_embeddings" in complaint(tmp_path)
+
+
+def test_tensors_that_do_not_fit_are_named(family: Callable[[str], Any], tmp_path: Path) -> None:
+    source, name = family("granite").path, "model.layers.1.mlp.up_proj.weight"
+    (tmp_path / "config.json").write_bytes((source / "config.json").read_bytes())
+    tensors = load_file(source / "model.safetensors")
+    wrong = {
+        "missing": {key: tensor for key, tensor in tensors.items() if key != name},
+        "unexpected": tensors | {"model.layers.1.extra": torch.zeros(1)},
+        "mismatched": tensors | {name: torch.zeros(3, 4)},
+    }
+    for kind, changed in wrong.items():
+        save_file(changed, tmp_path / "model.safetensors")
+        message = complaint(tmp_path)
+        assert kind in message and ("layers.1.extra" if kind == "unexpected" else name) in message
+
+
+def test_code_in_a_checkpoint_is_never_run(family: Callable[[str], Any], tmp_path: Path) -> None:
+    config = json.loads((family("opt").path / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForCausalLM": "modeling.Model"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "modeling.py").write_text("raise SystemExit('this ran')")
+    assert "never run" in complaint(tmp_path)
+
+
+def test_a_model_that_computes_something_else_in_pages_does_not_pass_the_proof(
+    family: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the sequences of a step are not told apart."""
+    answer = PagedStep.answer
+
+    def mixed_up(self: PagedStep, layer: int, *tensors: Any) -> torch.Tensor:
+        return answer(self, layer, *tensors).flip(0)
+
+    monkeypatch.setattr(PagedStep, "answer", mixed_up)
+    assert "GraniteForCausalLM computes something else in pages" in complaint(family("granite").path)
+    monkeypatch.undo()
+    family("granite").load()
