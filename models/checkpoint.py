@@ -127,7 +127,8 @@ class Checkpoint:
         """What the weights are in: "float32", "float16" or "bfloat16", by config.json or else by them."""
         name = self.config.get("dtype") or self.config.get("torch_dtype")
         if name is None:
-            name = _DTYPES.get(next(iter(self.tensors.values())).dtype) if self.tensors else None
+            saved = (_DTYPES.get(info.dtype) for info in self.tensors.values())
+            name = next((dtype for dtype in saved if dtype is not None), None)
         if name not in _DTYPES.values():
             raise self._config.wrong("dtype", name, f"one of {', '.join(_DTYPES.values())}")
         return str(name)
@@ -185,7 +186,7 @@ class Checkpoint:
 
 
 def _refuse_unsupported(config: Config) -> None:
-    if "auto_map" in config:
+    if "auto_map" in config and not _is_superseded(config):
         raise CheckpointError(
             config.path,
             "auto_map asks for the checkpoint's own code",
@@ -200,6 +201,15 @@ def _refuse_unsupported(config: Config) -> None:
             "unquantised weights",
             "Use the model's original checkpoint.",
         )
+
+
+def _is_superseded(config: Config) -> bool:
+    """Whether a checkpoint's own code is of a class that is known here by now (Phi-3's, say).
+
+    It is passed over, as transformers does with code that it is not told to trust.
+    """
+    named = str(config.section("auto_map").values.get("AutoModelForCausalLM", "")).rpartition(".")[2]
+    return named in architectures.ARCHITECTURES and config.texts("architectures")[:1] == (named,)
 
 
 def _token_ids(path: Path, value: object) -> tuple[int, ...]:

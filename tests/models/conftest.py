@@ -276,8 +276,8 @@ class Family:
     path: Path
     model: PreTrainedModel
 
-    def load(self, dtype: str = "auto") -> Any:
-        return load_decoder(Checkpoint(self.path), dtype, "cpu", kernels=kernels.load("reference"))
+    def load(self, dtype: str = "auto", backend: str = "reference") -> Any:
+        return load_decoder(Checkpoint(self.path), dtype, "cpu", kernels=kernels.load(backend))
 
 
 class Pages:

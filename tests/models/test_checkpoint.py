@@ -178,6 +178,15 @@ def test_code_in_a_checkpoint_is_never_run(folder: Path) -> None:
     assert "auto_map" in complaint(folder) and "never run" in complaint(folder)
 
 
+def test_code_of_a_class_that_is_known_by_now_is_passed_over(folder: Path) -> None:
+    """Phi-3 came with code of its own before transformers had it."""
+    (folder / "modeling.py").write_text("raise SystemExit('this ran')")
+    write_config(folder, auto_map={"AutoModelForCausalLM": "modeling.LlamaForCausalLM"})
+    Checkpoint(folder).check()
+    write_config(folder, auto_map={"AutoModelForCausalLM": "modeling.MistralForCausalLM"})
+    assert "never run" in complaint(folder)
+
+
 def test_quantised_weights_are_refused_by_method(folder: Path) -> None:
     write_config(folder, quantization_config={"quant_method": "awq"})
     assert "quantization_config with the method 'awq'" in complaint(folder)
@@ -340,6 +349,13 @@ def test_the_dtype_is_the_configurations_or_else_the_weights(
 ) -> None:
     write_config(folder, **changes)
     assert Checkpoint(folder).dtype == expected
+
+
+def test_a_constant_among_the_weights_does_not_say_their_dtype(folder: Path) -> None:
+    write_config(folder, torch_dtype=...)
+    change_tensors(folder, {"a.rotary_emb.inv_freq": torch.ones(3).long()})
+    assert next(iter(Checkpoint(folder).tensors.values())).dtype == "I64"
+    assert Checkpoint(folder).dtype == "float32"
 
 
 def test_the_spec_is_what_transformers_reads(any_family: Any) -> None:

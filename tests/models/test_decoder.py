@@ -6,8 +6,11 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
+
+from pageant import kernels
 
 PROMPT = torch.randint(6, 331, (50,), generator=torch.Generator().manual_seed(1)).tolist()
 
@@ -72,6 +75,16 @@ def test_bfloat16_is_as_near_to_float32_as_transformers_is(any_model: Any, pages
     ours = torch.cat([run.step({"a": chunk})["a"] for chunk in (PROMPT[:31], PROMPT[31:32], PROMPT[32:])])
     their_error, our_error = (theirs - exact).square().mean().sqrt(), (ours - exact).square().mean().sqrt()
     assert our_error <= 1.5 * their_error
+
+
+@pytest.mark.parametrize(
+    "backend", [name for name in kernels.BACKENDS if name not in ("reference", "triton")]
+)
+def test_faster_kernels_give_the_same_logits(any_model: Any, pages: Any, backend: str) -> None:
+    run = pages(any_model.load(backend=backend))
+    chunks = [PROMPT[:11], PROMPT[11:12], PROMPT[12:]]
+    logits = torch.cat([run.step({"a": chunk, "b": chunk[:3]})["a"] for chunk in chunks])
+    torch.testing.assert_close(logits, expected_logits(any_model, PROMPT), atol=1e-4, rtol=0)
 
 
 def test_logits_are_made_for_the_rows_asked_for(family: Callable[[str], Any]) -> None:
