@@ -5,8 +5,9 @@ The scheduler says what it would like to compute; the manager decides what there
 Grants are given in the order asked; from the first that does not fit, all later ones are refused (a
 suffix), so that a policy's order is never overtaken by a smaller request.
 
-`epoch` is the incarnation of the executor group whose memory this is; an exchange about another epoch's
-memory is answered with everything refused.
+`epoch` is the incarnation of the executor group whose memory this is, `manager` that of the block manager
+that the scheduler believes to speak with. An exchange about another epoch's memory, or one that reaches
+another manager than was meant, is answered with everything refused: what it would name is not computed.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Assign(Message, frozen=True, kw_only=True):
     token_ids: Int32Vector
     admissions: tuple[Admission, ...]
     admission_tokens: int
+    manager: int = 0
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -53,7 +53,8 @@ class BlockManager(Actor):
             return  # it died before this came
         if self.sender_incarnation > self._scheduler:
             self._follow(self.sender_incarnation)
-        if self._allocation is None or request.epoch != self._epoch:
+        meant = request.manager in (0, self.incarnation)
+        if self._allocation is None or request.epoch != self._epoch or not meant:
             self.tell(self.sender, self._refusal(request))
             return
         self.tell(self.sender, self._allocation.assign(request))

@@ -55,8 +55,7 @@ class Scheduler(Actor):
         )
         self.core = SchedulerCore(make_policy(options.policy), limits)
         self._frontends: dict[str, int] = {}
-        # Incarnations below these are dead: what still comes from them is of no account.
-        self._pool = self._detokenizer = 0
+        self._detokenizer = 0  # what still comes from an incarnation below this is of no account
         self._up: dict[str, int] = {}  # whom this node can reach, by incarnation
         self._introductions: dict[str, tuple[int, ExecutorReady | PoolReady]] = {}  # the others'
 
@@ -112,10 +111,8 @@ class Scheduler(Actor):
     def _meet(self, incarnation: int, event: ExecutorReady | PoolReady) -> None:
         if isinstance(event, ExecutorReady):
             self.core.executor_ready(event)
-        elif incarnation >= self._pool:
-            renewed = incarnation > self._pool
-            self._pool = incarnation
-            self.core.pool_ready(event.epoch, renewed)
+        else:
+            self.core.pool_ready(event.epoch, incarnation)
         self._flush()
 
     @receives
@@ -152,8 +149,7 @@ class Scheduler(Actor):
         if event.address.startswith("executor/"):
             self.core.executor_gone(event.reason, event.incarnation)
         elif event.address == BLOCKS:
-            if event.incarnation >= self._pool:
-                self.core.pool_gone(event.reason)
+            self.core.pool_gone(event.reason, event.incarnation)
         elif event.address == DETOKENIZER:
             self._detokenizer = event.incarnation + 1
             self.core.detokenizer_gone()

@@ -63,6 +63,7 @@ class SchedulerCore:
         self._epoch: int | None = None  # the executor's, while it is up
         self._epochs_gone = 0  # executors up to this epoch are dead
         self._pool_epoch: int | None = None  # the block manager's, while it is up
+        self._manager = 0  # its incarnation
         self._free_rows: list[int] = []
         self._freed_rows: list[int] = []
         self._freed_serials: list[int] = []
@@ -167,15 +168,19 @@ class SchedulerCore:
         self._epoch = None
         self._lose_running(f"the executor died while this request ran: {reason}")
 
-    def pool_ready(self, epoch: int, renewed: bool) -> None:
-        """The block manager has a pool for that epoch. `renewed`: it is another manager than before."""
-        if renewed and self._pool_epoch is not None:
-            self.pool_gone("the block manager was restarted")
-        self._pool_epoch = epoch
+    def pool_ready(self, epoch: int, manager: int) -> None:
+        """The block manager of that incarnation has a pool for that epoch."""
+        if manager < self._manager:
+            return  # late news: its successor is here already
+        if manager > self._manager and self._pool_epoch is not None:
+            self.pool_gone("it was restarted", self._manager)
+        self._manager, self._pool_epoch = manager, epoch
         self._advance()
 
-    def pool_gone(self, reason: str) -> None:
+    def pool_gone(self, reason: str, manager: int) -> None:
         """Nobody knows any more which block is whose; the requests that hold any end."""
+        if manager < self._manager:
+            return
         self._pool_epoch = None
         self._lose_running(f"the block manager died while this request ran: {reason}")
 
@@ -276,7 +281,7 @@ class SchedulerCore:
         self.phase = Phase.ASSIGNING
         freed, self._freed_serials = self._freed_serials, []
         assert self._epoch is not None
-        assign = build_assign(self._step, self._epoch, freed, growing, self._admitting, budget)
+        assign = build_assign(self._step, self._epoch, self._manager, freed, growing, self._admitting, budget)
         self._outbox.append((BLOCKS, assign))
 
     def _choose_waiting(self, budget: int) -> list[ScheduledRequest]:

@@ -95,6 +95,7 @@ def choose_running(running: Sequence[ScheduledRequest], budget: int) -> list[Chu
 def build_assign(
     step: int,
     epoch: int,
+    manager: int,
     freed: Sequence[int],
     growing: Sequence[Chunk],
     admitting: Sequence[ScheduledRequest],
@@ -125,4 +126,5 @@ def build_assign(
         token_ids=int32(tokens),
         admissions=tuple(Admission(serial=one.serial, token_ids=one.token_ids()) for one in admitting),
         admission_tokens=max(0, budget),
+        manager=manager,
     )

@@ -78,7 +78,7 @@ class SimpleBlocks(Actor):
         counts: list[int] = []
         grown: list[int] = []
         admitted: list[Admitted] = []
-        if request.epoch == self._epoch:
+        if request.epoch == self._epoch and request.manager in (0, self.incarnation):
             for serial in request.freed.tolist():
                 self._free += self._tables.pop(serial, [])
             self._grow(request, counts, grown)

@@ -21,7 +21,7 @@ from pageant.scripts.conformance.stage import Stage
 
 INTRODUCES = "it says PoolReady to the scheduler, of the executor's epoch, whenever either comes up"
 ANSWERS = "every Assign is answered by one Assigned of the same step and epoch"
-FOREIGN = "an Assign about another epoch is answered with everything refused"
+FOREIGN = "an Assign about another epoch, or for another manager, is answered with everything refused"
 PREFIX = "grants are given in the order asked; from the first refusal on, all is refused"
 COLUMNS = "grown_counts has an entry for each sequence that grew, and grown_blocks as many as they say"
 SLOTS = "a granted sequence has slots for all its tokens up to the end of this step's"
@@ -94,7 +94,7 @@ class _Trial:
             await self._introduce()
             for _ in range(60):
                 await self._exchange()
-            await self._check_foreign_epoch()
+            await self._check_foreign()
             await self._lose_scheduler()
             for _ in range(20):
                 await self._exchange()
@@ -318,11 +318,16 @@ class _Trial:
 
     # What happens now and then.
 
-    async def _check_foreign_epoch(self) -> None:
+    async def _check_foreign(self) -> None:
+        """About another epoch's memory, or meant for another manager."""
+        await self._ask_foreign(self._epoch + 1, 0)
+        await self._ask_foreign(self._epoch, 10**6)
+
+    async def _ask_foreign(self, epoch: int, manager: int) -> None:
         self._step += 1
         request = Assign(
             step=self._step,
-            epoch=self._epoch + 1,
+            epoch=epoch,
             freed=int64(),
             grow_serials=int64(),
             grow_lengths=int32(),
@@ -330,6 +335,7 @@ class _Trial:
             token_ids=int32(),
             admissions=(Admission(serial=10**6, token_ids=int32([1])),),
             admission_tokens=10,
+            manager=manager,
         )
         self.stage.tell(SCHEDULER, "blocks", request)
         answer = await self.stage.expect(SCHEDULER, Assigned, FOREIGN)

@@ -19,6 +19,7 @@ def manager():
     actor.told = []
     actor._cell = SimpleNamespace(
         node=SimpleNamespace(tell=lambda address, message, cell: actor.told.append((address, message))),
+        incarnation=2,
         sender="scheduler",
         sender_incarnation=1,
     )
@@ -31,7 +32,7 @@ def ready(epoch):
     )
 
 
-def ask(manager, *, serial=1, epoch=1, incarnation=1, freed=()):
+def ask(manager, *, serial=1, epoch=1, incarnation=1, freed=(), meant=0):
     manager._cell.sender_incarnation = incarnation
     manager.told.clear()
     manager.assign(
@@ -45,6 +46,7 @@ def ask(manager, *, serial=1, epoch=1, incarnation=1, freed=()):
             token_ids=int32(),
             admissions=(Admission(serial=serial, token_ids=int32(range(9))),),
             admission_tokens=100,
+            manager=meant,
         )
     )
     answers = [message for _, message in manager.told if isinstance(message, Assigned)]
@@ -55,6 +57,12 @@ def test_before_there_is_an_executor_everything_is_refused(manager):
     answer = ask(manager)
     assert (answer.step, answer.admitted, answer.num_blocks) == (3, (), 0)
     assert manager.statistics(GetPoolStatistics()).num_blocks == 0
+
+
+def test_what_was_meant_for_another_manager_is_refused_and_names_nothing(manager):
+    manager.executor_ready(ready(1))
+    assert ask(manager, meant=1).admitted == (), "for the manager before this one"
+    assert ask(manager, serial=2, meant=2).admitted[0].num_cached_tokens == 0
 
 
 def test_the_scheduler_is_told_of_the_pool_whenever_either_comes_up(manager):

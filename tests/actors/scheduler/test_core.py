@@ -34,7 +34,7 @@ class Scene:
     def ready(self, epoch=1, **changes):
         sizes = {"num_blocks": self.num_blocks, "block_size": 4, "max_num_seqs": 4, "max_model_len": 32}
         self.core.executor_ready(ExecutorReady(epoch=epoch, device="", dtype="", **(sizes | changes)))
-        self.core.pool_ready(epoch, renewed=False)
+        self.core.pool_ready(epoch, manager=1)
         return self
 
     def submit(self, name, prompt, **params):
@@ -336,7 +336,7 @@ def test_a_refusal_about_another_epoch_is_no_judgement():
     refuse(scene, epoch=9)
     assert scene.out(BLOCKS) == [], "it waits for the news"
     assert not scene.ends
-    scene.core.pool_ready(1, renewed=True)
+    scene.core.pool_ready(1, manager=2)
     assert scene.rest()["a"].reason == "length"
 
 
@@ -381,12 +381,12 @@ def test_the_death_of_the_block_manager_frees_rows_and_ends_what_ran():
     scene.submit("a", [1, 2], max_tokens=9)
     scene.step()
     scene.out(BLOCKS)
-    scene.core.pool_gone("it fell")
+    scene.core.pool_gone("it fell", 1)
     scene.submit("b", [3, 4], max_tokens=1)
     assert scene.out(BLOCKS) == []
     assert "the block manager died" in scene.ends["a"].message
     scene.allocation = Allocation(BlockPool(16), 4)
-    scene.core.pool_ready(1, renewed=True)
+    scene.core.pool_ready(1, manager=2)
     _, plan = scene.assign()
     assert (plan.number, plan.freed_rows.tolist()) == (2, [0])
     scene.compute(plan)
@@ -459,7 +459,7 @@ def test_a_scheduler_at_rest_says_nothing():
     scene.submit("a", [1], max_tokens=1)
     scene.rest()
     scene.core.acknowledged(99)
-    scene.core.pool_ready(1, renewed=False)
+    scene.core.pool_ready(1, manager=1)
     scene.abort("a", "never heard of")
     assert scene.out(BLOCKS) == []
     assert scene.core.phase is Phase.IDLE

@@ -125,8 +125,8 @@ def test_hypothesis_finds_no_order_of_events_that_breaks_the_play(make_play, mak
 def _lose_frees(patch: Any) -> None:
     build = core.build_assign
 
-    def build_assign(step: int, epoch: int, freed: Any, *rest: Any) -> Any:
-        return build(step, epoch, freed[1:] if step % 7 == 0 else freed, *rest)
+    def build_assign(step: int, epoch: int, manager: int, freed: Any, *rest: Any) -> Any:
+        return build(step, epoch, manager, freed[1:] if step % 7 == 0 else freed, *rest)
 
     patch.setattr(core, "build_assign", build_assign)
 
