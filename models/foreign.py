@@ -17,6 +17,7 @@ from pageant.models.spec import ModelSpec
 __all__ = ["foreign_spec"]
 
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length")
+_CAUSAL = ("ForCausalLM", "LMHeadModel")
 _REPLACEABLE = "_supports_attention_backend = True"
 
 
@@ -27,17 +28,26 @@ def foreign_spec(config: Config) -> ModelSpec:
     replaced, and when a size is missing.
     """
     name = config.texts("architectures")[0]
-    source = _modelling_code(name)
-    if source is None or _REPLACEABLE not in source:
-        lacks = "transformers does not have it" if source is None else "transformers fixes its attention"
+    lacks = _obstacle(name)
+    if lacks is not None:
         raise config.wrong(
             "architectures",
             name,
             f"one of {', '.join(ARCHITECTURES)}, or one of transformers whose attention can be replaced",
-            f"Here {lacks}. Use one of these, or add a file to models/architectures.",
+            f"Here, {lacks}. Use one of these, or add a file to models/architectures.",
         )
     length = next((key for key in _LENGTHS if key in config), _LENGTHS[0])
     return ModelSpec(vocab_size=config.count("vocab_size"), max_model_len=config.count(length))
+
+
+def _obstacle(name: str) -> str | None:
+    """Why a class of transformers cannot be run here, as far as its name and source say."""
+    if not name.endswith(_CAUSAL):
+        return "it is not a causal language model by its name"
+    source = _modelling_code(name)
+    if source is None:
+        return "transformers does not have it"
+    return None if _REPLACEABLE in source else "transformers fixes its attention"
 
 
 def _modelling_code(name: str) -> str | None:

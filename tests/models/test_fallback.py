@@ -102,14 +102,21 @@ def test_a_model_that_cannot_run_in_pages_is_refused_with_the_reason(tmp_path: P
     assert f"{name}ForCausalLM cannot run in pages" in message and reason in message
 
 
-@pytest.mark.parametrize("name", ["BloomForCausalLM", "MambaForCausalLM", "NoSuchForCausalLM"])
-def test_a_model_whose_attention_is_fixed_is_refused_before_it_is_loaded(
-    family: Callable[[str], Any], tmp_path: Path, name: str
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("BloomForCausalLM", "transformers fixes its attention"),
+        ("MambaForCausalLM", "transformers fixes its attention"),
+        ("NoSuchForCausalLM", "transformers does not have it"),
+        ("Gemma3ForConditionalGeneration", "not a causal language model"),
+    ],
+)
+def test_a_model_that_cannot_run_here_is_refused_before_it_is_loaded(
+    family: Callable[[str], Any], tmp_path: Path, name: str, why: str
 ) -> None:
     config = json.loads((family("opt").path / "config.json").read_text()) | {"architectures": [name]}
     (tmp_path / "config.json").write_text(json.dumps(config))
     message = complaint(tmp_path)
-    why = "transformers does not have it" if "NoSuch" in name else "transformers fixes its attention"
     assert f"architectures is '{name}'; expected one of LlamaForCausalLM" in message and why in message
 
 
