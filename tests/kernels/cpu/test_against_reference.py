@@ -1,0 +1,189 @@
+"""Every kernel against the reference, on drawn shapes: odd sizes, nothing at all, views into wider rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from pageant.kernels.base import SamplingTensors
+from pageant.kernels.cpu import CpuKernels
+from pageant.kernels.reference import ReferenceKernels
+
+DTYPES = st.sampled_from([torch.float32, torch.bfloat16])
+SIZES = st.one_of(st.sampled_from([1, 15, 16, 17, 32, 64, 128]), st.integers(1, 200))
+ROWS = st.one_of(st.sampled_from([0, 1, 2, 7]), st.integers(0, 70))
+
+drawn = settings(
+    max_examples=80,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+def numbers(*shape: int, dtype: torch.dtype, seed: int, spare: int = 0) -> Tensor:
+    """Normal numbers, cut from rows that are `spare` wider."""
+    generator = torch.Generator().manual_seed(seed)
+    rows, width = shape[0], shape[1:].numel() if isinstance(shape, torch.Size) else 1
+    for size in shape[1:]:
+        width *= size
+    whole = torch.randn(rows, width + spare, generator=generator).to(dtype)
+    return whole[:, :width].view(shape)
+
+
+def assert_near(found: Tensor, expected: Tensor, scale: float = 1.0) -> None:
+    """Equal up to a rounding or two of the dtype."""
+    assert found.dtype == expected.dtype and found.shape == expected.shape
+    step = 2e-6 if found.dtype == torch.float32 else 2.0**-7
+    torch.testing.assert_close(found, expected, atol=step * scale, rtol=step)
+
+
+@drawn
+@given(rows=ROWS, inputs=SIZES, outputs=SIZES, biased=st.booleans(), dtype=DTYPES, seed=st.integers(0, 99))
+def test_linear(
+    cpu: CpuKernels, rows: int, inputs: int, outputs: int, biased: bool, dtype: torch.dtype, seed: int
+) -> None:
+    x = numbers(rows, inputs, dtype=dtype, seed=seed, spare=seed % 3)
+    weight = numbers(outputs, inputs, dtype=dtype, seed=seed + 1)
+    bias = numbers(1, outputs, dtype=dtype, seed=seed + 2)[0] if biased else None
+    exact = x.double() @ weight.double().T + (bias.double() if bias is not None else 0)
+    assert_near(cpu.linear(x, weight, bias), exact.to(dtype), scale=inputs**0.5)
+
+
+@drawn
+@given(
+    shape=st.one_of(st.tuples(ROWS, SIZES), st.tuples(st.integers(0, 9), st.integers(1, 5), SIZES)),
+    dtype=DTYPES,
+    seed=st.integers(0, 99),
+)
+def test_norms(
+    cpu: CpuKernels, reference: ReferenceKernels, shape: tuple[int, ...], dtype: torch.dtype, seed: int
+) -> None:
+    x = numbers(*shape, dtype=dtype, seed=seed, spare=seed % 3)
+    weight, bias = numbers(2, shape[-1], dtype=dtype, seed=seed + 1)
+    assert_near(cpu.rms_norm(x, weight, 1e-6), reference.rms_norm(x, weight, 1e-6), 4)
+    wide = weight.float()
+    assert_near(cpu.wide_rms_norm(x, wide, 1e-6), reference.wide_rms_norm(x, wide, 1e-6), 4)
+    # The difference of two numbers from their mean has few good bits left.
+    if shape[-1] > 4:
+        assert_near(cpu.layer_norm(x, weight, bias, 1e-5), reference.layer_norm(x, weight, bias, 1e-5), 8)
+    if len(shape) == 3:
+        return
+    residual = numbers(*shape, dtype=dtype, seed=seed + 2)
+    for found, expected in zip(
+        (*cpu.add_rms_norm(x, residual, weight, 1e-6), *cpu.add_wide_rms_norm(x, residual, wide, 1e-6)),
+        (
+            *reference.add_rms_norm(x, residual, weight, 1e-6),
+            *reference.add_wide_rms_norm(x, residual, wide, 1e-6),
+        ),
+        strict=True,
+    ):
+        assert_near(found, expected, 4)
+
+
+@drawn
+@given(rows=ROWS, size=SIZES, dtype=DTYPES, seed=st.integers(0, 99))
+def test_activations(
+    cpu: CpuKernels, reference: ReferenceKernels, rows: int, size: int, dtype: torch.dtype, seed: int
+) -> None:
+    gate_up = numbers(rows, 2 * size, dtype=dtype, seed=seed, spare=seed % 3) * 4
+    assert_near(cpu.silu_and_mul(gate_up), reference.silu_and_mul(gate_up), 16)
+    for tanh in (False, True):
+        assert_near(cpu.gelu(gate_up, tanh), reference.gelu(gate_up, tanh), 4)
+        assert_near(cpu.gelu_and_mul(gate_up, tanh), reference.gelu_and_mul(gate_up, tanh), 16)
+
+
+@drawn
+@given(
+    tokens=st.integers(0, 9),
+    heads=st.sampled_from([(1, 1), (4, 2), (9, 3)]),
+    halves=st.tuples(st.integers(1, 70), st.integers(0, 9)),
+    dtype=DTYPES,
+    seed=st.integers(0, 99),
+)
+def test_rope_and_writes_into_the_cache(
+    cpu: CpuKernels,
+    reference: ReferenceKernels,
+    tokens: int,
+    heads: tuple[int, int],
+    halves: tuple[int, int],
+    dtype: torch.dtype,
+    seed: int,
+) -> None:
+    rotary_dim, head_dim = 2 * halves[0], 2 * halves[0] + halves[1]
+    table = numbers(50, rotary_dim, dtype=torch.float32, seed=seed)
+    positions = torch.randint(50, (tokens,), generator=torch.Generator().manual_seed(seed))
+    fused = numbers(tokens, (heads[0] + 2 * heads[1]) * head_dim, dtype=dtype, seed=seed, spare=3)
+    slots = torch.randperm(40, generator=torch.Generator().manual_seed(seed))[:tokens]
+    results = []
+    for kernels in (cpu, reference):
+        parts = fused.clone().split([heads[0] * head_dim, heads[1] * head_dim, heads[1] * head_dim], dim=1)
+        query, key, value = (part.unflatten(1, (-1, head_dim)) for part in parts)
+        kernels.rope(query, key, table, positions)
+        caches = [torch.zeros(10, heads[1], 4, head_dim, dtype=dtype) for _ in range(2)]
+        kernels.write_kv(key, value, *caches, slots)
+        results.append((query, key, *caches))
+    for found, expected in zip(*results, strict=True):
+        assert_near(found, expected, 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_activations_hold_at_the_ends_of_the_range(cpu: CpuKernels, dtype: torch.dtype) -> None:
+    x = torch.tensor([[-1e30, -200.0, -88.0, -0.0, 0.0, 88.0, 200.0, 1e30, float("inf")]], dtype=dtype)
+    ones = torch.ones_like(x)
+    for acted in (
+        cpu.silu_and_mul(torch.cat((x, ones), dim=1)),
+        cpu.gelu(x, False),
+    ):
+        torch.testing.assert_close(acted[0, 3:], x[0, 3:])
+        assert bool((acted[0, :3].abs() < 1e-5).all())
+
+
+def test_half_precision_goes_to_the_reference(cpu: CpuKernels, reference: ReferenceKernels) -> None:
+    x, weight = torch.randn(3, 8).half(), torch.randn(8).half()
+    assert torch.equal(cpu.rms_norm(x, weight, 1e-6), reference.rms_norm(x, weight, 1e-6))
+    assert torch.equal(cpu.linear(x, torch.eye(8).half()), x)
+
+
+@drawn
+@given(
+    rows=st.integers(0, 12),
+    vocab_size=st.one_of(st.sampled_from([1, 63, 64, 65]), st.integers(1, 3000)),
+    scale=st.sampled_from([0.0, 0.3, 3.0, 30.0]),
+    seed=st.integers(0, 999),
+)
+def test_the_same_tokens_are_drawn(
+    cpu: CpuKernels,
+    reference: ReferenceKernels,
+    make_params: Callable[..., SamplingTensors],
+    rows: int,
+    vocab_size: int,
+    scale: float,
+    seed: int,
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(rows, vocab_size, generator=generator) * scale
+    if seed % 3 == 0:
+        logits = logits.round()  # ties
+    if seed % 5 == 0 and vocab_size > 1:
+        logits[:, 1::2] = float("-inf")  # what a grammar forbids
+
+    def some(values: list[float]) -> Tensor:
+        return torch.tensor(values)[torch.randint(len(values), (rows,), generator=generator)]
+
+    params = make_params(
+        rows,
+        temperature=some([0.0, 0.3, 1.0, 2.0]),
+        top_k=some([0, 0, 1, 5, 40, 4000]).int(),
+        top_p=some([1.0, 1.0, 0.0, 0.5, 0.95]),
+        min_p=some([0.0, 0.0, 0.05, 1.0]),
+        seed=torch.randint(-(1 << 62), 1 << 62, (rows,), generator=generator),
+        position=torch.randint(1 << 40, (rows,), generator=generator),
+        sample=torch.randint(4, (rows,), generator=generator).int(),
+    )
+    assert torch.equal(cpu.sample(logits, params), reference.sample(logits, params))

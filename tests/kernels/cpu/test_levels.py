@@ -1,0 +1,64 @@
+"""Each instruction set computes the same, and all share torch's threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from pageant.kernels.base import AttentionBatch, SamplingTensors
+from pageant.kernels.cpu import CpuKernels
+from pageant.kernels.cpu.library import load_library
+from pageant.kernels.reference import ReferenceKernels
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_level_computes_what_the_reference_does(
+    leveled: CpuKernels,
+    reference: ReferenceKernels,
+    make_batch: Callable[..., AttentionBatch],
+    make_params: Callable[..., SamplingTensors],
+    dtype: torch.dtype,
+) -> None:
+    generator = torch.Generator().manual_seed(1)
+    batch = make_batch([(1, 600), (9, 40), (70, 70), (0, 3), (1, 17)], 4, 300, generator)
+    keys, values = (torch.randn(300, 2, 4, 37, generator=generator).to(dtype) for _ in range(2))
+    query = torch.randn(81, 6, 37, generator=generator).to(dtype)
+    weight = torch.randn(37, 37, generator=generator).to(dtype)
+    close = {"atol": 1e-4, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 0.13, "rtol": 0.01}
+    for window, softcap in ((None, None), (20, 5.0)):
+        found, expected = (
+            kernels.paged_attention(query, keys, values, batch, 0.3, window, softcap)
+            for kernels in (leveled, reference)
+        )
+        torch.testing.assert_close(found, expected, atol=close["atol"] / 4, rtol=close["rtol"])
+    rows = query[:, 0]
+    for name, arguments in {
+        "linear": (rows[:5], weight),
+        "rms_norm": (rows, weight[0], 1e-6),
+        "gelu": (rows, False),
+        "silu_and_mul": (query[:, 1:3].flatten(1),),
+    }.items():
+        found, expected = (getattr(kernels, name)(*arguments) for kernels in (leveled, reference))
+        torch.testing.assert_close(found, expected, **close)
+    params = make_params(6, top_k=[0, 3, 50, 0, 0, 9], top_p=[1, 1, 0.9, 0.5, 1, 1], seed=torch.arange(6))
+    logits = torch.randn(6, 1003, generator=generator) * 3
+    assert torch.equal(leveled.sample(logits, params), reference.sample(logits, params))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_torchs_number_of_threads_is_ours(threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    assert load_library().thread_count() == threads
+    torch.set_num_threads(before)
+
+
+def test_no_second_openmp_runtime_is_loaded() -> None:
+    load_library()
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    runtimes = {line.split()[-1] for line in maps if Path(line.split()[-1]).name.startswith("libgomp")}
+    assert len([path for path in runtimes if "torch" in path]) == 1
+    assert not [path for path in runtimes if path.startswith("/usr")]
