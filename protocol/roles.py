@@ -28,6 +28,9 @@ class Feature(StrEnum):
     TOP_K = "top_k"
     TOP_P = "top_p"
     MIN_P = "min_p"
+    PENALTIES = "penalties"
+    LOGIT_BIAS = "logit_bias"
+    ALLOWED_TOKENS = "allowed_tokens"
     MIN_TOKENS = "min_tokens"
     STOP_STRINGS = "stop_strings"
     STOP_TOKEN_IDS = "stop_token_ids"
@@ -56,7 +59,12 @@ BLOCKS = Role("blocks", (Assign, ExecutorReady, GetPoolStatistics, ActorUp, Acto
 EXECUTOR = Role(
     "executor",
     (StepPlan, ActorUp, ActorDown),
-    frozenset({Feature.SAMPLING, Feature.TOP_K, Feature.TOP_P, Feature.MIN_P, Feature.MIN_TOKENS}),
+    frozenset(
+        {
+            *(Feature.SAMPLING, Feature.TOP_K, Feature.TOP_P, Feature.MIN_P, Feature.MIN_TOKENS),
+            *(Feature.PENALTIES, Feature.LOGIT_BIAS, Feature.ALLOWED_TOKENS),
+        }
+    ),
 )
 DETOKENIZER = Role(
     "detokenizer",
@@ -76,6 +84,9 @@ def features_needed(params: SamplingParams) -> frozenset[Feature]:
         Feature.TOP_K: random and params.top_k > 0,
         Feature.TOP_P: random and params.top_p < 1,
         Feature.MIN_P: random and params.min_p > 0,
+        Feature.PENALTIES: params.has_penalties,
+        Feature.LOGIT_BIAS: bool(params.logit_bias),
+        Feature.ALLOWED_TOKENS: params.allowed_token_ids is not None,
         Feature.MIN_TOKENS: params.min_tokens > 0,
         Feature.STOP_STRINGS: bool(params.stop),
         Feature.STOP_TOKEN_IDS: bool(params.stop_token_ids),

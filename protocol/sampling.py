@@ -6,16 +6,18 @@ never ignored.
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from collections.abc import Mapping
 
 import msgspec
 
+from pageant.protocol.checks import TOKEN_ID_MAX, check_integer, check_number, check_token_ids
 from pageant.protocol.errors import BadRequest
 
 STOP_STRINGS_MAX = 64
 STOP_LENGTH_MAX = 1024
 STOP_TOKEN_IDS_MAX = 1024
+LOGIT_BIAS_MAX = 1024  # entries
+ALLOWED_TOKEN_IDS_MAX = 65_536
 SEED_MAX = 2**63 - 1
 
 
@@ -27,6 +29,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         top_k: keep the k likeliest tokens; 0 or -1 keeps all.
         top_p: keep the likeliest tokens that together have at least this probability.
         min_p: drop tokens below this fraction of the likeliest token's probability.
+        presence_penalty: taken off the logit of each token that the output holds.
+        frequency_penalty: taken off a token's logit once for each time that the output holds it.
+        repetition_penalty: divides the logits above 0 of tokens that the prompt or the output holds, and
+            multiplies those below 0; 1 is off.
+        logit_bias: what is added to the logits of some tokens, by token id.
+        allowed_token_ids: draw only these tokens; None is all. If none but end tokens and `stop_token_ids`
+            are allowed, `min_tokens` does not keep them from being drawn.
         seed: the same seed gives the same tokens, whatever else runs. Drawn by the frontend if None.
         max_tokens: most tokens to generate; None is as many as fit into `max_model_len`.
         min_tokens: end tokens and stops are not acted on before this many tokens.
@@ -43,6 +52,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: tuple[int, ...] | None = None
     seed: int | None = None
     max_tokens: int | None = 16
     min_tokens: int = 0
@@ -54,33 +68,47 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def __post_init__(self) -> None:
         self._normalise()
-        _number("temperature", self.temperature, 0.0, 100.0)
-        _number("top_p", self.top_p, 0.0, 1.0, above_low=True)
-        _number("min_p", self.min_p, 0.0, 1.0)
-        _integer("top_k", self.top_k, -1, 2**31 - 1)
-        _integer("min_tokens", self.min_tokens, 0, 2**31 - 1)
+        check_number("temperature", self.temperature, 0.0, 100.0)
+        check_number("top_p", self.top_p, 0.0, 1.0, above_low=True)
+        check_number("min_p", self.min_p, 0.0, 1.0)
+        check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        check_number("repetition_penalty", self.repetition_penalty, 0.0, 100.0, above_low=True)
+        self._check_bias()
+        self._check_allowed()
+        check_integer("top_k", self.top_k, -1, 2**31 - 1)
+        check_integer("min_tokens", self.min_tokens, 0, 2**31 - 1)
         if self.max_tokens is not None:
-            _integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
+            check_integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
             if self.min_tokens > self.max_tokens:
                 raise BadRequest(
                     f"min_tokens is {self.min_tokens}, which is more than max_tokens ({self.max_tokens})",
                     "min_tokens",
                 )
         if self.seed is not None:
-            _integer("seed", self.seed, 0, SEED_MAX)
+            check_integer("seed", self.seed, 0, SEED_MAX)
         self._check_stops()
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
             if not isinstance(getattr(self, name), bool):
                 raise BadRequest(f"{name} is {getattr(self, name)!r}; expected true or false", name)
 
+    @property
+    def has_penalties(self) -> bool:
+        """Whether tokens that are there already change the logits of the next."""
+        return bool(self.presence_penalty or self.frequency_penalty) or self.repetition_penalty != 1
+
     def _normalise(self) -> None:
-        """A single string and lists are taken where tuples are meant."""
+        """A single string and lists are taken where tuples are meant; a mapping is copied."""
         if isinstance(self.stop, str):
             msgspec.structs.force_setattr(self, "stop", (self.stop,))
         elif self.stop is None or isinstance(self.stop, list):
             msgspec.structs.force_setattr(self, "stop", tuple(self.stop or ()))
         if self.stop_token_ids is None or isinstance(self.stop_token_ids, list):
             msgspec.structs.force_setattr(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        if isinstance(self.allowed_token_ids, list):
+            msgspec.structs.force_setattr(self, "allowed_token_ids", tuple(self.allowed_token_ids))
+        if isinstance(self.logit_bias, Mapping):
+            msgspec.structs.force_setattr(self, "logit_bias", dict(self.logit_bias))
 
     def _check_stops(self) -> None:
         if not isinstance(self.stop, tuple) or not all(isinstance(s, str) for s in self.stop):
@@ -94,25 +122,30 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 raise BadRequest(
                     f"stop[{index}] has {len(stop)} characters; expected 1 to {STOP_LENGTH_MAX}", "stop"
                 )
-        if not isinstance(self.stop_token_ids, tuple):
-            raise BadRequest(f"stop_token_ids is {self.stop_token_ids!r}; expected a list", "stop_token_ids")
-        if len(self.stop_token_ids) > STOP_TOKEN_IDS_MAX:
+        check_token_ids("stop_token_ids", self.stop_token_ids, STOP_TOKEN_IDS_MAX)
+
+    def _check_bias(self) -> None:
+        if self.logit_bias is None:
+            return
+        if not isinstance(self.logit_bias, dict):
             raise BadRequest(
-                f"stop_token_ids has {len(self.stop_token_ids)} ids; at most {STOP_TOKEN_IDS_MAX} are taken",
-                "stop_token_ids",
+                f"logit_bias is {self.logit_bias!r}; expected a mapping from token ids to numbers",
+                "logit_bias",
             )
-        for index, token in enumerate(self.stop_token_ids):
-            _integer(f"stop_token_ids[{index}]", token, 0, 2**31 - 1)
+        if len(self.logit_bias) > LOGIT_BIAS_MAX:
+            raise BadRequest(
+                f"logit_bias has {len(self.logit_bias)} entries; at most {LOGIT_BIAS_MAX} are taken",
+                "logit_bias",
+            )
+        for token, bias in self.logit_bias.items():
+            check_integer(f"logit_bias[{token!r}]: the token id", token, 0, TOKEN_ID_MAX, "logit_bias")
+            check_number(f"logit_bias[{token}]", bias, -100.0, 100.0)
 
-
-def _number(name: str, value: Any, low: float, high: float, *, above_low: bool = False) -> None:
-    bounds = f"a number {'above' if above_low else 'from'} {low:g} {'up ' if above_low else ''}to {high:g}"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadRequest(f"{name} is {value!r}; expected {bounds}", name)
-    if not math.isfinite(value) or not low <= value <= high or (above_low and value == low):
-        raise BadRequest(f"{name} is {value}; expected {bounds}", name)
-
-
-def _integer(name: str, value: Any, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise BadRequest(f"{name} is {value!r}; expected a whole number from {low} to {high}", name)
+    def _check_allowed(self) -> None:
+        if self.allowed_token_ids is None:
+            return
+        check_token_ids("allowed_token_ids", self.allowed_token_ids, ALLOWED_TOKEN_IDS_MAX)
+        if not self.allowed_token_ids:
+            raise BadRequest(
+                "allowed_token_ids is empty; expected at least one token id, or None", "allowed_token_ids"
+            )

@@ -23,7 +23,12 @@ class Executor(Actor):
     """Computes the steps of one device."""
 
     role = EXECUTOR
-    features = frozenset({Feature.SAMPLING, Feature.TOP_K, Feature.TOP_P, Feature.MIN_P, Feature.MIN_TOKENS})
+    features = frozenset(
+        {
+            *(Feature.SAMPLING, Feature.TOP_K, Feature.TOP_P, Feature.MIN_P, Feature.MIN_TOKENS),
+            *(Feature.PENALTIES, Feature.LOGIT_BIAS, Feature.ALLOWED_TOKENS),
+        }
+    )
 
     class Options(ActorOptions, frozen=True, kw_only=True):
         """Options of the executor.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pageant.protocol.sampling import SamplingParams
+from pageant.actors.executor.shaping import Shapers, Shaping
 from pageant.protocol.stepping import NewSequence, StepPlan
 
 Int32 = npt.NDArray[np.int32]
@@ -21,7 +21,7 @@ Float32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class SamplingColumns:
-    """How the step's D drawing rows draw. `forbidden[i]` may not be drawn by row i (None: nothing is)."""
+    """How the step's D drawing rows draw."""
 
     temperature: Float32
     top_k: Int32
@@ -29,7 +29,7 @@ class SamplingColumns:
     min_p: Float32
     seed: Int64
     position: Int64
-    forbidden: dict[int, tuple[int, ...]]
+    shaping: Shaping
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,9 @@ class Batch:
         self, max_num_seqs: int, max_model_len: int, block_size: int, end_tokens: tuple[int, ...] = ()
     ) -> None:
         self.block_size = block_size
-        self._end_tokens = end_tokens
         blocks = -(-max_model_len // block_size)
         self._token_ids = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
         self._lengths = np.zeros(max_num_seqs, np.int32)
-        self._prompt_lengths = np.zeros(max_num_seqs, np.int32)
         self._block_tables = np.zeros((max_num_seqs, blocks), np.int32)
         self._block_counts = np.zeros(max_num_seqs, np.int32)
         self._temperature = np.zeros(max_num_seqs, np.float32)
@@ -72,15 +70,14 @@ class Batch:
         self._top_p = np.ones(max_num_seqs, np.float32)
         self._min_p = np.zeros(max_num_seqs, np.float32)
         self._seed = np.zeros(max_num_seqs, np.int64)
-        self._params: list[SamplingParams | None] = [None] * max_num_seqs
-        self._holding_back: set[int] = set()  # rows with min_tokens
+        self._shapers = Shapers(end_tokens)
         self._next_number = 1
 
     def clear(self) -> None:
         """Forgets every sequence: a new scheduler starts from nothing."""
         self._lengths[:] = 0
         self._block_counts[:] = 0
-        self._holding_back.clear()
+        self._shapers.clear()
         self._next_number = 1
 
     def apply(self, plan: StepPlan) -> StepInputs:
@@ -94,8 +91,7 @@ class Batch:
         self._next_number += 1
         self._lengths[plan.freed_rows] = 0
         self._block_counts[plan.freed_rows] = 0
-        if self._holding_back:
-            self._holding_back.difference_update(plan.freed_rows.tolist())
+        self._shapers.free(plan.freed_rows)
         for sequence in plan.new:
             self._add(sequence)
         self._grow(plan)
@@ -111,13 +107,13 @@ class Batch:
         rows = inputs.rows
         self._token_ids[rows, inputs.sampling.position] = token_ids
         self._lengths[rows] = inputs.sampling.position + 1
+        self._shapers.take(rows, token_ids)
 
     def _add(self, sequence: NewSequence) -> None:
         row, params = sequence.row, sequence.params
         length, blocks = len(sequence.token_ids), len(sequence.blocks)
         self._token_ids[row, :length] = sequence.token_ids
         self._lengths[row] = length
-        self._prompt_lengths[row] = sequence.num_prompt_tokens
         self._block_tables[row, :blocks] = sequence.blocks
         self._block_counts[row] = blocks
         self._temperature[row] = params.temperature
@@ -125,10 +121,7 @@ class Batch:
         self._top_p[row] = params.top_p
         self._min_p[row] = params.min_p
         self._seed[row] = params.seed or 0
-        self._params[row] = params
-        self._holding_back.discard(row)
-        if params.min_tokens > 0:
-            self._holding_back.add(row)
+        self._shapers.add(sequence)
 
     def _grow(self, plan: StepPlan) -> None:
         """Appends new blocks to the tables of their rows."""
@@ -171,21 +164,8 @@ class Batch:
             min_p=self._min_p[rows],
             seed=self._seed[rows],
             position=positions,
-            forbidden=self._forbidden(rows, positions) if self._holding_back else {},
+            shaping=self._shapers.of_step(rows, positions),
         )
-
-    def _forbidden(self, rows: Int32, positions: Int64) -> dict[int, tuple[int, ...]]:
-        """For rows short of their min_tokens: the tokens that would end them."""
-        forbidden = {}
-        for index, (row, position) in enumerate(zip(rows.tolist(), positions.tolist(), strict=True)):
-            params = self._params[row]
-            if row in self._holding_back and params is not None:
-                if position - self._prompt_lengths[row] < params.min_tokens:
-                    ends = () if params.ignore_eos else self._end_tokens
-                    forbidden[index] = (*ends, *params.stop_token_ids)
-                else:
-                    self._holding_back.discard(row)
-        return forbidden
 
 
 def _within(counts: Int32) -> Int32:

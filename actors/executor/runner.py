@@ -18,6 +18,7 @@ import torch
 from pageant import kernels
 from pageant.actors.executor.batch import SamplingColumns, StepInputs
 from pageant.actors.executor.memory import choose_num_blocks
+from pageant.actors.executor.shaping import shape_logits
 from pageant.kernels.base import AttentionBatch, SamplingTensors
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.decoder import Decoder
@@ -97,8 +98,7 @@ class TorchRunner:
         return self._draw(logits, inputs.sampling)
 
     def _draw(self, logits: torch.Tensor, sampling: SamplingColumns) -> npt.NDArray[np.int64]:
-        for row, forbidden in sampling.forbidden.items():
-            logits[row, list(forbidden)] = -torch.inf
+        shape_logits(logits, sampling.shaping)
         tensors = SamplingTensors(
             temperature=self._tensor(sampling.temperature),
             top_k=self._tensor(sampling.top_k),

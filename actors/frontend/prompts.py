@@ -114,16 +114,16 @@ def check_params(params: object, vocab_size: int, place: str = "params") -> Samp
     """Sampling parameters, or the defaults for None.
 
     Raises:
-        BadRequest: another type, or stop tokens that are no ids of this model.
+        BadRequest: another type, or tokens that are no ids of this model.
     """
     if params is None:
         return SamplingParams()
     if not isinstance(params, SamplingParams):
         raise BadRequest(f"{place} is a {type(params).__name__}; expected SamplingParams", place)
-    for index, token in enumerate(params.stop_token_ids):
-        if token >= vocab_size:
-            raise BadRequest(
-                f"stop_token_ids[{index}] is {token}; expected a token id from 0 to {vocab_size - 1}",
-                "stop_token_ids",
-            )
+    for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+        tokens = getattr(params, name) or ()
+        if max(tokens, default=0) >= vocab_size:
+            index, token = next(found for found in enumerate(tokens) if found[1] >= vocab_size)
+            place = f"{name}[{index}]" if name != "logit_bias" else "logit_bias: a token id"
+            raise BadRequest(f"{place} is {token}; expected a token id from 0 to {vocab_size - 1}", name)
     return params

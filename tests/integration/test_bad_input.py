@@ -82,6 +82,13 @@ async def test_a_bad_conversation_is_refused_by_index(checkpoint, messages, mess
         ("stop", ["x"] * 65, "at most 64"),
         ("stop_token_ids", [-1], "a whole number from 0"),
         ("ignore_eos", "yes", "true or false"),
+        ("presence_penalty", math.nan, "a number from -2 to 2"),
+        ("frequency_penalty", 2.5, "a number from -2 to 2"),
+        ("repetition_penalty", 0, "a number above 0 up to 100"),
+        ("logit_bias", {1: 101}, "a number from -100 to 100"),
+        ("logit_bias", dict.fromkeys(range(1025), 1), "at most 1024"),
+        ("allowed_token_ids", [], "at least one"),
+        ("allowed_token_ids", [0] * 65_537, "at most 65536"),
     ],
 )
 def test_a_parameter_out_of_range_names_itself_and_what_is_expected(name, value, expected):
@@ -97,6 +104,11 @@ def test_parameters_that_do_not_fit_the_prompts_are_refused(llm):
         llm.generate("a", {"temperature": 0})
     with pytest.raises(BadRequest, match=r"stop_token_ids\[0\] is 100000"):
         llm.generate("a", SamplingParams(stop_token_ids=[100000]))
+    with pytest.raises(BadRequest, match=r"allowed_token_ids\[1\] is 100000; expected a token id from 0 to"):
+        llm.generate("a", SamplingParams(allowed_token_ids=[5, 100000]))
+    with pytest.raises(BadRequest, match="logit_bias: a token id is 100000; expected a token id from 0 to"):
+        llm.generate("a", SamplingParams(logit_bias={5: 1, 100000: 1}))
+    assert llm.generate("a", SHORT)[0].finished
 
 
 async def test_a_request_id_in_use_is_refused_and_its_owner_goes_on(checkpoint):

@@ -10,6 +10,16 @@ PARAMS = [
     pageant.SamplingParams(temperature=1.2, seed=12, max_tokens=20, top_p=0.9, min_p=0.02),
     pageant.SamplingParams(temperature=1.0, seed=13, max_tokens=40, stop=["e", "th"]),
     pageant.SamplingParams(temperature=1.0, seed=14, max_tokens=20, min_tokens=10, skip_special_tokens=False),
+    pageant.SamplingParams(
+        temperature=1.0,
+        seed=15,
+        max_tokens=20,
+        presence_penalty=0.5,
+        frequency_penalty=-0.3,
+        repetition_penalty=1.2,
+        logit_bias={30: 2, 41: -4.5},
+        allowed_token_ids=list(range(20, 90)),
+    ),
 ]
 
 

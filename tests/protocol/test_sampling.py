@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import MappingProxyType
 
 import msgspec
 import pytest
@@ -21,6 +22,11 @@ NAN, INF = math.nan, math.inf
         ("temperature", [-0.1, 100.5, NAN, INF, -INF, True, "1", None, [1]], "a number from 0 to 100"),
         ("top_p", [0, 0.0, -0.5, 1.01, NAN, INF, True, "0.5", None], "a number above 0 up to 1"),
         ("min_p", [-0.1, 1.5, NAN, INF, False, "0", None], "a number from 0 to 1"),
+        ("presence_penalty", [-2.1, 2.1, NAN, INF, -INF, True, "1", None, 10**400], "a number from -2 to 2"),
+        ("frequency_penalty", [-2.1, 2.1, NAN, INF, -INF, False, "1", None], "a number from -2 to 2"),
+        ("repetition_penalty", [0, -1, 100.5, NAN, INF, True, "1", None], "a number above 0 up to 100"),
+        ("logit_bias", [5, "5", [1, 2], True, ((1, 2.0),)], "a mapping from token ids to numbers"),
+        ("allowed_token_ids", [5, "5", {1: 2}, 1.5, True], "a list"),
         ("top_k", [-2, 2**31, 1.5, 1.0, NAN, True, "5", None], "a whole number from -1 to 2147483647"),
         ("min_tokens", [-1, 2**31, 0.5, True, "1", None], "a whole number from 0 to 2147483647"),
         ("max_tokens", [0, -1, 2**31, 1.5, NAN, True, "16"], "a whole number from 1 to 2147483647"),
@@ -52,6 +58,22 @@ def test_a_bad_value_is_refused_with_what_was_found_and_what_is_expected(name, v
         ({"stop_token_ids": [1, -1]}, "stop_token_ids[1]", "stop_token_ids[1] is -1"),
         ({"stop_token_ids": [True]}, "stop_token_ids[0]", "is True"),
         ({"stop_token_ids": [1.5]}, "stop_token_ids[0]", "is 1.5"),
+        ({"allowed_token_ids": []}, "allowed_token_ids", "empty; expected at least one"),
+        ({"allowed_token_ids": [1] * 65_537}, "allowed_token_ids", "65537 ids; at most 65536"),
+        ({"allowed_token_ids": [3, -1]}, "allowed_token_ids[1]", "allowed_token_ids[1] is -1"),
+        ({"allowed_token_ids": [2**31]}, "allowed_token_ids[0]", "is 2147483648"),
+        ({"allowed_token_ids": [3, True]}, "allowed_token_ids[1]", "is True"),
+        ({"allowed_token_ids": [NAN]}, "allowed_token_ids[0]", "is nan"),
+        ({"allowed_token_ids": ["a"]}, "allowed_token_ids[0]", "is 'a'"),
+        ({"logit_bias": dict.fromkeys(range(1025), 1.0)}, "logit_bias", "1025 entries; at most 1024"),
+        ({"logit_bias": {-1: 1.0}}, "logit_bias", "is -1; expected a whole number from 0"),
+        ({"logit_bias": {"7": 1.0}}, "logit_bias", "is '7'; expected a whole number from 0"),
+        ({"logit_bias": {True: 1.0}}, "logit_bias", "is True; expected a whole number from 0"),
+        ({"logit_bias": {7: 100.5}}, "logit_bias[7]", "logit_bias[7] is 100.5; expected a number from -100"),
+        ({"logit_bias": {7: NAN}}, "logit_bias[7]", "is nan; expected a number from -100 to 100"),
+        ({"logit_bias": {7: -INF}}, "logit_bias[7]", "is -inf; expected a number from -100 to 100"),
+        ({"logit_bias": {7: True}}, "logit_bias[7]", "is True; expected a number from -100 to 100"),
+        ({"logit_bias": {7: None}}, "logit_bias[7]", "is None; expected a number from -100 to 100"),
     ],
 )
 def test_bounds_between_and_within_parameters_are_held(arguments, parameter, text):
@@ -71,10 +93,23 @@ def test_single_strings_lists_and_none_are_taken_where_tuples_are_meant():
     assert SamplingParams(stop=["x", "y"]).stop == ("x", "y")
     assert SamplingParams(stop=None, stop_token_ids=None) == SamplingParams()
     assert SamplingParams(stop_token_ids=[1]).stop_token_ids == (1,)
+    assert SamplingParams(allowed_token_ids=[1]).allowed_token_ids == (1,)
+
+
+def test_a_mapping_is_copied():
+    bias = {5: 1.5}
+    params = SamplingParams(logit_bias=bias)
+    bias[6] = 9.0
+    assert params.logit_bias == {5: 1.5}
+    assert SamplingParams(logit_bias=MappingProxyType(bias)).logit_bias == bias
 
 
 def test_limits_themselves_are_taken():
     SamplingParams(temperature=0, top_k=-1, top_p=1, min_p=1, seed=SEED_MAX, max_tokens=None, min_tokens=99)
+    SamplingParams(presence_penalty=-2, frequency_penalty=2, repetition_penalty=100)
+    SamplingParams(presence_penalty=2, frequency_penalty=-2, repetition_penalty=1e-300)
+    SamplingParams(logit_bias={2**31 - 1: -100, **dict.fromkeys(range(1023), 100)})
+    SamplingParams(allowed_token_ids=list(range(65_536)))
 
 
 NUMBER = st.floats() | st.integers(-(2**63), 2**63 - 1) | st.booleans() | st.text(max_size=3) | st.none()
@@ -87,4 +122,6 @@ def test_whatever_decodes_was_checked(fields):
     except msgspec.ValidationError:
         return
     assert 0 <= params.temperature <= 100 and 0 < params.top_p <= 1 and 0 <= params.min_p <= 1
+    assert -2 <= params.presence_penalty <= 2 and -2 <= params.frequency_penalty <= 2
+    assert 0 < params.repetition_penalty <= 100
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params

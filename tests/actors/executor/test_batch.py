@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pageant.actors.executor.batch import Batch, PlanMismatch
+from pageant.actors.executor.shaping import NOTHING
 from pageant.protocol.arrays import bools, int32
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.stepping import NewSequence, StepPlan
@@ -120,32 +121,32 @@ def test_sampling_parameters_are_those_of_the_drawing_rows(executor):
     assert sampling.temperature.tolist() == [0.5, 0.0]
     assert sampling.top_k.tolist() == [0, 0]
     assert sampling.top_p.tolist() == [pytest.approx(0.9), 1.0]
-    assert sampling.forbidden == {}
+    assert sampling.shaping is NOTHING
 
 
 def test_ends_are_held_back_until_min_tokens_are_there(executor):
     params = SamplingParams(temperature=0.0, min_tokens=2, stop_token_ids=(9,))
     inputs = executor.step([(1, 0, 2, True)], new=[(1, [5, 6], [0], params)])
-    assert inputs.sampling.forbidden == {0: (END, 9)}
+    assert inputs.sampling.shaping.forbidden.of_row(0) == [END, 9]
     executor.draw(inputs, [7])
     inputs = executor.step([(1, 2, 1, True)])
-    assert inputs.sampling.forbidden == {0: (END, 9)}
+    assert inputs.sampling.shaping.forbidden.of_row(0) == [END, 9]
     executor.draw(inputs, [8])
-    assert executor.step([(1, 3, 1, True)]).sampling.forbidden == {}
+    assert executor.step([(1, 3, 1, True)]).sampling.shaping is NOTHING
 
 
 def test_ignored_end_tokens_are_not_held_back(executor):
     params = SamplingParams(min_tokens=2, ignore_eos=True, stop_token_ids=(9,))
     inputs = executor.step([(1, 0, 2, True)], new=[(1, [5, 6], [0], params)])
-    assert inputs.sampling.forbidden == {0: (9,)}
+    assert inputs.sampling.shaping.forbidden.of_row(0) == [9]
 
 
 def test_a_freed_row_holds_nothing_back(executor):
     params = SamplingParams(min_tokens=5)
     executor.step([(1, 0, 2, True)], new=[(1, [5, 6], [0], params)])
     inputs = executor.step([(0, 0, 1, True)], freed=[1], new=[(0, [5], [1])])
-    assert inputs.sampling.forbidden == {}
-    assert not executor.batch._holding_back
+    assert inputs.sampling.shaping is NOTHING
+    assert not executor.batch._shapers
 
 
 def test_a_missed_plan_is_noticed(executor):
@@ -169,7 +170,7 @@ def test_after_clear_a_new_scheduler_starts_from_nothing(executor):
     executor.batch.clear()
     inputs = executor.step([(0, 0, 2, True)], new=[(0, [3, 4], [2])], number=1)
     assert inputs.slots.tolist() == [8, 9]
-    assert inputs.sampling.forbidden == {}
+    assert inputs.sampling.shaping is NOTHING
 
 
 def test_the_steps_arrays_are_no_views_of_the_batch(executor):

@@ -154,8 +154,8 @@ class ShadowRunner:
             )
         drawn = []
         for index, at in enumerate(inputs.last_tokens.tolist()):
-            forbidden = inputs.sampling.forbidden.get(index, ())
-            drawn.append(next_token(self.kv[slots[at]] or 0, forbidden))
+            forbidden = inputs.sampling.shaping.forbidden.of_row(index)
+            drawn.append(next_token(self.kv[slots[at]] or 0, tuple(forbidden)))
         return np.array(drawn, np.int64)
 
 

@@ -1,0 +1,266 @@
+"""What is done to logits before a token is drawn from them, for the rows that ask for it.
+
+In vLLM's order, all in float32, before the temperature and the filters (see `pageant.kernels.sampling`):
+1. `allowed_token_ids`: all other tokens go to minus infinity.
+2. `min_tokens`: so do the tokens that would end the row, until it has as many as that.
+3. `logit_bias` is added.
+4. Penalties. repetition_penalty, for tokens of the prompt or the output: a logit above 0 is divided by it,
+   one below 0 multiplied (Keskar et al.: CTRL, 2019). Then, for tokens of the output, frequency_penalty
+   times their count is taken off, and then presence_penalty.
+
+A row's tokens are counted once, when it is added, and then one by one as they are drawn; a resumed row brings
+all its tokens along, so its counts are what they were. A step gathers only the logits of tokens that occur.
+Counts for the whole vocabulary were turned down: 256 rows of 150,000 tokens would be read for each token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from pageant.protocol.stepping import NewSequence
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Int64 = npt.NDArray[np.int64]
+Float32 = npt.NDArray[np.float32]
+
+_TINY = float(np.finfo(np.float32).tiny)
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Distinct entries [N] of a step's logits [D, V]; `values` [N], or none, say more about each."""
+
+    rows: Int64
+    tokens: Int64
+    values: Float32
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def of_row(self, row: int) -> list[int]:
+        """The tokens of one of the D rows."""
+        found: list[int] = self.tokens[self.rows == row].tolist()
+        return found
+
+
+_NO_VALUES = np.empty(0, np.float32)
+_NONE = Entries(np.empty(0, np.int64), np.empty(0, np.int64), _NO_VALUES)
+
+
+@dataclass(frozen=True)
+class Shaping:
+    """One step's, by entries of its logits; empty where no row asks for it.
+
+    The values of `counts` are how often the output holds each token; `penalties` [D, 3] are each row's
+    repetition, frequency and presence penalty.
+    """
+
+    penalties: Float32
+    allowed: Entries = _NONE
+    forbidden: Entries = _NONE
+    bias: Entries = _NONE
+    counts: Entries = _NONE
+
+
+NOTHING = Shaping(_NO_VALUES)
+
+
+class TokenCounts:
+    """The distinct tokens of a row and how often its output holds each: 0 for those of the prompt alone."""
+
+    def __init__(self, prompt: npt.NDArray[np.int32], output: npt.NDArray[np.int32]) -> None:
+        drawn, counts = np.unique(output, return_counts=True)
+        tokens = np.union1d(prompt, drawn).astype(np.int64)
+        self._tokens = tokens
+        self._counts = np.zeros(len(tokens), np.float32)
+        self._counts[np.searchsorted(tokens, drawn)] = counts
+        self._places = {token: place for place, token in enumerate(tokens.tolist())}
+
+    def add(self, token: int) -> None:
+        """Counts a token that was drawn."""
+        place = self._places.setdefault(token, len(self._places))
+        if place == len(self._tokens):  # full: twice the room
+            self._tokens = np.concatenate([self._tokens, np.zeros(place + 16, np.int64)])
+            self._counts = np.concatenate([self._counts, np.zeros(place + 16, np.float32)])
+        self._tokens[place] = token
+        self._counts[place] += 1
+
+    def arrays(self) -> tuple[Int64, Float32]:
+        """Tokens and counts, as views that are good until the next `add`."""
+        return self._tokens[: len(self._places)], self._counts[: len(self._places)]
+
+
+@dataclass
+class _Row:
+    """What shapes one row of the batch."""
+
+    allowed: Int64
+    forbidden: Int64
+    min_position: int  # from which nothing is forbidden any more
+    biased: Int64
+    bias: Float32
+    counts: TokenCounts | None
+    penalties: tuple[float, float, float]  # repetition, frequency, presence
+
+    def shapes(self, position: int) -> bool:
+        """Whether it changes the logits of this position or of one after it."""
+        held = len(self.forbidden) if position < self.min_position else 0
+        return self.counts is not None or len(self.allowed) + len(self.biased) + held > 0
+
+
+class Shapers:
+    """The rows of the batch whose logits are shaped; the others cost nothing here."""
+
+    def __init__(self, end_tokens: tuple[int, ...]) -> None:
+        self._end_tokens = end_tokens
+        self._rows: dict[int, _Row] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def clear(self) -> None:
+        """Forgets every row."""
+        self._rows.clear()
+
+    def free(self, rows: Iterable[int]) -> None:
+        """Forgets some rows."""
+        if self._rows:
+            for row in rows:
+                self._rows.pop(int(row), None)
+
+    def add(self, sequence: NewSequence) -> None:
+        """Takes a new sequence, or a resumed one, in place of what was in its row."""
+        self._rows.pop(sequence.row, None)
+        params = sequence.params
+        if params.has_penalties or params.logit_bias or params.allowed_token_ids or params.min_tokens:
+            row = self._shaped(sequence)
+            if row.shapes(len(sequence.token_ids)):
+                self._rows[sequence.row] = row
+
+    def _shaped(self, sequence: NewSequence) -> _Row:
+        params, num_prompt = sequence.params, sequence.num_prompt_tokens
+        allowed = np.unique(np.array(params.allowed_token_ids or (), np.int64))
+        ends = (*(() if params.ignore_eos else self._end_tokens), *params.stop_token_ids)
+        if len(allowed) and np.isin(allowed, ends).all():
+            ends = ()  # something must be left to draw
+        counts = None
+        if params.has_penalties:
+            seen = num_prompt if params.repetition_penalty != 1 else 0
+            counts = TokenCounts(sequence.token_ids[:seen], sequence.token_ids[num_prompt:])
+        bias = params.logit_bias or {}
+        return _Row(
+            allowed=allowed,
+            forbidden=np.unique(np.array(ends, np.int64)),
+            min_position=num_prompt + params.min_tokens,
+            biased=np.fromiter(bias.keys(), np.int64, len(bias)),
+            bias=np.fromiter(bias.values(), np.float32, len(bias)),
+            counts=counts,
+            penalties=(params.repetition_penalty, params.frequency_penalty, params.presence_penalty),
+        )
+
+    def take(self, rows: npt.NDArray[np.int32], token_ids: Int64) -> None:
+        """Counts the tokens that a step drew."""
+        if not self._rows:
+            return
+        for row, token in zip(rows.tolist(), token_ids.tolist(), strict=True):
+            shaped = self._rows.get(row)
+            if shaped is not None and shaped.counts is not None:
+                shaped.counts.add(token)
+
+    def of_step(self, rows: npt.NDArray[np.int32], positions: Int64) -> Shaping:
+        """What shapes the logits of these rows, which draw the tokens at these positions."""
+        if not self._rows:
+            return NOTHING
+        places = zip(rows.tolist(), positions.tolist(), strict=True)
+        found = [(i, row, position) for i, (row, position) in enumerate(places) if row in self._rows]
+        if not found:
+            return NOTHING
+        shaped = [(index, self._rows[row], position) for index, row, position in found]
+        for _, row, position in found:
+            if not self._rows[row].shapes(position + 1):
+                del self._rows[row]
+        penalties = np.ones((len(rows), 3), np.float32)
+        penalties[[index for index, _, _ in shaped]] = [row.penalties for _, row, _ in shaped]
+        return Shaping(
+            allowed=_entries((i, row.allowed, _NO_VALUES) for i, row, _ in shaped),
+            forbidden=_entries(
+                (i, row.forbidden, _NO_VALUES) for i, row, at in shaped if at < row.min_position
+            ),
+            bias=_entries((i, row.biased, row.bias) for i, row, _ in shaped),
+            counts=_entries((i, *row.counts.arrays()) for i, row, _ in shaped if row.counts is not None),
+            penalties=penalties,
+        )
+
+
+def _entries(pieces: Iterable[tuple[int, Int64, Float32]]) -> Entries:
+    """Joins the rows' tokens and values."""
+    some = [piece for piece in pieces if len(piece[1])]
+    if not some:
+        return _NONE
+    rows, tokens, values = zip(*some, strict=True)
+    return Entries(
+        np.repeat(rows, [len(ids) for ids in tokens]), np.concatenate(tokens), np.concatenate(values)
+    )
+
+
+def shape_logits(logits: Tensor, shaping: Shaping) -> None:
+    """Mutates the logits (float32 [D, V]) of one step's drawing rows, in the order of the module's text.
+
+    Each entry is a function of its own logit and its row's parameters, so a row gets the same in any batch.
+    """
+    if shaping is not NOTHING:
+        _keep_allowed(logits, shaping.allowed)
+        _forbid(logits, shaping.forbidden)
+        _add_bias(logits, shaping.bias)
+        _penalise(logits, shaping)
+
+
+def _keep_allowed(logits: Tensor, allowed: Entries) -> None:
+    if len(allowed):
+        places = _places(logits, allowed)
+        kept = logits[places]
+        logits[_on_device(logits, np.unique(allowed.rows))] = float("-inf")
+        logits[places] = kept
+
+
+def _forbid(logits: Tensor, forbidden: Entries) -> None:
+    if len(forbidden):
+        logits[_places(logits, forbidden)] = float("-inf")
+
+
+def _add_bias(logits: Tensor, bias: Entries) -> None:
+    if len(bias):
+        logits[_places(logits, bias)] += _on_device(logits, bias.values)
+
+
+def _penalise(logits: Tensor, shaping: Shaping) -> None:
+    if not len(shaping.counts):
+        return
+    places, counts = _places(logits, shaping.counts), _on_device(logits, shaping.counts.values)
+    repetition, frequency, presence = _on_device(logits, shaping.penalties)[places[0]].unbind(1)
+    found = logits[places]
+    # A penalty below float32's range must not make NaN of minus infinity, nor infinity of a logit.
+    repetition = repetition.clamp(min=_TINY)
+    divided = (found / repetition).clamp_(max=_LARGEST)
+    found = divided.where(found > 0, found * repetition)
+    found -= frequency * counts
+    found -= presence * (counts > 0)
+    logits[places] = found
+
+
+def _places(logits: Tensor, entries: Entries) -> tuple[Tensor, Tensor]:
+    return _on_device(logits, entries.rows), _on_device(logits, entries.tokens)
+
+
+def _on_device(logits: Tensor, array: npt.NDArray[np.generic]) -> Tensor:
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(array)).to(logits.device, non_blocking=True)

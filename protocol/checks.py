@@ -1,0 +1,37 @@
+"""Checks of a request's parameters: each names the parameter, what was found and what is expected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pageant.protocol.errors import BadRequest
+
+TOKEN_ID_MAX = 2**31 - 1
+
+
+def check_number(name: str, value: Any, low: float, high: float, *, above_low: bool = False) -> None:
+    """Refuses all but numbers from low to high, and so NaN; with `above_low`, low itself too."""
+    bounds = f"a number {'above' if above_low else 'from'} {low:g} {'up ' if above_low else ''}to {high:g}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadRequest(f"{name} is {value!r}; expected {bounds}", name)
+    if not low <= value <= high or (above_low and value == low):
+        raise BadRequest(f"{name} is {value}; expected {bounds}", name)
+
+
+def check_integer(name: str, value: Any, low: int, high: int, parameter: str | None = None) -> None:
+    """Refuses all but whole numbers from low to high. `parameter` is the one to blame, if not `name`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise BadRequest(
+            f"{name} is {value!r}; expected a whole number from {low} to {high}", parameter or name
+        )
+
+
+def check_token_ids(name: str, ids: Any, most: int) -> None:
+    """Refuses all but a tuple of at most so many token ids, of whatever vocabulary; names the bad index."""
+    if not isinstance(ids, tuple):
+        raise BadRequest(f"{name} is {ids!r}; expected a list", name)
+    if len(ids) > most:
+        raise BadRequest(f"{name} has {len(ids)} ids; at most {most} are taken", name)
+    if ids and (set(map(type, ids)) != {int} or min(ids) < 0 or max(ids) > TOKEN_ID_MAX):
+        for index, token in enumerate(ids):
+            check_integer(f"{name}[{index}]", token, 0, TOKEN_ID_MAX)

@@ -1,0 +1,185 @@
+"""What is done to logits, against plain loops over rows and tokens, and transformers' own processor."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+from transformers import RepetitionPenaltyLogitsProcessor
+
+from pageant.actors.executor.shaping import NOTHING, Shapers, shape_logits
+from pageant.protocol.arrays import int32
+from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.stepping import NewSequence
+
+VOCABULARY = 23
+END = 2
+
+
+def sequence(row, prompt, output=(), **params):
+    return NewSequence(
+        row=row,
+        token_ids=int32([*prompt, *output]),
+        num_prompt_tokens=len(prompt),
+        blocks=int32([]),
+        params=SamplingParams(**params),
+    )
+
+
+def shape(shapers, logits, rows, positions):
+    """Shapes a copy of the logits of rows that draw tokens for these positions."""
+    shaped = logits.clone()
+    shape_logits(shaped, shapers.of_step(int32(rows), np.array(positions, np.int64)))
+    return shaped
+
+
+def one(logits, prompt, output=(), **params):
+    """A row alone; logits are a list."""
+    shapers = Shapers((END,))
+    shapers.add(sequence(0, prompt, output, **params))
+    return shape(shapers, torch.tensor([logits]), [0], [len(prompt) + len(output)])[0].tolist()
+
+
+def by_hand(logits, prompt, output, params):
+    """The same in plain Python, a token at a time, in the documented order."""
+    allowed = params.allowed_token_ids
+    ends = [*([] if params.ignore_eos else [END]), *params.stop_token_ids]
+    if allowed and set(allowed) <= set(ends):
+        ends = []
+    shaped = []
+    for token, logit in enumerate(logits):
+        if allowed is not None and token not in allowed:
+            logit = -math.inf
+        if len(output) < params.min_tokens and token in ends:
+            logit = -math.inf
+        logit += (params.logit_bias or {}).get(token, 0.0)
+        if token in prompt or token in output:
+            logit = logit / params.repetition_penalty if logit > 0 else logit * params.repetition_penalty
+        logit -= params.frequency_penalty * output.count(token)
+        logit -= params.presence_penalty * (token in output)
+        shaped.append(logit)
+    return shaped
+
+
+def random_params(rng):
+    """Some of the parameters, each with a chance of its own."""
+    choices = {
+        "presence_penalty": rng.uniform(-2, 2),
+        "frequency_penalty": rng.uniform(-2, 2),
+        "repetition_penalty": rng.choice([0.5, 1.3, 2.0]),
+        "logit_bias": {token: rng.uniform(-9, 9) for token in rng.sample(range(VOCABULARY), 5)},
+        "allowed_token_ids": [rng.randrange(VOCABULARY) for _ in range(9)],
+        "min_tokens": rng.randint(1, 6),
+        "stop_token_ids": rng.sample(range(VOCABULARY), 2),
+        "ignore_eos": True,
+    }
+    return {name: value for name, value in choices.items() if rng.random() < 0.4}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_batch_of_mixed_rows_is_shaped_as_by_hand_at_each_step(seed):
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    shapers, rows, prompts, outputs, params = Shapers((END,)), [5, 0, 3, 2, 7], {}, {}, {}
+    for row in rows:
+        prompts[row] = [rng.randrange(VOCABULARY) for _ in range(rng.randint(1, 30))]
+        outputs[row] = [rng.randrange(VOCABULARY) for _ in range(rng.choice([0, 0, 4]))]
+        chosen = random_params(rng)
+        params[row] = SamplingParams(**chosen)
+        shapers.add(sequence(row, prompts[row], outputs[row], **chosen))
+    for _ in range(40):
+        step = rng.sample(rows, rng.randint(1, 5))
+        logits = 4 * torch.randn(len(step), VOCABULARY)
+        found = shape(shapers, logits, step, [len(prompts[row]) + len(outputs[row]) for row in step])
+        for index, row in enumerate(step):
+            expected = by_hand(logits[index].tolist(), prompts[row], outputs[row], params[row])
+            torch.testing.assert_close(found[index], torch.tensor(expected))
+        drawn = [rng.randrange(VOCABULARY) for _ in step]
+        shapers.take(int32(step), np.array(drawn, np.int64))
+        for row, token in zip(step, drawn, strict=True):
+            outputs[row].append(token)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_row_gets_the_same_bits_alone_in_a_batch_and_after_it_was_resumed(seed):
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    chosen = [random_params(rng) | {"presence_penalty": 0.7, "repetition_penalty": 1.1} for _ in range(6)]
+    prompts = [[rng.randrange(VOCABULARY) for _ in range(9)] for _ in chosen]
+    outputs = [[rng.randrange(VOCABULARY) for _ in range(25)] for _ in chosen]
+    logits = torch.randn(6, VOCABULARY)
+    batch, rows = Shapers((END,)), int32(range(6))
+    for row in range(6):
+        batch.add(sequence(row, prompts[row], **chosen[row]))
+    for drawn in zip(*outputs, strict=True):
+        batch.take(rows, np.array(drawn, np.int64))
+    together = shape(batch, logits, rows, [34] * 6)
+    for row in range(6):
+        resumed = Shapers((END,))
+        resumed.add(sequence(1, prompts[row], outputs[row], **chosen[row]))
+        assert torch.equal(shape(resumed, logits[row : row + 1], [1], [34])[0], together[row])
+
+
+@pytest.mark.parametrize("penalty", [0.5, 1.0, 1.7])
+def test_the_repetition_penalty_is_that_of_transformers(penalty):
+    torch.manual_seed(1)
+    logits = 4 * torch.randn(1, VOCABULARY)
+    prompt, output = [1, 4, 4, 9], [9, 16, 1]
+    oracle = RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([[*prompt, *output]]), logits.clone())
+    assert one(logits[0].tolist(), prompt, output, repetition_penalty=penalty) == oracle[0].tolist()
+
+
+def test_frequency_and_presence_look_at_the_output_alone():
+    logits = [1.0] * 5
+    assert one(logits, [0, 1], [1, 3, 3, 3], frequency_penalty=0.5) == [1.0, 0.5, 1.0, -0.5, 1.0]
+    assert one(logits, [0, 1], [1, 3, 3, 3], presence_penalty=0.5) == [1.0, 0.5, 1.0, 0.5, 1.0]
+    assert one(logits, [0, 1], [], presence_penalty=0.5, frequency_penalty=2.0) == logits
+
+
+def test_the_bias_is_penalised_with_the_logit():
+    assert one([1.0, 1.0], [0], logit_bias={0: 3.0}, repetition_penalty=2.0) == [2.0, 1.0]
+    assert one([1.0, 1.0], [0], logit_bias={0: -3.0}, repetition_penalty=2.0) == [-4.0, 1.0]
+
+
+def test_no_bias_brings_back_what_is_not_allowed_or_held_back():
+    found = one([1.0] * 4, [0], logit_bias={1: 100, 2: 100}, allowed_token_ids=[2, 3], min_tokens=1)
+    assert found == [-math.inf, -math.inf, -math.inf, 1.0]
+
+
+def test_where_only_ends_are_allowed_min_tokens_leaves_them():
+    found = one([1.0] * 5, [0], allowed_token_ids=[END, 4], stop_token_ids=[4, 3], min_tokens=3)
+    assert found == [-math.inf, -math.inf, 1.0, -math.inf, 1.0]
+
+
+@pytest.mark.parametrize("penalty", [5e-324, 1e-40, 1e-30, 100])
+def test_no_penalty_makes_infinities_or_nan_of_finite_logits(penalty):
+    found = one([5.0, -5.0, 0.0, 1.0], [0, 1, 2], allowed_token_ids=[0, 1, 2], repetition_penalty=penalty)
+    assert all(map(math.isfinite, found[:3]))
+    assert found[3] == -math.inf
+    assert found[0] > found[2] == 0.0 and found[1] <= 0.0
+
+
+def test_rows_that_ask_for_nothing_are_not_kept_and_cost_nothing():
+    shapers = Shapers((END,))
+    shapers.add(sequence(0, [1, 2], repetition_penalty=1.0, logit_bias={}, stop_token_ids=[4]))
+    assert len(shapers) == 0
+    assert shapers.of_step(int32([0]), np.array([2])) is NOTHING
+    shapers.add(sequence(1, [1, 2], presence_penalty=1.0))
+    assert shapers.of_step(int32([0]), np.array([2])) is NOTHING
+    logits = torch.randn(2, VOCABULARY)
+    assert torch.equal(shape(shapers, logits, [0, 1], [2, 2]), logits), "and a neighbour changes nothing"
+
+
+def test_a_row_that_is_freed_or_taken_anew_forgets_what_it_was():
+    shapers = Shapers((END,))
+    shapers.add(sequence(0, [1], [2], presence_penalty=1.0))
+    shapers.add(sequence(1, [1], [2], presence_penalty=1.0))
+    shapers.add(sequence(0, [1], [2]))
+    shapers.free(int32([1]))
+    assert len(shapers) == 0
+    shapers.add(sequence(1, [1], [2], presence_penalty=1.0))
+    shapers.clear()
+    assert len(shapers) == 0
