@@ -8,9 +8,11 @@ if TYPE_CHECKING:
     from pageant.actors.frontend.engine import Engine
     from pageant.actors.frontend.llm import LLM
     from pageant.actors.frontend.outputs import CompletionOutput, RequestFailed, RequestOutput
+    from pageant.models.errors import CheckpointError
     from pageant.protocol.errors import (
         BadRequest,
         EngineClosed,
+        Overloaded,
         PageantError,
         PeerGone,
         StartupError,
@@ -27,7 +29,9 @@ _HOMES = {
     "RequestOutput": "pageant.actors.frontend.outputs",
     "SamplingParams": "pageant.protocol.sampling",
     "BadRequest": "pageant.protocol.errors",
+    "CheckpointError": "pageant.models.errors",
     "EngineClosed": "pageant.protocol.errors",
+    "Overloaded": "pageant.protocol.errors",
     "PageantError": "pageant.protocol.errors",
     "PeerGone": "pageant.protocol.errors",
     "StartupError": "pageant.protocol.errors",
@@ -38,9 +42,11 @@ _HOMES = {
 __all__ = [
     "LLM",
     "BadRequest",
+    "CheckpointError",
     "CompletionOutput",
     "Engine",
     "EngineClosed",
+    "Overloaded",
     "PageantError",
     "PeerGone",
     "RequestFailed",

@@ -145,6 +145,7 @@ ALLOWED = {
     "actors/runtime/actor.py": {"random"},
     "actors/runtime/loop_thread.py": {"threading", "concurrent.futures"},
     "actors/frontend/llm.py": {"concurrent.futures"},
+    "actors/frontend/engine.py": {"concurrent.futures"},
 }
 INSTEAD = {
     "time": "self.clock",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -21,6 +22,7 @@ from pageant.actors.frontend.session import OnProgress, Session
 from pageant.actors.frontend.settings import EngineSettings, TopologyLike, topology_of
 from pageant.protocol.allocation import PoolStatistics
 from pageant.protocol.errors import BadRequest, PageantError
+from pageant.protocol.message import Request
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.scheduling import SchedulerStatistics
 from pageant.protocol.serving import Finished
@@ -55,6 +57,7 @@ class Engine:
         self._session = Session(topology_of(model, topology, settings))
         self._on_progress = on_progress
         self._hubs: dict[asyncio.AbstractEventLoop, LoopHub] = {}
+        self._waiters: ThreadPoolExecutor | None = None
 
     @classmethod
     def from_topology(cls, topology: TopologyLike, **settings: Unpack[EngineSettings]) -> Engine:
@@ -69,11 +72,18 @@ class Engine:
         Raises:
             StartupError: an actor could not be started; with its traceback.
         """
-        await _in_thread(self._session.start, self._on_progress)
+        try:
+            await self._in_thread(self._session.start, self._on_progress)
+        except asyncio.CancelledError:  # Ctrl-C while loading
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Ends every request, actor, process and thread. Done by `async with`."""
-        await asyncio.shield(_in_thread(self._session.stop))
+        await asyncio.shield(self._in_thread(self._session.stop))
+        if self._waiters is not None:
+            self._waiters.shutdown(wait=False)
+            self._waiters = None
 
     async def __aenter__(self) -> Engine:
         await self.start()
@@ -148,6 +158,13 @@ class Engine:
             if not ended:
                 self._session.abort([request_id])
 
+    async def _in_thread(self, function: Any, *arguments: Any) -> Any:
+        """Runs what waits for the node's thread: off the user's loop, and in threads of the engine's own,
+        since the loop's default ones may be full of what the user waits for."""
+        if self._waiters is None:
+            self._waiters = ThreadPoolExecutor(4, thread_name_prefix="pageant-wait")
+        return await asyncio.get_running_loop().run_in_executor(self._waiters, function, *arguments)
+
     def _hub(self) -> LoopHub:
         loop = asyncio.get_running_loop()
         hub = self._hubs.get(loop)
@@ -171,22 +188,24 @@ class Engine:
 
     async def statistics(self) -> list[NodeStatistics]:
         """The counters of every node and actor."""
-        found: list[NodeStatistics] = await _in_thread(self._session.statistics)
+        found: list[NodeStatistics] = await self._in_thread(self._session.statistics)
         return found
 
     async def scheduler_statistics(self) -> SchedulerStatistics:
         """How many requests there are, and what happened so far."""
-        found: SchedulerStatistics = await _in_thread(self._session.scheduler_statistics)
+        found: SchedulerStatistics = await self._in_thread(self._session.scheduler_statistics)
         return found
 
     async def pool_statistics(self) -> PoolStatistics:
         """How the KV pool stands."""
-        found: PoolStatistics = await _in_thread(self._session.pool_statistics)
+        found: PoolStatistics = await self._in_thread(self._session.pool_statistics)
         return found
 
     async def ask(self, address: str, request: Any, timeout: float = 30.0) -> Any:
         """Asks any actor of the topology, such as one of your own."""
-        return await _in_thread(self._session.ask, address, request, timeout)
+        if not isinstance(request, Request):
+            raise TypeError(f"request is a {type(request).__name__}; expected a Request message")
+        return await self._in_thread(self._session.ask, address, request, timeout)
 
 
 async def _last(outputs: AsyncIterator[RequestOutput]) -> RequestOutput:
@@ -195,11 +214,6 @@ async def _last(outputs: AsyncIterator[RequestOutput]) -> RequestOutput:
         last = output
     assert last is not None, "a request has at least one output"
     return last
-
-
-async def _in_thread(function: Any, *arguments: Any) -> Any:
-    """Runs what waits for the node's thread, off the user's loop."""
-    return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
 
 
 class LoopHub:

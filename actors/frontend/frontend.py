@@ -8,6 +8,7 @@ once per step and not once per token.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,7 +20,7 @@ import numpy.typing as npt
 from pageant.actors.frontend.prompts import check_length
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.streams import Arrival, Incoming
-from pageant.protocol.errors import BadRequest, PageantError, PeerGone, Unsupported
+from pageant.protocol.errors import BadRequest, Overloaded, PageantError, PeerGone, Unsupported
 from pageant.protocol.roles import FRONTEND, ROLES, features_needed
 from pageant.protocol.sampling import SEED_MAX, SamplingParams
 from pageant.protocol.serving import Abort, Finished, OutputBatch, Submit
@@ -30,6 +31,7 @@ from pageant.protocol.tokenizing import Tokenize, TokenizeChat, Tokenized
 log = logging.getLogger("pageant.frontend")
 
 TOKENIZE_SECONDS = 60.0
+OPEN_MAX = 16_384  # requests at a time; the scheduler's mailbox holds them all, with their aborts
 CAST = ("tokenizer", "scheduler", "blocks", "executor", "detokenizer")
 
 
@@ -93,7 +95,9 @@ class Frontend(Actor):
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
-        self._open: dict[str, Opening] = {}
+        self._open: dict[str, Opening] = {}  # by wire id: a user may reuse a name, and late news is not its
+        self._wire_ids: dict[str, str] = {}  # of the user's own names
+        self._numbers = itertools.count(1)
         self._submitted: set[str] = set()
         self._incoming = Incoming("outputs")
         self._peers = _Peers()
@@ -109,12 +113,16 @@ class Frontend(Actor):
 
     def open(self, opening: Opening) -> None:
         """Takes a request. Its outcome goes to its sink, whatever happens."""
-        if opening.request_id in self._open:
-            opening.sink.failed(BadRequest(f"request_id {opening.request_id!r} is in use", "request_id"))
+        name = opening.request_id
+        if name in self._wire_ids or len(self._open) >= OPEN_MAX:
+            used = BadRequest(f"request_id {name!r} is in use", "request_id")
+            full = Overloaded(f"{len(self._open)} requests are open in this process; try again later")
+            opening.sink.failed(used if name in self._wire_ids else full)
             opening.sink.hub.flush()
             return
-        self._open[opening.request_id] = opening
-        self.spawn(self._start(opening))
+        wire_id = str(next(self._numbers))
+        self._open[wire_id], self._wire_ids[name] = opening, wire_id
+        self.spawn(self._start(wire_id, opening))
 
     def open_all(self, openings: list[Opening]) -> None:
         """Takes several requests."""
@@ -123,19 +131,26 @@ class Frontend(Actor):
 
     def abort_all(self, request_ids: list[str]) -> None:
         """Ends requests, wherever they are. Their sinks hear no more of them."""
-        for request_id in request_ids:
-            self._open.pop(request_id, None)
-        submitted = tuple(request_id for request_id in request_ids if request_id in self._submitted)
+        wire_ids = [self._wire_ids[name] for name in request_ids if name in self._wire_ids]
+        submitted = tuple(wire_id for wire_id in wire_ids if wire_id in self._submitted)
+        for wire_id in wire_ids:
+            self._forget(wire_id)
         if submitted:
-            self._submitted.difference_update(submitted)
             self.tell("scheduler", Abort(frontend=self.name, request_ids=submitted))
+
+    def _forget(self, wire_id: str) -> Opening:
+        """Takes a request out of the books."""
+        opening = self._open.pop(wire_id)
+        del self._wire_ids[opening.request_id]
+        self._submitted.discard(wire_id)
+        return opening
 
     @property
     def num_open(self) -> int:
         """Requests that have not ended."""
         return len(self._open)
 
-    async def _start(self, opening: Opening) -> None:
+    async def _start(self, wire_id: str, opening: Opening) -> None:
         try:
             await self._wait_for_cast()
             self._check_features(opening)
@@ -143,20 +158,18 @@ class Frontend(Actor):
             check_length(len(token_ids), self.options.max_model_len)
             await self._wait_for_cast()
         except PageantError as error:
-            self._fail(opening.request_id, opening, error)
+            self._fail(wire_id, error)
             return
-        if self._open.get(opening.request_id) is not opening:
+        if wire_id not in self._open:
             return  # aborted meanwhile
         params = opening.params
         if params.seed is None:
             params = msgspec.structs.replace(params, seed=self.random.randint(0, SEED_MAX))
         opening.sink.accepted(text, token_ids.tolist())
-        self._submitted.add(opening.request_id)
+        self._submitted.add(wire_id)
         self.tell(
             "scheduler",
-            Submit(
-                request_id=opening.request_id, frontend=self.name, prompt_token_ids=token_ids, params=params
-            ),
+            Submit(request_id=wire_id, frontend=self.name, prompt_token_ids=token_ids, params=params),
         )
 
     async def _tokenize(
@@ -213,18 +226,15 @@ class Frontend(Actor):
         token_ids = batch.token_ids.tolist()
         position = 0
         hubs: dict[Hub, None] = {}
-        for index, (request_id, count) in enumerate(
-            zip(batch.request_ids, batch.counts.tolist(), strict=True)
-        ):
+        for index, (wire_id, count) in enumerate(zip(batch.request_ids, batch.counts.tolist(), strict=True)):
             tokens = token_ids[position : position + count]
             position += count
-            opening = self._open.get(request_id)
+            opening = self._open.get(wire_id)
             if opening is None:
                 continue
             finished = batch.finished.get(index)
             if finished is not None:
-                del self._open[request_id]
-                self._submitted.discard(request_id)
+                self._forget(wire_id)
             opening.sink.output(batch.texts[index], tokens, finished)
             hubs[opening.sink.hub] = None
         for hub in hubs:
@@ -248,17 +258,16 @@ class Frontend(Actor):
 
     # Ends.
 
-    def _fail(self, request_id: str, opening: Opening, error: PageantError) -> None:
-        if self._open.get(request_id) is opening:
-            del self._open[request_id]
-            self._submitted.discard(request_id)
+    def _fail(self, wire_id: str, error: PageantError) -> None:
+        if wire_id in self._open:
+            opening = self._forget(wire_id)
             opening.sink.failed(error)
             opening.sink.hub.flush()
 
     def _fail_submitted(self, error: PageantError) -> None:
-        for request_id in list(self._submitted):
-            self._fail(request_id, self._open[request_id], error)
+        for wire_id in list(self._submitted):
+            self._fail(wire_id, error)
 
     def _fail_all(self, error: PageantError) -> None:
-        for request_id, opening in list(self._open.items()):
-            self._fail(request_id, opening, error)
+        for wire_id in list(self._open):
+            self._fail(wire_id, error)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from pageant.actors.frontend.frontend import Opening
-from pageant.actors.frontend.outputs import Completion, RequestOutput
+from pageant.actors.frontend.outputs import Completion, RequestFailed, RequestOutput
 from pageant.actors.frontend.progress import BatchProgress, LoadProgress
 from pageant.actors.frontend.prompts import (
     Conversation,
@@ -82,7 +82,9 @@ class LLM:
             params: for all prompts, or one for each.
 
         Raises:
-            BadRequest: names the prompt by its index; before any of them is started.
+            BadRequest: names the prompt by its index. What can be seen without tokenizing is, before any
+                of them is started; the first error ends the call, and aborts the rest.
+            RequestFailed, PeerGone: an actor died with a request in its hands.
         """
         many = _as_prompts(prompts)
         session = self._session
@@ -100,6 +102,11 @@ class LLM:
         progress: bool | None = None,
     ) -> list[RequestOutput]:
         """Answers conversations: a list of messages, or a list of such lists."""
+        if isinstance(conversations, str | bytes | Mapping) or not isinstance(conversations, Sequence):
+            kind = type(conversations).__name__
+            raise BadRequest(
+                f"conversations is a {kind}; expected a list of messages, or of such lists", "messages"
+            )
         many: Sequence[Any] = conversations
         if many and isinstance(many[0], Mapping):
             many = [many]
@@ -179,7 +186,7 @@ class _Batch:
 
     def __init__(self, session: Session, prompts: list[Any], params: list[SamplingParams]) -> None:
         self._session = session
-        self._sinks = [_Sink(self, session.next_request_id()) for _ in prompts]
+        self._sinks = [_Sink(self, index, session.next_request_id()) for index in range(len(prompts))]
         self._openings = [
             Opening(sink.completion.request_id, prompt, one, sink)
             for sink, prompt, one in zip(self._sinks, prompts, params, strict=True)
@@ -202,9 +209,18 @@ class _Batch:
         if self._next < len(self._openings):
             opening = self._openings[self._next]
             self._next += 1
-            self._session.open(opening)
+            try:
+                self._session.open(opening)
+            except PageantError as error:  # the engine is being closed
+                self.fail(error)
         elif self.num_finished == len(self._openings) and not self.done.done():
             self.done.set_result(None)
+
+    def fail(self, error: PageantError) -> None:
+        """On the node's loop: the call ends with this error; its other requests are aborted."""
+        self._next = len(self._openings)
+        if not self.done.done():
+            self.done.set_exception(error)
 
     def flush(self) -> None:
         """The caller is told at the end, not per step."""
@@ -215,24 +231,17 @@ class _Batch:
         self._session.abort([sink.completion.request_id for sink in self._sinks if not sink.ended])
 
     def outputs(self) -> list[RequestOutput]:
-        """Every request's final output, in order.
-
-        Raises:
-            PageantError: a request was refused; the first such error.
-        """
-        for sink in self._sinks:
-            if sink.error is not None:
-                raise sink.error
+        """Every request's final output, in order."""
         return [sink.completion.output() for sink in self._sinks]
 
 
 class _Sink:
     """Collects one request, on the node's loop."""
 
-    def __init__(self, batch: _Batch, request_id: str) -> None:
+    def __init__(self, batch: _Batch, index: int, request_id: str) -> None:
         self.hub = batch
+        self.index = index
         self.completion = Completion(request_id, None, [])
-        self.error: PageantError | None = None
         self.ended = False
 
     def accepted(self, prompt: str | None, prompt_token_ids: list[int]) -> None:
@@ -243,8 +252,12 @@ class _Sink:
         self.hub.num_tokens += len(token_ids)
         if finished is not None:
             self.ended = True
+            if finished.reason == "error":
+                self.hub.fail(RequestFailed(f"prompts[{self.index}]: {finished.message}"))
             self.hub.ended()
 
     def failed(self, error: PageantError) -> None:
-        self.error, self.ended = error, True
-        self.hub.ended()
+        self.ended = True
+        if isinstance(error, BadRequest):
+            error = BadRequest(f"prompts[{self.index}]: {error}", error.parameter)
+        self.hub.fail(error)

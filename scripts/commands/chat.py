@@ -7,9 +7,9 @@ import sys
 from typing import Any
 
 from pageant.actors.frontend.engine import Engine
-from pageant.actors.frontend.progress import LoadProgress
 from pageant.protocol.errors import PageantError
 from pageant.protocol.sampling import SamplingParams
+from pageant.scripts.commands.run import start
 
 
 def chat(engine_arguments: dict[str, Any], params: SamplingParams, system: str | None) -> None:
@@ -18,9 +18,8 @@ def chat(engine_arguments: dict[str, Any], params: SamplingParams, system: str |
     Ctrl-C during an answer aborts it and keeps the session; at the prompt it ends the session.
     """
     messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
-    with LoadProgress(sys.stderr.isatty()) as bar, asyncio.Runner() as runner:
-        engine = Engine(**engine_arguments, on_progress=bar.update)
-        runner.run(engine.start())
+    with asyncio.Runner() as runner:
+        engine = runner.run(start(engine_arguments))
         try:
             if sys.stdin.isatty():
                 print(f"{engine.model_name}. Ctrl-C ends an answer, Ctrl-D the session.", file=sys.stderr)

@@ -21,18 +21,26 @@ def run(
 ) -> None:
     """Prints the answer as it comes; afterwards, if asked for, how long everything took."""
     clock = Timings()
+    try:
+        with asyncio.Runner() as runner:
+            runner.run(_answer(engine_arguments, prompt, params, raw, clock))
+    finally:
+        if timings:
+            clock.print()
+
+
+async def start(engine_arguments: dict[str, Any]) -> Engine:
+    """An engine that is ready; a progress bar is shown while it loads, and gone afterwards."""
     with LoadProgress(sys.stderr.isatty()) as bar:
         engine = Engine(**engine_arguments, on_progress=bar.update)
-        try:
-            with asyncio.Runner() as runner:
-                runner.run(_answer(engine, prompt, params, raw, clock))
-        finally:
-            if timings:
-                clock.print()
+        await engine.start()
+    return engine
 
 
-async def _answer(engine: Engine, prompt: str, params: SamplingParams, raw: bool, clock: Timings) -> None:
-    async with engine:
+async def _answer(
+    engine_arguments: dict[str, Any], prompt: str, params: SamplingParams, raw: bool, clock: Timings
+) -> None:
+    async with await start(engine_arguments) as engine:
         clock.ready = time.perf_counter()
         async for output in ask(engine, prompt, params, raw):
             clock.token(output)

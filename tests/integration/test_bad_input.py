@@ -38,8 +38,15 @@ def test_a_bad_prompt_is_refused_by_its_index_and_the_next_is_served(llm, prompt
 
 
 def test_a_text_that_becomes_too_many_tokens_is_refused(llm):
-    with pytest.raises(BadRequest, match="has 300 tokens; max_model_len is 256"):
-        llm.generate("x" * 300, SHORT)
+    with pytest.raises(BadRequest, match=r"prompts\[1\]: .* has 300 tokens; max_model_len is 256"):
+        llm.generate(["fine", "x" * 300, "also fine"], SHORT)
+    assert llm.generate("fine", SHORT)[0].finished
+
+
+@pytest.mark.parametrize("conversations", [5, None, "hi", {"role": "user", "content": "x"}, iter([])])
+def test_conversations_of_another_type_are_refused(llm, conversations):
+    with pytest.raises(BadRequest, match="conversations is a"):
+        llm.chat(conversations)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 
 import psutil
 import pytest
@@ -38,6 +39,28 @@ async def test_a_killed_actor_ends_its_requests_by_name_and_comes_back(checkpoin
         assert after.outputs[0].token_ids == checkpoint.greedy(PROMPT, 6)
         pool = await engine.pool_statistics()
         assert pool.blocks_held == 0
+
+
+def test_a_death_ends_a_batch_with_the_same_error(checkpoint):
+    with pageant.LLM(checkpoint.path, placement="each", progress=False, threads=1, num_blocks=128) as llm:
+        pid = next(node.pid for node in llm.statistics() if node.node == "executor")
+        caught: list[BaseException] = []
+
+        def generate() -> None:
+            try:
+                llm.generate([[*PROMPT, extra] for extra in range(4, 8)], LONG)
+            except pageant.PageantError as error:
+                caught.append(error)
+
+        thread = threading.Thread(target=generate)
+        thread.start()
+        while not llm.scheduler_statistics().num_running:
+            pass
+        os.kill(pid, signal.SIGKILL)
+        thread.join(timeout=60)
+        assert isinstance(caught[0], pageant.RequestFailed)
+        assert "the executor died" in str(caught[0])
+        assert llm.generate(PROMPT, SHORT)[0].outputs[0].token_ids == checkpoint.greedy(PROMPT, 6)
 
 
 async def test_a_killed_tokenizer_disturbs_nobody_and_comes_back(checkpoint):

@@ -153,10 +153,61 @@ async def test_nothing_is_left_after_closing(checkpoint):
     node = session._cluster.node
     assert not node.cells and not asyncio.all_tasks(node.loop)
     assert node.loop.is_closed()
-    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("pageant")]
-    assert left == []
+    left = [thread for thread in threading.enumerate() if thread.name.startswith("pageant")]
+    for thread in left:  # they end by themselves
+        thread.join(timeout=10)
+    assert not any(thread.is_alive() for thread in left)
     assert len(asyncio.all_tasks()) == tasks
     assert threading.active_count() <= before + 1, "but for the loop's own default executor"
+
+
+async def test_a_request_id_can_be_used_again_after_leaving(checkpoint):
+    async with _engine(checkpoint) as engine:
+        for _ in range(20):
+            stream = engine.generate(PROMPT, LONG, request_id="mine")
+            await anext(stream)
+            await stream.aclose()
+            again = await engine.complete(PROMPT, SHORT, request_id="mine")
+            assert again.outputs[0].token_ids == checkpoint.greedy(PROMPT, 8), "nothing of the one before it"
+
+
+async def test_more_requests_than_may_be_open_are_refused_at_once(checkpoint, monkeypatch):
+    monkeypatch.setattr("pageant.actors.frontend.frontend.OPEN_MAX", 50)
+    async with _engine(checkpoint) as engine:
+        results = await asyncio.gather(
+            *(engine.complete([4 + i % 200], SHORT) for i in range(120)), return_exceptions=True
+        )
+        served = [result for result in results if isinstance(result, pageant.RequestOutput)]
+        refused = [result for result in results if isinstance(result, pageant.Overloaded)]
+        assert len(served) >= 50 and len(served) + len(refused) == 120 and refused
+        await _rest(engine)
+
+
+def test_closing_during_a_batch_larger_than_the_window_ends_the_call(checkpoint, monkeypatch):
+    monkeypatch.setattr("pageant.actors.frontend.llm.WINDOW", 8)
+    llm = pageant.LLM(checkpoint.path, placement="one", progress=False, threads=1, num_blocks=64)
+    caught: list[BaseException] = []
+
+    def generate() -> None:
+        try:
+            llm.generate([[4 + i % 200] for i in range(3000)], LONG)
+        except pageant.PageantError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=generate)
+    thread.start()
+    while not llm.scheduler_statistics().num_running:
+        pass
+    llm.close()
+    thread.join(timeout=30)
+    assert not thread.is_alive() and caught
+
+
+async def test_an_engine_that_was_closed_can_be_started_again(checkpoint):
+    engine = _engine(checkpoint)
+    for _ in range(2):
+        async with engine:
+            assert (await engine.complete(PROMPT, SHORT)).finished
 
 
 def test_a_batch_keeps_order_and_takes_one_set_of_parameters_per_prompt(llm, checkpoint):
