@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pageant.protocol.errors import PageantError
+
 __all__ = ["CheckpointError"]
 
 
-class CheckpointError(ValueError):
+class CheckpointError(PageantError, ValueError):
     """A checkpoint that cannot be used.
 
     The message names the path, what was found there, what was expected, and what to do about it.

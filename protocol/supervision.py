@@ -98,13 +98,6 @@ class ActorFailed(Message, frozen=True, kw_only=True):
     started: bool
 
 
-class StopActor(Message, frozen=True, kw_only=True):
-    """Stop this actor if it still has this incarnation."""
-
-    name: str
-    incarnation: int
-
-
 class Progress(Message, frozen=True, kw_only=True):
     """An actor tells how far a long piece of its start is: `done` of `total`, in `unit`."""
 

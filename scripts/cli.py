@@ -171,12 +171,11 @@ def bench_throughput(
 
 def main() -> int:
     """Runs a command. What is the user's to mend is told in a few lines, without a traceback."""
-    from pageant.models.errors import CheckpointError
     from pageant.protocol.errors import PageantError
 
     try:
         app()
-    except (PageantError, CheckpointError) as error:
+    except PageantError as error:
         if os.environ.get("PAGEANT_DEBUG"):
             raise
         print(f"pageant: {error}", file=sys.stderr)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pageant import kernels
 from pageant.actors.executor.batch import Batch
 from pageant.actors.executor.memory import parse_bytes
 from pageant.actors.runtime import Actor, ActorOptions, receives
+from pageant.actors.runtime.address import expected
 from pageant.protocol.roles import EXECUTOR, Feature
 from pageant.protocol.stepping import ExecutorReady, StepPlan, StepResult
 from pageant.protocol.supervision import ActorDown, ActorUp, Progress
@@ -16,6 +19,7 @@ from pageant.protocol.supervision import ActorDown, ActorUp, Progress
 if TYPE_CHECKING:
     from pageant.actors.executor.runner import ModelRunner
 
+THREADS_MAX = 1024
 PROGRESS_STEPS = 100  # messages about the loading of the weights, at most
 
 
@@ -63,8 +67,17 @@ class Executor(Actor):
                 value = getattr(self, name)
                 if value is not None and value < 1:
                     raise ValueError(f"{name} is {value}; expected at least 1")
-            if isinstance(self.kv_cache_memory, str):
-                parse_bytes(self.kv_cache_memory)
+            if self.threads is not None and self.threads > THREADS_MAX:
+                raise ValueError(f"threads is {self.threads}; expected at most {THREADS_MAX}")
+            if self.kernels != "auto" and self.kernels not in kernels.BACKENDS:
+                raise ValueError(
+                    f"kernels is {self.kernels!r}; {expected(self.kernels, ('auto', *kernels.BACKENDS))}"
+                )
+            if not re.fullmatch(r"cpu|cuda(:\d{1,2})?", self.device):
+                raise ValueError(f"device is {self.device!r}; expected cpu, cuda or cuda:N")
+            memory = self.kv_cache_memory
+            if memory is not None and (parse_bytes(memory) if isinstance(memory, str) else memory) < 1:
+                raise ValueError(f"kv_cache_memory is {memory!r}; expected at least a byte, such as 4GiB")
             if self.num_blocks is not None and self.num_blocks * self.block_size < self.max_model_len:
                 raise ValueError(
                     f"num_blocks is {self.num_blocks}, of {self.block_size} tokens each; a request of max_model_len "

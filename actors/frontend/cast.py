@@ -23,6 +23,8 @@ DEFAULT_CAST = Cast(
     },
     groups=frozenset({"executor"}),
     root_actors=frozenset({FRONTEND}),
+    # Only a tokenizer's work can be shared out; more executors need tensors that cross between them.
+    single=frozenset({"executor", "detokenizer", "scheduler", "blocks", FRONTEND}),
     extra_settings=frozenset({"served_model_name"}),
 )
 
@@ -36,6 +38,9 @@ def model_settings(topology: Topology) -> dict[str, Any]:
     """
     if not topology.model:
         raise TopologyError("model", "no model is named; expected a checkpoint's folder or a hub id")
+    served = topology.settings.get("served_model_name")
+    if served is not None and not isinstance(served, str):
+        raise TopologyError("served_model_name", f"found {served!r}; expected a name")
     path = resolve(topology.model)
     checkpoint = Checkpoint(path)
     checkpoint.check()

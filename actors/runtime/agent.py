@@ -19,7 +19,6 @@ from pageant.protocol.supervision import (
     GetStatistics,
     NodeStatistics,
     StartActor,
-    StopActor,
     StopNode,
 )
 
@@ -73,14 +72,6 @@ class NodeAgent(Actor):
         if former is not None:
             await former.stop()
             self._node.remove(former)
-
-    @receives
-    async def stop_actor(self, order: StopActor) -> None:
-        """Stops an actor, unless it has been replaced meanwhile."""
-        cell = self._node.cells.get(order.name)
-        if cell is not None and cell.incarnation == order.incarnation:
-            await cell.stop()
-            self._node.remove(cell)
 
     @receives(concurrent=True)
     async def take_directory(self, directory: Directory) -> None:

@@ -43,11 +43,6 @@ class LoopThread:
         """Calls a function there, soon."""
         self.loop.call_soon_threadsafe(function, *arguments)
 
-    @property
-    def alive(self) -> bool:
-        """Whether the loop still takes work."""
-        return self._thread.is_alive()
-
     def stop(self) -> None:
         """Ends the loop; returns when its thread is gone. Not from the thread itself."""
         if self._thread.is_alive():

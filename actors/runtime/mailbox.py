@@ -18,7 +18,7 @@ CAPACITY = 65_536
 class Envelope:
     """A message on its way within this process, with what is needed to answer it."""
 
-    __slots__ = ("cancelled", "from_incarnation", "message", "reply", "sender", "trace")
+    __slots__ = ("cancelled", "from_incarnation", "message", "reply", "sender")
 
     def __init__(
         self,
@@ -26,13 +26,11 @@ class Envelope:
         sender: str,
         from_incarnation: int = 0,
         reply: Reply | None = None,
-        trace: str | None = None,
     ) -> None:
         self.message = message
         self.sender = sender
         self.from_incarnation = from_incarnation
         self.reply = reply
-        self.trace = trace
         self.cancelled = False
 
 

@@ -1,8 +1,9 @@
 """Where actors live when nobody said: all here, each in its own process, or by a fixed rule.
 
 The rule of `auto` comes from a measurement (`scripts/bench/placement.py`, docs/benchmarks/placement.json):
-with the executor in a process of its own the engine keeps most of its speed beside a user's thread that
-computes in Python, where a single process is brought to a standstill, and loses little on its own.
+with the executor in a process of its own the engine keeps more than half of its speed beside a user's thread
+that computes in Python, where a single process is brought almost to a standstill, and loses none on its own.
+`each` keeps more still, at the price of four more processes and of speed on its own.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ import os
 import signal
 import sys
 
+import zmq
+
 from pageant.actors.runtime.agent import NodeAgent
 from pageant.actors.runtime.loop import new_event_loop
 from pageant.actors.runtime.node import AGENT, SUPERVISOR, Node
@@ -142,7 +144,7 @@ async def _run(options: argparse.Namespace) -> int:
         if not options.detached:
             loop.add_reader(sys.stdin.fileno(), _end_with_parent, process)
         await process.run()
-    except LinkRefused as error:
+    except (LinkRefused, zmq.ZMQError) as error:
         print(f"pageant node {options.name}: {error}", file=sys.stderr)
         return 1
     return 0

@@ -232,7 +232,7 @@ class Remote:
         if self._is_stale(header):
             cell.count_stale()
             return
-        envelope = Envelope(message, header.sender, header.from_incarnation, reply, header.trace)
+        envelope = Envelope(message, header.sender, header.from_incarnation, reply)
         if reply is not None:
             self._answering[(node, header.correlation)] = (cell, envelope)
         cell.deliver(envelope)

@@ -24,7 +24,7 @@ from pageant.protocol.supervision import (
 
 log = logging.getLogger("pageant.supervisor")
 
-STOP_SECONDS = 10.0  # for the processes to end by themselves before they are killed
+STOP_SECONDS = 5.0  # for the processes to end by themselves before they are killed
 EVENTS_MAX = 1024
 
 
@@ -72,7 +72,9 @@ class RootSupervisor(Actor):
     @receives
     async def actor_failed(self, event: ActorFailed) -> None:
         when = "after it had started" if event.started else "while starting"
-        log.error("%s#%d failed %s: %s", event.name, event.incarnation, when, event.error)
+        # While the topology starts, whoever started it is told by an exception; nobody needs it twice.
+        level = logging.INFO if self._outcome is None or self._stopping else logging.ERROR
+        log.log(level, "%s#%d failed %s: %s", event.name, event.incarnation, when, event.error)
         await self._carry_out(
             self.core.actor_failed(
                 event.name, event.incarnation, event.error, event.traceback, self.clock.now()
@@ -143,16 +145,12 @@ class RootSupervisor(Actor):
         self.tell("supervisor", NodeExited(node=node, incarnation=incarnation, reason=reason))
 
     def _give_up(self, end: GiveUp) -> None:
-        log.critical(
-            "%s is given up after %d early deaths; last: %s\n%s",
-            end.who,
-            end.deaths,
-            end.error,
-            end.traceback,
-        )
         if self._outcome is None:
             error = f"{end.who} failed {end.deaths} times while starting: {end.error}"
             self._announce(Startup(error=error, traceback=end.traceback))
+        elif not self._outcome.error:
+            message = "%s is given up after %d early deaths; last: %s\n%s"
+            log.critical(message, end.who, end.deaths, end.error, end.traceback)
 
     def _announce_if_ready(self) -> None:
         if self._outcome is None and self.core.all_up():

@@ -20,7 +20,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -81,6 +81,7 @@ class Cast:
     classes: Mapping[str, str]
     groups: frozenset[str]
     root_actors: frozenset[str]
+    single: frozenset[str] = frozenset()  # of which there is exactly one member
     extra_settings: frozenset[str] = frozenset()
 
 
@@ -131,6 +132,8 @@ def parse(data: Mapping[str, Any]) -> Topology:
         objection = objection_to(topology.listen)
         if objection is not None:
             raise TopologyError("listen", objection)
+    if not 0 <= topology.seed < 2**63:
+        raise TopologyError("seed", f"found {topology.seed}; expected 0 to 2**63 - 1")
     if topology.replicas != 1:
         raise TopologyError(
             "replicas",
@@ -173,8 +176,21 @@ def _convert(data: Any, spec: type[S], place: str) -> S:
         return msgspec.convert(data, spec)
     except (msgspec.ValidationError, RecursionError) as error:
         message, _, path = str(error).partition(" - at ")
-        where = place + path.strip("`").removeprefix("$")
-        raise TopologyError(where.removeprefix("."), message) from None
+        where = path.strip("`").removeprefix("$")
+        message += _choices(spec, where.lstrip("."), data)
+        raise TopologyError((place + where).removeprefix("."), message) from None
+
+
+def _choices(spec: type[msgspec.Struct], key: str, data: Any) -> str:
+    """What was found at a key, and what is there to choose from, for the end of an error message."""
+    found = data.get(key) if isinstance(data, Mapping) else None
+    if found is None or not isinstance(found, str | int | float):
+        return ""
+    hint = get_type_hints(spec).get(key)
+    options = [
+        option for part in (hint, *get_args(hint)) if get_origin(part) is Literal for option in get_args(part)
+    ]
+    return f"; {expected(str(found), options)}" if options else f"; found {_shown(found)}"
 
 
 def _shown(value: Any) -> str:
@@ -244,6 +260,9 @@ def _with_defaults(topology: Topology, cast: Cast) -> dict[str, ActorSpec]:
             raise TopologyError(f"actors.{name}.nodes", "found none; expected at least one")
         if spec.count is not None and not 1 <= spec.count <= 1024:
             raise TopologyError(f"actors.{name}.count", f"found {spec.count}; expected 1 to 1024")
+        members = max(spec.count or 1, len(spec.nodes or ()))
+        if name in cast.single and members > 1:
+            raise TopologyError(f"actors.{name}", f"found {members} of it; expected exactly one")
         specs[name] = msgspec.structs.replace(spec, cls=cls)
     return specs
 
@@ -356,13 +375,11 @@ def _options(cls: Any, name: str, given: Mapping[str, Any], settings: Mapping[st
         msgspec.json.decode(encoded, type=cls.Options)  # as its node will: JSON has no NaN, for one
         return encoded
     except (ValueError, TypeError, RecursionError) as error:  # ValidationError is a ValueError
+        if isinstance(error.__cause__, TopologyError):  # an option that names something checked it itself
+            raise error.__cause__ from None
         message, _, path = str(error).partition(" - at ")
         option = path.strip("`").removeprefix("$")
         key = option.lstrip(".").partition(".")[0].partition("[")[0]
+        message += _choices(cls.Options, key, merged)
         where = key if key in settings and key not in given else f"actors.{name}.options{option}"
         raise TopologyError(where, message) from None
-
-
-def placements() -> tuple[str, ...]:
-    """The names of the placements."""
-    return tuple(get_args(Placement))

@@ -16,6 +16,8 @@ from pageant.protocol.stepping import ExecutorReady, StepResult
 from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.supervision import ActorDown, ActorUp
 
+MAX_NUM_SEQS = 65_536
+
 
 class Scheduler(Actor):
     """Continuous batching with a token budget, chunked prefill, and preemption by recomputation."""
@@ -44,6 +46,9 @@ class Scheduler(Actor):
             for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
                 if getattr(self, name) < 1:
                     raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")
+            if self.max_num_seqs > MAX_NUM_SEQS:
+                raise ValueError(f"max_num_seqs is {self.max_num_seqs}; expected at most {MAX_NUM_SEQS}")
+            make_policy(self.policy)  # one that cannot be made is refused before anything starts
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)

@@ -7,11 +7,11 @@ pageant conformance policy shortest_first:ShortestFirst
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from pageant.actors.scheduler.request import ScheduledRequest
 
+UNBOUNDED = 1024  # output tokens that a request without max_tokens counts for
 PATIENCE = 4.0  # tokens that a request is as good as shorter by, for each one that came after it
 
 
@@ -22,8 +22,7 @@ class ShortestFirst:
     """
 
     def order(self, request: ScheduledRequest) -> tuple[float, ...]:
-        longest = request.params.max_tokens
-        tokens = len(request.prompt) + (math.inf if longest is None else longest)
+        tokens = len(request.prompt) + (request.params.max_tokens or UNBOUNDED)
         return (tokens + PATIENCE * request.arrival, float(request.arrival))
 
     def victim(self, running: Sequence[ScheduledRequest]) -> ScheduledRequest:

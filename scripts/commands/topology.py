@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import yaml
 
 from pageant.actors.frontend.session import resolve_topology
 from pageant.actors.frontend.settings import topology_of
 from pageant.actors.runtime.placement import AUTO_PROCESSES
+from pageant.actors.runtime.restarts import ActorPlan
 from pageant.actors.runtime.topology import Resolved, Topology
 
 # Who talks to whom in a step, for the drawing.
@@ -39,33 +41,58 @@ def check(arguments: dict[str, Any]) -> None:
 
 
 def show(arguments: dict[str, Any]) -> None:
-    """Prints the topology with every default filled in, in the form that it is written in."""
+    """Prints the topology with every default filled in, in the form that it is written in.
+
+    What all actors that have an option agree on stands at the top, as a setting, so that it can still be
+    overridden there; who lives where stands beside each actor, unless it was written.
+    """
     topology, resolved = _load(arguments)
-    actors: dict[str, Any] = {}
-    for actor in resolved.actors:
-        name = actor.name.partition("/")[0]
-        entry = actors.setdefault(
-            name, {"class": actor.cls, "nodes": [], "options": json.loads(actor.options)}
-        )
-        entry["nodes"].append(actor.node)
-    data = {
-        "model": topology.model,
-        "placement": resolved.placement,
-        "wire": resolved.wire,
-        "transport": resolved.transport,
-        "replicas": topology.replicas,
-        "seed": resolved.seed,
-        "nodes": {
-            node.name: {"process": True} if node.process else {"host": "127.0.0.1"} if node.joins else {}
-            for node in resolved.nodes
-        },
-        "actors": actors,
-    }
+    options = {actor.name: json.loads(actor.options) for actor in resolved.actors}
+    settings = {**_agreed(options), **topology.settings}
+    data: dict[str, Any] = {"model": topology.model, "placement": resolved.placement, "wire": resolved.wire}
+    data |= {"transport": resolved.transport, "replicas": topology.replicas, "seed": resolved.seed}
     if resolved.listen is not None:
         data["listen"] = resolved.listen
+    data |= {name: value for name, value in settings.items() if value is not None and name != "model"}
+    data["nodes"] = {name: _written(node) for name, node in topology.nodes.items()} or {resolved.root: {}}
+    data["actors"] = {
+        name: _actor(topology, name, [actor for actor in resolved.actors if _role(actor) == name], settings)
+        for name in dict.fromkeys(map(_role, resolved.actors))
+    }
+    print(yaml.safe_dump(data, sort_keys=False), end="")
     apart = ", ".join(sorted(AUTO_PROCESSES)) or "none"
     print(f"# placement auto gives a process of its own to: {apart}")
-    print(yaml.safe_dump(data, sort_keys=False), end="")
+    for actor in resolved.actors:
+        print(f"# {actor.name} lives on {actor.node}")
+
+
+def _role(actor: ActorPlan) -> str:
+    return actor.name.partition("/")[0]
+
+
+def _agreed(options: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Options that have one value wherever they are."""
+    agreed: dict[str, Any] = {}
+    differing: set[str] = set()
+    for values in options.values():
+        for name, value in values.items():
+            if agreed.setdefault(name, value) != value:
+                differing.add(name)
+    return {name: value for name, value in agreed.items() if name not in differing}
+
+
+def _written(entry: Any) -> dict[str, Any]:
+    """A node or an actor as it was written, without what it does not say."""
+    return {key: value for key, value in msgspec.to_builtins(entry).items() if value not in (None, False, {})}
+
+
+def _actor(
+    topology: Topology, name: str, members: list[ActorPlan], settings: dict[str, Any]
+) -> dict[str, Any]:
+    """An actor's entry: its class, where it was told to live, and the options in which it differs."""
+    entry = _written(topology.actors[name]) if name in topology.actors else {}
+    own = {key: value for key, value in json.loads(members[0].options).items() if settings.get(key) != value}
+    return {**entry, "class": members[0].cls} | ({"options": own} if own else {})
 
 
 def draw(arguments: dict[str, Any]) -> None:

@@ -180,10 +180,13 @@ def test_a_checkpoint_without_a_tokenizer_gives_its_own_error_and_not_a_hang(che
     [
         ({"max_num_seq": 3}, "max_num_seq: no such key; did you mean 'max_num_seqs'"),
         ({"max_num_seqs": 0}, "max_num_seqs is 0; expected at least 1"),
-        ({"max_num_seqs": "many"}, "max_num_seqs: Expected `int`, got `str`"),
+        ({"max_num_seqs": "many"}, "max_num_seqs: Expected `int`, got `str`; found 'many'"),
         ({"max_model_len": 10**9}, "max_model_len: found 1000000000; expected 1 to 256"),
-        ({"placement": "everywhere"}, "placement: Invalid enum value 'everywhere'"),
-        ({"dtype": "float8"}, "dtype: Invalid enum value 'float8'"),
+        (
+            {"placement": "everywhere"},
+            "placement: Invalid enum value 'everywhere'; expected one of: auto, each, one",
+        ),
+        ({"dtype": "float8"}, "dtype: Invalid enum value 'float8'; did you mean 'float"),
         ({"actors": {"schedular": {}}}, "actors.schedular: .*did you mean 'scheduler'"),
         ({"actors": {"scheduler": {"node": "gpu"}}}, "actors.scheduler.node: no node 'gpu'"),
         (
@@ -200,6 +203,16 @@ def test_a_checkpoint_without_a_tokenizer_gives_its_own_error_and_not_a_hang(che
         ),
         ({"replicas": 2}, "replicas: found 2; expected 1"),
         ({"num_blocks": 2}, "num_blocks is 2"),
+        ({"policy": "fcsf"}, "actors.scheduler.options.policy: no policy 'fcsf'"),
+        ({"policy": "nowhere:X"}, "actors.scheduler.options.policy: there is no module 'nowhere'"),
+        ({"kernels": "cpuu"}, "kernels is 'cpuu'; did you mean 'cpu'"),
+        ({"device": "tpu"}, "device is 'tpu'; expected cpu, cuda or cuda:N"),
+        ({"kv_cache_memory": -5}, "kv_cache_memory is -5; expected at least a byte"),
+        ({"max_num_seqs": 10**9}, "max_num_seqs is 1000000000; expected at most 65536"),
+        ({"seed": -4}, "seed: found -4; expected 0 to"),
+        ({"served_model_name": 5}, "served_model_name: found 5; expected a name"),
+        ({"actors": {"scheduler": {"count": 2}}}, "actors.scheduler: found 2 of it; expected exactly one"),
+        ({"actors": {"executor": {"count": 2}}}, "actors.executor: found 2 of it; expected exactly one"),
     ],
 )
 def test_a_bad_topology_names_the_place_and_the_nearest_name(checkpoint, settings, message):
@@ -217,12 +230,10 @@ def test_too_little_memory_says_how_much_was_needed_and_what_would_help(checkpoi
         pageant.LLM(checkpoint.path, placement="one", progress=False, threads=1, kv_cache_memory="16KiB")
 
 
-def test_an_actor_that_crashes_while_starting_gives_its_own_traceback(checkpoint):
-    with pytest.raises(pageant.StartupError, match=r"no policy 'mine'(.|\n)*Traceback(.|\n)*make_policy"):
-        pageant.LLM(
-            checkpoint.path,
-            placement="one",
-            progress=False,
-            threads=1,
-            actors={"scheduler": {"options": {"policy": "mine"}}},
-        )
+def test_an_actor_that_crashes_while_starting_gives_its_own_traceback(checkpoint, tmp_path):
+    def remove(path):
+        (path / "tokenizer.json").write_text("{")
+
+    path = _broken(checkpoint, tmp_path, remove)
+    with pytest.raises(pageant.StartupError, match=r"tokenizer(.|\n)*Traceback(.|\n)*from_checkpoint"):
+        pageant.LLM(path, placement="one", progress=False, threads=1)

@@ -79,6 +79,36 @@ def test_ctrl_c_ends_a_run_cleanly(checkpoint):
     assert "Traceback" not in errors
 
 
+def test_an_answer_in_a_real_terminal_is_the_answer_and_nothing_else(checkpoint):
+    """The progress bar is gone when the first token comes."""
+    plain = _pageant("run", "hello", "--raw", "--model", checkpoint.path, "--max-tokens", 40, *TINY).stdout
+    command = [
+        *PAGEANT,
+        "run",
+        "hello",
+        "--raw",
+        "--model",
+        str(checkpoint.path),
+        "--max-tokens",
+        "40",
+        *TINY,
+    ]
+    master, slave = pty.openpty()
+    environment = os.environ | {"TERM": "xterm"}
+    process = subprocess.Popen(command, stdout=slave, stderr=slave, env=environment, start_new_session=True)
+    os.close(slave)
+    seen = b""
+    try:
+        while piece := os.read(master, 4096):
+            seen += piece
+    except OSError:  # the terminal is closed at its end
+        pass
+    os.close(master)
+    assert process.wait(timeout=60) == 0
+    answer = plain.replace("\n", "\r\n").encode()
+    assert seen.endswith(answer)
+
+
 def test_chat_answers_line_by_line_until_the_end_of_the_input():
     result = _pageant(
         "chat", "--max-tokens", 12, "--set", "threads=1", input="What is a list?\n\nAnd a tuple?\n"
@@ -121,15 +151,22 @@ def test_ctrl_c_during_an_answer_keeps_the_chat_session(checkpoint):
 
 def test_topology_show_prints_what_topology_check_takes(checkpoint, tmp_path):
     shown = _pageant(
-        "topology", "show", "--model", checkpoint.path, "--placement", "each", "--max-num-seqs", 7
-    )
+        "topology", "show", "--model", checkpoint.path, "--placement", "each", "--max-num-seqs", 7,
+        "--served-model-name", "tiny", "--set", "actors.tokenizer.count=2",
+    )  # fmt: skip
     data = yaml.safe_load(shown.stdout)
-    assert data["actors"]["scheduler"]["options"]["max_num_seqs"] == 7
-    assert data["actors"]["scheduler"]["nodes"] == ["scheduler"]
+    assert data["max_num_seqs"] == 7 and data["served_model_name"] == "tiny"
+    assert data["actors"]["tokenizer"]["count"] == 2
+    assert "# scheduler lives on scheduler" in shown.stdout
     path = tmp_path / "topology.yaml"
     path.write_text(shown.stdout)
     checked = _pageant("topology", "check", "--topology", path)
-    assert checked.stdout.startswith("sound: 6 actors on 6 nodes"), checked.stderr
+    assert checked.stdout.startswith("sound: 7 actors on 7 nodes"), checked.stderr
+    again = _pageant("topology", "show", "--topology", path)
+    assert again.stdout == shown.stdout
+    changed = _pageant("topology", "show", "--topology", path, "--max-num-seqs", 9, "--placement", "one")
+    assert yaml.safe_load(changed.stdout)["max_num_seqs"] == 9
+    assert "# scheduler lives on front" in changed.stdout
 
 
 def test_topology_draw_shows_every_actor_on_its_node(checkpoint):

@@ -180,6 +180,6 @@ def test_a_cluster_runs_in_a_thread_of_its_own():
         left = thread.run(asyncio.Event().wait())
     finally:
         thread.stop()
-    assert left.cancelled() and not thread.alive
+    assert left.cancelled() and not thread._thread.is_alive()
     assert set(threading.enumerate()) == before
     assert psutil.Process().children() == []

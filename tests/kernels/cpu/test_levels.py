@@ -1,16 +1,14 @@
-"""Each instruction set computes the same, and all share torch's threads."""
+"""Each instruction set computes the same."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 
 from pageant.kernels.base import AttentionBatch, SamplingTensors
 from pageant.kernels.cpu import CpuKernels
-from pageant.kernels.cpu.library import load_library
 from pageant.kernels.reference import ReferenceKernels
 
 
@@ -46,19 +44,3 @@ def test_a_level_computes_what_the_reference_does(
     params = make_params(6, top_k=[0, 3, 50, 0, 0, 9], top_p=[1, 1, 0.9, 0.5, 1, 1], seed=torch.arange(6))
     logits = torch.randn(6, 1003, generator=generator) * 3
     assert torch.equal(leveled.sample(logits, params), reference.sample(logits, params))
-
-
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_torchs_number_of_threads_is_ours(threads: int) -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    assert load_library().thread_count() == threads
-    torch.set_num_threads(before)
-
-
-def test_no_second_openmp_runtime_is_loaded() -> None:
-    load_library()
-    maps = Path("/proc/self/maps").read_text().splitlines()
-    runtimes = {line.split()[-1] for line in maps if Path(line.split()[-1]).name.startswith("libgomp")}
-    assert len([path for path in runtimes if "torch" in path]) == 1
-    assert not [path for path in runtimes if path.startswith("/usr")]
