@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Annotated, Any
 
@@ -173,6 +174,8 @@ def main() -> int:
     """Runs a command. What is the user's to mend is told in a few lines, without a traceback."""
     from pageant.protocol.errors import PageantError
 
+    # Asked to end, the process ends in order: nothing of a topology is left behind.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         app()
     except PageantError as error:

@@ -92,7 +92,7 @@ def _actor(
     """An actor's entry: its class, where it was told to live, and the options in which it differs."""
     entry = _written(topology.actors[name]) if name in topology.actors else {}
     own = {key: value for key, value in json.loads(members[0].options).items() if settings.get(key) != value}
-    return {**entry, "class": members[0].cls} | ({"options": own} if own else {})
+    return {"class": members[0].cls, **entry} | ({"options": own} if own else {})
 
 
 def draw(arguments: dict[str, Any]) -> None:
