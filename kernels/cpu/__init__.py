@@ -4,9 +4,9 @@ Each function takes the arguments of `pageant.kernels.base.Kernels`. What the C+
 goes to the reference. The wrappers are as short as they are since a small model's step is mostly made of them:
 no checks, no views, and one allocation where there is a result.
 
-Row invariance: with these kernels a row's bits do not depend on what else is in the step, with one exception:
-from `rows_own_max` rows on, bfloat16 `linear` is torch's, which is faster there. `deterministic=True` does
-without it.
+Row invariance: a row's bits do not depend on what else is in the step nor on how its prompt was chunked, where
+all is computed here. That is so with AVX512-BF16, and in float32 with AVX-512, where it costs nothing. Below,
+`linear` of many rows is torch's, which is faster there; `deterministic=True` does without it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,14 @@ from pageant.kernels.reference import ReferenceKernels
 
 __all__ = ["BuildError", "CpuKernels"]
 
-# Measured on a Zen 4 (scripts/bench/kernels.py): where torch's product overtakes ours.
-_ROWS_OWN_MAX_BF16 = 48
 _ALL = 1 << 62
+# Up to how many rows `linear` is ours, (float32, bfloat16): measured on a Zen 4 (scripts/bench/kernels.py).
+_ROWS_OWN_MAX = {
+    "avx512_bf16": (_ALL, _ALL),
+    "avx512": (_ALL, 8),
+    "avx2": (32, 4),
+    "portable": (4, 4),
+}
 
 
 class CpuKernels(ReferenceKernels):
@@ -41,11 +46,8 @@ class CpuKernels(ReferenceKernels):
         self._library = load_library(level)
         self.level = self._library.level
         self._functions = {torch.float32: self._library.f32, torch.bfloat16: self._library.bf16}
-        native = self.level == "avx512_bf16"
-        self.rows_own_max = {
-            torch.float32: _ALL,
-            torch.bfloat16: _ALL if deterministic else _ROWS_OWN_MAX_BF16 if native else 8,
-        }
+        float32_max, bfloat16_max = (_ALL, _ALL) if deterministic else _ROWS_OWN_MAX[self.level]
+        self.rows_own_max = {torch.float32: float32_max, torch.bfloat16: bfloat16_max}
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """See `Kernels.linear`."""

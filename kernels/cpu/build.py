@@ -31,7 +31,7 @@ __all__ = ["BuildError", "build", "cache_folder", "find_compiler"]
 log = logging.getLogger("pageant.kernels")
 
 SOURCES = Path(__file__).parent / "csrc"
-_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-fvisibility=hidden", "-w")
+_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-fvisibility=hidden", "-pthread", "-w")
 
 
 class BuildError(RuntimeError):
@@ -98,7 +98,7 @@ def _compile(compiler: str, flags: tuple[str, ...], library: Path) -> None:
         said = [(process.args, process.communicate()[1], process.returncode) for process in running]
         linked = Path(folder) / library.name
         if not any(code for _, _, code in said):
-            linking = _start([compiler, "-shared", *map(str, objects), "-o", str(linked)])
+            linking = _start([compiler, "-shared", "-pthread", *map(str, objects), "-o", str(linked)])
             said.append((linking.args, linking.communicate()[1], linking.returncode))
         for command, errors, code in said:
             if code:

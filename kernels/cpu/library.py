@@ -1,4 +1,4 @@
-"""The compiled library as Python functions, with torch's threads."""
+"""The compiled library as Python functions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Library:
         self.sample = _function(self._library, "sample", [_WORD] * 12)
         self._threads = self._library.pageant_threads
         self._threads.restype = ctypes.c_int64
-        _share_threads(self._library)
+        _follow_torch(self._library)
 
     def thread_count(self) -> int:
         """How many threads a call from this thread is spread over."""
@@ -68,16 +68,12 @@ def _function(library: ctypes.CDLL, name: str, types: list[Any]) -> Callable[...
     return function
 
 
-def _share_threads(library: ctypes.CDLL) -> None:
-    """Hand over the OpenMP runtime that torch has loaded. Without one, all is done on the calling thread."""
+def _follow_torch(library: ctypes.CDLL) -> None:
+    """Let torch.set_num_threads decide how many threads a call uses: it is OpenMP's count for each thread."""
     for path in _openmp_runtimes():
         runtime = ctypes.CDLL(path)
-        if hasattr(runtime, "GOMP_parallel"):
-            addresses = (
-                ctypes.cast(function, ctypes.c_void_p)
-                for function in (runtime.GOMP_parallel, runtime.omp_get_max_threads)
-            )
-            library.pageant_use_threads(*addresses)
+        if hasattr(runtime, "omp_get_max_threads"):
+            library.pageant_use_threads(ctypes.cast(runtime.omp_get_max_threads, ctypes.c_void_p))
             return
 
 

@@ -48,44 +48,59 @@ struct Problem {
     int64_t rows, inputs, outputs;
 };
 
+// The first n < STEP numbers, the rest zero.
 template <class T>
 typename Dot<T>::Lanes load_part(const T* p, int64_t n) {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 2) return (vu)_mm512_maskz_loadu_epi16((1u << n) - 1, p);
+    else return (vf)_mm512_maskz_loadu_ps((1u << n) - 1, p);
+#else
     T part[Dot<T>::STEP] = {};
     std::memcpy(part, p, n * sizeof(T));
     return load<typename Dot<T>::Lanes>(part);
+#endif
 }
+
+// Every loop over a tile is unrolled by name: where the compiler leaves one, the sums live in memory.
+#define UNROLL _Pragma("GCC unroll 8")
 
 // Rows r to r+R of x by rows o to o+O of W. O is 1 or a multiple of 4.
 template <class T, int R, int O, bool FETCH>
 void tile(const Problem<T>& p, int64_t r, int64_t o) {
     using Lanes = typename Dot<T>::Lanes;
     constexpr int STEP = Dot<T>::STEP;
-    const T* x = p.x + r * p.x_stride;
-    const T* w = p.weight + o * p.weight_stride;
-    vf sums[R][O] = {};
+    const int64_t x_stride = p.x_stride, weight_stride = p.weight_stride, inputs = p.inputs;
+    const T* x = p.x + r * x_stride;
+    const T* w = p.weight + o * weight_stride;
+    vf sums[R][O];
+    UNROLL for (int a = 0; a < R; a++) {
+        UNROLL for (int b = 0; b < O; b++) sums[a][b] = vf{};
+    }
     int64_t i = 0;
-    for (; i + STEP <= p.inputs; i += STEP) {
+    for (; i + STEP <= inputs; i += STEP) {
         Lanes weights[O];
-        for (int b = 0; b < O; b++) {
-            weights[b] = load<Lanes>(w + b * p.weight_stride + i);
-            if (FETCH) __builtin_prefetch(w + (b + O) * p.weight_stride + i, 0, 3);
+        UNROLL for (int b = 0; b < O; b++) {
+            weights[b] = load<Lanes>(w + b * weight_stride + i);
+            if (FETCH) __builtin_prefetch(w + (b + O) * weight_stride + i, 0, 3);
         }
-        for (int a = 0; a < R; a++) {
-            Lanes lanes = load<Lanes>(x + a * p.x_stride + i);
-            for (int b = 0; b < O; b++) sums[a][b] = Dot<T>::add(sums[a][b], lanes, weights[b]);
-        }
-    }
-    if (i < p.inputs) {
-        for (int b = 0; b < O; b++) {
-            Lanes weights = load_part(w + b * p.weight_stride + i, p.inputs - i);
-            for (int a = 0; a < R; a++)
-                sums[a][b] = Dot<T>::add(sums[a][b], load_part(x + a * p.x_stride + i, p.inputs - i), weights);
+        UNROLL for (int a = 0; a < R; a++) {
+            Lanes lanes = load<Lanes>(x + a * x_stride + i);
+            UNROLL for (int b = 0; b < O; b++) sums[a][b] = Dot<T>::add(sums[a][b], lanes, weights[b]);
         }
     }
-    for (int a = 0; a < R; a++) {
+    if (i < inputs) {
+        int64_t left = inputs - i;
+        Lanes weights[O];
+        UNROLL for (int b = 0; b < O; b++) weights[b] = load_part(w + b * weight_stride + i, left);
+        UNROLL for (int a = 0; a < R; a++) {
+            Lanes lanes = load_part(x + a * x_stride + i, left);
+            UNROLL for (int b = 0; b < O; b++) sums[a][b] = Dot<T>::add(sums[a][b], lanes, weights[b]);
+        }
+    }
+    UNROLL for (int a = 0; a < R; a++) {
         T* y = p.y + (r + a) * p.outputs + o;
         if constexpr (O % 4 == 0) {
-            for (int b = 0; b < O; b += 4) {
+            UNROLL for (int b = 0; b < O; b += 4) {
                 vf4 four = sum4(sums[a][b], sums[a][b + 1], sums[a][b + 2], sums[a][b + 3]);
                 write4(y + b, p.bias ? four + read4(p.bias + o + b) : four);
             }
@@ -112,32 +127,39 @@ constexpr int ROWS = W == 16 ? 6 : 2;  // rows of x in a tile: 4 * 6 sums fit th
 // Rows r to stop of x by rows o to o+O of W, which stay in the nearest cache meanwhile.
 template <class T, int O>
 void weights_stay(const Problem<T>& p, int64_t r, int64_t stop, int64_t o) {
-    tile_rows<T, O, true>(p, r, std::min<int64_t>(ROWS, stop - r), o);
+    if (r < stop) tile_rows<T, O, true>(p, r, std::min<int64_t>(ROWS, stop - r), o);
     for (r += ROWS; r < stop; r += ROWS) tile_rows<T, O, false>(p, r, std::min<int64_t>(ROWS, stop - r), o);
 }
 
 constexpr int64_t ROWS_BLOCK = 96;        // rows of x that stay in the second cache
-constexpr int64_t TASK_BYTES = 64 << 10;  // of W, that a task goes through
+constexpr int64_t TASK_BYTES = 64 << 10;  // of W, that a task with few rows goes through
+constexpr int64_t OUTPUTS_BLOCK = 256;    // rows of W, that a task with many goes through
 
+// Rows r to end of x by rows start to stop of W.
 template <class T>
-void outputs_range(const Problem<T>& p, int64_t start, int64_t stop) {
-    for (int64_t r = 0; r < p.rows; r += ROWS_BLOCK) {
-        int64_t end = std::min(r + ROWS_BLOCK, p.rows), o = start;
-        if (p.rows == 1)
-            for (; o + 8 <= stop; o += 8) tile<T, 1, 8, true>(p, 0, o);
-        for (; o + 4 <= stop; o += 4) weights_stay<T, 4>(p, r, end, o);
-        for (; o < stop; o++) weights_stay<T, 1>(p, r, end, o);
-    }
+void block(const Problem<T>& p, int64_t r, int64_t end, int64_t start, int64_t stop) {
+    int64_t o = start;
+    if (end - r == 1)
+        for (; o + 8 <= stop; o += 8) tile<T, 1, 8, true>(p, r, o);
+    for (; o + 4 <= stop; o += 4) weights_stay<T, 4>(p, r, end, o);
+    for (; o < stop; o++) weights_stay<T, 1>(p, r, end, o);
 }
 
 template <class T>
 void linear(const Problem<T>& p) {
-    int64_t row_bytes = p.inputs * sizeof(T);
-    int64_t grain = std::max<int64_t>(1, TASK_BYTES / std::max<int64_t>(1, row_bytes) / 8) * 8;
     // Small products are done before another thread would have woken up.
-    if (p.outputs * p.inputs * p.rows < 32 << 10) return outputs_range(p, 0, p.outputs);
-    grain = std::min(grain, std::max<int64_t>(8, p.outputs / (4 * thread_count()) / 8 * 8));
-    parallel_ranges(p.outputs, grain, [&](int64_t start, int64_t stop) { outputs_range(p, start, stop); });
+    if (p.outputs * p.inputs * p.rows < 32 << 10) return block(p, 0, p.rows, 0, p.outputs);
+    int64_t each = OUTPUTS_BLOCK;
+    if (p.rows <= ROWS_BLOCK) {
+        int64_t row_bytes = std::max<int64_t>(1, p.inputs * sizeof(T));
+        each = std::min(TASK_BYTES / row_bytes, p.outputs / (4 * thread_count())) / 8 * 8;
+        each = std::max<int64_t>(8, each);
+    }
+    int64_t across = (p.outputs + each - 1) / each, down = (p.rows + ROWS_BLOCK - 1) / ROWS_BLOCK;
+    parallel_for(across * down, [&](int64_t i) {
+        int64_t r = i / across * ROWS_BLOCK, o = i % across * each;
+        block(p, r, std::min(r + ROWS_BLOCK, p.rows), o, std::min(o + each, p.outputs));
+    });
 }
 
 }  // namespace

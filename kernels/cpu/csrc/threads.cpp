@@ -1,23 +1,128 @@
 #include "threads.h"
 
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace {
-using Body = void (*)(void*);
-// GOMP_parallel(body, argument, threads or 0, flags): libgomp's, and offered by LLVM's and Intel's too.
-void (*parallel)(Body, void*, unsigned, unsigned) = nullptr;
-int (*threads_max)() = nullptr;
+
+constexpr auto SPIN = std::chrono::microseconds(50);
+constexpr uint64_t NONE_LEFT = 0xffffffff;
+
+void rest() {
+#if defined(__x86_64__)
+    _mm_pause();
+#endif
+}
+
+// One job at a time. `ticket` is the job's number in its upper half and the next task in its lower half.
+//
+// A worker reads the ticket, then the job, and then takes the task by exchanging the ticket for the next. The
+// job is only written while the ticket says that nothing is left, under a new number: so a worker that read
+// a job which has changed since fails to take anything. A job lives on its caller's stack until every task
+// that was taken is done; a worker that took none never looks at it again.
+class Pool {
+public:
+    void run(int64_t count, void (*task)(const void*, int64_t), const void* argument, int threads) {
+        std::unique_lock<std::mutex> mine(callers, std::try_to_lock);
+        if (!mine.owns_lock()) {  // another thread's job is running: its workers are taken
+            for (int64_t i = 0; i < count; i++) task(argument, i);
+            return;
+        }
+        while (int(started) < threads - 1) std::thread(&Pool::work, this, int(started++)).detach();
+        uint64_t number = ((ticket.load() >> 32) + 1) << 32;
+        ticket.store(number | NONE_LEFT);
+        std::atomic_thread_fence(std::memory_order_seq_cst);  // before any of the job changes
+        job_task.store(task, std::memory_order_relaxed);
+        job_argument.store(argument, std::memory_order_relaxed);
+        job_count.store(count, std::memory_order_relaxed);
+        job_helpers.store(threads - 1, std::memory_order_relaxed);
+        done.store(0, std::memory_order_relaxed);
+        ticket.store(number);
+        if (sleeping.load() > 0) {
+            std::lock_guard<std::mutex> lock(sleepers);
+            wake.notify_all();
+        }
+        take_tasks(0);
+        while (done.load(std::memory_order_acquire) < count) rest();
+    }
+
+private:
+    // Takes tasks until none are left. `index` is the worker's, and 0 the caller's too.
+    void take_tasks(int index) {
+        for (;;) {
+            uint64_t seen = ticket.load(std::memory_order_acquire);
+            auto task = job_task.load(std::memory_order_relaxed);
+            auto argument = job_argument.load(std::memory_order_relaxed);
+            int64_t count = job_count.load(std::memory_order_relaxed), i = seen & NONE_LEFT;
+            if (i >= count || i == NONE_LEFT || index >= job_helpers.load(std::memory_order_relaxed)) return;
+            if (!ticket.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel)) continue;
+            task(argument, i);
+            done.fetch_add(1, std::memory_order_release);
+        }
+    }
+
+    void work(int index) {
+        for (;;) {
+            uint64_t before = ticket.load() >> 32;
+            take_tasks(index);
+            auto until = std::chrono::steady_clock::now() + SPIN;
+            while (ticket.load(std::memory_order_relaxed) >> 32 == before) {
+                for (int i = 0; i < 4; i++) rest();
+                if (std::chrono::steady_clock::now() > until) {
+                    sleep(before);
+                    break;
+                }
+            }
+        }
+    }
+
+    // Until there is a job after number `before`. The caller stores its ticket before it looks for sleepers,
+    // and a sleeper counts itself before it looks at the ticket: one of them sees the other.
+    void sleep(uint64_t before) {
+        std::unique_lock<std::mutex> lock(sleepers);
+        sleeping.fetch_add(1);
+        wake.wait(lock, [&] { return ticket.load() >> 32 != before; });
+        sleeping.fetch_sub(1);
+    }
+
+    alignas(64) std::atomic<uint64_t> ticket{NONE_LEFT};
+    alignas(64) std::atomic<int64_t> done{0};
+    alignas(64) std::atomic<void (*)(const void*, int64_t)> job_task{nullptr};
+    std::atomic<const void*> job_argument{nullptr};
+    std::atomic<int64_t> job_count{0};
+    std::atomic<int> job_helpers{0};
+    std::atomic<int> sleeping{0};
+    int started = 0;
+    std::mutex callers, sleepers;
+    std::condition_variable wake;
+};
+
+// Never destroyed, since its threads never end.
+Pool& pool() {
+    static Pool* only = new Pool;
+    return *only;
+}
+
+int (*threads_wanted)() = nullptr;
+
 }  // namespace
 
-// Null pointers: there is no OpenMP runtime, and all work is done on the calling thread.
-EXPORT void pageant_use_threads(void* parallel_function, void* threads_max_function) {
-    parallel = reinterpret_cast<decltype(parallel)>(parallel_function);
-    threads_max = reinterpret_cast<decltype(threads_max)>(threads_max_function);
+// Torch's own count (omp_get_max_threads). Null: all work is done on the calling thread.
+EXPORT void pageant_use_threads(void* count_function) {
+    threads_wanted = reinterpret_cast<decltype(threads_wanted)>(count_function);
 }
 
 EXPORT int64_t pageant_threads() { return thread_count(); }
 
-int thread_count() { return threads_max ? threads_max() : 1; }
+int thread_count() { return threads_wanted ? threads_wanted() : 1; }
 
-void on_every_thread(Body body, void* argument) {
-    // Always the whole team: libgomp ends threads that a smaller team leaves out, and starts them again.
-    parallel(body, argument, 0, 0);
+void run_tasks(int64_t count, void (*task)(const void*, int64_t), const void* argument) {
+    pool().run(count, task, argument, thread_count());
 }

@@ -1,0 +1,248 @@
+"""The CPU kernels beside the reference and beside the memory: `python -m pageant.scripts.bench.kernels`.
+
+Each case is timed in turns, reference and ours, so that what else runs here slows both; the best of each is
+taken. Cases that stream more memory than the caches hold also say how much of the read bandwidth they reach,
+which is measured in the same turns. `--threads` is as `threads` of the executor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from pageant import kernels
+from pageant.kernels.base import AttentionBatch, Kernels, SamplingTensors
+from pageant.scripts.bench.report import machine
+
+HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY = 1024, 3072, 16, 8, 128, 151936
+BLOCK = 16
+BF16, F32 = torch.bfloat16, torch.float32
+
+
+@dataclass(frozen=True)
+class Case:
+    """`run(kernels)` once. `num_bytes` is what it reads from memory, where it is more than caches hold."""
+
+    name: str
+    run: Callable[[Kernels], Any]
+    num_bytes: int | None = None
+    flops: int | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """Microseconds of the best turn of each, and what follows from them."""
+
+    name: str
+    reference_us: float
+    cpu_us: float
+    speedup: float
+    bandwidth_share: float | None
+    gigaflops: float | None
+
+
+def cases() -> Iterator[Case]:
+    """The shapes are those of a 0.6B Qwen3."""
+    yield from _linears()
+    yield from _attentions()
+    yield from _pointwise()
+    yield from _samplers()
+
+
+def _linears() -> Iterator[Case]:
+    for dtype in (BF16, F32):
+        # One after another, more than any cache holds: each product streams its weight from memory.
+        count = 320_000_000 // (2 * INTERMEDIATE * HIDDEN * dtype.itemsize)
+        weights = [torch.randn(2 * INTERMEDIATE, HIDDEN).to(dtype) for _ in range(count)]
+        for rows in (1, 4, 16, 64, 512):
+            x = torch.randn(rows, HIDDEN).to(dtype)
+            used = weights if rows <= 16 else weights[:2]
+
+            def run(backend: Kernels, x: torch.Tensor = x, used: list[torch.Tensor] = used) -> None:
+                for weight in used:
+                    backend.linear(x, weight)
+
+            yield Case(
+                f"linear {_name(dtype)} {rows} rows",
+                run,
+                sum(weight.nbytes for weight in used) if rows <= 16 else None,
+                2 * rows * used[0].numel() * len(used),
+            )
+
+
+def _attentions() -> Iterator[Case]:
+    lengths = {
+        "decode, 1 sequence of 32000": [(1, 32000)],
+        "decode, 64 sequences of 500": [(1, 500)] * 64,
+        "decode, 1 sequence of 300": [(1, 300)],
+        "prefill of 2048": [(2048, 2048)],
+        "chunk of 512 after 3584": [(512, 4096)],
+    }
+    for dtype in (BF16, F32):
+        for name, sequences in lengths.items():
+            batch = _batch(sequences)
+            num_blocks = int(batch.block_tables.max()) + 1
+            caches = [torch.randn(num_blocks, KV_HEADS, BLOCK, HEAD_DIM).to(dtype) for _ in range(2)]
+            query = torch.randn(len(batch.positions), HEADS, HEAD_DIM).to(dtype)
+            entries = sum(context for _, context in sequences)
+
+            def run(
+                backend: Kernels,
+                query: torch.Tensor = query,
+                caches: list[torch.Tensor] = caches,
+                batch: AttentionBatch = batch,
+            ) -> None:
+                backend.paged_attention(query, caches[0], caches[1], batch, 0.1)
+
+            yield Case(
+                f"attention {_name(dtype)} {name}",
+                run,
+                2 * entries * KV_HEADS * HEAD_DIM * dtype.itemsize if entries > 20000 else None,
+                sum(4 * new * (context - new // 2) * HEADS * HEAD_DIM for new, context in sequences),
+            )
+
+
+def _batch(sequences: list[tuple[int, int]]) -> AttentionBatch:
+    """Sequences of (new tokens, context), their blocks scattered."""
+    blocks = [-(-context // BLOCK) for _, context in sequences]
+    order = torch.randperm(sum(blocks), generator=torch.Generator().manual_seed(0)).int()
+    parts = torch.split_with_sizes(order, blocks)
+    tables = torch.nn.utils.rnn.pad_sequence(list(parts), batch_first=True)
+    positions = torch.cat([torch.arange(context - new, context) for new, context in sequences])
+    return AttentionBatch(
+        query_starts=torch.tensor([0, *(new for new, _ in sequences)]).cumsum(0).int(),
+        context_lengths=torch.tensor([context for _, context in sequences], dtype=torch.int32),
+        block_tables=tables,
+        slots=torch.zeros_like(positions),
+        positions=positions,
+        max_query_length=max(new for new, _ in sequences),
+        max_context_length=max(context for _, context in sequences),
+    )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _pointwise() -> Iterator[Case]:
+    table = torch.randn(4096, HEAD_DIM)
+    for rows in (1, 512):
+        x, residual = (torch.randn(rows, HIDDEN).to(BF16) for _ in range(2))
+        weight = torch.randn(HIDDEN).to(BF16)
+        gate_up = torch.randn(rows, 2 * INTERMEDIATE).to(BF16)
+        query, key, value = (torch.randn(rows, n, HEAD_DIM).to(BF16) for n in (HEADS, KV_HEADS, KV_HEADS))
+        caches = [torch.zeros(64, KV_HEADS, BLOCK, HEAD_DIM, dtype=BF16) for _ in range(2)]
+        places = torch.randperm(64 * BLOCK)[:rows]
+        runs: dict[str, tuple[Any, ...]] = {
+            "add_rms_norm": (x, residual, weight, 1e-6),
+            "rope": (query, key, table, places),
+            "write_kv": (key, value, *caches, places),
+            "silu_and_mul": (gate_up,),
+        }
+        for name, arguments in runs.items():
+            yield Case(f"{name} bfloat16 {rows} rows", _call(name, arguments))
+
+
+def _call(name: str, arguments: tuple[Any, ...]) -> Callable[[Kernels], Any]:
+    return lambda backend: getattr(backend, name)(*arguments)
+
+
+def _samplers() -> Iterator[Case]:
+    settings = {
+        "greedy": (0.0, 0, 1.0),
+        "plain": (1.0, 0, 1.0),
+        "top_k 50": (1.0, 50, 1.0),
+        "top_p 0.9": (1.0, 0, 0.9),
+    }
+    for rows in (1, 32):
+        logits = torch.randn(rows, VOCABULARY, generator=torch.Generator().manual_seed(0)) * 3
+        for name, (temperature, top_k, top_p) in settings.items():
+            params = SamplingTensors(
+                temperature=torch.full((rows,), temperature),
+                top_k=torch.full((rows,), top_k, dtype=torch.int32),
+                top_p=torch.full((rows,), top_p),
+                min_p=torch.zeros(rows),
+                seed=torch.arange(rows),
+                sample=torch.zeros(rows, dtype=torch.int32),
+                position=torch.arange(rows),
+            )
+            yield Case(f"sample {name} {rows} rows", _call("sample", (logits, params)))
+
+
+def measure(case: Case, ours: Kernels, reference: Kernels, bandwidth: Bandwidth, turns: int) -> Result:
+    """The best of `turns` turns of each, after one that warms up."""
+    best = [float("inf")] * 3
+    runs: list[Callable[[], Any]] = [lambda: case.run(reference), lambda: case.run(ours), bandwidth.read]
+    # A short case is run often enough for a turn to take about 3 ms.
+    repeats = [max(1, round(3e-3 / _seconds(run))) for run in runs[:2]] + [1]
+    for turn in range(turns + 1):
+        for index, run in enumerate(runs if case.num_bytes else runs[:2]):
+            seconds = _seconds(run, repeats[index])
+            best[index] = min(best[index], seconds) if turn else best[index]
+    share = None
+    if case.num_bytes:
+        share = round(case.num_bytes / best[1] / (bandwidth.num_bytes / best[2]), 3)
+    flops = round(case.flops / best[1] / 1e9, 1) if case.flops else None
+    return Result(
+        case.name, round(best[0] * 1e6, 1), round(best[1] * 1e6, 1), round(best[0] / best[1], 2), share, flops
+    )
+
+
+def _seconds(run: Callable[[], Any], repeats: int = 1) -> float:
+    began = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    return (time.perf_counter() - began) / repeats
+
+
+class Bandwidth:
+    """Reading memory as fast as it goes: every thread adds up its part of half a gigabyte."""
+
+    def __init__(self) -> None:
+        self._memory = torch.ones(1 << 26, dtype=torch.int64)
+        self.num_bytes = self._memory.nbytes
+
+    def read(self) -> None:
+        """Reads it all once."""
+        self._memory.sum()
+
+
+@torch.inference_mode()
+def main() -> None:
+    """Prints a line for each case, or JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--only", default="", help="cases whose name holds this")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--turns", type=int, default=9)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    ours, reference, bandwidth = kernels.load("cpu"), kernels.load("reference"), Bandwidth()
+    results = []
+    for case in cases():
+        if options.only not in case.name:
+            continue
+        result = measure(case, ours, reference, bandwidth, options.turns)
+        results.append(result)
+        if not options.json:
+            share = f"{result.bandwidth_share:6.0%} of bandwidth" if result.bandwidth_share else ""
+            print(
+                f"{result.name:48} {result.reference_us:10.1f} us {result.cpu_us:10.1f} us "
+                f"{result.speedup:6.2f}x {share}",
+                flush=True,
+            )
+    if options.json:
+        rows = [asdict(result) for result in results]
+        print(json.dumps({"machine": machine(), "threads": options.threads, "kernels": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
