@@ -23,6 +23,7 @@ from pageant.scripts.bench.report import machine
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY = 1024, 3072, 16, 8, 128, 151936
 BLOCK = 16
+QUIET_SECONDS = 0.02  # torch's threads go on spinning for milliseconds, on the cores of whoever is next
 BF16, F32 = torch.bfloat16, torch.float32
 
 
@@ -184,6 +185,7 @@ def measure(case: Case, ours: Kernels, reference: Kernels, bandwidth: Bandwidth,
     repeats = [max(1, round(3e-3 / _seconds(run))) for run in runs[:2]] + [1]
     for turn in range(turns + 1):
         for index, run in enumerate(runs if case.num_bytes else runs[:2]):
+            time.sleep(QUIET_SECONDS)
             seconds = _seconds(run, repeats[index])
             best[index] = min(best[index], seconds) if turn else best[index]
     share = None
