@@ -115,6 +115,8 @@ def freeze(message: msgspec.Struct) -> None:
     A view keeps its base alive and may be written through it; a sender that fills a buffer again must
     send a copy. That is asserted here for the plain case, a writeable base array.
     """
+    if not array_fields(type(message)):
+        return
     for array in arrays_of(message):
         if array.flags.writeable:
             base = array.base

@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pageant.protocol.arrays import DTYPES, ArrayKind, freeze
+from pageant.protocol.arrays import DTYPES, ArrayKind, array_fields, freeze
 from pageant.protocol.envelope import FRAMES_MAX
 from pageant.protocol.errors import MalformedMessage, UnknownKind
-from pageant.protocol.message import Message, has_arrays, kind_of
+from pageant.protocol.message import Message, kind_of
 
 Frame = bytes | bytearray | memoryview
 
@@ -36,7 +36,7 @@ class Codec:
 
     def encode(self, message: Message) -> tuple[bytes, list[Any]]:
         """The body frame and the array frames (contiguous arrays, not copied when they already are)."""
-        if not has_arrays(type(message)):
+        if not array_fields(type(message)):
             return self._encoder.encode(message), []
         arrays: list[Any] = []
         self._outgoing = arrays

@@ -9,8 +9,6 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from pageant.protocol.arrays import array_fields
-
 R = TypeVar("R")
 
 _kinds: dict[str, type[Message]] = {}
@@ -50,8 +48,3 @@ def kind_of(name: str) -> type[Message] | None:
 def all_kinds() -> tuple[type[Message], ...]:
     """Every message type that this process knows, by name."""
     return tuple(_kinds[name] for name in sorted(_kinds))
-
-
-def has_arrays(kind: type[Message]) -> bool:
-    """Whether messages of this type may hold arrays."""
-    return bool(array_fields(kind))

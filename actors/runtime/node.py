@@ -24,7 +24,7 @@ from pageant.actors.runtime.mailbox import Envelope
 from pageant.actors.runtime.remote import Remote
 from pageant.actors.runtime.replies import Answer, Items, Reply
 from pageant.actors.runtime.wire import Wire
-from pageant.protocol.arrays import array_fields, freeze
+from pageant.protocol.arrays import freeze
 from pageant.protocol.errors import DeadlineExceeded, NoSuchActor, Overloaded, PeerGone
 from pageant.protocol.failure import printable
 from pageant.protocol.message import Message
@@ -247,8 +247,7 @@ class Node:
 
     def tell(self, address: str, message: Message, sender: Cell | None = None) -> None:
         """Sends without an answer, to every actor that the address means."""
-        if array_fields(type(message)):
-            freeze(message)
+        freeze(message)
         replica = replica_of(sender.name) if sender is not None else ""
         route = self._routes.get((address, replica))
         if route is None:
@@ -330,8 +329,7 @@ class Node:
         deadline: float | None,
     ) -> Any:
         """Sends an ask; returns what cancels it."""
-        if array_fields(type(request)):
-            freeze(request)
+        freeze(request)
         if not isinstance(place, Cell):
             return self.remote.ask(place, request, sender, reply, deadline)
         envelope = self._deliver(place, request, sender, reply)
