@@ -1,6 +1,6 @@
-"""The CPU backend: C++ kernels for float32 and bfloat16, compiled on first use.
+"""The CPU backend: C++ kernels for float32, bfloat16 and float16, compiled on first use.
 
-Each function takes the arguments of `pageant.kernels.base.Kernels`. What the C++ does not do (float16, mostly)
+Each function takes the arguments of `pageant.kernels.base.Kernels`. What the C++ does not do (other dtypes)
 goes to the reference. The wrappers are as short as they are since a small model's step is mostly made of them:
 no checks, no views, and one allocation where there is a result.
 
@@ -45,9 +45,13 @@ class CpuKernels(ReferenceKernels):
     def __init__(self, level: str | None = None, *, deterministic: bool = False) -> None:
         self._library = load_library(level)
         self.level = self._library.level
-        self._functions = {torch.float32: self._library.f32, torch.bfloat16: self._library.bf16}
+        self._functions = {
+            torch.float32: self._library.f32,
+            torch.bfloat16: self._library.bf16,
+            torch.float16: self._library.f16,
+        }
         float32_max, bfloat16_max = (_ALL, _ALL) if deterministic else _ROWS_OWN_MAX[self.level]
-        self.rows_own_max = {torch.float32: float32_max, torch.bfloat16: bfloat16_max}
+        self.rows_own_max = {torch.float32: float32_max, torch.bfloat16: bfloat16_max, torch.float16: _ALL}
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """See `Kernels.linear`."""

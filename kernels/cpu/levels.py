@@ -15,17 +15,18 @@ _AVX512 = (
     "-mavx512dq",
     "-mavx2",
     "-mfma",
+    "-mf16c",
     "-mprefer-vector-width=512",
 )
 
 # From best to plainest: what the processor must have, and what the compiler is told.
 _LEVELS: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {
     "avx512_bf16": (
-        frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "avx2", "fma"}),
+        frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "avx2", "fma", "f16c"}),
         (*_AVX512, "-mavx512bf16"),
     ),
-    "avx512": (frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx2", "fma"}), _AVX512),
-    "avx2": (frozenset({"avx2", "fma"}), ("-mavx2", "-mfma")),
+    "avx512": (frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx2", "fma", "f16c"}), _AVX512),
+    "avx2": (frozenset({"avx2", "fma", "f16c"}), ("-mavx2", "-mfma", "-mf16c")),
     "portable": (frozenset(), ()),
 }
 LEVELS = tuple(_LEVELS)

@@ -30,7 +30,7 @@ _TYPED: dict[str, list[Any]] = {
 class Library:
     """The functions of one compiled library. Calls release the GIL.
 
-    A function that takes numbers of a type is called with `f32` or `bf16`, as in `library.bf16.linear`.
+    A function that takes numbers of a type is called with `f32`, `bf16` or `f16`, as in `library.bf16.linear`.
     """
 
     def __init__(self, path: Path, level: str) -> None:
@@ -39,6 +39,7 @@ class Library:
         self._library = ctypes.CDLL(str(path))
         self.f32 = Functions(self._library, "f32")
         self.bf16 = Functions(self._library, "bf16")
+        self.f16 = Functions(self._library, "f16")
         self.sample = _function(self._library, "sample", [_WORD] * 12)
         self._threads = self._library.pageant_threads
         self._threads.restype = ctypes.c_int64

@@ -18,7 +18,7 @@ SHAPES = [(1, 8), (5, 33), (3, 4, 16)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_rms_norm_is_that_of_transformers(
     backend: Kernels, shape: tuple[int, ...], dtype: torch.dtype
 ) -> None:
@@ -53,7 +53,7 @@ def test_add_rms_norm_returns_the_norm_of_the_sum_and_the_sum(backend: Kernels) 
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("norm", "added"), [(Gemma2RMSNorm, 1.0), (Olmo2RMSNorm, 0.0)])
 def test_wide_rms_norm_rounds_after_the_weight_as_gemma_and_olmo_do(
     backend: Kernels, shape: tuple[int, ...], dtype: torch.dtype, norm: Any, added: float
@@ -74,7 +74,7 @@ def test_wide_rms_norm_in_bfloat16_rounds_once(backend: Kernels) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_layer_norm_is_its_formula_rounded_once(
     backend: Kernels, shape: tuple[int, ...], dtype: torch.dtype
 ) -> None:

@@ -73,7 +73,7 @@ def exact_gelu(x: Tensor, tanh: bool) -> Tensor:
 
 
 @pytest.mark.parametrize("tanh", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_gelu_is_its_formula_rounded_once(backend: Kernels, tanh: bool, dtype: torch.dtype) -> None:
     x = (torch.randn(7, 33) * 3).to(dtype)
     before = x.clone()

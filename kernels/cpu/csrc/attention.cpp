@@ -342,3 +342,4 @@ void attend(const Problem<T>& p) {
     }
 ATTENTION(pageant_attention_f32, float)
 ATTENTION(pageant_attention_bf16, bf16)
+ATTENTION(pageant_attention_f16, f16)

@@ -116,3 +116,4 @@ void add_norm(const Norm& one, const T* x, int64_t x_stride, const T* residual, 
     NORM(layer_norm, SUFFIX, T, T, (LayerNorm<T>{weight, float(eps), bias}))
 NORMS(f32, float)
 NORMS(bf16, bf16)
+NORMS(f16, f16)

@@ -31,6 +31,8 @@ inline vu cells(const bf16* p) {
     if constexpr (Cells::PER_CELL == 2) return load<vu>(p);
     return (vu)read(p);
 }
+template <class Cells>
+inline vu cells(const f16* p) { return (vu)read(p); }
 template <class Cells, class T>
 inline vu cells_part(const T* p, int64_t n) {
     T part[W * Cells::PER_CELL] = {};

@@ -103,3 +103,4 @@ void write_kv(const T* key, int64_t key_stride, const T* value, int64_t value_st
     ACTIVATION(gelu_tanh, GeluTanh, SUFFIX, T)
 POINTWISE(f32, float)
 POINTWISE(bf16, bf16)
+POINTWISE(f16, f16)

@@ -26,8 +26,11 @@ typedef uint32_t vu __attribute__((vector_size(W * 4)));
 typedef uint16_t vh __attribute__((vector_size(W * 2)));
 typedef float vf4 __attribute__((vector_size(16)));
 
-// A bfloat16, as memory holds it: the upper half of a float.
+// A bfloat16, as memory holds it: the upper half of a float. And a float16, IEEE's.
 struct bf16 {
+    uint16_t bits;
+};
+struct f16 {
     uint16_t bits;
 };
 
@@ -80,10 +83,51 @@ inline vu halves(const bf16* p) {
 #endif
 }
 
+// float16's bits to floats, where no instruction does it; F and U have as many lanes. A shifted number is 2**112
+// too small, which a product puts right for subnormal ones too.
+template <class F, class U>
+inline F from_half_bits(U bits) {
+    U size = (bits & 0x7fffu) << 13;
+    U finite = (U)((F)size * 0x1p112f);
+    return (F)((size < 0x0f800000u ? finite : size | 0x7f800000u) | (bits & 0x8000u) << 16);
+}
+// And back, to nearest and ties to even. Numbers that become subnormal are rounded by adding 0.5, whose last
+// place is theirs.
+template <class F, class U>
+inline U to_half_bits(F x) {
+    U sign = (U)x >> 16 & 0x8000u, size = (U)x & 0x7fffffffu;
+    U small = (U)((F)size + 0.5f) - 0x3f000000u;
+    U normal = (size - 0x38000000u + 0xfffu + (size >> 13 & 1u)) >> 13;
+    U finite = size < 0x38800000u ? small : normal;
+    U bits = size < 0x47800000u ? finite : U{} + 0x7c00u;
+    return (size > 0x7f800000u ? U{} + 0x7e00u : bits) | sign;
+}
+
+inline vf from_half(vh bits) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_cvtph_ps((__m256i)bits);
+#elif defined(__F16C__)
+    return (vf)_mm256_cvtph_ps((__m128i)bits);
+#else
+    return from_half_bits<vf>(__builtin_convertvector(bits, vu));
+#endif
+}
+inline vh to_half(vf x) {
+#if defined(__AVX512F__)
+    return (vh)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif defined(__F16C__)
+    return (vh)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+    return __builtin_convertvector(to_half_bits<vf, vu>(x), vh);
+#endif
+}
+
 inline vf read(const float* p) { return load<vf>(p); }
 inline vf read(const bf16* p) { return widen(halves(p)); }
+inline vf read(const f16* p) { return from_half(load<vh>(p)); }
 inline void write(float* p, vf x) { store(p, x); }
 inline void write(bf16* p, vf x) { store(p, __builtin_convertvector(narrow(x), vh)); }
+inline void write(f16* p, vf x) { store(p, to_half(x)); }
 
 // The first n < W numbers; what is past them reads as zero and is not written.
 template <class T>
@@ -106,6 +150,34 @@ template <>
 inline vf rounded<float>(vf x) { return x; }
 template <>
 inline vf rounded<bf16>(vf x) { return widen(narrow(x)); }
+template <>
+inline vf rounded<f16>(vf x) { return from_half(to_half(x)); }
+
+// Four at a time.
+typedef uint32_t vu4 __attribute__((vector_size(16)));
+typedef uint16_t vh4 __attribute__((vector_size(8)));
+inline vf4 read4(const float* p) { return load<vf4>(p); }
+inline vf4 read4(const bf16* p) { return (vf4)(__builtin_convertvector(load<vh4>(p), vu4) << 16); }
+inline void write4(float* p, vf4 x) { store(p, x); }
+inline void write4(bf16* p, vf4 x) {
+    vu4 u = (vu4)x;
+    vu4 rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    store(p, __builtin_convertvector(x == x ? rounded : (u >> 16) | 0x40u, vh4));
+}
+inline vf4 read4(const f16* p) {
+#if defined(__F16C__)
+    return (vf4)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i*)p));
+#else
+    return from_half_bits<vf4>(__builtin_convertvector(load<vh4>(p), vu4));
+#endif
+}
+inline void write4(f16* p, vf4 x) {
+#if defined(__F16C__)
+    _mm_storel_epi64((__m128i*)p, _mm_cvtps_ph((__m128)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#else
+    store(p, __builtin_convertvector(to_half_bits<vf4, vu4>(x), vh4));
+#endif
+}
 
 inline float to_float(float x) { return x; }
 inline float to_float(bf16 x) {
@@ -120,17 +192,14 @@ inline void set(bf16& to, float x) {
     std::memcpy(&u, &x, 4);
     to.bits = x == x ? uint16_t((u + 0x7fffu + ((u >> 16) & 1u)) >> 16) : uint16_t((u >> 16) | 0x40u);
 }
-
-// Four at a time.
-typedef uint32_t vu4 __attribute__((vector_size(16)));
-typedef uint16_t vh4 __attribute__((vector_size(8)));
-inline vf4 read4(const float* p) { return load<vf4>(p); }
-inline vf4 read4(const bf16* p) { return (vf4)(__builtin_convertvector(load<vh4>(p), vu4) << 16); }
-inline void write4(float* p, vf4 x) { store(p, x); }
-inline void write4(bf16* p, vf4 x) {
-    vu4 u = (vu4)x;
-    vu4 rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-    store(p, __builtin_convertvector(x == x ? rounded : (u >> 16) | 0x40u, vh4));
+inline float to_float(f16 x) {
+    f16 four[4] = {x};
+    return read4(four)[0];
+}
+inline void set(f16& to, float x) {
+    f16 four[4];
+    write4(four, vf4{x});
+    to = four[0];
 }
 
 // Lanes I... of a and b together, a's first.

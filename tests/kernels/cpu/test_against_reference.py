@@ -14,7 +14,7 @@ from pageant.kernels.base import SamplingTensors
 from pageant.kernels.cpu import CpuKernels
 from pageant.kernels.reference import ReferenceKernels
 
-DTYPES = st.sampled_from([torch.float32, torch.bfloat16])
+DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
 SIZES = st.one_of(st.sampled_from([1, 15, 16, 17, 32, 64, 128]), st.integers(1, 200))
 ROWS = st.one_of(st.sampled_from([0, 1, 2, 7]), st.integers(0, 70))
 
@@ -39,7 +39,7 @@ def numbers(*shape: int, dtype: torch.dtype, seed: int, spare: int = 0) -> Tenso
 def assert_near(found: Tensor, expected: Tensor, scale: float = 1.0) -> None:
     """Equal up to a rounding or two of the dtype."""
     assert found.dtype == expected.dtype and found.shape == expected.shape
-    step = 2e-6 if found.dtype == torch.float32 else 2.0**-7
+    step = {torch.float32: 2e-6, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}[found.dtype]
     torch.testing.assert_close(found, expected, atol=step * scale, rtol=step)
 
 
@@ -132,9 +132,10 @@ def test_rope_and_writes_into_the_cache(
         assert_near(found, expected, 4)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_activations_hold_at_the_ends_of_the_range(cpu: CpuKernels, dtype: torch.dtype) -> None:
-    x = torch.tensor([[-1e30, -200.0, -88.0, -0.0, 0.0, 88.0, 200.0, 1e30, float("inf")]], dtype=dtype)
+    lowest = max(-1e30, torch.finfo(dtype).min)
+    x = torch.tensor([[lowest, -200.0, -88.0, -0.0, 0.0, 88.0, 200.0, 1e30, float("inf")]], dtype=dtype)
     ones = torch.ones_like(x)
     for acted in (
         cpu.silu_and_mul(torch.cat((x, ones), dim=1)),
@@ -144,10 +145,15 @@ def test_activations_hold_at_the_ends_of_the_range(cpu: CpuKernels, dtype: torch
         assert bool((acted[0, :3].abs() < 1e-5).all())
 
 
-def test_half_precision_goes_to_the_reference(cpu: CpuKernels, reference: ReferenceKernels) -> None:
-    x, weight = torch.randn(3, 8).half(), torch.randn(8).half()
-    assert torch.equal(cpu.rms_norm(x, weight, 1e-6), reference.rms_norm(x, weight, 1e-6))
-    assert torch.equal(cpu.linear(x, torch.eye(8).half()), x)
+def test_float16_is_read_and_rounded_as_torch_does(leveled: CpuKernels) -> None:
+    """Sums and products of any two: subnormal ones, ties, those that overflow, and NaN."""
+    bits = torch.randint(-(1 << 15), 1 << 15, (2, 200, 501), generator=torch.Generator().manual_seed(0))
+    x, y = bits.short().view(torch.float16)
+    same = {"rtol": 0.0, "atol": 0.0, "equal_nan": True}
+    total = leveled.add_rms_norm(x, y, torch.ones(501).half(), 1e-6)[1]
+    torch.testing.assert_close(total, (x.float() + y.float()).half(), **same)
+    product = leveled.linear(x[:, :1], y[0, :, None])
+    torch.testing.assert_close(product, (x[:, :1].float() * y[0].float() + 0.0).half(), **same)
 
 
 @drawn

@@ -12,7 +12,7 @@ from pageant.kernels.cpu import CpuKernels
 from pageant.kernels.reference import ReferenceKernels
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_level_computes_what_the_reference_does(
     leveled: CpuKernels,
     reference: ReferenceKernels,
@@ -25,7 +25,11 @@ def test_a_level_computes_what_the_reference_does(
     keys, values = (torch.randn(300, 2, 4, 37, generator=generator).to(dtype) for _ in range(2))
     query = torch.randn(81, 6, 37, generator=generator).to(dtype)
     weight = torch.randn(37, 37, generator=generator).to(dtype)
-    close = {"atol": 1e-4, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 0.13, "rtol": 0.01}
+    close = {
+        torch.float32: {"atol": 1e-4, "rtol": 1e-5},
+        torch.bfloat16: {"atol": 0.13, "rtol": 0.01},
+        torch.float16: {"atol": 0.02, "rtol": 0.002},
+    }[dtype]
     for window, softcap in ((None, None), (20, 5.0)):
         found, expected = (
             kernels.paged_attention(query, keys, values, batch, 0.3, window, softcap)

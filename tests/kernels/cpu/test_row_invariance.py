@@ -9,7 +9,7 @@ from torch import Tensor
 from pageant.kernels.base import AttentionBatch
 from pageant.kernels.cpu import CpuKernels
 
-DTYPES = [torch.float32, torch.bfloat16]
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 HEADS, KV_HEADS, HEAD_DIM, BLOCK = 6, 2, 40, 8
 CONTEXT = 1200  # more than two splits, and no multiple of anything
 
