@@ -176,8 +176,9 @@ class Kernels(Protocol):
     def route(self, logits: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
         """Choose each token's K experts by router logits [T, E]; return (weights, experts), [T, K] each.
 
-        The weights, float32, are the largest softmax probabilities over all experts (in float32), in
-        falling order; with `normalise` they are divided by their sum. The experts are int64.
+        Those of the largest logits, in falling order, the lowest id first among equals. The weights,
+        float32, are their softmax probabilities over all experts (in float32); with `normalise` they are
+        divided by their sum. The experts are int64.
         """
         ...
 

@@ -11,13 +11,15 @@ all is computed here. That is so with AVX512-BF16, and in float32 with AVX-512, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+from collections.abc import Callable, Sequence
+from itertools import chain
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pageant.kernels.base import AttentionBatch, SamplingTensors
+from pageant.kernels.base import AttentionBatch, KVCache, SamplingTensors
 from pageant.kernels.cpu.build import BuildError
 from pageant.kernels.cpu.library import load_library
 from pageant.kernels.reference import ReferenceKernels
@@ -25,6 +27,7 @@ from pageant.kernels.reference import ReferenceKernels
 __all__ = ["BuildError", "CpuKernels"]
 
 _ALL = 1 << 62
+_ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2}
 # Up to how many rows `linear` is ours, (float32, bfloat16): measured on a Zen 4 (scripts/bench/kernels.py).
 _ROWS_OWN_MAX = {
     "avx512_bf16": (_ALL, _ALL),
@@ -205,6 +208,22 @@ class CpuKernels(ReferenceKernels):
             head_dim,
         )
 
+    def move_kv(self, caches: Sequence[KVCache], sources: Tensor, destinations: Tensor) -> None:
+        """See `Kernels.move_kv`."""
+        by_block: dict[int, list[int]] = {}  # tensors, by the bytes of a block
+        for tensor in chain.from_iterable(caches):
+            by_block.setdefault(tensor.stride(0) * tensor.itemsize, []).append(tensor.data_ptr())
+        for block_bytes, pointers in by_block.items():
+            tensors = (ctypes.c_void_p * len(pointers))(*pointers)
+            self._library.move_blocks(
+                ctypes.addressof(tensors),
+                len(pointers),
+                block_bytes,
+                sources.data_ptr(),
+                destinations.data_ptr(),
+                len(sources),
+            )
+
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:
         """See `Kernels.silu_and_mul`."""
         functions = self._functions.get(gate_up.dtype)
@@ -228,6 +247,52 @@ class CpuKernels(ReferenceKernels):
         y = torch.empty((rows, width), dtype=x.dtype)
         act = functions.gelu_tanh if tanh else functions.gelu
         act(x.data_ptr(), x.stride(0), y.data_ptr(), rows, width)
+        return y
+
+    def route(self, logits: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
+        """See `Kernels.route`."""
+        functions = self._functions.get(logits.dtype)
+        if functions is None:
+            return super().route(logits, top_k, normalise)
+        tokens, num_experts = logits.shape
+        weights = torch.empty((tokens, top_k), dtype=torch.float32)
+        experts = torch.empty((tokens, top_k), dtype=torch.int64)
+        functions.route(
+            logits.data_ptr(),
+            logits.stride(0),
+            tokens,
+            num_experts,
+            top_k,
+            normalise,
+            weights.data_ptr(),
+            experts.data_ptr(),
+        )
+        return weights, experts
+
+    def moe(
+        self, x: Tensor, gate_up: Tensor, down: Tensor, weights: Tensor, experts: Tensor, activation: str
+    ) -> Tensor:
+        """See `Kernels.moe`."""
+        functions = self._functions.get(x.dtype)
+        if functions is None:
+            return super().moe(x, gate_up, down, weights, experts, activation)
+        tokens, hidden = x.shape
+        y = torch.empty((tokens, hidden), dtype=x.dtype)
+        functions.moe(
+            x.data_ptr(),
+            x.stride(0),
+            gate_up.data_ptr(),
+            down.data_ptr(),
+            weights.data_ptr(),
+            experts.data_ptr(),
+            y.data_ptr(),
+            tokens,
+            experts.shape[1],
+            gate_up.shape[0],
+            hidden,
+            down.shape[2],
+            _ACTIVATIONS[activation],
+        )
         return y
 
     def sample(self, logits: Tensor, params: SamplingTensors) -> Tensor:

@@ -24,6 +24,8 @@ _TYPED: dict[str, list[Any]] = {
     "rope": [_WORD] * 11,
     **{f"{name}{mul}": [_WORD] * 5 for name in ("silu", "gelu", "gelu_tanh") for mul in ("", "_and_mul")},
     "write_kv": [_WORD] * 11,
+    "moe": [_WORD] * 13,
+    "route": [_WORD] * 8,
 }
 
 
@@ -41,6 +43,7 @@ class Library:
         self.bf16 = Functions(self._library, "bf16")
         self.f16 = Functions(self._library, "f16")
         self.sample = _function(self._library, "sample", [_WORD] * 12)
+        self.move_blocks = _function(self._library, "move_blocks", [_WORD] * 6)
         self._threads = self._library.pageant_threads
         self._threads.restype = ctypes.c_int64
         _follow_torch(self._library)

@@ -21,7 +21,9 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def route(logits: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
     """See `Kernels.route`."""
-    weights, experts = logits.float().softmax(dim=-1).topk(top_k, dim=-1)
+    logits = logits.float()
+    experts = logits.argsort(dim=-1, descending=True, stable=True)[:, :top_k].contiguous()
+    weights = logits.softmax(dim=-1).gather(-1, experts)
     if normalise:
         weights = weights / weights.sum(dim=-1, keepdim=True)
     return weights, experts

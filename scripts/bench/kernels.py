@@ -50,9 +50,10 @@ class Result:
 
 
 def cases() -> Iterator[Case]:
-    """The shapes are those of a 0.6B Qwen3."""
+    """The shapes are those of a 0.6B Qwen3, and of two mixtures of experts."""
     yield from _linears()
     yield from _attentions()
+    yield from _experts()
     yield from _pointwise()
     yield from _samplers()
 
@@ -130,6 +131,44 @@ def _batch(sequences: list[tuple[int, int]]) -> AttentionBatch:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def _experts() -> Iterator[Case]:
+    layers = {
+        "128 experts of 768, top 8": (128, 8, 2048, 768),
+        "8 experts of 3584, top 2": (8, 2, 1024, 3584),
+    }
+    for name, (num_experts, top_k, hidden, inner) in layers.items():
+        gate_up = torch.randn(num_experts, 2 * inner, hidden, dtype=BF16)
+        down = torch.randn(num_experts, hidden, inner, dtype=BF16)
+        expert_bytes = (gate_up.nbytes + down.nbytes) // num_experts
+        for tokens in (1, 16, 256):
+            x = torch.randn(tokens, hidden, dtype=BF16)
+            order = torch.stack([torch.randperm(num_experts) for _ in range(tokens)])
+            # One token chooses all experts in turns, so that each is streamed from memory.
+            turns = [
+                part.contiguous() for part in torch.split(order, top_k, dim=1)[: 16 if tokens == 1 else 1]
+            ]
+            weights = torch.rand(tokens, top_k)
+
+            def run(
+                backend: Kernels,
+                x: torch.Tensor = x,
+                matrices: tuple[torch.Tensor, torch.Tensor] = (gate_up, down),
+                weights: torch.Tensor = weights,
+                turns: list[torch.Tensor] = turns,
+            ) -> None:
+                for experts in turns:
+                    backend.moe(x, *matrices, weights, experts, "silu")
+
+            yield Case(
+                f"moe bfloat16 {name}, {tokens} tokens",
+                run,
+                sum(len(experts.unique()) for experts in turns) * expert_bytes if tokens <= 16 else None,
+                6 * tokens * top_k * hidden * inner * len(turns),
+            )
+        logits = torch.randn(256, num_experts, dtype=BF16)
+        yield Case(f"route bfloat16 {name}, 256 tokens", _call("route", (logits, top_k, True)))
 
 
 def _pointwise() -> Iterator[Case]:

@@ -13,7 +13,7 @@ ACTIVATIONS = {"silu": F.silu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, 
 
 
 @pytest.mark.parametrize("normalise", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_token_goes_to_its_most_probable_experts(
     backend: Kernels, normalise: bool, dtype: torch.dtype
 ) -> None:
@@ -26,6 +26,11 @@ def test_a_token_goes_to_its_most_probable_experts(
         assert sorted(row[expert] for expert in experts[token].tolist()) == sorted(row[e] for e in best)
         expected = torch.tensor([row[expert] / total for expert in best])
         torch.testing.assert_close(weights[token], expected.float())
+
+
+def test_equal_logits_are_chosen_by_the_lowest_id(backend: Kernels) -> None:
+    logits = torch.tensor([[0.0, 2.0, 1.0, 2.0, 1.0, 1.0, 2.0], [3.0] * 7, [float("-inf")] * 6 + [0.0]])
+    assert backend.route(logits, 4, False)[1].tolist() == [[1, 3, 6, 2], [0, 1, 2, 3], [6, 0, 1, 2]]
 
 
 def naive(
@@ -66,11 +71,12 @@ def test_an_expert_that_many_or_none_choose_changes_nothing(backend: Kernels) ->
     torch.testing.assert_close(output.double(), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_experts_in_bfloat16_err_by_their_own_rounding_only(backend: Kernels) -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_experts_in_16_bits_err_by_their_own_rounding_only(backend: Kernels, dtype: torch.dtype) -> None:
     x, gate_up, down, weights, experts = make(16, 4)
-    x, gate_up, down = x.bfloat16(), gate_up.bfloat16(), down.bfloat16()
+    x, gate_up, down = x.to(dtype), gate_up.to(dtype), down.to(dtype)
     output = backend.moe(x, gate_up, down, weights, experts, "silu")
-    assert output.dtype == torch.bfloat16
+    assert output.dtype == dtype
     expected = naive(x, gate_up, down, weights, experts, "silu")
     error = (output - expected).square().mean().sqrt()
     assert error < 0.01 * expected.square().mean().sqrt()

@@ -1,6 +1,8 @@
 // Rotary embedding, activations and writes into the cache, a row at a time. Rounding is the reference's.
-#include "exponential.h"
-#include "rows.h"
+#include <algorithm>
+#include <vector>
+
+#include "activations.h"
 
 namespace {
 
@@ -27,18 +29,6 @@ void rope(T* query, int64_t query_stride, T* key, int64_t key_stride, const floa
     });
 }
 
-struct Silu {
-    static vf of(vf x) { return silu(x); }
-};
-struct Gelu {
-    static vf of(vf x) { return 0.5f * x * complementary_error(-0.70710678f * x); }
-};
-struct GeluTanh {
-    static vf of(vf x) {
-        return 0.5f * x * (1.0f + hyperbolic_tangent(0.79788456f * (x + 0.044715f * x * x * x)));
-    }
-};
-
 template <class Activation, class T>
 void act(const T* x, int64_t stride, T* y, int64_t rows, int64_t n) {
     for_rows(rows, n, [&](int64_t row) {
@@ -50,13 +40,8 @@ void act(const T* x, int64_t stride, T* y, int64_t rows, int64_t n) {
 
 template <class Activation, class T>
 void act_and_mul(const T* gate_up, int64_t stride, T* y, int64_t rows, int64_t n) {
-    for_rows(rows, 2 * n, [&](int64_t row) {
-        const T* gate = gate_up + row * stride;
-        along(n, [&](int64_t i, int count) {
-            vf acted = rounded<T>(Activation::of(get(gate + i, count)));
-            put(y + row * n + i, acted * get(gate + n + i, count), count);
-        });
-    });
+    for_rows(rows, 2 * n,
+             [&](int64_t row) { act_and_mul_row<Activation>(gate_up + row * stride, y + row * n, n); });
 }
 
 // A number is only moved here, so its size is all that counts.
@@ -73,7 +58,33 @@ void write_kv(const T* key, int64_t key_stride, const T* value, int64_t value_st
     });
 }
 
+// Bytes of all blocks that a task moves: they stay in the second cache between reading and writing.
+constexpr int64_t MOVE_BYTES = 256 << 10;
+
+// A task has the same piece of every block of one tensor, which no other task touches: so reading all before
+// writing any is for each of them alone.
+void move_blocks(char* const* tensors, int64_t count, int64_t block_bytes, const int64_t* sources,
+                 const int64_t* destinations, int64_t blocks) {
+    int64_t each = std::max<int64_t>(64, MOVE_BYTES / blocks / 64 * 64);
+    int64_t pieces = (block_bytes + each - 1) / each;
+    parallel_for(count * pieces, [&](int64_t i) {
+        int64_t start = i % pieces * each, size = std::min(each, block_bytes - start);
+        char* piece = tensors[i / pieces] + start;
+        static thread_local std::vector<char> memory;
+        memory.resize(blocks * size);
+        for (int64_t b = 0; b < blocks; b++)
+            std::memcpy(memory.data() + b * size, piece + sources[b] * block_bytes, size);
+        for (int64_t b = 0; b < blocks; b++)
+            std::memcpy(piece + destinations[b] * block_bytes, memory.data() + b * size, size);
+    });
+}
+
 }  // namespace
+
+EXPORT void pageant_move_blocks(char* const* tensors, int64_t count, int64_t block_bytes, const int64_t* sources,
+                                const int64_t* destinations, int64_t blocks) {
+    if (blocks > 0) move_blocks(tensors, count, block_bytes, sources, destinations, blocks);
+}
 
 #define ACTIVATION(NAME, KIND, SUFFIX, T)                                                                   \
     EXPORT void pageant_##NAME##_##SUFFIX(const T* x, int64_t stride, T* y, int64_t rows, int64_t n) {      \

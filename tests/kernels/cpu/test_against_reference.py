@@ -132,6 +132,37 @@ def test_rope_and_writes_into_the_cache(
         assert_near(found, expected, 4)
 
 
+@drawn
+@given(
+    moved=st.integers(1, 60).flatmap(
+        lambda count: st.tuples(st.just(count), st.integers(0, count), st.integers(1, count))
+    ),
+    block=st.sampled_from([(1, 1, 1), (3, 5, 7), (2, 16, 64), (8, 16, 128)]),
+    dtype=DTYPES,
+    seed=st.integers(0, 99),
+)
+def test_moves_of_blocks(
+    cpu: CpuKernels,
+    reference: ReferenceKernels,
+    moved: tuple[int, int, int],
+    block: tuple[int, int, int],
+    dtype: torch.dtype,
+    seed: int,
+) -> None:
+    """Destinations are often sources too, in rings and chains; a source may have several."""
+    (num_blocks, count, num_sources), generator = moved, torch.Generator().manual_seed(seed)
+    destinations = torch.randperm(num_blocks, generator=generator)[:count]
+    sources = torch.randint(num_sources, (count,), generator=generator)
+    # Layers of two sizes.
+    shapes = [(num_blocks, *block), (num_blocks, *block), (num_blocks, 1, 1, 3)]
+    caches = [tuple(torch.randn(shape, generator=generator).to(dtype) for _ in range(2)) for shape in shapes]
+    expected = [(keys.clone(), values.clone()) for keys, values in caches]
+    cpu.move_kv(caches, sources, destinations)
+    reference.move_kv(expected, sources, destinations)
+    for found, wanted in zip(caches, expected, strict=True):
+        assert torch.equal(found[0], wanted[0]) and torch.equal(found[1], wanted[1])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_activations_hold_at_the_ends_of_the_range(cpu: CpuKernels, dtype: torch.dtype) -> None:
     lowest = max(-1e30, torch.finfo(dtype).min)
@@ -154,6 +185,41 @@ def test_float16_is_read_and_rounded_as_torch_does(leveled: CpuKernels) -> None:
     torch.testing.assert_close(total, (x.float() + y.float()).half(), **same)
     product = leveled.linear(x[:, :1], y[0, :, None])
     torch.testing.assert_close(product, (x[:, :1].float() * y[0].float() + 0.0).half(), **same)
+
+
+@drawn
+@given(
+    tokens=st.one_of(st.sampled_from([0, 1, 2]), st.integers(0, 130)),
+    experts=st.integers(1, 9).flatmap(lambda count: st.tuples(st.just(count), st.integers(1, count))),
+    sizes=st.tuples(SIZES, SIZES),
+    activation=st.sampled_from(["silu", "gelu", "gelu_tanh"]),
+    normalise=st.booleans(),
+    dtype=DTYPES,
+    seed=st.integers(0, 99),
+)
+def test_experts(
+    cpu: CpuKernels,
+    reference: ReferenceKernels,
+    tokens: int,
+    experts: tuple[int, int],
+    sizes: tuple[int, int],
+    activation: str,
+    normalise: bool,
+    dtype: torch.dtype,
+    seed: int,
+) -> None:
+    (num_experts, top_k), (hidden, inner) = experts, sizes
+    logits = numbers(tokens, num_experts, dtype=dtype, seed=seed, spare=seed % 3)
+    if seed % 2:
+        logits = logits.round()  # ties, and experts that all or none choose
+    found, expected = (kernels.route(logits, top_k, normalise) for kernels in (cpu, reference))
+    assert_near(found[0], expected[0])
+    assert torch.equal(found[1], expected[1])
+    x = numbers(tokens, hidden, dtype=dtype, seed=seed, spare=seed % 3)
+    gate_up = numbers(num_experts, 2 * inner, hidden, dtype=dtype, seed=seed + 1) / hidden**0.5
+    down = numbers(num_experts, hidden, inner, dtype=dtype, seed=seed + 2) / inner**0.5
+    outputs = (kernels.moe(x, gate_up, down, *expected, activation) for kernels in (cpu, reference))
+    assert_near(*outputs, 8)
 
 
 @drawn

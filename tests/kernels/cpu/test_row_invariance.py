@@ -48,6 +48,25 @@ def test_pointwise_kernels_among_neighbours(cpu: CpuKernels, dtype: torch.dtype)
             assert torch.equal(kernel(x[row : row + 1]), together[row : row + 1])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_tokens_experts_alone_and_among_neighbours(leveled: CpuKernels, dtype: torch.dtype) -> None:
+    """Expert 0 gets all tokens, which is more than it takes at once; the others a few, or one."""
+    num_experts, top_k, hidden, inner = 40, 3, 70, 45
+    x = torch.randn(200, hidden).to(dtype)
+    gate_up = torch.randn(num_experts, 2 * inner, hidden).to(dtype)
+    down = torch.randn(num_experts, hidden, inner).to(dtype)
+    logits = torch.randn(200, num_experts).to(dtype)
+    logits[:, 0] = 9.0
+
+    def run(rows: slice) -> Tensor:
+        chosen = leveled.route(logits[rows], top_k, True)
+        return leveled.moe(x[rows], gate_up, down, *chosen, "silu")
+
+    alone = torch.cat([run(slice(row, row + 1)) for row in range(200)])
+    for rows in (slice(0, 200), slice(0, 7), slice(90, 197), slice(150, 152)):
+        assert torch.equal(run(rows), alone[rows])
+
+
 class Prompt:
     """One sequence in a cache that other sequences are in too."""
 

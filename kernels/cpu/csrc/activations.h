@@ -1,0 +1,26 @@
+// Activations of vectors, and of rows of them.
+#pragma once
+
+#include "exponential.h"
+#include "rows.h"
+
+struct Silu {
+    static vf of(vf x) { return silu(x); }
+};
+struct Gelu {
+    static vf of(vf x) { return 0.5f * x * complementary_error(-0.70710678f * x); }
+};
+struct GeluTanh {
+    static vf of(vf x) {
+        return 0.5f * x * (1.0f + hyperbolic_tangent(0.79788456f * (x + 0.044715f * x * x * x)));
+    }
+};
+
+// y [n] = act(gate) * up of a row: gate [n], then up [n].
+template <class Activation, class T>
+inline void act_and_mul_row(const T* gate, T* y, int64_t n) {
+    along(n, [&](int64_t i, int count) {
+        vf acted = rounded<T>(Activation::of(get(gate + i, count)));
+        put(y + i, acted * get(gate + n + i, count), count);
+    });
+}

@@ -1,0 +1,165 @@
+// A mixture of experts: the choice of experts, and the product with those that were chosen.
+//
+// The pairs of (token, chosen expert) are put in the order of their experts, with a copy of the token's row for
+// each. Then each expert has its rows side by side, and its two products are cut into pieces as a linear's are:
+// an expert's weights are read once for 96 rows, those of one that nobody chose never. All pieces of all
+// experts are one job, so that experts with few rows and with many fill the threads together.
+//
+// A pair's row is computed as in any product, and a token's pairs are added up in the order of its choices: so
+// a token's result is the same bits whoever else is in the batch.
+#include <memory>
+#include <vector>
+
+#include "activations.h"
+#include "product.h"
+
+namespace {
+
+template <class T>
+struct Layer {
+    const T* x;
+    int64_t x_stride;
+    const T* gate_up;  // [experts, 2 inner, hidden]
+    const T* down;     // [experts, hidden, inner]
+    const float* weights;
+    const int64_t* chosen;  // as weights: [tokens, top_k]
+    T* y;
+    int64_t tokens, top_k, experts, hidden, inner;
+
+    int64_t pairs() const { return tokens * top_k; }
+};
+
+// Pairs in the order of their experts: `starts[e]` to `starts[e + 1]` are the rows of expert e.
+struct Grouping {
+    std::vector<int64_t> starts, row_of, token_of;
+
+    Grouping(const int64_t* chosen, int64_t tokens, int64_t top_k, int64_t experts)
+        : starts(experts + 1), row_of(tokens * top_k), token_of(tokens * top_k) {
+        for (int64_t pair = 0; pair < tokens * top_k; pair++) starts[chosen[pair] + 1]++;
+        for (int64_t e = 0; e < experts; e++) starts[e + 1] += starts[e];
+        std::vector<int64_t> next(starts.begin(), starts.end() - 1);
+        for (int64_t pair = 0; pair < tokens * top_k; pair++) {
+            int64_t row = next[chosen[pair]]++;
+            row_of[pair] = row;
+            token_of[row] = pair / top_k;
+        }
+    }
+};
+
+// y [pairs, outputs] = each row of x [pairs, inputs] by its expert's weight [outputs, inputs].
+template <class T>
+void products(const Grouping& grouping, const T* x, const T* weight, T* y, int64_t inputs, int64_t outputs) {
+    struct Piece {
+        Product<T> product;
+        int64_t row, stop_row, output, stop_output;
+    };
+    std::vector<Piece> pieces;
+    for (size_t e = 0; e + 1 < grouping.starts.size(); e++) {
+        int64_t first = grouping.starts[e], rows = grouping.starts[e + 1] - first;
+        if (rows == 0) continue;
+        Product<T> product{x + first * inputs, inputs, weight + int64_t(e) * outputs * inputs, inputs, nullptr,
+                           y + first * outputs, rows, inputs, outputs};
+        int64_t each = outputs_each(product);
+        for (int64_t r = 0; r < rows; r += ROWS_BLOCK)
+            for (int64_t o = 0; o < outputs; o += each)
+                pieces.push_back({product, r, std::min(r + ROWS_BLOCK, rows), o, std::min(o + each, outputs)});
+    }
+    parallel_for(int64_t(pieces.size()), [&](int64_t i) {
+        const Piece& piece = pieces[i];
+        block(piece.product, piece.row, piece.stop_row, piece.output, piece.stop_output);
+    });
+}
+
+template <class Activation, class T>
+void moe(const Layer<T>& layer) {
+    const int64_t pairs = layer.pairs(), hidden = layer.hidden, inner = layer.inner;
+    Grouping grouping(layer.chosen, layer.tokens, layer.top_k, layer.experts);
+    // Not cleared: all of it is written before it is read.
+    std::unique_ptr<T[]> rows(new T[pairs * hidden]), gate_up(new T[pairs * 2 * inner]), acted(new T[pairs * inner]);
+    for_rows(pairs, hidden, [&](int64_t row) {
+        std::memcpy(rows.get() + row * hidden, layer.x + grouping.token_of[row] * layer.x_stride,
+                    hidden * sizeof(T));
+    });
+    products(grouping, rows.get(), layer.gate_up, gate_up.get(), hidden, 2 * inner);
+    for_rows(pairs, 2 * inner, [&](int64_t row) {
+        act_and_mul_row<Activation>(gate_up.get() + row * 2 * inner, acted.get() + row * inner, inner);
+    });
+    T* made = rows.get();  // in the place of what it was made from
+    products(grouping, acted.get(), layer.down, made, inner, hidden);
+    for_rows(layer.tokens, layer.top_k * hidden, [&](int64_t token) {
+        const int64_t* row_of = grouping.row_of.data() + token * layer.top_k;
+        const float* weights = layer.weights + token * layer.top_k;
+        along(hidden, [&](int64_t i, int count) {
+            vf sum = {};
+            for (int64_t k = 0; k < layer.top_k; k++)
+                sum = fma(get(made + row_of[k] * hidden + i, count), splat(weights[k]), sum);
+            put(layer.y + token * hidden + i, sum, count);
+        });
+    });
+}
+
+// The experts of one token: the largest logits, the lowest id among equals, and their softmax over all.
+template <class T>
+void route_row(const T* logits, int64_t experts, int64_t top_k, bool normalise, float* weights, int64_t* chosen,
+               float* values) {
+    along(experts, [&](int64_t i, int count) { put(values + i, get(logits + i, count), count); });
+    int64_t found = 0;
+    for (int64_t e = 0; e < experts; e++) {
+        if (found == top_k && !(values[e] > weights[top_k - 1])) continue;
+        int64_t place = found < top_k ? found++ : top_k - 1;
+        for (; place > 0 && values[e] > weights[place - 1]; place--) {
+            weights[place] = weights[place - 1];
+            chosen[place] = chosen[place - 1];
+        }
+        weights[place] = values[e];
+        chosen[place] = e;
+    }
+    const vf largest = splat(weights[0]);
+    float total = 0;
+    vf sums = {};
+    along(experts, [&](int64_t i, int count) {
+        vf power = exponential(get(values + i, count) - largest);
+        for (int j = count; j < W; j++) power[j] = 0;
+        sums += power;
+    });
+    total = sum(sums);
+    float of_chosen = 0;
+    for (int64_t k = 0; k < top_k; k++) {
+        weights[k] = exponential(splat(weights[k]) - largest)[0] / total;
+        of_chosen += weights[k];
+    }
+    for (int64_t k = 0; normalise && k < top_k; k++) weights[k] /= of_chosen;
+}
+
+template <class T>
+void route(const T* logits, int64_t stride, int64_t tokens, int64_t experts, int64_t top_k, bool normalise,
+           float* weights, int64_t* chosen) {
+    for_rows(tokens, 4 * experts, [&](int64_t t) {
+        static thread_local std::vector<float> values;
+        values.resize(experts);
+        route_row(logits + t * stride, experts, top_k, normalise, weights + t * top_k, chosen + t * top_k,
+                  values.data());
+    });
+}
+
+}  // namespace
+
+// `activation`: 0 is SiLU, 1 is GELU, 2 is GELU by its tanh approximation.
+#define EXPERTS(SUFFIX, T)                                                                                  \
+    EXPORT void pageant_moe_##SUFFIX(const T* x, int64_t x_stride, const T* gate_up, const T* down,         \
+                                     const float* weights, const int64_t* chosen, T* y, int64_t tokens,     \
+                                     int64_t top_k, int64_t experts, int64_t hidden, int64_t inner,         \
+                                     int64_t activation) {                                                  \
+        Layer<T> layer{x, x_stride, gate_up, down, weights, chosen, y, tokens, top_k, experts, hidden,      \
+                       inner};                                                                              \
+        if (activation == 0) moe<Silu>(layer);                                                              \
+        else if (activation == 1) moe<Gelu>(layer);                                                         \
+        else moe<GeluTanh>(layer);                                                                          \
+    }                                                                                                       \
+    EXPORT void pageant_route_##SUFFIX(const T* logits, int64_t stride, int64_t tokens, int64_t experts,    \
+                                       int64_t top_k, int64_t normalise, float* weights, int64_t* chosen) { \
+        route(logits, stride, tokens, experts, top_k, normalise != 0, weights, chosen);                     \
+    }
+EXPERTS(f32, float)
+EXPERTS(bf16, bf16)
+EXPERTS(f16, f16)
