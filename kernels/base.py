@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
-__all__ = ["AttentionBatch", "KVCache", "Kernels", "SamplingTensors"]
+__all__ = ["AttentionBatch", "HeadNorms", "KVCache", "Kernels", "SamplingTensors"]
 
 KVCache = tuple[Tensor, Tensor]
 
@@ -47,6 +47,19 @@ class AttentionBatch:
     max_context_length: int
     derived: dict[Any, Any] = field(default_factory=dict, repr=False)
     """Scratch of the backend."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class HeadNorms:
+    """A root-mean-square norm of every query head, and one of every key head."""
+
+    query: Tensor
+    """[D], float32 where `wide`."""
+    key: Tensor
+    """[D], float32 where `wide`."""
+    eps: float
+    wide: bool
+    """Whether they are `wide_rms_norm`s."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -154,6 +167,26 @@ class Kernels(Protocol):
         Rotate-half (GPT-NeoX) pairing: element i goes with i + R/2. `cos_sin_cache` is float32
         [max_positions, R]: R/2 cosines, then R/2 sines. R is even and at most D: where it is less, a
         head's elements from R on stay as they are. In float32, cast back once.
+        """
+        ...
+
+    def rope_and_write_kv(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cos_sin_cache: Tensor | None,
+        positions: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        slots: Tensor,
+        norms: HeadNorms | None = None,
+    ) -> None:
+        """All that a step's new heads go through before attention: norms, `rope`, `write_kv`, in that order.
+
+        query [T, H, D] is normalised and rotated in place, key [T, Hkv, D] on its way into the cache, where
+        value [T, Hkv, D] goes too. Without norms or cos_sin_cache, there is no norm or no rotation.
+        Mutates query and the caches, and may leave anything in key.
         """
         ...
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from pageant.kernels.base import AttentionBatch, Kernels, KVCache
+from pageant.kernels.base import AttentionBatch, HeadNorms, Kernels, KVCache
 from pageant.models.norm import Norm
-from pageant.models.spec import DecoderSpec
+from pageant.models.spec import DecoderSpec, NormSpec
 
 __all__ = ["Attention"]
 
@@ -33,12 +33,11 @@ class Attention:
         self._qkv = weights["qkv.weight"], weights.get("qkv.bias")
         self._o = weights["o.weight"], weights.get("o.bias")
         self._scale, self._window, self._softcap = attention.scale, window, attention.softcap
-        self._normalise = None
-        if attention.qk_norm is not None:
-            self._query_norm = Norm(spec.norm, "query_norm", weights, kernels)
-            self._key_norm = Norm(spec.norm, "key_norm", weights, kernels)
-            by_head = attention.qk_norm == "head"
-            self._normalise = self._normalise_heads if by_head else self._normalise_projections
+        self._norms = self._head_norms = None
+        if attention.qk_norm == "projection":
+            self._norms = [Norm(spec.norm, name, weights, kernels) for name in ("query_norm", "key_norm")]
+        elif attention.qk_norm == "head":
+            self._head_norms = _head_norms(spec.norm, weights)
 
     def __call__(self, normed: Tensor, positions: Tensor, batch: AttentionBatch, kv_cache: KVCache) -> Tensor:
         """Return [T, hidden_size] for normed [T, hidden_size]. Mutates the cache at the batch's slots."""
@@ -47,17 +46,23 @@ class Attention:
             part.view(part.shape[0], -1, self._head_dim)
             for part in torch.split_with_sizes(kernels.linear(normed, *self._qkv), self._split, dim=-1)
         )  # [T, H, D], [T, Hkv, D], [T, Hkv, D]
-        if self._normalise is not None:
-            query, key = self._normalise(query, key)
-        if self._rotary is not None:
-            kernels.rope(query, key, self._rotary, positions)
-        kernels.write_kv(key, value, *kv_cache, batch.slots)
+        if self._norms is not None:
+            query, key = (
+                norm(part.flatten(1)).view(part.shape)
+                for norm, part in zip(self._norms, (query, key), strict=True)
+            )
+        kernels.rope_and_write_kv(
+            query, key, value, self._rotary, positions, *kv_cache, batch.slots, self._head_norms
+        )
         attended = kernels.paged_attention(query, *kv_cache, batch, self._scale, self._window, self._softcap)
         return kernels.linear(attended.flatten(1), *self._o)
 
-    def _normalise_heads(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        return self._query_norm(query), self._key_norm(key)
 
-    def _normalise_projections(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        normed_query, normed_key = self._query_norm(query.flatten(1)), self._key_norm(key.flatten(1))
-        return normed_query.view(query.shape), normed_key.view(key.shape)
+def _head_norms(spec: NormSpec, weights: Mapping[str, Tensor]) -> HeadNorms:
+    assert spec.kind != "layer", "no family has layer norms of heads"
+    return HeadNorms(
+        query=weights["query_norm.weight"],
+        key=weights["key_norm.weight"],
+        eps=spec.eps,
+        wide=spec.kind == "wide_rms",
+    )

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pageant.kernels.base import AttentionBatch, KVCache, SamplingTensors
+from pageant.kernels.base import AttentionBatch, HeadNorms, KVCache, SamplingTensors
 from pageant.kernels.cpu.build import BuildError
 from pageant.kernels.cpu.library import load_library
 from pageant.kernels.reference import ReferenceKernels
@@ -27,6 +27,7 @@ from pageant.kernels.reference import ReferenceKernels
 __all__ = ["BuildError", "CpuKernels"]
 
 _ALL = 1 << 62
+_NO_NORMS = (None, None, False, 0.0)
 _ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2}
 # Up to how many rows `linear` is ours, (float32, bfloat16): measured on a Zen 4 (scripts/bench/kernels.py).
 _ROWS_OWN_MAX = {
@@ -166,47 +167,54 @@ class CpuKernels(ReferenceKernels):
             return super().add_layer_norm(x, residual, weight, bias, eps)
         return _add_norm(functions.add_layer_norm, x, residual, weight, bias, eps)
 
-    def rope(self, query: Tensor, key: Tensor, cos_sin_cache: Tensor, positions: Tensor) -> None:
-        """See `Kernels.rope`."""
-        functions = self._functions.get(query.dtype)
+    def rope_and_write_kv(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cos_sin_cache: Tensor | None,
+        positions: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        slots: Tensor,
+        norms: HeadNorms | None = None,
+    ) -> None:
+        """See `Kernels.rope_and_write_kv`."""
+        functions = self._functions.get(key.dtype)
         if functions is None:
-            return super().rope(query, key, cos_sin_cache, positions)
+            return super().rope_and_write_kv(
+                query, key, value, cos_sin_cache, positions, key_cache, value_cache, slots, norms
+            )
         tokens, heads, head_dim = query.shape
-        functions.rope(
+        table, rotary_dim = None, 0
+        if cos_sin_cache is not None:
+            table, rotary_dim = cos_sin_cache.data_ptr(), cos_sin_cache.shape[1]
+        functions.rope_and_write_kv(
             query.data_ptr(),
             query.stride(0),
             key.data_ptr(),
             key.stride(0),
-            cos_sin_cache.data_ptr(),
+            value.data_ptr(),
+            value.stride(0),
+            table,
             positions.data_ptr(),
+            key_cache.data_ptr(),
+            value_cache.data_ptr(),
+            slots.data_ptr(),
             tokens,
             heads,
-            key.shape[1],
+            key_cache.shape[1],
             head_dim,
-            cos_sin_cache.shape[1],
+            rotary_dim,
+            key_cache.shape[2],
+            *(_NO_NORMS if norms is None else _norm_arguments(norms)),
         )
 
     def write_kv(
         self, key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor
     ) -> None:
         """See `Kernels.write_kv`."""
-        functions = self._functions.get(key.dtype)
-        if functions is None:
-            return super().write_kv(key, value, key_cache, value_cache, slots)
-        tokens, kv_heads, head_dim = key.shape
-        functions.write_kv(
-            key.data_ptr(),
-            key.stride(0),
-            value.data_ptr(),
-            value.stride(0),
-            key_cache.data_ptr(),
-            value_cache.data_ptr(),
-            slots.data_ptr(),
-            tokens,
-            kv_heads,
-            key_cache.shape[2],
-            head_dim,
-        )
+        self.rope_and_write_kv(key[:, :0], key, value, None, slots, key_cache, value_cache, slots)
 
     def move_kv(self, caches: Sequence[KVCache], sources: Tensor, destinations: Tensor) -> None:
         """See `Kernels.move_kv`."""
@@ -314,6 +322,10 @@ class CpuKernels(ReferenceKernels):
             tokens.data_ptr(),
         )
         return tokens
+
+
+def _norm_arguments(norms: HeadNorms) -> tuple[int, int, bool, float]:
+    return norms.query.data_ptr(), norms.key.data_ptr(), norms.wide, norms.eps
 
 
 def _norm(kernel: Callable[..., None], x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:

@@ -21,9 +21,8 @@ _TYPED: dict[str, list[Any]] = {
     "attention": [_WORD] * 16 + [_REAL] * 2,
     **{name: [_WORD] * 9 + [_REAL] for name in ("rms_norm", "wide_rms_norm", "layer_norm")},
     **{name: [_WORD] * 10 + [_REAL] for name in ("add_rms_norm", "add_wide_rms_norm", "add_layer_norm")},
-    "rope": [_WORD] * 11,
     **{f"{name}{mul}": [_WORD] * 5 for name in ("silu", "gelu", "gelu_tanh") for mul in ("", "_and_mul")},
-    "write_kv": [_WORD] * 11,
+    "rope_and_write_kv": [_WORD] * 20 + [_REAL],
     "moe": [_WORD] * 13,
     "route": [_WORD] * 8,
 }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import torch.nn.functional as F
+from torch import Tensor
 
+from pageant.kernels.base import HeadNorms
 from pageant.kernels.reference.attention import paged_attention
 from pageant.kernels.reference.cache import move_kv, write_kv
 from pageant.kernels.reference.experts import moe, route
@@ -46,3 +48,24 @@ class ReferenceKernels:
     moe = staticmethod(moe)
     linear = staticmethod(F.linear)
     sample = staticmethod(sample)
+
+    def rope_and_write_kv(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cos_sin_cache: Tensor | None,
+        positions: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        slots: Tensor,
+        norms: HeadNorms | None = None,
+    ) -> None:
+        """See `Kernels.rope_and_write_kv`."""
+        if norms is not None:
+            norm = self.wide_rms_norm if norms.wide else self.rms_norm
+            query.copy_(norm(query, norms.query, norms.eps))
+            key = norm(key, norms.key, norms.eps)
+        if cos_sin_cache is not None:
+            self.rope(query, key, cos_sin_cache, positions)
+        self.write_kv(key, value, key_cache, value_cache, slots)

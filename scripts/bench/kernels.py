@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from pageant import kernels
-from pageant.kernels.base import AttentionBatch, Kernels, SamplingTensors
+from pageant.kernels.base import AttentionBatch, HeadNorms, Kernels, SamplingTensors
 from pageant.scripts.bench.report import machine
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY = 1024, 3072, 16, 8, 128, 151936
@@ -164,7 +164,9 @@ def _experts() -> Iterator[Case]:
             yield Case(
                 f"moe bfloat16 {name}, {tokens} tokens",
                 run,
-                sum(len(experts.unique()) for experts in turns) * expert_bytes if tokens <= 16 else None,
+                len(torch.unique(torch.cat(turns, dim=1))) * len(turns) * expert_bytes
+                if tokens <= 16
+                else None,
                 6 * tokens * top_k * hidden * inner * len(turns),
             )
         logits = torch.randn(256, num_experts, dtype=BF16)
@@ -180,10 +182,12 @@ def _pointwise() -> Iterator[Case]:
         query, key, value = (torch.randn(rows, n, HEAD_DIM).to(BF16) for n in (HEADS, KV_HEADS, KV_HEADS))
         caches = [torch.zeros(64, KV_HEADS, BLOCK, HEAD_DIM, dtype=BF16) for _ in range(2)]
         places = torch.randperm(64 * BLOCK)[:rows]
+        norms = HeadNorms(
+            query=torch.ones(HEAD_DIM).to(BF16), key=torch.ones(HEAD_DIM).to(BF16), eps=1e-6, wide=False
+        )
         runs: dict[str, tuple[Any, ...]] = {
             "add_rms_norm": (x, residual, weight, 1e-6),
-            "rope": (query, key, table, places),
-            "write_kv": (key, value, *caches, places),
+            "rope_and_write_kv": (query, key, value, table, places, *caches, places, norms),
             "silu_and_mul": (gate_up,),
         }
         for name, arguments in runs.items():

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from pageant.kernels.base import Kernels
+from pageant.kernels.base import HeadNorms, Kernels
 
 
 def table(num_positions: int, head_dim: int) -> Tensor:
@@ -48,6 +48,33 @@ def test_rope_leaves_what_lies_past_the_tables_width(backend: Kernels) -> None:
     for whole, first, rest in zip((query, key), turned, kept, strict=True):
         torch.testing.assert_close(whole[..., :4], first)
         assert torch.equal(whole[..., 4:], rest)
+
+
+@pytest.mark.parametrize("wide", [None, False, True])
+@pytest.mark.parametrize("rotated", [False, True])
+def test_heads_are_normalised_then_rotated_then_written(
+    backend: Kernels, wide: bool | None, rotated: bool
+) -> None:
+    query, key, value = torch.randn(3, 4, 8), torch.randn(3, 2, 8), torch.randn(3, 2, 8)
+    positions, slots, cache = torch.tensor([0, 3, 40]), torch.tensor([17, 2, 3]), table(64, 6)
+    norms, expected = None, [query.clone(), key.clone()]
+    if wide is not None:
+        weights = torch.rand(2, 8)
+        norms = HeadNorms(query=weights[0], key=weights[1], eps=1e-5, wide=wide)
+        expected = [
+            x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight
+            for x, weight in zip(expected, weights, strict=True)
+        ]
+    if rotated:
+        backend.rope(expected[0], expected[1], cache, positions)
+    keys, values = torch.zeros(5, 2, 4, 8), torch.zeros(5, 2, 4, 8)
+    backend.rope_and_write_kv(
+        query, key, value.clone(), cache if rotated else None, positions, keys, values, slots, norms
+    )
+    torch.testing.assert_close(query, expected[0])
+    torch.testing.assert_close(keys[slots // 4, :, slots % 4], expected[1])
+    assert torch.equal(values[slots // 4, :, slots % 4], value)
+    assert int((keys != 0).any(-1).sum()) == 6 and int((values != 0).any(-1).sum()) == 6
 
 
 def test_silu_and_mul_gates_the_second_half_by_the_first(backend: Kernels) -> None:

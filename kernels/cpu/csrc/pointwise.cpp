@@ -1,8 +1,9 @@
-// Rotary embedding, activations and writes into the cache, a row at a time. Rounding is the reference's.
+// Rotary embedding, activations, and writes and moves in the cache. Rounding is the reference's.
 #include <algorithm>
 #include <vector>
 
 #include "activations.h"
+#include "norms.h"
 
 namespace {
 
@@ -13,19 +14,6 @@ void rotate(T* x, const float* cos, const float* sin, int64_t half) {
         vf c = get(cos + i, count), s = get(sin + i, count);
         put(x + i, a * c - b * s, count);
         put(x + half + i, b * c + a * s, count);
-    });
-}
-
-template <class T>
-void rope(T* query, int64_t query_stride, T* key, int64_t key_stride, const float* table,
-          const int64_t* positions, int64_t tokens, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t rotary_dim) {
-    for_rows(tokens, (heads + kv_heads) * head_dim, [&](int64_t t) {
-        const float* cos = table + positions[t] * rotary_dim;
-        const float* sin = cos + rotary_dim / 2;
-        for (int64_t h = 0; h < heads; h++)
-            rotate(query + t * query_stride + h * head_dim, cos, sin, rotary_dim / 2);
-        for (int64_t h = 0; h < kv_heads; h++)
-            rotate(key + t * key_stride + h * head_dim, cos, sin, rotary_dim / 2);
     });
 }
 
@@ -42,20 +30,6 @@ template <class Activation, class T>
 void act_and_mul(const T* gate_up, int64_t stride, T* y, int64_t rows, int64_t n) {
     for_rows(rows, 2 * n,
              [&](int64_t row) { act_and_mul_row<Activation>(gate_up + row * stride, y + row * n, n); });
-}
-
-// A number is only moved here, so its size is all that counts.
-template <class T>
-void write_kv(const T* key, int64_t key_stride, const T* value, int64_t value_stride, T* keys, T* values,
-              const int64_t* slots, int64_t tokens, int64_t kv_heads, int64_t block_size, int64_t head_dim) {
-    for_rows(tokens, 2 * kv_heads * head_dim, [&](int64_t t) {
-        int64_t block = slots[t] / block_size, offset = slots[t] - block * block_size;
-        for (int64_t h = 0; h < kv_heads; h++) {
-            int64_t to = ((block * kv_heads + h) * block_size + offset) * head_dim;
-            std::memcpy(keys + to, key + t * key_stride + h * head_dim, head_dim * sizeof(T));
-            std::memcpy(values + to, value + t * value_stride + h * head_dim, head_dim * sizeof(T));
-        }
-    });
 }
 
 // Bytes of all blocks that a task moves: they stay in the second cache between reading and writing.
@@ -79,6 +53,64 @@ void move_blocks(char* const* tensors, int64_t count, int64_t block_bytes, const
     });
 }
 
+struct Nothing {
+    template <class T>
+    void operator()(const T* x, T* y, int64_t n) const {
+        if (x != y) std::memcpy(y, x, n * sizeof(T));
+    }
+};
+
+// A step's new heads, each token's in rows of any stride, and where its keys and values go.
+template <class T>
+struct Heads {
+    T* query;
+    int64_t query_stride;
+    const T* key;
+    int64_t key_stride;
+    const T* value;
+    int64_t value_stride;
+    const float* table;  // of cosines and sines, or null
+    const int64_t* positions;
+    T* keys;
+    T* values;
+    const int64_t* slots;
+    int64_t tokens, heads, kv_heads, head_dim, rotary_dim, block_size;
+};
+
+// Keys are normalised and turned where they end up, queries where they are.
+template <class Norm, class T>
+void rope_and_write_kv(const Heads<T>& p, const Norm& query_norm, const Norm& key_norm) {
+    const int64_t size = p.head_dim, half = p.rotary_dim / 2;
+    for_rows(p.tokens, (p.heads + 2 * p.kv_heads) * size, [&](int64_t t) {
+        const float* cos = p.table ? p.table + p.positions[t] * p.rotary_dim : nullptr;
+        for (int64_t h = 0; h < p.heads; h++) {
+            T* head = p.query + t * p.query_stride + h * size;
+            query_norm(head, head, size);
+            if (cos) rotate(head, cos, cos + half, half);
+        }
+        int64_t block = p.slots[t] / p.block_size, offset = p.slots[t] - block * p.block_size;
+        for (int64_t h = 0; h < p.kv_heads; h++) {
+            int64_t to = ((block * p.kv_heads + h) * p.block_size + offset) * size;
+            key_norm(p.key + t * p.key_stride + h * size, p.keys + to, size);
+            if (cos) rotate(p.keys + to, cos, cos + half, half);
+            std::memcpy(p.values + to, p.value + t * p.value_stride + h * size, size * sizeof(T));
+        }
+    });
+}
+
+// With no weights, nothing is normalised.
+template <class T>
+void rope_and_write_kv(const Heads<T>& p, const void* query_weight, const void* key_weight, float eps, bool wide) {
+    if (!query_weight) {
+        rope_and_write_kv(p, Nothing{}, Nothing{});
+    } else if (wide) {
+        rope_and_write_kv(p, WideRmsNorm<T>{(const float*)query_weight, eps},
+                          WideRmsNorm<T>{(const float*)key_weight, eps});
+    } else {
+        rope_and_write_kv(p, RmsNorm<T>{(const T*)query_weight, eps}, RmsNorm<T>{(const T*)key_weight, eps});
+    }
+}
+
 }  // namespace
 
 EXPORT void pageant_move_blocks(char* const* tensors, int64_t count, int64_t block_bytes, const int64_t* sources,
@@ -95,19 +127,15 @@ EXPORT void pageant_move_blocks(char* const* tensors, int64_t count, int64_t blo
         act_and_mul<KIND>(gate_up, stride, y, rows, n);                                                     \
     }
 #define POINTWISE(SUFFIX, T)                                                                                \
-    EXPORT void pageant_rope_##SUFFIX(T* query, int64_t query_stride, T* key, int64_t key_stride,           \
-                                      const float* table, const int64_t* positions, int64_t tokens,         \
-                                      int64_t heads, int64_t kv_heads, int64_t head_dim,                    \
-                                      int64_t rotary_dim) {                                                 \
-        rope(query, query_stride, key, key_stride, table, positions, tokens, heads, kv_heads, head_dim,     \
-             rotary_dim);                                                                                   \
-    }                                                                                                       \
-    EXPORT void pageant_write_kv_##SUFFIX(const T* key, int64_t key_stride, const T* value,                 \
-                                          int64_t value_stride, T* keys, T* values, const int64_t* slots,   \
-                                          int64_t tokens, int64_t kv_heads, int64_t block_size,             \
-                                          int64_t head_dim) {                                               \
-        write_kv(key, key_stride, value, value_stride, keys, values, slots, tokens, kv_heads, block_size,   \
-                 head_dim);                                                                                 \
+    EXPORT void pageant_rope_and_write_kv_##SUFFIX(                                                         \
+        T* query, int64_t query_stride, const T* key, int64_t key_stride, const T* value,                   \
+        int64_t value_stride, const float* table, const int64_t* positions, T* keys, T* values,             \
+        const int64_t* slots, int64_t tokens, int64_t heads, int64_t kv_heads, int64_t head_dim,            \
+        int64_t rotary_dim, int64_t block_size, const void* query_weight, const void* key_weight,           \
+        int64_t wide, double eps) {                                                                         \
+        Heads<T> p{query, query_stride, key, key_stride, value, value_stride, table, positions, keys, values,\
+                   slots, tokens, heads, kv_heads, head_dim, rotary_dim, block_size};                       \
+        rope_and_write_kv(p, query_weight, key_weight, float(eps), wide != 0);                              \
     }                                                                                                       \
     ACTIVATION(silu, Silu, SUFFIX, T)                                                                       \
     ACTIVATION(gelu, Gelu, SUFFIX, T)                                                                       \

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pageant.kernels.base import SamplingTensors
+from pageant.kernels.base import HeadNorms, SamplingTensors
 from pageant.kernels.cpu import CpuKernels
 from pageant.kernels.reference import ReferenceKernels
 
@@ -98,38 +98,61 @@ def test_activations(
         assert_near(cpu.gelu_and_mul(gate_up, tanh), reference.gelu_and_mul(gate_up, tanh), 16)
 
 
+class Heads:
+    """A step's heads, cut from a fused projection, and the cache that they go into."""
+
+    def __init__(self, tokens: int, heads: tuple[int, int], size: int, dtype: torch.dtype, seed: int) -> None:
+        sizes = [heads[0] * size, heads[1] * size, heads[1] * size]
+        fused = numbers(tokens, sum(sizes), dtype=dtype, seed=seed, spare=3)
+        parts = torch.split_with_sizes(fused, sizes, dim=1)
+        self.query, self.key, self.value = (part.unflatten(1, (-1, size)) for part in parts)
+        self.caches = [torch.zeros(10, heads[1], 4, size, dtype=dtype) for _ in range(2)]
+        generator = torch.Generator().manual_seed(seed)
+        self.positions = torch.randint(50, (tokens,), generator=generator)
+        self.slots = torch.randperm(40, generator=generator)[:tokens]
+
+    def run(self, kernels: ReferenceKernels, table: Tensor | None, norms: HeadNorms | None) -> list[Tensor]:
+        """What the queries and the caches are afterwards."""
+        heads = self.query, self.key, self.value
+        kernels.rope_and_write_kv(*heads, table, self.positions, *self.caches, self.slots, norms)
+        return [self.query, *self.caches]
+
+
 @drawn
 @given(
     tokens=st.integers(0, 9),
-    heads=st.sampled_from([(1, 1), (4, 2), (9, 3)]),
-    halves=st.tuples(st.integers(1, 70), st.integers(0, 9)),
+    heads=st.sampled_from([(1, 1), (4, 2), (9, 3), (5, 1)]),
+    halves=st.tuples(st.integers(0, 70), st.integers(1, 9)),
+    wide=st.sampled_from([None, False, True]),
     dtype=DTYPES,
     seed=st.integers(0, 99),
 )
-def test_rope_and_writes_into_the_cache(
+def test_what_heads_go_through_before_attention(
     cpu: CpuKernels,
     reference: ReferenceKernels,
     tokens: int,
     heads: tuple[int, int],
     halves: tuple[int, int],
+    wide: bool | None,
     dtype: torch.dtype,
     seed: int,
 ) -> None:
     rotary_dim, head_dim = 2 * halves[0], 2 * halves[0] + halves[1]
-    table = numbers(50, rotary_dim, dtype=torch.float32, seed=seed)
-    positions = torch.randint(50, (tokens,), generator=torch.Generator().manual_seed(seed))
-    fused = numbers(tokens, (heads[0] + 2 * heads[1]) * head_dim, dtype=dtype, seed=seed, spare=3)
-    slots = torch.randperm(40, generator=torch.Generator().manual_seed(seed))[:tokens]
-    results = []
-    for kernels in (cpu, reference):
-        parts = fused.clone().split([heads[0] * head_dim, heads[1] * head_dim, heads[1] * head_dim], dim=1)
-        query, key, value = (part.unflatten(1, (-1, head_dim)) for part in parts)
-        kernels.rope(query, key, table, positions)
-        caches = [torch.zeros(10, heads[1], 4, head_dim, dtype=dtype) for _ in range(2)]
-        kernels.write_kv(key, value, *caches, slots)
-        results.append((query, key, *caches))
-    for found, expected in zip(*results, strict=True):
-        assert_near(found, expected, 4)
+    table = numbers(50, rotary_dim, dtype=torch.float32, seed=seed) if rotary_dim else None
+    norms = None
+    if wide is not None:
+        query, key = numbers(2, head_dim, dtype=torch.float32 if wide else dtype, seed=seed + 1)
+        norms = HeadNorms(query=query, key=key, eps=1e-6, wide=wide)
+    shape = (tokens, heads, head_dim, dtype, seed)
+    together = Heads(*shape).run(cpu, table, norms)
+    for found, expected in zip(together, Heads(*shape).run(reference, table, norms), strict=True):
+        assert_near(found, expected, 8)
+    if norms is not None:  # the same bits one after another
+        apart, norm = Heads(*shape), cpu.wide_rms_norm if wide else cpu.rms_norm
+        apart.query = norm(apart.query, norms.query, norms.eps)
+        apart.key = norm(apart.key, norms.key, norms.eps)
+        for found, expected in zip(together, apart.run(cpu, table, None), strict=True):
+            assert torch.equal(found, expected)
 
 
 @drawn
