@@ -26,7 +26,15 @@ from transformers.utils import logging as transformers_logging
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.errors import CheckpointError
-from pageant.models.foreign_attention import NAME, Discovery, LayerFacts, PagedStep, attend, plug_in
+from pageant.models.foreign_attention import (
+    NAME,
+    Discovery,
+    LayerFacts,
+    PagedStep,
+    Unsupported,
+    attend,
+    plug_in,
+)
 from pageant.models.kv_cache import allocate_kv_caches
 from pageant.models.proof import prove, reference_logits
 from pageant.models.spec import ModelSpec
@@ -100,7 +108,9 @@ class _GivenHidden(nn.Module):
         return self
 
     def forward(self, *_: Any, **__: Any) -> MoeModelOutputWithPast:
-        return MoeModelOutputWithPast(last_hidden_state=self.hidden)
+        output = MoeModelOutputWithPast(last_hidden_state=self.hidden)
+        output.cross_attentions = None  # some heads pass it on
+        return output
 
 
 def load_fallback(
@@ -118,11 +128,16 @@ def load_fallback(
     AttentionInterface.register(NAME, attend)
     model: Any = _load(checkpoint, _model_class(checkpoint), dtype)
     model.to(device).eval()
-    with torch.inference_mode():
-        layers = Discovery.of(model, checkpoint)
-        expected = reference_logits(model)
-        decoder = FallbackDecoder(model, layers, checkpoint.spec(), device, kernels)
-        prove(decoder, expected, checkpoint)
+    try:
+        with torch.inference_mode():
+            layers = Discovery.of(model)
+            expected = reference_logits(model)
+            decoder = FallbackDecoder(model, layers, checkpoint.spec(), device, kernels)
+            prove(decoder, expected, checkpoint)
+    except CheckpointError:
+        raise
+    except Exception as error:  # whatever its modelling code raises
+        raise _cannot_run(checkpoint, type(model).__name__, error) from error
     if progress is not None:
         progress(decoder.num_bytes, decoder.num_bytes)
     return decoder
@@ -175,6 +190,16 @@ def _load(checkpoint: Checkpoint, model_class: type[PreTrainedModel], dtype: tor
             )
     loaded: PreTrainedModel = model
     return loaded
+
+
+def _cannot_run(checkpoint: Checkpoint, name: str, error: Exception) -> CheckpointError:
+    why = str(error) if isinstance(error, Unsupported) else f"{type(error).__name__}: {error}"
+    return CheckpointError(
+        checkpoint.path,
+        f"{name} cannot run in pages: {why}",
+        "a model whose layers all have causal attention, full or in a window",
+        "Use another model, or add a file to models/architectures.",
+    )
 
 
 @contextlib.contextmanager

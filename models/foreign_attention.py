@@ -15,14 +15,12 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache
-from pageant.models.checkpoint import Checkpoint
-from pageant.models.errors import CheckpointError
 
-__all__ = ["NAME", "Discovery", "LayerFacts", "PagedStep", "attend", "plug_in"]
+__all__ = ["NAME", "Discovery", "LayerFacts", "PagedStep", "Unsupported", "attend", "plug_in"]
 
 NAME = "pageant"
 _HARMLESS = {"position_ids", "use_cache", "output_attentions", "output_hidden_states", "output_router_logits"}
-_STATEFUL_ROPES = {"dynamic", "longrope"}
+_STATEFUL_ROPES = {"longrope"}  # "dynamic" begins where the positions that are served end
 _KINDS = {"full_attention", "sliding_attention"}
 
 
@@ -119,25 +117,17 @@ class Discovery:
         return query.new_zeros(*query.shape[:2], value.shape[-1])
 
     @classmethod
-    def of(cls, model: PreTrainedModel, checkpoint: Checkpoint) -> LayerFacts:
+    def of(cls, model: PreTrainedModel) -> LayerFacts:
         """Run one token through the model, and return what its layers have in common.
 
-        Raises CheckpointError saying what about its attention cannot be done in pages.
+        Raises Unsupported saying what about its attention cannot be done in pages.
         """
         discovery, config = cls(), model.config.get_text_config()
         plug_in(model, discovery)
-        try:
-            _refuse_by_configuration(config)
-            token = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
-            model.base_model(input_ids=token, position_ids=token, use_cache=False)
-            return discovery._facts(config)
-        except Unsupported as error:
-            raise CheckpointError(
-                checkpoint.path,
-                f"{type(model).__name__} cannot run in pages: {error}",
-                "a model whose layers all have causal attention, full or in a window",
-                "Use another model, or add a file to models/architectures.",
-            ) from error
+        _refuse_by_configuration(config)
+        token = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
+        model.base_model(input_ids=token, position_ids=token, use_cache=False)
+        return discovery._facts(config)
 
     def _facts(self, config: PretrainedConfig) -> LayerFacts:
         num_layers = config.num_hidden_layers

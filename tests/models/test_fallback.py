@@ -35,7 +35,7 @@ SIZES = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
-DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+LONG = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
 REFUSED = {
     "sinks": ("GptOss", {"num_local_experts": 4}, "its attention wants s_aux"),
     "convolutions": ("Lfm2", {"layer_types": ["conv", "full_attention"]}, "it has layers of conv"),
@@ -46,7 +46,7 @@ REFUSED = {
         "keys and values of different sizes",
     ),
     "attention_twice": ("DiffLlama", {}, "do not call attention once each"),
-    "rotation_by_length": ("Granite", {"rope_parameters": DYNAMIC}, "its rotary scaling, dynamic"),
+    "rotation_by_length": ("Granite", {"rope_parameters": LONG}, "its rotary scaling, longrope"),
 }
 
 
@@ -142,6 +142,12 @@ def test_tensors_that_do_not_fit_are_named(family: Callable[[str], Any], tmp_pat
         save_file(changed, tmp_path / "model.safetensors")
         message = complaint(tmp_path)
         assert kind in message and ("layers.1.extra" if kind == "unexpected" else name) in message
+
+
+def test_what_modelling_code_raises_is_a_complaint_about_the_checkpoint(tmp_path: Path) -> None:
+    """An XMOD wants to be told a language with every call."""
+    message = complaint(save(tmp_path, "Xmod", is_decoder=True))
+    assert "XmodForCausalLM cannot run in pages: ValueError: Input language unknown" in message
 
 
 def test_code_in_a_checkpoint_is_never_run(family: Callable[[str], Any], tmp_path: Path) -> None:
