@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from pageant.models.errors import CheckpointError
 
@@ -84,7 +84,7 @@ class Config:
     def number(self, key: str, default: float | _Required = REQUIRED) -> float:
         """A positive, finite number."""
         value = self._get(key, default, "a positive number")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        if not _is_positive(value):
             raise self.wrong(key, value, "a positive number")
         return float(value)
 
@@ -124,6 +124,13 @@ class Config:
             raise self.wrong(key, value, "a list of whole numbers")
         return tuple(value)
 
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """A list of positive, finite numbers; empty when absent."""
+        value = self._get(key, [], "a list of positive numbers")
+        if not isinstance(value, list) or not all(map(_is_positive, value)):
+            raise self.wrong(key, value, "a list of positive numbers")
+        return tuple(map(float, value))
+
     def refuse(self, key: str, supported: object, remedy: str) -> None:
         """Raise unless the key is absent, null, or says the one thing that is supported."""
         if key in self and self.values[self._key(key)] != supported:
@@ -144,3 +151,8 @@ class Config:
         if default is REQUIRED:
             raise CheckpointError(self.path, f"no {self._prefix}{self._key(key)}", expected, _REMEDY)
         return default
+
+
+def _is_positive(value: object) -> TypeGuard[float]:
+    """Whether a value is a positive, finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")

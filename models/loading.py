@@ -29,12 +29,14 @@ def load_decoder(
     device: torch.device | str = "cpu",
     *,
     kernels: Kernels,
+    max_model_len: int | None = None,
     progress: Progress | None = None,
 ) -> Decoder:
     """Return the decoder of a checkpoint, its weights cast to `dtype` ("auto" is the checkpoint's own).
 
-    `progress` is called with the bytes of weights read so far and in all. Files are memory-mapped and
-    copied tensor by tensor, cast on the way.
+    `max_model_len` is how many positions are served, where it is fewer than the checkpoint's: some rotary
+    embeddings depend on it. `progress` is called with the bytes of weights read so far and in all. Files
+    are memory-mapped and copied tensor by tensor, cast on the way.
     A checkpoint without an architecture of its own here is loaded and run by transformers (`fallback`).
     Raises CheckpointError (see `Checkpoint.check`), and ValueError for an unknown dtype.
     """
@@ -47,7 +49,7 @@ def load_decoder(
 
         return load_fallback(checkpoint, torch_dtype, torch.device(device), kernels, progress)
     spec, places = checkpoint.decoder()
-    decoder = NativeDecoder(spec, torch_dtype, device, kernels)
+    decoder = NativeDecoder(spec, torch_dtype, device, kernels, max_model_len)
     report = _Report(progress, sum(checkpoint.tensors[name].num_bytes for name in places))
     for file in checkpoint.weight_files:
         tensors = {name: info for name, info in checkpoint.tensors.items() if info.file == file}

@@ -27,8 +27,14 @@ class NativeDecoder:
     """
 
     def __init__(
-        self, spec: DecoderSpec, dtype: torch.dtype, device: torch.device | str, kernels: Kernels
+        self,
+        spec: DecoderSpec,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        kernels: Kernels,
+        max_model_len: int | None = None,
     ) -> None:
+        """`max_model_len` is how many positions are served, where it is fewer than the spec's."""
         self.spec = spec
         self.dtype = dtype
         self.device = torch.device(device)
@@ -36,7 +42,9 @@ class NativeDecoder:
         self._weights = self._allocate(model_shapes(spec))
         self._layer_weights = [self._allocate(layer_shapes(spec, layer)) for layer in spec.layers]
         ropes = {layer.rope for layer in spec.layers if layer.rope is not None}
-        tables = {rope: rotary_table(rope, spec.max_model_len, self.device) for rope in ropes}
+        tables = {
+            rope: rotary_table(rope, max_model_len or spec.max_model_len, self.device) for rope in ropes
+        }
         self._layers = [
             DecoderLayer(spec, layer, tables[layer.rope] if layer.rope else None, weights, kernels)
             for layer, weights in zip(spec.layers, self._layer_weights, strict=True)

@@ -7,21 +7,37 @@ import math
 import torch
 from torch import Tensor
 
-from pageant.models.spec import LinearScaling, Llama3Scaling, RopeSpec
+from pageant.models.spec import LinearScaling, Llama3Scaling, LongRopeScaling, RopeSpec, YarnScaling
 
 __all__ = ["rotary_table"]
 
 
 def rotary_table(rope: RopeSpec, num_positions: int, device: torch.device) -> Tensor:
-    """Return float32 [num_positions, rotary_dim]: each position's cosines, then its sines."""
-    size = rope.rotary_dim
+    """Return float32 [num_positions, rotary_dim]: each position's cosines, then its sines.
+
+    The number of positions is how many are served: `LongRopeScaling` chooses by it.
+    """
+    angles = torch.outer(torch.arange(num_positions, dtype=torch.float32), _frequencies(rope, num_positions))
+    table = torch.cat((angles.cos(), angles.sin()), dim=-1)
+    if isinstance(rope.scaling, YarnScaling | LongRopeScaling):
+        table *= rope.scaling.attention_factor
+    return table.to(device)
+
+
+def _frequencies(rope: RopeSpec, num_positions: int) -> Tensor:
+    """Return float32 [rotary_dim / 2]: by how much each pair turns from one position to the next."""
+    size, scaling = rope.rotary_dim, rope.scaling
     frequencies = 1.0 / (rope.theta ** (torch.arange(0, size, 2, dtype=torch.float32) / size))
-    if isinstance(rope.scaling, LinearScaling):
-        frequencies /= rope.scaling.factor
-    elif isinstance(rope.scaling, Llama3Scaling):
-        frequencies = _llama3_frequencies(frequencies, rope.scaling)
-    angles = torch.outer(torch.arange(num_positions, dtype=torch.float32), frequencies)
-    return torch.cat((angles.cos(), angles.sin()), dim=-1).to(device)
+    if isinstance(scaling, LinearScaling):
+        return frequencies / scaling.factor
+    if isinstance(scaling, Llama3Scaling):
+        return _llama3_frequencies(frequencies, scaling)
+    if isinstance(scaling, YarnScaling):
+        return _yarn_frequencies(frequencies, scaling, rope)
+    if isinstance(scaling, LongRopeScaling):
+        is_long = num_positions > scaling.original_max_positions
+        return frequencies / torch.tensor(scaling.long_factors if is_long else scaling.short_factors)
+    return frequencies
 
 
 def _llama3_frequencies(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
@@ -30,3 +46,19 @@ def _llama3_frequencies(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
     kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     kept = kept.clamp(0, 1)
     return kept * frequencies + (1 - kept) * frequencies / scaling.factor
+
+
+def _yarn_frequencies(frequencies: Tensor, scaling: YarnScaling, rope: RopeSpec) -> Tensor:
+    """The same, blended from the index that turned `beta_fast` times to that which turned `beta_slow`."""
+
+    def index(turns: float) -> float:
+        wavelength = scaling.original_max_positions / turns
+        return rope.rotary_dim * math.log(wavelength / (2 * math.pi)) / (2 * math.log(rope.theta))
+
+    first, last = index(scaling.beta_fast), index(scaling.beta_slow)
+    if scaling.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, rope.rotary_dim - 1)
+    width = last - first or 0.001  # a step, where the two are one
+    divided = ((torch.arange(len(frequencies)) - first) / width).clamp(0, 1)
+    return (1 - divided) * frequencies + divided * frequencies / scaling.factor

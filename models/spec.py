@@ -12,11 +12,14 @@ __all__ = [
     "LayerSpec",
     "LinearScaling",
     "Llama3Scaling",
+    "LongRopeScaling",
     "MLPSpec",
     "MoESpec",
     "ModelSpec",
     "NormSpec",
+    "RopeScaling",
     "RopeSpec",
+    "YarnScaling",
 ]
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]
@@ -51,13 +54,48 @@ class Llama3Scaling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class YarnScaling:
+    """YaRN's: as Llama 3's, but blended along the frequencies' order (Peng et al., 2023)."""
+
+    factor: float
+    attention_factor: float
+    """What cosines and sines are multiplied by."""
+    beta_fast: float
+    """From so many turns in the original context on, a frequency is kept."""
+    beta_slow: float
+    """Up to so many turns, it is divided."""
+    truncate: bool
+    """Whether the bounds of the blend are rounded outwards to whole frequencies."""
+    original_max_positions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongRopeScaling:
+    """LongRoPE's (Phi-3): a divisor for each frequency, from one of two lists (Ding et al., 2024).
+
+    An engine that serves no more than the original context uses the short list for everything, one that
+    serves more the long list. (transformers switches by the longest sequence of a batch, and computes
+    the whole again when it does: what a cache holds would be wrong from one token to the next.)
+    """
+
+    short_factors: tuple[float, ...]
+    long_factors: tuple[float, ...]
+    attention_factor: float
+    """What cosines and sines are multiplied by."""
+    original_max_positions: int
+
+
+RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | LongRopeScaling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RopeSpec:
     """Rotary position embedding (Su et al., 2021), rotate-half pairing."""
 
     theta: float
     rotary_dim: int
     """How many of a head's elements are turned, the first ones; even."""
-    scaling: LinearScaling | Llama3Scaling | None = None
+    scaling: RopeScaling | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

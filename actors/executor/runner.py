@@ -65,7 +65,12 @@ class TorchRunner:
         self.device = torch.device(device)
         self._kernels = kernels.load(backend, device)
         self._decoder: Decoder = load_decoder(
-            Checkpoint(model), dtype, self.device, kernels=self._kernels, progress=progress
+            Checkpoint(model),
+            dtype,
+            self.device,
+            kernels=self._kernels,
+            max_model_len=max_model_len,
+            progress=progress,
         )
         block_bytes = self._decoder.kv_bytes_per_block(block_size)
         self.num_blocks = num_blocks or choose_num_blocks(

@@ -5,16 +5,29 @@ Everything here raises CheckpointError naming the key that is missing, absurd or
 
 from __future__ import annotations
 
+import math
+
 from pageant.models.config import Config
-from pageant.models.spec import LinearScaling, Llama3Scaling, RopeSpec
+from pageant.models.spec import (
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    RopeScaling,
+    RopeSpec,
+    YarnScaling,
+)
 
 __all__ = ["read_rope", "rope_from"]
 
-_TYPES = ("default", "linear", "llama3")
+_TYPES = ("default", "linear", "llama3", "yarn", "longrope", "dynamic")
 
 
 def read_rope(
-    config: Config, head_dim: int, *, default_theta: float = 10_000.0, default_share: float | None = None
+    config: Config,
+    head_dim: int,
+    *,
+    default_theta: float = 10_000.0,
+    default_share: float | None = None,
 ) -> RopeSpec:
     """Read `rope_parameters` (transformers 5), or `rope_theta` and `rope_scaling` (before).
 
@@ -30,13 +43,16 @@ def rope_from(
 ) -> RopeSpec:
     """Read a section of a configuration, and what it leaves out from the whole."""
     kind = section.text("rope_type", section.text("type", "default"))
+    if kind == "su" or (kind == "yarn" and "short_factor" in section):  # Phi-3's before it had a name
+        kind = "longrope"
     if kind not in _TYPES:
         known = f"one of {', '.join(_TYPES)}"
         raise section.wrong("rope_type", kind, known, "This rotary scaling is not implemented.")
+    rotary_dim = _rotary_dim(section, config, head_dim, default_share)
     return RopeSpec(
         theta=section.number("rope_theta", config.number("rope_theta", default_theta)),
-        rotary_dim=_rotary_dim(section, config, head_dim, default_share),
-        scaling=_read_scaling(kind, section, config),
+        rotary_dim=rotary_dim,
+        scaling=_read_scaling(kind, section, config, rotary_dim),
     )
 
 
@@ -55,19 +71,64 @@ def _rotary_dim(section: Config, config: Config, head_dim: int, default_share: f
     return rotary_dim
 
 
-def _read_scaling(kind: str, section: Config, config: Config) -> LinearScaling | Llama3Scaling | None:
-    if kind == "default":
+def _read_scaling(kind: str, section: Config, config: Config, rotary_dim: int) -> RopeScaling | None:
+    if kind in ("default", "dynamic"):  # dynamic scaling begins where the positions that are served end
         return None
     if kind == "linear":
         return LinearScaling(factor=section.number("factor"))
+    where = config if "original_max_position_embeddings" in config else section
+    longest = config.count("max_position_embeddings")
+    original = where.count("original_max_position_embeddings", longest)
+    if kind == "llama3":
+        return _read_llama3(section, original)
+    factor = section.number("factor", longest / original)
+    if kind == "yarn":
+        return _read_yarn(section, original, factor)
+    if factor > 1 and original == 1:
+        raise where.wrong("original_max_position_embeddings", original, "a whole number from 2 up")
+    default = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return LongRopeScaling(
+        short_factors=_factors(section, "short_factor", rotary_dim // 2),
+        long_factors=_factors(section, "long_factor", rotary_dim // 2),
+        attention_factor=section.number("attention_factor", default),
+        original_max_positions=original,
+    )
+
+
+def _read_llama3(section: Config, original: int) -> Llama3Scaling:
     scaling = Llama3Scaling(
         factor=section.number("factor"),
         low_freq_factor=section.number("low_freq_factor"),
         high_freq_factor=section.number("high_freq_factor"),
-        original_max_positions=section.count(
-            "original_max_position_embeddings", config.count("max_position_embeddings")
-        ),
+        original_max_positions=original,
     )
     if scaling.high_freq_factor <= scaling.low_freq_factor:
         raise section.wrong("high_freq_factor", scaling.high_freq_factor, "more than low_freq_factor")
     return scaling
+
+
+def _read_yarn(section: Config, original: int, factor: float) -> YarnScaling:
+    def growth(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    default = growth(1.0)
+    if "mscale" in section and "mscale_all_dim" in section:  # DeepSeek's
+        default = growth(section.number("mscale")) / growth(section.number("mscale_all_dim"))
+    scaling = YarnScaling(
+        factor=factor,
+        attention_factor=section.number("attention_factor", default),
+        beta_fast=section.number("beta_fast", 32.0),
+        beta_slow=section.number("beta_slow", 1.0),
+        truncate=section.flag("truncate", True),
+        original_max_positions=original,
+    )
+    if scaling.beta_fast <= scaling.beta_slow:
+        raise section.wrong("beta_fast", scaling.beta_fast, "more than beta_slow")
+    return scaling
+
+
+def _factors(section: Config, key: str, count: int) -> tuple[float, ...]:
+    factors = section.numbers(key)
+    if len(factors) != count:
+        raise section.wrong(key, list(factors), f"{count} positive numbers, one for each frequency")
+    return factors

@@ -21,6 +21,8 @@ from transformers import (
     Gemma3TextConfig,
     GPT2Config,
     GPT2LMHeadModel,
+    GPTBigCodeConfig,
+    GPTBigCodeForCausalLM,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
     GraniteConfig,
@@ -84,6 +86,19 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "original_max_position_embeddings": 64,
+}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 5000.0, "factor": 2.0}
+LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7],
+    "long_factor": [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0],
+}
 LINEAR = {"rope_type": "linear", "rope_theta": 5000.0, "factor": 4.0}
 WINDOWS = ["full_attention", "sliding_attention", "sliding_attention"]
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
@@ -104,19 +119,36 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         LlamaConfig,
         FOUR_HEADS | {"attention_bias": True, "mlp_bias": True, "rope_parameters": LINEAR},
     ),
-    "mistral": (MistralForCausalLM, MistralConfig, FOUR_HEADS | {"head_dim": 32, "sliding_window": None}),
+    "mistral": (
+        MistralForCausalLM,
+        MistralConfig,
+        FOUR_HEADS | {"head_dim": 32, "sliding_window": None, "rope_parameters": DYNAMIC},
+    ),
     "mistral_window": (MistralForCausalLM, MistralConfig, SIX_HEADS | {"sliding_window": 11}),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config, FOUR_HEADS | {"tie_word_embeddings": True}),
-    "qwen2_window": (
+    "qwen2_yarn": (
         Qwen2ForCausalLM,
         Qwen2Config,
-        FOUR_HEADS | {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1},
+        FOUR_HEADS
+        | {
+            "rope_parameters": YARN,
+            "use_sliding_window": True,
+            "sliding_window": 7,
+            "max_window_layers": 1,
+        },
     ),
     "qwen3": (Qwen3ForCausalLM, Qwen3Config, SIX_HEADS),
     "qwen3_window": (
         Qwen3ForCausalLM,
         Qwen3Config,
-        SIX_HEADS | {"use_sliding_window": True, "sliding_window": 9, "layer_types": WINDOWS},
+        SIX_HEADS
+        | {
+            "use_sliding_window": True,
+            "sliding_window": 9,
+            "layer_types": WINDOWS,
+            "rope_parameters": YARN
+            | {"attention_factor": 0.7, "beta_fast": 4.0, "beta_slow": 0.5, "truncate": False},
+        },
     ),
     "mixtral": (
         MixtralForCausalLM,
@@ -248,6 +280,11 @@ FOREIGN: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         GraniteConfig,
         SIX_HEADS | {"logits_scaling": 2.0, "residual_multiplier": 0.5, "attention_multiplier": 0.3},
     ),
+    "gpt_bigcode": (
+        GPTBigCodeForCausalLM,
+        GPTBigCodeConfig,
+        GPT2,
+    ),
     "opt": (
         OPTForCausalLM,
         OPTConfig,
@@ -268,6 +305,15 @@ FOREIGN: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 }
 """Models without a file of ours, which run on transformers' own code."""
 
+SWITCHING: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "phi3_long": (
+        Phi3ForCausalLM,
+        Phi3Config,
+        FOUR_HEADS | {"pad_token_id": 0, "rope_parameters": LONG, "original_max_position_embeddings": 48},
+    ),
+}
+"""Models whose rotation transformers switches by the length of a text, and we by the longest served."""
+
 
 @dataclass(frozen=True)
 class Family:
@@ -276,8 +322,9 @@ class Family:
     path: Path
     model: PreTrainedModel
 
-    def load(self, dtype: str = "auto", backend: str = "reference") -> Any:
-        return load_decoder(Checkpoint(self.path), dtype, "cpu", kernels=kernels.load(backend))
+    def load(self, dtype: str = "auto", backend: str = "reference", max_model_len: int | None = None) -> Any:
+        loaded = kernels.load(backend)
+        return load_decoder(Checkpoint(self.path), dtype, "cpu", kernels=loaded, max_model_len=max_model_len)
 
 
 class Pages:
@@ -374,7 +421,7 @@ def pages() -> type[Pages]:
 
 
 def _make(name: str, path: Path) -> Family:
-    model_class, config_class, options = (FAMILIES | FOREIGN)[name]
+    model_class, config_class, options = (FAMILIES | FOREIGN | SWITCHING)[name]
     torch.manual_seed(len(name))
     config = config_class(**COMMON | options)
     model = model_class(config).eval()

@@ -18,7 +18,7 @@ from pageant import kernels
 from pageant.models import Checkpoint, CheckpointError, DecoderSpec
 from pageant.models.architectures import ARCHITECTURES
 from pageant.models.loading import load_decoder
-from pageant.models.spec import LinearScaling, MLPSpec, MoESpec
+from pageant.models.spec import LinearScaling, LongRopeScaling, MLPSpec, MoESpec, RopeSpec
 
 GONE = ...
 
@@ -73,15 +73,25 @@ def test_the_guide_shows_a_file_as_it_is() -> None:
         ("gemma3", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping is 50.0; expected None"),
         (
             "gemma3",
-            {"rope_parameters": {"full_attention": {"rope_type": "yarn"}, "sliding_attention": {}}},
-            "rope_parameters.full_attention.rope_type is 'yarn'",
+            {"rope_parameters": {"full_attention": {"rope_type": "mrope"}, "sliding_attention": {}}},
+            "rope_parameters.full_attention.rope_type is 'mrope'",
         ),
         (
             "phi3",
             {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0]}},
-            "rope_parameters.rope_type is 'longrope'; expected one of default, linear, llama3",
+            "rope_parameters.short_factor is [1.0]; expected 8 positive numbers",
         ),
-        ("phi3", {"rope_parameters": GONE, "rope_scaling": {"type": "su"}}, "rope_type is 'su'"),
+        (
+            "phi3",
+            {"rope_parameters": GONE, "rope_scaling": {"type": "su", "short_factor": [0] * 8}},
+            "rope_scaling.short_factor is [0, 0, 0, 0, 0, 0, 0, 0]; expected a list of positive",
+        ),
+        (
+            "qwen2",
+            {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 1}},
+            "rope_parameters.beta_fast is 1.0; expected more than beta_slow",
+        ),
+        ("qwen2", {"rope_parameters": {"rope_type": "proportional"}}, "expected one of default, linear,"),
         (
             "phi3",
             {"rope_parameters": {"partial_rotary_factor": 0.3125}},
@@ -174,6 +184,15 @@ def test_pythia_before_transformers_5_reads_as_it_does_now(spec: Callable[..., D
     assert old is not None and (old.theta, old.rotary_dim) == (500, 8)
     default = spec("gpt_neox", rope_parameters=GONE).layers[0].rope
     assert default is not None and default.rotary_dim == 4
+
+
+def test_phi_3s_long_rotation_had_other_names(spec: Callable[..., DecoderSpec]) -> None:
+    now = spec("phi3_long").layers[0].rope
+    assert isinstance(now, RopeSpec) and isinstance(now.scaling, LongRopeScaling)
+    factors = {"short_factor": now.scaling.short_factors, "long_factor": now.scaling.long_factors}
+    for name in ("su", "yarn", "longrope"):
+        old = {"type": name, **factors}
+        assert spec("phi3_long", rope_parameters=GONE, rope_scaling=old).layers[0].rope == now
 
 
 def test_qwen3_moe_names_its_experts_in_two_ways(spec: Callable[..., DecoderSpec]) -> None:

@@ -87,6 +87,28 @@ def test_faster_kernels_give_the_same_logits(any_model: Any, pages: Any, backend
     torch.testing.assert_close(logits, expected_logits(any_model, PROMPT), atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize(("served", "length"), [(512, 50), (49, 49), (48, 48), (48, 20)])
+def test_long_rotation_is_chosen_by_what_is_served(
+    family: Callable[[str], Any], pages: Any, served: int, length: int
+) -> None:
+    """Up to 48 positions transformers uses the short factors, beyond them the long ones."""
+    model = family("phi3_long")
+    run = pages(model.load(max_model_len=served))
+    logits = torch.cat([run.step({"a": chunk})["a"] for chunk in (PROMPT[:13], PROMPT[13:length])])
+    torch.testing.assert_close(logits, expected_logits(model, PROMPT[:length]), atol=1e-4, rtol=0)
+
+
+def test_an_engine_for_long_texts_rotates_short_ones_the_same(
+    family: Callable[[str], Any], pages: Any
+) -> None:
+    """So that a text that grows past the original context goes on as it began."""
+    run = pages(family("phi3_long").load())
+    short = run.step({"a": PROMPT[:20]})["a"]
+    whole = run.step({"b": PROMPT})["b"]
+    torch.testing.assert_close(short, whole[:20], atol=1e-4, rtol=0)
+    assert (short - expected_logits(family("phi3_long"), PROMPT[:20])).abs().max() > 0.01
+
+
 def test_logits_are_made_for_the_rows_asked_for(family: Callable[[str], Any]) -> None:
     decoder = family("qwen2").load()
     hidden = torch.randn(5, decoder.spec.hidden_size)
