@@ -2,7 +2,7 @@
 
 Backends are chosen once, at start, with `load`. `reference` is plain torch, and the oracle that the
 faster ones are tested against; its contract is `pageant.kernels.base.Kernels`. `cpu` is C++, compiled on
-first use.
+first use; `triton` is for GPUs.
 
 Importing this package loads no torch: only `load` and the submodules do.
 """
@@ -10,15 +10,18 @@ Importing this package loads no torch: only `load` and the submodules do.
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
+import os
+import shutil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pageant.kernels.base import Kernels
 
-__all__ = ["BACKENDS", "load"]
+__all__ = ["BACKENDS", "load", "why_not_triton"]
 
-BACKENDS = ("reference", "cpu")
+BACKENDS = ("reference", "cpu", "triton")
 
 log = logging.getLogger("pageant.kernels")
 
@@ -26,10 +29,11 @@ log = logging.getLogger("pageant.kernels")
 def load(backend: str = "auto", device: str = "cpu") -> Kernels:
     """Return the kernels of a backend, ready to run on `device` ("cpu", "cuda", "cuda:1", ...).
 
-    `auto` is the fastest backend that runs on this device here; where the C++ of `cpu` cannot be compiled,
-    that is the reference, and a warning says so once.
+    `auto` is the fastest backend that runs on this device here; where the C++ of `cpu` cannot be compiled, or
+    `triton` cannot be loaded, that is the reference, and a warning says so once.
     Raises ValueError, naming the known backends, when `backend` is none of them or not for this device, and
-    `pageant.kernels.cpu.BuildError` when it is `cpu` and cannot be compiled.
+    `pageant.kernels.cpu.BuildError` when it is `cpu` and cannot be compiled, ImportError when it is `triton` and
+    that is not installed.
     """
     if backend == "auto":
         return _fastest(device)
@@ -43,6 +47,12 @@ def load(backend: str = "auto", device: str = "cpu") -> Kernels:
         from pageant.kernels.cpu import CpuKernels
 
         return CpuKernels()
+    if backend == "triton":
+        if device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+            raise ValueError("the kernel backend 'triton' does not run on 'cpu': expected 'auto' there")
+        from pageant.kernels.triton import TritonKernels
+
+        return TritonKernels()
     known = ", ".join(repr(known) for known in ("auto", *BACKENDS))
     raise ValueError(f"unknown kernel backend {backend!r}: expected one of {known}")
 
@@ -50,6 +60,10 @@ def load(backend: str = "auto", device: str = "cpu") -> Kernels:
 def _fastest(device: str) -> Kernels:
     """The reference runs on every device."""
     if device != "cpu":
+        reason = why_not_triton(device)
+        if reason is None:
+            return load("triton", device)
+        _warn(reason)
         return load("reference", device)
     from pageant.kernels.cpu import BuildError
 
@@ -58,6 +72,25 @@ def _fastest(device: str) -> Kernels:
     except BuildError as error:
         _warn(str(error))
         return load("reference")
+
+
+def why_not_triton(device: str) -> str | None:
+    """Return what keeps the `triton` backend from running on a GPU, in words, or None."""
+    try:
+        import torch
+
+        importlib.import_module("pageant.kernels.triton")
+    except ImportError as error:
+        return f"{error} (pip install pageant[gpu])"
+    if torch.version.cuda is None:
+        return "this torch is not built for CUDA"
+    major, minor = torch.cuda.get_device_capability(device)
+    if major < 8:
+        return f"the device's compute capability is {major}.{minor}, and 8.0 is needed"
+    # Triton compiles a small launcher in C for each kernel.
+    if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+        return "no C compiler was found: set CC, or install gcc or clang"
+    return None
 
 
 @functools.cache

@@ -12,6 +12,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pageant import kernels
 from pageant.actors.runtime.version import VERSION
 
 PACKAGES = (
@@ -121,11 +122,13 @@ def _gpu() -> Finding:
         return Finding("gpu", "torch could not be asked", result.stderr.strip().splitlines()[-1], good=False)
     if names == "[]":
         return Finding("gpu", "none", "models run on the CPU (device: cpu)")
-    return Finding("gpu", names, "set device: cuda:0 for the executor")
+    reason = kernels.why_not_triton("cuda:0")
+    if reason is not None:
+        return Finding("gpu", names, f"device: cuda:0 takes the reference kernels: {reason}", good=False)
+    return Finding("gpu", names, "set device: cuda:0 for the executor, whose kernels: auto is triton there")
 
 
 def _kernels() -> Finding:
-    from pageant import kernels
     from pageant.kernels.cpu import BuildError
     from pageant.kernels.cpu.library import load_library
 

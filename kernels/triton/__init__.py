@@ -1,0 +1,53 @@
+"""The GPU backend: Triton kernels for float32, float16 and bfloat16. Correct in Triton's interpreter on a CPU.
+
+Each function takes the arguments of `pageant.kernels.base.Kernels`. Nothing here waits for the device, and no
+shape depends on what is on it, so all of it can be captured in a CUDA graph. Kernels run on the current CUDA
+device: whoever calls sees to it that this is the tensors' own. Products with whole weights are cuBLAS's.
+"""
+
+from __future__ import annotations
+
+import os
+
+# As it has always been; Triton 3.9 warns where nothing is said, since its default is about to change.
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+
+from pageant.kernels.reference import ReferenceKernels
+from pageant.kernels.triton.attention import paged_attention
+from pageant.kernels.triton.cache import move_kv, write_kv
+from pageant.kernels.triton.experts import moe, route
+from pageant.kernels.triton.norms import (
+    add_layer_norm,
+    add_rms_norm,
+    add_wide_rms_norm,
+    layer_norm,
+    rms_norm,
+    wide_rms_norm,
+)
+from pageant.kernels.triton.pointwise import gelu, gelu_and_mul, rope, silu_and_mul
+from pageant.kernels.triton.sampling import sample
+
+__all__ = ["TritonKernels"]
+
+
+class TritonKernels(ReferenceKernels):
+    """Implements `pageant.kernels.base.Kernels`, whose docstrings are the contract."""
+
+    name = "triton"
+
+    write_kv = staticmethod(write_kv)
+    move_kv = staticmethod(move_kv)
+    paged_attention = staticmethod(paged_attention)
+    rms_norm = staticmethod(rms_norm)
+    add_rms_norm = staticmethod(add_rms_norm)
+    wide_rms_norm = staticmethod(wide_rms_norm)
+    add_wide_rms_norm = staticmethod(add_wide_rms_norm)
+    layer_norm = staticmethod(layer_norm)
+    add_layer_norm = staticmethod(add_layer_norm)
+    rope = staticmethod(rope)
+    silu_and_mul = staticmethod(silu_and_mul)
+    gelu_and_mul = staticmethod(gelu_and_mul)
+    gelu = staticmethod(gelu)
+    route = staticmethod(route)
+    moe = staticmethod(moe)
+    sample = staticmethod(sample)

@@ -1,0 +1,178 @@
+"""What both attention kernels share: a tile of query rows against a span of one sequence's context.
+
+A row of the tile is one query head of one token: the heads that share a key head stand beside each other, so
+that each key is loaded once for all of them. The softmax is online (Milakov, Gimelshein, 2018; Dao et al.:
+FlashAttention, 2022), in powers of two. Spans are taken in up to three parts, so that only the entries at the
+edges of what is visible are compared with positions at all.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from pageant.kernels.triton.mathematics import tanh
+
+__all__ = ["attend", "load_query", "visible_span"]
+
+
+@triton.jit
+def load_query(
+    query,
+    positions,
+    begin,
+    stop,
+    kv_head,
+    query_stride,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    DIM_TILE: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """Tokens begin to stop of the step, as far as they fit: (queries [ROWS, DIM_TILE], offsets of the rows in
+    an output [T, H, D], which rows there are, their positions, -1 where there is none)."""
+    GROUPS: tl.constexpr = HEADS // KV_HEADS
+    row = tl.arange(0, ROWS)
+    dim = tl.arange(0, DIM_TILE)
+    token = begin + row // GROUPS
+    head = kv_head * GROUPS + row % GROUPS
+    there = (token < stop) & (row // GROUPS < ROWS // GROUPS)
+    position = tl.load(positions + token, mask=there, other=-1).to(tl.int32)
+    offsets = token.to(tl.int64) * query_stride + head * DIM
+    queries = tl.load(
+        query + offsets[:, None] + dim[None, :], mask=there[:, None] & (dim[None, :] < DIM), other=0.0
+    )
+    return queries, (token.to(tl.int64) * HEADS + head) * DIM, there, position
+
+
+@triton.jit
+def visible_span(there, position, context, window):
+    """The entries that some row sees, [first, last), and those that all rows see, [clear_first, clear_last)."""
+    lowest = tl.min(tl.where(there, position, 1 << 30))
+    highest = tl.max(position)
+    first = tl.maximum(lowest - window + 1, 0)
+    last = tl.minimum(highest + 1, context)
+    return first, last, tl.maximum(highest - window + 1, 0), tl.minimum(lowest + 1, context)
+
+
+@triton.jit
+def attend(
+    queries,
+    position,
+    keys,
+    values,
+    table,
+    kv_head,
+    begin,
+    stop,
+    first,
+    last,
+    clear_first,
+    clear_last,
+    window,
+    factor,
+    cap,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    DIM_TILE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+    ENTRIES: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    CAPPED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Tiles of entries from `begin` (a multiple of ENTRIES) to `stop`; returns (sums, tops, totals):
+    [ROWS, DIM_TILE] of values by weight, [ROWS] of the largest score and of the weights' sum."""
+    sums = tl.zeros([ROWS, DIM_TILE], dtype=tl.float32)
+    tops = tl.full([ROWS], float("-inf"), dtype=tl.float32)
+    totals = tl.zeros([ROWS], dtype=tl.float32)
+    clear_begin = begin
+    if WINDOWED:
+        clear_begin = tl.minimum(tl.maximum(tl.cdiv(clear_first, ENTRIES) * ENTRIES, begin), stop)
+    clear_stop = tl.minimum(tl.maximum(clear_last // ENTRIES * ENTRIES, clear_begin), stop)
+    if WINDOWED:
+        sums, tops, totals = _attend_part(
+            queries, position, keys, values, table, kv_head, begin, clear_begin, first, last, window, factor, cap,
+            sums, tops, totals, KV_HEADS, DIM, DIM_TILE, BLOCK_SIZE, ENTRIES, True, CAPPED, PRECISION,
+        )  # fmt: skip
+    sums, tops, totals = _attend_part(
+        queries, position, keys, values, table, kv_head, clear_begin, clear_stop, first, last, window, factor, cap,
+        sums, tops, totals, KV_HEADS, DIM, DIM_TILE, BLOCK_SIZE, ENTRIES, False, CAPPED, PRECISION,
+    )  # fmt: skip
+    sums, tops, totals = _attend_part(
+        queries, position, keys, values, table, kv_head, clear_stop, stop, first, last, window, factor, cap,
+        sums, tops, totals, KV_HEADS, DIM, DIM_TILE, BLOCK_SIZE, ENTRIES, True, CAPPED, PRECISION,
+    )  # fmt: skip
+    return sums, tops, totals
+
+
+@triton.jit
+def _attend_part(
+    queries,
+    position,
+    keys,
+    values,
+    table,
+    kv_head,
+    begin,
+    stop,
+    first,
+    last,
+    window,
+    factor,
+    cap,
+    sums,
+    tops,
+    totals,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    DIM_TILE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    ENTRIES: tl.constexpr,
+    MASKED: tl.constexpr,
+    CAPPED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    dim = tl.arange(0, DIM_TILE)
+    for start in range(begin, stop, ENTRIES):
+        entry = start + tl.arange(0, ENTRIES)
+        if MASKED:
+            # What nobody sees may be NaN, and its block may not be there at all.
+            seen = (entry >= first) & (entry < last)
+            block = tl.load(table + entry // BLOCK_SIZE, mask=seen, other=0)
+        else:
+            block = tl.load(table + entry // BLOCK_SIZE)
+        place = ((block.to(tl.int64) * KV_HEADS + kv_head) * BLOCK_SIZE + entry % BLOCK_SIZE) * DIM
+        key_places = keys + place[None, :] + dim[:, None]
+        value_places = values + place[:, None] + dim[None, :]
+        if MASKED:
+            key = tl.load(key_places, mask=seen[None, :] & (dim[:, None] < DIM), other=0.0)
+        elif DIM != DIM_TILE:
+            key = tl.load(key_places, mask=dim[:, None] < DIM, other=0.0)
+        else:
+            key = tl.load(key_places)
+        scores = tl.dot(queries, key, input_precision=PRECISION) * factor  # [ROWS, ENTRIES]
+        if CAPPED:
+            scores = cap * tanh(scores)
+        if MASKED:
+            visible = seen[None, :] & (entry[None, :] <= position[:, None])
+            visible = visible & (entry[None, :] > position[:, None] - window)
+            scores = tl.where(visible, scores, float("-inf"))
+        risen = tl.maximum(tops, tl.max(scores, 1))
+        # A row that has seen nothing yet has minus infinity: the difference of two would be NaN.
+        base = tl.where(risen == float("-inf"), 0.0, risen) if MASKED else risen
+        weights = tl.exp2(scores - base[:, None])
+        shrink = tl.exp2(tops - base)
+        totals = totals * shrink + tl.sum(weights, 1)
+        sums = sums * shrink[:, None]
+        if MASKED:
+            value = tl.load(value_places, mask=seen[:, None] & (dim[None, :] < DIM), other=0.0)
+        elif DIM != DIM_TILE:
+            value = tl.load(value_places, mask=dim[None, :] < DIM, other=0.0)
+        else:
+            value = tl.load(value_places)
+        sums = tl.dot(weights.to(value.dtype), value, sums, input_precision=PRECISION)
+        tops = risen
+    return sums, tops, totals

@@ -1,0 +1,57 @@
+"""Functions that Triton's language has not, in float32."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+__all__ = ["activate", "gelu", "gelu_tanh", "segment_of_tile", "silu", "tanh"]
+
+
+@triton.jit
+def tanh(x):
+    """By the exponential function; right at both ends, and within 1e-7 of the truth everywhere."""
+    return 1.0 - 2.0 / (tl.exp2(x * 2.885390081777927) + 1.0)  # 2 log2(e)
+
+
+@triton.jit
+def silu(x):
+    return x / (1.0 + tl.exp(-x))
+
+
+@triton.jit
+def gelu(x):
+    return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+
+
+@triton.jit
+def gelu_tanh(x):
+    return 0.5 * x * (1.0 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
+
+
+@triton.jit
+def activate(x, ACTIVATION: tl.constexpr):
+    """x, float32, by the activation's name."""
+    if ACTIVATION == "silu":
+        y = silu(x)
+    elif ACTIVATION == "gelu":
+        y = gelu(x)
+    else:
+        tl.static_assert(ACTIVATION == "gelu_tanh")
+        y = gelu_tanh(x)
+    return y
+
+
+@triton.jit
+def segment_of_tile(starts, num_segments, tile, SIZE: tl.constexpr):
+    """Which segment a tile belongs to, where segment s, of rows starts[s]:starts[s+1], has its first tile at
+    starts[s] // SIZE + s: so each has room for as many tiles of SIZE rows as it needs, and no table is made.
+    Returns (segment, number of the tile within it), which may be one too many: the caller looks."""
+    low = 0
+    high = num_segments
+    while high - low > 1:
+        middle = (low + high) // 2
+        before = tl.load(starts + middle) // SIZE + middle <= tile
+        low = tl.where(before, middle, low)
+        high = tl.where(before, high, middle)
+    return low, tile - (tl.load(starts + low) // SIZE + low)

@@ -1,0 +1,72 @@
+"""Routing and the mixture of experts beside the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from pageant.kernels.base import Kernels
+
+Numbers = Callable[..., torch.Tensor]
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize(("tokens", "num_experts", "top_k"), [(0, 4, 2), (7, 5, 3), (3, 1, 1), (4, 40, 8)])
+def test_route(
+    triton_kernels: Kernels,
+    reference: Kernels,
+    numbers: Numbers,
+    dtype: torch.dtype,
+    tokens: int,
+    num_experts: int,
+    top_k: int,
+    normalise: bool,
+) -> None:
+    logits = numbers(tokens, num_experts, dtype=dtype, seed=3, spare=2)
+    logits += (
+        torch.arange(num_experts, device=logits.device) * 0.01
+    )  # no ties: those may be broken either way
+    weights, experts = triton_kernels.route(logits, top_k, normalise)
+    expected_weights, expected_experts = reference.route(logits, top_k, normalise)
+    torch.testing.assert_close(weights, expected_weights, atol=1e-6, rtol=1e-5)
+    assert torch.equal(experts, expected_experts)
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize(
+    ("tokens", "num_experts", "top_k", "hidden", "inner"),
+    [(0, 4, 2, 16, 16), (1, 4, 2, 40, 24), (25, 3, 2, 33, 20), (6, 40, 1, 16, 16)],
+)
+def test_moe(
+    triton_kernels: Kernels,
+    reference: Kernels,
+    numbers: Numbers,
+    assert_near: Callable[..., None],
+    dtype: torch.dtype,
+    tokens: int,
+    num_experts: int,
+    top_k: int,
+    hidden: int,
+    inner: int,
+    activation: str,
+) -> None:
+    x = numbers(tokens, hidden, dtype=dtype, seed=1, spare=3)
+    gate_up = numbers(num_experts, 2 * inner, hidden, dtype=dtype, seed=2) * 0.3
+    down = numbers(num_experts, hidden, inner, dtype=dtype, seed=3) * 0.3
+    weights, experts = reference.route(numbers(tokens, num_experts, dtype=dtype, seed=4), top_k, True)
+    found = triton_kernels.moe(x, gate_up, down, weights, experts, activation)
+    assert_near(found, reference.moe(x, gate_up, down, weights, experts, activation), 8)
+
+
+def test_places_are_put_in_the_order_of_their_experts_however_many(
+    triton_kernels: Kernels, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pageant.kernels.triton import experts as module
+
+    experts = torch.randint(7, (300,), generator=torch.Generator().manual_seed(0)).to(device)
+    counted = module._order(experts, 9)
+    monkeypatch.setattr(module, "_COUNTED_MAX", 0)
+    for ours, theirs in zip(counted, module._order(experts, 9), strict=True):
+        assert torch.equal(ours, theirs)
