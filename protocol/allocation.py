@@ -32,19 +32,22 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Assign(Message, frozen=True, kw_only=True):
-    """What step `step` would like. Columns by running sequence: `grow_serials[i]` is to have slots for
-    `grow_lengths[i]` tokens; `token_counts[i]` new tokens of it, drawn since the last exchange, are next
-    in `token_ids` (they name its blocks as they fill up). Admissions may together compute
-    `admission_tokens` tokens in this step, given out in order; one for which none is left is refused.
+    """What step `step` would like. Of sequence `learned_serials[i]`, `learned_counts[i]` new tokens are next
+    in `token_ids`: drawn since the last exchange, they name its blocks as they fill up. `freed` ones are
+    given up. Sequence `grow_serials[i]` is to have slots for `grow_lengths[i]` tokens. Admissions may
+    together compute `admission_tokens` tokens in this step, given out in order; one for which none is left
+    is refused. The steps up to `computed_step` have been computed.
     """
 
     step: int
     epoch: int
+    computed_step: int
+    learned_serials: Int64Vector
+    learned_counts: Int32Vector
+    token_ids: Int32Vector
     freed: Int64Vector
     grow_serials: Int64Vector
     grow_lengths: Int32Vector
-    token_counts: Int32Vector
-    token_ids: Int32Vector
     admissions: tuple[Admission, ...]
     admission_tokens: int
     manager: int = 0

@@ -1,7 +1,8 @@
 """The block manager's core: serves the scheduler's `Assign` from a pool. No I/O, no clock.
 
-A block is named, and so can be matched, by the very exchange that grants the tokens that fill it: the plan
-that computes them precedes every plan that could use them. What is granted is therefore always computed.
+A block is named, and so can be matched, by the very exchange that grants the tokens that fill it, if they
+are known by then: the plan that computes them precedes every plan that could use them. What is granted is
+therefore always computed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ class _Sequence:
     parent: bytes  # the name that the next full block follows
     tail: bytearray = field(default_factory=bytearray)  # known tokens after the last full block, as bytes
     named: int = 0  # how many of its blocks have been given their names
+    granted: int = 0  # tokens that it has been granted slots for
+    granted_step: int = 0  # by the exchange of this step
 
 
 class Allocation:
@@ -38,12 +41,14 @@ class Allocation:
     def __init__(self, pool: BlockPool, block_size: int) -> None:
         self.pool, self.block_size = pool, block_size
         self._sequences: dict[int, _Sequence] = {}
-        self._just_named: list[int] = []  # blocks, by the last exchange: perhaps not computed yet
+        self._uncomputed: list[tuple[int, int]] = []  # named blocks, by the step that fills them
+        self._computed_step = 0
         self._queried = self._hit = 0
 
     def assign(self, request: Assign) -> Assigned:
         """Carries out one exchange; see `protocol/allocation`."""
-        self._just_named.clear()  # a scheduler asks again when its last step has been computed
+        self._computed_step = request.computed_step
+        self._uncomputed = [entry for entry in self._uncomputed if entry[0] > self._computed_step]
         self._learn(request)
         for serial in request.freed.tolist():
             self._free(serial)
@@ -51,7 +56,7 @@ class Allocation:
         grown: list[int] = []
         for serial, length in zip(request.grow_serials.tolist(), request.grow_lengths.tolist(), strict=True):
             sequence = self._sequences.get(serial)  # None: it was held by this manager's former life
-            blocks = self._grow(sequence, length) if sequence is not None else None
+            blocks = self._grow(sequence, length, request.step) if sequence is not None else None
             if blocks is None:
                 break
             counts.append(len(blocks))
@@ -70,9 +75,9 @@ class Allocation:
         )
 
     def release_all(self) -> None:
-        """Frees every sequence: their scheduler is gone, and its last step may never be computed."""
-        self.pool.forget(self._just_named)
-        self._just_named.clear()
+        """Frees every sequence: their scheduler is gone, and its last steps may never be computed."""
+        self.pool.forget(block for _, block in self._uncomputed)
+        self._uncomputed.clear()
         for serial in list(self._sequences):
             self._free(serial)
 
@@ -109,10 +114,12 @@ class Allocation:
         """Takes in the tokens that were drawn, for the names of the blocks that they fill."""
         position = 0
         data = np.ascontiguousarray(request.token_ids, dtype="<i4").tobytes()
-        for serial, count in zip(request.grow_serials.tolist(), request.token_counts.tolist(), strict=True):
+        counts = request.learned_counts.tolist()
+        for serial, count in zip(request.learned_serials.tolist(), counts, strict=True):
             sequence = self._sequences.get(serial)
-            if count and sequence is not None:
+            if sequence is not None:
                 self._extend(sequence, data[4 * position : 4 * (position + count)])
+                self._name_full_blocks(sequence)
             position += count
 
     def _extend(self, sequence: _Sequence, tokens: bytes) -> None:
@@ -128,35 +135,38 @@ class Allocation:
         if sequence is not None:
             self.pool.free(sequence.blocks)
 
-    def _grow(self, sequence: _Sequence, length: int) -> list[int] | None:
+    def _grow(self, sequence: _Sequence, length: int, step: int) -> list[int] | None:
         """The blocks that a sequence gets to have slots for `length` tokens; None if there are too few."""
         wanted = self._blocks_for(length) - len(sequence.blocks)
         if wanted > self.pool.num_free:
             return None
         blocks = self.pool.take(wanted) if wanted > 0 else []
         sequence.blocks += blocks
-        self._name_full_blocks(sequence, length)
+        sequence.granted, sequence.granted_step = length, step
+        self._name_full_blocks(sequence)
         return blocks
 
-    def _name_full_blocks(self, sequence: _Sequence, length: int) -> None:
-        """Names the blocks that are full once `length` tokens are computed."""
-        for index in range(sequence.named, min(length // self.block_size, len(sequence.names))):
-            if self.pool.name(sequence.blocks[index], sequence.names[index]):
-                self._just_named.append(sequence.blocks[index])
+    def _name_full_blocks(self, sequence: _Sequence) -> None:
+        """Names the blocks that are full of known tokens once what was granted is computed."""
+        full = min(sequence.granted // self.block_size, len(sequence.names))
+        for index in range(sequence.named, full):
+            named = self.pool.name(sequence.blocks[index], sequence.names[index])
+            if named and sequence.granted_step > self._computed_step:
+                self._uncomputed.append((sequence.granted_step, sequence.blocks[index]))
             sequence.named = index + 1
 
     def _admit_in_order(self, request: Assign) -> list[Admitted]:
         budget = request.admission_tokens
         admitted: list[Admitted] = []
         for admission in request.admissions:
-            grant = self._admit(admission, budget) if budget > 0 else None
+            grant = self._admit(admission, budget, request.step) if budget > 0 else None
             if grant is None:
                 break
             budget -= grant.num_tokens
             admitted.append(grant)
         return admitted
 
-    def _admit(self, admission: Admission, budget: int) -> Admitted | None:
+    def _admit(self, admission: Admission, budget: int, step: int) -> Admitted | None:
         """Admits a sequence with what is cached of it, or leaves everything as it was."""
         assert admission.serial not in self._sequences, f"sequence {admission.serial} is admitted twice"
         total = len(admission.token_ids)
@@ -178,7 +188,7 @@ class Allocation:
         sequence = _Sequence(blocks, names, names[-1] if names else root, bytearray(tail), len(blocks))
         self._sequences[admission.serial] = sequence
         length = min(total - cached, budget)
-        self._grow(sequence, cached + length)
+        self._grow(sequence, cached + length, step)
         return Admitted(
             serial=admission.serial,
             blocks=int32(sequence.blocks),

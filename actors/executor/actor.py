@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections import deque
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from pageant import kernels
-from pageant.actors.executor.batch import Batch
+from pageant.actors.executor.batch import Batch, StepInputs
 from pageant.actors.executor.memory import parse_bytes
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.address import expected
@@ -17,10 +22,22 @@ from pageant.protocol.stepping import ExecutorReady, StepPlan, StepResult
 from pageant.protocol.supervision import ActorDown, ActorUp, Progress
 
 if TYPE_CHECKING:
-    from pageant.actors.executor.runner import ModelRunner
+    from pageant.actors.executor.runner import Drawn, ModelRunner
 
 THREADS_MAX = 1024
 PROGRESS_STEPS = 100  # messages about the loading of the weights, at most
+
+
+@dataclass(eq=False)
+class Step:
+    """A plan, and who sent it."""
+
+    plan: StepPlan
+    scheduler: str
+    incarnation: int
+    inputs: StepInputs = field(init=False)
+    drawn: Drawn = field(init=False)
+    began: float = 0.0
 
 
 class Executor(Actor):
@@ -91,6 +108,13 @@ class Executor(Actor):
         )
         self._scheduler = 0  # the incarnation whose batch this is
         self._reported = 0
+        self._plans: deque[Step] = deque()  # that came, and could not be packed yet
+        self._packed: deque[Step] = deque()
+        self._launched: deque[Step] = deque()  # whose tokens are on their way
+        self._launching = False
+        self._unanswered = 0  # steps that were packed
+        if options.device != "cpu":
+            self.offload_threads = 2  # one waits for tokens while the other launches the next step
 
     async def on_start(self) -> None:
         self._runner = await self.offload(self._make_runner)
@@ -148,25 +172,67 @@ class Executor(Actor):
         """The next scheduler's first plan clears the batch; there is nothing to do before it comes."""
 
     @receives
-    async def compute(self, plan: StepPlan) -> None:
-        """Runs one step, and answers with the tokens that it drew."""
-        scheduler = self.sender
+    def compute(self, plan: StepPlan) -> None:
+        """Takes in a plan; its step is computed after those before it, and answered with its tokens."""
         if self.sender_incarnation > self._scheduler:
             self._scheduler = self.sender_incarnation
             self._batch.clear()
-        if plan.epoch != self.incarnation:
-            return  # for the memory of an earlier life
-        inputs = self._batch.apply(plan)
-        began = self.clock.now()
-        token_ids = await self.offload(self._runner.execute, inputs)
-        self._batch.take_tokens(inputs, token_ids)
+            self._plans.clear()
+        if plan.epoch == self.incarnation:  # not for the memory of an earlier life
+            self._plans.append(Step(plan, self.sender, self.sender_incarnation))
+            self._pack()
+
+    def _pack(self) -> None:
+        """Packs the plans that came, ahead of the running step if its tokens are not needed for that."""
+        while self._plans and not (self._unanswered and self._batch.needs_tokens):
+            step = self._plans.popleft()
+            step.inputs = self._batch.apply(step.plan)
+            self._unanswered += 1
+            self._packed.append(step)
+        if self._packed and not self._launching:
+            self._launching = True
+            self.spawn(self._launch())
+
+    async def _launch(self) -> None:
+        """Computes what is packed, one step after another."""
+        while self._packed:
+            step = self._packed.popleft()
+            if step.incarnation != self._scheduler:
+                self._unanswered -= 1
+                continue  # its scheduler is dead
+            step.began = self.clock.now()
+            step.drawn = await self.offload(self._runner.launch, step.inputs)
+            if step.drawn.ready and not self._launched:
+                self._finish(step, step.drawn.token_ids())
+            else:
+                self._launched.append(step)
+                if len(self._launched) == 1:
+                    self.spawn(self._wait())
+        self._launching = False
+
+    async def _wait(self) -> None:
+        """Waits for the tokens of launched steps, while the next one is launched."""
+        while self._launched:
+            step = self._launched[0]
+            token_ids = await self.offload(step.drawn.token_ids)
+            self._launched.popleft()
+            self._finish(step, token_ids)
+
+    def _finish(self, step: Step, token_ids: npt.NDArray[np.int64]) -> None:
+        self._unanswered -= 1
+        if step.incarnation == self._scheduler:
+            self._batch.take_tokens(step.inputs, token_ids)
+            self._answer(step, token_ids)
+        self._pack()
+
+    def _answer(self, step: Step, token_ids: npt.NDArray[np.int64]) -> None:
         self.tell(
-            scheduler,
+            step.scheduler,
             StepResult(
-                number=plan.number,
-                epoch=plan.epoch,
-                rows=inputs.rows,
+                number=step.plan.number,
+                epoch=step.plan.epoch,
+                rows=step.inputs.rows,
                 token_ids=token_ids.astype("int32"),
-                seconds=self.clock.now() - began,
+                seconds=self.clock.now() - step.began,
             ),
         )

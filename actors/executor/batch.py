@@ -1,7 +1,8 @@
 """The persistent batch: a row per running sequence, in preallocated arrays, updated by vectorised writes.
 
 A plan brings what is new; `apply` takes it in and returns the step's inputs, packed. There is no Python
-loop over tokens, and one over sequences only for those that are new.
+loop over tokens, and one over sequences only for those that are new. A plan may come while the step before
+it is computed: what that one draws has its place here, and its ids are taken from the device's memory.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class SamplingColumns:
 class StepInputs:
     """One step, packed: T tokens of S sequences, one after another. See `kernels.base.AttentionBatch`."""
 
-    token_ids: Int64  # [T]
+    token_ids: Int64  # [T], UNKNOWN where the step before draws it
+    unknown: Int64  # [U], of the T tokens: those
+    unknown_rows: Int64  # [U], the rows of the batch whose last drawn tokens they are
     positions: Int64  # [T]
     slots: Int64  # [T]
     query_starts: Int32  # [S+1]
@@ -47,6 +50,9 @@ class StepInputs:
     last_tokens: Int64  # [D], of the T tokens: those after which one is drawn
     rows: Int32  # [D], their rows of the batch
     sampling: SamplingColumns
+
+
+UNKNOWN = -1
 
 
 class PlanMismatch(RuntimeError):
@@ -100,14 +106,20 @@ class Batch:
             raise PlanMismatch(f"plan {plan.number} computes tokens that are not known here")
         if np.any(ends > self._block_counts[plan.rows] * self.block_size):
             raise PlanMismatch(f"plan {plan.number} computes tokens for which there are no blocks")
-        return self._pack(plan)
+        inputs = self._pack(plan)
+        self._token_ids[inputs.rows, inputs.sampling.position] = UNKNOWN
+        self._lengths[inputs.rows] = inputs.sampling.position + 1
+        return inputs
 
     def take_tokens(self, inputs: StepInputs, token_ids: Int64) -> None:
-        """Appends the tokens that a step drew."""
-        rows = inputs.rows
-        self._token_ids[rows, inputs.sampling.position] = token_ids
-        self._lengths[rows] = inputs.sampling.position + 1
-        self._shapers.take(rows, token_ids)
+        """The tokens that a step drew."""
+        self._token_ids[inputs.rows, inputs.sampling.position] = token_ids
+        self._shapers.take(inputs.rows, token_ids)
+
+    @property
+    def needs_tokens(self) -> bool:
+        """Whether a plan can be applied only when the tokens of all steps before it are there."""
+        return self._shapers.count_tokens
 
     def _add(self, sequence: NewSequence) -> None:
         row, params = sequence.row, sequence.params
@@ -141,9 +153,13 @@ class Batch:
         context_lengths = plan.starts + counts
         ends = np.cumsum(counts, dtype=np.int32)
         longest = int(context_lengths.max())
+        token_ids = self._token_ids[token_rows, positions].astype(np.int64)
+        unknown = np.flatnonzero(token_ids == UNKNOWN)
         drawing = plan.draws
         return StepInputs(
-            token_ids=self._token_ids[token_rows, positions].astype(np.int64),
+            token_ids=token_ids,
+            unknown=unknown,
+            unknown_rows=token_rows[unknown].astype(np.int64),
             positions=positions,
             slots=block_of_token * self.block_size + positions % self.block_size,
             query_starts=np.concatenate([np.zeros(1, np.int32), ends]),

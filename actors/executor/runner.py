@@ -27,14 +27,38 @@ from pageant.models.loading import load_decoder
 log = logging.getLogger("pageant.executor")
 
 
+class Drawn(Protocol):
+    """The tokens of a step, perhaps still on their way."""
+
+    ready: bool
+    """Whether they can be had without waiting."""
+
+    def token_ids(self) -> npt.NDArray[np.int64]:
+        """One for each of the step's drawing rows. Waits for the device."""
+
+
 class ModelRunner(Protocol):
     """Computes steps."""
 
     num_blocks: int
     dtype: str
 
-    def execute(self, inputs: StepInputs) -> npt.NDArray[np.int64]:
-        """Runs one step; returns the drawn tokens, one for each of `inputs.rows`."""
+    def launch(self, inputs: StepInputs) -> Drawn:
+        """Begins a step. The next may be launched before this one's tokens are there; it finds those that it
+        computes (`StepInputs.unknown`) on the device."""
+
+
+class DrawnHere:
+    """Tokens that are there, as those of a CPU always are."""
+
+    ready = True
+
+    def __init__(self, token_ids: npt.NDArray[np.int64]) -> None:
+        self._token_ids = token_ids
+
+    def token_ids(self) -> npt.NDArray[np.int64]:
+        """See `Drawn`."""
+        return self._token_ids
 
 
 class TorchRunner:
@@ -82,6 +106,7 @@ class TorchRunner:
         )
         self.dtype = str(self._decoder.dtype).removeprefix("torch.")
         self._kv_caches = self._decoder.allocate_kv_caches(self.num_blocks, block_size)
+        self._last_drawn = torch.zeros(max_num_seqs, dtype=torch.int64, device=self.device)  # by row
         log.info(
             "%s in %s on %s with %s kernels: %.0f MiB of weights, %d KV blocks of %d tokens (%.0f MiB)",
             *(model.name, self.dtype, device, self._kernels.name, self._decoder.num_bytes / 2**20),
@@ -89,20 +114,28 @@ class TorchRunner:
         )
 
     @torch.inference_mode()
-    def execute(self, inputs: StepInputs) -> npt.NDArray[np.int64]:
+    def launch(self, inputs: StepInputs) -> Drawn:
         """See `ModelRunner`."""
         hidden = self._decoder.forward(
-            self._tensor(inputs.token_ids),
+            self._token_ids(inputs),
             self._tensor(inputs.positions),
             self._attention(inputs),
             self._kv_caches,
         )
         if not len(inputs.rows):
-            return np.empty(0, np.int64)
+            return DrawnHere(np.empty(0, np.int64))
         logits = self._decoder.logits(hidden[self._tensor(inputs.last_tokens)])
-        return self._draw(logits, inputs.sampling)
+        tokens = self._draw(logits, inputs.sampling)
+        self._last_drawn[self._tensor(inputs.rows)] = tokens
+        return DrawnHere(tokens.cpu().numpy())
 
-    def _draw(self, logits: torch.Tensor, sampling: SamplingColumns) -> npt.NDArray[np.int64]:
+    def _token_ids(self, inputs: StepInputs) -> torch.Tensor:
+        token_ids = self._tensor(inputs.token_ids)
+        if len(inputs.unknown):
+            token_ids[self._tensor(inputs.unknown)] = self._last_drawn[self._tensor(inputs.unknown_rows)]
+        return token_ids
+
+    def _draw(self, logits: torch.Tensor, sampling: SamplingColumns) -> torch.Tensor:
         shape_logits(logits, sampling.shaping)
         tensors = SamplingTensors(
             temperature=self._tensor(sampling.temperature),
@@ -113,8 +146,7 @@ class TorchRunner:
             sample=torch.zeros(len(logits), dtype=torch.int32, device=self.device),
             position=self._tensor(sampling.position),
         )
-        tokens: npt.NDArray[np.int64] = self._kernels.sample(logits, tensors).cpu().numpy()
-        return tokens
+        return self._kernels.sample(logits, tensors)
 
     def _attention(self, inputs: StepInputs) -> AttentionBatch:
         return AttentionBatch(

@@ -126,6 +126,11 @@ class Shapers:
     def __len__(self) -> int:
         return len(self._rows)
 
+    @property
+    def count_tokens(self) -> bool:
+        """Whether any row's logits depend on the tokens before."""
+        return any(row.counts is not None for row in self._rows.values())
+
     def clear(self) -> None:
         """Forgets every row."""
         self._rows.clear()

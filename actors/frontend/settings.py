@@ -25,6 +25,7 @@ class EngineSettings(TypedDict, total=False):
     max_model_len: int | None
     max_num_seqs: int | None
     max_num_batched_tokens: int | None
+    async_scheduling: bool | None
     enable_prefix_caching: bool | None
     dtype: Literal["auto", "float32", "bfloat16", "float16"] | None
     device: str | None

@@ -51,7 +51,7 @@ class Actor:
 
     role: ClassVar[Role | None] = None
     features: ClassVar[frozenset[str]] = frozenset()
-    offload_threads: ClassVar[int] = 1
+    offload_threads: int = 1
     handlers: ClassVar[dict[type[Message], Handler]] = {}
 
     class Options(ActorOptions, frozen=True, kw_only=True):

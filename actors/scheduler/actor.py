@@ -33,6 +33,7 @@ class Scheduler(Actor):
             max_num_seqs: most requests in one batch.
             max_num_batched_tokens: most tokens computed in one step.
             max_model_len: most tokens of a request, prompt and output together.
+            async_scheduling: plan the next step while one is computed.
             eos_token_ids: the model's end tokens.
         """
 
@@ -40,6 +41,7 @@ class Scheduler(Actor):
         max_num_seqs: int = 256
         max_num_batched_tokens: int = 2048
         max_model_len: int = 4096
+        async_scheduling: bool = True
         eos_token_ids: tuple[int, ...] = ()
 
         def __post_init__(self) -> None:
@@ -57,6 +59,7 @@ class Scheduler(Actor):
             max_num_batched_tokens=options.max_num_batched_tokens,
             max_model_len=options.max_model_len,
             end_tokens=frozenset(options.eos_token_ids),
+            async_scheduling=options.async_scheduling,
         )
         self.core = SchedulerCore(make_policy(options.policy), limits)
         self._frontends: dict[str, int] = {}

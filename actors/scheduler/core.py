@@ -2,9 +2,14 @@
 
 It thinks in tokens: each request has known and computed tokens, and a step gives each scheduled request
 some of its uncomputed ones, within a budget. Prefill, chunked prefill, decode and recomputation after a
-preemption are all this one case. A step goes through three phases:
+preemption are all this one case. A step is an exchange with the block manager, and then a plan that the
+executor computes:
 
-    IDLE ──Assign──▶ ASSIGNING ──Assigned, StepPlan──▶ COMPUTING ──StepResult──▶ IDLE
+    ──Assign──▶ exchange ──Assigned, StepPlan──▶ computing ──StepResult──▶
+
+There is one exchange at a time, and while a step is computed the next is planned (`async_scheduling`): a
+request that decodes will have a token, and nothing of the plan depends on which. A request that turns out
+to have ended costs one wasted row. Without `async_scheduling`, each step waits for the last one's tokens.
 
 What the block manager grants is computed in that very step, also when the request has been aborted
 meanwhile: its blocks are named by then, and others may use them.
@@ -13,12 +18,21 @@ meanwhile: its blocks are named by then, and others may use them.
 from __future__ import annotations
 
 import bisect
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pageant.actors.scheduler.counters import SchedulerCounters
 from pageant.actors.scheduler.outputs import TokenOutputs
-from pageant.actors.scheduler.plans import Chunk, Phase, build_assign, build_plan, choose_running
+from pageant.actors.scheduler.plans import (
+    Chunk,
+    Computing,
+    Exchange,
+    Freed,
+    build_assign,
+    build_plan,
+    choose_running,
+)
 from pageant.actors.scheduler.policies import Policy
 from pageant.actors.scheduler.queue import WaitingQueue
 from pageant.actors.scheduler.request import Key, ScheduledRequest, State
@@ -43,16 +57,16 @@ class Limits:
     max_num_batched_tokens: int
     max_model_len: int
     end_tokens: frozenset[int]
+    async_scheduling: bool = True
 
 
 class SchedulerCore:
-    """All requests of this scheduler, and the step in progress."""
+    """All requests of this scheduler, and the steps in progress."""
 
     def __init__(self, policy: Policy, limits: Limits) -> None:
         self.policy, self.limits = policy, limits
         self.counters = SchedulerCounters()
         self.outputs = TokenOutputs()
-        self.phase = Phase.IDLE
         self._waiting = WaitingQueue()
         self._running: list[ScheduledRequest] = []  # in the policy's order
         self._requests: dict[tuple[str, str], ScheduledRequest] = {}
@@ -66,11 +80,11 @@ class SchedulerCore:
         self._manager = 0  # its incarnation
         self._free_rows: list[int] = []
         self._freed_rows: list[int] = []
-        self._freed_serials: list[int] = []
-        self._asked: list[Chunk] = []  # what is with the block manager: growth first, then admissions
-        self._num_growing = 0
-        self._admitting: list[ScheduledRequest] = []
-        self._computing: list[Chunk] = []
+        self._freed: list[Freed] = []
+        self._exchange: Exchange | None = None
+        self._computing: deque[Computing] = deque()  # the first is the one that is computed now
+        self._computed_step = 0
+        self._refused = False  # all that was asked for; nothing changes before a step has been computed
         self._memory_short = False  # growth was refused: nobody is admitted before that has passed
         self._pool_full = False  # an admission was refused for want of blocks
         self._longest = limits.max_model_len  # tokens of a request: what limits and executor both hold
@@ -193,20 +207,20 @@ class SchedulerCore:
 
     def assigned(self, message: Assigned) -> None:
         """What the block manager granted: the plan of this step."""
-        if self.phase is not Phase.ASSIGNING or message.step != self._step:
+        exchange = self._exchange
+        if exchange is None or message.step != exchange.step:
             return  # of a step that was given up meanwhile
         if message.epoch != self._epoch:
             # No judgement about our pool. What happened to it is on its way, and begins the next step.
-            self._give_up_step()
+            self._give_up_exchange()
             return
-        chunks, new = self._take_grants(message)
-        self._preempt_if_short(message)
-        stuck = self._find_stuck(message)
-        self._asked, self._admitting = [], []
+        chunks, new = self._take_grants(exchange, message)
+        self._preempt_if_short(exchange, message)
+        stuck = self._find_stuck(exchange, message)
+        self._exchange = None
+        self._refused = not chunks and bool(exchange.growing or exchange.admitting)
         if chunks:
             self._compute(chunks, new, message)
-            return
-        self.phase = Phase.IDLE
         if stuck is not None:
             self._end(
                 stuck,
@@ -220,31 +234,30 @@ class SchedulerCore:
         """Sends the plan of what was granted."""
         self._plan_number += 1
         plan = build_plan(self._plan_number, granted, self._take_freed_rows(), chunks, new)
-        self._computing = chunks
-        self.phase = Phase.COMPUTING
+        for chunk in chunks:
+            chunk.request.num_computed += chunk.length
+            chunk.request.num_pending += chunk.draws
         self.counters.steps += 1
+        self.counters.steps_ahead += bool(self._computing)
+        self._computing.append(Computing(granted.step, self._plan_number, chunks))
         self._outbox.append((EXECUTORS, plan))
 
     def stepped(self, message: StepResult) -> None:
         """The tokens that a step drew."""
-        if self.phase is not Phase.COMPUTING or (message.number, message.epoch) != (
-            self._plan_number,
-            self._epoch,
-        ):
-            return
-        drawn = dict(zip(message.rows.tolist(), message.token_ids.tolist(), strict=True))
-        computed, self._computing = self._computing, []
-        self.phase = Phase.IDLE
-        for chunk in computed:
-            request = chunk.request
-            if request.state is State.RUNNING:
-                request.in_step = False
-                draws = chunk.draws
-                request.num_computed += chunk.length
-                if draws:
-                    self._take_token(request, drawn[request.held_row])
-            else:
-                self._leave_step(request)  # it was ended while this step computed it
+        if not self._computing or (message.number, message.epoch) != (self._computing[0].plan, self._epoch):
+            return  # of a step that was given up meanwhile
+        step, _, chunks = self._computing.popleft()
+        self._computed_step = step
+        self._refused = False
+        drawn = iter(message.token_ids.tolist())
+        for request, _, _, draws in chunks:
+            token = next(drawn) if draws else None
+            request.num_pending -= draws
+            self._leave_step(request)
+            if request.state is not State.RUNNING:
+                self.counters.rows_wasted += 1  # it ended while this step was planned or computed
+            elif token is not None:
+                self._take_token(request, token)
         self._advance()
 
     def acknowledged(self, up_to: int) -> None:
@@ -263,25 +276,24 @@ class SchedulerCore:
 
     def _advance(self) -> None:
         """Begins a step if there is something to compute, and nothing is in its way."""
-        ready = self._epoch is not None and self._epoch == self._pool_epoch
-        if self.phase is not Phase.IDLE or not ready or not self.outputs.stream.open:
+        if self._epoch is None or self._epoch != self._pool_epoch or not self.outputs.stream.open:
             return
-        if not (self._running or len(self._waiting) or self._freed_serials):
+        if self._exchange is not None or len(self._computing) > self.limits.async_scheduling:
+            return
+        if self._refused and self._computing and not self._freed:
             return
         growing = choose_running(self._running, self.limits.max_num_batched_tokens)
         budget = self.limits.max_num_batched_tokens - sum(chunk.length for chunk in growing)
-        self._admitting = [] if self._memory_short else self._choose_waiting(budget)
+        admitting = [] if self._memory_short else self._choose_waiting(budget)
         self._memory_short = False
-        self._asked, self._num_growing = growing, len(growing)
-        if not (growing or self._admitting or self._freed_serials):
+        if not (growing or admitting or self._freed):
             return
         for chunk in growing:
-            chunk.request.in_step = True
+            chunk.request.num_steps += 1
         self._step += 1
-        self.phase = Phase.ASSIGNING
-        freed, self._freed_serials = self._freed_serials, []
-        assert self._epoch is not None
-        assign = build_assign(self._step, self._epoch, self._manager, freed, growing, self._admitting, budget)
+        self._exchange = Exchange(self._step, growing, admitting)
+        freed, self._freed = self._freed, []
+        assign = build_assign(self._exchange, self._epoch, self._manager, freed, self._computed_step, budget)
         self._outbox.append((BLOCKS, assign))
 
     def _choose_waiting(self, budget: int) -> list[ScheduledRequest]:
@@ -292,7 +304,7 @@ class SchedulerCore:
         only the first is asked for: the others would be refused with it.
         """
         count = min(len(self._free_rows), max(0, budget))
-        if self._pool_full and not self._freed_serials:
+        if self._pool_full and not self._freed:
             count = min(count, 1)
         chosen: list[ScheduledRequest] = []
         tokens = budget * OVERASK
@@ -304,21 +316,23 @@ class SchedulerCore:
                 break
         return chosen
 
-    def _take_grants(self, message: Assigned) -> tuple[list[Chunk], list[ScheduledRequest]]:
+    def _take_grants(
+        self, exchange: Exchange, message: Assigned
+    ) -> tuple[list[Chunk], list[ScheduledRequest]]:
         """The chunks of this step, and those of their requests that are new in the batch."""
-        chunks = self._asked[: message.num_grown]
-        new = []
-        for request, grant in zip(self._admitting, message.admitted, strict=False):
+        chunks = exchange.growing[: message.num_grown]
+        new = exchange.admitting[: len(message.admitted)]
+        for request, grant in zip(new, message.admitted, strict=True):
             assert grant.serial == request.serial, "admissions are granted in order"
             self._admit(request, grant.num_cached_tokens)
-            chunks.append(Chunk(request, grant.num_cached_tokens, grant.num_tokens))
-            new.append(request)
-        for request in self._admitting[len(message.admitted) :]:
+            whole = grant.num_cached_tokens + grant.num_tokens == request.num_tokens
+            chunks.append(Chunk(request, grant.num_cached_tokens, grant.num_tokens, draws=whole))
+        for request in exchange.admitting[len(new) :]:
             self._put_back(request)
             self.counters.admissions_refused += request.state is State.WAITING
         computed = sum(chunk.length for chunk in chunks)
         assert computed <= self.limits.max_num_batched_tokens, f"{computed} tokens are over the budget"
-        refused = len(message.admitted) < len(self._admitting)
+        refused = len(new) < len(exchange.admitting)
         self._pool_full = refused and computed < self.limits.max_num_batched_tokens
         self.counters.chunk_splits += sum(not chunk.draws for chunk in chunks)
         return chunks, new
@@ -326,7 +340,7 @@ class SchedulerCore:
     def _admit(self, request: ScheduledRequest, cached: int) -> None:
         """A request gets a row; an aborted one too, for the one step that it was granted."""
         request.row = self._free_rows.pop()
-        request.in_step = True
+        request.num_steps = 1
         request.num_computed = cached
         self.counters.tokens_cached += cached
         if request.state is State.ASKED:
@@ -342,19 +356,19 @@ class SchedulerCore:
             request.state = State.WAITING
             self._waiting.push(request)
 
-    def _preempt_if_short(self, message: Assigned) -> None:
+    def _preempt_if_short(self, exchange: Exchange, message: Assigned) -> None:
         """Growth was refused: the policy's victim gives way."""
-        refused = self._num_growing - message.num_grown
-        if refused <= 0:
+        refused = exchange.growing[message.num_grown :]
+        if not refused:
             return
-        self.counters.growth_refused += refused
+        self.counters.growth_refused += len(refused)
         self._memory_short = True
-        # Only one that is not in this step's plan can give way; growth is refused from the end of the
-        # policy's order, so the policy's victim is normally among them.
+        # Only one that no step names can give way; growth is refused from the end of the policy's order,
+        # so the policy's victim is normally among them. One that is still computed can be next time.
         candidates = []
-        for chunk in self._asked[message.num_grown :]:
+        for chunk in refused:
             self._leave_step(chunk.request)
-            if chunk.request.state is State.RUNNING:
+            if chunk.request.state is State.RUNNING and not chunk.request.num_steps:
                 candidates.append(chunk.request)
         if candidates:
             victim = self.policy.victim(candidates)
@@ -364,12 +378,12 @@ class SchedulerCore:
                 )
             self._preempt(victim)
 
-    def _find_stuck(self, message: Assigned) -> ScheduledRequest | None:
+    def _find_stuck(self, exchange: Exchange, message: Assigned) -> ScheduledRequest | None:
         """The first admission, if it was refused though nothing else holds memory or is about to free any:
         asking again would be answered the same."""
-        if self._num_growing or message.admitted or self._running or self._freed_serials:
+        if exchange.growing or message.admitted or self._running or self._freed or self._computing:
             return None
-        first = self._admitting[0] if self._admitting else None
+        first = exchange.admitting[0] if exchange.admitting else None
         return first if first is not None and first.state is State.WAITING else None
 
     def _preempt(self, request: ScheduledRequest) -> None:
@@ -422,18 +436,18 @@ class SchedulerCore:
             self._waiting.discard()
         elif state is State.RUNNING:
             self._running.remove(request)
-            if not request.in_step:
+            if not request.num_steps:
                 self._release(request)
 
     def _leave_step(self, request: ScheduledRequest) -> None:
-        """The step at hand no longer needs this request's row and blocks."""
-        request.in_step = False
-        if request.state is State.ENDED and request.row is not None:
+        """A step no longer needs this request's row and blocks."""
+        request.num_steps -= 1
+        if request.state is State.ENDED and not request.num_steps:
             self._release(request)
 
     def _release(self, request: ScheduledRequest) -> None:
         """Gives back a request's row and blocks, with the next messages."""
-        self._freed_serials.append(request.serial)
+        self._freed.append(Freed(request.serial, request.take_fresh()))
         self._freed_rows.append(request.held_row)
         self._free_rows.append(request.held_row)
         request.row = None
@@ -442,29 +456,32 @@ class SchedulerCore:
         freed, self._freed_rows = self._freed_rows, []
         return freed
 
-    def _give_up_step(self) -> None:
-        """The step at hand will not be computed, or nobody will hear of it."""
-        self.phase = Phase.IDLE
-        for request in self._admitting:
-            self._put_back(request)
-        for chunk in (*self._asked, *self._computing):
-            self._leave_step(chunk.request)
-        self._asked, self._admitting, self._computing = [], [], []
+    def _give_up_exchange(self) -> None:
+        """What was asked for will not be computed."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            for request in exchange.admitting:
+                self._put_back(request)
+            for chunk in exchange.growing:
+                self._leave_step(chunk.request)
 
     def _lose_running(self, reason: str) -> None:
         """Ends every request that holds memory; the waiting ones can still be served."""
-        self._give_up_step()
+        self._give_up_exchange()
+        while self._computing:
+            for chunk in self._computing.popleft().chunks:
+                self._leave_step(chunk.request)
         for request in list(self._running):
             self._end(request, "error", message=reason)
-        self._freed_serials = []
-        self._memory_short = self._pool_full = False
+        self._freed = []
+        self._refused = self._memory_short = self._pool_full = False
 
     # Looking in.
 
     @property
     def num_waiting(self) -> int:
         """Requests that hold no memory."""
-        return len(self._waiting) + len(self._admitting)
+        return len(self._waiting) + (len(self._exchange.admitting) if self._exchange else 0)
 
     @property
     def num_running(self) -> int:
@@ -483,18 +500,23 @@ class SchedulerCore:
         waiting = sum(request.state is State.WAITING for request in self._by_serial.values())
         assert waiting == len(self._waiting), f"{waiting} requests wait, the queue has {len(self._waiting)}"
         assert self._running == sorted(self._running, key=_key), "the running are not in the policy's order"
-        in_step = [chunk.request for chunk in (*self._asked, *self._computing)]
-        assert all(request.in_step for request in in_step), "a request does not know that it is in the step"
-        lingering = [request for request in in_step if request.state is State.ENDED]
+        steps = Counter(chunk.request for chunk in self._chunks_at_hand())
+        for request, count in steps.items():
+            assert request.num_steps == count, f"{count} steps name request {request.serial}"
+        lingering = [request for request in steps if request.state is State.ENDED]
         rows = [request.row for request in (*self._running, *lingering)]
         assert None not in rows, "a request in the batch has no row"
         assert len({*rows, *self._free_rows}) == len(rows) + len(self._free_rows), "a row belongs to two"
         for request in self._by_serial.values():
             if request.state is not State.RUNNING:
                 assert request.row is None, f"request {request.serial} holds a row while it waits"
-                assert not request.in_step, f"request {request.serial} is in the step while it waits"
-        if self.phase is Phase.IDLE:
-            assert not (in_step or self._admitting), "no step is at hand, yet there is something in it"
+            if request not in steps:
+                assert not request.num_steps, f"no step names request {request.serial}, yet it waits for one"
+                assert not request.num_pending, f"no step draws a token for request {request.serial}"
+
+    def _chunks_at_hand(self) -> list[Chunk]:
+        asked = self._exchange.growing if self._exchange else []
+        return [*asked, *(chunk for step in self._computing for chunk in step.chunks)]
 
 
 def _key(request: ScheduledRequest) -> Key:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pageant.actors.scheduler.request import ScheduledRequest
@@ -12,25 +12,37 @@ from pageant.protocol.arrays import bools, int32, int64
 from pageant.protocol.stepping import NewSequence, StepPlan
 
 
-class Phase(enum.Enum):
-    """Where the current step is."""
-
-    IDLE = "idle"
-    ASSIGNING = "assigning"
-    COMPUTING = "computing"
-
-
 class Chunk(NamedTuple):
-    """`length` tokens of a request, from `start`, in the step at hand."""
+    """`length` tokens of a request, from `start`, in one step; if it `draws`, they are its last."""
 
     request: ScheduledRequest
     start: int
     length: int
+    draws: bool
 
-    @property
-    def draws(self) -> bool:
-        """Whether a token is drawn: the chunk reaches the end of what is known."""
-        return self.start + self.length == self.request.num_tokens
+
+@dataclass(frozen=True)
+class Exchange:
+    """What a step has asked of the block manager."""
+
+    step: int
+    growing: list[Chunk]
+    admitting: list[ScheduledRequest]
+
+
+class Computing(NamedTuple):
+    """A step that the executor has the plan of."""
+
+    step: int
+    plan: int
+    chunks: list[Chunk]
+
+
+class Freed(NamedTuple):
+    """A sequence that is given up, and those of its tokens that the block manager has not been told of."""
+
+    serial: int
+    fresh: list[int]
 
 
 def build_plan(
@@ -88,17 +100,16 @@ def choose_running(running: Sequence[ScheduledRequest], budget: int) -> list[Chu
             length = min(count, for_prefills)
             for_prefills -= length
         if length:
-            chunks.append(Chunk(request, request.num_computed, length))
+            chunks.append(Chunk(request, request.num_computed, length, draws=length == count))
     return chunks
 
 
 def build_assign(
-    step: int,
+    exchange: Exchange,
     epoch: int,
     manager: int,
-    freed: Sequence[int],
-    growing: Sequence[Chunk],
-    admitting: Sequence[ScheduledRequest],
+    freed: Sequence[Freed],
+    computed_step: int,
     budget: int,
 ) -> Assign:
     """What a step asks of the block manager. Marks the tokens that it tells it of as reported.
@@ -106,24 +117,24 @@ def build_assign(
     Args:
         budget: tokens that admissions may compute, all together.
     """
-    counts: list[int] = []
-    tokens: list[int] = []
-    for chunk in growing:
-        request = chunk.request
-        fresh = request.output[request.num_reported :]
-        request.num_reported = len(request.output)
-        counts.append(len(fresh))
-        tokens += fresh
+    growing, admitting = exchange.growing, exchange.admitting
+    learned = [(one.serial, one.fresh) for one in freed if one.fresh]
+    for request in (chunk.request for chunk in growing):
+        fresh = request.take_fresh()
+        if fresh:
+            learned.append((request.serial, fresh))
     for request in admitting:
         request.num_reported = len(request.output)
     return Assign(
-        step=step,
+        step=exchange.step,
         epoch=epoch,
-        freed=int64(freed),
+        computed_step=computed_step,
+        learned_serials=int64([serial for serial, _ in learned]),
+        learned_counts=int32([len(fresh) for _, fresh in learned]),
+        token_ids=int32([token for _, fresh in learned for token in fresh]),
+        freed=int64([one.serial for one in freed]),
         grow_serials=int64([chunk.request.serial for chunk in growing]),
         grow_lengths=int32([chunk.start + chunk.length for chunk in growing]),
-        token_counts=int32(counts),
-        token_ids=int32(tokens),
         admissions=tuple(Admission(serial=one.serial, token_ids=one.token_ids()) for one in admitting),
         admission_tokens=max(0, budget),
         manager=manager,

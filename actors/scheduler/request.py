@@ -27,8 +27,9 @@ Key = tuple[tuple[float, ...], int]
 class ScheduledRequest:
     """One request. `serial` never comes twice; `arrival` is the order in which it came.
 
-    An ended one keeps its row and blocks while it is `in_step`: others must not have them before that
-    step has been computed.
+    Steps are planned ahead of the tokens that they draw, so some output may be `pending`: sure to come, but
+    not known. An ended request keeps its row and blocks while steps name them: others must not have them
+    before those have been computed.
     """
 
     request_id: str
@@ -46,8 +47,9 @@ class ScheduledRequest:
     output: list[int] = field(default_factory=list)
     state: State = State.WAITING
     row: int | None = None  # of the batch, while it holds one
-    in_step: bool = False  # the step at hand names its row or blocks
-    num_computed: int = 0
+    num_steps: int = 0  # steps at hand that name its row or blocks
+    num_pending: int = 0  # tokens that those steps draw
+    num_computed: int = 0  # tokens whose KV is computed, or will be by those steps
     num_reported: int = 0  # output tokens that the block manager knows
     num_cached: int = 0  # prompt tokens found in the cache at first admission
     num_preemptions: int = 0
@@ -59,14 +61,22 @@ class ScheduledRequest:
 
     @property
     def num_uncomputed(self) -> int:
-        """Known tokens whose KV is still to be computed. 1 for a request that is decoding."""
-        return self.num_tokens - self.num_computed
+        """Tokens whose KV is still to be planned: 1 for a request that is decoding, and 0 for one that will
+        end by its length when the pending tokens are there."""
+        known = self.num_tokens + self.num_pending
+        return known - self.num_computed if known < self.max_total else 0
 
     @property
     def held_row(self) -> int:
         """The row, of a request that holds one."""
         assert self.row is not None, f"request {self.serial} holds no row"
         return self.row
+
+    def take_fresh(self) -> list[int]:
+        """The output tokens that the block manager does not know yet; it is about to be told."""
+        fresh = self.output[self.num_reported :]
+        self.num_reported = len(self.output)
+        return fresh
 
     def token_ids(self) -> npt.NDArray[np.int32]:
         """All tokens known, fresh."""

@@ -182,11 +182,13 @@ class _Trial:
         request = Assign(
             step=self._step,
             epoch=self._epoch,
+            computed_step=self._step - 1,
+            learned_serials=int64(list(growing)),
+            learned_counts=int32([len(held.fresh) for held in growing.values()]),
+            token_ids=int32([token for held in growing.values() for token in held.fresh]),
             freed=int64(freed),
             grow_serials=int64(list(growing)),
             grow_lengths=int32(list(lengths.values())),
-            token_counts=int32([len(held.fresh) for held in growing.values()]),
-            token_ids=int32([token for held in growing.values() for token in held.fresh]),
             admissions=tuple(
                 Admission(serial=serial, token_ids=int32(tokens)) for serial, tokens in admissions.items()
             ),
@@ -328,11 +330,13 @@ class _Trial:
         request = Assign(
             step=self._step,
             epoch=epoch,
+            computed_step=self._step - 1,
+            learned_serials=int64(),
+            learned_counts=int32(),
+            token_ids=int32(),
             freed=int64(),
             grow_serials=int64(),
             grow_lengths=int32(),
-            token_counts=int32(),
-            token_ids=int32(),
             admissions=(Admission(serial=10**6, token_ids=int32([1])),),
             admission_tokens=10,
             manager=manager,

@@ -62,7 +62,7 @@ async def test_thousands_of_random_requests_leave_nothing_behind(checkpoint, wir
         placement="one",
         wire=wire,
         threads=1,
-        num_blocks=13,
+        num_blocks=11,
         max_model_len=160,
         max_num_seqs=16,
         max_num_batched_tokens=64,

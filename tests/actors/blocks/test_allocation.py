@@ -17,18 +17,21 @@ class Manager:
         self.core = Allocation(BlockPool(num_blocks, caching), block_size)
         self.steps = 0
 
-    def assign(self, *, grow=(), admit=(), freed=(), budget=100):
-        """`grow`: (serial, length, new tokens); `admit`: (serial, tokens[, salt])."""
+    def assign(self, *, grow=(), admit=(), freed=(), budget=100, learn=(), computed=None):
+        """`grow`: (serial, length, new tokens); `learn`: (serial, new tokens); `admit`: (serial, tokens[, salt])."""
         self.steps += 1
+        learned = [*learn, *((serial, tokens) for serial, _, tokens in grow)]
         answer = self.core.assign(
             Assign(
                 step=self.steps,
                 epoch=1,
+                computed_step=self.steps - 1 if computed is None else computed,
+                learned_serials=int64([serial for serial, _ in learned]),
+                learned_counts=int32([len(tokens) for _, tokens in learned]),
+                token_ids=int32([token for _, tokens in learned for token in tokens]),
                 freed=int64(freed),
                 grow_serials=int64([serial for serial, _, _ in grow]),
                 grow_lengths=int32([length for _, length, _ in grow]),
-                token_counts=int32([len(tokens) for _, _, tokens in grow]),
-                token_ids=int32([token for _, _, tokens in grow for token in tokens]),
                 admissions=tuple(
                     Admission(serial=serial, token_ids=int32(tokens), salt=salt[0] if salt else None)
                     for serial, tokens, *salt in admit
@@ -158,6 +161,22 @@ def test_a_dead_schedulers_last_exchange_leaves_no_names(manager):
     assert manager.core.statistics().blocks_free == 8
     assert granted(manager.assign(admit=[(3, range(20, 29))])) == [(3, 0, 9)]
     assert granted(manager.assign(admit=[(4, range(9))])) == [(4, 8, 1)], "what was computed before is kept"
+
+
+def test_of_steps_that_ran_ahead_a_dead_scheduler_leaves_no_names_either(manager):
+    manager.assign(admit=[(1, range(4))])
+    manager.assign(admit=[(2, range(10, 14))], computed=0)
+    manager.assign(admit=[(3, range(20, 24))], computed=1)
+    manager.core.release_all()
+    again = manager.assign(admit=[(4, [*range(5)]), (5, [*range(10, 15)]), (6, [*range(20, 25)])])
+    assert [cached for _, cached, _ in granted(again)] == [4, 0, 0]
+
+
+def test_tokens_that_are_learned_late_name_the_blocks_of_a_sequence_that_is_freed_at_once(manager):
+    manager.assign(admit=[(1, range(7))])
+    manager.assign(grow=[(1, 8, ())], computed=0)  # the eighth token is not known yet
+    manager.assign(learn=[(1, [7])], freed=[1])
+    assert granted(manager.assign(admit=[(2, range(9))])) == [(2, 8, 1)]
 
 
 def test_without_prefix_caching_every_token_is_computed():

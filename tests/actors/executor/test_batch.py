@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pageant.actors.executor.batch import Batch, PlanMismatch
+from pageant.actors.executor.batch import UNKNOWN, Batch, PlanMismatch
 from pageant.actors.executor.shaping import NOTHING
 from pageant.protocol.arrays import bools, int32
 from pageant.protocol.sampling import SamplingParams
@@ -75,6 +75,24 @@ def test_a_drawn_token_is_computed_in_the_next_step_without_being_sent(executor)
     executor.draw(inputs, [42])
     inputs = executor.step([(0, 3, 1, True)])
     assert (inputs.token_ids.tolist(), inputs.slots.tolist()) == ([42], [11])
+
+
+def test_a_step_is_packed_before_the_token_that_it_begins_with_is_drawn(executor):
+    first = executor.step([(2, 0, 3, True)], new=[(2, [5, 6, 7], [2])])
+    second = executor.step([(2, 3, 1, True)])
+    assert second.token_ids.tolist() == [UNKNOWN]
+    assert (second.unknown.tolist(), second.unknown_rows.tolist()) == ([0], [2])
+    executor.draw(first, [42])
+    executor.draw(second, [43])
+    third = executor.step([(2, 4, 1, True)], grown=[(2, [3])])
+    assert (third.token_ids.tolist(), third.unknown.tolist()) == ([43], [])
+
+
+def test_a_row_with_penalties_needs_the_tokens_before_it(executor):
+    assert not executor.batch.needs_tokens
+    penalised = SamplingParams(temperature=0.0, presence_penalty=1.0)
+    executor.step([(0, 0, 1, True)], new=[(0, [5], [1], penalised)])
+    assert executor.batch.needs_tokens
 
 
 def test_a_table_grows_at_its_end(executor):

@@ -4,10 +4,12 @@ known function of the prefix. What must always hold is checked after every messa
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
-from types import SimpleNamespace
+from functools import partial
+from types import SimpleNamespace, coroutine
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,9 @@ import pytest
 
 from pageant.actors.blocks.actor import BlockManager
 from pageant.actors.executor.actor import Executor
+from pageant.actors.executor.batch import UNKNOWN
 from pageant.actors.runtime.streams import Arrival, Incoming
 from pageant.actors.scheduler.actor import Scheduler
-from pageant.actors.scheduler.plans import Phase
 from pageant.actors.scheduler.request import State
 from pageant.protocol.allocation import Assigned
 from pageant.protocol.arrays import freeze, int32, int64
@@ -72,6 +74,7 @@ class Setting:
     credit: int = 4
     enable_prefix_caching: bool = True
     policy: str = "fcfs"
+    async_scheduling: bool = True
 
 
 @dataclass(eq=False)
@@ -127,21 +130,24 @@ class ShadowRunner:
     def __init__(self, setting: Setting) -> None:
         self.num_blocks, self.size = setting.num_blocks, setting.block_size
         self.kv: list[int | None] = [None] * (setting.num_blocks * setting.block_size)
-        self.batch: Any = None
-        self.plan: Any = None
-        self.tokens_computed = 0
+        self.packed: dict[int, list[tuple[int, list[int]]]] = {}  # by step: its rows and their tokens
+        self.last_drawn: dict[int, int] = {}
+        self.tokens_computed = self.tokens_unknown = 0
 
-    def execute(self, inputs: Any) -> Any:
+    def launch(self, inputs: Any) -> Any:
         slots, tokens, positions = inputs.slots.tolist(), inputs.token_ids.tolist(), inputs.positions.tolist()
+        for at, row in zip(inputs.unknown.tolist(), inputs.unknown_rows.tolist(), strict=True):
+            tokens[at] = self.last_drawn[row]
+            self.tokens_unknown += 1
         assert len(set(slots)) == len(slots), "two tokens of one step are written to the same slot"
         self.tokens_computed += len(tokens)
         starts, contexts = inputs.query_starts.tolist(), inputs.context_lengths.tolist()
-        rows, tables = self.plan.rows.tolist(), inputs.block_tables.tolist()
+        packed, tables = self.packed.pop(id(inputs)), inputs.block_tables.tolist()
         known = []
-        for index, row in enumerate(rows):
+        for index, (row, context) in enumerate(packed):
             chain, prefix = [], ROOT
-            for token in self.batch._token_ids[row, : contexts[index]].tolist():
-                prefix = follow(prefix, token)
+            for token in context:
+                prefix = follow(prefix, self.last_drawn[row] if token == UNKNOWN else token)
                 chain.append(prefix)
             known.append(chain)
             for at in range(starts[index], starts[index + 1]):
@@ -150,13 +156,15 @@ class ShadowRunner:
             table, size = tables[index], self.size
             read = [self.kv[table[at // size] * size + at % size] for at in range(contexts[index])]
             assert read == chain, (
-                f"row {rows[index]} reads wrong KV at {_differs(read, chain)} of {len(chain)}"
+                f"row {packed[index][0]} reads wrong KV at {_differs(read, chain)} of {len(chain)}"
             )
         drawn = []
         for index, at in enumerate(inputs.last_tokens.tolist()):
             forbidden = inputs.sampling.shaping.forbidden.of_row(index)
             drawn.append(next_token(self.kv[slots[at]] or 0, tuple(forbidden)))
-        return np.array(drawn, np.int64)
+        self.last_drawn.update(zip(inputs.rows.tolist(), drawn, strict=True))
+        token_ids = np.array(drawn, np.int64)
+        return SimpleNamespace(ready=self.tokens_computed % 2 == 0, token_ids=lambda: token_ids)
 
 
 def _differs(read: list[Any], chain: list[int]) -> list[int]:
@@ -240,16 +248,25 @@ class Cell:
         self.sender, self.sender_incarnation = "", 0
 
     async def offload(self, function: Any, /, *args: Any) -> Any:
-        return function(*args)
+        return await suspend(partial(function, *args))
+
+    def spawn(self, coroutine: Any) -> None:
+        self.node.go_on(self, coroutine, None)
+
+
+@coroutine
+def suspend(call: Any) -> Any:
+    return (yield call)
 
 
 def finish(coroutine: Any) -> None:
-    """Runs a coroutine that never waits."""
+    """Runs a coroutine that waits for nothing but what it offloads."""
+    value = None
     try:
-        coroutine.send(None)
+        while True:
+            value = coroutine.send(value)()
     except StopIteration:
         return
-    raise AssertionError("a handler waits for something")
 
 
 class Play:
@@ -265,6 +282,7 @@ class Play:
         self.watching: dict[str, set[str]] = defaultdict(set)
         self.views: dict[tuple[str, str], int] = {}
         self.channels: dict[tuple[str, str], deque[tuple[Any, int, int]]] = defaultdict(deque)
+        self.work: list[tuple[Cell, Any, Any]] = []  # background tasks, and what they wait for
         self.requests: dict[tuple[str, str], Request] = {}
         self.seen: Counter[str] = Counter()
         self.delivered = 0
@@ -285,12 +303,27 @@ class Play:
         if name == SCHEDULER:
             actor.core.outputs.stream.credit = self.setting.credit
         if name == EXECUTOR:
-            actor._runner.batch = actor._batch
+            self._note_packing(actor)
         if name == DETOKENIZER:
             self.watch(SCHEDULER, cell)
         for watcher, targets in self.watching.items():
             if name in targets:
                 self._put(SUPERVISOR, watcher, ActorUp(address=name, incarnation=self.lives[name]))
+
+    def _note_packing(self, executor: Any) -> None:
+        """Lets the runner know the tokens of each step that is packed."""
+        runner, batch = executor._runner, executor._batch
+        apply = batch.apply
+
+        def noting(plan: StepPlan) -> Any:
+            inputs = apply(plan)
+            contexts = zip(plan.rows.tolist(), inputs.context_lengths.tolist(), strict=True)
+            runner.packed[id(inputs)] = [
+                (row, batch._token_ids[row, :length].tolist()) for row, length in contexts
+            ]
+            return inputs
+
+        batch.apply = noting
 
     def _make(self, name: str) -> Any:
         setting = self.setting
@@ -302,6 +335,7 @@ class Play:
                     max_num_batched_tokens=setting.max_num_batched_tokens,
                     max_model_len=setting.max_model_len,
                     eos_token_ids=(END_TOKEN,),
+                    async_scheduling=setting.async_scheduling,
                 )
             )
         if name == BLOCKS:
@@ -330,9 +364,12 @@ class Play:
             request.orphaned |= name in (SCHEDULER, request.submit.frontend)
             request.aborted |= request.submit.frontend == name
         if name in (EXECUTOR, BLOCKS) and SCHEDULER in self.cells:
-            self.seen[f"death of {name} while {self.core.phase.value}"] += 1
+            self.seen[f"death of {name} while {self.phase}"] += 1
         self._collect_counters(name)
         del self.cells[name], self.actors[name]
+        for entry in [entry for entry in self.work if entry[0].name == name]:
+            self.work.remove(entry)
+            entry[1].close()
         self.watching.pop(name, None)
         for key in [key for key in self.views if key[0] == name]:
             del self.views[key]
@@ -352,6 +389,8 @@ class Play:
             self.seen.update(vars(self.core.counters))
         if self.allocation is not None and name in (BLOCKS, EXECUTOR):
             self._collect_pool()
+        if name == EXECUTOR:
+            self.seen["tokens not known to the host"] += self.actors[EXECUTOR]._runner.tokens_unknown
 
     def _collect_pool(self) -> None:
         statistics = self.allocation.statistics()
@@ -367,6 +406,10 @@ class Play:
     @property
     def core(self) -> Any:
         return self.actors[SCHEDULER].core
+
+    @property
+    def phase(self) -> str:
+        return "assigning" if self.core._exchange else "computing" if self.core._computing else "idle"
 
     @property
     def allocation(self) -> Any:
@@ -401,10 +444,16 @@ class Play:
     def deliver(self, key: tuple[str, str] | None = None) -> bool:
         """Hands over the next message of a channel, a random one if none is named."""
         if key is None:
-            waiting = self.waiting_channels()
+            waiting = [*self.waiting_channels(), *self.work]
             if not waiting:
                 return False
-            key = self.random.choice(waiting)
+            chosen = self.random.choice(waiting)
+            if len(chosen) == 3:
+                self.work.remove(chosen)
+                cell, task, call = chosen
+                self.go_on(cell, task, call())
+                return True
+            key = chosen
         source, target = key
         message, incarnation, meant = self.channels[key].popleft()
         cell = self.cells.get(target)
@@ -426,6 +475,11 @@ class Play:
                 finish(result)
         self._check(target, message, before)
         return True
+
+    def go_on(self, cell: Cell, task: Any, value: Any) -> None:
+        """A background task goes on until it waits for something, which may take a while."""
+        with contextlib.suppress(StopIteration):
+            self.work.append((cell, task, task.send(value)))
 
     def drain(self, most: int = 20_000) -> None:
         """Delivers until nothing is on its way: a play at rest does not spin."""
@@ -492,13 +546,10 @@ class Play:
     def _note_abort(self, request: Any) -> None:
         if request is None:
             return
-        phase = self.core.phase.value
-        self.seen[f"abort of {request.state.value} while {phase}"] += 1
-        last = request.state is State.RUNNING and request.num_tokens + 1 == request.max_total
-        self.seen["abort in the last step"] += last and request.in_step and phase == "computing"
+        self.seen[f"abort of {request.state.value} while {self.phase}"] += 1
+        self.seen["abort in the last step"] += in_last_step(request)
 
     def _check_plan(self, plan: StepPlan) -> None:
-        self.actors[EXECUTOR]._runner.plan = plan
         rows = plan.rows.tolist()
         assert len(set(rows)) == len(rows), "a row is computed twice in one step"
         assert plan.num_tokens.sum() <= self.setting.max_num_batched_tokens, "the budget is exceeded"
@@ -544,10 +595,9 @@ class Play:
         for request in self.requests.values():
             assert request.ended, f"{request.submit.request_id} never ended"
         core, allocation = self.core, self.allocation
-        assert core.phase is Phase.IDLE
-        for name in ("_requests", "_by_serial", "_running", "_asked", "_admitting", "_computing"):
+        for name in ("_requests", "_by_serial", "_running", "_exchange", "_computing", "_freed"):
             assert not getattr(core, name), f"{name} of the scheduler holds something at rest"
-        assert not len(core._waiting) and not core._freed_serials
+        assert not len(core._waiting)
         assert len(core._waiting._heap) <= 64, "ghosts stay in the queue"
         assert sorted(core._free_rows) == list(range(self.setting.max_num_seqs)), "rows are lost"
         outputs = core.outputs
@@ -559,6 +609,11 @@ class Play:
         reader = self.actors[DETOKENIZER]
         former = reader.incoming.incarnation < self.lives[SCHEDULER]  # forgotten at the next one's first word
         assert former or not reader.open, "the detokenizer holds requests at rest"
+
+
+def in_last_step(request: Any) -> bool:
+    """Whether the token that is being drawn ends the request by its length."""
+    return bool(request.num_pending) and request.num_tokens + request.num_pending == request.max_total
 
 
 class Script:
@@ -599,8 +654,8 @@ class Script:
             return
         kinds: dict[Any, list[Any]] = defaultdict(list)
         for request in play.core.requests():
-            decoding = request.num_uncomputed == 1
-            last = decoding and request.in_step and request.num_tokens + 1 == request.max_total
+            decoding = request.num_uncomputed <= 1
+            last = in_last_step(request)
             kinds[(request.state, bool(request.num_preemptions), decoding, last)].append(request)
         if not kinds:
             return
@@ -642,7 +697,7 @@ class Script:
         play.drain()
         play.check_rest()
         play._collect_counters(SCHEDULER)
-        play._collect_pool()
+        play._collect_counters(EXECUTOR)
         return play.seen
 
 

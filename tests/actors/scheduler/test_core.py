@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import pytest
 
 from pageant.actors.blocks.allocation import Allocation
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, EXECUTORS, Limits, SchedulerCore
-from pageant.actors.scheduler.plans import Phase
 from pageant.actors.scheduler.policies import FirstComeFirstServed
 from pageant.protocol.allocation import Assigned
 from pageant.protocol.arrays import int32, int64
@@ -22,11 +23,13 @@ END = 2
 class Scene:
     """A scheduler, a pool, and whoever else is needed, moved by hand."""
 
-    def __init__(self, *, num_blocks=16, seqs=4, budget=16, longest=32, policy=None):
-        limits = Limits(seqs, budget, longest, frozenset({END}))
+    def __init__(self, *, num_blocks=16, seqs=4, budget=16, longest=32, policy=None, ahead=False):
+        limits = Limits(seqs, budget, longest, frozenset({END}), async_scheduling=ahead)
         self.core = SchedulerCore(policy or FirstComeFirstServed(), limits)
         self.num_blocks = num_blocks
         self.allocation = Allocation(BlockPool(num_blocks), 4)
+        self.ahead = ahead
+        self.told = defaultdict(list)
         self.ends = {}
         self.names = {}
         self.tokens = {}
@@ -46,16 +49,14 @@ class Scene:
 
     def out(self, address):
         """The messages for one of the others; what is for the detokenizer is read at once."""
-        found = []
         for target, message in self.core.take_outbox():
             if target == DETOKENIZER:
                 self.read(message)
-            elif target == address:
-                found.append(message)
             else:
-                raise AssertionError(f"{target} is told {message}")
+                self.told[target].append(message)
+                assert self.ahead or target == address, f"{target} is told {message}"
         self.core.check_integrity()
-        return found
+        return self.told.pop(address, [])
 
     def read(self, batch):
         for opened in batch.opened:
@@ -73,9 +74,10 @@ class Scene:
     def assign(self):
         """Lets the block manager answer; returns what it was asked and the plan, if there is one."""
         (asked,) = self.out(BLOCKS)
+        computing = len(self.core._computing)
         self.core.assigned(self.allocation.assign(asked))
         self.allocation.check_integrity()
-        return asked, self.plan() if self.core.phase is Phase.COMPUTING else None
+        return asked, self.plan() if len(self.core._computing) > computing else None
 
     def plan(self):
         (plan,) = self.out(EXECUTORS)
@@ -243,6 +245,52 @@ def test_an_abort_while_computing_frees_the_row_only_afterwards():
     assert scene.tokens == {"a": [], "b": [7]}
 
 
+def test_the_next_step_is_planned_while_one_is_computed():
+    scene = Scene(ahead=True).ready()
+    scene.submit("a", [5, 6, 7], max_tokens=3)
+    _, first = scene.assign()
+    _, second = scene.assign()
+    assert (second.starts.tolist(), second.num_tokens.tolist(), second.draws.tolist()) == ([3], [1], [True])
+    assert scene.out(BLOCKS) == [], "no more than two"
+    scene.compute(first, token=8)
+    _, third = scene.assign()
+    assert third.starts.tolist() == [4]
+    scene.compute(second, token=9)
+    assert scene.out(BLOCKS) == [], "what is being drawn is its last token"
+    scene.compute(third, token=10)
+    assert (scene.rest()["a"].reason, scene.tokens["a"]) == ("length", [8, 9, 10])
+    assert (scene.core.counters.steps_ahead, scene.core.counters.rows_wasted) == (2, 0)
+
+
+def test_a_request_that_ended_meanwhile_costs_one_row_and_keeps_its_blocks_until_then():
+    scene = Scene(ahead=True).ready()
+    scene.submit("a", [5, 6, 7], max_tokens=9, ignore_eos=False)
+    _, first = scene.assign()
+    _, second = scene.assign()
+    scene.compute(first, token=END)
+    assert scene.core.num_running == 0
+    assert scene.out(BLOCKS) == [], "its blocks are still written to"
+    scene.compute(second)
+    asked, plan = scene.assign()
+    assert (asked.freed.tolist(), plan) == ([1], None)
+    assert (scene.ends["a"].reason, scene.tokens["a"]) == ("stop", [END])
+    assert scene.core.counters.rows_wasted == 1
+
+
+def test_while_a_step_is_computed_the_block_manager_is_not_asked_again_in_vain():
+    scene = Scene(num_blocks=4, longest=16, ahead=True).ready()
+    scene.submit("a", range(14), max_tokens=2)
+    scene.submit("b", range(20, 30), max_tokens=1)
+    _, first = scene.assign()
+    _, second = scene.assign()
+    scene.compute(first)
+    asked, plan = scene.assign()
+    assert ([one.serial for one in asked.admissions], plan) == ([2], None)
+    assert scene.out(BLOCKS) == [], "nothing can have changed"
+    scene.compute(second)
+    assert scene.rest().keys() == {"a", "b"}
+
+
 def test_a_stop_string_ends_a_request_without_a_terminal_message_of_ours():
     scene = Scene().ready()
     scene.submit("a", [1, 2], max_tokens=9)
@@ -408,7 +456,7 @@ def test_without_credit_no_step_begins_and_the_blocks_of_the_dead_are_freed_all_
     scene.core.outputs.stream.credit = 1
     scene.submit("a", [1, 2], max_tokens=9)
     assert len(scene.go_on(read=False)) == 2, "one step is under way when the credit is used up"
-    assert scene.core.phase is Phase.IDLE
+    assert not (scene.core._exchange or scene.core._computing)
     assert scene.allocation.statistics().blocks_held == 1
     scene.core.detokenizer_gone()
     scene.rest()
@@ -462,4 +510,4 @@ def test_a_scheduler_at_rest_says_nothing():
     scene.core.pool_ready(1, manager=1)
     scene.abort("a", "never heard of")
     assert scene.out(BLOCKS) == []
-    assert scene.core.phase is Phase.IDLE
+    assert not (scene.core._exchange or scene.core._computing)

@@ -34,7 +34,9 @@ def test_running_and_new_requests_share_a_plan():
         blocks_free=1,
         num_blocks=10,
     )
-    plan = build_plan(4, granted, [0], [Chunk(running, 2, 1), Chunk(new, 0, 2)], [new])
+    plan = build_plan(
+        4, granted, [0], [Chunk(running, 2, 1, draws=True), Chunk(new, 0, 2, draws=False)], [new]
+    )
     freeze(plan)
     assert (plan.number, plan.epoch, plan.freed_rows.tolist()) == (4, 2, [0])
     assert (plan.rows.tolist(), plan.starts.tolist(), plan.num_tokens.tolist()) == ([3, 0], [2, 0], [1, 2])

@@ -31,8 +31,10 @@ STAGES: tuple[dict[str, Any], ...] = (
     {"num_blocks": 60, "block_size": 1, "max_num_seqs": 4},
     {"num_blocks": 40, "max_num_seqs": 3},
     {"enable_prefix_caching": False},
+    {"async_scheduling": False, "num_blocks": 15},
 )
 OFTEN = (
+    *("steps_ahead", "rows_wasted", "tokens not known to the host"),
     *("chunk_splits", "prefix hits", "evictions", "preemptions", "growth_refused", "stops_by_string"),
     *(
         "aborts_waiting",
@@ -125,8 +127,8 @@ def test_hypothesis_finds_no_order_of_events_that_breaks_the_play(make_play, mak
 def _lose_frees(patch: Any) -> None:
     build = core.build_assign
 
-    def build_assign(step: int, epoch: int, manager: int, freed: Any, *rest: Any) -> Any:
-        return build(step, epoch, manager, freed[1:] if step % 7 == 0 else freed, *rest)
+    def build_assign(exchange: Any, epoch: int, manager: int, freed: Any, *rest: Any) -> Any:
+        return build(exchange, epoch, manager, freed[1:] if exchange.step % 7 == 0 else freed, *rest)
 
     patch.setattr(core, "build_assign", build_assign)
 
@@ -152,15 +154,21 @@ def _free_twice(patch: Any) -> None:
 
 def _name_before_granted(patch: Any) -> None:
     name = Allocation._name_full_blocks
-    patch.setattr(Allocation, "_name_full_blocks", lambda self, sequence, length: name(self, sequence, 10**6))
+
+    def name_all(self: Any, sequence: Any) -> None:
+        granted, sequence.granted = sequence.granted, len(sequence.blocks) * self.block_size
+        name(self, sequence)
+        sequence.granted = granted
+
+    patch.setattr(Allocation, "_name_full_blocks", name_all)
 
 
 def _release_while_computing(patch: Any) -> None:
     def leave(self: Any, request: Any) -> None:
-        request.in_step = False
+        request.num_steps = 0
 
     def forget(self: Any, request: Any) -> None:
-        request.in_step = False
+        request.num_steps = 0
         original(self, request)
 
     original = SchedulerCore._forget
@@ -171,8 +179,8 @@ def _release_while_computing(patch: Any) -> None:
 def _compute_nothing_of_the_aborted(patch: Any) -> None:
     take = SchedulerCore._take_grants
 
-    def take_grants(self: Any, message: Any) -> Any:
-        chunks, new = take(self, message)
+    def take_grants(self: Any, *event: Any) -> Any:
+        chunks, new = take(self, *event)
         kept = [chunk for chunk in chunks if chunk.request.state.value != "ended"]
         return (kept, new) if len(kept) == len(chunks) or not kept else (kept[::-1], new)
 
@@ -188,7 +196,7 @@ def _forget_what_was_drawn_before_a_preemption(patch: Any) -> None:
     preempt = SchedulerCore._preempt
 
     def forgetful(self: Any, request: Any) -> None:
-        request.output = request.output[:-1]
+        del request.output[-1:]
         preempt(self, request)
 
     patch.setattr(SchedulerCore, "_preempt", forgetful)
