@@ -34,8 +34,9 @@ class DecoderLayer:
         weights: Mapping[str, Tensor],
         kernels: Kernels,
     ) -> None:
-        self._attention = Attention(spec, layer.window, rotary, weights, kernels)
-        self._mlp = make_mlp(layer, weights, kernels)
+        attention = Attention(spec, layer.window, rotary, weights, kernels)
+        self._attention = _scaled(attention, spec.residual_scale)
+        self._mlp = _scaled(make_mlp(layer, weights, kernels), spec.residual_scale)
         if spec.arrangement != "post_norm":
             self._attention_norm = Norm(spec.norm, "attention_norm", weights, kernels)
             self._mlp_norm = Norm(spec.norm, "mlp_norm", weights, kernels)
@@ -94,3 +95,8 @@ class DecoderLayer:
         normed, stream = self._attention_norm.add(hidden, residual)
         attended = self._attention(normed, positions, batch, kv_cache)
         return self._mlp(self._mlp_norm(stream)).add_(attended), stream
+
+
+def _scaled(part: Callable[..., Tensor], scale: float | None) -> Callable[..., Tensor]:
+    """What the part computes, times the scale; the part itself where there is none."""
+    return part if scale is None else lambda *inputs: part(*inputs).mul_(scale)

@@ -75,6 +75,8 @@ class NativeDecoder:
     def logits(self, hidden: Tensor) -> Tensor:
         """See `Decoder.logits`."""
         logits = self.kernels.linear(hidden, self._lm_head).float()
+        if self.spec.logit_scale is not None:
+            logits.mul_(self.spec.logit_scale)
         if self.spec.logit_softcap is not None:
             logits.div_(self.spec.logit_softcap).tanh_().mul_(self.spec.logit_softcap)
         return logits

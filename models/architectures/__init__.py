@@ -8,19 +8,23 @@ list it here. `docs/adding-an-architecture.md` says how; `llama.py` is the patte
 from __future__ import annotations
 
 from pageant.models.architectures import (
+    gemma,
     gemma2,
     gemma3,
     gpt2,
     gpt_neox,
+    granite,
     llama,
     mistral,
     mixtral,
     olmo2,
+    olmo3,
     phi3,
     qwen2,
     qwen2_moe,
     qwen3,
     qwen3_moe,
+    smollm3,
     starcoder2,
 )
 from pageant.models.architectures.common import Architecture
@@ -30,8 +34,8 @@ from pageant.models.errors import CheckpointError
 __all__ = ["ARCHITECTURES", "Architecture", "find"]
 
 _FAMILIES = (
-    *(llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma2, gemma3),
-    *(phi3, olmo2, gpt2, gpt_neox, starcoder2),
+    *(llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, gemma3),
+    *(phi3, olmo2, olmo3, granite, smollm3, gpt2, gpt_neox, starcoder2),
 )
 ARCHITECTURES: dict[str, Architecture] = {
     family.ARCHITECTURE.name: family.ARCHITECTURE for family in _FAMILIES

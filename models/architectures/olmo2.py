@@ -7,25 +7,12 @@ from pageant.models.architectures.reading import read_attention, read_decoder, r
 from pageant.models.architectures.rope import read_rope
 from pageant.models.config import Config
 from pageant.models.names import Names
-from pageant.models.spec import DecoderSpec, LayerSpec, NormSpec
+from pageant.models.spec import AttentionSpec, DecoderSpec, LayerSpec, NormSpec
 
-__all__ = ["ARCHITECTURE"]
-
-
-def _spec(config: Config) -> DecoderSpec:
-    biased = config.flag("attention_bias")
-    attention = read_attention(config, qkv_bias=biased, o_bias=biased, qk_norm="projection")
-    layer = LayerSpec(mlp=read_mlp(config), rope=read_rope(config, attention.head_dim))
-    return read_decoder(
-        config,
-        attention,
-        repeat(layer, config),
-        norm=NormSpec(eps=config.number("rms_norm_eps"), kind="wide_rms"),
-        arrangement="post_norm",
-    )
+__all__ = ["ARCHITECTURE", "OLMO", "olmo_attention", "olmo_decoder"]
 
 
-_NAMES = Names(
+OLMO = Names(
     model=MODEL,
     layer=ATTENTION
     | {
@@ -37,4 +24,28 @@ _NAMES = Names(
     },
 )
 
-ARCHITECTURE = Architecture("Olmo2ForCausalLM", _spec, _NAMES)
+
+def _spec(config: Config) -> DecoderSpec:
+    attention = olmo_attention(config)
+    layer = LayerSpec(mlp=read_mlp(config), rope=read_rope(config, attention.head_dim))
+    return olmo_decoder(config, attention, repeat(layer, config))
+
+
+def olmo_attention(config: Config) -> AttentionSpec:
+    """The heads, all queries normalised at once, and all keys."""
+    biased = config.flag("attention_bias")
+    return read_attention(config, qkv_bias=biased, o_bias=biased, qk_norm="projection")
+
+
+def olmo_decoder(config: Config, attention: AttentionSpec, layers: tuple[LayerSpec, ...]) -> DecoderSpec:
+    """What OLMo 2 and 3 have in common around their layers."""
+    return read_decoder(
+        config,
+        attention,
+        layers,
+        norm=NormSpec(eps=config.number("rms_norm_eps"), kind="wide_rms"),
+        arrangement="post_norm",
+    )
+
+
+ARCHITECTURE = Architecture("Olmo2ForCausalLM", _spec, OLMO)

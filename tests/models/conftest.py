@@ -19,6 +19,10 @@ from transformers import (
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    GemmaConfig,
+    GemmaForCausalLM,
+    Glm4Config,
+    Glm4ForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     GPTBigCodeConfig,
@@ -35,6 +39,8 @@ from transformers import (
     MixtralForCausalLM,
     Olmo2Config,
     Olmo2ForCausalLM,
+    Olmo3Config,
+    Olmo3ForCausalLM,
     OlmoeConfig,
     OlmoeForCausalLM,
     OPTConfig,
@@ -43,6 +49,8 @@ from transformers import (
     Phi3ForCausalLM,
     PhiConfig,
     PhiForCausalLM,
+    PhimoeConfig,
+    PhimoeForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -230,6 +238,66 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         Olmo2Config,
         FOUR_HEADS | {"pad_token_id": 0, "attention_bias": True, "tie_word_embeddings": True},
     ),
+    "olmo3": (
+        Olmo3ForCausalLM,
+        Olmo3Config,
+        FOUR_HEADS
+        | {
+            "pad_token_id": 0,
+            "sliding_window": 9,
+            "rope_parameters": {
+                "full_attention": YARN,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            },
+            "num_hidden_layers": 4,
+        },
+    ),
+    "gemma": (GemmaForCausalLM, GemmaConfig, SIX_HEADS | {"hidden_act": "gelu"}),
+    "gemma_biased": (
+        GemmaForCausalLM,
+        GemmaConfig,
+        FOUR_HEADS | {"head_dim": 32, "attention_bias": True, "tie_word_embeddings": False},
+    ),
+    "granite": (
+        GraniteForCausalLM,
+        GraniteConfig,
+        SIX_HEADS
+        | {
+            "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.3,
+            "residual_multiplier": 0.5,
+            "logits_scaling": 2.0,
+        },
+    ),
+    "granite_biased": (
+        GraniteForCausalLM,
+        GraniteConfig,
+        FOUR_HEADS
+        | {
+            "attention_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": True,
+            "attention_multiplier": 0.2,
+        },
+    ),
+    "smollm3": (
+        SmolLM3ForCausalLM,
+        SmolLM3Config,
+        FOUR_HEADS
+        | {"pad_token_id": 0, "use_sliding_window": True, "sliding_window": 9, "no_rope_layers": [1, 0, 1]},
+    ),
+    "smollm3_biased": (
+        SmolLM3ForCausalLM,
+        SmolLM3Config,
+        FOUR_HEADS
+        | {
+            "pad_token_id": 0,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "no_rope_layer_interval": 2,
+            "tie_word_embeddings": False,
+        },
+    ),
     "gpt2": (GPT2LMHeadModel, GPT2Config, GPT2),
     "gpt2_odd": (
         GPT2LMHeadModel,
@@ -275,11 +343,6 @@ FOREIGN: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         Cohere2Config,
         FOUR_HEADS | {"sliding_window": 9, "layer_types": WINDOWS, "pad_token_id": 0, "logit_scale": 0.5},
     ),
-    "granite": (
-        GraniteForCausalLM,
-        GraniteConfig,
-        SIX_HEADS | {"logits_scaling": 2.0, "residual_multiplier": 0.5, "attention_multiplier": 0.3},
-    ),
     "gpt_bigcode": (
         GPTBigCodeForCausalLM,
         GPTBigCodeConfig,
@@ -296,12 +359,17 @@ FOREIGN: dict[str, tuple[Any, Any, dict[str, Any]]] = {
             "pad_token_id": 0,
         },
     ),
-    "phi": (PhiForCausalLM, PhiConfig, {"hidden_size": 64, "num_attention_heads": 4}),
-    "smollm3": (
-        SmolLM3ForCausalLM,
-        SmolLM3Config,
-        FOUR_HEADS | {"no_rope_layers": [1, 0, 1], "pad_token_id": 0},
+    "phimoe": (
+        PhimoeForCausalLM,
+        PhimoeConfig,
+        FOUR_HEADS | {"num_local_experts": 4, "sliding_window": None, "pad_token_id": 0},
     ),
+    "glm4": (
+        Glm4ForCausalLM,
+        Glm4Config,
+        FOUR_HEADS | {"head_dim": 16, "pad_token_id": 0, "rope_parameters": DYNAMIC},
+    ),
+    "phi": (PhiForCausalLM, PhiConfig, {"hidden_size": 64, "num_attention_heads": 4}),
 }
 """Models without a file of ours, which run on transformers' own code."""
 

@@ -101,6 +101,10 @@ def test_the_guide_shows_a_file_as_it_is() -> None:
         ("phi3", {"rope_parameters": {"partial_rotary_factor": 0.01}}, "is 0.01; expected a share"),
         ("starcoder2", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "factor is 0.5; expected 1"),
         ("starcoder2", {"hidden_act": "silu"}, "hidden_act is 'silu'; expected one of gelu, gelu_new"),
+        ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention is True"),
+        ("gemma", {"hidden_act": "silu"}, "hidden_act is 'silu'; expected one of gelu, gelu_new"),
+        ("granite", {"logits_scaling": 0}, "logits_scaling is 0; expected a positive number"),
+        ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers is [1, 0]; expected 3 times 0 or 1"),
         ("gpt2", {"activation_function": "relu"}, "activation_function is 'relu'"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention is True; expected False"),
@@ -193,6 +197,25 @@ def test_phi_3s_long_rotation_had_other_names(spec: Callable[..., DecoderSpec]) 
     for name in ("su", "yarn", "longrope"):
         old = {"type": name, **factors}
         assert spec("phi3_long", rope_parameters=GONE, rope_scaling=old).layers[0].rope == now
+
+
+def test_olmo_3_before_transformers_5_reads_as_it_does_now(spec: Callable[..., DecoderSpec]) -> None:
+    """Its scaling is for the layers without a window alone."""
+    scaling = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64}
+    old = spec("olmo3", rope_parameters=GONE, rope_theta=5e4, rope_scaling=scaling, layer_types=GONE)
+    ropes = [layer.rope for layer in old.layers]
+    assert [rope.theta for rope in ropes if rope] == [5e4] * 4
+    assert [rope.scaling is not None for rope in ropes if rope] == [False, False, False, True]
+    assert [layer.window for layer in old.layers] == [9, 9, 9, None]
+
+
+def test_layers_that_turn_nothing_are_where_the_configuration_says(spec: Callable[..., DecoderSpec]) -> None:
+    def turned(**changes: Any) -> list[bool]:
+        return [layer.rope is not None for layer in spec("smollm3", **changes).layers]
+
+    assert turned() == [True, False, True]
+    assert turned(no_rope_layers=GONE, num_hidden_layers=4, layer_types=GONE) == [True, True, True, False]
+    assert spec("smollm3", layer_types=GONE).layers == spec("smollm3").layers
 
 
 def test_qwen3_moe_names_its_experts_in_two_ways(spec: Callable[..., DecoderSpec]) -> None:

@@ -46,7 +46,11 @@ REFUSED = {
         "keys and values of different sizes",
     ),
     "attention_twice": ("DiffLlama", {}, "do not call attention once each"),
-    "rotation_by_length": ("Granite", {"rope_parameters": LONG}, "its rotary scaling, longrope"),
+    "rotation_by_length": (
+        "SeedOss",
+        {"head_dim": 8, "rope_parameters": LONG},
+        "its rotary scaling, longrope",
+    ),
 }
 
 
@@ -79,7 +83,7 @@ def test_a_model_with_a_file_does_not(family: Callable[[str], Any]) -> None:
 
 def test_two_models_in_one_process_keep_apart(family: Callable[[str], Any], pages: Any) -> None:
     """A drafter and its target may both be of this kind."""
-    runs = [pages(family(name).load()) for name in ("granite", "opt", "granite")]
+    runs = [pages(family(name).load()) for name in ("cohere2", "opt", "cohere2")]
     first, other, second = (run.step({"a": [7, 8, 9], "b": [4]}) for run in runs)
     assert torch.equal(first["a"], second["a"]) and not torch.equal(first["a"], other["a"])
 
@@ -130,7 +134,7 @@ def test_sizes_that_the_engine_needs_are_asked_for_by_key(
 
 
 def test_tensors_that_do_not_fit_are_named(family: Callable[[str], Any], tmp_path: Path) -> None:
-    source, name = family("granite").path, "model.layers.1.mlp.up_proj.weight"
+    source, name = family("cohere2").path, "model.layers.1.mlp.up_proj.weight"
     (tmp_path / "config.json").write_bytes((source / "config.json").read_bytes())
     tensors = load_file(source / "model.safetensors")
     wrong = {
@@ -168,6 +172,6 @@ def test_a_model_that_computes_something_else_in_pages_does_not_pass_the_proof(
         return answer(self, layer, *tensors).flip(0)
 
     monkeypatch.setattr(PagedStep, "answer", mixed_up)
-    assert "GraniteForCausalLM computes something else in pages" in complaint(family("granite").path)
+    assert "Cohere2ForCausalLM computes something else in pages" in complaint(family("cohere2").path)
     monkeypatch.undo()
-    family("granite").load()
+    family("cohere2").load()
