@@ -177,8 +177,10 @@ class Nostalgic(BlockManager):
 
 
 class _Early(Allocation):
-    def _name_full_blocks(self, sequence, length):
-        super()._name_full_blocks(sequence, len(sequence.blocks) * self.block_size)
+    def _name_full_blocks(self, sequence):
+        granted, sequence.granted = sequence.granted, len(sequence.blocks) * self.block_size
+        super()._name_full_blocks(sequence)
+        sequence.granted = granted
 
 
 class Early(BlockManager):
