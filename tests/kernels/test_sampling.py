@@ -97,6 +97,51 @@ def test_tokens_follow_the_filtered_softmax(
     assert chi_squared(tokens, probabilities) < critical_value(int((probabilities > 0).sum()) - 1)
 
 
+def flat_logits(generator: torch.Generator) -> Tensor:
+    """Up to 40 logits that differ by 1.4 at most; many are ties, or equal in their leading bits."""
+
+    def some(*values: float) -> float:
+        return values[int(torch.randint(len(values), (), generator=generator))]
+
+    steps = torch.randint(30, (int(torch.randint(2, 40, (), generator=generator)),), generator=generator)
+    gap, spacing = some(0.0, 0.25, 1.0), some(0.004, 0.013)
+    return torch.cat((torch.zeros(1), -gap - steps * spacing))[
+        torch.randperm(len(steps) + 1, generator=generator)
+    ]
+
+
+@pytest.mark.parametrize("filters", ["top_k", "top_p", "min_p", "top_k top_p", "top_k top_p min_p"])
+def test_what_is_drawn_is_all_that_the_filters_leave_and_nothing_else(
+    backend: Kernels, make_params: ParamsMaker, filters: str
+) -> None:
+    """Of flat distributions so much is drawn that each token comes up: one too many or too few shows.
+
+    Edges lie between the shares and ratios of the tokens themselves, where rounding does not reach them.
+    """
+    generator, draws, cut = torch.Generator().manual_seed(1), 4000, 0
+    for _ in range(60):
+        logits = flat_logits(generator)
+        place = int(torch.randint(len(logits) - 1, (), generator=generator))
+        values = {"top_k": 0.0, "top_p": 1.0, "min_p": 0.0}
+        if "min_p" in filters:
+            ratios = (logits.double() - logits.max()).exp().unique().flip(0)
+            edge = place % len(ratios)
+            values["min_p"] = float(ratios[edge] + ratios[edge - 1]) / 2 if edge else 1.0
+        if "top_k" in filters:
+            values["top_k"] = place + 1
+        if "top_p" in filters:
+            kept = sorted(expected_survivors(logits, temperature=1.0, **values))
+            shares = logits[kept].double().softmax(0).sort(descending=True).values.cumsum(0)
+            half = place // 2 % len(kept)
+            values["top_p"] = float(shares[half] + (shares[half - 1] if half else 0)) / 2
+        survivors = expected_survivors(logits, temperature=1.0, **values)
+        params = make_params(draws, position=torch.arange(draws), **values)
+        tokens = backend.sample(logits.expand(draws, -1).contiguous(), params)
+        assert set(tokens.tolist()) == survivors, (logits, values)
+        cut += len(survivors) < len(logits)
+    assert cut > 40
+
+
 @pytest.mark.parametrize("varied", ["seed", "sample", "position"])
 def test_each_part_of_a_draws_name_makes_it_another_draw(
     backend: Kernels, make_params: ParamsMaker, varied: str
