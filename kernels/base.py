@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
-__all__ = ["AttentionBatch", "HeadNorms", "KVCache", "Kernels", "SamplingTensors"]
+__all__ = ["AttentionBatch", "HeadNorms", "KVCache", "Kernels", "SamplingTensors", "TokenLogprobs"]
 
 KVCache = tuple[Tensor, Tensor]
 
@@ -80,6 +80,22 @@ class SamplingTensors:
     """int32 [R]: which of the request's parallel samples."""
     position: Tensor
     """int64 [R]: the position that the drawn token will have."""
+
+
+class TokenLogprobs(NamedTuple):
+    """Of each row: the natural logarithms of probabilities, float32, before any filter or temperature.
+
+    Tokens are ranked by their logits from 1 on, the lowest id first among equals.
+    """
+
+    chosen: Tensor
+    """float32 [R]: of the row's own token."""
+    ranks: Tensor
+    """int32 [R]: that token's rank."""
+    top_tokens: Tensor
+    """int32 [R, k]: the first k tokens by rank."""
+    top: Tensor
+    """float32 [R, k]: theirs."""
 
 
 @runtime_checkable
@@ -235,5 +251,12 @@ class Kernels(Protocol):
 
         A greedy row takes the largest logit, the lowest id on a tie. The others draw by Gumbel-max
         (see `pageant.kernels.sampling`): a row's token depends on its own logits and parameters alone.
+        """
+        ...
+
+    def top_logprobs(self, logits: Tensor, tokens: Tensor, k: int) -> TokenLogprobs:
+        """Return the log-softmax of logits (float32 [R, V]) at tokens (int64 [R]) and at the k largest.
+
+        k is from 0 to V.
         """
         ...

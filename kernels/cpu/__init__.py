@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pageant.kernels.base import AttentionBatch, HeadNorms, KVCache, SamplingTensors
+from pageant.kernels.base import AttentionBatch, HeadNorms, KVCache, SamplingTensors, TokenLogprobs
 from pageant.kernels.cpu.build import BuildError
 from pageant.kernels.cpu.library import load_library
 from pageant.kernels.reference import ReferenceKernels
@@ -322,6 +322,26 @@ class CpuKernels(ReferenceKernels):
             tokens.data_ptr(),
         )
         return tokens
+
+    def top_logprobs(self, logits: Tensor, tokens: Tensor, k: int) -> TokenLogprobs:
+        """See `Kernels.top_logprobs`."""
+        rows, vocab_size = logits.shape
+        found = TokenLogprobs(
+            chosen=torch.empty(rows),
+            ranks=torch.empty(rows, dtype=torch.int32),
+            top_tokens=torch.empty((rows, k), dtype=torch.int32),
+            top=torch.empty((rows, k)),
+        )
+        self._library.top_logprobs(
+            logits.data_ptr(),
+            logits.stride(0),
+            rows,
+            vocab_size,
+            tokens.data_ptr(),
+            k,
+            *(part.data_ptr() for part in found),
+        )
+        return found
 
 
 def _norm_arguments(norms: HeadNorms) -> tuple[int, int, bool, float]:

@@ -18,7 +18,7 @@ from pageant.kernels.reference.norms import (
     wide_rms_norm,
 )
 from pageant.kernels.reference.pointwise import gelu, gelu_and_mul, rope, silu_and_mul
-from pageant.kernels.reference.sampling import sample
+from pageant.kernels.reference.sampling import sample, top_logprobs
 
 __all__ = ["ReferenceKernels"]
 
@@ -48,6 +48,7 @@ class ReferenceKernels:
     moe = staticmethod(moe)
     linear = staticmethod(F.linear)
     sample = staticmethod(sample)
+    top_logprobs = staticmethod(top_logprobs)
 
     def rope_and_write_kv(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pageant.kernels.base import SamplingTensors
+from pageant.kernels.base import SamplingTensors, TokenLogprobs
 from pageant.kernels.sampling import (
     GREEDY_TEMPERATURE,
     filter_logits,
@@ -14,7 +14,7 @@ from pageant.kernels.sampling import (
     token_noise,
 )
 
-__all__ = ["sample"]
+__all__ = ["sample", "top_logprobs"]
 
 # Noise is made for this many words at a time, so that its temporaries stay in the cache of a core.
 _NOISE_WORDS_MAX = 1 << 17
@@ -52,3 +52,26 @@ def _add_noise_to_all(scores: Tensor, params: SamplingTensors, rows: Tensor) -> 
     for part in torch.split(rows, max(1, _NOISE_WORDS_MAX // vocab_size)):
         noise = gumbel_noise(params.seed[part], params.sample[part], params.position[part], vocab_size)
         scores[part] += noise
+
+
+def top_logprobs(logits: Tensor, tokens: Tensor, k: int) -> TokenLogprobs:
+    """See `Kernels.top_logprobs`."""
+    logprobs, tokens = logits.log_softmax(dim=-1), tokens[:, None]
+    ranking = _ranking(logits)
+    top_tokens = ranking.topk(k, dim=-1).indices
+    return TokenLogprobs(
+        chosen=logprobs.gather(-1, tokens)[:, 0],
+        ranks=(ranking >= ranking.gather(-1, tokens)).sum(dim=-1, dtype=torch.int32),
+        top_tokens=top_tokens.int(),
+        top=logprobs.gather(-1, top_tokens),
+    )
+
+
+def _ranking(logits: Tensor) -> Tensor:
+    """Return int64 [R, V], which grow with the logit and fall with the token's id: no two are equal.
+
+    A float's bits, sign apart, grow with its size; those of -0, which equals 0, are made 0's.
+    """
+    bits = (logits + 0.0).view(torch.int32)
+    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    return (ordered.long() << 32) - torch.arange(logits.shape[-1], device=logits.device)

@@ -218,6 +218,8 @@ def _samplers() -> Iterator[Case]:
                 position=torch.arange(rows),
             )
             yield Case(f"sample {name} {rows} rows", _call("sample", (logits, params)))
+        tokens = logits.argmax(dim=-1)
+        yield Case(f"top_logprobs 5 {rows} rows", _call("top_logprobs", (logits, tokens, 5)))
 
 
 def measure(case: Case, ours: Kernels, reference: Kernels, bandwidth: Bandwidth, turns: int) -> Result:

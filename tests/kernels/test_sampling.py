@@ -258,3 +258,45 @@ def test_sampling_leaves_the_logits_alone(
     before = logits.clone()
     backend.sample(logits, make_params(3, temperature=temperature, top_k=3, top_p=0.5))
     assert torch.equal(logits, before)
+
+
+@pytest.mark.parametrize("vocab_size", [1, 50, 8193, 20_011])
+@pytest.mark.parametrize("k", [0, 1, 20])
+def test_logprobs_are_those_of_the_log_softmax_in_the_order_of_a_stable_sort(
+    backend: Kernels, vocab_size: int, k: int
+) -> None:
+    rows, k = 7, min(k, vocab_size)
+    logits = random_logits(rows, vocab_size, scale=4.0)
+    logits[1] = logits[1].round()  # ties
+    logits[2] = 0.0
+    logits[3, 1::2] = float("-inf")
+    logits[4] = torch.where(logits[4] > 0, 0.0, -0.0)
+    tokens = torch.randint(vocab_size, (rows,), generator=torch.Generator().manual_seed(1))
+    tokens[5] = logits[5].argmax()
+    tokens[6] = vocab_size - 1
+    before = logits.clone()
+    found = backend.top_logprobs(logits, tokens, k)
+    assert torch.equal(logits, before)
+    exact = logits.double().log_softmax(-1)
+    order = logits.argsort(dim=-1, descending=True, stable=True)
+    assert found.ranks.dtype == found.top_tokens.dtype == torch.int32
+    assert found.ranks.tolist() == [
+        row.tolist().index(token) + 1 for row, token in zip(order, tokens.tolist(), strict=True)
+    ]
+    assert torch.equal(found.top_tokens, order[:, :k].int())
+    close = {"atol": 1e-5, "rtol": 1e-6}
+    torch.testing.assert_close(found.chosen, exact.gather(-1, tokens[:, None])[:, 0].float(), **close)
+    torch.testing.assert_close(found.top, exact.gather(-1, order[:, :k]).float(), **close)
+
+
+def test_a_rows_logprobs_do_not_depend_on_its_neighbours(backend: Kernels) -> None:
+    logits, tokens = random_logits(30, 9001), torch.arange(30) * 300
+    together = backend.top_logprobs(logits, tokens, 5)
+    for row in range(30):
+        alone = backend.top_logprobs(logits[row : row + 1], tokens[row : row + 1], 5)
+        assert all(torch.equal(one[0], all_[row]) for one, all_ in zip(alone, together, strict=True))
+
+
+def test_no_rows_have_no_logprobs(backend: Kernels) -> None:
+    found = backend.top_logprobs(torch.empty(0, 50), torch.empty(0).long(), 3)
+    assert [tuple(part.shape) for part in found] == [(0,), (0,), (0, 3), (0, 3)]

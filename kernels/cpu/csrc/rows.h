@@ -27,3 +27,13 @@ template <class T>
 inline vf get(const T* p, int n) { return n == W ? read(p) : read(p, n); }
 template <class T>
 inline void put(T* p, vf x, int n) { n == W ? write(p, x) : write(p, x, n); }
+
+// Minus infinity, if there are none.
+inline float largest_of(const float* x, int64_t n) {
+    vf best = splat(-__builtin_inff());
+    int64_t i = 0;
+    for (; i + W <= n; i += W) best = max(best, read(x + i));
+    float m = maximum(best);
+    for (; i < n; i++) m = std::max(m, x[i]);
+    return m;
+}

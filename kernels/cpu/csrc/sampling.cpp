@@ -13,7 +13,7 @@
 
 #include "exponential.h"
 #include "philox.h"
-#include "threads.h"
+#include "rows.h"
 
 namespace {
 
@@ -32,15 +32,6 @@ struct Rows {
     const int32_t* sample;
     const int64_t* position;
 };
-
-float largest_of(const float* x, int64_t n) {
-    vf best = splat(NOWHERE);
-    int64_t i = 0;
-    for (; i + W <= n; i += W) best = max(best, read(x + i));
-    float m = maximum(best);
-    for (; i < n; i++) m = std::max(m, x[i]);
-    return m;
-}
 
 int64_t first_of(const float* x, int64_t n, float value) {
     for (int64_t i = 0; i < n; i++)
