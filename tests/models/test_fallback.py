@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,16 +163,32 @@ def test_code_in_a_checkpoint_is_never_run(family: Callable[[str], Any], tmp_pat
     assert "never run" in complaint(tmp_path)
 
 
-def test_a_model_that_computes_something_else_in_pages_does_not_pass_the_proof(
-    family: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Here the sequences of a step are not told apart."""
+def answering(change: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+    """Attention over pages that is asked something else: `change` takes and returns its arguments."""
     answer = PagedStep.answer
 
-    def mixed_up(self: PagedStep, layer: int, *tensors: Any) -> torch.Tensor:
-        return answer(self, layer, *tensors).flip(0)
+    def answer_otherwise(self: PagedStep, *arguments: Any) -> torch.Tensor:
+        return answer(self, *change(*arguments))
 
-    monkeypatch.setattr(PagedStep, "answer", mixed_up)
-    assert "Cohere2ForCausalLM computes something else in pages" in complaint(family("cohere2").path)
-    monkeypatch.undo()
-    family("cohere2").load()
+    return answer_otherwise
+
+
+BROKEN: dict[str, Callable[..., Any]] = {
+    "sequences_mixed_up": lambda layer, q, k, v, options: (layer, q.flip(0), k, v, options),
+    "values_of_a_neighbour": lambda layer, q, k, v, options: (layer, q, k, v.roll(1, 0), options),
+    "layers_share_a_cache": lambda _, q, k, v, options: (0, q, k, v, options),
+    "heads_swapped": lambda layer, q, k, v, options: (layer, q, k.flip(1), v, options),
+    "no_window": lambda layer, q, k, v, options: (layer, q, k, v, replace(options, window=None)),
+    "no_softcap": lambda layer, q, k, v, options: (layer, q, k, v, replace(options, softcap=None)),
+    "another_scale": lambda layer, q, k, v, options: (layer, q, k, v, replace(options, scale=0.3)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_model_that_computes_something_else_in_pages_does_not_pass_the_proof(
+    family: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, how: str, dtype: str
+) -> None:
+    monkeypatch.setattr(PagedStep, "answer", answering(BROKEN[how]))
+    with pytest.raises(CheckpointError, match="VaultGemmaForCausalLM computes something else in pages"):
+        family("vaultgemma").load(dtype)
