@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -62,6 +64,8 @@ class Executor(Actor):
             block_size: tokens per KV block.
             max_num_seqs, max_model_len: the size of the batch.
             kv_cache_memory: for KV blocks, such as `4GiB`; None is a share of what is free.
+            gpu_memory_utilization: of a GPU's memory, the share for weights, steps and KV blocks together.
+            max_num_batched_tokens: of the largest step, for which a GPU's memory must do.
             num_blocks: exactly so many KV blocks instead.
             threads: that compute on a CPU; None is all of this process's cores.
             eos_token_ids: the model's end tokens, held back by `min_tokens`.
@@ -75,12 +79,21 @@ class Executor(Actor):
         max_num_seqs: int = 256
         max_model_len: int = 4096
         kv_cache_memory: str | int | None = None
+        gpu_memory_utilization: float = 0.9
+        max_num_batched_tokens: int = 2048
         num_blocks: int | None = None
         threads: int | None = None
         eos_token_ids: tuple[int, ...] = ()
 
         def __post_init__(self) -> None:
-            for name in ("block_size", "max_num_seqs", "max_model_len", "num_blocks", "threads"):
+            if not 0 < self.gpu_memory_utilization <= 1:
+                raise ValueError(
+                    f"gpu_memory_utilization is {self.gpu_memory_utilization}; expected more than 0, at most 1"
+                )
+            for name in (
+                *("block_size", "max_num_seqs", "max_model_len", "max_num_batched_tokens"),
+                *("num_blocks", "threads"),
+            ):
                 value = getattr(self, name)
                 if value is not None and value < 1:
                     raise ValueError(f"{name} is {value}; expected at least 1")
@@ -126,11 +139,19 @@ class Executor(Actor):
         # torch's OpenMP threads spin at its barriers, for seconds of CPU time where cores are shared with
         # anyone else; about 50 microseconds are enough. It is read when torch is loaded.
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+        from pageant.actors.executor.cuda import CudaRunner
         from pageant.actors.executor.runner import TorchRunner
 
         options = self.options
         memory = options.kv_cache_memory
-        return TorchRunner(
+        runner: Callable[..., ModelRunner] = TorchRunner
+        if options.device != "cpu":
+            runner = partial(
+                CudaRunner,
+                gpu_memory_utilization=options.gpu_memory_utilization,
+                max_num_batched_tokens=options.max_num_batched_tokens,
+            )
+        return runner(
             Path(options.model),
             dtype=options.dtype,
             device=options.device,

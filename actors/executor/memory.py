@@ -38,6 +38,17 @@ def available_bytes() -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+def device_budget(*, free: int, total: int, share: float, step: int) -> int:
+    """Bytes for the KV cache of a GPU.
+
+    Args:
+        free, total: of its memory, the weights being there.
+        share: of the whole that may be used, by others too.
+        step: what the largest step takes besides.
+    """
+    return max(0, int(free - (1 - share) * total) - step)
+
+
 def choose_num_blocks(
     *, block_bytes: int, block_size: int, max_model_len: int, max_num_seqs: int, budget_bytes: int | None
 ) -> int:
@@ -57,6 +68,6 @@ def choose_num_blocks(
         raise TooLittleMemory(
             f"{budget / 2**20:.0f} MiB are there for the KV cache, and one request of max_model_len "
             f"{max_model_len} needs {needed / 2**20:.0f} MiB; lower max_model_len to "
-            f"{blocks * block_size} or less, or raise kv_cache_memory"
+            f"{blocks * block_size} or less, or raise kv_cache_memory (on a GPU, gpu_memory_utilization)"
         )
     return blocks

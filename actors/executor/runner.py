@@ -69,6 +69,8 @@ class TorchRunner:
         num_blocks: exactly so many blocks, whatever the memory.
     """
 
+    spare_blocks = 0  # of the KV cache, behind those that sequences get
+
     def __init__(
         self,
         model: Path,
@@ -97,6 +99,8 @@ class TorchRunner:
             progress=progress,
         )
         block_bytes = self._decoder.kv_bytes_per_block(block_size)
+        if budget_bytes is None and num_blocks is None:
+            budget_bytes = self._kv_budget(block_size, max_num_seqs)
         self.num_blocks = num_blocks or choose_num_blocks(
             block_bytes=block_bytes,
             block_size=block_size,
@@ -105,7 +109,8 @@ class TorchRunner:
             budget_bytes=budget_bytes,
         )
         self.dtype = str(self._decoder.dtype).removeprefix("torch.")
-        self._kv_caches = self._decoder.allocate_kv_caches(self.num_blocks, block_size)
+        blocks = self.num_blocks + self.spare_blocks
+        self._kv_caches = self._decoder.allocate_kv_caches(blocks, block_size)
         self._last_drawn = torch.zeros(max_num_seqs, dtype=torch.int64, device=self.device)  # by row
         log.info(
             "%s in %s on %s with %s kernels: %.0f MiB of weights, %d KV blocks of %d tokens (%.0f MiB)",
@@ -128,6 +133,10 @@ class TorchRunner:
         tokens = self._draw(logits, inputs.sampling)
         self._last_drawn[self._tensor(inputs.rows)] = tokens
         return DrawnHere(tokens.cpu().numpy())
+
+    def _kv_budget(self, block_size: int, max_num_seqs: int) -> int | None:
+        """Bytes for the KV cache where nobody said how many; None is a share of the host's memory."""
+        return None
 
     def _token_ids(self, inputs: StepInputs) -> torch.Tensor:
         token_ids = self._tensor(inputs.token_ids)

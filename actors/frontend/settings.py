@@ -32,6 +32,7 @@ class EngineSettings(TypedDict, total=False):
     kernels: str | None
     block_size: int | None
     kv_cache_memory: str | int | None
+    gpu_memory_utilization: float | None
     num_blocks: int | None
     threads: int | None
     policy: str | None

@@ -1,0 +1,179 @@
+"""The runner of a GPU: inputs in one asynchronous copy, decodes as graphs, tokens back when they are asked for.
+
+Nothing on a step's way waits for the device but `token_ids`, which returns its tokens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pageant.actors.executor.batch import StepInputs
+from pageant.actors.executor.graphs import Capture, CudaCapture, DecodeGraphs
+from pageant.actors.executor.memory import device_budget
+from pageant.actors.executor.runner import Drawn, DrawnHere, TorchRunner
+from pageant.actors.executor.shaping import shape_logits
+from pageant.actors.executor.staging import Staging
+from pageant.kernels.base import AttentionBatch, SamplingTensors
+
+__all__ = ["CudaRunner"]
+
+
+class DrawnOnDevice:
+    """Tokens on their way to the host."""
+
+    ready = False
+
+    def __init__(self, tokens: Tensor) -> None:
+        self._host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
+        self._host.copy_(tokens, non_blocking=True)
+        self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._arrived.record()
+
+    def token_ids(self) -> npt.NDArray[np.int64]:
+        """See `Drawn`."""
+        self._arrived.synchronize()
+        return self._host.numpy().copy()  # the memory is used again once this is forgotten
+
+
+class CudaRunner(TorchRunner):
+    """A `TorchRunner` for a GPU. (On a CPU it does the same without graphs, for the tests.)
+
+    Args:
+        gpu_memory_utilization: the share of the device's memory for all of it: weights, KV cache, and what a
+            step of `max_num_batched_tokens` tokens needs, which is tried out.
+        capture: how steps become graphs.
+    """
+
+    spare_blocks = 1  # for the rows that pad a batch
+
+    def __init__(
+        self,
+        *arguments: Any,
+        gpu_memory_utilization: float,
+        max_num_batched_tokens: int,
+        capture: Capture | None = None,
+        **options: Any,
+    ) -> None:
+        self._share = gpu_memory_utilization
+        self._tokens_max = max_num_batched_tokens
+        super().__init__(*arguments, **options)
+        self._staging = Staging(self.device)
+        self._graphs: DecodeGraphs | None = None
+        # The reference kernels look at what is on the device, which a graph cannot.
+        if capture is None and self.device.type == "cuda" and self._kernels.name == "triton":
+            capture = CudaCapture()
+        if capture is not None:
+            self._graphs = DecodeGraphs(
+                lambda tokens, positions, batch: self._decoder.forward(
+                    tokens, positions, batch, self._kv_caches
+                ),
+                capture,
+                self._staging,
+                last_drawn=self._last_drawn,
+                max_num_seqs=options["max_num_seqs"],
+                max_model_len=options["max_model_len"],
+                block_size=options["block_size"],
+                spare_block=self.num_blocks,
+            )
+
+    @torch.inference_mode()
+    def launch(self, inputs: StepInputs) -> Drawn:
+        """See `ModelRunner`."""
+        with self._on_device():
+            if self._graphs is not None and self._graphs.takes(inputs):
+                hidden = self._graphs.run(inputs)
+            else:
+                hidden = self._forward(inputs)
+            if not len(inputs.rows):
+                return DrawnHere(np.empty(0, np.int64))
+            tokens = self._draw_tokens(hidden, inputs)
+            return DrawnOnDevice(tokens) if tokens.is_cuda else DrawnHere(tokens.numpy())
+
+    def _on_device(self) -> contextlib.AbstractContextManager[Any]:
+        """Kernels run on a thread's current device, and steps come from several threads."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
+
+    def _forward(self, inputs: StepInputs) -> Tensor:
+        token_ids, positions, slots, unknown, unknown_rows, starts, lengths, tables = self._staging.send(
+            [
+                *(inputs.token_ids, inputs.positions, inputs.slots, inputs.unknown, inputs.unknown_rows),
+                *(inputs.query_starts, inputs.context_lengths, inputs.block_tables),
+            ]
+        )
+        if len(inputs.unknown):
+            token_ids[unknown] = self._last_drawn[unknown_rows]
+        batch = AttentionBatch(
+            query_starts=starts,
+            context_lengths=lengths,
+            block_tables=tables,
+            slots=slots,
+            positions=positions,
+            max_query_length=inputs.max_query_length,
+            max_context_length=inputs.max_context_length,
+        )
+        return self._decoder.forward(token_ids, positions, batch, self._kv_caches)
+
+    def _draw_tokens(self, hidden: Tensor, inputs: StepInputs) -> Tensor:
+        columns = inputs.sampling
+        last, rows, seed, position, temperature, top_p, min_p, top_k, sample = self._staging.send(
+            [
+                *(inputs.last_tokens, inputs.rows.astype(np.int64), columns.seed, columns.position),
+                *(columns.temperature, columns.top_p, columns.min_p, columns.top_k),
+                np.zeros(len(inputs.rows), np.int32),
+            ]
+        )
+        logits = self._decoder.logits(hidden[last])
+        shape_logits(logits, columns.shaping)
+        tokens = self._kernels.sample(
+            logits,
+            SamplingTensors(
+                temperature=temperature,
+                top_k=top_k,
+                top_p=top_p,
+                min_p=min_p,
+                seed=seed,
+                sample=sample,
+                position=position,
+            ),
+        )
+        self._last_drawn[rows] = tokens
+        return tokens
+
+    @torch.inference_mode()
+    def _kv_budget(self, block_size: int, max_num_seqs: int) -> int | None:
+        """What is left of the share when the largest step has been computed once, without a KV cache to speak of."""
+        if self.device.type != "cuda":
+            return None
+        with self._on_device():
+            torch.cuda.reset_peak_memory_stats(self.device)
+            weights = torch.cuda.memory_allocated(self.device)
+            self._try_largest_step(block_size, max_num_seqs)
+            torch.cuda.synchronize(self.device)
+            needed = torch.cuda.max_memory_allocated(self.device) - weights
+            torch.cuda.empty_cache()
+            free, total = torch.cuda.mem_get_info(self.device)
+        return device_budget(free=free, total=total, share=self._share, step=needed)
+
+    def _try_largest_step(self, block_size: int, max_num_seqs: int) -> None:
+        """All tokens in one sequence, each in the slot of the first."""
+        tokens = self._tokens_max
+        caches = self._decoder.allocate_kv_caches(1, block_size)
+        nothing = torch.zeros(tokens, dtype=torch.int64, device=self.device)
+        few = torch.zeros(1, dtype=torch.int32, device=self.device)
+        batch = AttentionBatch(
+            query_starts=torch.tensor([0, tokens], dtype=torch.int32, device=self.device),
+            context_lengths=few + 1,
+            block_tables=few[None],
+            slots=nothing,
+            positions=nothing,
+            max_query_length=tokens,
+            max_context_length=1,
+        )
+        hidden = self._decoder.forward(nothing, nothing, batch, caches)
+        self._decoder.logits(hidden[:1].expand(max_num_seqs, -1).contiguous())
