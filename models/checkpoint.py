@@ -102,7 +102,10 @@ class Checkpoint:
             return (self.path / _WEIGHTS,)
         if not index.is_file():
             raise self._no_weights()
-        shards = Config(read_json(index), index).section("weight_map").values.values()
+        content = Config(read_json(index), index)
+        shards = content.section("weight_map").values.values()
+        if not shards:
+            raise content.wrong("weight_map", content.values.get("weight_map"), "the shard of each tensor")
         files = tuple(self.path / str(name) for name in sorted(set(map(str, shards))))
         for file in files:
             if file.parent != self.path or not file.is_file():

@@ -25,7 +25,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file. Raises CheckpointError when it is not one."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise CheckpointError(path, f"not readable as JSON ({error})", "a JSON object", _REMEDY) from error
     if not isinstance(content, dict):
         raise CheckpointError(path, f"a JSON {type(content).__name__}", "a JSON object", _REMEDY)

@@ -14,6 +14,7 @@ from pageant.models.checkpoint import Checkpoint
 from pageant.models.decoder import Decoder
 from pageant.models.errors import CheckpointError
 from pageant.models.native import NativeDecoder
+from pageant.models.tensor_files import TensorInfo
 from pageant.models.weights import Places
 
 __all__ = ["load_decoder"]
@@ -49,6 +50,8 @@ def load_decoder(
 
         return load_fallback(checkpoint, torch_dtype, torch.device(device), kernels, progress)
     spec, places = checkpoint.decoder()
+    if spec.tie_word_embeddings:
+        _check_tied_head(checkpoint, places)
     decoder = NativeDecoder(spec, torch_dtype, device, kernels, max_model_len)
     report = _Report(progress, sum(checkpoint.tensors[name].num_bytes for name in places))
     for file in checkpoint.weight_files:
@@ -56,6 +59,28 @@ def load_decoder(
         wanted = {tensors[name].name: places[name] for name in tensors if name in places}
         _load_file(decoder, file, wanted, report)
     return decoder
+
+
+def _check_tied_head(checkpoint: Checkpoint, places: Places) -> None:
+    """Raise CheckpointError for a head that is saved beside the embedding it is said to be, and is another."""
+    embedding = next(name for name, place in places.items() if place.name == "embedding.weight")
+    if "lm_head.weight" not in checkpoint.tensors:
+        return
+    head, tied = (_read(checkpoint.tensors[name]) for name in ("lm_head.weight", embedding))
+    if head.shape != tied.shape or not torch.equal(head.to(tied.dtype), tied):
+        raise CheckpointError(
+            checkpoint.path,
+            f"lm_head.weight, which is not {embedding}",
+            "the same, since tie_word_embeddings is true",
+            'If the head is meant, set "tie_word_embeddings": false in config.json.',
+        )
+
+
+def _read(info: TensorInfo) -> Tensor:
+    """Return one tensor of a file, memory-mapped."""
+    with safe_open(info.file, framework="pt") as tensors:
+        tensor: Tensor = tensors.get_tensor(info.name)
+        return tensor
 
 
 def _load_file(decoder: NativeDecoder, file: Path, places: Places, report: _Report) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pageant.models.errors import CheckpointError
 __all__ = ["TensorInfo", "read_header"]
 
 _HEADER_BYTES_MAX = 100_000_000  # the format's own limit
+_SIZES = {"F32": 4, "F16": 2, "BF16": 2}  # bytes of an element, of the types that are read here
 _REMEDY = "Download the file again."
 
 
@@ -65,7 +67,11 @@ def _parse(path: Path, header: bytes) -> dict[str, tuple[TensorInfo, int]]:
 
 def _parse_entry(path: Path, name: str, entry: dict[str, Any]) -> tuple[TensorInfo, int]:
     start, stop = entry["data_offsets"]
-    return TensorInfo(path, name, str(entry["dtype"]), tuple(entry["shape"]), stop - start), stop
+    info = TensorInfo(path, name, str(entry["dtype"]), tuple(entry["shape"]), stop - start)
+    size = _SIZES.get(info.dtype)
+    if start < 0 or (size is not None and prod(info.shape) * size != info.num_bytes):
+        raise ValueError(f"{name} is {info.dtype} of shape {list(info.shape)} in bytes {start} to {stop}")
+    return info, stop
 
 
 def _truncated(path: Path, size: int, expected: int) -> CheckpointError:

@@ -266,6 +266,14 @@ def test_a_missing_shard_is_named(folder: Path) -> None:
     assert "the shard model-00002-of-00002.safetensors is not there" in complaint(folder)
 
 
+@pytest.mark.parametrize("content", ["{}", '{"weight_map": {}}', '{"weight_map": [1]}', "[" * 100_000])
+def test_an_index_that_says_nothing_is_named(folder: Path, content: str) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(content)
+    message = complaint(folder)
+    assert "model.safetensors.index.json" in message and ("weight_map" in message or "JSON" in message)
+
+
 def test_a_shard_outside_the_folder_is_refused(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     index = {"weight_map": {"model.norm.weight": "../other/model.safetensors"}}
@@ -288,6 +296,18 @@ def test_a_file_of_something_else_is_refused(folder: Path, content: bytes) -> No
     (folder / "model.safetensors").write_bytes(content)
     message = complaint(folder)
     assert "model.safetensors" in message and "Download the file again" in message
+
+
+@pytest.mark.parametrize("entry", [{"data_offsets": [0, 4]}, {"data_offsets": [-32, 0]}, {"dtype": "BF16"}])
+def test_a_tensor_whose_bytes_are_not_its_shape_is_named(folder: Path, entry: dict[str, object]) -> None:
+    file = folder / "model.safetensors"
+    content = file.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header["model.norm.weight"] |= entry
+    changed = json.dumps(header).encode()
+    file.write_bytes(len(changed).to_bytes(8, "little") + changed + content[8 + length :])
+    assert "model.norm.weight is " in complaint(folder)
 
 
 def test_missing_unknown_and_misshapen_tensors_are_named(folder: Path) -> None:

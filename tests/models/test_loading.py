@@ -107,6 +107,22 @@ def test_a_bad_checkpoint_is_refused_before_anything_is_allocated(
         load_decoder(Checkpoint(tmp_path), kernels=kernels.load())
 
 
+def test_a_tied_head_that_is_saved_must_be_the_embedding(
+    family: Callable[[str], Any], tmp_path: Path
+) -> None:
+    """transformers would take the head for the truth, against the configuration."""
+    source = family("qwen2").path
+    (tmp_path / "config.json").write_bytes((source / "config.json").read_bytes())
+    tensors = load_file(source / "model.safetensors")
+    embedding = tensors["model.embed_tokens.weight"]
+    save_file(tensors | {"lm_head.weight": embedding.clone()}, tmp_path / "model.safetensors")
+    load_decoder(Checkpoint(tmp_path), kernels=kernels.load())
+    for other in (embedding + 1, embedding[:5].clone()):
+        save_file(tensors | {"lm_head.weight": other}, tmp_path / "model.safetensors")
+        with pytest.raises(CheckpointError, match=r"lm_head\.weight, which is not model\.embed_tokens"):
+            load_decoder(Checkpoint(tmp_path), kernels=kernels.load())
+
+
 MEASURE = """
 import re, sys, torch
 from pageant import kernels
