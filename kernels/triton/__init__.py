@@ -16,6 +16,8 @@ from pageant.kernels.reference import ReferenceKernels
 from pageant.kernels.triton.attention import paged_attention
 from pageant.kernels.triton.cache import move_kv, write_kv
 from pageant.kernels.triton.experts import moe, route
+from pageant.kernels.triton.heads import rope, rope_and_write_kv
+from pageant.kernels.triton.logprobs import top_logprobs
 from pageant.kernels.triton.norms import (
     add_layer_norm,
     add_rms_norm,
@@ -24,7 +26,7 @@ from pageant.kernels.triton.norms import (
     rms_norm,
     wide_rms_norm,
 )
-from pageant.kernels.triton.pointwise import gelu, gelu_and_mul, rope, silu_and_mul
+from pageant.kernels.triton.pointwise import gelu, gelu_and_mul, silu_and_mul
 from pageant.kernels.triton.sampling import sample
 
 __all__ = ["TritonKernels"]
@@ -45,9 +47,11 @@ class TritonKernels(ReferenceKernels):
     layer_norm = staticmethod(layer_norm)
     add_layer_norm = staticmethod(add_layer_norm)
     rope = staticmethod(rope)
+    rope_and_write_kv = staticmethod(rope_and_write_kv)
     silu_and_mul = staticmethod(silu_and_mul)
     gelu_and_mul = staticmethod(gelu_and_mul)
     gelu = staticmethod(gelu)
     route = staticmethod(route)
     moe = staticmethod(moe)
     sample = staticmethod(sample)
+    top_logprobs = staticmethod(top_logprobs)

@@ -1,4 +1,4 @@
-"""Rotary embedding, in place, and activations."""
+"""Activations."""
 
 from __future__ import annotations
 
@@ -10,89 +10,9 @@ from torch import Tensor
 from pageant.kernels.triton.launching import cdiv, next_power_of_2
 from pageant.kernels.triton.mathematics import activate
 
-__all__ = ["activate_rows", "gelu", "gelu_and_mul", "rope", "rotate", "silu_and_mul"]
+__all__ = ["activate_rows", "gelu", "gelu_and_mul", "silu_and_mul"]
 
-_COLUMNS = 1024  # of an activation's tile
-_HEADS = 8  # that a program turns
-
-
-def rope(query: Tensor, key: Tensor, cos_sin_cache: Tensor, positions: Tensor) -> None:
-    """See `Kernels.rope`."""
-    for heads in (query, key):
-        assert heads.stride(2) == 1 and heads.stride(1) == heads.shape[2]
-    half = cos_sin_cache.shape[1] // 2
-    query_programs = cdiv(query.shape[1], _HEADS)
-    rotate[(query.shape[0], query_programs + cdiv(key.shape[1], _HEADS))](
-        query,
-        key,
-        cos_sin_cache,
-        positions,
-        query.stride(0),
-        key.stride(0),
-        QUERY_HEADS=query.shape[1],
-        KEY_HEADS=key.shape[1],
-        QUERY_PROGRAMS=query_programs,
-        HEADS=_HEADS,
-        DIM=query.shape[2],
-        HALF=half,
-        HALF_TILE=next_power_of_2(half),
-        num_warps=min(4, max(1, _HEADS * next_power_of_2(half) // 256)),
-    )
-
-
-@triton.jit
-def rotate(
-    query,
-    key,
-    table,
-    positions,
-    query_stride,
-    key_stride,
-    QUERY_HEADS: tl.constexpr,
-    KEY_HEADS: tl.constexpr,
-    QUERY_PROGRAMS: tl.constexpr,
-    HEADS: tl.constexpr,
-    DIM: tl.constexpr,
-    HALF: tl.constexpr,
-    HALF_TILE: tl.constexpr,
-):
-    """Program (token, some heads): the queries' come first."""
-    token = tl.program_id(0).to(tl.int64)
-    part = tl.program_id(1)
-    place = tl.arange(0, HALF_TILE)
-    line = table + tl.load(positions + token) * (2 * HALF) + place
-    cos = tl.load(line, mask=place < HALF, other=0.0)[None, :]
-    sin = tl.load(line + HALF, mask=place < HALF, other=0.0)[None, :]
-    if part < QUERY_PROGRAMS:
-        _rotate_heads(
-            query + token * query_stride, part * HEADS, QUERY_HEADS, cos, sin, HEADS, DIM, HALF, HALF_TILE
-        )
-    else:
-        first = (part - QUERY_PROGRAMS) * HEADS
-        _rotate_heads(key + token * key_stride, first, KEY_HEADS, cos, sin, HEADS, DIM, HALF, HALF_TILE)
-
-
-@triton.jit
-def _rotate_heads(
-    heads,
-    begin,
-    stop,
-    cos,
-    sin,
-    HEADS: tl.constexpr,
-    DIM: tl.constexpr,
-    HALF: tl.constexpr,
-    HALF_TILE: tl.constexpr,
-):
-    head = (begin + tl.arange(0, HEADS))[:, None]
-    place = tl.arange(0, HALF_TILE)[None, :]
-    there = (head < stop) & (place < HALF)
-    low = heads + head * DIM + place
-    first = tl.load(low, mask=there, other=0.0).to(tl.float32)
-    second = tl.load(low + HALF, mask=there, other=0.0).to(tl.float32)
-    dtype: tl.constexpr = heads.dtype.element_ty
-    tl.store(low, (first * cos - second * sin).to(dtype), mask=there)
-    tl.store(low + HALF, (second * cos + first * sin).to(dtype), mask=there)
+_COLUMNS = 1024  # of a tile
 
 
 def silu_and_mul(gate_up: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
-from pageant.kernels.base import AttentionBatch, SamplingTensors
+from pageant.kernels.base import AttentionBatch, HeadNorms, SamplingTensors
 
 DEVICES = {
     "sm_80": SimpleNamespace(major=8, minor=0, multi_processor_count=108),
@@ -118,8 +118,10 @@ def others(dtype: torch.dtype) -> None:
     kernels.gelu(x, tanh=True)
     kernels.gelu_and_mul(x, tanh=False)
     query, key = empty(16, 32, 128, dtype=dtype), empty(16, 8, 128, dtype=dtype)
-    kernels.rope(query, key, empty(4096, 128, dtype=torch.float32), empty(16))
     caches = [empty(64, 8, 16, 128, dtype=dtype) for _ in range(2)]
+    norms = HeadNorms(query=weight[:128], key=weight[:128], eps=1e-6, wide=False)
+    table = empty(4096, 128, dtype=torch.float32)
+    kernels.rope_and_write_kv(query, key, key, table, empty(16), *caches, empty(16), norms)
     kernels.write_kv(key, key, *caches, empty(16))
     kernels.move_kv([(caches[0], caches[1])], empty(3), empty(3))
     gate_up, down = empty(64, 2 * 768, 2048, dtype=dtype), empty(64, 2048, 768, dtype=dtype)
@@ -141,7 +143,9 @@ def sampling() -> None:
         sample=ints,
         position=empty(8),
     )
-    TritonKernels().sample(empty(8, 151936, dtype=torch.float32), params)
+    logits = empty(8, 151936, dtype=torch.float32)
+    TritonKernels().sample(logits, params)
+    TritonKernels().top_logprobs(logits, empty(8), 20)
 
 
 def main(arch: str, dtype_name: str, head_dims: list[int], what: str) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 ATTENTION = {"decode", "merge_splits", "prefill"}
-SAMPLING = {"find_limits", "draw", "choose"}
+SAMPLING = {"find_limits", "draw", "choose", "scan_logits", "merge_scans"}
 EXPERTS = {"choose_experts", "order_places", "expert_gate_up", "expert_down", "weigh_experts"}
-POINTWISE = {"norm_rows", "activate_rows", "rotate", "write_tokens", "copy_blocks"}
+POINTWISE = {"norm_rows", "activate_rows", "prepare_heads", "write_tokens", "copy_blocks"}
 
 
 def compiled(arch: str, dtype: str, head_dims: str, what: str) -> list[dict[str, int | str]]:

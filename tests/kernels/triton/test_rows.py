@@ -1,4 +1,4 @@
-"""Norms, activations and rotary embedding beside the reference."""
+"""Norms and activations beside the reference."""
 
 from __future__ import annotations
 
@@ -71,30 +71,3 @@ def test_activations_hold_at_the_ends_of_the_range(
         torch.testing.assert_close(triton_kernels.gelu(x, tanh), reference.gelu(x, tanh))
     gated = torch.cat((x, torch.ones_like(x)), dim=1)
     torch.testing.assert_close(triton_kernels.silu_and_mul(gated), reference.silu_and_mul(gated))
-
-
-@pytest.mark.parametrize(
-    ("tokens", "heads", "rotary_dim", "head_dim"),
-    [(0, (1, 1), 8, 8), (3, (9, 3), 16, 24), (5, (4, 2), 32, 32), (1, (1, 17), 6, 7)],
-)
-def test_rope(
-    triton_kernels: Kernels,
-    reference: Kernels,
-    numbers: Numbers,
-    assert_near: Callable[..., None],
-    dtype: torch.dtype,
-    tokens: int,
-    heads: tuple[int, int],
-    rotary_dim: int,
-    head_dim: int,
-) -> None:
-    fused = numbers(tokens, sum(heads) * head_dim, dtype=dtype, seed=1, spare=3)
-    table = numbers(50, rotary_dim, dtype=torch.float32, seed=2)
-    positions = (torch.arange(tokens, device=fused.device) * 7 + 3) % 50
-    turned = []
-    for kernels in (triton_kernels, reference):
-        query, key = fused.clone().split([heads[0] * head_dim, heads[1] * head_dim], dim=1)
-        kernels.rope(query.unflatten(1, (-1, head_dim)), key.unflatten(1, (-1, head_dim)), table, positions)
-        turned.append((query, key))
-    for ours, theirs in zip(*turned, strict=True):
-        assert_near(ours, theirs, 4)
