@@ -109,7 +109,7 @@ class _GivenHidden(nn.Module):
 
     def forward(self, *_: Any, **__: Any) -> MoeModelOutputWithPast:
         output = MoeModelOutputWithPast(last_hidden_state=self.hidden)
-        output.cross_attentions = None  # some heads pass it on
+        output.cross_attentions = output.shared_kv_states = None  # some heads pass them on
         return output
 
 

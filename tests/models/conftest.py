@@ -19,6 +19,8 @@ from transformers import (
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
     GemmaConfig,
     GemmaForCausalLM,
     Glm4Config,
@@ -363,6 +365,22 @@ FOREIGN: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         PhimoeForCausalLM,
         PhimoeConfig,
         FOUR_HEADS | {"num_local_experts": 4, "sliding_window": None, "pad_token_id": 0},
+    ),
+    "gemma4": (
+        Gemma4ForCausalLM,
+        Gemma4TextConfig,
+        FOUR_HEADS
+        | {
+            "num_hidden_layers": 4,
+            "head_dim": 16,
+            "global_head_dim": 16,
+            "num_kv_shared_layers": 2,
+            "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": 331,
+            "sliding_window": 9,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "final_logit_softcapping": 5.0,
+        },
     ),
     "glm4": (
         Glm4ForCausalLM,
