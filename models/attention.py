@@ -29,7 +29,7 @@ class Attention:
         self._kernels = kernels
         self._rotary = rotary
         self._head_dim = attention.head_dim
-        self._split = [attention.query_size, attention.kv_size, attention.kv_size]
+        self._split = [attention.num_heads, attention.num_kv_heads, attention.num_kv_heads]
         self._qkv = weights["qkv.weight"], weights.get("qkv.bias")
         self._o = weights["o.weight"], weights.get("o.bias")
         self._scale, self._window, self._softcap = attention.scale, window, attention.softcap
@@ -42,10 +42,8 @@ class Attention:
     def __call__(self, normed: Tensor, positions: Tensor, batch: AttentionBatch, kv_cache: KVCache) -> Tensor:
         """Return [T, hidden_size] for normed [T, hidden_size]. Mutates the cache at the batch's slots."""
         kernels = self._kernels
-        query, key, value = (
-            part.view(part.shape[0], -1, self._head_dim)
-            for part in torch.split_with_sizes(kernels.linear(normed, *self._qkv), self._split, dim=-1)
-        )  # [T, H, D], [T, Hkv, D], [T, Hkv, D]
+        heads = kernels.linear(normed, *self._qkv).view(normed.shape[0], -1, self._head_dim)
+        query, key, value = torch.split_with_sizes(heads, self._split, dim=1)  # [T, H or Hkv, D]
         if self._norms is not None:
             query, key = (
                 norm(part.flatten(1)).view(part.shape)

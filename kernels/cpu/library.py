@@ -19,7 +19,7 @@ _WORD, _REAL = ctypes.c_void_p, ctypes.c_double
 _TYPED: dict[str, list[Any]] = {
     "linear": [_WORD] * 9,
     "attention": [_WORD] * 16 + [_REAL] * 2,
-    **{name: [_WORD] * 9 + [_REAL] for name in ("rms_norm", "wide_rms_norm", "layer_norm")},
+    **{name: [_WORD] * 7 + [_REAL] for name in ("rms_norm", "wide_rms_norm", "layer_norm")},
     **{name: [_WORD] * 10 + [_REAL] for name in ("add_rms_norm", "add_wide_rms_norm", "add_layer_norm")},
     **{f"{name}{mul}": [_WORD] * 5 for name in ("silu", "gelu", "gelu_tanh") for mul in ("", "_and_mul")},
     "rope_and_write_kv": [_WORD] * 20 + [_REAL],

@@ -26,14 +26,9 @@ struct LayerNorm {
     }
 };
 
-// x [outer, inner, n], its first two dimensions of any stride, to y, contiguous.
 template <class T, class Norm>
-void norm(const Norm& one, const T* x, int64_t outer_stride, int64_t inner_stride, T* y, int64_t outer,
-          int64_t inner, int64_t n) {
-    for_rows(outer, inner * n, [&](int64_t o) {
-        for (int64_t i = 0; i < inner; i++)
-            one(x + o * outer_stride + i * inner_stride, y + (o * inner + i) * n, n);
-    });
+void norm(const Norm& one, const T* x, int64_t stride, T* y, int64_t rows, int64_t n) {
+    for_rows(rows, n, [&](int64_t row) { one(x + row * stride, y + row * n, n); });
 }
 
 template <class T, class Norm>
@@ -50,10 +45,9 @@ void add_norm(const Norm& one, const T* x, int64_t x_stride, const T* residual, 
 }  // namespace
 
 #define NORM(NAME, SUFFIX, T, WEIGHT, ONE)                                                                  \
-    EXPORT void pageant_##NAME##_##SUFFIX(const T* x, int64_t outer_stride, int64_t inner_stride, T* y,     \
-                                          int64_t outer, int64_t inner, int64_t n, const WEIGHT* weight,    \
-                                          const T* bias, double eps) {                                      \
-        norm(ONE, x, outer_stride, inner_stride, y, outer, inner, n);                                       \
+    EXPORT void pageant_##NAME##_##SUFFIX(const T* x, int64_t stride, T* y, int64_t rows, int64_t n,        \
+                                          const WEIGHT* weight, const T* bias, double eps) {                \
+        norm(ONE, x, stride, y, rows, n);                                                                   \
         (void)bias;                                                                                         \
     }                                                                                                       \
     EXPORT void pageant_add_##NAME##_##SUFFIX(const T* x, int64_t x_stride, const T* residual,              \
