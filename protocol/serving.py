@@ -18,16 +18,25 @@ from pageant.protocol.streams import Numbered
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
+EndCause = Literal["request", "overload", "deadline", "failure"]
+
+
 class Submit(Message, frozen=True, kw_only=True):
     """Serve this request. `params.seed` is drawn by now, and `prompt_token_ids` are valid ids.
 
-    `frontend` is where its outputs go.
+    `frontend` is where its outputs go. `priority` (lower is sooner), `tenant` and `deadline` (seconds from
+    now, after which it is aborted) are for the policy and the queue. Prefixes are shared only with requests
+    of the same `cache_salt`.
     """
 
     request_id: str
     frontend: str
     prompt_token_ids: Int32Vector
     params: SamplingParams
+    priority: int = 0
+    tenant: str = ""
+    deadline: float | None = None
+    cache_salt: str | None = None
 
 
 class Abort(Message, frozen=True, kw_only=True):
@@ -41,12 +50,15 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How a request ended.
 
     `stop_reason` is the stop string or token id that ended it, None for the model's own end token.
-    `message` explains an error. `num_output_tokens` counts the tokens that belong to the output.
+    `message` explains an error or an abort that nobody asked for, and `cause` says whose it is: of a `request`
+    that cannot be served, of an `overload` (it may be sent again later), of a `deadline` that passed, or of
+    a `failure` here. `num_output_tokens` counts the tokens that belong to the output.
     """
 
     reason: FinishReason
     stop_reason: str | int | None = None
     message: str | None = None
+    cause: EndCause | None = None
     num_output_tokens: int = 0
     num_cached_tokens: int = 0
     num_preemptions: int = 0

@@ -187,7 +187,8 @@ class Allocation:
         tail = np.ascontiguousarray(admission.token_ids[full:], dtype="<i4").tobytes()
         sequence = _Sequence(blocks, names, names[-1] if names else root, bytearray(tail), len(blocks))
         self._sequences[admission.serial] = sequence
-        length = min(total - cached, budget)
+        most = admission.num_tokens_max
+        length = min(total - cached, budget if most is None else min(budget, most))
         self._grow(sequence, cached + length, step)
         return Admitted(
             serial=admission.serial,

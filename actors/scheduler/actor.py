@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from pageant.actors.runtime import Actor, ActorOptions, receives
@@ -17,6 +18,11 @@ from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.supervision import ActorDown, ActorUp
 
 MAX_NUM_SEQS = 65_536
+DEADLINE_POLL = 0.05  # seconds: an earlier deadline than the one that is waited for may come
+POSITIVE = (
+    *("max_num_seqs", "max_num_batched_tokens", "max_model_len", "max_waiting_requests"),
+    *("max_waiting_tokens", "long_prefill_token_threshold", "max_long_partial_prefills"),
+)
 
 
 class Scheduler(Actor):
@@ -29,10 +35,14 @@ class Scheduler(Actor):
         """Options of the scheduler.
 
         Attributes:
-            policy: `fcfs`, or `module:Class` of your own.
+            policy: `fcfs`, `priority`, `shortest`, `fair` (between tenants) or `deadline`, or `module:Class` of
+                your own.
             max_num_seqs: most requests in one batch.
             max_num_batched_tokens: most tokens computed in one step.
             max_model_len: most tokens of a request, prompt and output together.
+            max_waiting_requests, max_waiting_tokens: what would make the queue longer is refused at once.
+            long_prefill_token_threshold, max_long_partial_prefills: of a prompt longer than the first, no more is
+                computed in one step, and only as many as the second side by side; others go past them.
             async_scheduling: plan the next step while one is computed.
             eos_token_ids: the model's end tokens.
         """
@@ -41,13 +51,18 @@ class Scheduler(Actor):
         max_num_seqs: int = 256
         max_num_batched_tokens: int = 2048
         max_model_len: int = 4096
+        max_waiting_requests: int | None = None
+        max_waiting_tokens: int | None = None
+        long_prefill_token_threshold: int | None = None
+        max_long_partial_prefills: int = 1
         async_scheduling: bool = True
         eos_token_ids: tuple[int, ...] = ()
 
         def __post_init__(self) -> None:
-            for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
-                if getattr(self, name) < 1:
-                    raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")
+            for name in POSITIVE:
+                value = getattr(self, name)
+                if value is not None and value < 1:
+                    raise ValueError(f"{name} is {value}; expected at least 1")
             if self.max_num_seqs > MAX_NUM_SEQS:
                 raise ValueError(f"max_num_seqs is {self.max_num_seqs}; expected at most {MAX_NUM_SEQS}")
             make_policy(self.policy)  # one that cannot be made is refused before anything starts
@@ -60,8 +75,13 @@ class Scheduler(Actor):
             max_model_len=options.max_model_len,
             end_tokens=frozenset(options.eos_token_ids),
             async_scheduling=options.async_scheduling,
+            max_waiting_requests=options.max_waiting_requests,
+            max_waiting_tokens=options.max_waiting_tokens,
+            long_prefill_token_threshold=options.long_prefill_token_threshold,
+            max_long_partial_prefills=options.max_long_partial_prefills,
         )
         self.core = SchedulerCore(make_policy(options.policy), limits)
+        self._awaits_deadlines = False
         self._frontends: dict[str, int] = {}
         self._detokenizer = 0  # what still comes from an incarnation below this is of no account
         self._up: dict[str, int] = {}  # whom this node can reach, by incarnation
@@ -84,8 +104,18 @@ class Scheduler(Actor):
         elif known < self.sender_incarnation:
             self.core.frontend_gone(message.frontend)
         self._frontends[message.frontend] = self.sender_incarnation
-        self.core.submit(message)
+        self.core.submit(message, self.clock.now())
+        if message.deadline is not None and not self._awaits_deadlines:
+            self._awaits_deadlines = True
+            self.spawn(self._await_deadlines())
         self._flush()
+
+    async def _await_deadlines(self) -> None:
+        while (deadline := self.core.next_deadline) is not None:
+            await asyncio.sleep(min(max(0.0, deadline - self.clock.now()), DEADLINE_POLL))
+            self.core.expire(self.clock.now())
+            self._flush()
+        self._awaits_deadlines = False
 
     @receives
     def abort(self, message: Abort) -> None:

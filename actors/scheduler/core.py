@@ -18,6 +18,7 @@ meanwhile: its blocks are named by then, and others may use them.
 from __future__ import annotations
 
 import bisect
+import heapq
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -33,13 +34,13 @@ from pageant.actors.scheduler.plans import (
     build_plan,
     choose_running,
 )
-from pageant.actors.scheduler.policies import Policy
+from pageant.actors.scheduler.policies import Policy, Shares
 from pageant.actors.scheduler.queue import WaitingQueue
 from pageant.actors.scheduler.request import Key, ScheduledRequest, State
 from pageant.protocol.allocation import Assigned
 from pageant.protocol.message import Message
 from pageant.protocol.outputs import Stopped
-from pageant.protocol.serving import Abort, Finished, FinishReason, Submit
+from pageant.protocol.serving import Abort, EndCause, Finished, FinishReason, Submit
 from pageant.protocol.stepping import ExecutorReady, StepResult
 
 EXECUTORS, BLOCKS, DETOKENIZER = "executor/*", "blocks", "detokenizer"
@@ -58,6 +59,10 @@ class Limits:
     max_model_len: int
     end_tokens: frozenset[int]
     async_scheduling: bool = True
+    max_waiting_requests: int | None = None
+    max_waiting_tokens: int | None = None
+    long_prefill_token_threshold: int | None = None
+    max_long_partial_prefills: int = 1
 
 
 class SchedulerCore:
@@ -67,7 +72,11 @@ class SchedulerCore:
         self.policy, self.limits = policy, limits
         self.counters = SchedulerCounters()
         self.outputs = TokenOutputs()
-        self._waiting = WaitingQueue()
+        self._shares = policy if isinstance(policy, Shares) else None
+        self._waiting = WaitingQueue(self._shares)
+        self._waiting_tokens = 0
+        self._chunk_max = limits.long_prefill_token_threshold or limits.max_num_batched_tokens
+        self._deadlines: list[tuple[float, int]] = []  # a heap, with serials
         self._running: list[ScheduledRequest] = []  # in the policy's order
         self._requests: dict[tuple[str, str], ScheduledRequest] = {}
         self._by_serial: dict[int, ScheduledRequest] = {}
@@ -92,7 +101,7 @@ class SchedulerCore:
 
     # Events.
 
-    def submit(self, message: Submit) -> None:
+    def submit(self, message: Submit, now: float = 0.0) -> None:
         """A request comes. One that can never be served ends at once, with the reason."""
         key = (message.frontend, message.request_id)
         if key in self._requests:
@@ -106,23 +115,78 @@ class SchedulerCore:
             prompt=message.prompt_token_ids,
             params=message.params,
             end_tokens=frozenset() if message.params.ignore_eos else self.limits.end_tokens,
+            salt=message.cache_salt,
+            tenant=message.tenant,
+            priority=message.priority,
+            arrived_at=now,
         )
+        threshold = self.limits.long_prefill_token_threshold
+        request.is_long = threshold is not None and len(request.prompt) > threshold
+        if message.deadline is not None:
+            request.deadline = now + message.deadline
+            heapq.heappush(self._deadlines, (request.deadline, request.serial))
+        self._bound(request)
         request.key = (self.policy.order(request), request.serial)
         self.counters.submitted += 1
         self._requests[key] = request
         self._by_serial[request.serial] = request
         self.outputs.open(request)
-        self._waiting.push(request)
-        self._fit(request)
+        overload = self._overload(request)
+        self._wait(request)
+        if self._shares is not None:
+            self._shares.arrived(request)
+        if overload is not None:
+            self.counters.overloads += 1
+            self._end(request, "error", message=overload, cause="overload")
+        else:
+            self._fit(request)
         self._advance()
 
-    def _fit(self, request: ScheduledRequest) -> None:
-        """Sets how long a waiting request may become; ends it if there is no room for an answer."""
+    def _overload(self, request: ScheduledRequest) -> str | None:
+        """Why a request is not taken into the queue."""
+        requests, tokens = self.limits.max_waiting_requests, self.limits.max_waiting_tokens
+        if requests is not None and len(self._waiting) >= requests:
+            return f"{len(self._waiting)} requests are waiting already; max_waiting_requests is {requests}"
+        if tokens is not None and self._waiting_tokens + request.num_tokens > tokens:
+            return (
+                f"{self._waiting_tokens} tokens are waiting already, and the prompt has {request.num_tokens}; "
+                f"max_waiting_tokens is {tokens}"
+            )
+        return None
+
+    def _wait(self, request: ScheduledRequest) -> None:
+        self._waiting.push(request)
+        self._waiting_tokens += request.num_tokens
+
+    def expire(self, now: float) -> None:
+        """Ends the requests whose deadline has passed."""
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, serial = heapq.heappop(self._deadlines)
+            request = self._by_serial.get(serial)
+            if request is not None:
+                self.counters.deadlines_missed += 1
+                self._end(request, "abort", message="its deadline has passed", cause="deadline")
+        self._advance()
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When `expire` has something to do."""
+        while self._deadlines and self._deadlines[0][1] not in self._by_serial:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def _bound(self, request: ScheduledRequest) -> int:
+        """Sets how long a request may become; returns how many tokens are left for its answer."""
         room = self._longest - len(request.prompt)
         wanted = request.params.max_tokens
         request.max_total = len(request.prompt) + (room if wanted is None else min(wanted, room))
+        return room
+
+    def _fit(self, request: ScheduledRequest) -> None:
+        """Ends a waiting request if there is no room for its answer."""
+        room = self._bound(request)
         if not len(request.prompt):
-            self._end(request, "error", message="the prompt has no tokens")
+            self._end(request, "error", message="the prompt has no tokens", cause="request")
         elif room < 1:
             bound = "max_model_len" if self._longest == self.limits.max_model_len else "the executor's memory"
             self._end(
@@ -130,6 +194,7 @@ class SchedulerCore:
                 "error",
                 message=f"the prompt has {len(request.prompt)} tokens; with {bound} of {self._longest} "
                 f"at most {self._longest - 1} leave room for an answer",
+                cause="request",
             )
 
     def abort(self, message: Abort) -> None:
@@ -282,7 +347,7 @@ class SchedulerCore:
             return
         if self._refused and self._computing and not self._freed:
             return
-        growing = choose_running(self._running, self.limits.max_num_batched_tokens)
+        growing = choose_running(self._running, self.limits.max_num_batched_tokens, self._chunk_max)
         budget = self.limits.max_num_batched_tokens - sum(chunk.length for chunk in growing)
         admitting = [] if self._memory_short else self._choose_waiting(budget)
         self._memory_short = False
@@ -293,7 +358,9 @@ class SchedulerCore:
         self._step += 1
         self._exchange = Exchange(self._step, growing, admitting)
         freed, self._freed = self._freed, []
-        assign = build_assign(self._exchange, self._epoch, self._manager, freed, self._computed_step, budget)
+        assign = build_assign(
+            self._exchange, self._epoch, self._manager, freed, self._computed_step, budget, self._chunk_max
+        )
         self._outbox.append((BLOCKS, assign))
 
     def _choose_waiting(self, budget: int) -> list[ScheduledRequest]:
@@ -308,13 +375,27 @@ class SchedulerCore:
             count = min(count, 1)
         chosen: list[ScheduledRequest] = []
         tokens = budget * OVERASK
-        for request in self._waiting.first(count):
+        for request in self._waiting.first(count, self._long_left()):
             request.state = State.ASKED
+            self._waiting_tokens -= request.num_tokens
+            self._charge(request, request.num_tokens)
             chosen.append(request)
             tokens -= request.num_tokens
             if tokens <= 0:
                 break
         return chosen
+
+    def _long_left(self) -> int | None:
+        """How many more long prompts may be computed beside those that are."""
+        if self.limits.long_prefill_token_threshold is None:
+            return None
+        busy = sum(request.is_long and request.num_uncomputed > 1 for request in self._running)
+        return max(0, self.limits.max_long_partial_prefills - busy)
+
+    def _charge(self, request: ScheduledRequest, num_tokens: int) -> None:
+        """A request's tenant pays for its prompt, or gets it back; once, whatever preemptions cost."""
+        if self._shares is not None and not request.num_preemptions:
+            self._shares.served(request.tenant, num_tokens, 0)
 
     def _take_grants(
         self, exchange: Exchange, message: Assigned
@@ -354,7 +435,8 @@ class SchedulerCore:
         """An admission that was not granted; an aborted request is gone by now."""
         if request.state is State.ASKED:
             request.state = State.WAITING
-            self._waiting.push(request)
+            self._charge(request, -request.num_tokens)
+            self._wait(request)
 
     def _preempt_if_short(self, exchange: Exchange, message: Assigned) -> None:
         """Growth was refused: the policy's victim gives way."""
@@ -395,11 +477,13 @@ class SchedulerCore:
         request.num_computed = 0
         request.num_reported = 0
         self._running.remove(request)
-        self._waiting.push(request)
+        self._wait(request)
 
     def _take_token(self, request: ScheduledRequest, token: int) -> None:
         request.output.append(token)
         self.outputs.token(request, token)
+        if self._shares is not None:
+            self._shares.served(request.tenant, 0, 1)
         ended = request.end_reason()
         if ended is not None:
             reason, stop_token = ended
@@ -413,12 +497,14 @@ class SchedulerCore:
         reason: FinishReason,
         stop_reason: int | None = None,
         message: str | None = None,
+        cause: EndCause | None = None,
     ) -> None:
         """Ends a request, with its terminal message to the detokenizer."""
         finished = Finished(
             reason=reason,
             stop_reason=stop_reason,
             message=message,
+            cause=cause,
             num_output_tokens=len(request.output),
             num_cached_tokens=request.num_cached,
             num_preemptions=request.num_preemptions,
@@ -432,8 +518,11 @@ class SchedulerCore:
         del self._by_serial[request.serial]
         self.counters.ended += 1
         state, request.state = request.state, State.ENDED
+        if self._shares is not None:
+            self._shares.left(request)
         if state is State.WAITING:
-            self._waiting.discard()
+            self._waiting.discard(request)
+            self._waiting_tokens -= request.num_tokens
         elif state is State.RUNNING:
             self._running.remove(request)
             if not request.num_steps:
@@ -499,6 +588,8 @@ class SchedulerCore:
         assert running == len(self._running), f"{running} requests run, {len(self._running)} are listed"
         waiting = sum(request.state is State.WAITING for request in self._by_serial.values())
         assert waiting == len(self._waiting), f"{waiting} requests wait, the queue has {len(self._waiting)}"
+        tokens = sum(one.num_tokens for one in self._by_serial.values() if one.state is State.WAITING)
+        assert tokens == self._waiting_tokens, f"{tokens} tokens wait, {self._waiting_tokens} are counted"
         assert self._running == sorted(self._running, key=_key), "the running are not in the policy's order"
         steps = Counter(chunk.request for chunk in self._chunks_at_hand())
         for request, count in steps.items():

@@ -14,6 +14,8 @@ class SchedulerCounters:
     steps: int = 0
     submitted: int = 0
     ended: int = 0
+    overloads: int = 0
+    deadlines_missed: int = 0
     steps_ahead: int = 0  # planned while another was computed
     rows_wasted: int = 0  # computed for requests that had ended
     chunk_splits: int = 0

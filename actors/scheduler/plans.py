@@ -83,10 +83,11 @@ def build_plan(
     )
 
 
-def choose_running(running: Sequence[ScheduledRequest], budget: int) -> list[Chunk]:
+def choose_running(running: Sequence[ScheduledRequest], budget: int, chunk_max: int) -> list[Chunk]:
     """Chunks of the running requests: one token for each that decodes, then prefills in order.
 
-    They are in the policy's order, so that memory goes to whom it favours.
+    They are in the policy's order, so that memory goes to whom it favours. Those of long prompts have at most
+    `chunk_max` tokens.
     """
     uncomputed = [request.num_uncomputed for request in running]
     for_decodes = min(uncomputed.count(1), budget)
@@ -97,7 +98,7 @@ def choose_running(running: Sequence[ScheduledRequest], budget: int) -> list[Chu
             length = min(1, for_decodes)
             for_decodes -= length
         else:
-            length = min(count, for_prefills)
+            length = min(count, for_prefills, chunk_max if request.is_long else count)
             for_prefills -= length
         if length:
             chunks.append(Chunk(request, request.num_computed, length, draws=length == count))
@@ -111,11 +112,13 @@ def build_assign(
     freed: Sequence[Freed],
     computed_step: int,
     budget: int,
+    chunk_max: int,
 ) -> Assign:
     """What a step asks of the block manager. Marks the tokens that it tells it of as reported.
 
     Args:
         budget: tokens that admissions may compute, all together.
+        chunk_max: how many of them a long prompt may compute.
     """
     growing, admitting = exchange.growing, exchange.admitting
     learned = [(one.serial, one.fresh) for one in freed if one.fresh]
@@ -135,7 +138,15 @@ def build_assign(
         freed=int64([one.serial for one in freed]),
         grow_serials=int64([chunk.request.serial for chunk in growing]),
         grow_lengths=int32([chunk.start + chunk.length for chunk in growing]),
-        admissions=tuple(Admission(serial=one.serial, token_ids=one.token_ids()) for one in admitting),
+        admissions=tuple(
+            Admission(
+                serial=request.serial,
+                token_ids=request.token_ids(),
+                salt=request.salt,
+                num_tokens_max=chunk_max if request.is_long else None,
+            )
+            for request in admitting
+        ),
         admission_tokens=max(0, budget),
         manager=manager,
     )

@@ -2,12 +2,15 @@
 
 actors:
   scheduler: {options: {policy: my_lab.policies:ShortestFirst}}
+
+Under each of these, every request's turn comes: who waits gains on those that come later.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pageant.actors.runtime.classes import load_object
 from pageant.actors.scheduler.request import ScheduledRequest
@@ -15,7 +18,7 @@ from pageant.protocol.errors import TopologyError
 
 
 class Policy(Protocol):
-    """Decides order. Must be a pure function of what it is given."""
+    """Decides order. `order` and `victim` must be pure functions of what they are given."""
 
     def order(self, request: ScheduledRequest) -> tuple[float, ...]:
         """The key by which waiting requests are admitted and running ones are served: smallest first.
@@ -27,17 +30,138 @@ class Policy(Protocol):
         """Who is preempted when memory runs out, of requests in the policy's order."""
 
 
-class FirstComeFirstServed:
-    """By arrival. Who came last gives way, so that whoever came first always finishes."""
+@runtime_checkable
+class Shares(Protocol):
+    """What a policy has besides if it shares the machine between tenants: the one with the lowest rank is
+    next, and `order` decides among its own requests."""
 
-    def order(self, request: ScheduledRequest) -> tuple[float, ...]:
-        return (float(request.arrival),)
+    def rank(self, tenant: str) -> float:
+        """How much a tenant has had."""
+
+    def arrived(self, request: ScheduledRequest) -> None:
+        """A request has come."""
+
+    def served(self, tenant: str, num_prompt_tokens: int, num_output_tokens: int) -> None:
+        """A tenant was given so many tokens; negative ones were not needed after all."""
+
+    def left(self, request: ScheduledRequest) -> None:
+        """A request has ended."""
+
+
+class _LastGivesWay:
+    """Who is last in order gives way, so that whoever is first always finishes."""
 
     def victim(self, running: Sequence[ScheduledRequest]) -> ScheduledRequest:
         return running[-1]
 
 
-POLICIES: dict[str, type[Policy]] = {"fcfs": FirstComeFirstServed}
+class FirstComeFirstServed(_LastGivesWay):
+    """By arrival."""
+
+    def order(self, request: ScheduledRequest) -> tuple[float, ...]:
+        return (float(request.arrival),)
+
+
+class Priority(_LastGivesWay):
+    """By the request's `priority`, lower first; `AGEING` seconds of waiting are worth one step of it."""
+
+    AGEING = 10.0
+
+    def order(self, request: ScheduledRequest) -> tuple[float, ...]:
+        return (request.arrived_at + self.AGEING * request.priority,)
+
+
+class ShortestFirst(_LastGivesWay):
+    """By the tokens to compute at most, prompt and answer; a second of waiting is worth `AGEING` of them."""
+
+    AGEING = 100.0
+
+    def order(self, request: ScheduledRequest) -> tuple[float, ...]:
+        return (request.max_total + self.AGEING * request.arrived_at,)
+
+
+class Deadline(_LastGivesWay):
+    """By deadline, the earliest first (Liu and Layland, 1973). One without has `DEFAULT` seconds."""
+
+    DEFAULT = 60.0
+
+    def order(self, request: ScheduledRequest) -> tuple[float, ...]:
+        return (min(request.deadline, request.arrived_at + self.DEFAULT),)
+
+
+class FairShare:
+    """Tenants in turn, by what they have had: Virtual Token Counter (Sheng et al.: Fairness in Serving Large
+    Language Models, 2024). An output token counts `OUTPUT_WEIGHT` prompt tokens.
+
+    A tenant that comes back is lifted to the least of those who wait or run, or, if there are none, to the
+    one that left last, so that nobody saves up turns.
+    """
+
+    OUTPUT_WEIGHT = 2.0
+
+    def __init__(self) -> None:
+        self._counters: dict[str, float] = {}
+        self._open: dict[str, int] = {}  # requests by tenant
+        self._ranks: list[tuple[float, str]] = []  # a heap of those with requests, perhaps as they once were
+        self._idle: list[tuple[float, str]] = []  # a heap of the others
+        self._last = 0.0
+
+    def order(self, request: ScheduledRequest) -> tuple[float, ...]:
+        return (float(request.arrival),)
+
+    def victim(self, running: Sequence[ScheduledRequest]) -> ScheduledRequest:
+        return max(running, key=lambda request: (self.rank(request.tenant), request.arrival))
+
+    def rank(self, tenant: str) -> float:
+        return self._counters.get(tenant, 0.0)
+
+    def arrived(self, request: ScheduledRequest) -> None:
+        tenant = request.tenant
+        if tenant not in self._open:
+            self._counters[tenant] = max(self.rank(tenant), self._least())
+            heapq.heappush(self._ranks, (self._counters[tenant], tenant))
+        self._open[tenant] = self._open.get(tenant, 0) + 1
+
+    def served(self, tenant: str, num_prompt_tokens: int, num_output_tokens: int) -> None:
+        given = num_prompt_tokens + self.OUTPUT_WEIGHT * num_output_tokens
+        self._counters[tenant] = self.rank(tenant) + given
+        if given < 0:
+            heapq.heappush(self._ranks, (self._counters[tenant], tenant))
+
+    def left(self, request: ScheduledRequest) -> None:
+        tenant = request.tenant
+        self._open[tenant] -= 1
+        if self._open[tenant]:
+            return
+        del self._open[tenant]
+        self._last = self.rank(tenant)
+        heapq.heappush(self._idle, (self._last, tenant))
+        least = self._least()
+        while self._idle and self._idle[0][0] <= least:  # it would be lifted to as much
+            _, tenant = heapq.heappop(self._idle)
+            if tenant not in self._open:
+                self._counters.pop(tenant, None)
+
+    def _least(self) -> float:
+        """The lowest counter of those with requests, else that of who left last."""
+        while self._ranks:
+            rank, tenant = self._ranks[0]
+            if tenant not in self._open:
+                heapq.heappop(self._ranks)
+            elif self._counters[tenant] > rank:
+                heapq.heapreplace(self._ranks, (self._counters[tenant], tenant))
+            else:
+                return rank
+        return self._last
+
+
+POLICIES: dict[str, type[Policy]] = {
+    "fcfs": FirstComeFirstServed,
+    "priority": Priority,
+    "shortest": ShortestFirst,
+    "fair": FairShare,
+    "deadline": Deadline,
+}
 
 
 def make_policy(name: str) -> Policy:

@@ -5,40 +5,123 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
+from pageant.actors.scheduler.policies import Shares
 from pageant.actors.scheduler.request import Key, ScheduledRequest, State
 
 GHOSTS_MIN = 64  # not worth a rebuild below
 
 
 class WaitingQueue:
-    """A heap by `request.key`; a request that left another way stays in it as a ghost, and is passed over
-    when it comes to the top. When ghosts are the larger part, they are swept out."""
+    """Takes the next request by `request.key`, or, with `shares`, of the tenant who is owed the most.
 
-    def __init__(self) -> None:
-        self._heap: list[tuple[Key, ScheduledRequest]] = []
-        self._length = 0
+    Long prompts stand in a lane of their own: while there is no room for another one, others go past them.
+    """
+
+    def __init__(self, shares: Shares | None = None) -> None:
+        self._short, self._long = _Lane(shares), _Lane(shares)
 
     def __len__(self) -> int:
-        return self._length
+        return self._short.length + self._long.length
 
     def push(self, request: ScheduledRequest) -> None:
         """Adds a request: a new one, or a preempted one, which its key puts back where it was."""
         assert request.state is State.WAITING
-        heapq.heappush(self._heap, (request.key, request))
-        self._length += 1
+        self._lane(request).push(request)
+
+    def discard(self, request: ScheduledRequest) -> None:
+        """A waiting request has ended; call after its state has been changed."""
+        self._lane(request).discard()
+
+    def first(self, count: int, long_count: int | None = None) -> Iterator[ScheduledRequest]:
+        """The next requests in order, taken out; what is not used is to be pushed back.
+
+        Args:
+            long_count: how many of them may be long; None is any number.
+        """
+        while count > 0:
+            short = self._short.head()
+            long = None if long_count == 0 else self._long.head()
+            if short is None and long is None:
+                return
+            if long is None or (short is not None and short < long):
+                request = self._short.pop()
+            else:
+                request = self._long.pop()
+                long_count = None if long_count is None else long_count - 1
+            count -= 1
+            yield request
+
+    def _lane(self, request: ScheduledRequest) -> _Lane:
+        return self._long if request.is_long else self._short
+
+
+class _Lane:
+    """A heap by key for each tenant, and the tenants in a heap by rank. Without shares, all is one tenant's.
+
+    A request that left another way stays as a ghost, and is passed over when it comes to the top; when
+    ghosts are the larger part, they are swept out. Ranks mostly rise: a tenant's place is looked at again
+    only when it comes to the top.
+    """
+
+    def __init__(self, shares: Shares | None) -> None:
+        self._shares = shares
+        self._heaps: dict[str, list[tuple[Key, ScheduledRequest]]] = {}
+        self._turns: list[tuple[float, str]] = []  # by rank
+        self._ranks: dict[str, float] = {}  # that each tenant stands in `turns` with; other entries are stale
+        self._entries = 0
+        self.length = 0
+
+    def push(self, request: ScheduledRequest) -> None:
+        tenant = request.tenant if self._shares is not None else ""
+        heapq.heappush(self._heaps.setdefault(tenant, []), (request.key, request))
+        self._entries += 1
+        self.length += 1
+        rank = self._rank(tenant)
+        if rank < self._ranks.get(tenant, float("inf")):
+            self._enter(tenant, rank)
 
     def discard(self) -> None:
-        """A waiting request has ended; call after its state has been changed."""
-        self._length -= 1
-        if len(self._heap) > 2 * self._length + GHOSTS_MIN:
-            self._heap = [entry for entry in self._heap if entry[1].state is State.WAITING]
-            heapq.heapify(self._heap)
+        self.length -= 1
+        if self._entries > 2 * self.length + GHOSTS_MIN:
+            self._sweep()
 
-    def first(self, count: int) -> Iterator[ScheduledRequest]:
-        """The next requests in order, taken out; what is not used is to be pushed back."""
-        while count > 0 and self._heap:
-            _, request = heapq.heappop(self._heap)
-            if request.state is State.WAITING:
-                self._length -= 1
-                count -= 1
-                yield request
+    def head(self) -> tuple[float, Key] | None:
+        """What the next request compares by."""
+        while self._turns:
+            rank, tenant = self._turns[0]
+            if self._ranks.get(tenant) != rank:
+                heapq.heappop(self._turns)
+                continue
+            heap = self._heaps[tenant]
+            while heap and heap[0][1].state is not State.WAITING:
+                heapq.heappop(heap)
+                self._entries -= 1
+            if not heap:
+                heapq.heappop(self._turns)
+                del self._heaps[tenant], self._ranks[tenant]
+            elif self._rank(tenant) > rank:
+                heapq.heappop(self._turns)
+                self._enter(tenant, self._rank(tenant))
+            else:
+                return rank, heap[0][0]
+        return None
+
+    def pop(self) -> ScheduledRequest:
+        """Takes out the request that `head` has just compared."""
+        _, request = heapq.heappop(self._heaps[self._turns[0][1]])
+        self._entries -= 1
+        self.length -= 1
+        return request
+
+    def _rank(self, tenant: str) -> float:
+        return 0.0 if self._shares is None else self._shares.rank(tenant)
+
+    def _enter(self, tenant: str, rank: float) -> None:
+        self._ranks[tenant] = rank
+        heapq.heappush(self._turns, (rank, tenant))
+
+    def _sweep(self) -> None:
+        for heap in self._heaps.values():
+            heap[:] = [entry for entry in heap if entry[1].state is State.WAITING]
+            heapq.heapify(heap)
+        self._entries = self.length

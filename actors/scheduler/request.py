@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,6 +40,12 @@ class ScheduledRequest:
     prompt: npt.NDArray[np.int32]
     params: SamplingParams
     end_tokens: frozenset[int]
+    salt: str | None = None  # of its prefix's names
+    tenant: str = ""
+    priority: int = 0
+    arrived_at: float = 0.0  # seconds of the scheduler's clock
+    deadline: float = math.inf  # likewise
+    is_long: bool = False  # its prompt is computed beside few others like it
     max_total: int = 0  # tokens, prompt included, at which it ends by length
     key: Key = (
         (),

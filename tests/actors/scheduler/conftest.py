@@ -490,13 +490,27 @@ class Play:
 
     # Users.
 
-    def submit(self, prompt: list[int], frontend: str = FRONTENDS[0], **params: Any) -> Request | None:
+    def submit(
+        self,
+        prompt: list[int],
+        frontend: str = FRONTENDS[0],
+        tenant: str = "",
+        priority: int = 0,
+        **params: Any,
+    ) -> Request | None:
         if SCHEDULER not in self.cells or frontend not in self.cells:
             return None
         sampling = SamplingParams(temperature=0.0, seed=0, **params)
         right, reason = answer(prompt, sampling, self.setting.max_model_len)
         name = f"request-{len(self.requests)}"
-        submit = Submit(request_id=name, frontend=frontend, prompt_token_ids=int32(prompt), params=sampling)
+        submit = Submit(
+            request_id=name,
+            frontend=frontend,
+            prompt_token_ids=int32(prompt),
+            params=sampling,
+            tenant=tenant,
+            priority=priority,
+        )
         request = self.requests[(frontend, name)] = Request(submit, right, reason)
         # The scheduler may still have to learn of a death.
         all_known = self.cells.keys() >= {*CAST} and not self.channels[(SUPERVISOR, SCHEDULER)]
@@ -575,7 +589,7 @@ class Play:
 
     def _check_order(self, admitted: set[Any]) -> None:
         waiting = [request.key for request in self.core.requests() if request.state is State.WAITING]
-        if admitted and waiting:
+        if admitted and waiting and self.setting.policy == "fcfs":  # else one may have come meanwhile
             last = max(request.key for request in admitted)
             assert last < min(waiting), "a request was overtaken"
 
@@ -598,7 +612,8 @@ class Play:
         for name in ("_requests", "_by_serial", "_running", "_exchange", "_computing", "_freed"):
             assert not getattr(core, name), f"{name} of the scheduler holds something at rest"
         assert not len(core._waiting)
-        assert len(core._waiting._heap) <= 64, "ghosts stay in the queue"
+        assert core._waiting._short._entries <= 64, "ghosts stay in the queue"
+        assert not core._waiting_tokens
         assert sorted(core._free_rows) == list(range(self.setting.max_num_seqs)), "rows are lost"
         outputs = core.outputs
         for name in ("_opened", "_rows", "_finished", "_facts", "_kept", "_ends"):
@@ -640,6 +655,8 @@ class Script:
         self.play.submit(
             prompt,
             self.random.choice(FRONTENDS),
+            tenant=self.random.choice(["", "one", "another"]),
+            priority=self.random.randint(-2, 2),
             max_tokens=max_tokens,
             min_tokens=least,
             ignore_eos=chance() < 0.5,

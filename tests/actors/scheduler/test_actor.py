@@ -33,6 +33,7 @@ class Told:
             node=SimpleNamespace(
                 tell=lambda address, message, cell: self.said.append((address, message)),
                 watch=lambda address, cell: self.watched.append(address),
+                clock=SimpleNamespace(now=lambda: 0.0),
             ),
         )
         self.actor._cell = self.cell

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import pytest
 
 from pageant.actors.blocks.allocation import Allocation
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, EXECUTORS, Limits, SchedulerCore
-from pageant.actors.scheduler.policies import FirstComeFirstServed
+from pageant.actors.scheduler.policies import POLICIES, FairShare, FirstComeFirstServed, make_policy
 from pageant.protocol.allocation import Assigned
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.outputs import Stopped
@@ -23,8 +23,8 @@ END = 2
 class Scene:
     """A scheduler, a pool, and whoever else is needed, moved by hand."""
 
-    def __init__(self, *, num_blocks=16, seqs=4, budget=16, longest=32, policy=None, ahead=False):
-        limits = Limits(seqs, budget, longest, frozenset({END}), async_scheduling=ahead)
+    def __init__(self, *, num_blocks=16, seqs=4, budget=16, longest=32, policy=None, ahead=False, **limits):
+        limits = Limits(seqs, budget, longest, frozenset({END}), async_scheduling=ahead, **limits)
         self.core = SchedulerCore(policy or FirstComeFirstServed(), limits)
         self.num_blocks = num_blocks
         self.allocation = Allocation(BlockPool(num_blocks), 4)
@@ -40,9 +40,20 @@ class Scene:
         self.core.pool_ready(epoch, manager=1)
         return self
 
-    def submit(self, name, prompt, **params):
+    def submit(self, name, prompt, *, now=0.0, priority=0, tenant="", deadline=None, **params):
         params = SamplingParams(**({"temperature": 0.0, "ignore_eos": True} | params))
-        self.core.submit(Submit(request_id=name, frontend="f", prompt_token_ids=int32(prompt), params=params))
+        self.core.submit(
+            Submit(
+                request_id=name,
+                frontend="f",
+                prompt_token_ids=int32(prompt),
+                params=params,
+                priority=priority,
+                tenant=tenant,
+                deadline=deadline,
+            ),
+            now,
+        )
 
     def abort(self, *names):
         self.core.abort(Abort(frontend="f", request_ids=names))
@@ -511,3 +522,119 @@ def test_a_scheduler_at_rest_says_nothing():
     scene.abort("a", "never heard of")
     assert scene.out(BLOCKS) == []
     assert not (scene.core._exchange or scene.core._computing)
+
+
+def test_what_would_make_the_queue_too_long_is_refused_at_once():
+    scene = Scene(max_waiting_requests=2, max_waiting_tokens=10)
+    scene.submit("a", range(5))
+    scene.submit("many tokens", range(6))
+    scene.submit("b", range(5))
+    scene.submit("c", [1])
+    scene.out(BLOCKS)
+    assert {name: end.cause for name, end in scene.ends.items()} == {
+        "many tokens": "overload",
+        "c": "overload",
+    }
+    assert "5 tokens are waiting already, and the prompt has 6" in scene.ends["many tokens"].message
+    assert "max_waiting_requests is 2" in scene.ends["c"].message
+    scene.ready()
+    scene.rest()
+    scene.submit("d", range(10), max_tokens=1)
+    assert scene.rest()["d"].reason == "length"
+
+
+def test_a_request_ends_when_its_deadline_passes_wherever_it_is():
+    scene = Scene(seqs=1).ready()
+    scene.submit("runs", [1, 2], now=1.0, deadline=4.0, max_tokens=9)
+    scene.submit("waits", [3], now=1.0, deadline=2.0)
+    scene.submit("ends before", [4], now=1.0, deadline=9.0, max_tokens=1)
+    scene.step()
+    assert scene.core.next_deadline == 3.0
+    scene.core.expire(2.9)
+    assert scene.core.num_waiting == 2
+    scene.core.expire(5.0)
+    scene.rest()
+    assert {name: end.cause for name, end in scene.ends.items()} == {
+        "waits": "deadline",
+        "runs": "deadline",
+        "ends before": None,
+    }
+    assert len(scene.tokens["runs"]) == 1, "the step that was under way counts no more"
+    assert scene.core.next_deadline is None
+
+
+def test_long_prompts_are_computed_one_after_another_while_short_ones_go_past():
+    scene = Scene(budget=8, num_blocks=32, long_prefill_token_threshold=5).ready()
+    for name in "ab":
+        scene.submit(name, [ord(name)] * 12, max_tokens=1)
+    scene.submit("short", [1, 2], max_tokens=1)
+    plans = scene.go_on()
+    assert [int(new.token_ids[0]) for plan in plans for new in plan.new] == [ord("a"), 1, ord("b")]
+    assert [plan.num_tokens.tolist() for plan in plans][:3] == [[5], [5, 2], [2]]
+    assert scene.rest().keys() == {"a", "b", "short"}
+
+
+FAVOURED = {
+    "fcfs": {},
+    "priority": {"priority": -1},
+    "shortest": {"max_tokens": 1},
+    "fair": {"tenant": "greedy"},
+    "deadline": {"deadline": 1.0},
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_nobody_starves_however_many_others_are_favoured(name):
+    scene = Scene(seqs=1, policy=make_policy(name), num_blocks=64).ready()
+    scene.submit("first", [1], max_tokens=1)
+    scene.submit("unlucky", [9] * 12, max_tokens=6, priority=1, tenant="modest")
+    before = 0
+    for index in range(3000):
+        scene.submit(f"x{index}", [1, 2], now=0.05 * index, **({"max_tokens": 2} | FAVOURED[name]))
+        scene.step()
+        scene.core.expire(-1.0)
+        if "unlucky" in scene.ends:
+            break
+        before = len(scene.ends)
+    assert scene.ends["unlucky"].reason == "length", f"{before} others went past it"
+
+
+@pytest.mark.parametrize("name", sorted(FAVOURED.keys() - {"fcfs"}))
+def test_a_policy_favours_whom_it_says(name):
+    scene = Scene(seqs=1, policy=make_policy(name)).ready()
+    scene.submit("runs", [1], max_tokens=1, tenant="modest")
+    scene.submit("modest", [2] * 6, max_tokens=6, tenant="modest")
+    scene.submit("favoured", [3], **({"max_tokens": 6} | FAVOURED[name]))
+    order = [int(new.token_ids[0]) for plan in scene.go_on() for new in plan.new]
+    assert order == [1, 3, 2]
+
+
+def test_tenants_that_always_have_requests_get_equal_shares_whatever_their_lengths():
+    scene = Scene(seqs=2, policy=make_policy("fair"), num_blocks=64).ready()
+    served = Counter()
+    for index in range(200):
+        scene.submit(f"long {index}", range(9), max_tokens=9, tenant="long")
+        for part in range(3):
+            scene.submit(f"short {index} {part}", [index], max_tokens=2, tenant="short")
+    for _ in range(600):
+        scene.step()
+    for name, end in scene.ends.items():
+        tenant = name.split()[0]
+        served[tenant] += (9 if tenant == "long" else 1) + FairShare.OUTPUT_WEIGHT * end.num_output_tokens
+    assert served["long"] / served["short"] == pytest.approx(1, abs=0.1)
+
+
+def test_a_tenant_that_was_away_has_not_saved_up_turns():
+    policy = make_policy("fair")
+    scene = Scene(seqs=1, policy=policy, num_blocks=64).ready()
+    scene.submit("early", [1], max_tokens=1, tenant="away")
+    scene.rest()
+    for index in range(20):
+        scene.submit(f"busy {index}", [2], max_tokens=4, tenant="busy")
+    while scene.core.num_waiting > 10:
+        scene.step()
+    for index in range(5):
+        scene.submit(f"away {index}", [3], max_tokens=4, tenant="away")
+    ends = [name.split()[0] for name in scene.rest()]
+    assert "busy" in ends[ends.index("away") :][:3], "it does not get five turns in a row"
+    assert policy._counters.keys() <= {"away", "busy"} and not policy._open

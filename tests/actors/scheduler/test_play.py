@@ -32,6 +32,9 @@ STAGES: tuple[dict[str, Any], ...] = (
     {"num_blocks": 40, "max_num_seqs": 3},
     {"enable_prefix_caching": False},
     {"async_scheduling": False, "num_blocks": 15},
+    {"policy": "fair", "num_blocks": 15},
+    {"policy": "shortest", "num_blocks": 15},
+    {"policy": "priority", "max_num_batched_tokens": 12},
 )
 OFTEN = (
     *("steps_ahead", "rows_wasted", "tokens not known to the host"),
@@ -127,8 +130,8 @@ def test_hypothesis_finds_no_order_of_events_that_breaks_the_play(make_play, mak
 def _lose_frees(patch: Any) -> None:
     build = core.build_assign
 
-    def build_assign(exchange: Any, epoch: int, manager: int, freed: Any, *rest: Any) -> Any:
-        return build(exchange, epoch, manager, freed[1:] if exchange.step % 7 == 0 else freed, *rest)
+    def build_assign(exchange: Any, epoch: int, manager: int, freed: Any, **rest: Any) -> Any:
+        return build(exchange, epoch, manager, freed[1:] if exchange.step % 7 == 0 else freed, **rest)
 
     patch.setattr(core, "build_assign", build_assign)
 
@@ -189,7 +192,7 @@ def _compute_nothing_of_the_aborted(patch: Any) -> None:
 
 def _overtake(patch: Any) -> None:
     first = WaitingQueue.first
-    patch.setattr(WaitingQueue, "first", lambda self, count: reversed(list(first(self, count))))
+    patch.setattr(WaitingQueue, "first", lambda self, *most: reversed(list(first(self, *most))))
 
 
 def _forget_what_was_drawn_before_a_preemption(patch: Any) -> None:

@@ -23,7 +23,7 @@ def test_ones_own_is_named_by_module_and_class():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("fair", "no policy 'fair'; expected fcfs or module:Class"),
+        ("fairest", "no policy 'fairest'; expected fcfs, priority, shortest, fair, deadline or module:Class"),
         ("nowhere.policies:Mine", "there is no module 'nowhere'"),
         ("collections:OrderedDict", "has no method 'order'"),
     ],

@@ -3,18 +3,20 @@
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pageant.actors.scheduler.queue import GHOSTS_MIN, WaitingQueue
 from pageant.actors.scheduler.request import State
 
 
-def waiting(key):
-    return SimpleNamespace(key=((float(key),), key), state=State.WAITING)
+def waiting(key, tenant="", long=False):
+    return SimpleNamespace(key=((float(key),), key), state=State.WAITING, tenant=tenant, is_long=long)
 
 
 def end(queue, request):
     request.state = State.ENDED
-    queue.discard()
+    queue.discard(request)
 
 
 def test_the_smallest_key_comes_first_whatever_the_order_of_arrival():
@@ -54,7 +56,7 @@ def test_ghosts_are_swept_out_when_they_are_the_larger_part():
         queue.push(request := waiting(key))
         end(queue, request)
     assert len(queue) == 1
-    assert len(queue._heap) <= GHOSTS_MIN + 3
+    assert queue._short._entries <= GHOSTS_MIN + 3
     assert list(queue.first(1)) == [head]
 
 
@@ -63,3 +65,54 @@ def test_only_waiting_requests_are_taken_in():
     request.state = State.RUNNING
     with pytest.raises(AssertionError):
         WaitingQueue().push(request)
+
+
+def test_long_prompts_wait_while_there_is_no_room_for_another_and_others_go_past_them():
+    queue = WaitingQueue()
+    for key in range(6):
+        queue.push(waiting(key, long=key % 2 == 0))
+    assert [request.key[1] for request in queue.first(9, 1)] == [0, 1, 3, 5]
+    assert [request.key[1] for request in queue.first(9, 0)] == []
+    assert [request.key[1] for request in queue.first(9)] == [2, 4]
+
+
+class Had:
+    """What each tenant has had."""
+
+    def __init__(self, **had):
+        self.had = had
+
+    def rank(self, tenant):
+        return self.had[tenant]
+
+    def served(self, tenant, num_prompt_tokens, num_output_tokens):
+        self.had[tenant] += num_prompt_tokens + num_output_tokens
+
+    arrived = left = None
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9), st.booleans()), max_size=40),
+    st.randoms(use_true_random=False),
+)
+def test_the_next_is_of_the_tenant_that_had_least_whatever_is_charged_and_given_back(arrivals, random):
+    shares = Had(a=0.0, b=5.0, c=5.0)
+    queue, left = WaitingQueue(shares), []
+    for key, (tenant, cost, ends) in enumerate(arrivals):
+        request = waiting(key, tenant)
+        queue.push(request)
+        left.append(request)
+        if ends:
+            end(queue, left.pop(random.randrange(len(left))))
+        shares.served(random.choice("abc"), cost, 0)
+        for taken in list(queue.first(random.randrange(3))):  # and put back
+            shares.served(taken.tenant, -1, 0)
+            queue.push(taken)
+    while left:
+        (taken,) = queue.first(1)
+        least = min(shares.rank(request.tenant) for request in left)
+        assert shares.rank(taken.tenant) == least
+        assert taken.key == min(one.key for one in left if one.tenant == taken.tenant)
+        left.remove(taken)
+        shares.served(taken.tenant, 3, 0)
+    assert len(queue) == 0
