@@ -359,7 +359,13 @@ class SchedulerCore:
         self._exchange = Exchange(self._step, growing, admitting)
         freed, self._freed = self._freed, []
         assign = build_assign(
-            self._exchange, self._epoch, self._manager, freed, self._computed_step, budget, self._chunk_max
+            self._exchange,
+            self._epoch,
+            self._manager,
+            freed,
+            computed_step=self._computed_step,
+            budget=budget,
+            chunk_max=self._chunk_max,
         )
         self._outbox.append((BLOCKS, assign))
 
