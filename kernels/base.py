@@ -13,7 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
+
+from pageant.kernels.quantized import QuantizedWeight, Weight
 
 __all__ = ["AttentionBatch", "HeadNorms", "KVCache", "Kernels", "SamplingTensors", "TokenLogprobs"]
 
@@ -232,7 +235,7 @@ class Kernels(Protocol):
         ...
 
     def moe(
-        self, x: Tensor, gate_up: Tensor, down: Tensor, weights: Tensor, experts: Tensor, activation: str
+        self, x: Tensor, gate_up: Weight, down: Weight, weights: Tensor, experts: Tensor, activation: str
     ) -> Tensor:
         """Return the weighted sum of what each token's experts make of it, [T, N] in x's dtype.
 
@@ -242,8 +245,26 @@ class Kernels(Protocol):
         """
         ...
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Return x @ weight.T + bias: x [T, N], weight [M, N], bias [M]; returns [T, M]."""
+    def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+        """Return x @ weight.T + bias: x [T, N], weight [M, N], bias [M]; returns [T, M].
+
+        A quantised weight stands for what it is dequantised to in x's dtype.
+        """
+        ...
+
+    def logits(self, hidden: Tensor, weight: Weight) -> Tensor:
+        """Return hidden @ weight.T in float32, never rounded to a lesser dtype: [R, N], [V, N], [R, V]."""
+        ...
+
+    def embed(self, token_ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
+        """Return the weight's rows for token_ids (int64 [T]), [T, N], in dtype (a plain weight's own)."""
+        ...
+
+    def quantize(self, weight: Tensor, into: QuantizedWeight) -> None:
+        """Quantise a matrix [M, N] of any dtype and layout. Mutates `into`, which has its shape.
+
+        Backends agree up to which of two scales is the better where errors are as good as equal.
+        """
         ...
 
     def sample(self, logits: Tensor, params: SamplingTensors) -> Tensor:

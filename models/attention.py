@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
 from pageant.kernels.base import AttentionBatch, HeadNorms, Kernels, KVCache
 from pageant.models.norm import Norm
 from pageant.models.spec import DecoderSpec, NormSpec
+from pageant.models.weights import Weights
 
 __all__ = ["Attention"]
 
@@ -22,7 +21,7 @@ class Attention:
         spec: DecoderSpec,
         window: int | None,
         rotary: Tensor | None,
-        weights: Mapping[str, Tensor],
+        weights: Weights,
         kernels: Kernels,
     ) -> None:
         attention = spec.attention
@@ -56,7 +55,7 @@ class Attention:
         return kernels.linear(attended.flatten(1), *self._o)
 
 
-def _head_norms(spec: NormSpec, weights: Mapping[str, Tensor]) -> HeadNorms:
+def _head_norms(spec: NormSpec, weights: Weights) -> HeadNorms:
     assert spec.kind != "layer", "no family has layer norms of heads"
     return HeadNorms(
         query=weights["query_norm.weight"],

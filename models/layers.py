@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from torch import Tensor
 
@@ -11,6 +11,7 @@ from pageant.models.attention import Attention
 from pageant.models.mlp import make_mlp
 from pageant.models.norm import Norm
 from pageant.models.spec import DecoderSpec, LayerSpec
+from pageant.models.weights import Weights
 
 __all__ = ["DecoderLayer"]
 
@@ -31,7 +32,7 @@ class DecoderLayer:
         spec: DecoderSpec,
         layer: LayerSpec,
         rotary: Tensor | None,
-        weights: Mapping[str, Tensor],
+        weights: Weights,
         kernels: Kernels,
     ) -> None:
         attention = Attention(spec, layer.window, rotary, weights, kernels)

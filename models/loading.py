@@ -10,12 +10,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from pageant.kernels.base import Kernels
+from pageant.kernels.quantized import QuantizedWeight
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.decoder import Decoder
 from pageant.models.errors import CheckpointError
 from pageant.models.native import NativeDecoder
+from pageant.models.quantization import QUANTIZATIONS, Quantization
 from pageant.models.tensor_files import TensorInfo
-from pageant.models.weights import Places
+from pageant.models.weights import Place, Places
 
 __all__ = ["load_decoder"]
 
@@ -31,28 +33,40 @@ def load_decoder(
     *,
     kernels: Kernels,
     max_model_len: int | None = None,
+    quantization: Quantization | None = None,
     progress: Progress | None = None,
 ) -> Decoder:
     """Return the decoder of a checkpoint, its weights cast to `dtype` ("auto" is the checkpoint's own).
 
+    With a `quantization`, each tensor is quantised as it is copied (see `quantization`).
     `max_model_len` is how many positions are served, where it is fewer than the checkpoint's: some rotary
     embeddings depend on it. `progress` is called with the bytes of weights read so far and in all. Files
     are memory-mapped and copied tensor by tensor, cast on the way.
     A checkpoint without an architecture of its own here is loaded and run by transformers (`fallback`).
-    Raises CheckpointError (see `Checkpoint.check`), and ValueError for an unknown dtype.
+    Raises CheckpointError (see `Checkpoint.check`), which also refuses to quantise such a one, and ValueError
+    for an unknown dtype or quantization.
     """
     torch_dtype = _DTYPES.get(checkpoint.dtype if dtype == "auto" else dtype)
     if torch_dtype is None:
         raise ValueError(f"unknown dtype {dtype!r}: expected one of {', '.join(('auto', *_DTYPES))}")
+    if quantization not in (None, *QUANTIZATIONS):
+        raise ValueError(f"unknown quantization {quantization!r}: expected one of {', '.join(QUANTIZATIONS)}")
     checkpoint.check()
     if checkpoint.architecture is None:
+        if quantization is not None:
+            raise CheckpointError(
+                checkpoint.path,
+                f"quantization {quantization} for {checkpoint.config['architectures'][0]}, which transformers runs",
+                "no quantization",
+                "Leave it out, or add a file to models/architectures.",
+            )
         from pageant.models.fallback import load_fallback  # it imports transformers
 
         return load_fallback(checkpoint, torch_dtype, torch.device(device), kernels, progress)
     spec, places = checkpoint.decoder()
     if spec.tie_word_embeddings:
         _check_tied_head(checkpoint, places)
-    decoder = NativeDecoder(spec, torch_dtype, device, kernels, max_model_len)
+    decoder = NativeDecoder(spec, torch_dtype, device, kernels, max_model_len, quantization)
     report = _Report(progress, sum(checkpoint.tensors[name].num_bytes for name in places))
     for file in checkpoint.weight_files:
         tensors = {name: info for name, info in checkpoint.tensors.items() if info.file == file}
@@ -89,7 +103,11 @@ def _load_file(decoder: NativeDecoder, file: Path, places: Places, report: _Repo
         with safe_open(file, framework="pt") as tensors:
             for name, place in places.items():
                 tensor = tensors.get_tensor(name)
-                _fill(decoder.weight(place), tensor, place.plus)
+                weight = decoder.weight(place)
+                if isinstance(weight, QuantizedWeight):
+                    decoder.kernels.quantize(_as_rows(tensor, place).to(decoder.device), weight)
+                else:
+                    _fill(weight, tensor, place.plus)
                 report.read(tensor.nbytes)
     except SafetensorError as error:
         raise CheckpointError(file, str(error), "a safetensors file", "Download it again.") from error
@@ -100,6 +118,13 @@ def _fill(weight: Tensor, tensor: Tensor, plus: float) -> None:
     weight.copy_(tensor.view(weight.shape))
     if plus:
         weight.add_(plus)
+
+
+def _as_rows(tensor: Tensor, place: Place) -> Tensor:
+    """A checkpoint's matrix with its rows as they are in the decoder."""
+    if place.interleaved_heads is not None:
+        tensor = tensor.view(place.interleaved_heads, 3, -1, tensor.shape[1]).transpose(0, 1).flatten(0, 2)
+    return tensor.T if place.transposed else tensor
 
 
 class _Report:

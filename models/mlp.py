@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -10,11 +10,12 @@ from torch import Tensor
 
 from pageant.kernels.base import Kernels
 from pageant.models.spec import LayerSpec, MLPSpec, MoESpec
+from pageant.models.weights import Weights
 
 __all__ = ["MLP", "MixtureOfExperts", "make_mlp"]
 
 
-def make_mlp(layer: LayerSpec, weights: Mapping[str, Tensor], kernels: Kernels) -> MLP | MixtureOfExperts:
+def make_mlp(layer: LayerSpec, weights: Weights, kernels: Kernels) -> MLP | MixtureOfExperts:
     """Return the one that the layer has."""
     if isinstance(layer.mlp, MoESpec):
         return MixtureOfExperts(layer.mlp, weights, kernels)
@@ -24,9 +25,7 @@ def make_mlp(layer: LayerSpec, weights: Mapping[str, Tensor], kernels: Kernels) 
 class MLP:
     """Two projections with an activation between them, gated or not."""
 
-    def __init__(
-        self, spec: MLPSpec, weights: Mapping[str, Tensor], kernels: Kernels, prefix: str = ""
-    ) -> None:
+    def __init__(self, spec: MLPSpec, weights: Weights, kernels: Kernels, prefix: str = "") -> None:
         first = f"{prefix}gate_up" if spec.gated else f"{prefix}up"
         self._first = weights[f"{first}.weight"], weights.get(f"{first}.bias")
         self._down = weights[f"{prefix}down.weight"], weights.get(f"{prefix}down.bias")
@@ -41,7 +40,7 @@ class MLP:
 class MixtureOfExperts:
     """Each token's experts, weighted, and where there is one the expert that all share."""
 
-    def __init__(self, spec: MoESpec, weights: Mapping[str, Tensor], kernels: Kernels) -> None:
+    def __init__(self, spec: MoESpec, weights: Weights, kernels: Kernels) -> None:
         self._spec = spec
         self._kernels = kernels
         self._router = weights["router.weight"]

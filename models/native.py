@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from math import prod
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache
+from pageant.kernels.quantized import QuantizedWeight, Weight, empty_quantized
 from pageant.models.kv_cache import allocate_kv_caches
 from pageant.models.layers import DecoderLayer
 from pageant.models.norm import Norm
+from pageant.models.quantization import Quantization, quantized_bits
 from pageant.models.rotary import rotary_table
 from pageant.models.spec import DecoderSpec
 from pageant.models.weights import Place, Shapes, is_float32, layer_shapes, model_shapes
@@ -33,12 +34,14 @@ class NativeDecoder:
         device: torch.device | str,
         kernels: Kernels,
         max_model_len: int | None = None,
+        quantization: Quantization | None = None,
     ) -> None:
         """`max_model_len` is how many positions are served, where it is fewer than the spec's."""
         self.spec = spec
         self.dtype = dtype
         self.device = torch.device(device)
         self.kernels = kernels
+        self.quantization = quantization
         self._weights = self._allocate(model_shapes(spec))
         self._layer_weights = [self._allocate(layer_shapes(spec, layer)) for layer in spec.layers]
         ropes = {layer.rope for layer in spec.layers if layer.rope is not None}
@@ -65,16 +68,16 @@ class NativeDecoder:
         return self._final_norm.add(hidden, residual)[0]
 
     def _embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
-        hidden = F.embedding(token_ids, self._weights["embedding.weight"])
+        hidden = self.kernels.embed(token_ids, self._weights["embedding.weight"], self.dtype)
         if self._embedding_scale is not None:
             hidden *= self._embedding_scale
         if self.spec.learned_positions:
-            hidden += F.embedding(positions, self._weights["position_embedding.weight"])
+            hidden += self.kernels.embed(positions, self._weights["position_embedding.weight"], self.dtype)
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See `Decoder.logits`."""
-        logits = self.kernels.linear(hidden, self._lm_head).float()
+        logits = self.kernels.logits(hidden, self._lm_head)
         if self.spec.logit_scale is not None:
             logits.mul_(self.spec.logit_scale)
         if self.spec.logit_softcap is not None:
@@ -94,19 +97,23 @@ class NativeDecoder:
         shape = self.kv_cache_shape(num_blocks, block_size)
         return allocate_kv_caches(self.spec.num_layers, shape, self.dtype, self.device)
 
-    def weight(self, place: Place) -> Tensor:
+    def weight(self, place: Place) -> Weight:
         """Return the view of the weights that a checkpoint's tensor belongs in.
 
-        It has the place's shape, but for rows interleaved by head, which it splits: [H, 3, D, ...].
+        It has the place's shape, but for rows interleaved by head, which it splits: [H, 3, D, ...]. What is
+        quantised has the rows as they are here, neither transposed nor interleaved: [M, N].
         """
         weights = self._weights if place.layer is None else self._layer_weights[place.layer]
         whole = weights[place.name]
         if place.expert is not None:
             whole = whole[place.expert]
-        if place.interleaved_heads is not None:
-            return whole.view(3, place.interleaved_heads, -1, *whole.shape[1:]).transpose(0, 1)
         rows = place.shape[-1] if place.transposed else place.shape[0]
-        part = whole[place.row : place.row + rows]
+        if isinstance(whole, QuantizedWeight):
+            return whole[place.row : place.row + rows]
+        if place.interleaved_heads is not None:
+            split: Tensor = whole.view(3, place.interleaved_heads, -1, *whole.shape[1:]).transpose(0, 1)
+            return split
+        part: Tensor = whole[place.row : place.row + rows]
         return part.T if place.transposed else part
 
     @property
@@ -116,10 +123,12 @@ class NativeDecoder:
             tensor.nbytes for weights in (self._weights, *self._layer_weights) for tensor in weights.values()
         )
 
-    def _allocate(self, shapes: Shapes) -> dict[str, Tensor]:
-        return {
-            name: torch.empty(
-                shape, dtype=torch.float32 if is_float32(self.spec, name) else self.dtype, device=self.device
-            )
-            for name, shape in shapes.items()
-        }
+    def _allocate(self, shapes: Shapes) -> dict[str, Weight]:
+        return {name: self._empty(name, shape) for name, shape in shapes.items()}
+
+    def _empty(self, name: str, shape: tuple[int, ...]) -> Weight:
+        bits = quantized_bits(name, self.quantization)
+        if bits is not None:
+            return empty_quantized(shape, bits, self.device)
+        dtype = torch.float32 if is_float32(self.spec, name) else self.dtype
+        return torch.empty(shape, dtype=dtype, device=self.device)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from torch import Tensor
 
 from pageant.kernels.base import Kernels
 from pageant.models.spec import NormSpec
+from pageant.models.weights import Weights
 
 __all__ = ["Norm"]
 
@@ -15,7 +16,7 @@ __all__ = ["Norm"]
 class Norm:
     """Normalises the last dimension, alone or of a sum."""
 
-    def __init__(self, spec: NormSpec, name: str, weights: Mapping[str, Tensor], kernels: Kernels) -> None:
+    def __init__(self, spec: NormSpec, name: str, weights: Weights, kernels: Kernels) -> None:
         self._alone, self._added = _kernels(spec, kernels)
         self._arguments: tuple[Tensor | float, ...] = (weights[f"{name}.weight"], spec.eps)
         if spec.kind == "layer":

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pageant.models.spec import AttentionSpec, DecoderSpec, LayerSpec, MLPSpec, MoESpec
 
-__all__ = ["Place", "Places", "Shapes", "is_float32", "layer_shapes", "model_shapes"]
+__all__ = ["Place", "Places", "Shapes", "Weights", "is_float32", "layer_shapes", "model_shapes"]
 
 Shapes = dict[str, tuple[int, ...]]
+Weights = Mapping[str, Any]
+"""Tensors by name; a `kernels.quantized.QuantizedWeight` where `quantization` says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,9 @@ def _options(
     ] = None,
     enable_prefix_caching: Annotated[bool | None, typer.Option(help="Keep the KV of ended requests.")] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
+    quantization: Annotated[
+        str | None, typer.Option(help="int8 or int4: weights are quantised while they are loaded.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="From which requests without a seed draw theirs.")] = None,
     served_model_name: Annotated[str | None, typer.Option(help="What the model is called outside.")] = None,
     set_: Annotated[

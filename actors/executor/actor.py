@@ -59,6 +59,7 @@ class Executor(Actor):
         Attributes:
             model: the checkpoint's folder.
             dtype: of weights and activations; `auto` is the checkpoint's own.
+            quantization: `int8` or `int4` weights, made while they are loaded; None leaves them in `dtype`.
             device: `cpu`, or a torch device.
             kernels: the backend, or `auto`.
             block_size: tokens per KV block.
@@ -73,6 +74,7 @@ class Executor(Actor):
 
         model: str
         dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+        quantization: Literal["int8", "int4"] | None = None
         device: str = "cpu"
         kernels: str = "auto"
         block_size: int = 16
@@ -154,6 +156,7 @@ class Executor(Actor):
         return runner(
             Path(options.model),
             dtype=options.dtype,
+            quantization=options.quantization,
             device=options.device,
             backend=options.kernels,
             block_size=options.block_size,

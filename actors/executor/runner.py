@@ -23,6 +23,7 @@ from pageant.kernels.base import AttentionBatch, SamplingTensors
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.decoder import Decoder
 from pageant.models.loading import load_decoder
+from pageant.models.quantization import Quantization
 
 log = logging.getLogger("pageant.executor")
 
@@ -76,6 +77,7 @@ class TorchRunner:
         model: Path,
         *,
         dtype: str,
+        quantization: Quantization | None = None,
         device: str,
         backend: str,
         block_size: int,
@@ -96,6 +98,7 @@ class TorchRunner:
             self.device,
             kernels=self._kernels,
             max_model_len=max_model_len,
+            quantization=quantization,
             progress=progress,
         )
         block_bytes = self._decoder.kv_bytes_per_block(block_size)
@@ -113,8 +116,15 @@ class TorchRunner:
         self._kv_caches = self._decoder.allocate_kv_caches(blocks, block_size)
         self._last_drawn = torch.zeros(max_num_seqs, dtype=torch.int64, device=self.device)  # by row
         log.info(
-            "%s in %s on %s with %s kernels: %.0f MiB of weights, %d KV blocks of %d tokens (%.0f MiB)",
-            *(model.name, self.dtype, device, self._kernels.name, self._decoder.num_bytes / 2**20),
+            "%s in %s%s on %s with %s kernels: %.0f MiB of weights, %d KV blocks of %d tokens (%.0f MiB)",
+            *(
+                model.name,
+                self.dtype,
+                f" with {quantization} weights" if quantization else "",
+                device,
+                self._kernels.name,
+                self._decoder.num_bytes / 2**20,
+            ),
             *(self.num_blocks, block_size, self.num_blocks * block_bytes / 2**20),
         )
 

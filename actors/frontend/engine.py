@@ -40,7 +40,7 @@ class Engine:
         model: a checkpoint's folder, or a hub id.
         topology: a YAML file or a mapping of that form, under the other arguments.
         settings: see `EngineSettings`: `placement` (`one`: every actor in this process, `each`: each in its
-            own, `auto`), `max_num_seqs`, `dtype`, `actors`, ...
+            own, `auto`), `max_num_seqs`, `dtype`, `quantization`, ...
 
     Raises:
         TopologyError, CheckpointError: what is wrong, and where; before anything is started.

@@ -28,6 +28,7 @@ class EngineSettings(TypedDict, total=False):
     async_scheduling: bool | None
     enable_prefix_caching: bool | None
     dtype: Literal["auto", "float32", "bfloat16", "float16"] | None
+    quantization: Literal["int8", "int4"] | None
     device: str | None
     kernels: str | None
     block_size: int | None

@@ -23,6 +23,7 @@ from torch import Tensor
 from pageant.kernels.base import AttentionBatch, HeadNorms, KVCache, SamplingTensors, TokenLogprobs
 from pageant.kernels.cpu.build import BuildError
 from pageant.kernels.cpu.library import load_library
+from pageant.kernels.quantized import QuantizedWeight, Weight
 from pageant.kernels.reference import ReferenceKernels
 
 __all__ = ["BuildError", "CpuKernels"]
@@ -58,8 +59,10 @@ class CpuKernels(ReferenceKernels):
         float32_max, bfloat16_max = (_ALL, _ALL) if deterministic else _ROWS_OWN_MAX[self.level]
         self.rows_own_max = {torch.float32: float32_max, torch.bfloat16: bfloat16_max, torch.float16: _ALL}
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
         """See `Kernels.linear`."""
+        if isinstance(weight, QuantizedWeight):
+            return self._quantized_linear(x, weight, bias)
         dtype = x.dtype
         rows, inputs = x.shape
         if dtype not in self._functions or rows > self.rows_own_max[dtype]:
@@ -73,11 +76,104 @@ class CpuKernels(ReferenceKernels):
             inputs,
             None if bias is None else bias.data_ptr(),
             y.data_ptr(),
+            None,
             rows,
             inputs,
             outputs,
         )
         return y
+
+    def _quantized_linear(self, x: Tensor, weight: QuantizedWeight, bias: Tensor | None) -> Tensor:
+        functions = self._functions.get(x.dtype)
+        if functions is None:
+            return super().linear(x, weight, bias)
+        rows, inputs = x.shape
+        outputs = weight.shape[0]
+        y = torch.empty((rows, outputs), dtype=x.dtype)
+        functions.quantized_linear(
+            x.data_ptr(),
+            x.stride(0),
+            weight.values.data_ptr(),
+            weight.scales.data_ptr(),
+            weight.bits,
+            None if bias is None else bias.data_ptr(),
+            y.data_ptr(),
+            None,
+            rows,
+            inputs,
+            outputs,
+        )
+        return y
+
+    def logits(self, hidden: Tensor, weight: Weight) -> Tensor:
+        """See `Kernels.logits`."""
+        functions = self._functions.get(hidden.dtype)
+        rows, inputs = hidden.shape
+        if functions is None or rows > self.rows_own_max[hidden.dtype]:
+            return super().logits(hidden, weight)
+        outputs = weight.shape[0]
+        logits = torch.empty((rows, outputs), dtype=torch.float32)
+        if isinstance(weight, QuantizedWeight):
+            functions.quantized_linear(
+                hidden.data_ptr(),
+                hidden.stride(0),
+                weight.values.data_ptr(),
+                weight.scales.data_ptr(),
+                weight.bits,
+                None,
+                None,
+                logits.data_ptr(),
+                rows,
+                inputs,
+                outputs,
+            )
+        else:
+            functions.linear(
+                hidden.data_ptr(),
+                hidden.stride(0),
+                weight.data_ptr(),
+                inputs,
+                None,
+                None,
+                logits.data_ptr(),
+                rows,
+                inputs,
+                outputs,
+            )
+        return logits
+
+    def embed(self, token_ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
+        """See `Kernels.embed`."""
+        functions = self._functions.get(dtype)
+        if functions is None or not isinstance(weight, QuantizedWeight):
+            return super().embed(token_ids, weight, dtype)
+        rows, inputs = len(token_ids), weight.shape[1]
+        embedded = torch.empty((rows, inputs), dtype=dtype)
+        functions.embed(
+            token_ids.data_ptr(),
+            rows,
+            weight.values.data_ptr(),
+            weight.scales.data_ptr(),
+            weight.bits,
+            embedded.data_ptr(),
+            inputs,
+        )
+        return embedded
+
+    def quantize(self, weight: Tensor, into: QuantizedWeight) -> None:
+        """See `Kernels.quantize`."""
+        functions = self._functions.get(weight.dtype)
+        if functions is None:
+            return super().quantize(weight, into)
+        weight = weight if weight.stride(1) == 1 else weight.contiguous()
+        functions.quantize(
+            weight.data_ptr(),
+            weight.stride(0),
+            *weight.shape,
+            into.bits,
+            into.values.data_ptr(),
+            into.scales.data_ptr(),
+        )
 
     def paged_attention(
         self,
@@ -279,11 +375,11 @@ class CpuKernels(ReferenceKernels):
         return weights, experts
 
     def moe(
-        self, x: Tensor, gate_up: Tensor, down: Tensor, weights: Tensor, experts: Tensor, activation: str
+        self, x: Tensor, gate_up: Weight, down: Weight, weights: Tensor, experts: Tensor, activation: str
     ) -> Tensor:
-        """See `Kernels.moe`."""
+        """See `Kernels.moe`. Quantised experts are the reference's."""
         functions = self._functions.get(x.dtype)
-        if functions is None:
+        if functions is None or isinstance(gate_up, QuantizedWeight) or isinstance(down, QuantizedWeight):
             return super().moe(x, gate_up, down, weights, experts, activation)
         tokens, hidden = x.shape
         y = x.new_empty(tokens, hidden)

@@ -17,7 +17,10 @@ __all__ = ["Functions", "Library", "load_library"]
 # for, both are passed alike.
 _WORD, _REAL = ctypes.c_void_p, ctypes.c_double
 _TYPED: dict[str, list[Any]] = {
-    "linear": [_WORD] * 9,
+    "linear": [_WORD] * 10,
+    "quantized_linear": [_WORD] * 11,
+    "embed": [_WORD] * 7,
+    "quantize": [_WORD] * 7,
     "attention": [_WORD] * 16 + [_REAL] * 2,
     **{name: [_WORD] * 7 + [_REAL] for name in ("rms_norm", "wide_rms_norm", "layer_norm")},
     **{name: [_WORD] * 10 + [_REAL] for name in ("add_rms_norm", "add_wide_rms_norm", "add_layer_norm")},

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from pageant.kernels.base import HeadNorms
+from pageant.kernels.quantized import quantize
 from pageant.kernels.reference.attention import paged_attention
 from pageant.kernels.reference.cache import move_kv, write_kv
 from pageant.kernels.reference.experts import moe, route
@@ -18,6 +18,7 @@ from pageant.kernels.reference.norms import (
     wide_rms_norm,
 )
 from pageant.kernels.reference.pointwise import gelu, gelu_and_mul, rope, silu_and_mul
+from pageant.kernels.reference.products import embed, linear, logits
 from pageant.kernels.reference.sampling import sample, top_logprobs
 
 __all__ = ["ReferenceKernels"]
@@ -46,7 +47,10 @@ class ReferenceKernels:
     gelu = staticmethod(gelu)
     route = staticmethod(route)
     moe = staticmethod(moe)
-    linear = staticmethod(F.linear)
+    linear = staticmethod(linear)
+    logits = staticmethod(logits)
+    embed = staticmethod(embed)
+    quantize = staticmethod(quantize)
     sample = staticmethod(sample)
     top_logprobs = staticmethod(top_logprobs)
 

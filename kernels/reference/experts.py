@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from pageant.kernels.quantized import Weight
 from pageant.kernels.reference.pointwise import gelu_and_mul, silu_and_mul
+from pageant.kernels.reference.products import linear
 
 __all__ = ["moe", "route"]
 
@@ -30,9 +31,12 @@ def route(logits: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
 
 
 def moe(
-    x: Tensor, gate_up: Tensor, down: Tensor, weights: Tensor, experts: Tensor, activation: str
+    x: Tensor, gate_up: Weight, down: Weight, weights: Tensor, experts: Tensor, activation: str
 ) -> Tensor:
-    """See `Kernels.moe`. Tokens are grouped by expert, so that each chosen expert is one product."""
+    """See `Kernels.moe`. Tokens are grouped by expert, so that each chosen expert is one product.
+
+    Quantised experts are dequantised one at a time.
+    """
     act, top_k = _ACTIVATIONS[activation], experts.shape[1]
     order = experts.flatten().argsort(stable=True)  # [T * K]: places in `experts`, expert by expert
     counts = torch.bincount(experts.flatten(), minlength=gate_up.shape[0]).tolist()
@@ -40,6 +44,6 @@ def moe(
     for expert, places in enumerate(torch.split_with_sizes(order, counts)):
         if len(places):
             tokens = places // top_k
-            made = F.linear(act(F.linear(x[tokens], gate_up[expert])), down[expert])
+            made = linear(act(linear(x[tokens], gate_up[expert])), down[expert])
             output.index_add_(0, tokens, made * weights.flatten()[places, None])
     return output.to(x.dtype)

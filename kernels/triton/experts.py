@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pageant.kernels.quantized import QuantizedWeight, Weight
+from pageant.kernels.reference import experts as reference
 from pageant.kernels.triton.launching import cdiv, next_power_of_2
 from pageant.kernels.triton.mathematics import activate, segment_of_tile
 from pageant.kernels.triton.tuning import product_tiles
@@ -80,9 +82,11 @@ def choose_experts(
 
 
 def moe(
-    x: Tensor, gate_up: Tensor, down: Tensor, weights: Tensor, experts: Tensor, activation: str
+    x: Tensor, gate_up: Weight, down: Weight, weights: Tensor, experts: Tensor, activation: str
 ) -> Tensor:
-    """See `Kernels.moe`."""
+    """See `Kernels.moe`. Quantised experts are the reference's."""
+    if isinstance(gate_up, QuantizedWeight) or isinstance(down, QuantizedWeight):
+        return reference.moe(x, gate_up, down, weights, experts, activation)
     tokens, hidden = x.shape
     num_experts, _, inner = down.shape
     top_k = experts.shape[1]

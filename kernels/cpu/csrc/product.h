@@ -54,6 +54,7 @@ struct Product {
     const T* bias;
     T* y;
     int64_t rows, inputs, outputs;
+    float* unrounded = nullptr;  // results go here instead of to y, where it is not null
 };
 
 template <class T>
@@ -77,8 +78,31 @@ inline vf load_part(const f16* p, int64_t n) { return read(p, int(n)); }
 // Every loop over a tile is unrolled by name: where the compiler leaves one, the sums live in memory.
 #define UNROLL _Pragma("GCC unroll 8")
 
+// Adds up the lanes, and the bias, and writes the results.
+template <class Y, int R, int O, class T>
+inline void finish_as(const Product<T>& p, Y* out, const vf (&sums)[R][O], int64_t r, int64_t o) {
+    UNROLL for (int a = 0; a < R; a++) {
+        Y* y = out + (r + a) * p.outputs + o;
+        if constexpr (O % 4 == 0) {
+            UNROLL for (int b = 0; b < O; b += 4) {
+                vf4 four = sum4(sums[a][b], sums[a][b + 1], sums[a][b + 2], sums[a][b + 3]);
+                write4(y + b, p.bias ? four + read4(p.bias + o + b) : four);
+            }
+        } else {
+            float one = sum4(sums[a][0], vf{}, vf{}, vf{})[0];
+            set(y[0], p.bias ? one + to_float(p.bias[o]) : one);
+        }
+    }
+}
+
+template <int R, int O, class T>
+inline void finish(const Product<T>& p, const vf (&sums)[R][O], int64_t r, int64_t o) {
+    if (p.unrounded) finish_as(p, p.unrounded, sums, r, o);
+    else finish_as(p, p.y, sums, r, o);
+}
+
 // Rows r to r+R of x by rows o to o+O of W. O is 1 or a multiple of 4.
-template <class T, int R, int O, bool FETCH>
+template <int R, int O, bool FETCH, class T>
 void tile(const Product<T>& p, int64_t r, int64_t o) {
     using Lanes = typename Dot<T>::Lanes;
     constexpr int STEP = Dot<T>::STEP;
@@ -110,38 +134,27 @@ void tile(const Product<T>& p, int64_t r, int64_t o) {
             UNROLL for (int b = 0; b < O; b++) sums[a][b] = Dot<T>::add(sums[a][b], lanes, weights[b]);
         }
     }
-    UNROLL for (int a = 0; a < R; a++) {
-        T* y = p.y + (r + a) * p.outputs + o;
-        if constexpr (O % 4 == 0) {
-            UNROLL for (int b = 0; b < O; b += 4) {
-                vf4 four = sum4(sums[a][b], sums[a][b + 1], sums[a][b + 2], sums[a][b + 3]);
-                write4(y + b, p.bias ? four + read4(p.bias + o + b) : four);
-            }
-        } else {
-            float one = sum4(sums[a][0], vf{}, vf{}, vf{})[0];
-            set(y[0], p.bias ? one + to_float(p.bias[o]) : one);
-        }
-    }
+    finish(p, sums, r, o);
 }
 
-template <class T, int O, bool FETCH>
+template <int O, bool FETCH, class T>
 void tile_rows(const Product<T>& p, int64_t r, int64_t count, int64_t o) {
     switch (count) {
-        case 1: return tile<T, 1, O, FETCH>(p, r, o);
-        case 2: return tile<T, 2, O, FETCH>(p, r, o);
-        case 3: return tile<T, 3, O, FETCH>(p, r, o);
-        case 4: return tile<T, 4, O, FETCH>(p, r, o);
-        case 5: return tile<T, 5, O, FETCH>(p, r, o);
-        default: return tile<T, 6, O, FETCH>(p, r, o);
+        case 1: return tile<1, O, FETCH>(p, r, o);
+        case 2: return tile<2, O, FETCH>(p, r, o);
+        case 3: return tile<3, O, FETCH>(p, r, o);
+        case 4: return tile<4, O, FETCH>(p, r, o);
+        case 5: return tile<5, O, FETCH>(p, r, o);
+        default: return tile<6, O, FETCH>(p, r, o);
     }
 }
 constexpr int ROWS = W == 16 ? 6 : 2;  // rows of x in a tile: 4 * 6 sums fit the 32 registers of AVX-512
 
 // Rows r to stop of x by rows o to o+O of W, which stay in the nearest cache meanwhile.
-template <class T, int O>
+template <int O, class T>
 void weights_stay(const Product<T>& p, int64_t r, int64_t stop, int64_t o) {
-    if (r < stop) tile_rows<T, O, true>(p, r, std::min<int64_t>(ROWS, stop - r), o);
-    for (r += ROWS; r < stop; r += ROWS) tile_rows<T, O, false>(p, r, std::min<int64_t>(ROWS, stop - r), o);
+    if (r < stop) tile_rows<O, true>(p, r, std::min<int64_t>(ROWS, stop - r), o);
+    for (r += ROWS; r < stop; r += ROWS) tile_rows<O, false>(p, r, std::min<int64_t>(ROWS, stop - r), o);
 }
 
 constexpr int64_t ROWS_BLOCK = 96;        // rows of x that stay in the second cache
@@ -153,16 +166,29 @@ template <class T>
 void block(const Product<T>& p, int64_t r, int64_t end, int64_t start, int64_t stop) {
     int64_t o = start;
     if (end - r == 1)
-        for (; o + 8 <= stop; o += 8) tile<T, 1, 8, true>(p, r, o);
-    for (; o + 4 <= stop; o += 4) weights_stay<T, 4>(p, r, end, o);
-    for (; o < stop; o++) weights_stay<T, 1>(p, r, end, o);
+        for (; o + 8 <= stop; o += 8) tile<1, 8, true>(p, r, o);
+    for (; o + 4 <= stop; o += 4) weights_stay<4>(p, r, end, o);
+    for (; o < stop; o++) weights_stay<1>(p, r, end, o);
 }
 
 // How many rows of W a task goes through.
-template <class T>
-int64_t outputs_each(const Product<T>& p) {
-    if (p.rows > ROWS_BLOCK) return OUTPUTS_BLOCK;
-    int64_t row_bytes = std::max<int64_t>(1, p.inputs * sizeof(T));
-    int64_t each = std::min(TASK_BYTES / row_bytes, p.outputs / (4 * thread_count())) / 8 * 8;
+inline int64_t outputs_each(int64_t rows, int64_t outputs, int64_t row_bytes) {
+    if (rows > ROWS_BLOCK) return OUTPUTS_BLOCK;
+    int64_t each = std::min(TASK_BYTES / std::max<int64_t>(1, row_bytes), outputs / (4 * thread_count())) / 8 * 8;
     return std::max<int64_t>(8, each);
+}
+template <class T>
+int64_t outputs_each(const Product<T>& p) { return outputs_each(p.rows, p.outputs, p.inputs * sizeof(T)); }
+
+// Calls piece(r, end, start, stop) for all rows of x and of W, shared among threads.
+template <class T, class Piece>
+void share_product(const Product<T>& p, int64_t row_bytes, const Piece& piece) {
+    // Small products are done before another thread would have woken up.
+    if (p.outputs * p.inputs * p.rows < 32 << 10) return piece(0, p.rows, 0, p.outputs);
+    int64_t each = outputs_each(p.rows, p.outputs, row_bytes);
+    int64_t across = (p.outputs + each - 1) / each, down = (p.rows + ROWS_BLOCK - 1) / ROWS_BLOCK;
+    parallel_for(across * down, [&](int64_t i) {
+        int64_t r = i / across * ROWS_BLOCK, o = i % across * each;
+        piece(r, std::min(r + ROWS_BLOCK, p.rows), o, std::min(o + each, p.outputs));
+    });
 }

@@ -1,0 +1,126 @@
+// Weights of 8 and 4 bits: products with them, rows of them, and making them.
+#include "quantized.h"
+
+#include <cmath>
+
+namespace {
+
+template <int BITS, class T>
+void quantized_linear(const Product<T>& p, const Quantized& w) {
+    share_product(p, w.row_bytes<BITS>(), [&](int64_t r, int64_t end, int64_t start, int64_t stop) {
+        quantized_block<BITS>(p, w, r, end, start, stop);
+    });
+}
+
+template <int BITS, class T>
+void embed(const int64_t* ids, int64_t rows, const Quantized& w, T* y) {
+    std::vector<float> scales(w.groups());
+    std::vector<T> row(w.padded());
+    for (int64_t i = 0; i < rows; i++) {
+        widen_scales(w, ids[i], 1, scales.data());
+        unpack_row<BITS>(w, ids[i], scales.data(), row.data(), 0);
+        std::memcpy(y + i * w.inputs, row.data(), w.inputs * sizeof(T));
+    }
+}
+
+// 32 numbers that will share a scale, and the best that was found for them.
+template <int BITS>
+struct Group {
+    static constexpr int VECTORS = GROUP / W;
+    static constexpr float LIMIT = 1 << (BITS - 1);
+    vf x[VECTORS], q[VECTORS];
+    float scale = 0, error = INFINITY;
+
+    void attempt(float wanted) {
+        bf16 narrowed;
+        set(narrowed, wanted);
+        float s = to_float(narrowed), inverse = s < 1e-30f && s > -1e-30f ? 0 : 1 / s;
+        vf rounded_x[VECTORS], errors = {};
+        UNROLL for (int v = 0; v < VECTORS; v++) {
+            constexpr float ROUND = 0x1.8p23f;  // a float of this size has no digits after the point
+            vf clamped = max(min(x[v] * splat(inverse), splat(LIMIT - 1)), splat(-LIMIT));
+            rounded_x[v] = (clamped + splat(ROUND)) - splat(ROUND);
+            vf off = x[v] - rounded_x[v] * splat(s);
+            errors = fma(off, off, errors);
+        }
+        float total = sum(errors);
+        if (total < error) {
+            error = total;
+            scale = s;
+            UNROLL for (int v = 0; v < VECTORS; v++) q[v] = rounded_x[v];
+        }
+    }
+
+    void solve() {
+        vf high = x[0], low = x[0];
+        UNROLL for (int v = 1; v < VECTORS; v++) {
+            high = max(high, x[v]);
+            low = min(low, x[v]);
+        }
+        float top = maximum(high), bottom = -maximum(-low), largest = top > -bottom ? top : bottom;
+        UNROLL for (int v = 0; v < VECTORS; v++) q[v] = vf{};
+        if constexpr (BITS == 8)
+            for (float divisor : {-128.f, -127.5f, -127.f}) attempt(largest / divisor);
+        else
+            for (float divisor : {-9.f, -8.5f, -8.f, -7.5f, -7.f}) attempt(largest / divisor);
+        vf products = {}, squares = {};
+        UNROLL for (int v = 0; v < VECTORS; v++) {
+            products = fma(x[v], q[v], products);
+            squares = fma(q[v], q[v], squares);
+        }
+        attempt(sum(products) / std::max(1.f, sum(squares)));
+    }
+};
+
+template <int BITS, class T>
+void quantize(const T* weight, int64_t stride, int64_t rows, int64_t inputs, uint8_t* values, bf16* scales) {
+    Quantized w{values, scales, inputs};
+    parallel_ranges(rows, std::max<int64_t>(1, (64 << 10) / std::max<int64_t>(1, inputs)), [&](int64_t start, int64_t stop) {
+        for (int64_t o = start; o < stop; o++) {
+            uint8_t* to = values + o * w.row_bytes<BITS>();
+            for (int64_t g = 0; g < w.groups(); g++) {
+                Group<BITS> group;
+                int64_t left = inputs - g * GROUP;
+                for (int v = 0; v < Group<BITS>::VECTORS; v++, left -= W) {
+                    const T* from = weight + o * stride + g * GROUP + v * W;
+                    group.x[v] = left >= W ? read(from) : left > 0 ? read(from, int(left)) : vf{};
+                }
+                group.solve();
+                set(scales[o * w.groups() + g], group.scale);
+                int32_t q[GROUP];
+                for (int v = 0; v < Group<BITS>::VECTORS; v++)
+                    store(q + v * W, __builtin_convertvector(group.q[v], vi));
+                uint8_t* at = to + g / 2 * (UNIT * BITS / 8);
+                for (int i = 0; i < GROUP; i++) {
+                    if constexpr (BITS == 8) at[g % 2 * GROUP + i] = uint8_t(q[i]);
+                    else at[i] = g % 2 ? at[i] | uint8_t(q[i] + 8) << 4 : uint8_t(q[i] + 8);
+                }
+            }
+        }
+    });
+}
+
+}  // namespace
+
+#define BY_BITS(CALL_8, CALL_4) (bits == 8 ? CALL_8 : CALL_4)
+#define QUANTIZED(SUFFIX, T)                                                                                   \
+    EXPORT void pageant_quantized_linear_##SUFFIX(                                                             \
+        const T* x, int64_t x_stride, const uint8_t* values, const bf16* scales, int64_t bits, const T* bias,  \
+        T* y, float* unrounded, int64_t rows, int64_t inputs, int64_t outputs) {                               \
+        Product<T> p{x, x_stride, nullptr, 0, bias, y, rows, inputs, outputs, unrounded};                      \
+        Quantized w{values, scales, inputs};                                                                   \
+        BY_BITS(quantized_linear<8>(p, w), quantized_linear<4>(p, w));                                         \
+    }                                                                                                          \
+    EXPORT void pageant_embed_##SUFFIX(const int64_t* ids, int64_t rows, const uint8_t* values,                \
+                                       const bf16* scales, int64_t bits, T* y, int64_t inputs) {               \
+        Quantized w{values, scales, inputs};                                                                   \
+        BY_BITS(embed<8>(ids, rows, w, y), embed<4>(ids, rows, w, y));                                         \
+    }                                                                                                          \
+    EXPORT void pageant_quantize_##SUFFIX(const T* weight, int64_t stride, int64_t rows, int64_t inputs,       \
+                                          int64_t bits, uint8_t* values, bf16* scales) {                       \
+        BY_BITS(quantize<8>(weight, stride, rows, inputs, values, scales),                                     \
+                quantize<4>(weight, stride, rows, inputs, values, scales));                                    \
+    }
+QUANTIZED(f32, float)
+QUANTIZED(bf16, bf16)
+QUANTIZED(f16, f16)

@@ -1,0 +1,42 @@
+"""Products with weights, quantised or not, and rows of them."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pageant.kernels.quantized import QuantizedWeight, Weight, dequantize
+
+__all__ = ["embed", "linear", "logits"]
+
+_CHUNK = 1 << 22  # numbers of a head that are widened at a time
+
+
+def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+    """See `Kernels.linear`."""
+    return F.linear(x, _plain(weight, x.dtype), bias)
+
+
+def logits(hidden: Tensor, weight: Weight) -> Tensor:
+    """See `Kernels.logits`. On a CPU the head is widened part by part: it is never there in float32 whole."""
+    if hidden.is_cuda and hidden.dtype != torch.float32:
+        return torch.mm(hidden, _plain(weight, hidden.dtype).T, out_dtype=torch.float32)
+    wide = hidden.float()
+    size = max(1, _CHUNK // weight.shape[1])
+    parts = [
+        F.linear(wide, _plain(weight[start : start + size], hidden.dtype).float())
+        for start in range(0, weight.shape[0], size)
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+def embed(token_ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
+    """See `Kernels.embed`."""
+    if isinstance(weight, QuantizedWeight):
+        return dequantize(weight[token_ids], dtype)
+    return F.embedding(token_ids, weight)
+
+
+def _plain(weight: Weight, dtype: torch.dtype) -> Tensor:
+    return dequantize(weight, dtype) if isinstance(weight, QuantizedWeight) else weight

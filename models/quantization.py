@@ -1,0 +1,28 @@
+"""Which weights are quantised, and with how many bits. Knows no torch.
+
+Every matrix of the layers is, and the embedding and the head, which in a small model are a quarter of what a token
+reads. With int4, these two have 8 bits: with 4 the demo model's perplexity on Python's documentation rises by 6 %,
+with 8 by 3 %. Routers and gates of shared experts are a thousandth of a model, and decide for all of it: they stay
+as they are, and so do learned positions, norms and biases.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+__all__ = ["QUANTIZATIONS", "Quantization", "quantized_bits"]
+
+Quantization = Literal["int8", "int4"]
+QUANTIZATIONS: tuple[Quantization, ...] = ("int8", "int4")
+
+_OUTER = frozenset({"embedding", "lm_head"})
+_INNER = frozenset({"qkv", "o", "gate_up", "up", "down"})
+_EXPERTS = frozenset({"expert_gate_up", "expert_down", "shared_gate_up", "shared_down"})
+
+
+def quantized_bits(name: str, quantization: Quantization | None) -> Literal[8, 4] | None:
+    """Bits of the weights of a tensor of `weights`; None is one that is not quantised."""
+    module, _, kind = name.rpartition(".")
+    if quantization is None or kind != "weight" or module not in _OUTER | _INNER | _EXPERTS:
+        return None
+    return 4 if quantization == "int4" and module not in _OUTER else 8
