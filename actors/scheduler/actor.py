@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 from pageant.actors.runtime import Actor, ActorOptions, receives
-from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, Limits, SchedulerCore
+from pageant.actors.scheduler.backlog import Limits
+from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, SchedulerCore
 from pageant.actors.scheduler.policies import make_policy
 from pageant.protocol.allocation import Assigned, PoolReady
 from pageant.protocol.outputs import Stopped

@@ -18,11 +18,10 @@ meanwhile: its blocks are named by then, and others may use them.
 from __future__ import annotations
 
 import bisect
-import heapq
 from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from pageant.actors.scheduler.backlog import Backlog, Deadlines, Limits
 from pageant.actors.scheduler.counters import SchedulerCounters
 from pageant.actors.scheduler.outputs import TokenOutputs
 from pageant.actors.scheduler.plans import (
@@ -34,8 +33,7 @@ from pageant.actors.scheduler.plans import (
     build_plan,
     choose_running,
 )
-from pageant.actors.scheduler.policies import Policy, Shares
-from pageant.actors.scheduler.queue import WaitingQueue
+from pageant.actors.scheduler.policies import Policy
 from pageant.actors.scheduler.request import Key, ScheduledRequest, State
 from pageant.protocol.allocation import Assigned
 from pageant.protocol.message import Message
@@ -50,21 +48,6 @@ OVERASK = 8  # admissions asked for per step, in tokens, over the budget
 Outbox = list[tuple[str, Message]]
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What one step and one batch may hold."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_model_len: int
-    end_tokens: frozenset[int]
-    async_scheduling: bool = True
-    max_waiting_requests: int | None = None
-    max_waiting_tokens: int | None = None
-    long_prefill_token_threshold: int | None = None
-    max_long_partial_prefills: int = 1
-
-
 class SchedulerCore:
     """All requests of this scheduler, and the steps in progress."""
 
@@ -72,11 +55,9 @@ class SchedulerCore:
         self.policy, self.limits = policy, limits
         self.counters = SchedulerCounters()
         self.outputs = TokenOutputs()
-        self._shares = policy if isinstance(policy, Shares) else None
-        self._waiting = WaitingQueue(self._shares)
-        self._waiting_tokens = 0
+        self._waiting = Backlog(policy, limits)
         self._chunk_max = limits.long_prefill_token_threshold or limits.max_num_batched_tokens
-        self._deadlines: list[tuple[float, int]] = []  # a heap, with serials
+        self._deadlines = Deadlines()
         self._running: list[ScheduledRequest] = []  # in the policy's order
         self._requests: dict[tuple[str, str], ScheduledRequest] = {}
         self._by_serial: dict[int, ScheduledRequest] = {}
@@ -120,21 +101,16 @@ class SchedulerCore:
             priority=message.priority,
             arrived_at=now,
         )
-        threshold = self.limits.long_prefill_token_threshold
-        request.is_long = threshold is not None and len(request.prompt) > threshold
         if message.deadline is not None:
             request.deadline = now + message.deadline
-            heapq.heappush(self._deadlines, (request.deadline, request.serial))
+            self._deadlines.add(request)
         self._bound(request)
-        request.key = (self.policy.order(request), request.serial)
         self.counters.submitted += 1
         self._requests[key] = request
         self._by_serial[request.serial] = request
         self.outputs.open(request)
-        overload = self._overload(request)
-        self._wait(request)
-        if self._shares is not None:
-            self._shares.arrived(request)
+        overload = self._waiting.overload(request)
+        self._waiting.arrive(request)
         if overload is not None:
             self.counters.overloads += 1
             self._end(request, "error", message=overload, cause="overload")
@@ -142,38 +118,17 @@ class SchedulerCore:
             self._fit(request)
         self._advance()
 
-    def _overload(self, request: ScheduledRequest) -> str | None:
-        """Why a request is not taken into the queue."""
-        requests, tokens = self.limits.max_waiting_requests, self.limits.max_waiting_tokens
-        if requests is not None and len(self._waiting) >= requests:
-            return f"{len(self._waiting)} requests are waiting already; max_waiting_requests is {requests}"
-        if tokens is not None and self._waiting_tokens + request.num_tokens > tokens:
-            return (
-                f"{self._waiting_tokens} tokens are waiting already, and the prompt has {request.num_tokens}; "
-                f"max_waiting_tokens is {tokens}"
-            )
-        return None
-
-    def _wait(self, request: ScheduledRequest) -> None:
-        self._waiting.push(request)
-        self._waiting_tokens += request.num_tokens
-
     def expire(self, now: float) -> None:
         """Ends the requests whose deadline has passed."""
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, serial = heapq.heappop(self._deadlines)
-            request = self._by_serial.get(serial)
-            if request is not None:
-                self.counters.deadlines_missed += 1
-                self._end(request, "abort", message="its deadline has passed", cause="deadline")
+        for request in self._deadlines.passed(now, self._by_serial):
+            self.counters.deadlines_missed += 1
+            self._end(request, "abort", message="its deadline has passed", cause="deadline")
         self._advance()
 
     @property
     def next_deadline(self) -> float | None:
         """When `expire` has something to do."""
-        while self._deadlines and self._deadlines[0][1] not in self._by_serial:
-            heapq.heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else None
+        return self._deadlines.next(self._by_serial)
 
     def _bound(self, request: ScheduledRequest) -> int:
         """Sets how long a request may become; returns how many tokens are left for its answer."""
@@ -381,27 +336,12 @@ class SchedulerCore:
             count = min(count, 1)
         chosen: list[ScheduledRequest] = []
         tokens = budget * OVERASK
-        for request in self._waiting.first(count, self._long_left()):
-            request.state = State.ASKED
-            self._waiting_tokens -= request.num_tokens
-            self._charge(request, request.num_tokens)
+        for request in self._waiting.take(count, self._running):
             chosen.append(request)
             tokens -= request.num_tokens
             if tokens <= 0:
                 break
         return chosen
-
-    def _long_left(self) -> int | None:
-        """How many more long prompts may be computed beside those that are."""
-        if self.limits.long_prefill_token_threshold is None:
-            return None
-        busy = sum(request.is_long and request.num_uncomputed > 1 for request in self._running)
-        return max(0, self.limits.max_long_partial_prefills - busy)
-
-    def _charge(self, request: ScheduledRequest, num_tokens: int) -> None:
-        """A request's tenant pays for its prompt, or gets it back; once, whatever preemptions cost."""
-        if self._shares is not None and not request.num_preemptions:
-            self._shares.served(request.tenant, num_tokens, 0)
 
     def _take_grants(
         self, exchange: Exchange, message: Assigned
@@ -440,9 +380,7 @@ class SchedulerCore:
     def _put_back(self, request: ScheduledRequest) -> None:
         """An admission that was not granted; an aborted request is gone by now."""
         if request.state is State.ASKED:
-            request.state = State.WAITING
-            self._charge(request, -request.num_tokens)
-            self._wait(request)
+            self._waiting.put_back(request)
 
     def _preempt_if_short(self, exchange: Exchange, message: Assigned) -> None:
         """Growth was refused: the policy's victim gives way."""
@@ -479,17 +417,15 @@ class SchedulerCore:
         self.counters.preemptions += 1
         request.num_preemptions += 1
         self._release(request)
-        request.state = State.WAITING
         request.num_computed = 0
         request.num_reported = 0
         self._running.remove(request)
-        self._wait(request)
+        self._waiting.add(request)
 
     def _take_token(self, request: ScheduledRequest, token: int) -> None:
         request.output.append(token)
         self.outputs.token(request, token)
-        if self._shares is not None:
-            self._shares.served(request.tenant, 0, 1)
+        self._waiting.drew(request)
         ended = request.end_reason()
         if ended is not None:
             reason, stop_token = ended
@@ -524,12 +460,8 @@ class SchedulerCore:
         del self._by_serial[request.serial]
         self.counters.ended += 1
         state, request.state = request.state, State.ENDED
-        if self._shares is not None:
-            self._shares.left(request)
-        if state is State.WAITING:
-            self._waiting.discard(request)
-            self._waiting_tokens -= request.num_tokens
-        elif state is State.RUNNING:
+        self._waiting.end(request, waited=state is State.WAITING)
+        if state is State.RUNNING:
             self._running.remove(request)
             if not request.num_steps:
                 self._release(request)
@@ -595,7 +527,8 @@ class SchedulerCore:
         waiting = sum(request.state is State.WAITING for request in self._by_serial.values())
         assert waiting == len(self._waiting), f"{waiting} requests wait, the queue has {len(self._waiting)}"
         tokens = sum(one.num_tokens for one in self._by_serial.values() if one.state is State.WAITING)
-        assert tokens == self._waiting_tokens, f"{tokens} tokens wait, {self._waiting_tokens} are counted"
+        counted = self._waiting.num_tokens
+        assert tokens == counted, f"{tokens} tokens wait, {counted} are counted"
         assert self._running == sorted(self._running, key=_key), "the running are not in the policy's order"
         steps = Counter(chunk.request for chunk in self._chunks_at_hand())
         for request, count in steps.items():

@@ -15,6 +15,7 @@ from pageant.actors.blocks.actor import BlockManager
 from pageant.actors.executor.batch import Batch, PlanMismatch
 from pageant.actors.runtime import Actor
 from pageant.actors.scheduler.actor import Scheduler
+from pageant.actors.scheduler.core import SchedulerCore
 from pageant.protocol.allocation import GetPoolStatistics
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.outputs import Stopped, TokenBatch
@@ -72,7 +73,7 @@ def check_with_policy(policy: type[Any], rules: Rules, rule: str) -> None:
     class WithPolicy(Scheduler):
         def __init__(self, options: Any) -> None:
             super().__init__(options)
-            self.core.policy = policy()
+            self.core = SchedulerCore(policy(), self.core.limits)
 
     try:
         check_scheduler(WithPolicy)

@@ -612,8 +612,8 @@ class Play:
         for name in ("_requests", "_by_serial", "_running", "_exchange", "_computing", "_freed"):
             assert not getattr(core, name), f"{name} of the scheduler holds something at rest"
         assert not len(core._waiting)
-        assert core._waiting._short._entries <= 64, "ghosts stay in the queue"
-        assert not core._waiting_tokens
+        assert core._waiting._queue._short._entries <= 64, "ghosts stay in the queue"
+        assert not core._waiting.num_tokens
         assert sorted(core._free_rows) == list(range(self.setting.max_num_seqs)), "rows are lost"
         outputs = core.outputs
         for name in ("_opened", "_rows", "_finished", "_facts", "_kept", "_ends"):

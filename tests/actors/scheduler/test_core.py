@@ -8,7 +8,8 @@ import pytest
 
 from pageant.actors.blocks.allocation import Allocation
 from pageant.actors.blocks.pool import BlockPool
-from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, EXECUTORS, Limits, SchedulerCore
+from pageant.actors.scheduler.backlog import Limits
+from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, EXECUTORS, SchedulerCore
 from pageant.actors.scheduler.policies import POLICIES, FairShare, FirstComeFirstServed, make_policy
 from pageant.protocol.allocation import Assigned
 from pageant.protocol.arrays import int32, int64

@@ -1,0 +1,128 @@
+"""The requests that wait: who is next, how many may be there, and what their tenants pay."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pageant.actors.scheduler.policies import Policy, Shares
+from pageant.actors.scheduler.queue import WaitingQueue
+from pageant.actors.scheduler.request import ScheduledRequest, State
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one step, one batch and the queue may hold; see `Scheduler.Options`."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    end_tokens: frozenset[int]
+    async_scheduling: bool = True
+    max_waiting_requests: int | None = None
+    max_waiting_tokens: int | None = None
+    long_prefill_token_threshold: int | None = None
+    max_long_partial_prefills: int = 1
+
+
+class Backlog:
+    """The queue, with its limits. A tenant pays for a prompt when it is taken out, once, whatever preemptions
+    cost."""
+
+    def __init__(self, policy: Policy, limits: Limits) -> None:
+        self._policy, self._limits = policy, limits
+        self._shares = policy if isinstance(policy, Shares) else None
+        self._queue = WaitingQueue(self._shares)
+        self.num_tokens = 0  # of all that wait
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def overload(self, request: ScheduledRequest) -> str | None:
+        """Why there is no room for a new request, or None."""
+        requests, tokens = self._limits.max_waiting_requests, self._limits.max_waiting_tokens
+        if requests is not None and len(self) >= requests:
+            return f"{len(self)} requests are waiting already; max_waiting_requests is {requests}"
+        if tokens is not None and self.num_tokens + request.num_tokens > tokens:
+            return (
+                f"{self.num_tokens} tokens are waiting already, and the prompt has {request.num_tokens}; "
+                f"max_waiting_tokens is {tokens}"
+            )
+        return None
+
+    def arrive(self, request: ScheduledRequest) -> None:
+        """A new request, whose length is known: it gets its place."""
+        threshold = self._limits.long_prefill_token_threshold
+        request.is_long = threshold is not None and len(request.prompt) > threshold
+        request.key = (self._policy.order(request), request.serial)
+        if self._shares is not None:
+            self._shares.arrived(request)
+        self.add(request)
+
+    def add(self, request: ScheduledRequest) -> None:
+        """A request waits, for the first time or again."""
+        request.state = State.WAITING
+        self._queue.push(request)
+        self.num_tokens += request.num_tokens
+
+    def take(self, count: int, running: list[ScheduledRequest]) -> Iterator[ScheduledRequest]:
+        """The next requests, at most `count`; long ones as far as those that run leave room."""
+        for request in self._queue.first(count, self._num_long(running)):
+            request.state = State.ASKED
+            self.num_tokens -= request.num_tokens
+            self._charge(request, request.num_tokens)
+            yield request
+
+    def put_back(self, request: ScheduledRequest) -> None:
+        """One that was taken could not be admitted."""
+        self._charge(request, -request.num_tokens)
+        self.add(request)
+
+    def drew(self, request: ScheduledRequest) -> None:
+        """A token was drawn for a request."""
+        if self._shares is not None:
+            self._shares.served(request.tenant, 0, 1)
+
+    def end(self, request: ScheduledRequest, *, waited: bool) -> None:
+        """A request has ended; its state says so by now."""
+        if self._shares is not None:
+            self._shares.left(request)
+        if waited:
+            self._queue.discard(request)
+            self.num_tokens -= request.num_tokens
+
+    def _num_long(self, running: list[ScheduledRequest]) -> int | None:
+        """How many more long prompts may be computed beside those that are."""
+        if self._limits.long_prefill_token_threshold is None:
+            return None
+        busy = sum(request.is_long and request.num_uncomputed > 1 for request in running)
+        return max(0, self._limits.max_long_partial_prefills - busy)
+
+    def _charge(self, request: ScheduledRequest, num_tokens: int) -> None:
+        if self._shares is not None and not request.num_preemptions:
+            self._shares.served(request.tenant, num_tokens, 0)
+
+
+class Deadlines:
+    """When which request is to end at the latest."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int]] = []  # with serials
+
+    def add(self, request: ScheduledRequest) -> None:
+        """A request has a deadline."""
+        heapq.heappush(self._heap, (request.deadline, request.serial))
+
+    def next(self, requests: dict[int, ScheduledRequest]) -> float | None:
+        """The earliest of the requests, by serial, that are still open."""
+        while self._heap and self._heap[0][1] not in requests:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def passed(self, now: float, requests: dict[int, ScheduledRequest]) -> Iterator[ScheduledRequest]:
+        """The open requests whose deadlines are over, each once."""
+        while self._heap and self._heap[0][0] <= now:
+            _, serial = heapq.heappop(self._heap)
+            if serial in requests:
+                yield requests[serial]
