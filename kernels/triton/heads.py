@@ -119,10 +119,7 @@ def prepare_heads(
     """Program (token, some heads): the queries' come first."""
     token = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
-    if ROTATES:
-        line = table + tl.load(positions + token) * (2 * HALF)
-    else:
-        line = table
+    line = table + tl.load(positions + token) * (2 * HALF) if ROTATES else table
     if part < QUERY_PROGRAMS:
         head = part * HEADS + tl.arange(0, HEADS)[:, None]
         lines = query + token * query_stride + head * DIM
@@ -198,8 +195,5 @@ def _turn(
 def _weigh(normed, weight, there, NORM: tl.constexpr, dtype: tl.constexpr):
     """Rounded where the reference rounds, and float32 again."""
     factor = tl.load(weight, mask=there, other=0.0)
-    if NORM == "wide":
-        weighed = (normed * factor.to(tl.float32)).to(dtype)
-    else:
-        weighed = (normed.to(dtype) * factor).to(dtype)
-    return weighed.to(tl.float32)
+    weighed = normed * factor.to(tl.float32) if NORM == "wide" else normed.to(dtype) * factor
+    return weighed.to(dtype).to(tl.float32)
