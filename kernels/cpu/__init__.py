@@ -1,9 +1,9 @@
 """The CPU backend: C++ kernels for float32, bfloat16 and float16, compiled on first use.
 
-Each function takes the arguments of `pageant.kernels.base.Kernels`. What the C++ does not do (other dtypes)
-goes to the reference. The wrappers are as short as they are since a small model's step is mostly made of them:
-no checks, no views, and one allocation where there is a result (by `new_empty` with sizes one by one, which takes
-half the time of `torch.empty` with a tuple).
+Each function takes the arguments of `pageant.kernels.base.Kernels`. What the C++ does not do (other
+dtypes, `rope` without a cache) goes to the reference. The wrappers are as short as they are since a small
+model's step is mostly made of them: no checks, no views, and one allocation where there is a result (by
+`new_empty` with sizes one by one, which takes half the time of `torch.empty` with a tuple).
 
 Row invariance: a row's bits do not depend on what else is in the step nor on how its prompt was chunked, where
 all is computed here. That is so with AVX512-BF16, and in float32 with AVX-512, where it costs nothing. Below,
