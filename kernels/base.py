@@ -34,6 +34,13 @@ class AttentionBatch:
     Positions and slots are apart, so that a token's place in memory need not follow its place in the
     text. A token attends over the entries `j` of its sequence's table with `j < context_lengths[s]` and
     `j <= positions[t]`, and with a window also `j > positions[t] - window`.
+
+    A token with `ancestors` belongs to a tree of drafts. Its sequence's n tokens of this step, at most 64
+    of them, are the last n entries of its table, in order. It attends over all entries before those n,
+    with a window only those `j > positions[t] - window`, and over those of the n that its mask names, with
+    a window only where `positions[i] > positions[t] - window`: `positions` are the depths in the text, so
+    that siblings share one, and no entry's number is compared with them. Its own bit is set, or it does
+    not attend to itself. A mask that names all tokens up to its own is what causality is, bit by bit.
     """
 
     query_starts: Tensor
@@ -48,6 +55,8 @@ class AttentionBatch:
     """int64 [T]: each token's place in its text, for rotary embedding and causality."""
     max_query_length: int
     max_context_length: int
+    ancestors: Tensor | None = None
+    """int64 [T]: bit i names its sequence's i-th token of this step. 0, or no masks at all: causal."""
     derived: dict[Any, Any] = field(default_factory=dict, repr=False)
     """Scratch of the backend."""
 

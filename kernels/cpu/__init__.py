@@ -197,6 +197,7 @@ class CpuKernels(ReferenceKernels):
                 batch.block_tables.data_ptr(),
                 batch.block_tables.stride(0),
                 batch.positions.data_ptr(),
+                None if batch.ancestors is None else batch.ancestors.data_ptr(),
                 batch.context_lengths.shape[0],
             )
         tokens, heads, head_dim = query.shape

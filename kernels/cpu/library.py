@@ -21,7 +21,7 @@ _TYPED: dict[str, list[Any]] = {
     "quantized_linear": [_WORD] * 11,
     "embed": [_WORD] * 7,
     "quantize": [_WORD] * 7,
-    "attention": [_WORD] * 16 + [_REAL] * 2,
+    "attention": [_WORD] * 17 + [_REAL] * 2,
     **{name: [_WORD] * 7 + [_REAL] for name in ("rms_norm", "wide_rms_norm", "layer_norm")},
     **{name: [_WORD] * 10 + [_REAL] for name in ("add_rms_norm", "add_wide_rms_norm", "add_layer_norm")},
     **{f"{name}{mul}": [_WORD] * 5 for name in ("silu", "gelu", "gelu_tanh") for mul in ("", "_and_mul")},

@@ -10,16 +10,18 @@
 #include <cmath>
 #include <vector>
 
+#include "direct.h"
 #include "exponential.h"
 #include "packing.h"
 #include "threads.h"
 
 namespace {
 
-constexpr int64_t TILE = 64;
+static_assert(TILE == 64, "what a row sees of a tile is one word of bits");
 constexpr int64_t SPLIT = 512;      // entries, a multiple of TILE
 constexpr int64_t ROWS_MAX = 96;    // of an item: their scratch and a tile's panels stay in the second cache
-constexpr int64_t ROWS_SPLIT = 16;  // an item of no more rows than this has its splits computed apart
+constexpr int64_t ROWS_APART = 32;  // an item of no more rows than this may have its splits computed apart
+constexpr int64_t UNITS_EACH = 8;   // for each thread, before splits are computed apart
 constexpr float NOTHING = -__builtin_inff();
 
 template <class T>
@@ -34,12 +36,13 @@ struct Problem {
     const int32_t* tables;
     int64_t table_stride;
     const int64_t* positions;
+    const int64_t* ancestors;  // or null
     int64_t sequences, heads, kv_heads, head_dim, block_size;
     int64_t window;  // 0: none
     float scale, softcap;  // 0: none
 
     int64_t group() const { return heads / kv_heads; }
-    int64_t width() const { return (head_dim + W - 1) / W * W; }
+    int64_t width() const { return values_width<typename CellsOf<T>::Type>(head_dim); }
 };
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -73,7 +76,8 @@ void clear(Rows& rows, int64_t count, int64_t width) {
 template <class T>
 void write_row(const Problem<T>& p, const Rows& rows, int64_t row, T* output) {
     float share = rows.total[row] > 0 ? 1.0f / rows.total[row] : 0.0f;
-    const float* values = rows.values + row * p.width();
+    float* values = rows.values + row * p.width();
+    in_order<typename CellsOf<T>::Type>(values, p.width());
     for (int64_t d = 0; d < p.head_dim; d += W) {
         vf scaled = load<vf>(values + d) * share;
         if (d + W <= p.head_dim) write(output + d, scaled);
@@ -105,56 +109,95 @@ public:
         item = its;
         depth = ceil_div(p.head_dim, Cells::PER_CELL);
         width = p.width();
-        query = scratch(query_memory, item.count * depth);
-        bounds = scratch(bounds_memory, item.count * 2);
+        query_stride = ceil_div(depth, W) * W;
+        query = scratch(query_memory, item.count * query_stride);
+        sights.resize(item.count);
         keys = scratch(keys_memory, depth * TILE);
-        values = scratch(values_memory, TILE * width);
+        values = scratch(values_memory, TILE / Cells::PER_CELL * width);
         scores = scratch(scores_memory, item.count * TILE);
         weights = scratch(weights_memory, item.count * TILE);
         nothing.resize(p.head_dim, T{});
         oldest = p.lengths[item.sequence];
         newest = 0;
-        int64_t length = p.lengths[item.sequence];
+        std::fill_n(query, item.count * query_stride, 0);
         for (int64_t r = 0; r < item.count; r++) {
-            int64_t token = this->token(r);
-            const T* from = p.query + token * p.query_stride + head(r) * p.head_dim;
-            Number* to = reinterpret_cast<Number*>(query + r * depth);
+            const T* from = p.query + token(r) * p.query_stride + head(r) * p.head_dim;
+            Number* to = reinterpret_cast<Number*>(query + r * query_stride);
             for (int64_t d = 0; d < p.head_dim; d++) set(to[d], to_float(from[d]));
-            if (p.head_dim % Cells::PER_CELL) set(to[p.head_dim], 0);
-            int64_t stop = std::min(length, p.positions[token] + 1);
-            int64_t begin = p.window ? std::max<int64_t>(0, p.positions[token] + 1 - p.window) : 0;
-            bounds[2 * r] = begin;
-            bounds[2 * r + 1] = stop;
-            if (begin < stop) oldest = std::min(oldest, begin), newest = std::max(newest, stop);
+            look(token(r), sights[r]);
         }
     }
 
     int64_t token(int64_t r) const { return p.starts[item.sequence] + (item.first + r) / p.group(); }
     int64_t head(int64_t r) const { return item.kv_head * p.group() + (item.first + r) % p.group(); }
 
-    // Gathers into `rows`, cleared, what the entries of one split hold.
-    void split(int64_t index, Rows& rows) {
-        clear(rows, item.count, width);
-        int64_t stop = std::min(newest, (index + 1) * SPLIT);
-        int64_t tile = std::max(oldest / TILE * TILE, index * SPLIT);
+    // The splits that hold any entry that a row sees.
+    int64_t first_split() const { return oldest / SPLIT; }
+    int64_t stop_split() const { return ceil_div(newest, SPLIT); }
+
+    // Gathers what the entries of splits first to stop hold, each apart and in order: rows_of(split) says into
+    // what, and done(split) that it is there.
+    template <class RowsOf, class Done>
+    void gather(int64_t first, int64_t stop, const RowsOf& rows_of, const Done& done) {
+        int64_t end = std::min(newest, stop * SPLIT);
+        int64_t tile = std::max(oldest / TILE * TILE, first * SPLIT);
         Tile now, next;
-        point(tile, stop, now);
-        for (; tile < stop; tile += TILE, now = next) {
-            point(tile + TILE, stop, next);
-            pack_keys<Cells>(now.keys, next.keys, TILE, p.head_dim, keys);
-            pack_values<Cells>(now.values, next.values, TILE, p.head_dim, width, values);
-            attend(tile, rows);
+        point(tile, end, now);
+        for (int64_t t = 0; t < TILE; t++) packing::fetch(now.keys[packing::in_turn(t)], p.head_dim);
+        for (int64_t t = 0; t < TILE; t++) packing::fetch(now.values[packing::in_turn(t)], p.head_dim);
+        for (int64_t split = first; split < stop; split++) {
+            Rows rows = rows_of(split);
+            clear(rows, item.count, width);
+            for (; tile < std::min(end, (split + 1) * SPLIT); tile += TILE, now = next) {
+                point(tile + TILE, end, next);
+                attend(tile, now, next, rows);
+            }
+            done(split);
         }
     }
 
-    int64_t first_entry() const { return oldest; }
-    int64_t stop_entry() const { return newest; }
-
 private:
+    // What a row sees: entries [begin, stop), and from `own` on those whose bit is set.
+    struct Sight {
+        int64_t begin, stop, own;
+        uint64_t chosen;
+    };
     // Where each token of a tile lies.
     struct Tile {
         const T *keys[TILE], *values[TILE];
     };
+
+    void look(int64_t token, Sight& sight) {
+        int64_t length = p.lengths[item.sequence], position = p.positions[token];
+        int64_t first = p.starts[item.sequence], count = p.starts[item.sequence + 1] - first;
+        sight.begin = p.window ? std::max<int64_t>(0, position + 1 - p.window) : 0;
+        sight.stop = std::min(length, position + 1);
+        sight.own = length - count;
+        sight.chosen = p.ancestors ? uint64_t(p.ancestors[token]) : 0;
+        if (sight.chosen) {
+            sight.stop = sight.own;
+            for (int64_t i = 0; i < std::min(count, TILE); i++)
+                if (p.window && p.positions[first + i] <= position - p.window) sight.chosen &= ~(1ull << i);
+        }
+        if (sight.begin < sight.stop) {
+            oldest = std::min(oldest, sight.begin);
+            newest = std::max(newest, sight.stop);
+        }
+        if (sight.chosen) {
+            oldest = std::min(oldest, sight.own);
+            newest = length;
+        }
+    }
+
+    // Bit i: whether entry tile + i is seen.
+    static uint64_t seen(const Sight& sight, int64_t tile) {
+        auto below = [](int64_t n) { return n >= TILE ? ~0ull : n <= 0 ? 0 : (1ull << n) - 1; };
+        uint64_t bits = below(sight.stop - tile) & ~below(sight.begin - tile);
+        int64_t shift = sight.own - tile;
+        if (sight.chosen && shift > -TILE && shift < TILE)
+            bits |= shift >= 0 ? sight.chosen << shift : sight.chosen >> -shift;
+        return bits;
+    }
 
     // Entries that no row sees read as zero: they may hold anything, and a weight of zero times NaN is NaN.
     void point(int64_t tile, int64_t stop, Tile& to) const {
@@ -173,27 +216,33 @@ private:
         }
     }
 
-    void attend(int64_t tile, Rows& rows) {
-        std::fill_n(scores, item.count * TILE, 0.0f);
-        panel_product<Cells>(query, depth, keys, TILE, scores, TILE, item.count, TILE, depth);
+    void attend(int64_t tile, const Tile& now, const Tile& next, Rows& rows) {
+        constexpr int64_t CELLS = TILE / Cells::PER_CELL;
+        bool few = item.count <= FEW_ROWS;
+        if (few) {
+            direct_scores<Cells>(query, query_stride, now.keys, next.keys, p.head_dim, scores, item.count);
+        } else {
+            pack_keys<Cells>(now.keys, next.keys, p.head_dim, keys);
+            panel_scores<Cells>(query, query_stride, keys, scores, item.count, depth);
+        }
         for (int64_t r = 0; r < item.count; r++) weigh(tile, r, rows);
-        panel_product<Cells>(weights, TILE / Cells::PER_CELL, values, width, rows.values, width, item.count,
-                             width, TILE / Cells::PER_CELL);
+        if (few) {
+            direct_sums<Cells>(weights, now.values, next.values, p.head_dim, rows.values, width, item.count);
+        } else {
+            pack_values<Cells>(now.values, next.values, p.head_dim, width, values);
+            panel_product<Cells>(weights, CELLS, values, width, rows.values, width, item.count, width, CELLS);
+        }
     }
 
     // Turns row r's scores into weights, relative to the largest score so far.
     void weigh(int64_t tile, int64_t r, Rows& rows) {
         float* row = scores + r * TILE;
-        int begin = int(std::clamp<int64_t>(bounds[2 * r] - tile, 0, TILE));
-        int stop = int(std::clamp<int64_t>(bounds[2 * r + 1] - tile, 0, TILE));
+        uint64_t bits = seen(sights[r], tile);
         vf largest = splat(NOTHING);
         for (int t = 0; t < TILE; t += W) {
             vf s = load<vf>(row + t) * p.scale;
             if (p.softcap != 0) s = p.softcap * hyperbolic_tangent(s / p.softcap);
-            if (t < begin || t + W > stop) {
-                vi entry = lanes() + t;
-                s = (entry >= begin) & (entry < stop) ? s : splat(NOTHING);
-            }
+            if (~bits) s = ((vi{} + int32_t(bits >> t)) >> lanes() & 1) != 0 ? s : splat(NOTHING);
             store(row + t, s);
             largest = max(largest, s);
         }
@@ -223,14 +272,13 @@ private:
 
     Problem<T> p;
     Item<T> item;
-    int64_t depth, width, oldest, newest;
+    int64_t depth, width, query_stride, oldest, newest;
     Cell *query, *keys, *values, *weights;
     float* scores;
-    int64_t* bounds;
+    std::vector<Sight> sights;
     std::vector<T> nothing;
     std::vector<Cell> query_memory, keys_memory, values_memory, weights_memory;
     std::vector<float> scores_memory;
-    std::vector<int64_t> bounds_memory;
 };
 
 template <class T>
@@ -255,37 +303,54 @@ void whole_item(const Problem<T>& p, const Item<T>& item) {
     w.start(p, item);
     Rows part = split_memory.take(item.count, p.width()), all = sum_memory.take(item.count, p.width());
     clear(all, item.count, p.width());
-    for (int64_t s = w.first_entry() / SPLIT; s * SPLIT < w.stop_entry(); s++) {
-        w.split(s, part);
+    w.gather(w.first_split(), w.stop_split(), [&](int64_t) { return part; }, [&](int64_t) {
         for (int64_t r = 0; r < item.count; r++) merge_row(all, part, r, r, p.width());
-    }
+    });
     for (int64_t r = 0; r < item.count; r++)
         write_row(p, all, r, p.output + (w.token(r) * p.heads + w.head(r)) * p.head_dim);
 }
 
-// A sequence's part of the work: items of up to ROWS_MAX rows, in `splits` pieces each.
+// A sequence's part of the work: items of up to ROWS_MAX rows, in `pieces` of `splits_each` splits.
 struct Share {
-    int64_t sequence, rows, rows_each, items, splits, first_unit, first_row;
+    int64_t sequence, rows, rows_each, items, splits, splits_each, pieces, first_unit, first_row;
 };
 
+// Says how the work is cut into units. Splits are only computed apart where there are few items.
 template <class T>
-void attend(const Problem<T>& p) {
+std::vector<Share> cut(const Problem<T>& p) {
     std::vector<Share> shares;
-    int64_t units = 0, rows_apart = 0;
+    int64_t items = 0;
     for (int64_t s = 0; s < p.sequences; s++) {
         int64_t rows = (p.starts[s + 1] - p.starts[s]) * p.group();
         if (rows == 0) continue;
-        bool apart = rows <= ROWS_SPLIT && p.lengths[s] > SPLIT;
         int64_t rows_each = std::min(rows, std::max<int64_t>(1, ROWS_MAX / p.group()) * p.group());
-        int64_t items = ceil_div(rows, rows_each), splits = apart ? ceil_div(p.lengths[s], SPLIT) : 1;
-        shares.push_back({s, rows, rows_each, items, splits, units, rows_apart});
-        units += items * splits * p.kv_heads;
-        if (apart) rows_apart += rows * splits * p.kv_heads;
+        shares.push_back({s, rows, rows_each, ceil_div(rows, rows_each), ceil_div(p.lengths[s], SPLIT)});
+        items += shares.back().items * p.kv_heads;
     }
-    if (units == 0) return;
+    int64_t wanted = thread_count() > 1 ? ceil_div(UNITS_EACH * thread_count(), std::max<int64_t>(1, items)) : 1;
+    int64_t units = 0, rows_apart = 0;
+    for (Share& share : shares) {
+        int64_t pieces = share.rows <= ROWS_APART ? std::clamp<int64_t>(share.splits, 1, wanted) : 1;
+        share.splits_each = ceil_div(share.splits, pieces);
+        share.pieces = pieces == 1 ? 1 : ceil_div(share.splits, share.splits_each);
+        share.first_unit = units;
+        share.first_row = rows_apart;
+        units += share.items * share.pieces * p.kv_heads;
+        if (share.pieces > 1) rows_apart += share.rows * share.splits * p.kv_heads;
+    }
+    Share end{};
+    end.first_unit = units;
+    end.first_row = rows_apart;
+    shares.push_back(end);
+    return shares;
+}
+
+template <class T>
+void attend(const Problem<T>& p) {
+    std::vector<Share> shares = cut(p);
+    int64_t units = shares.back().first_unit, rows_apart = shares.back().first_row, width = p.width();
     static thread_local RowsMemory apart_memory;
-    Rows apart = apart_memory.take(rows_apart, p.width());
-    int64_t width = p.width();
+    Rows apart = apart_memory.take(rows_apart, width);
     auto rows_of = [&](const Share& share, int64_t kv_head, int64_t split) {
         int64_t row = share.first_row + (kv_head * share.splits + split) * share.rows;
         return Rows{apart.values + row * width, apart.largest + row, apart.total + row};
@@ -296,36 +361,34 @@ void attend(const Problem<T>& p) {
         auto after = std::upper_bound(shares.begin(), shares.end(), unit,
                                       [](int64_t u, const Share& share) { return u < share.first_unit; });
         const Share& share = *(after - 1);
-        int64_t local = unit - share.first_unit;
-        if (share.splits == 1) {
-            int64_t kv_head = local % p.kv_heads, first = local / p.kv_heads * share.rows_each;
+        int64_t local = unit - share.first_unit, kv_head = local % p.kv_heads, part = local / p.kv_heads;
+        if (share.pieces == 1) {
+            int64_t first = part * share.rows_each;
             whole_item(p, Item<T>{share.sequence, kv_head, first, std::min(share.rows_each, share.rows - first)});
             return;
         }
-        int64_t kv_head = local / share.splits, split = local % share.splits;
         Worker<T>& w = worker<T>();
         w.start(p, {share.sequence, kv_head, 0, share.rows});
-        Rows rows = rows_of(share, kv_head, split);
-        w.split(split, rows);
+        int64_t first = part * share.splits_each, stop = std::min(first + share.splits_each, share.splits);
+        w.gather(first, stop, [&](int64_t split) { return rows_of(share, kv_head, split); }, [](int64_t) {});
     });
     if (rows_apart == 0) return;
-    static thread_local RowsMemory sum_memory;
-    for (const Share& share : shares) {
-        if (share.splits == 1) continue;
-        for (int64_t kv_head = 0; kv_head < p.kv_heads; kv_head++) {
-            Rows all = sum_memory.take(share.rows, width);
-            clear(all, share.rows, width);
-            for (int64_t split = 0; split < share.splits; split++) {
-                Rows part = rows_of(share, kv_head, split);
-                for (int64_t r = 0; r < share.rows; r++) merge_row(all, part, r, r, width);
-            }
-            for (int64_t r = 0; r < share.rows; r++) {
-                int64_t token = p.starts[share.sequence] + r / p.group();
-                int64_t head = kv_head * p.group() + r % p.group();
-                write_row(p, all, r, p.output + (token * p.heads + head) * p.head_dim);
-            }
+    parallel_for((shares.size() - 1) * p.kv_heads, [&](int64_t i) {
+        const Share& share = shares[i / p.kv_heads];
+        int64_t kv_head = i % p.kv_heads;
+        if (share.pieces == 1) return;
+        static thread_local RowsMemory sum_memory;
+        Rows all = sum_memory.take(share.rows, width);
+        clear(all, share.rows, width);
+        for (int64_t split = 0; split < share.splits; split++) {
+            Rows part = rows_of(share, kv_head, split);
+            for (int64_t r = 0; r < share.rows; r++) merge_row(all, part, r, r, width);
         }
-    }
+        for (int64_t r = 0; r < share.rows; r++) {
+            int64_t token = p.starts[share.sequence] + r / p.group(), head = kv_head * p.group() + r % p.group();
+            write_row(p, all, r, p.output + (token * p.heads + head) * p.head_dim);
+        }
+    });
 }
 
 }  // namespace
@@ -333,12 +396,12 @@ void attend(const Problem<T>& p) {
 #define ATTENTION(NAME, T)                                                                                    \
     EXPORT void NAME(const T* query, int64_t query_stride, const T* keys, const T* values, T* output,         \
                      const int32_t* starts, const int32_t* lengths, const int32_t* tables,                    \
-                     int64_t table_stride, const int64_t* positions, int64_t sequences, int64_t heads,        \
-                     int64_t kv_heads, int64_t head_dim, int64_t block_size, int64_t window, double scale,    \
-                     double softcap) {                                                                        \
+                     int64_t table_stride, const int64_t* positions, const int64_t* ancestors,                \
+                     int64_t sequences, int64_t heads, int64_t kv_heads, int64_t head_dim,                    \
+                     int64_t block_size, int64_t window, double scale, double softcap) {                      \
         attend<T>({query, query_stride, keys, values, output, starts, lengths, tables, table_stride,          \
-                   positions, sequences, heads, kv_heads, head_dim, block_size, window, float(scale),         \
-                   float(softcap)});                                                                          \
+                   positions, ancestors, sequences, heads, kv_heads, head_dim, block_size, window,            \
+                   float(scale), float(softcap)});                                                            \
     }
 ATTENTION(pageant_attention_f32, float)
 ATTENTION(pageant_attention_bf16, bf16)
