@@ -257,7 +257,7 @@ private:
             write(to + t, weight);
             total += weight;
         }
-        float keep = exponential(splat(before - base))[0];
+        float keep = before == base ? 1.0f : exponential(splat(before - base))[0];
         rows.total[r] = rows.total[r] * keep + sum(total);
         if (keep == 1.0f) return;
         float* values = rows.values + r * width;

@@ -91,19 +91,21 @@ void in_order(float* values, int64_t width) {
 #endif
 }
 
-// panel[cell of the head][token], TILE tokens with `head_dim` numbers each.
+// panel[tokens / SCORES_WIDE][cell of the head][SCORES_WIDE tokens], TILE tokens with `head_dim` numbers each.
 template <class Cells, class T>
 void pack_keys(const T* const* rows, const T* const* next, int64_t head_dim, Cell* panel) {
     constexpr int SPAN = W * Cells::PER_CELL;
+    int64_t depth = (head_dim + Cells::PER_CELL - 1) / Cells::PER_CELL;
     for (int64_t t = 0; t < TILE; t += W) {
         for (int i = 0; i < W; i++) packing::fetch(next[packing::in_turn(t + i)], head_dim);
+        Cell* to = panel + t / SCORES_WIDE * depth * SCORES_WIDE + t % SCORES_WIDE;
         for (int64_t d = 0; d < head_dim; d += SPAN) {
             vu square[W];
             int64_t left = head_dim - d;
             for (int i = 0; i < W; i++) square[i] = packing::cells<Cells>(rows[t + i] + d, left);
             packing::transpose(square);
-            int64_t depth = std::min<int64_t>(W, (left + Cells::PER_CELL - 1) / Cells::PER_CELL);
-            for (int64_t k = 0; k < depth; k++) store(panel + (d / Cells::PER_CELL + k) * TILE + t, square[k]);
+            int64_t first = d / Cells::PER_CELL, stop = std::min(depth, first + W);
+            for (int64_t k = first; k < stop; k++) store(to + k * SCORES_WIDE, square[k - first]);
         }
     }
 }

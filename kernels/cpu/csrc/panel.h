@@ -40,6 +40,8 @@ struct CellsOf<bf16> {
 #endif
 
 constexpr int64_t TILE = 64;  // tokens that are gone through together
+// Scores are computed for this many tokens at a time, whose panel of keys then stays in the nearest cache.
+constexpr int SCORES_WIDE = 2 * W;
 
 inline vu broadcast(const Cell* cell) { return vu{} + *cell; }
 
@@ -97,7 +99,7 @@ inline void panel_chain(const Cell* a, int64_t a_stride, const Cell* b, int64_t 
         for (int v = 0; v < V; v++) sums[r][v] = vf{};
     for (int64_t k = l; k < depth; k += W) {
         vu lanes[V];
-        for (int v = 0; v < V; v++) lanes[v] = load<vu>(b + k * TILE + v * W);
+        for (int v = 0; v < V; v++) lanes[v] = load<vu>(b + k * SCORES_WIDE + v * W);
         for (int r = 0; r < R; r++) {
             vu cell = broadcast(a + r * a_stride + k);
             for (int v = 0; v < V; v++) sums[r][v] = Cells::add(sums[r][v], cell, lanes[v]);
@@ -126,18 +128,21 @@ void panel_scores_tile(const Cell* a, int64_t a_stride, const Cell* b, float* c,
         for (int v = 0; v < V; v++) store(c + r * TILE + v * W, sums[r][v]);
 }
 
-// Scores [rows, TILE] of queries [rows, depth cells] and a panel of keys [depth cells, TILE].
+// Scores [rows, TILE] of queries [rows, depth cells] and panels of keys [TILE / SCORES_WIDE, depth cells, SCORES_WIDE].
 template <class Cells>
 void panel_scores(const Cell* a, int64_t a_stride, const Cell* b, float* c, int64_t rows, int64_t depth) {
-    constexpr int V = W == 16 ? 4 : 2;
-    for (int64_t t = 0; t < TILE; t += V * W) {
-        for (int64_t r = 0; r < rows; r += 3) {
+    constexpr int V = SCORES_WIDE / W;
+    for (int64_t t = 0; t < TILE; t += SCORES_WIDE, b += depth * SCORES_WIDE) {
+        for (int64_t r = 0; r < rows; r += PANEL_ROWS) {
             const Cell* from = a + r * a_stride;
             float* to = c + r * TILE + t;
-            switch (rows - r) {
-                case 1: panel_scores_tile<Cells, 1, V>(from, a_stride, b + t, to, depth); break;
-                case 2: panel_scores_tile<Cells, 2, V>(from, a_stride, b + t, to, depth); break;
-                default: panel_scores_tile<Cells, 3, V>(from, a_stride, b + t, to, depth);
+            switch (std::min<int64_t>(rows - r, PANEL_ROWS)) {
+                case 1: panel_scores_tile<Cells, 1, V>(from, a_stride, b, to, depth); break;
+                case 2: panel_scores_tile<Cells, 2, V>(from, a_stride, b, to, depth); break;
+                case 3: panel_scores_tile<Cells, 3, V>(from, a_stride, b, to, depth); break;
+                case 4: panel_scores_tile<Cells, 4, V>(from, a_stride, b, to, depth); break;
+                case 5: panel_scores_tile<Cells, 5, V>(from, a_stride, b, to, depth); break;
+                default: panel_scores_tile<Cells, 6, V>(from, a_stride, b, to, depth);
             }
         }
     }

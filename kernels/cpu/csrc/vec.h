@@ -245,7 +245,10 @@ inline float sum(vf x) {
     return (p[0] + p[2]) + (p[1] + p[3]);
 }
 inline float maximum(vf x) {
-    float m = x[0];
-    for (int i = 1; i < W; i++) m = x[i] > m ? x[i] : m;
-    return m;
+    vf4 parts[W / 4];
+    std::memcpy(parts, &x, sizeof x);
+    vf4 m = parts[0];
+    for (int i = 1; i < W / 4; i++) m = parts[i] > m ? parts[i] : m;
+    float low = m[0] > m[2] ? m[0] : m[2], high = m[1] > m[3] ? m[1] : m[3];
+    return low > high ? low : high;
 }
