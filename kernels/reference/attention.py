@@ -157,15 +157,25 @@ def _plan(batch: AttentionBatch, window: int | None, block_size: int) -> _Plan:
 def _make_plan(batch: AttentionBatch, window: int | None, block_size: int) -> _Plan:
     starts = batch.query_starts.tolist()
     lengths = [stop - start for start, stop in pairwise(starts)]
-    decodes = [index for index, length in enumerate(lengths) if length == 1]
-    chunks = [index for index, length in enumerate(lengths) if length > 1]
+    trees = _trees(batch, starts)
+    decodes = [index for index, length in enumerate(lengths) if length == 1 and not trees[index]]
+    chunks = [index for index, length in enumerate(lengths) if length > 1 or trees[index]]
     return _Plan(
         decodes=_plan_decodes(batch, decodes, window, block_size) if decodes else None,
         chunks=[
-            _plan_chunk(batch, index, slice(starts[index], starts[index + 1]), window, block_size)
+            _plan_chunk(
+                batch, index, slice(starts[index], starts[index + 1]), window, block_size, trees[index]
+            )
             for index in chunks
         ],
     )
+
+
+def _trees(batch: AttentionBatch, starts: list[int]) -> list[bool]:
+    """Say for each sequence whether any of its tokens has ancestors."""
+    if batch.ancestors is None:
+        return [False] * (len(starts) - 1)
+    return [bool(batch.ancestors[start:stop].any()) for start, stop in pairwise(starts)]
 
 
 def _plan_decodes(batch: AttentionBatch, rows: list[int], window: int | None, block_size: int) -> _Decodes:
@@ -189,17 +199,37 @@ def _plan_decodes(batch: AttentionBatch, rows: list[int], window: int | None, bl
 
 
 def _plan_chunk(
-    batch: AttentionBatch, index: int, tokens: slice, window: int | None, block_size: int
+    batch: AttentionBatch, index: int, tokens: slice, window: int | None, block_size: int, tree: bool
 ) -> _Chunk:
     positions = batch.positions[tokens]
     stop = int(batch.context_lengths[index])
     oldest = max(0, int(positions.min()) - window + 1) if window is not None else 0
+    if tree:  # whose own tokens stand anywhere, seen from their positions
+        oldest = min(oldest, stop - len(positions))
     first = oldest // block_size
     blocks = batch.block_tables[index, first : (stop + block_size - 1) // block_size].long()
     entries = torch.arange(oldest, stop, device=positions.device)
-    if (window is None or window >= stop) and torch.equal(positions, entries):
+    if not tree and (window is None or window >= stop) and torch.equal(positions, entries):
         return _Chunk(tokens, blocks, slice(0, stop), None)
     mask = entries <= positions[:, None]
     if window is not None:
         mask &= entries > positions[:, None] - window
+    if tree:
+        mask = _with_ancestors(batch, tokens, entries, mask, window)
     return _Chunk(tokens, blocks, slice(oldest - first * block_size, stop - first * block_size), mask)
+
+
+def _with_ancestors(
+    batch: AttentionBatch, tokens: slice, entries: Tensor, causal: Tensor, window: int | None
+) -> Tensor:
+    """Return what is attended to where a token with ancestors sees by them; entries [L], causal [tokens, L]."""
+    assert batch.ancestors is not None
+    ancestors, positions = batch.ancestors[tokens, None], batch.positions[tokens]
+    count = len(positions)
+    mask = torch.ones_like(causal)
+    if window is not None:
+        mask &= entries > positions[:, None] - window
+    mask[:, -count:] = ancestors >> torch.arange(count, device=positions.device) & 1 == 1
+    if window is not None:
+        mask[:, -count:] &= positions > positions[:, None] - window
+    return torch.where(ancestors != 0, mask, causal)

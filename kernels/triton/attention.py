@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pageant.kernels.base import AttentionBatch
+from pageant.kernels.reference.attention import paged_attention as reference_attention
 from pageant.kernels.triton.attention_decode import decode, merge_splits
 from pageant.kernels.triton.attention_prefill import prefill
 from pageant.kernels.triton.launching import cdiv, next_power_of_2, processors
@@ -39,6 +40,8 @@ def paged_attention(
     softcap: float | None = None,
 ) -> Tensor:
     """See `Kernels.paged_attention`."""
+    if batch.ancestors is not None:
+        return reference_attention(query, key_cache, value_cache, batch, scale, window, softcap)
     tokens, heads, head_dim = query.shape
     assert query.stride(2) == 1 and query.stride(1) == head_dim, "the last two dimensions are contiguous"
     assert key_cache.is_contiguous() and value_cache.is_contiguous()
