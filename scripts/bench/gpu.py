@@ -187,14 +187,14 @@ def attention_case(
     new, context = sequences[0]
     rivals: tuple[tuple[str, Callable[[], Any]], ...] = ()
     if new == context and all(pair == (new, context) for pair in sequences):
-        dense = [
+        q, k, v = (
             bench.numbers(len(sequences), count, new, head_dim) for count in (num_heads, kv_heads, kv_heads)
-        ]
+        )
 
         def torchs(backend: SDPBackend) -> Callable[[], Any]:
             def run() -> None:
                 with sdpa_kernel(backend):
-                    F.scaled_dot_product_attention(*dense, is_causal=True, enable_gqa=num_heads != kv_heads)
+                    F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=num_heads != kv_heads)
 
             return run
 
@@ -236,10 +236,10 @@ def row_cases(bench: Bench, ours: Kernels) -> Iterator[Case]:
     norms = HeadNorms(query=bench.numbers(128), key=bench.numbers(128), eps=1e-6, wide=False)
     table = torch.randn(rows, 128, device=bench.device)
     places = torch.randperm(rows, device=bench.device)
-    caches = [bench.numbers(rows // BLOCK, 8, BLOCK, 128) for _ in range(2)]
+    keys, values = (bench.numbers(rows // BLOCK, 8, BLOCK, 128) for _ in range(2))
     yield Case(
         "rope_and_write_kv, with norms",
-        lambda: ours.rope_and_write_kv(query, key, value, table, places, *caches, places, norms),
+        lambda: ours.rope_and_write_kv(query, key, value, table, places, keys, values, places, norms),
         2 * (query.nbytes + key.nbytes + value.nbytes) + table.nbytes,
     )
 
@@ -262,7 +262,7 @@ def product_cases(bench: Bench, ours: Kernels) -> Iterator[Case]:
     for tokens in (1, 32, 8192):
         x = bench.numbers(of(tokens), hidden)
         weights, experts = ours.route(bench.numbers(len(x), num_experts), top_k, True)
-        used = experts.unique().numel() / num_experts * (gate_up.nbytes + down.nbytes)
+        used = len(set(experts.flatten().tolist())) / num_experts * (gate_up.nbytes + down.nbytes)
         few = tokens <= 32
         yield Case(
             f"moe, {tokens} tokens",
@@ -360,7 +360,7 @@ def random_decoder(bench: Bench, ours: Kernels) -> NativeDecoder:
 def weights_of(decoder: NativeDecoder) -> list[Tensor]:
     """All of them."""
     groups = (decoder._weights, *decoder._layer_weights)
-    return [tensor for group in groups for tensor in group.values()]
+    return [weight for group in groups for weight in group.values() if isinstance(weight, Tensor)]
 
 
 def decode_inputs(count: int, context: int) -> StepInputs:
@@ -437,7 +437,8 @@ def _engine_seconds(bench: Bench, model: str, prompts: Tensor, output: int) -> f
 def _transformers_seconds(bench: Bench, model: str, prompts: Tensor, output: int) -> float:
     from transformers import AutoModelForCausalLM
 
-    theirs: Any = AutoModelForCausalLM.from_pretrained(model, dtype=BF16).to(bench.device)
+    theirs: Any = AutoModelForCausalLM.from_pretrained(model, dtype=BF16)
+    theirs.to(bench.device)
     ids = prompts.to(bench.device)
     lengths = {"max_new_tokens": output, "min_new_tokens": output}
     mask = torch.ones_like(ids)
