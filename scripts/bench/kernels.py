@@ -89,26 +89,26 @@ def _attentions() -> Iterator[Case]:
     }
     for dtype in (BF16, F32):
         for name, sequences in lengths.items():
-            batch = _batch(sequences)
-            num_blocks = int(batch.block_tables.max()) + 1
-            caches = [torch.randn(num_blocks, KV_HEADS, BLOCK, HEAD_DIM).to(dtype) for _ in range(2)]
-            query = torch.randn(len(batch.positions), HEADS, HEAD_DIM).to(dtype)
-            entries = sum(context for _, context in sequences)
+            yield _attention(name, sequences, dtype)
+    for heads in (32, 64):
+        name = f"decode, 1 sequence of 32000, {heads // KV_HEADS} to 1"
+        yield _attention(name, [(1, 32000)], BF16, heads)
+    yield _attention("decode, 64 sequences of 2000", [(1, 2000)] * 64, BF16)
+    yield _attention("chunk of 512 after 8000", [(512, 8512)], BF16)
 
-            def run(
-                backend: Kernels,
-                query: torch.Tensor = query,
-                caches: list[torch.Tensor] = caches,
-                batch: AttentionBatch = batch,
-            ) -> None:
-                backend.paged_attention(query, caches[0], caches[1], batch, 0.1)
 
-            yield Case(
-                f"attention {_name(dtype)} {name}",
-                run,
-                2 * entries * KV_HEADS * HEAD_DIM * dtype.itemsize if entries > 20000 else None,
-                sum(4 * new * (context - new // 2) * HEADS * HEAD_DIM for new, context in sequences),
-            )
+def _attention(name: str, sequences: list[tuple[int, int]], dtype: torch.dtype, heads: int = HEADS) -> Case:
+    batch = _batch(sequences)
+    num_blocks = int(batch.block_tables.max()) + 1
+    keys, values = (torch.randn(num_blocks, KV_HEADS, BLOCK, HEAD_DIM).to(dtype) for _ in range(2))
+    query = torch.randn(len(batch.positions), heads, HEAD_DIM).to(dtype)
+    entries = sum(context for _, context in sequences)
+    return Case(
+        f"attention {_name(dtype)} {name}",
+        lambda backend: backend.paged_attention(query, keys, values, batch, 0.1),
+        2 * entries * KV_HEADS * HEAD_DIM * dtype.itemsize if entries > 20000 else None,
+        sum(4 * new * (context - new // 2) * heads * HEAD_DIM for new, context in sequences),
+    )
 
 
 def _batch(sequences: list[tuple[int, int]]) -> AttentionBatch:
@@ -282,7 +282,7 @@ def main() -> None:
         if not options.json:
             share = f"{result.bandwidth_share:6.0%} of bandwidth" if result.bandwidth_share else ""
             print(
-                f"{result.name:48} {result.reference_us:10.1f} us {result.cpu_us:10.1f} us "
+                f"{result.name:54} {result.reference_us:10.1f} us {result.cpu_us:10.1f} us "
                 f"{result.speedup:6.2f}x {share}",
                 flush=True,
             )

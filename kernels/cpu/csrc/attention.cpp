@@ -218,7 +218,7 @@ private:
 
     void attend(int64_t tile, const Tile& now, const Tile& next, Rows& rows) {
         constexpr int64_t CELLS = TILE / Cells::PER_CELL;
-        bool few = item.count <= FEW_ROWS;
+        bool few = item.count <= FEW_ROWS<Cells>;
         if (few) {
             direct_scores<Cells>(query, query_stride, now.keys, next.keys, p.head_dim, scores, item.count);
         } else {

@@ -7,8 +7,9 @@
 
 #include "packing.h"
 
-// Up to this many rows are computed directly: measured, where both take as long.
-constexpr int64_t FEW_ROWS = 8;
+// Up to this many rows are computed directly. Measured on a Zen 4: up to there it takes 0.6 to 0.95 of the time.
+template <class Cells>
+constexpr int64_t FEW_ROWS = Cells::PER_CELL == 2 ? 8 : 4;
 
 namespace direct {
 

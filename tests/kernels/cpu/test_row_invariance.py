@@ -135,6 +135,17 @@ def test_attention_of_a_decode_alone_and_among_neighbours(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_attention_of_few_rows_as_of_many_on_every_instruction_set(
+    leveled: CpuKernels, dtype: torch.dtype
+) -> None:
+    """Few read the cache as it lies, many a panel."""
+    prompt = Prompt(dtype)
+    many = prompt.attend(leveled, CONTEXT - 40, CONTEXT)
+    for tokens in (1, 2, 3):
+        assert torch.equal(prompt.attend(leveled, CONTEXT - tokens, CONTEXT), many[-tokens:])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_attention_on_any_number_of_threads(cpu: CpuKernels, dtype: torch.dtype) -> None:
     prompt, before = Prompt(dtype), torch.get_num_threads()
     found = []
