@@ -14,11 +14,9 @@ void quantized_linear(const Product<T>& p, const Quantized& w) {
 
 template <int BITS, class T>
 void embed(const int64_t* ids, int64_t rows, const Quantized& w, T* y) {
-    std::vector<float> scales(w.groups());
     std::vector<T> row(w.padded());
     for (int64_t i = 0; i < rows; i++) {
-        widen_scales(w, ids[i], 1, scales.data());
-        unpack_row<BITS>(w, ids[i], scales.data(), row.data(), 0);
+        unpack_row<BITS>(w, ids[i], row.data(), 0);
         std::memcpy(y + i * w.inputs, row.data(), w.inputs * sizeof(T));
     }
 }

@@ -91,52 +91,69 @@ struct Quantized {
     int64_t row_bytes() const { return padded() * BITS / 8; }
 };
 
-// The scales of some rows of W as floats, one row after another; and the next rows' are asked for.
-inline void widen_scales(const Quantized& w, int64_t o, int64_t count, float* to) {
-    const bf16* from = w.scales + o * w.groups();
-    int64_t n = count * w.groups(), i = 0;
-    for (; i + W <= n; i += W) {
-        write(to + i, read(from + i));
-        __builtin_prefetch(from + n + i, 0, 3);
-    }
-    if (i < n) write(to + i, read(from + i, int(n - i)), int(n - i));
+constexpr int CHUNK_GROUPS = 32;  // whose scales are widened at a time
+constexpr int CHUNK = CHUNK_GROUPS * GROUP;
+
+// At most CHUNK_GROUPS scales as floats.
+inline void widen_scales(const bf16* from, int64_t count, float* to) {
+    for (int i = 0; i < CHUNK_GROUPS; i += W)
+        if (i < count) store(to + i, count - i >= W ? read(from + i) : read(from + i, int(count - i)));
 }
 
-// Row o of W, as T's: `padded()` of them.
+// Row o of W, as T's: `padded()` of them. The memory `ahead` bytes further on is asked for.
 template <int BITS, class T>
-void unpack_row(const Quantized& w, int64_t o, const float* scales, T* to, int64_t fetch) {
-    const uint8_t* values = w.values + o * w.template row_bytes<BITS>();
-    for (int64_t i = 0; i < w.padded(); i += UNIT, values += UNIT * BITS / 8) {
-        __builtin_prefetch(values + fetch, 0, 3);
-        unpack<BITS>(values, scales + i / GROUP, to + i);
+void unpack_row(const Quantized& w, int64_t o, T* to, int64_t ahead) {
+    const uint8_t* values = w.values + o * w.row_bytes<BITS>();
+    const bf16* narrow = w.scales + o * w.groups();
+    float scales[CHUNK_GROUPS];
+    for (int64_t start = 0; start < w.padded(); start += CHUNK) {
+        widen_scales(narrow + start / GROUP, w.groups() - start / GROUP, scales);
+        int64_t stop = std::min(start + CHUNK, w.padded());
+        const float* scale = scales;
+        for (int64_t i = start; i < stop; i += UNIT, values += UNIT * BITS / 8, scale += UNIT / GROUP) {
+            __builtin_prefetch(values + ahead, 0, 3);
+            unpack<BITS>(values, scale, to + i);
+        }
     }
 }
 
 #if defined(__AVX512BF16__)
-// Rows r to r+R of x by rows o to o+O of W.
+// Rows r to r+R of x by rows o to o+O of W. The next O rows follow in memory, and are asked for from end to end.
 template <int BITS, int R, int O>
-void quantized_tile(const Product<bf16>& p, const Quantized& w, const float* scales, int64_t r, int64_t o) {
+void quantized_tile(const Product<bf16>& p, const Quantized& w, int64_t r, int64_t o) {
+    constexpr int UNIT_BYTES = UNIT * BITS / 8;
     const int64_t x_stride = p.x_stride, row_bytes = w.row_bytes<BITS>(), groups = w.groups();
     const bf16* x = p.x + r * x_stride;
     const uint8_t* values = w.values + o * row_bytes;
+    const uint8_t* next = values + O * row_bytes;
     vf sums[R][O];
     UNROLL for (int a = 0; a < R; a++) {
         UNROLL for (int b = 0; b < O; b++) sums[a][b] = vf{};
     }
-    for (int64_t i = 0; i < p.inputs; i += UNIT, values += UNIT * BITS / 8, scales += UNIT / GROUP) {
-        int64_t left = p.inputs - i;
-        vu lanes[R][2];
-        UNROLL for (int a = 0; a < R; a++) {
-            const bf16* at = x + a * x_stride + i;
-            lanes[a][0] = left >= GROUP ? load<vu>(at) : load_part(at, left);
-            lanes[a][1] = left >= UNIT ? load<vu>(at + GROUP) : left > GROUP ? load_part(at + GROUP, left - GROUP) : vu{};
+    for (int64_t start = 0; start < p.inputs; start += CHUNK) {
+        float scales[O][CHUNK_GROUPS];
+        for (int b = 0; b < O; b++) {
+            const bf16* narrow = w.scales + (o + b) * groups + start / GROUP;
+            __builtin_prefetch(narrow + O * groups, 0, 3);
+            widen_scales(narrow, groups - start / GROUP, scales[b]);
         }
-        UNROLL for (int b = 0; b < O; b++) {
-            __builtin_prefetch(values + (b + O) * row_bytes, 0, 3);
-            Pairs unit = unpack_pairs<BITS>(values + b * row_bytes, scales + b * groups);
+        const float* scale = scales[0];
+        int64_t stop = std::min(start + CHUNK, p.inputs);
+        for (int64_t i = start; i < stop; i += UNIT, values += UNIT_BYTES, next += O * UNIT_BYTES, scale += UNIT / GROUP) {
+            vu lanes[R][2];
             UNROLL for (int a = 0; a < R; a++) {
-                sums[a][b] = Dot<bf16>::add(sums[a][b], lanes[a][0], unit.first);
-                sums[a][b] = Dot<bf16>::add(sums[a][b], lanes[a][1], unit.second);
+                const bf16* at = x + a * x_stride + i;
+                int64_t left = p.inputs - i;
+                lanes[a][0] = left >= GROUP ? load<vu>(at) : load_part(at, left);
+                lanes[a][1] = left >= UNIT ? load<vu>(at + GROUP) : left > GROUP ? load_part(at + GROUP, left - GROUP) : vu{};
+            }
+            UNROLL for (int line = 0; line < O * UNIT_BYTES; line += 64) __builtin_prefetch(next + line, 0, 3);
+            UNROLL for (int b = 0; b < O; b++) {
+                Pairs unit = unpack_pairs<BITS>(values + b * row_bytes, scale + b * CHUNK_GROUPS);
+                UNROLL for (int a = 0; a < R; a++) {
+                    sums[a][b] = Dot<bf16>::add(sums[a][b], lanes[a][0], unit.first);
+                    sums[a][b] = Dot<bf16>::add(sums[a][b], lanes[a][1], unit.second);
+                }
             }
         }
     }
@@ -144,22 +161,20 @@ void quantized_tile(const Product<bf16>& p, const Quantized& w, const float* sca
 }
 
 template <int BITS, int O>
-void few_rows(const Product<bf16>& p, const Quantized& w, float* scales, int64_t r, int64_t end, int64_t o) {
-    widen_scales(w, o, O, scales);
+void few_rows(const Product<bf16>& p, const Quantized& w, int64_t r, int64_t end, int64_t o) {
     switch (end - r) {
-        case 1: return quantized_tile<BITS, 1, O>(p, w, scales, r, o);
-        case 2: return quantized_tile<BITS, 2, O>(p, w, scales, r, o);
-        case 3: return quantized_tile<BITS, 3, O>(p, w, scales, r, o);
-        default: return quantized_tile<BITS, 4, O>(p, w, scales, r, o);
+        case 1: return quantized_tile<BITS, 1, O>(p, w, r, o);
+        case 2: return quantized_tile<BITS, 2, O>(p, w, r, o);
+        case 3: return quantized_tile<BITS, 3, O>(p, w, r, o);
+        default: return quantized_tile<BITS, 4, O>(p, w, r, o);
     }
 }
 #endif
 
 template <int BITS, int O, class T>
-void many_rows(Product<T> p, const Quantized& w, float* scales, T* room, int64_t r, int64_t end, int64_t o) {
-    widen_scales(w, o, O, scales);
+void many_rows(Product<T> p, const Quantized& w, T* room, int64_t r, int64_t end, int64_t o) {
     for (int b = 0; b < O; b++)
-        unpack_row<BITS>(w, o + b, scales + b * w.groups(), room + b * w.padded(), O * w.template row_bytes<BITS>());
+        unpack_row<BITS>(w, o + b, room + b * w.padded(), O * w.row_bytes<BITS>());
     p.weight = room;
     p.weight_stride = w.padded();
     p.y += o;  // the room holds just these rows of W
@@ -171,20 +186,18 @@ void many_rows(Product<T> p, const Quantized& w, float* scales, T* room, int64_t
 // Rows r to end of x by rows start to stop of W.
 template <int BITS, class T>
 void quantized_block(const Product<T>& p, const Quantized& w, int64_t r, int64_t end, int64_t start, int64_t stop) {
-    thread_local std::vector<float> scales;
     thread_local std::vector<T> room;
-    scales.resize(8 * w.groups());
     if (end == r) return;
     int64_t o = start;
 #if defined(__AVX512BF16__)
     if constexpr (std::is_same_v<T, bf16>) {
         if (end - r == 1)
-            for (; o + 8 <= stop; o += 8) few_rows<BITS, 8>(p, w, scales.data(), r, end, o);
+            for (; o + 8 <= stop; o += 8) few_rows<BITS, 8>(p, w, r, end, o);
         if (end - r <= 4)
-            for (; o + 4 <= stop; o += 4) few_rows<BITS, 4>(p, w, scales.data(), r, end, o);
+            for (; o + 4 <= stop; o += 4) few_rows<BITS, 4>(p, w, r, end, o);
     }
 #endif
     room.resize(4 * w.padded());
-    for (; o + 4 <= stop; o += 4) many_rows<BITS, 4>(p, w, scales.data(), room.data(), r, end, o);
-    for (; o < stop; o++) many_rows<BITS, 1>(p, w, scales.data(), room.data(), r, end, o);
+    for (; o + 4 <= stop; o += 4) many_rows<BITS, 4>(p, w, room.data(), r, end, o);
+    for (; o < stop; o++) many_rows<BITS, 1>(p, w, room.data(), r, end, o);
 }

@@ -46,7 +46,16 @@ inline void store(T* p, V v) {
     std::memcpy(p, &v, sizeof v);
 }
 
-inline vf splat(float x) { return vf{} + x; }
+// (GCC makes a sum of `vf{} + x`, since a negative zero would not stay one.)
+inline vf splat(float x) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_set1_ps(x);
+#elif defined(__AVX2__)
+    return (vf)_mm256_set1_ps(x);
+#else
+    return vf{x, x, x, x};
+#endif
+}
 
 // a * b + c, rounded once where the machine can. Spelled out, so that every tile shape rounds alike.
 inline vf fma(vf a, vf b, vf c) {
