@@ -19,6 +19,7 @@ import torch
 
 from pageant import kernels
 from pageant.kernels.base import AttentionBatch, HeadNorms, Kernels, SamplingTensors
+from pageant.kernels.quantized import Bits, QuantizedWeight, empty_quantized
 from pageant.scripts.bench.report import machine
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY = 1024, 3072, 16, 8, 128, 151936
@@ -52,6 +53,7 @@ class Result:
 def cases() -> Iterator[Case]:
     """The shapes are those of a 0.6B Qwen3, and of two mixtures of experts."""
     yield from _linears()
+    yield from _quantized_linears()
     yield from _attentions()
     yield from _experts()
     yield from _pointwise()
@@ -76,6 +78,29 @@ def _linears() -> Iterator[Case]:
                 run,
                 sum(weight.nbytes for weight in used) if rows <= 16 else None,
                 2 * rows * used[0].numel() * len(used),
+            )
+
+
+def _quantized_linears() -> Iterator[Case]:
+    sizes: tuple[Bits, ...] = (8, 4)
+    for bits in sizes:
+        count = 320_000_000 * 8 // (2 * INTERMEDIATE * HIDDEN * bits)
+        weights = [empty_quantized((2 * INTERMEDIATE, HIDDEN), bits, "cpu") for _ in range(count)]
+        for weight in weights:
+            kernels.load("cpu").quantize(torch.randn(2 * INTERMEDIATE, HIDDEN), weight)
+        for rows in (1, 16, 512):
+            x = torch.randn(rows, HIDDEN).to(BF16)
+            used = weights if rows <= 16 else weights[:2]
+
+            def run(backend: Kernels, x: torch.Tensor = x, used: list[QuantizedWeight] = used) -> None:
+                for weight in used:
+                    backend.linear(x, weight)
+
+            yield Case(
+                f"linear int{bits} {rows} rows",
+                run,
+                sum(weight.nbytes for weight in used) if rows <= 16 else None,
+                4 * rows * INTERMEDIATE * HIDDEN * len(used),
             )
 
 
