@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from pageant.kernels.base import AttentionBatch
-from pageant.kernels.reference.attention import paged_attention as reference_attention
 from pageant.kernels.triton.attention_decode import decode, merge_splits
 from pageant.kernels.triton.attention_prefill import prefill
 from pageant.kernels.triton.launching import cdiv, next_power_of_2, processors
@@ -40,8 +39,6 @@ def paged_attention(
     softcap: float | None = None,
 ) -> Tensor:
     """See `Kernels.paged_attention`."""
-    if batch.ancestors is not None:
-        return reference_attention(query, key_cache, value_cache, batch, scale, window, softcap)
     tokens, heads, head_dim = query.shape
     assert query.stride(2) == 1 and query.stride(1) == head_dim, "the last two dimensions are contiguous"
     assert key_cache.is_contiguous() and value_cache.is_contiguous()
@@ -91,6 +88,7 @@ def _decode(
         batch.context_lengths,
         batch.block_tables,
         batch.positions,
+        batch.ancestors,
         query.stride(0),
         batch.block_tables.stride(0),
         factor,
@@ -98,6 +96,7 @@ def _decode(
         window or _NO_WINDOW,
         SHORT=short,
         SPLITS=splits,
+        TREES=batch.ancestors is not None,
         **_shapes(heads, kv_heads, head_dim, block_size, rows, tiles, window, cap, query.dtype),
     )
     if splits > 1:
@@ -142,6 +141,7 @@ def _prefill(
         batch.context_lengths,
         batch.block_tables,
         batch.positions,
+        batch.ancestors,
         sequences,
         query.stride(0),
         batch.block_tables.stride(0),
@@ -149,6 +149,7 @@ def _prefill(
         cap,
         window or _NO_WINDOW,
         SHORT=short,
+        TREES=batch.ancestors is not None,
         **_shapes(heads, kv_heads, head_dim, block_size, rows, tiles, window, cap, query.dtype),
     )
 

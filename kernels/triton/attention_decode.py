@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pageant.kernels.triton.attention_tile import attend, load_query, visible_span
+from pageant.kernels.triton.attention_tile import attend, load_masks, load_query, visible_span
 
 __all__ = ["decode", "merge_splits"]
 
@@ -26,6 +26,7 @@ def decode(
     context_lengths,
     block_tables,
     positions,
+    ancestors,
     query_stride,
     table_stride,
     factor,
@@ -40,6 +41,7 @@ def decode(
     ENTRIES: tl.constexpr,
     WINDOWED: tl.constexpr,
     CAPPED: tl.constexpr,
+    TREES: tl.constexpr,
     PRECISION: tl.constexpr,
     SHORT: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -57,7 +59,9 @@ def decode(
         query, positions, begin, stop, kv_head, query_stride, HEADS, KV_HEADS, DIM, DIM_TILE, ROWS
     )
     context = tl.load(context_lengths + sequence)
-    first, last, clear_first, clear_last = visible_span(there, position, context, window)
+    own = context - (stop - begin)
+    mask = load_masks(ancestors, begin, there, ROWS, HEADS // KV_HEADS, TREES)
+    first, last, clear_first, clear_last = visible_span(there, position, mask, context, own, window)
     tiles_begin = first // ENTRIES
     share = tl.cdiv(tl.cdiv(last, ENTRIES) - tiles_begin, SPLITS)
     share_begin = tl.minimum((tiles_begin + split * share) * ENTRIES, last)
@@ -65,6 +69,9 @@ def decode(
     sums, tops, totals = attend(
         queries,
         position,
+        mask,
+        positions + begin,
+        own,
         keys,
         values,
         block_tables + sequence.to(tl.int64) * table_stride,
@@ -86,6 +93,7 @@ def decode(
         ENTRIES,
         WINDOWED,
         CAPPED,
+        TREES,
         PRECISION,
     )
     dim = tl.arange(0, DIM_TILE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pageant.kernels.triton.attention_tile import attend, load_query, visible_span
+from pageant.kernels.triton.attention_tile import attend, load_masks, load_query, visible_span
 from pageant.kernels.triton.mathematics import segment_of_tile
 
 __all__ = ["prefill"]
@@ -24,6 +24,7 @@ def prefill(
     context_lengths,
     block_tables,
     positions,
+    ancestors,
     num_sequences,
     query_stride,
     table_stride,
@@ -39,6 +40,7 @@ def prefill(
     ENTRIES: tl.constexpr,
     WINDOWED: tl.constexpr,
     CAPPED: tl.constexpr,
+    TREES: tl.constexpr,
     PRECISION: tl.constexpr,
     SHORT: tl.constexpr,
 ):
@@ -66,10 +68,15 @@ def prefill(
         ROWS,
     )
     context = tl.load(context_lengths + sequence)
-    first, last, clear_first, clear_last = visible_span(there, position, context, window)
+    own = context - (stop - begin)
+    mask = load_masks(ancestors, begin + number * TOKENS, there, ROWS, HEADS // KV_HEADS, TREES)
+    first, last, clear_first, clear_last = visible_span(there, position, mask, context, own, window)
     sums, _, totals = attend(
         queries,
         position,
+        mask,
+        positions + begin,
+        own,
         keys,
         values,
         block_tables + tl.cast(sequence, tl.int64) * table_stride,
@@ -91,6 +98,7 @@ def prefill(
         ENTRIES,
         WINDOWED,
         CAPPED,
+        TREES,
         PRECISION,
     )
     dim = tl.arange(0, DIM_TILE)

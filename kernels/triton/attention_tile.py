@@ -13,7 +13,7 @@ import triton.language as tl
 
 from pageant.kernels.triton.mathematics import tanh
 
-__all__ = ["attend", "load_query", "visible_span"]
+__all__ = ["attend", "load_masks", "load_query", "visible_span"]
 
 
 @triton.jit
@@ -47,19 +47,33 @@ def load_query(
 
 
 @triton.jit
-def visible_span(there, position, context, window):
-    """The entries that some row sees, [first, last), and those that all rows see, [clear_first, clear_last)."""
+def load_masks(ancestors, begin, there, ROWS: tl.constexpr, GROUPS: tl.constexpr, TREES: tl.constexpr):
+    """The rows' masks of ancestors, 0 where there is none."""
+    token = begin + tl.arange(0, ROWS) // GROUPS
+    return tl.load(ancestors + token, mask=there, other=0) if TREES else tl.zeros([ROWS], dtype=tl.int64)
+
+
+@triton.jit
+def visible_span(there, position, mask, context, own, window):
+    """The entries that some row sees, [first, last), and those that all rows see, [clear_first, clear_last).
+
+    The step's own entries begin at `own`. In a tree, each of them is seen by who names it, and all before."""
     lowest = tl.min(tl.where(there, position, 1 << 30))
     highest = tl.max(position)
     first = tl.maximum(lowest - window + 1, 0)
-    last = tl.minimum(highest + 1, context)
-    return first, last, tl.maximum(highest - window + 1, 0), tl.minimum(lowest + 1, context)
+    last = tl.max(tl.where(mask != 0, context, position + 1))
+    clear_last = tl.min(tl.where(there, tl.where(mask != 0, own, position + 1), 1 << 30))
+    last, clear_last = tl.minimum(last, context), tl.minimum(clear_last, context)
+    return first, last, tl.maximum(highest - window + 1, 0), clear_last
 
 
 @triton.jit
 def attend(
     queries,
     position,
+    mask,
+    depths,
+    own,
     keys,
     values,
     table,
@@ -81,10 +95,12 @@ def attend(
     ENTRIES: tl.constexpr,
     WINDOWED: tl.constexpr,
     CAPPED: tl.constexpr,
+    TREES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Tiles of entries from `begin` (a multiple of ENTRIES) to `stop`; returns (sums, tops, totals):
-    [ROWS, DIM_TILE] of values by weight, [ROWS] of the largest score and of the weights' sum."""
+    [ROWS, DIM_TILE] of values by weight, [ROWS] of the largest score and of the weights' sum.
+    `depths` are the positions of the sequence's tokens in this step, whose entries begin at `own`."""
     sums = tl.zeros([ROWS, DIM_TILE], dtype=tl.float32)
     tops = tl.full([ROWS], float("-inf"), dtype=tl.float32)
     totals = tl.zeros([ROWS], dtype=tl.float32)
@@ -94,16 +110,19 @@ def attend(
     clear_stop = tl.minimum(tl.maximum(clear_last // ENTRIES * ENTRIES, clear_begin), stop)
     if WINDOWED:
         sums, tops, totals = _attend_part(
-            queries, position, keys, values, table, kv_head, begin, clear_begin, first, last, window, factor, cap,
-            sums, tops, totals, KV_HEADS, DIM, DIM_TILE, BLOCK_SIZE, ENTRIES, True, CAPPED, PRECISION,
+            queries, position, mask, depths, own, keys, values, table,
+            kv_head, begin, clear_begin, first, last, window, factor, cap,
+            sums, tops, totals, KV_HEADS, DIM, DIM_TILE, BLOCK_SIZE, ENTRIES, True, CAPPED, TREES, PRECISION,
         )  # fmt: skip
     sums, tops, totals = _attend_part(
-        queries, position, keys, values, table, kv_head, clear_begin, clear_stop, first, last, window, factor, cap,
-        sums, tops, totals, KV_HEADS, DIM, DIM_TILE, BLOCK_SIZE, ENTRIES, False, CAPPED, PRECISION,
+        queries, position, mask, depths, own, keys, values, table,
+            kv_head, clear_begin, clear_stop, first, last, window, factor, cap,
+        sums, tops, totals, KV_HEADS, DIM, DIM_TILE, BLOCK_SIZE, ENTRIES, False, CAPPED, TREES, PRECISION,
     )  # fmt: skip
     sums, tops, totals = _attend_part(
-        queries, position, keys, values, table, kv_head, clear_stop, stop, first, last, window, factor, cap,
-        sums, tops, totals, KV_HEADS, DIM, DIM_TILE, BLOCK_SIZE, ENTRIES, True, CAPPED, PRECISION,
+        queries, position, mask, depths, own, keys, values, table,
+            kv_head, clear_stop, stop, first, last, window, factor, cap,
+        sums, tops, totals, KV_HEADS, DIM, DIM_TILE, BLOCK_SIZE, ENTRIES, True, CAPPED, TREES, PRECISION,
     )  # fmt: skip
     return sums, tops, totals
 
@@ -112,6 +131,9 @@ def attend(
 def _attend_part(
     queries,
     position,
+    mask,
+    depths,
+    own,
     keys,
     values,
     table,
@@ -133,6 +155,7 @@ def _attend_part(
     ENTRIES: tl.constexpr,
     MASKED: tl.constexpr,
     CAPPED: tl.constexpr,
+    TREES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     dim = tl.arange(0, DIM_TILE)
@@ -157,8 +180,15 @@ def _attend_part(
         if CAPPED:
             scores = cap * tanh(scores)
         if MASKED:
-            visible = seen[None, :] & (entry[None, :] <= position[:, None])
-            visible = visible & (entry[None, :] > position[:, None] - window)
+            visible = (entry[None, :] <= position[:, None]) & (entry[None, :] > position[:, None] - window)
+            if TREES:
+                index = entry - own
+                depth = tl.load(depths + index, mask=(index >= 0) & seen, other=0).to(tl.int32)
+                named = (mask[:, None] >> tl.minimum(tl.maximum(index, 0), 63)[None, :].to(tl.int64)) & 1
+                in_tree = (index[None, :] < 0) | (named != 0)
+                in_tree = in_tree & (tl.where(index >= 0, depth, entry)[None, :] > position[:, None] - window)
+                visible = tl.where(mask[:, None] != 0, in_tree, visible)
+            visible = visible & seen[None, :]
             scores = tl.where(visible, scores, float("-inf"))
         risen = tl.maximum(tops, tl.max(scores, 1))
         # A row that has seen nothing yet has minus infinity: the difference of two would be NaN.

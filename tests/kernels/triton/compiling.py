@@ -83,7 +83,7 @@ def empty(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def batch(sequences: int, tokens: int, context: int) -> AttentionBatch:
+def batch(sequences: int, tokens: int, context: int, trees: bool = False) -> AttentionBatch:
     return AttentionBatch(
         query_starts=empty(sequences + 1, dtype=torch.int32),
         context_lengths=empty(sequences, dtype=torch.int32),
@@ -92,16 +92,23 @@ def batch(sequences: int, tokens: int, context: int) -> AttentionBatch:
         positions=empty(sequences * tokens),
         max_query_length=tokens,
         max_context_length=context,
+        ancestors=empty(sequences * tokens) if trees else None,
     )
 
 
-def attention(dtype: torch.dtype, head_dim: int, window: int | None, softcap: float | None) -> None:
+def attention(
+    dtype: torch.dtype,
+    head_dim: int,
+    window: int | None = None,
+    softcap: float | None = None,
+    trees: bool = False,
+) -> None:
     from pageant.kernels.triton import TritonKernels
 
     caches = [empty(4096, 8, 16, head_dim, dtype=dtype) for _ in range(2)]
     for sequences, tokens in ((4, 1), (2, 2048)):
         query = empty(sequences * tokens, 32, head_dim, dtype=dtype)
-        step = batch(sequences, tokens, 8192)
+        step = batch(sequences, tokens, 8192, trees)
         TritonKernels().paged_attention(query, *caches, step, 0.1, window, softcap)
 
 
@@ -156,13 +163,15 @@ def main(arch: str, dtype_name: str, head_dims: list[int], what: str) -> None:
     dtype = getattr(torch, dtype_name)
     for head_dim in head_dims:
         line["head_dim"] = head_dim
-        attention(dtype, head_dim, None, None)
+        attention(dtype, head_dim)
     if what == "attention":
         return
     line["head_dim"] = 128
     line["windowed"] = True
     attention(dtype, 128, 4096, 30.0)
-    del line["head_dim"], line["windowed"]
+    line["trees"] = True
+    attention(dtype, 128, 4096, trees=True)
+    del line["head_dim"], line["windowed"], line["trees"]
     others(dtype)
     sampling()
 

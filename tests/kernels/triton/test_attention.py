@@ -177,3 +177,28 @@ def test_positions_decide_what_is_seen_wherever_the_slots_are(
     batch.positions[:3] = torch.tensor([107, 108, 108])
     batch.positions[3:43] = torch.arange(40) // 2
     check(triton_kernels, reference, batch, (4, 2), 16, 16, window, None, torch.float32, 0, device)
+
+
+@pytest.mark.parametrize("window", [None, 30])
+@pytest.mark.parametrize("new", [6, 20], ids=["decoded", "prefilled"])
+def test_trees_of_drafts_see_their_ancestors_and_all_before_them(
+    triton_kernels: Kernels,
+    reference: Kernels,
+    make_batch: BatchMaker,
+    device: torch.device,
+    new: int,
+    window: int | None,
+) -> None:
+    """Two sequences are trees, with siblings at one depth; two are not, in the same step."""
+    batch = make_batch([(new, 90), (1, 50), (new, new), (3, 40)], 16, 50, torch.Generator().manual_seed(0))
+    ancestors = torch.zeros(2 * new + 4, dtype=torch.int64)
+    generator = torch.Generator().manual_seed(1)
+    for start, before in ((0, 90 - new), (new + 1, 0)):
+        for index in range(new):
+            parent = int(torch.randint(-1, index, (1,), generator=generator)) if index else -1
+            above = ancestors[start + parent] if parent >= 0 else 0
+            ancestors[start + index] = above | (1 << index)
+            batch.positions[start + index] = before + int(ancestors[start + index]).bit_count() - 1
+    assert len(set(batch.positions[:new].tolist())) < new, "there are siblings"
+    tree = replace(batch, ancestors=ancestors)
+    check(triton_kernels, reference, tree, (6, 2), 24, 16, window, None, torch.float32, 0, device)
