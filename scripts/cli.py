@@ -161,13 +161,14 @@ def bench_throughput(
     engine: dict[str, Any],
     workload: Annotated[str, typer.Option(help="batch, single, long or overhead.")] = "batch",
     runs: Annotated[int, typer.Option(help="The median counts.")] = 3,
-    beside: Annotated[str | None, typer.Option(help="A peer to run in turn with: transformers.")] = None,
+    beside: Annotated[str | None, typer.Option(help="Peers to run in turn with: vllm,openvino,...")] = None,
+    peers: Annotated[str | None, typer.Option(help="The folder of the peers' environments.")] = None,
     json: Json = False,
 ) -> None:
     """A workload of fixed prompts, offline: seconds, tokens per second, time until ready."""
     from pageant.scripts.bench import throughput as command
 
-    command.bench(engine, workload, runs=runs, beside=beside, as_json=json)
+    command.bench(engine, workload, runs=runs, beside=beside, home=peers, as_json=json)
 
 
 def main() -> int:

@@ -1,83 +1,94 @@
-"""`pageant bench throughput`: a workload of fixed prompts, offline, beside a peer in the same run if asked."""
+"""`pageant bench throughput`: a workload of fixed prompts, offline, in turn with peers if asked."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
-import subprocess
-import sys
 import time
+from pathlib import Path
 from typing import Any
 
-from pageant.actors.frontend.llm import LLM
 from pageant.protocol.errors import BadRequest
-from pageant.protocol.sampling import SamplingParams
+from pageant.scripts.bench.engine_process import KV_GIB, EngineProcess
+from pageant.scripts.bench.peers.environments import HOME, peer_module, supports
+from pageant.scripts.bench.peers.pageant import load
 from pageant.scripts.bench.report import machine
-from pageant.scripts.bench.workloads import workload
-
-PEERS = {"transformers": "pageant.scripts.bench.peers.transformers"}
+from pageant.scripts.bench.workloads import Workload, workload
 
 
-def bench(engine: dict[str, Any], name: str, *, runs: int, beside: str | None, as_json: bool) -> None:
-    """Runs the workload and prints what it took. Prefix caching is off, as it is for the peers."""
-    if beside is not None and beside not in PEERS:
-        raise BadRequest(f"no peer {beside!r}; expected {', '.join(PEERS)}", "beside")
-    ours = measure(engine, name, runs)
-    result: dict[str, Any] = {"machine": machine(), "pageant": ours}
-    if beside is not None:
-        peer = result[beside] = measure_peer(beside, str(engine["model"]), name, runs)
-        result["speedup"] = round(peer["seconds"] / ours["seconds"], 3)
+def bench(
+    engine: dict[str, Any], name: str, *, runs: int, beside: str | None, home: str | None, as_json: bool
+) -> None:
+    """Runs the workload and prints what it took. Prefix caching is off, as it is for the peers.
+
+    Args:
+        beside: peers, with commas between.
+        home: the folder of their environments.
+    """
+    work = workload(name)
+    peers = beside.split(",") if beside else []
+    quantization = engine.pop("quantization", None)
+    for peer in peers:
+        peer_module(peer)
+        if not supports(peer, quantization):
+            raise BadRequest(f"{peer} has no {quantization or 'unquantised'} weights here", "beside")
+    with contextlib.ExitStack() as stack:
+        ours = _Ours(engine, quantization, work)
+        running: dict[str, Any] = {"pageant": ours}
+        for peer in peers:
+            process = EngineProcess(
+                peer,
+                Path(engine["model"]),
+                [name],
+                quantization=quantization,
+                home=Path(home) if home else HOME,
+            )
+            running[peer] = stack.enter_context(process)
+        rounds = [{who: one.run(name) for who, one in running.items()} for _ in range(runs + 1)][1:]
+    result: dict[str, Any] = {"machine": machine(), "workload": name, "quantization": quantization}
+    for who, one in running.items():
+        result[who] = summary(work, [each[who] for each in rounds], one.ready_seconds)
+    for peer in peers:
+        ratios = [each[peer] / each["pageant"] for each in rounds]
+        result[peer]["speedup"] = round(statistics.median(ratios), 3)
     if as_json:
         print(json.dumps(result, indent=1))
         return
-    for who in ("pageant", beside):
-        if who is not None:
-            row = result[who]
-            print(
-                f"{who:>14}: {row['seconds']:.2f} s, {row['output_tokens_per_second']:.1f} output tokens/s, "
-                f"ready after {row['ready_seconds']:.1f} s"
-            )
-    if beside is not None:
-        print(f"{'speedup':>14}: {result['speedup']:.2f}x")
+    for who in running:
+        row = result[who]
+        print(
+            f"{who:>14}: {row['seconds']:.2f} s, {row['output_tokens_per_second']:.1f} output tokens/s, "
+            f"ready after {row['ready_seconds']:.1f} s"
+            + (f"; we are {row['speedup']:.2f}x as fast" if "speedup" in row else "")
+        )
 
 
-def measure(engine: dict[str, Any], name: str, runs: int) -> dict[str, Any]:
-    """The median of `runs` runs, after one request that warms up."""
-    work = workload(name)
-    prompts = work.prompts()
-    params = SamplingParams(temperature=0, max_tokens=work.output_tokens, ignore_eos=True)
-    began = time.perf_counter()
-    with LLM(**{"enable_prefix_caching": False, **engine}, progress=False) as llm:
-        llm.generate(prompts[0], SamplingParams(temperature=0, max_tokens=1), progress=False)
-        ready = time.perf_counter() - began
-        seconds = []
-        for _ in range(runs):
-            start = time.perf_counter()
-            outputs = llm.generate(prompts, params, progress=False)
-            seconds.append(time.perf_counter() - start)
-    tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
-    assert tokens == work.requests * work.output_tokens, "every request generates to its end"
-    return summary(name, seconds, tokens, sum(map(len, prompts)), ready)
+class _Ours:
+    """Pageant in this process, so that a topology finds classes beside it."""
+
+    def __init__(self, engine: dict[str, Any], quantization: str | None, work: Workload) -> None:
+        began = time.perf_counter()
+        settings = {key: value for key, value in engine.items() if key != "model"}
+        job = {"model": engine.get("model"), "quantization": quantization, "settings": settings}
+        self._generate = load(job | {"kv_gib": KV_GIB})
+        self._work, self._prompts = work, work.prompts()
+        self._generate(self._prompts[:1], 1)
+        self.ready_seconds = time.perf_counter() - began
+
+    def run(self, name: str) -> float:
+        began = time.perf_counter()
+        tokens = self._generate(self._prompts, self._work.output_tokens)
+        assert tokens == self._work.requests * self._work.output_tokens, "every request generates to its end"
+        return time.perf_counter() - began
 
 
-def summary(
-    name: str, seconds: list[float], output_tokens: int, input_tokens: int, ready: float
-) -> dict[str, Any]:
+def summary(work: Workload, seconds: list[float], ready: float) -> dict[str, Any]:
     """One engine's figures on a workload."""
     median = statistics.median(seconds)
     return {
-        "workload": name,
         "seconds": round(median, 3),
         "runs": [round(one, 3) for one in seconds],
-        "output_tokens_per_second": round(output_tokens / median, 2),
-        "input_tokens": input_tokens,
+        "output_tokens_per_second": round(work.requests * work.output_tokens / median, 2),
         "ready_seconds": round(ready, 2),
     }
-
-
-def measure_peer(peer: str, model: str, name: str, runs: int) -> dict[str, Any]:
-    """A peer's figures, from a process of its own."""
-    command = [sys.executable, "-m", PEERS[peer], model, name, str(runs)]
-    output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-    found: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return found

@@ -1,0 +1,156 @@
+"""Pageant and its peers on the same workloads, in turn, on one machine: the figures of docs/benchmarks.
+
+    python -m pageant.scripts.bench.compare MODEL TINY_MODEL [--out docs/benchmarks/cpu.json]
+
+Every group of workloads that share weights has its engines loaded at once, and they run in turn (A B C, A B C,
+...) so that a machine that changes its speed changes it for all; the median of each counts. Then every engine is
+started alone, several times, for the time until it is ready and the memory of all its processes. An engine that
+fails is reported with what it said, and the others go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pageant.scripts.bench.engine_process import EngineFailed, EngineProcess
+from pageant.scripts.bench.peers.environments import HOME, PEERS, supports
+from pageant.scripts.bench.report import machine, machine_speed
+from pageant.scripts.bench.startup import startup
+
+PAUSE_SECONDS = 0.5  # in which the threads of the engine before go to sleep
+OUT = Path(__file__).parents[2] / "docs" / "benchmarks" / "cpu.json"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Workloads that engines run with the same weights loaded."""
+
+    tiny: bool
+    quantization: str | None
+    workloads: tuple[str, ...]
+
+
+GROUPS = {
+    "bf16": Group(False, None, ("single", "long", "batch")),
+    "tiny": Group(True, None, ("overhead",)),
+    "int8": Group(False, "int8", ("single", "batch")),
+    "int4": Group(False, "int4", ("single", "batch")),
+}
+# One padded batch at a time says nothing about a stream of 512 requests.
+LEFT_OUT = {("transformers", "overhead")}
+
+
+def compare(group: Group, model: Path, engines: list[str], runs: int, home: Path) -> dict[str, Any]:
+    """By workload and engine: the median of `runs` rounds, and each."""
+    found: dict[str, Any] = {}
+    with _started(group, model, engines, home) as (running, failed):
+        for name in group.workloads:
+            rows: dict[str, Any] = dict(failed)
+            seconds: dict[str, list[float]] = {engine: [] for engine in running}
+            for turn in range(runs + 1):
+                for engine, process in running.items():
+                    if engine in rows or (engine, name) in LEFT_OUT:
+                        continue
+                    time.sleep(PAUSE_SECONDS)
+                    try:
+                        took = process.run(name)
+                    except EngineFailed as error:
+                        rows[engine] = {"failed": str(error)}
+                        continue
+                    if turn > 0:  # the first warms up
+                        seconds[engine].append(took)
+                        _say(f"{group.quantization or 'as it is'} {name}: {engine} {took:.2f} s")
+            rows |= {
+                engine: {"seconds": round(statistics.median(took), 3), "runs": [round(t, 3) for t in took]}
+                for engine, took in seconds.items()
+                if engine not in rows and took
+            }
+            found[name] = rows
+    return found
+
+
+@contextlib.contextmanager
+def _started(
+    group: Group, model: Path, engines: list[str], home: Path
+) -> Iterator[tuple[dict[str, EngineProcess], dict[str, Any]]]:
+    """The engines that start, and what the others said."""
+    running: dict[str, EngineProcess] = {}
+    failed: dict[str, Any] = {}
+    with contextlib.ExitStack() as stack:
+        for engine in engines:
+            if not supports(engine, group.quantization):
+                continue
+            try:
+                process = EngineProcess(
+                    engine,
+                    model,
+                    list(group.workloads),
+                    quantization=group.quantization,
+                    home=home,
+                )
+            except EngineFailed as error:
+                _say(str(error))
+                failed[engine] = {"failed": str(error)}
+            else:
+                running[engine] = stack.enter_context(process)
+        yield running, failed
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """Measures every group, then starts; writes after each, so that a run that is ended keeps what it has."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", type=Path)
+    parser.add_argument("tiny_model", type=Path)
+    parser.add_argument("--home", type=Path, default=HOME, help="of the peers' environments")
+    parser.add_argument("--beside", default=",".join(PEERS))
+    parser.add_argument("--groups", default=",".join(GROUPS))
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--starts", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=OUT)
+    options = parser.parse_args()
+    # Asked to end, it ends the engines too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    began = time.perf_counter()
+    engines = ["pageant", *filter(None, options.beside.split(","))]
+    result: dict[str, Any] = {
+        "machine": machine() | machine_speed(),
+        "command": f"python -m pageant.scripts.bench.compare MODEL TINY_MODEL --runs {options.runs}",
+        "workloads": {},
+        "startup": {},
+    }
+
+    def save() -> None:
+        result["minutes"] = round((time.perf_counter() - began) / 60, 1)
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
+
+    for key in options.groups.split(","):
+        group = GROUPS[key]
+        path = options.tiny_model if group.tiny else options.model
+        result["workloads"][key] = compare(group, path, engines, options.runs, options.home)
+        save()
+    for engine in engines:
+        if options.starts:
+            _say(f"starting {engine} {options.starts} times")
+            result["startup"][engine] = startup(engine, options.model, options.starts, options.home)
+            save()
+    _say(f"{options.out}: {result['minutes']} minutes")
+
+
+if __name__ == "__main__":
+    main()

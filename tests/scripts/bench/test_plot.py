@@ -1,0 +1,54 @@
+"""The plot and the tables say what the figures say, engines that failed included."""
+
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree
+
+from pageant.scripts.bench import plot
+
+RESULT = {
+    "machine": {
+        "date": "2026-01-01",
+        "cpu": "A & B",
+        "cores": 4,
+        "memory_read_gb_per_second": 50.0,
+        "bfloat16_gflop_per_second": 1000,
+    },
+    "workloads": {
+        "bf16": {
+            "single": {"vllm": {"seconds": 4.0}, "pageant": {"seconds": 2.0}},
+            "batch": {"pageant": {"seconds": 9.0}, "vllm": {"failed": "out of memory"}},
+        },
+        "int8": {"single": {"pageant": {"seconds": 1.0}, "llama_cpp": {"seconds": 1.5}}},
+    },
+    "startup": {
+        "pageant": {"version": None, "ready_seconds": 3.0, "kv_gib": 4, "peak_pss_gib": 5.5},
+        "vllm": {"failed": "no"},
+    },
+}
+
+
+def test_bars_are_as_long_as_what_they_stand_for_and_the_failed_have_none():
+    panels = {title: bars for title, _, bars in plot.panels(RESULT)}
+    assert panels["single, bfloat16"] == [("pageant", 2.0), ("vllm", 4.0)]
+    assert panels["batch, bfloat16"] == [("pageant", 9.0)]
+    assert panels["peak memory"] == [("pageant", 5.5)]
+    tree = ElementTree.fromstring(plot.svg(RESULT))
+    bars = [one for one in tree.iter("{http://www.w3.org/2000/svg}rect") if one.get("x") != str(-plot.GAP)]
+    ours, theirs = (float(one.get("width")) for one in bars[:2])
+    assert theirs == 2 * ours
+
+
+def test_the_page_keeps_its_text_around_the_tables(tmp_path):
+    (tmp_path / "benchmarks").mkdir()
+    figures, page = tmp_path / "benchmarks" / "cpu.json", tmp_path / "benchmarks.md"
+    figures.write_text(json.dumps(RESULT))
+    page.write_text(f"before\n{plot.BEGIN}\nold\n{plot.END}\nafter\n")
+    plot.write(figures)
+    plot.write(figures)  # again: nothing is doubled
+    text = page.read_text()
+    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+    rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| vLLM")]
+    assert [cell.strip() for cell in rows[0][1:]] == ["4.00", "failed", ""]
+    assert [cell.strip() for cell in rows[1][1:]] == ["failed"] * 3
