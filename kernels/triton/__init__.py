@@ -27,6 +27,7 @@ from pageant.kernels.triton.norms import (
     wide_rms_norm,
 )
 from pageant.kernels.triton.pointwise import gelu, gelu_and_mul, silu_and_mul
+from pageant.kernels.triton.products import linear, logits
 from pageant.kernels.triton.sampling import sample
 
 __all__ = ["TritonKernels"]
@@ -53,5 +54,7 @@ class TritonKernels(ReferenceKernels):
     gelu = staticmethod(gelu)
     route = staticmethod(route)
     moe = staticmethod(moe)
+    linear = staticmethod(linear)
+    logits = staticmethod(logits)
     sample = staticmethod(sample)
     top_logprobs = staticmethod(top_logprobs)

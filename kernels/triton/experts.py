@@ -8,15 +8,17 @@ programs at once would make it depend on their luck.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from pageant.kernels.quantized import QuantizedWeight, Weight
-from pageant.kernels.reference import experts as reference
+from pageant.kernels.quantized import GROUP, QuantizedWeight, Weight
 from pageant.kernels.triton.launching import cdiv, next_power_of_2
 from pageant.kernels.triton.mathematics import activate, segment_of_tile
+from pageant.kernels.triton.products import weight_tile
 from pageant.kernels.triton.tuning import product_tiles
 
 __all__ = ["choose_experts", "expert_down", "expert_gate_up", "moe", "order_places", "route", "weigh_experts"]
@@ -84,14 +86,13 @@ def choose_experts(
 def moe(
     x: Tensor, gate_up: Weight, down: Weight, weights: Tensor, experts: Tensor, activation: str
 ) -> Tensor:
-    """See `Kernels.moe`. Quantised experts are the reference's."""
-    if isinstance(gate_up, QuantizedWeight) or isinstance(down, QuantizedWeight):
-        return reference.moe(x, gate_up, down, weights, experts, activation)
+    """See `Kernels.moe`."""
     tokens, hidden = x.shape
     num_experts, _, inner = down.shape
     top_k = experts.shape[1]
     places = tokens * top_k
-    assert x.stride(1) == 1 and gate_up.is_contiguous() and down.is_contiguous()
+    assert x.stride(1) == 1
+    first, second = _weight(gate_up), _weight(down)
     order, starts = _order(experts.flatten(), num_experts)
     tiles = product_tiles(cdiv(places, num_experts), x.dtype, x.device)
     # No more experts can have been chosen than there are places.
@@ -107,7 +108,7 @@ def moe(
     middle = torch.empty((places, inner), dtype=x.dtype, device=x.device)
     expert_gate_up[(row_tiles, cdiv(inner, tiles.columns))](
         x,
-        gate_up,
+        *first.tensors,
         middle,
         order,
         starts,
@@ -117,18 +118,22 @@ def moe(
         HIDDEN=hidden,
         INNER=inner,
         ACTIVATION=activation,
+        PADDED=first.padded,
+        BITS=first.bits,
         **shape,
     )
     made = torch.empty((places, hidden), dtype=x.dtype, device=x.device)
     expert_down[(row_tiles, cdiv(hidden, tiles.columns))](
         middle,
-        down,
+        *second.tensors,
         made,
         order,
         starts,
         EXPERTS=num_experts,
         HIDDEN=hidden,
         INNER=inner,
+        PADDED=second.padded,
+        BITS=second.bits,
         **shape,
     )
     output = torch.empty((tokens, hidden), dtype=x.dtype, device=x.device)
@@ -137,6 +142,21 @@ def moe(
         made, weights, output, HIDDEN=hidden, TOP_K=top_k, COLUMNS=columns, num_warps=max(1, columns // 256)
     )
     return output
+
+
+class _Weight(NamedTuple):
+    """A stack of matrices as `weight_tile` takes it."""
+
+    tensors: tuple[Tensor, Tensor | None]
+    padded: int
+    bits: int
+
+
+def _weight(weight: Weight) -> _Weight:
+    if isinstance(weight, QuantizedWeight):
+        return _Weight((weight.values, weight.scales), weight.scales.shape[-1] * GROUP, weight.bits)
+    assert weight.is_contiguous()
+    return _Weight((weight, None), weight.shape[-1], 16)
 
 
 def _order(experts: Tensor, num_experts: int) -> tuple[Tensor, Tensor]:
@@ -189,7 +209,8 @@ def order_places(experts, order, starts, places, EXPERTS: tl.constexpr, COUNTED:
 @triton.jit
 def expert_gate_up(
     x,
-    gate_up,
+    values,
+    scales,
     middle,
     order,
     starts,
@@ -199,6 +220,8 @@ def expert_gate_up(
     HIDDEN: tl.constexpr,
     INNER: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    PADDED: tl.constexpr,
+    BITS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -214,18 +237,18 @@ def expert_gate_up(
     token = tl.load(order + row, mask=there, other=0) // TOP_K
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     lines = x + token.to(tl.int64)[:, None] * stride
-    gates = gate_up + tl.cast(expert, tl.int64) * (2 * INNER * HIDDEN) + column[None, :] * HIDDEN
+    gates = tl.cast(expert, tl.int64) * (2 * INNER) + column[None, :]
+    dtype: tl.constexpr = middle.dtype.element_ty
     gate = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
     up = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
     for start in range(0, HIDDEN, DEPTH):
         depth = start + tl.arange(0, DEPTH)
         weighed = (depth[:, None] < HIDDEN) & (column[None, :] < INNER)
-        values = tl.load(lines + depth[None, :], mask=there[:, None] & (depth[None, :] < HIDDEN), other=0.0)
-        gate_part = tl.load(gates + depth[:, None], mask=weighed, other=0.0)
-        up_part = tl.load(gates + INNER * HIDDEN + depth[:, None], mask=weighed, other=0.0)
-        gate = tl.dot(values, gate_part, gate, input_precision=PRECISION)
-        up = tl.dot(values, up_part, up, input_precision=PRECISION)
-    dtype: tl.constexpr = middle.dtype.element_ty
+        left = tl.load(lines + depth[None, :], mask=there[:, None] & (depth[None, :] < HIDDEN), other=0.0)
+        gate_part = weight_tile(values, scales, gates, depth[:, None], weighed, PADDED, BITS, dtype)
+        up_part = weight_tile(values, scales, gates + INNER, depth[:, None], weighed, PADDED, BITS, dtype)
+        gate = tl.dot(left, gate_part, gate, input_precision=PRECISION)
+        up = tl.dot(left, up_part, up, input_precision=PRECISION)
     gate = activate(gate.to(dtype).to(tl.float32), ACTIVATION).to(dtype)
     tl.store(
         middle + row.to(tl.int64)[:, None] * INNER + column[None, :],
@@ -237,13 +260,16 @@ def expert_gate_up(
 @triton.jit
 def expert_down(
     middle,
-    down,
+    values,
+    scales,
     made,
     order,
     starts,
     EXPERTS: tl.constexpr,
     HIDDEN: tl.constexpr,
     INNER: tl.constexpr,
+    PADDED: tl.constexpr,
+    BITS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -258,22 +284,19 @@ def expert_down(
     there = row < stop
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     lines = middle + row.to(tl.int64)[:, None] * INNER
-    columns = down + tl.cast(expert, tl.int64) * (HIDDEN * INNER) + column[None, :] * INNER
+    outputs = tl.cast(expert, tl.int64) * HIDDEN + column[None, :]
+    dtype: tl.constexpr = made.dtype.element_ty
     sums = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
     for start in range(0, INNER, DEPTH):
         depth = start + tl.arange(0, DEPTH)
-        values = tl.load(lines + depth[None, :], mask=there[:, None] & (depth[None, :] < INNER), other=0.0)
+        left = tl.load(lines + depth[None, :], mask=there[:, None] & (depth[None, :] < INNER), other=0.0)
         weighed = (depth[:, None] < INNER) & (column[None, :] < HIDDEN)
-        sums = tl.dot(
-            values,
-            tl.load(columns + depth[:, None], mask=weighed, other=0.0),
-            sums,
-            input_precision=PRECISION,
-        )
+        right = weight_tile(values, scales, outputs, depth[:, None], weighed, PADDED, BITS, dtype)
+        sums = tl.dot(left, right, sums, input_precision=PRECISION)
     place = tl.load(order + row, mask=there, other=0)
     tl.store(
         made + place.to(tl.int64)[:, None] * HIDDEN + column[None, :],
-        sums.to(made.dtype.element_ty),
+        sums.to(dtype),
         mask=there[:, None] & (column[None, :] < HIDDEN),
     )
 

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import triton
@@ -137,6 +137,20 @@ def others(dtype: torch.dtype) -> None:
         kernels.moe(empty(tokens, 2048, dtype=dtype), gate_up, down, weights, experts, "silu")
 
 
+def quantised(dtype: torch.dtype) -> None:
+    from pageant.kernels.quantized import empty_quantized
+    from pageant.kernels.triton import TritonKernels
+
+    bits: tuple[Literal[8], Literal[4]] = (8, 4)
+    for width in bits:
+        weight = empty_quantized((4096, 4096), width, "meta")
+        for rows in (1, 512):
+            TritonKernels().linear(empty(rows, 4096, dtype=dtype), weight)
+        gate_up, down = (empty_quantized(shape, width, "meta") for shape in ((8, 1536, 2048), (8, 2048, 768)))
+        x, weights, experts = empty(4, 2048, dtype=dtype), empty(4, 2, dtype=torch.float32), empty(4, 2)
+        TritonKernels().moe(x, gate_up, down, weights, experts, "silu")
+
+
 def sampling() -> None:
     from pageant.kernels.triton import TritonKernels
 
@@ -173,6 +187,7 @@ def main(arch: str, dtype_name: str, head_dims: list[int], what: str) -> None:
     attention(dtype, 128, 4096, trees=True)
     del line["head_dim"], line["windowed"], line["trees"]
     others(dtype)
+    quantised(dtype)
     sampling()
 
 
