@@ -71,6 +71,30 @@ def chat(
     command.chat(engine, SamplingParams(max_tokens=max_tokens, temperature=temperature), system)
 
 
+@app.command()
+@with_engine_options
+def serve(
+    engine: dict[str, Any],
+    checkpoint: Annotated[
+        str | None, typer.Argument(help="A checkpoint's folder or a hub id; the same as --model.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Where to listen. [default: 127.0.0.1]")] = None,
+    port: Annotated[int | None, typer.Option(help="0 is any that is free. [default: 8000]")] = None,
+    api_key: Annotated[
+        list[str] | None, typer.Option(help="Serve only who has this key; may be given several times.")
+    ] = None,
+    strict_fields: Annotated[
+        bool | None, typer.Option(help="Refuse requests with fields that have no effect here.")
+    ] = None,
+    drain_seconds: Annotated[float, typer.Option(help="How long open requests may go on at SIGTERM.")] = 30.0,
+) -> None:
+    """Serve a model over HTTP, with OpenAI's API."""
+    from pageant.scripts.commands import serve as command
+
+    options = {"host": host, "port": port, "api_keys": api_key, "strict_fields": strict_fields}
+    command.serve(engine, checkpoint, options, drain_seconds)
+
+
 @topology_app.command("check")
 @with_engine_options
 def topology_check(engine: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from pageant.models.checkpoint import Checkpoint, resolve
 from pageant.protocol.errors import TopologyError
 
 FRONTEND = "frontend"
+HTTP = "http"
 
 # In the order in which they are started: what takes long comes first.
 DEFAULT_CAST = Cast(
@@ -26,6 +27,7 @@ DEFAULT_CAST = Cast(
     # Only a tokenizer's work can be shared out; more executors need tensors that cross between them.
     single=frozenset({"executor", "detokenizer", "scheduler", "blocks", FRONTEND}),
     extra_settings=frozenset({"served_model_name"}),
+    optional={HTTP: "pageant.actors.frontend.http.server:HttpServer"},
 )
 
 

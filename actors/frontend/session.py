@@ -8,9 +8,9 @@ from __future__ import annotations
 import atexit
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from pageant.actors.frontend.cast import DEFAULT_CAST, FRONTEND, model_settings
+from pageant.actors.frontend.cast import DEFAULT_CAST, FRONTEND, HTTP, model_settings
 from pageant.actors.frontend.frontend import Frontend, Opening
 from pageant.actors.runtime.cluster import Cluster
 from pageant.actors.runtime.loop_thread import LoopThread
@@ -19,6 +19,9 @@ from pageant.protocol.allocation import GetPoolStatistics, PoolStatistics
 from pageant.protocol.errors import EngineClosed
 from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
 from pageant.protocol.supervision import NodeStatistics, Progress
+
+if TYPE_CHECKING:
+    from pageant.actors.frontend.http.server import HttpServer
 
 OnProgress = Callable[[Progress], None]
 
@@ -53,7 +56,7 @@ class Session:
         self._numbers = itertools.count()
 
     async def _start(self, on_progress: OnProgress | None) -> None:
-        self._cluster = cluster = Cluster(self.resolved, stop_order=(FRONTEND,))
+        self._cluster = cluster = Cluster(self.resolved, stop_order=(HTTP, FRONTEND))
         try:
             await cluster.start()
             async for progress in cluster.startup():
@@ -99,6 +102,22 @@ class Session:
                 thread.run(self._cluster.stop()).result()
         finally:
             thread.stop()
+
+    def served_at(self) -> str:
+        """The model's name and the address of this process's HTTP server."""
+        server = self._http_server()
+        assert server is not None, "this topology has no HTTP server here"
+        return f"{server.model_name} on http://{server.options.host}:{server.port}"
+
+    def drain(self, seconds: float) -> None:
+        """Lets the HTTP server of this process, if there is one, finish what it has, and take nothing more."""
+        server = self._http_server()
+        if server is not None and self._thread is not None:
+            self._thread.run(server.drain(seconds)).result()
+
+    def _http_server(self) -> HttpServer | None:
+        cell = self._cluster.node.cells.get(HTTP) if self._cluster is not None else None
+        return cast("HttpServer", cell.actor) if cell is not None else None
 
     def next_request_id(self) -> str:
         """A name that no request of this session has had."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -75,7 +75,8 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class Cast:
     """The default actors: the class of each, by name, and which of them always form a group.
 
-    `extra_settings` are setting names that reach no actor (the front end's own).
+    `extra_settings` are setting names that reach no actor (the front end's own). `optional` are the classes of
+    those that take part only where a topology names them.
     """
 
     classes: Mapping[str, str]
@@ -83,6 +84,7 @@ class Cast:
     root_actors: frozenset[str]
     single: frozenset[str] = frozenset()  # of which there is exactly one member
     extra_settings: frozenset[str] = frozenset()
+    optional: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -248,11 +250,12 @@ def _with_defaults(topology: Topology, cast: Cast) -> dict[str, ActorSpec]:
     specs = {}
     for name in (*cast.classes, *(name for name in topology.actors if name not in cast.classes)):
         spec = topology.actors.get(name, ActorSpec())
-        cls = spec.cls or cast.classes.get(name)
+        cls = spec.cls or cast.classes.get(name) or cast.optional.get(name)
         if cls is None:
+            known = (*cast.classes, *cast.optional)
             raise TopologyError(
                 f"actors.{name}",
-                f"no default actor has this name, and no class is given; {expected(name, cast.classes)}",
+                f"no default actor has this name, and no class is given; {expected(name, known)}",
             )
         if spec.node is not None and spec.nodes is not None:
             raise TopologyError(f"actors.{name}", "both node and nodes are given; expected one of them")

@@ -1,0 +1,41 @@
+"""`pageant serve`: a model over HTTP, until a signal."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Any
+
+from pageant.actors.frontend.cast import HTTP
+from pageant.actors.frontend.progress import LoadProgress
+from pageant.actors.frontend.session import Session
+from pageant.actors.frontend.settings import topology_of
+from pageant.actors.runtime.yaml import merge
+
+
+def serve(
+    engine_arguments: dict[str, Any], model: str | None, options: dict[str, Any], drain_seconds: float
+) -> None:
+    """Serves until SIGTERM or Ctrl-C; then finishes what is open, within `drain_seconds`. A second signal ends
+    it at once.
+
+    Args:
+        options: of the HTTP server; None leaves one as the topology has it.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    arguments = merge(engine_arguments, {"actors": {HTTP: {"options": given}}})
+    topology = arguments.pop("topology", None)
+    chosen = model or arguments.pop("model", None)
+    arguments.pop("model", None)
+    session = Session(topology_of(chosen, topology, arguments))
+    signals = (signal.SIGINT, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # threads started from here on leave them to this one
+    try:
+        with LoadProgress(sys.stderr.isatty()) as bar:
+            session.start(bar.update)
+        print(f"serving {session.served_at()}", file=sys.stderr, flush=True)
+        signal.sigwait(signals)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+        session.drain(drain_seconds)
+    finally:
+        session.stop()
