@@ -23,7 +23,8 @@ from pageant.kernels.triton.tuning import Attention, attention_tiles
 __all__ = ["paged_attention"]
 
 _NO_WINDOW = 1 << 30
-_SHORT_MAX = 8  # tokens of a sequence that share the decode kernel's tile, at most
+_SHORT_MAX = 8  # tokens of a sequence that share the decode kernel's tile, at most,
+_SHORT_ROWS_MAX = 64  # and rows of that tile, where it holds several tokens
 _SPLIT_TILES = 4  # of a context's entries are worth a program of their own
 _SPLITS_MAX = 64
 _PROGRAMS_PER_PROCESSOR = 16  # where contexts are split: about four waves of them, so that the last is short
@@ -48,7 +49,8 @@ def paged_attention(
         (scale / softcap, softcap * math.log2(math.e)) if softcap else (scale * math.log2(math.e), 0.0)
     )
     arguments = (query, key_cache, value_cache, output, batch, factor, cap, window)
-    short = batch.max_query_length if batch.max_query_length <= _SHORT_MAX else 1
+    most = min(_SHORT_MAX, max(1, _SHORT_ROWS_MAX * key_cache.shape[1] // heads))
+    short = batch.max_query_length if batch.max_query_length <= most else 1
     sequences = batch.context_lengths.shape[0]
     if sequences > 1 or batch.max_query_length <= short:
         _decode(*arguments, short=short)
