@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import signal
 import statistics
 import sys
 import time
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pageant.scripts.bench.engine_process import EngineFailed, EngineProcess
+from pageant.scripts.bench.engine_process import EngineFailed, EngineProcess, exit_when_asked
 from pageant.scripts.bench.peers.environments import HOME, PEERS, supports
 from pageant.scripts.bench.report import machine, machine_speed
 from pageant.scripts.bench.startup import startup
@@ -124,8 +123,7 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=3)
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
-    # Asked to end, it ends the engines too.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    exit_when_asked()
     began = time.perf_counter()
     engines = ["pageant", *filter(None, options.beside.split(","))]
     result: dict[str, Any] = {

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -122,6 +123,11 @@ class EngineProcess:
             raise EngineFailed(f"{self.name} ended: {self._log.read()[-2000:]}")
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+
+def exit_when_asked() -> None:
+    """A benchmark that is asked to end leaves by an exception, and so ends its engines."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 class PeakMemory:

@@ -14,7 +14,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from pageant.scripts.bench.engine_process import EngineFailed, EngineProcess
+from pageant.scripts.bench.engine_process import EngineFailed, EngineProcess, exit_when_asked
 from pageant.scripts.bench.peers.environments import HOME, supports
 from pageant.scripts.bench.report import machine
 
@@ -60,6 +60,7 @@ def main() -> None:
     parser.add_argument("--kv-gib", type=int, default=KV_GIB)
     parser.add_argument("--home", type=Path, default=HOME, help="of the peers' environments")
     options = parser.parse_args()
+    exit_when_asked()
     engines = ["pageant", *filter(None, options.beside.split(","))]
     found = {
         engine: startup(engine, options.model, options.starts, options.home, options.kv_gib)

@@ -11,7 +11,7 @@ import json
 import statistics
 from pathlib import Path
 
-from pageant.scripts.bench.engine_process import EngineProcess
+from pageant.scripts.bench.engine_process import EngineProcess, exit_when_asked
 from pageant.scripts.bench.peers.environments import HOME, PEERS, setup
 
 
@@ -32,6 +32,7 @@ def main() -> None:
     running.add_argument("--kv-gib", type=int, default=2)
     running.add_argument("--runs", type=int, default=3)
     options = parser.parse_args()
+    exit_when_asked()
     if options.command == "setup":
         for peer in options.peers:
             print(f"{peer} is ready in {setup(peer, options.home)}")
