@@ -46,6 +46,17 @@ def test_norms(
             assert_near(ours, theirs, 8)
 
 
+def test_an_rms_norm_rounds_before_its_weight_and_a_wide_one_after(
+    triton_kernels: Kernels, reference: Kernels, numbers: Numbers
+) -> None:
+    """Rounding at the other place would change the last bit of a quarter of the numbers."""
+    x, weight = numbers(8, 256, dtype=torch.float16, seed=1), numbers(1, 256, dtype=torch.float16, seed=2)[0]
+    for name, given in (("rms_norm", weight), ("wide_rms_norm", weight.float())):
+        found = getattr(triton_kernels, name)(x, given, 1e-6)
+        same = found == getattr(reference, name)(x, given, 1e-6)
+        assert float(same.float().mean()) > 0.99
+
+
 @pytest.mark.parametrize(("rows", "size"), [(0, 8), (1, 1), (3, 100), (2, 1500)])
 def test_activations(
     triton_kernels: Kernels,
