@@ -40,7 +40,7 @@ class Product(NamedTuple):
 
 # (family, kernel), for elements of two bytes: by the head's size, the first that is large enough. The pipeliner
 # gives half of the stages to the block table, on which keys and values wait: 5 keep two tiles in flight, 7
-# three. None of these spills more than a word; tests/kernels/triton/compiling.py says what each takes.
+# three. None of these spills more than a few words; tests/kernels/triton/compiling.py says what each takes.
 _ATTENTION: dict[tuple[Family, str], dict[int, Attention]] = {
     ("hopper", "prefill"): {
         64: Attention(128, 128, 8, 5),
