@@ -33,6 +33,8 @@ _NO_NORMS = (None, None, False, 0.0)
 _ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2}
 # Up to how many rows `linear` is ours, (float32, bfloat16): measured on a Zen 4 (scripts/bench/kernels.py).
 _ROWS_OWN_MAX = {
+    "amx": (_ALL, _ALL),
+    "emulated_amx": (_ALL, _ALL),
     "avx512_bf16": (_ALL, _ALL),
     "avx512": (_ALL, 8),
     "avx2": (32, 4),

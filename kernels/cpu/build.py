@@ -15,27 +15,33 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pageant.kernels.cpu.levels import compiler_flags
+from pageant.kernels.cpu.levels import ON_TRIAL, compiler_flags
 
 try:
     import fcntl
 except ImportError:  # not on Windows, where two may compile alike
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["BuildError", "build", "cache_folder", "find_compiler"]
+__all__ = ["BadLevel", "BuildError", "build", "cache_folder", "find_compiler"]
 
 log = logging.getLogger("pageant.kernels")
 
+TRIAL_SECONDS = 120.0
 SOURCES = Path(__file__).parent / "csrc"
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-fvisibility=hidden", "-pthread", "-w")
 
 
 class BuildError(RuntimeError):
     """The C++ kernels could not be compiled here."""
+
+
+class BadLevel(BuildError):
+    """They were compiled, and do not work on this machine."""
 
 
 def build(level: str) -> Path:
@@ -50,12 +56,18 @@ def build(level: str) -> Path:
     library = cache_folder() / f"kernels-{level}-{_fingerprint(compiler, flags)}.so"
     if library.exists():
         return library
+    failure = library.with_suffix(".failed")
+    if failure.exists():
+        raise BadLevel(failure.read_text())
     try:
         library.parent.mkdir(parents=True, exist_ok=True)
         with _lock(library.with_suffix(".lock")):
             if not library.exists():
                 log.info("compiling the CPU kernels for %s with %s", level, compiler)
-                _compile(compiler, flags, library)
+                _compile(compiler, flags, library, tried=level in ON_TRIAL)
+    except BadLevel as error:
+        failure.write_text(str(error))
+        raise
     except OSError as error:
         raise BuildError(f"{library.parent} cannot be written to ({error}): set PAGEANT_CACHE") from error
     return library
@@ -86,8 +98,8 @@ def _fingerprint(compiler: str, flags: tuple[str, ...]) -> str:
     return digest.hexdigest()
 
 
-def _compile(compiler: str, flags: tuple[str, ...], library: Path) -> None:
-    """Compile every source side by side, and link them."""
+def _compile(compiler: str, flags: tuple[str, ...], library: Path, *, tried: bool) -> None:
+    """Compile every source side by side, and link them; put them on trial if they are to be `tried`."""
     with tempfile.TemporaryDirectory(dir=library.parent, prefix="build-") as folder:
         objects = [Path(folder) / f"{source.stem}.o" for source in sorted(SOURCES.glob("*.cpp"))]
         running = [
@@ -103,7 +115,23 @@ def _compile(compiler: str, flags: tuple[str, ...], library: Path) -> None:
         for command, errors, code in said:
             if code:
                 raise BuildError(f"{' '.join(map(str, command))} failed:\n{errors[-2000:]}")  # type: ignore[arg-type]
+        if tried:
+            _try(linked)
         os.replace(linked, library)
+
+
+def _try(library: Path) -> None:
+    """Let a process of its own use a library that was just compiled.
+
+    Raises BadLevel when it dies or finds wrong results.
+    """
+    command = [sys.executable, "-m", "pageant.kernels.cpu.trial", str(library)]
+    try:
+        subprocess.run(command, capture_output=True, text=True, check=True, timeout=TRIAL_SECONDS)
+    except subprocess.SubprocessError as error:
+        raise BadLevel(
+            f"{library.name} failed its trial, so a plainer instruction set is taken: {error}"
+        ) from None
 
 
 def _start(command: list[str]) -> subprocess.Popen[str]:

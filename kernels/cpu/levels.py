@@ -6,7 +6,7 @@ import os
 import platform
 from pathlib import Path
 
-__all__ = ["LEVELS", "best_level", "compiler_flags"]
+__all__ = ["LEVELS", "ON_TRIAL", "compiler_flags", "levels_here"]
 
 _AVX512 = (
     "-mavx512f",
@@ -19,21 +19,28 @@ _AVX512 = (
     "-mprefer-vector-width=512",
 )
 
+_AVX512_HAS = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx2", "fma", "f16c"})
+
 # From best to plainest: what the processor must have, and what the compiler is told.
 _LEVELS: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {
-    "avx512_bf16": (
-        frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "avx2", "fma", "f16c"}),
-        (*_AVX512, "-mavx512bf16"),
+    "amx": (
+        _AVX512_HAS | {"avx512_bf16", "amx_tile", "amx_bf16"},
+        (*_AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
     ),
-    "avx512": (frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx2", "fma", "f16c"}), _AVX512),
+    "avx512_bf16": (_AVX512_HAS | {"avx512_bf16"}, (*_AVX512, "-mavx512bf16")),
+    "avx512": (_AVX512_HAS, _AVX512),
     "avx2": (frozenset({"avx2", "fma", "f16c"}), ("-mavx2", "-mfma", "-mf16c")),
     "portable": (frozenset(), ()),
+    # amx without its instructions, very slowly: for tests on machines that lack them.
+    "emulated_amx": (frozenset(), ("-DPAGEANT_EMULATE_TILES",)),
 }
 LEVELS = tuple(_LEVELS)
+ON_TRIAL = frozenset({"amx", "emulated_amx"})  # used only after a trial: see `pageant.kernels.cpu.trial`
 
 
-def best_level() -> str:
-    """The best level that runs here, or the one that the environment's PAGEANT_CPU_LEVEL names.
+def levels_here() -> list[str]:
+    """The levels that run here, the best one first; only the one that the environment's PAGEANT_CPU_LEVEL names,
+    if there is such.
 
     Raises ValueError when that is no level, or one that this processor lacks.
     """
@@ -41,10 +48,10 @@ def best_level() -> str:
     possible = [level for level, (needed, _) in _LEVELS.items() if needed <= features]
     wanted = os.environ.get("PAGEANT_CPU_LEVEL")
     if wanted is None:
-        return possible[0]
+        return possible
     if wanted not in possible:
         raise ValueError(f"PAGEANT_CPU_LEVEL is {wanted!r}; expected one of {', '.join(possible)} here")
-    return wanted
+    return [wanted]
 
 
 def compiler_flags(level: str) -> tuple[str, ...]:

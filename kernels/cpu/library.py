@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pageant.kernels.cpu.build import build
-from pageant.kernels.cpu.levels import best_level
+from pageant.kernels.cpu.build import BadLevel, build
+from pageant.kernels.cpu.levels import levels_here
 
 __all__ = ["Functions", "Library", "load_library"]
+
+log = logging.getLogger("pageant.kernels")
 
 # Numbers cross as pointers do, since ctypes converts those in half the time; on every machine that this is
 # for, both are passed alike.
@@ -103,5 +106,12 @@ def load_library(level: str | None = None) -> Library:
 
     Raises pageant.kernels.cpu.build.BuildError.
     """
-    level = level or best_level()
-    return Library(build(level), level)
+    if level is not None:
+        return Library(build(level), level)
+    *tried, last = levels_here()
+    for better in tried:
+        try:
+            return Library(build(better), better)
+        except BadLevel as error:
+            log.warning("%s", error)
+    return Library(build(last), last)

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "activations.h"
-#include "product.h"
+#include "tiled.h"
 
 namespace {
 

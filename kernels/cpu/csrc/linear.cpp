@@ -1,5 +1,5 @@
-// Products with weights: product.h's, shared among threads.
-#include "product.h"
+// Products with weights: product.h's, or tiled.h's, shared among threads.
+#include "tiled.h"
 
 namespace {
 
@@ -9,12 +9,19 @@ void linear(const Product<T>& p) {
                   [&](int64_t r, int64_t end, int64_t start, int64_t stop) { block(p, r, end, start, stop); });
 }
 
+#if defined(PAGEANT_TILES)
+void linear(const Product<bf16>& p) { tiled_linear(p); }
+#endif
+
 }  // namespace
+
+// Whether this process may use what this library was compiled for.
+EXPORT int64_t pageant_allowed() { return tiles_allowed(); }
 
 #define LINEAR(NAME, T)                                                                                     \
     EXPORT void NAME(const T* x, int64_t x_stride, const T* weight, int64_t weight_stride, const T* bias,   \
                      T* y, float* unrounded, int64_t rows, int64_t inputs, int64_t outputs) {               \
-        linear<T>({x, x_stride, weight, weight_stride, bias, y, rows, inputs, outputs, unrounded});         \
+        linear(Product<T>{x, x_stride, weight, weight_stride, bias, y, rows, inputs, outputs, unrounded});  \
     }
 LINEAR(pageant_linear_f32, float)
 LINEAR(pageant_linear_bf16, bf16)

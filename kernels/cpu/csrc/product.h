@@ -159,6 +159,7 @@ void weights_stay(const Product<T>& p, int64_t r, int64_t stop, int64_t o) {
 
 constexpr int64_t ROWS_BLOCK = 96;        // rows of x that stay in the second cache
 constexpr int64_t TASK_BYTES = 64 << 10;  // of W, that a task with few rows goes through
+constexpr int64_t OUTPUTS_UNIT = 16;      // a task's are a multiple of it
 constexpr int64_t OUTPUTS_BLOCK = 256;    // rows of W, that a task with many goes through
 
 // Rows r to end of x by rows start to stop of W.
@@ -174,8 +175,8 @@ void block(const Product<T>& p, int64_t r, int64_t end, int64_t start, int64_t s
 // How many rows of W a task goes through.
 inline int64_t outputs_each(int64_t rows, int64_t outputs, int64_t row_bytes) {
     if (rows > ROWS_BLOCK) return OUTPUTS_BLOCK;
-    int64_t each = std::min(TASK_BYTES / std::max<int64_t>(1, row_bytes), outputs / (4 * thread_count())) / 8 * 8;
-    return std::max<int64_t>(8, each);
+    int64_t each = std::min(TASK_BYTES / std::max<int64_t>(1, row_bytes), outputs / (4 * thread_count())) / OUTPUTS_UNIT * OUTPUTS_UNIT;
+    return std::max<int64_t>(OUTPUTS_UNIT, each);
 }
 template <class T>
 int64_t outputs_each(const Product<T>& p) { return outputs_each(p.rows, p.outputs, p.inputs * sizeof(T)); }

@@ -12,6 +12,11 @@ void quantized_linear(const Product<T>& p, const Quantized& w) {
     });
 }
 
+#if defined(PAGEANT_TILES)
+template <int BITS>
+void quantized_linear(const Product<bf16>& p, const Quantized& w) { quantized_tiled<BITS>(p, w); }
+#endif
+
 template <int BITS, class T>
 void embed(const int64_t* ids, int64_t rows, const Quantized& w, T* y) {
     std::vector<T> row(w.padded());

@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "product.h"
+#include "tiled.h"
 
 constexpr int GROUP = 32;  // inputs that share a scale
 constexpr int UNIT = 64;   // inputs that are unpacked together
@@ -201,3 +201,28 @@ void quantized_block(const Product<T>& p, const Quantized& w, int64_t r, int64_t
     for (; o + 4 <= stop; o += 4) many_rows<BITS, 4>(p, w, room.data(), r, end, o);
     for (; o < stop; o++) many_rows<BITS, 1>(p, w, room.data(), r, end, o);
 }
+
+#if defined(PAGEANT_TILES)
+// By tiles: some rows of W at a time are unpacked to where tiles take them from.
+template <int BITS>
+void quantized_tiled(const Product<bf16>& p, const Quantized& w) {
+    share_packed(p, w.row_bytes<BITS>(), [&](const PackedRows& shape, const uint32_t* packed, int64_t first, int64_t last,
+                                             int64_t start, int64_t stop) {
+        thread_local std::vector<bf16> room;
+        const int64_t together = (last - first == 1 ? 4 : 2) * TILE;
+        room.resize(together * w.padded());
+        for (int64_t o = start; o < stop; o += together) {
+            int64_t count = std::min(together, stop - o);
+            for (int64_t b = 0; b < count; b++)
+                unpack_row<BITS>(w, o + b, room.data() + b * w.padded(), together * w.row_bytes<BITS>());
+            Product<bf16> part = p;
+            part.weight = room.data();
+            part.weight_stride = w.padded();
+            part.y += o;  // the room holds just these rows of W
+            if (part.unrounded) part.unrounded += o;
+            if (part.bias) part.bias += o;
+            TiledProduct(part, shape, packed).block(first, last, 0, count);
+        }
+    });
+}
+#endif

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +13,9 @@ import pytest
 
 from pageant import kernels
 from pageant.kernels.cpu import build as building
+from pageant.kernels.cpu import library, trial
 from pageant.kernels.cpu.build import BuildError, build, cache_folder
-from pageant.kernels.cpu.levels import LEVELS, best_level
+from pageant.kernels.cpu.levels import LEVELS, compiler_flags, levels_here
 from pageant.kernels.cpu.library import load_library
 
 EXPORTED = 'extern "C" __attribute__((visibility("default"))) int one() {{ return {}; }}\n'
@@ -110,9 +113,61 @@ def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_level_may_be_chosen_if_it_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert best_level() in LEVELS
+    assert set(levels_here()) <= set(LEVELS)
     monkeypatch.setenv("PAGEANT_CPU_LEVEL", "portable")
-    assert best_level() == "portable"
+    assert levels_here() == ["portable"]
     monkeypatch.setenv("PAGEANT_CPU_LEVEL", "avx1024")
     with pytest.raises(ValueError, match=r"PAGEANT_CPU_LEVEL is 'avx1024'; expected one of .*portable"):
-        best_level()
+        levels_here()
+
+
+def test_a_level_that_fails_its_trial_gives_way_to_the_next_and_is_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    built = build("portable")
+    compiled = []
+
+    def compile_(compiler: str, flags: tuple[str, ...], path: Path, *, tried: bool) -> None:
+        compiled.append(path.name)
+        if tried:
+            building._try(tmp_path / "nothing there.so")
+        shutil.copy(built, path)
+
+    monkeypatch.setenv("PAGEANT_CACHE", str(tmp_path))
+    monkeypatch.setattr(library, "levels_here", lambda: ["emulated_amx", "portable"])
+    monkeypatch.setattr(building, "_compile", compile_)
+    load = library.load_library.__wrapped__
+    assert load().level == load().level == "portable"
+    assert [name.split("-")[1] for name in compiled] == ["emulated_amx", "portable"]
+    assert "failed its trial" in caplog.text
+
+
+def test_what_only_other_machines_run_compiles_here() -> None:
+    compiler = building.find_compiler()
+    flags = ("-std=c++17", "-fsyntax-only", "-w", *compiler_flags("amx"))
+    sources = [building.SOURCES / name for name in ("linear.cpp", "quantized.cpp", "experts.cpp")]
+    assert compiler is not None
+    said = subprocess.run([compiler, *flags, *map(str, sources)], capture_output=True, text=True, check=False)
+    assert said.returncode == 0 or "unrecognized" in said.stderr, said.stderr
+
+
+@pytest.mark.parametrize(
+    ("edit", "passes"), [(None, True), ("pageant_allowed", False), ("pageant_linear_bf16", False)]
+)
+def test_a_trial_fails_what_is_not_allowed_or_wrong(edit: str | None, passes: bool) -> None:
+    right = ctypes.CDLL(str(build("emulated_amx")))
+
+    class Library:
+        pageant_allowed = right.pageant_allowed
+        pageant_linear_bf16 = right.pageant_linear_bf16
+
+    def wrong(*arguments: ctypes.c_void_p) -> int:
+        rows = ctypes.c_void_p(arguments[7].value)
+        right.pageant_linear_bf16(*arguments[:7], rows, *arguments[8:])
+        ctypes.cast(arguments[6], ctypes.POINTER(ctypes.c_float))[0] += 1.0
+        return 0
+
+    tampered = Library()
+    if edit is not None:
+        setattr(tampered, edit, wrong if edit == "pageant_linear_bf16" else lambda: 0)
+    assert trial.is_right(tampered) == passes

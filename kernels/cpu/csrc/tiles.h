@@ -1,0 +1,119 @@
+// The matrix registers of AMX: eight tiles of 16 rows of 64 bytes, and the product of two of bfloat16 added to
+// one of floats. PAGEANT_EMULATE_TILES is the same in plain C++, for testing on machines without them.
+//
+// One shape serves a whole product: A is 16 outputs by 32 inputs, as a checkpoint has them; B is 16 pairs of
+// inputs by `columns` rows of x; C is 16 outputs by `columns`. Tiles are named by literal numbers, which is how the
+// compiler's own macros want them.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+constexpr int TILE = 16;         // rows of a tile, and most columns of B and C
+constexpr int TILE_INPUTS = 32;  // that one product of tiles adds up
+
+#if defined(PAGEANT_EMULATE_TILES)
+
+#include "vec.h"
+
+namespace emulated {
+struct Tiles {
+    int columns = 0;
+    alignas(64) uint8_t data[8][TILE][64];
+};
+inline Tiles& tiles() {
+    thread_local Tiles mine;
+    return mine;
+}
+inline int row_bytes(int tile, bool is_a) { return is_a ? 64 : 4 * tiles().columns; }
+inline void load(int tile, const void* from, int64_t stride, bool is_a) {
+    std::memset(tiles().data[tile], 0, sizeof tiles().data[tile]);
+    for (int row = 0; row < TILE; row++)
+        std::memcpy(tiles().data[tile][row], (const uint8_t*)from + row * stride, row_bytes(tile, is_a));
+}
+inline void store(int tile, void* to, int64_t stride) {
+    for (int row = 0; row < TILE; row++)
+        std::memcpy((uint8_t*)to + row * stride, tiles().data[tile][row], row_bytes(tile, false));
+}
+// As Intel's manual has it: even and odd inputs apart, then both to what is there.
+inline void multiply(int c, int a, int b) {
+    for (int m = 0; m < TILE; m++)
+        for (int n = 0; n < tiles().columns; n++) {
+            float even = 0, odd = 0, sum;
+            for (int k = 0; k < TILE; k++) {
+                bf16 left[2], right[2];
+                std::memcpy(left, tiles().data[a][m] + 4 * k, 4);
+                std::memcpy(right, tiles().data[b][k] + 4 * n, 4);
+                even = __builtin_fmaf(to_float(left[0]), to_float(right[0]), even);
+                odd = __builtin_fmaf(to_float(left[1]), to_float(right[1]), odd);
+            }
+            std::memcpy(&sum, tiles().data[c][m] + 4 * n, 4);
+            sum += even + odd;
+            std::memcpy(tiles().data[c][m] + 4 * n, &sum, 4);
+        }
+}
+}  // namespace emulated
+
+#define TILE_ZERO(T) std::memset(emulated::tiles().data[T], 0, sizeof emulated::tiles().data[T])
+#define TILE_LOAD_A(T, FROM, STRIDE) emulated::load(T, FROM, STRIDE, true)
+#define TILE_LOAD_B(T, FROM, STRIDE) emulated::load(T, FROM, STRIDE, false)
+#define TILE_STORE(T, TO, STRIDE) emulated::store(T, TO, STRIDE)
+#define TILE_MULTIPLY(C, A, B) emulated::multiply(C, A, B)
+
+inline bool tiles_allowed() { return true; }
+inline void use_tiles(int columns) { emulated::tiles().columns = columns; }
+inline void leave_tiles() {}
+
+#elif defined(__AMX_BF16__)
+
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+// GCC does not know that these instructions read memory; without this it leaves out what is written for them.
+inline void settle(const void* p) { __asm__ volatile("" ::"r"(p) : "memory"); }
+
+#define TILE_ZERO(T) _tile_zero(T)
+#define TILE_LOAD_A(T, FROM, STRIDE)      \
+    do {                                  \
+        settle(FROM);                     \
+        _tile_loadd(T, (FROM), (STRIDE)); \
+    } while (0)
+#define TILE_LOAD_B(T, FROM, STRIDE) TILE_LOAD_A(T, FROM, STRIDE)
+#define TILE_STORE(T, TO, STRIDE)         \
+    do {                                  \
+        _tile_stored(T, (TO), (STRIDE));  \
+        settle(TO);                       \
+    } while (0)
+#define TILE_MULTIPLY(C, A, B) _tile_dpbf16ps(C, A, B)
+
+// Asks the kernel, once for a process; without its leave the first tile would be the end.
+inline bool tiles_allowed() {
+    constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
+
+// Tiles 0 to 3 are C, 4 and 5 are B, 6 and 7 are A.
+inline void use_tiles(int columns) {
+    struct {
+        uint8_t palette = 1, start_row = 0, reserved[14] = {};
+        uint16_t row_bytes[16] = {};
+        uint8_t rows[16] = {};
+    } shape;
+    static_assert(sizeof shape == 64, "what the instruction reads");
+    for (int tile = 0; tile < 8; tile++) {
+        shape.rows[tile] = TILE;
+        shape.row_bytes[tile] = tile < 6 ? 4 * columns : 64;
+    }
+    settle(&shape);
+    _tile_loadconfig(&shape);
+}
+inline void leave_tiles() { _tile_release(); }
+
+#endif
+
+#if defined(PAGEANT_EMULATE_TILES) || defined(__AMX_BF16__)
+#define PAGEANT_TILES 1
+#else
+inline bool tiles_allowed() { return true; }
+#endif

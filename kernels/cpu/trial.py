@@ -1,0 +1,70 @@
+"""A trial of a compiled library in a process of its own: `python -m pageant.kernels.cpu.trial LIBRARY`.
+
+A level whose instructions a system announces and then refuses, or computes otherwise than is believed here, must
+not take an engine down. So a level that asks for more than ordinary registers is tried once, after it was
+compiled. Exits with 0 if products of all shapes are right.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["is_right", "main", "passes"]
+
+SHAPES = ((1, 64, 128), (1, 100, 33), (3, 70, 95), (16, 16, 32), (17, 48, 64), (40, 33, 31), (130, 80, 257))
+
+
+def passes(path: Path) -> bool:
+    """Whether the library may be used, and multiplies rightly; the same row alone has the same bits."""
+    return is_right(ctypes.CDLL(str(path)))
+
+
+def is_right(library: Any) -> bool:
+    """The same of a library that is loaded."""
+    if not library.pageant_allowed():
+        return False
+    return all(_multiplies(library, *shape) for shape in SHAPES)
+
+
+def _multiplies(library: Any, rows: int, outputs: int, inputs: int) -> bool:
+    generator = np.random.default_rng(rows)
+    x, weight = (_bfloat16(generator.normal(size=(count, inputs))) for count in (rows, outputs))
+    found = _multiply(library, x, weight)
+    right = _widened(x) @ _widened(weight).T
+    alone = _multiply(library, x[-1:].copy(), weight)
+    return bool(np.allclose(found, right, rtol=1e-4, atol=1e-3)) and bool(np.array_equal(alone[0], found[-1]))
+
+
+def _multiply(
+    library: Any, x: npt.NDArray[np.uint16], weight: npt.NDArray[np.uint16]
+) -> npt.NDArray[np.float32]:
+    """[rows, outputs], unrounded."""
+    (rows, inputs), outputs = x.shape, len(weight)
+    y = np.empty((rows, outputs), np.float32)
+    pointers = [x.ctypes.data, inputs, weight.ctypes.data, inputs, None, None, y.ctypes.data]
+    library.pageant_linear_bf16(*map(ctypes.c_void_p, [*pointers, rows, inputs, outputs]))
+    return y
+
+
+def _bfloat16(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint16]:
+    """Cut off rather than rounded, which is as good here."""
+    return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def _widened(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float64]:
+    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def main(path: str) -> int:
+    """The exit code."""
+    return 0 if passes(Path(path)) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1]))
