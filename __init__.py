@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pageant.actors.frontend.engine import Engine
     from pageant.actors.frontend.llm import LLM
-    from pageant.actors.frontend.outputs import CompletionOutput, RequestFailed, RequestOutput
+    from pageant.actors.frontend.outputs import (
+        CompletionOutput,
+        Logprob,
+        RequestFailed,
+        RequestMetrics,
+        RequestOutput,
+    )
     from pageant.models.errors import CheckpointError
     from pageant.protocol.errors import (
         BadRequest,
@@ -19,12 +25,15 @@ if TYPE_CHECKING:
         TopologyError,
         Unsupported,
     )
-    from pageant.protocol.sampling import SamplingParams
+    from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 
 _HOMES = {
     "Engine": "pageant.actors.frontend.engine",
     "LLM": "pageant.actors.frontend.llm",
     "CompletionOutput": "pageant.actors.frontend.outputs",
+    "Logprob": "pageant.actors.frontend.outputs",
+    "RequestMetrics": "pageant.actors.frontend.outputs",
+    "RequestOutputKind": "pageant.protocol.sampling",
     "RequestFailed": "pageant.actors.frontend.outputs",
     "RequestOutput": "pageant.actors.frontend.outputs",
     "SamplingParams": "pageant.protocol.sampling",
@@ -46,11 +55,14 @@ __all__ = [
     "CompletionOutput",
     "Engine",
     "EngineClosed",
+    "Logprob",
     "Overloaded",
     "PageantError",
     "PeerGone",
     "RequestFailed",
+    "RequestMetrics",
     "RequestOutput",
+    "RequestOutputKind",
     "SamplingParams",
     "StartupError",
     "TopologyError",

@@ -24,13 +24,14 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     What is found of it in the cache is not computed again, but for the last token, whose logits are
     wanted. It is refused unless the pool has room for all of its tokens, so that a sequence is not
     admitted only to be preempted by its own next chunk. At most `num_tokens_max` of them are computed in this
-    step.
+    step. With `skip_cache` nothing of it is looked for: all of its tokens' logits are wanted.
     """
 
     serial: int
     token_ids: Int32Vector
     salt: str | None = None
     num_tokens_max: int | None = None
+    skip_cache: bool = False
 
 
 class Assign(Message, frozen=True, kw_only=True):

@@ -35,3 +35,14 @@ def check_token_ids(name: str, ids: Any, most: int) -> None:
     if ids and (set(map(type, ids)) != {int} or min(ids) < 0 or max(ids) > TOKEN_ID_MAX):
         for index, token in enumerate(ids):
             check_integer(f"{name}[{index}]", token, 0, TOKEN_ID_MAX)
+
+
+def check_strings(name: str, strings: Any, most: int, length_max: int) -> None:
+    """Refuses all but a tuple of at most so many strings, of 1 to `length_max` characters; names the bad index."""
+    if not isinstance(strings, tuple) or not all(isinstance(one, str) for one in strings):
+        raise BadRequest(f"{name} is {strings!r}; expected a string or a list of strings", name)
+    if len(strings) > most:
+        raise BadRequest(f"{name} has {len(strings)} strings; at most {most} are taken", name)
+    for index, one in enumerate(strings):
+        if not 1 <= len(one) <= length_max:
+            raise BadRequest(f"{name}[{index}] has {len(one)} characters; expected 1 to {length_max}", name)

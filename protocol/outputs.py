@@ -11,6 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from pageant.protocol.arrays import Int32Vector, Int64Vector
+from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.message import Message
 from pageant.protocol.serving import Finished
 from pageant.protocol.streams import Numbered
@@ -27,19 +28,27 @@ class OpenOutput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     min_tokens: int = 0
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    detokenize: bool = True
+    spaces_between_special_tokens: bool = True
 
 
 class RowFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What became known of a request when it was admitted (again)."""
+    """What became known of a request when it was admitted (again), and with its first token.
+
+    For the seconds see `Finished`.
+    """
 
     num_cached_tokens: int
     num_preemptions: int
+    queue_seconds: float = 0.0
+    prefill_seconds: float = 0.0
 
 
 class TokenBatch(Numbered, frozen=True, kw_only=True):
     """One step's tokens: row i is the request `serials[i]` with the next `counts[i]` of `token_ids`.
 
-    `finished` and `facts` are by row index, for the rows that have any.
+    `finished` and `facts` are by row index, for the rows that have any; so are the log-probabilities (see
+    `OutputBatch`).
     """
 
     opened: tuple[OpenOutput, ...]
@@ -48,6 +57,8 @@ class TokenBatch(Numbered, frozen=True, kw_only=True):
     token_ids: Int32Vector
     finished: dict[int, Finished]
     facts: dict[int, RowFacts]
+    logprobs: Logprobs | None = None
+    prompt_logprobs: Logprobs | None = None
 
 
 class Stopped(Message, frozen=True, kw_only=True):

@@ -35,16 +35,23 @@ class Feature(StrEnum):
     STOP_STRINGS = "stop_strings"
     STOP_TOKEN_IDS = "stop_token_ids"
     SPECIAL_TOKENS = "special_tokens"
+    PARALLEL_SAMPLES = "parallel_samples"
+    LOGPROBS = "logprobs"
+    PROMPT_LOGPROBS = "prompt_logprobs"
+    BAD_WORDS = "bad_words"
+    NO_DETOKENIZE = "no_detokenize"
 
 
 @dataclass(frozen=True)
 class Role:
-    """A part in the topology. `features` are those that only an actor of this role can honour."""
+    """A part in the topology. `features` are those that this role's actor must honour, maybe with others."""
 
     name: str
     receives: tuple[type[Message], ...]
     features: frozenset[Feature] = frozenset()
 
+
+_SAMPLES_AND_LOGPROBS = (Feature.PARALLEL_SAMPLES, Feature.LOGPROBS, Feature.PROMPT_LOGPROBS)
 
 TOKENIZER = Role("tokenizer", (Tokenize, TokenizeChat), frozenset({Feature.CHAT}))
 SCHEDULER = Role(
@@ -53,23 +60,33 @@ SCHEDULER = Role(
         *(Submit, Abort, Assigned, StepResult, Stopped, ExecutorReady, PoolReady),
         *(Acknowledge, Resume, ActorUp, ActorDown),
     ),
-    frozenset({Feature.STOP_TOKEN_IDS}),
+    frozenset({Feature.STOP_TOKEN_IDS, *_SAMPLES_AND_LOGPROBS, Feature.BAD_WORDS}),
 )
-BLOCKS = Role("blocks", (Assign, ExecutorReady, GetPoolStatistics, ActorUp, ActorDown))
+BLOCKS = Role(
+    "blocks",
+    (Assign, ExecutorReady, GetPoolStatistics, ActorUp, ActorDown),
+    frozenset({Feature.PROMPT_LOGPROBS}),
+)
 EXECUTOR = Role(
     "executor",
     (StepPlan, ActorUp, ActorDown),
     frozenset(
         {
             *(Feature.SAMPLING, Feature.TOP_K, Feature.TOP_P, Feature.MIN_P, Feature.MIN_TOKENS),
-            *(Feature.PENALTIES, Feature.LOGIT_BIAS, Feature.ALLOWED_TOKENS),
+            *(Feature.PENALTIES, Feature.LOGIT_BIAS, Feature.ALLOWED_TOKENS, Feature.BAD_WORDS),
+            *_SAMPLES_AND_LOGPROBS,
         }
     ),
 )
 DETOKENIZER = Role(
     "detokenizer",
     (TokenBatch, Acknowledge, Resume, ActorUp, ActorDown),
-    frozenset({Feature.STOP_STRINGS, Feature.SPECIAL_TOKENS}),
+    frozenset(
+        {
+            *(Feature.STOP_STRINGS, Feature.SPECIAL_TOKENS, Feature.NO_DETOKENIZE),
+            *(Feature.LOGPROBS, Feature.PROMPT_LOGPROBS),
+        }
+    ),
 )
 FRONTEND = Role("frontend", (OutputBatch, ActorUp, ActorDown))
 
@@ -90,6 +107,11 @@ def features_needed(params: SamplingParams) -> frozenset[Feature]:
         Feature.MIN_TOKENS: params.min_tokens > 0,
         Feature.STOP_STRINGS: bool(params.stop),
         Feature.STOP_TOKEN_IDS: bool(params.stop_token_ids),
-        Feature.SPECIAL_TOKENS: not params.skip_special_tokens,
+        Feature.SPECIAL_TOKENS: not (params.skip_special_tokens and params.spaces_between_special_tokens),
+        Feature.PARALLEL_SAMPLES: params.num_sequences > 1,
+        Feature.LOGPROBS: params.logprobs is not None or params.num_sequences > params.n,
+        Feature.PROMPT_LOGPROBS: params.prompt_logprobs is not None,
+        Feature.BAD_WORDS: bool(params.bad_words),
+        Feature.NO_DETOKENIZE: not params.detokenize,
     }
     return frozenset(feature for feature, needed in needs.items() if needed)

@@ -7,11 +7,13 @@ never ignored.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 
 import msgspec
 
-from pageant.protocol.checks import TOKEN_ID_MAX, check_integer, check_number, check_token_ids
+from pageant.protocol.checks import TOKEN_ID_MAX, check_integer, check_number, check_strings, check_token_ids
 from pageant.protocol.errors import BadRequest
+from pageant.protocol.logprobs import ALL
 
 STOP_STRINGS_MAX = 64
 STOP_LENGTH_MAX = 1024
@@ -19,6 +21,24 @@ STOP_TOKEN_IDS_MAX = 1024
 LOGIT_BIAS_MAX = 1024  # entries
 ALLOWED_TOKEN_IDS_MAX = 65_536
 SEED_MAX = 2**63 - 1
+N_MAX = 1024  # samples of one request
+BAD_WORDS_MAX = 256
+BAD_WORD_LENGTH_MAX = 256
+GREEDY_TEMPERATURE = 1e-5  # below it a request is greedy (see `pageant.kernels.sampling`)
+
+
+class RequestOutputKind(Enum):
+    """What the outputs of a request hold: everything so far, what is new, or only one when it has ended."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
+_FLAGS = (
+    *("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"),
+    *("detokenize", "spaces_between_special_tokens"),
+)
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,6 +63,17 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         stop_token_ids: end when one of these tokens is drawn.
         ignore_eos: do not end at the model's own end tokens.
         skip_special_tokens: leave special tokens out of the text.
+        n: how many samples to return. They share the prompt's blocks; sample 0 is what n=1 would return.
+        best_of: how many to draw, of which the n with the highest `cumulative_logprob` are returned.
+        logprobs: tell the log-probability of each token drawn, and so many of the likeliest at its place; -1 is
+            all. The engine's `max_logprobs` bounds it.
+        prompt_logprobs: the same of the prompt's tokens. It is then computed, not taken from the cache.
+        bad_words: texts whose last token is not drawn where it would complete them.
+        truncate_prompt_tokens: keep so many of the prompt's last tokens; -1 is as many as leave room for
+            `max_tokens`.
+        detokenize: turn tokens into text; without it there can be no stop strings.
+        spaces_between_special_tokens: False drops what a decoder puts between two special tokens.
+        output_kind: what each output holds.
 
     Raises:
         BadRequest: a value out of range; names the parameter, what was found and what is expected.
@@ -65,6 +96,15 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    n: int = 1
+    best_of: int | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    bad_words: tuple[str, ...] = ()
+    truncate_prompt_tokens: int | None = None
+    detokenize: bool = True
+    spaces_between_special_tokens: bool = True
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
 
     def __post_init__(self) -> None:
         self._normalise()
@@ -88,7 +128,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         if self.seed is not None:
             check_integer("seed", self.seed, 0, SEED_MAX)
         self._check_stops()
-        for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
+        self._check_samples()
+        self._check_outputs()
+        for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise BadRequest(f"{name} is {getattr(self, name)!r}; expected true or false", name)
 
@@ -97,12 +139,19 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """Whether tokens that are there already change the logits of the next."""
         return bool(self.presence_penalty or self.frequency_penalty) or self.repetition_penalty != 1
 
+    @property
+    def num_sequences(self) -> int:
+        """How many samples are drawn."""
+        return self.n if self.best_of is None else self.best_of
+
     def _normalise(self) -> None:
         """A single string and lists are taken where tuples are meant; a mapping is copied."""
         if isinstance(self.stop, str):
             msgspec.structs.force_setattr(self, "stop", (self.stop,))
         elif self.stop is None or isinstance(self.stop, list):
             msgspec.structs.force_setattr(self, "stop", tuple(self.stop or ()))
+        if self.bad_words is None or isinstance(self.bad_words, list):
+            msgspec.structs.force_setattr(self, "bad_words", tuple(self.bad_words or ()))
         if self.stop_token_ids is None or isinstance(self.stop_token_ids, list):
             msgspec.structs.force_setattr(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
         if isinstance(self.allowed_token_ids, list):
@@ -110,18 +159,39 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         if isinstance(self.logit_bias, Mapping):
             msgspec.structs.force_setattr(self, "logit_bias", dict(self.logit_bias))
 
-    def _check_stops(self) -> None:
-        if not isinstance(self.stop, tuple) or not all(isinstance(s, str) for s in self.stop):
-            raise BadRequest(f"stop is {self.stop!r}; expected a string or a list of strings", "stop")
-        if len(self.stop) > STOP_STRINGS_MAX:
+    def _check_samples(self) -> None:
+        check_integer("n", self.n, 1, N_MAX)
+        if self.best_of is not None:
+            check_integer("best_of", self.best_of, 1, N_MAX)
+            if self.best_of < self.n:
+                raise BadRequest(f"best_of is {self.best_of}, which is less than n ({self.n})", "best_of")
+        if self.num_sequences > 1 and self.temperature < GREEDY_TEMPERATURE:
+            name = "n" if self.n > 1 else "best_of"
             raise BadRequest(
-                f"stop has {len(self.stop)} strings; at most {STOP_STRINGS_MAX} are taken", "stop"
+                f"{name} is {getattr(self, name)}; expected 1 with temperature 0, where all samples are alike",
+                name,
             )
-        for index, stop in enumerate(self.stop):
-            if not 1 <= len(stop) <= STOP_LENGTH_MAX:
+
+    def _check_outputs(self) -> None:
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), ALL, TOKEN_ID_MAX)
+        check_strings("bad_words", self.bad_words, BAD_WORDS_MAX, BAD_WORD_LENGTH_MAX)
+        if self.truncate_prompt_tokens is not None:
+            check_integer("truncate_prompt_tokens", self.truncate_prompt_tokens, -1, TOKEN_ID_MAX)
+            if not self.truncate_prompt_tokens:
                 raise BadRequest(
-                    f"stop[{index}] has {len(stop)} characters; expected 1 to {STOP_LENGTH_MAX}", "stop"
+                    "truncate_prompt_tokens is 0; expected -1, or at least 1", "truncate_prompt_tokens"
                 )
+        if self.stop and self.detokenize is False:
+            raise BadRequest("stop needs text to be found in; expected detokenize to be true", "stop")
+        if not isinstance(self.output_kind, RequestOutputKind):
+            raise BadRequest(
+                f"output_kind is {self.output_kind!r}; expected a RequestOutputKind", "output_kind"
+            )
+
+    def _check_stops(self) -> None:
+        check_strings("stop", self.stop, STOP_STRINGS_MAX, STOP_LENGTH_MAX)
         check_token_ids("stop_token_ids", self.stop_token_ids, STOP_TOKEN_IDS_MAX)
 
     def _check_bias(self) -> None:

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from pageant.protocol.arrays import Int32Vector
+from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.message import Message
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.streams import Numbered
@@ -26,7 +27,8 @@ class Submit(Message, frozen=True, kw_only=True):
 
     `frontend` is where its outputs go. `priority` (lower is sooner), `tenant` and `deadline` (seconds from
     now, after which it is aborted) are for the policy and the queue. Prefixes are shared only with requests
-    of the same `cache_salt`.
+    of the same `cache_salt`. Samples of one prompt and seed differ by their `sample`. `bad_words` are those of
+    `params`, as token ids.
     """
 
     request_id: str
@@ -37,6 +39,8 @@ class Submit(Message, frozen=True, kw_only=True):
     tenant: str = ""
     deadline: float | None = None
     cache_salt: str | None = None
+    sample: int = 0
+    bad_words: tuple[tuple[int, ...], ...] = ()
 
 
 class Abort(Message, frozen=True, kw_only=True):
@@ -52,7 +56,9 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `stop_reason` is the stop string or token id that ended it, None for the model's own end token.
     `message` explains an error or an abort that nobody asked for, and `cause` says whose it is: of a `request`
     that cannot be served, of an `overload` (it may be sent again later), of a `deadline` that passed, or of
-    a `failure` here. `num_output_tokens` counts the tokens that belong to the output.
+    a `failure` here. `num_output_tokens` counts the tokens that belong to the output. It waited
+    `queue_seconds`, had its first token `prefill_seconds` after that, and its last `decode_seconds` later;
+    preemptions count as part of what they interrupt. What did not happen took no time.
     """
 
     reason: FinishReason
@@ -62,13 +68,18 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     num_output_tokens: int = 0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
+    queue_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
 
 
 class OutputBatch(Numbered, frozen=True, kw_only=True):
     """What one step brought to one frontend, by columns.
 
     Row i is `request_ids[i]`, with the text `texts[i]` and the next `counts[i]` of `token_ids`.
-    `finished` maps a row's index to how its request ended.
+    `finished` maps a row's index to how its request ended. `logprobs` are of the rows' tokens, for the requests
+    that ask; `prompt_logprobs` of their prompts' tokens but the first, all with a request's first row.
+    `token_texts` are the tokens named there, each by itself.
     """
 
     request_ids: tuple[str, ...]
@@ -76,3 +87,6 @@ class OutputBatch(Numbered, frozen=True, kw_only=True):
     counts: Int32Vector
     token_ids: Int32Vector
     finished: dict[int, Finished]
+    logprobs: Logprobs | None = None
+    prompt_logprobs: Logprobs | None = None
+    token_texts: dict[int, str] = msgspec.field(default_factory=dict)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from pageant.protocol.arrays import BoolVector, Int32Vector
+from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.message import Message
 from pageant.protocol.sampling import SamplingParams
 
@@ -19,7 +20,8 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """A sequence that takes a row: all its tokens so far (a resumed one brings its output along).
 
     `num_prompt_tokens` of `token_ids` are the prompt's; the noise of a draw is a function of the position
-    in the sequence, so a resumed sequence draws what it would have drawn.
+    in the sequence, so a resumed sequence draws what it would have drawn. For `sample` and `bad_words` see
+    `Submit`.
     """
 
     row: int
@@ -27,6 +29,8 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     num_prompt_tokens: int
     blocks: Int32Vector
     params: SamplingParams
+    sample: int = 0
+    bad_words: tuple[tuple[int, ...], ...] = ()
 
 
 class StepPlan(Message, frozen=True, kw_only=True):
@@ -53,7 +57,8 @@ class StepPlan(Message, frozen=True, kw_only=True):
 class StepResult(Message, frozen=True, kw_only=True):
     """The tokens drawn in step `number`: `token_ids[i]` for `rows[i]`, the plan's drawing rows, in order.
 
-    `seconds` is what the step took on the device.
+    `seconds` is what the step took on the device. `logprobs` are of the tokens drawn, for those of `rows` that
+    ask; `prompt_logprobs` of the prompt's tokens that follow those computed, for those of the plan's rows.
     """
 
     number: int
@@ -61,6 +66,8 @@ class StepResult(Message, frozen=True, kw_only=True):
     rows: Int32Vector
     token_ids: Int32Vector
     seconds: float
+    logprobs: Logprobs | None = None
+    prompt_logprobs: Logprobs | None = None
 
 
 class ExecutorReady(Message, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.protocol.allocation import Assign, Assigned, GetPoolStatistics, PoolReady, PoolStatistics
 from pageant.protocol.arrays import int32
-from pageant.protocol.roles import BLOCKS
+from pageant.protocol.roles import BLOCKS, Feature
 from pageant.protocol.stepping import ExecutorReady
 from pageant.protocol.supervision import ActorDown, ActorUp
 
@@ -21,6 +21,7 @@ class BlockManager(Actor):
     """
 
     role = BLOCKS
+    features = frozenset({Feature.PROMPT_LOGPROBS})
     pool_class: type[BlockPool] = BlockPool
 
     class Options(ActorOptions, frozen=True, kw_only=True):

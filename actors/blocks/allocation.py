@@ -174,7 +174,7 @@ class Allocation:
         names = block_names(root, admission.token_ids, self.block_size)
         blocks = (
             self.pool.match(names[: (total - 1) // self.block_size])
-            if self.pool.enable_prefix_caching
+            if self.pool.enable_prefix_caching and not admission.skip_cache
             else []
         )
         if self._blocks_for(total) - len(blocks) > self.pool.num_free:

@@ -11,8 +11,9 @@ from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.streams import Arrival, Incoming
 from pageant.models.tokenization import Tokenization
 from pageant.protocol.arrays import int32, int64
+from pageant.protocol.logprobs import Piece, split
 from pageant.protocol.outputs import OpenOutput, RowFacts, Stopped, TokenBatch
-from pageant.protocol.roles import DETOKENIZER, Feature
+from pageant.protocol.roles import DETOKENIZER
 from pageant.protocol.serving import Finished
 from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.supervision import ActorDown, ActorUp
@@ -21,19 +22,32 @@ from pageant.protocol.supervision import ActorDown, ActorUp
 class _Open:
     """A request whose output is on its way."""
 
-    __slots__ = ("facts", "num_tokens", "request")
+    __slots__ = ("facts", "first_token_at", "num_tokens", "request")
 
     def __init__(self, request: OpenOutput) -> None:
         self.request = request
         self.num_tokens = 0
         self.facts = RowFacts(num_cached_tokens=0, num_preemptions=0)
+        self.first_token_at: float | None = None
+
+
+class _TokenTexts(dict[int, str]):
+    """Each token's text by itself, as far as it was asked for."""
+
+    def __init__(self, tokenization: Tokenization) -> None:
+        super().__init__()
+        self._tokenization = tokenization
+
+    def __missing__(self, token: int) -> str:
+        text = self[token] = self._tokenization.decode([token], skip_special_tokens=False)
+        return text
 
 
 class Detokenizer(Actor):
     """Turns each step's tokens into one batch of text per frontend."""
 
     role = DETOKENIZER
-    features = frozenset({Feature.STOP_STRINGS, Feature.SPECIAL_TOKENS})
+    features = DETOKENIZER.features
 
     class Options(ActorOptions, frozen=True, kw_only=True):
         """`model`: the checkpoint's folder, for its tokenizer."""
@@ -49,6 +63,7 @@ class Detokenizer(Actor):
     async def on_start(self) -> None:
         tokenization = await self.offload(Tokenization.from_checkpoint, Path(self.options.model))
         self._detokenization = Detokenization(tokenization)
+        self._token_texts = _TokenTexts(tokenization)
         self.watch("scheduler")
 
     @receives
@@ -72,6 +87,8 @@ class Detokenizer(Actor):
         stopped: dict[int, int] = {}
         position = 0
         token_ids = batch.token_ids.tolist()
+        logprobs, prompt_logprobs = split(batch.logprobs), split(batch.prompt_logprobs)
+        now = self.clock.now()
         for index, (serial, count) in enumerate(
             zip(batch.serials.tolist(), batch.counts.tolist(), strict=True)
         ):
@@ -80,9 +97,14 @@ class Detokenizer(Actor):
             entry = self._requests.get(serial)
             if entry is not None:
                 entry.facts = batch.facts.get(index, entry.facts)
+                if tokens and entry.first_token_at is None:
+                    entry.first_token_at = now
                 kept = self._push(serial, entry, tokens, batch.finished.get(index))
                 if kept is not None:
                     stopped[serial] = kept
+                if index in logprobs or index in prompt_logprobs:
+                    # `tokens` are those that count by now
+                    self._add_logprobs(entry, len(tokens), logprobs.get(index), prompt_logprobs.get(index))
         for frontend in self._deliveries:
             self._flush(frontend)
         if stopped:
@@ -91,20 +113,26 @@ class Detokenizer(Actor):
 
     def _open(self, opened: OpenOutput) -> None:
         if opened.frontend not in self._deliveries:
-            self._deliveries[opened.frontend] = Delivery()
+            self._deliveries[opened.frontend] = Delivery(self._token_texts.__getitem__)
             self.watch(opened.frontend)
         self._requests[opened.serial] = _Open(opened)
+        if not opened.detokenize:
+            return
         self._detokenization.open(
             opened.serial,
             opened.prompt_tail.tolist(),
             stop=opened.stop,
             include_stop_str_in_output=opened.include_stop_str_in_output,
             skip_special_tokens=opened.skip_special_tokens,
+            spaces_between_special_tokens=opened.spaces_between_special_tokens,
             min_tokens=opened.min_tokens,
         )
 
     def _push(self, serial: int, entry: _Open, tokens: list[int], finished: Finished | None) -> int | None:
         """Adds a request's tokens. Returns how many count if they end it here, at a stop string."""
+        if not entry.request.detokenize:
+            self._deliver(serial, entry, "", tokens, finished)
+            return None
         delta = self._detokenization.push(serial, tokens)
         text, stop = delta.text, delta.stop
         if stop is None:
@@ -119,11 +147,29 @@ class Detokenizer(Actor):
                 num_output_tokens=stop.num_tokens,
                 num_cached_tokens=entry.facts.num_cached_tokens,
                 num_preemptions=entry.facts.num_preemptions,
+                queue_seconds=entry.facts.queue_seconds,
+                prefill_seconds=entry.facts.prefill_seconds,
+                decode_seconds=self.clock.now() - (entry.first_token_at or 0.0),
             )
+        self._deliver(serial, entry, text, tokens, finished)
+        return stop.num_tokens if stop is not None else None
+
+    def _deliver(
+        self, serial: int, entry: _Open, text: str, tokens: list[int], finished: Finished | None
+    ) -> None:
         self._deliveries[entry.request.frontend].add(entry.request.request_id, text, tokens, finished)
         if finished is not None:
             self._close(serial)
-        return stop.num_tokens if stop is not None else None
+
+    def _add_logprobs(
+        self, entry: _Open, num_tokens: int, logprobs: Piece | None, prompt_logprobs: Piece | None
+    ) -> None:
+        self._deliveries[entry.request.frontend].add_logprobs(
+            entry.request.request_id,
+            logprobs.part(0, num_tokens) if logprobs is not None else None,
+            prompt_logprobs,
+            texts=entry.request.detokenize,
+        )
 
     def _close(self, serial: int) -> None:
         self._detokenization.close(serial)

@@ -59,6 +59,7 @@ class Detokenization:
         stop: tuple[str, ...] = (),
         include_stop_str_in_output: bool = False,
         skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
         min_tokens: int = 0,
     ) -> None:
         """Begin a request whose output continues the text of the prompt.
@@ -72,7 +73,7 @@ class Detokenization:
             if not string:
                 raise ValueError(f"stop[{index}]: empty, expected at least one character")
         self._streams[key] = _Stream(
-            self._decoding.stream(prompt_token_ids, skip_special_tokens),
+            self._decoding.stream(prompt_token_ids, skip_special_tokens, spaces_between_special_tokens),
             StopAutomaton(stop) if stop else None,
             include_stop_str_in_output,
             min_tokens,

@@ -61,12 +61,20 @@ class Decoding:
             self._pieces[False] = _PieceTable(tokenizer, rules, frozenset())
             self._pieces[True] = _PieceTable(tokenizer, rules, tokenizer.special_ids)
 
-    def stream(self, prompt_token_ids: Sequence[int], skip_special_tokens: bool) -> StreamDecoder:
-        """A decoder for the output that continues a prompt."""
+    def stream(
+        self,
+        prompt_token_ids: Sequence[int],
+        skip_special_tokens: bool,
+        spaces_between_special_tokens: bool = True,
+    ) -> StreamDecoder:
+        """A decoder for the output that continues a prompt.
+
+        Where tokens are decoded one by one, there is never a blank between special ones.
+        """
         if self._pieces:
             return _PieceDecoder(self._pieces[skip_special_tokens], prompt_token_ids)
         skipped = self._tokenizer.special_ids if skip_special_tokens else frozenset()
-        return _WindowDecoder(self._tokenizer, skipped, prompt_token_ids)
+        return _WindowDecoder(self._tokenizer, skipped, prompt_token_ids, spaces_between_special_tokens)
 
 
 class _PieceRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,8 +174,13 @@ class _WindowDecoder:
     """
 
     def __init__(
-        self, tokenizer: TokenTable, skipped: frozenset[int], prompt_token_ids: Sequence[int]
+        self,
+        tokenizer: TokenTable,
+        skipped: frozenset[int],
+        prompt_token_ids: Sequence[int],
+        spaces_between_special_tokens: bool,
     ) -> None:
+        self._joined = frozenset() if spaces_between_special_tokens else tokenizer.special_ids
         self._tokenizer = tokenizer
         self._skipped = skipped
         self._window = self._prompt_window(prompt_token_ids)
@@ -181,6 +194,10 @@ class _WindowDecoder:
     def feed(self, token_id: int) -> str:
         if token_id in self._skipped:
             return ""
+        if token_id in self._joined and self._window and self._window[-1] in self._joined:
+            text = self.flush() + self._decode([token_id])
+            self._window, self._num_read, self._read_text = [token_id], 1, self._decode([token_id])
+            return text
         self._window.append(token_id)
         text = self._decode(self._window)
         if text.endswith(_REPLACEMENT_CHARACTER) and self.num_pending < UNDECODED_TOKENS_MAX:

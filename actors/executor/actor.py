@@ -19,7 +19,7 @@ from pageant.actors.executor.batch import Batch, StepInputs
 from pageant.actors.executor.memory import parse_bytes
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.address import expected
-from pageant.protocol.roles import EXECUTOR, Feature
+from pageant.protocol.roles import EXECUTOR
 from pageant.protocol.stepping import ExecutorReady, StepPlan, StepResult
 from pageant.protocol.supervision import ActorDown, ActorUp, Progress
 
@@ -46,12 +46,7 @@ class Executor(Actor):
     """Computes the steps of one device."""
 
     role = EXECUTOR
-    features = frozenset(
-        {
-            *(Feature.SAMPLING, Feature.TOP_K, Feature.TOP_P, Feature.MIN_P, Feature.MIN_TOKENS),
-            *(Feature.PENALTIES, Feature.LOGIT_BIAS, Feature.ALLOWED_TOKENS),
-        }
-    )
+    features = EXECUTOR.features
 
     class Options(ActorOptions, frozen=True, kw_only=True):
         """Options of the executor.
@@ -250,6 +245,7 @@ class Executor(Actor):
         self._pack()
 
     def _answer(self, step: Step, token_ids: npt.NDArray[np.int64]) -> None:
+        logprobs, prompt_logprobs = step.drawn.logprobs()
         self.tell(
             step.scheduler,
             StepResult(
@@ -258,5 +254,7 @@ class Executor(Actor):
                 rows=step.inputs.rows,
                 token_ids=token_ids.astype("int32"),
                 seconds=self.clock.now() - step.began,
+                logprobs=logprobs,
+                prompt_logprobs=prompt_logprobs,
             ),
         )

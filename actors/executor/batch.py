@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pageant.actors.executor.scoring import Scorers, Scores
 from pageant.actors.executor.shaping import Shapers, Shaping
 from pageant.protocol.stepping import NewSequence, StepPlan
 
@@ -29,6 +30,7 @@ class SamplingColumns:
     top_p: Float32
     min_p: Float32
     seed: Int64
+    sample: Int32
     position: Int64
     shaping: Shaping
 
@@ -50,6 +52,7 @@ class StepInputs:
     last_tokens: Int64  # [D], of the T tokens: those after which one is drawn
     rows: Int32  # [D], their rows of the batch
     sampling: SamplingColumns
+    scores: Scores | None  # whose log-probabilities are asked for
 
 
 UNKNOWN = -1
@@ -76,7 +79,9 @@ class Batch:
         self._top_p = np.ones(max_num_seqs, np.float32)
         self._min_p = np.zeros(max_num_seqs, np.float32)
         self._seed = np.zeros(max_num_seqs, np.int64)
+        self._sample = np.zeros(max_num_seqs, np.int32)
         self._shapers = Shapers(end_tokens)
+        self._scorers = Scorers()
         self._next_number = 1
 
     def clear(self) -> None:
@@ -84,6 +89,7 @@ class Batch:
         self._lengths[:] = 0
         self._block_counts[:] = 0
         self._shapers.clear()
+        self._scorers.clear()
         self._next_number = 1
 
     def apply(self, plan: StepPlan) -> StepInputs:
@@ -98,6 +104,7 @@ class Batch:
         self._lengths[plan.freed_rows] = 0
         self._block_counts[plan.freed_rows] = 0
         self._shapers.free(plan.freed_rows)
+        self._scorers.free(plan.freed_rows)
         for sequence in plan.new:
             self._add(sequence)
         self._grow(plan)
@@ -133,7 +140,9 @@ class Batch:
         self._top_p[row] = params.top_p
         self._min_p[row] = params.min_p
         self._seed[row] = params.seed or 0
+        self._sample[row] = sequence.sample
         self._shapers.add(sequence)
+        self._scorers.add(sequence)
 
     def _grow(self, plan: StepPlan) -> None:
         """Appends new blocks to the tables of their rows."""
@@ -170,6 +179,7 @@ class Batch:
             last_tokens=ends[drawing].astype(np.int64) - 1,
             rows=rows[drawing],
             sampling=self._sampling(rows[drawing], context_lengths[drawing].astype(np.int64)),
+            scores=self._scorers.of_step(plan, self._token_ids),
         )
 
     def _sampling(self, rows: Int32, positions: Int64) -> SamplingColumns:
@@ -179,6 +189,7 @@ class Batch:
             top_p=self._top_p[rows],
             min_p=self._min_p[rows],
             seed=self._seed[rows],
+            sample=self._sample[rows],
             position=positions,
             shaping=self._shapers.of_step(rows, positions),
         )

@@ -17,6 +17,7 @@ from pageant.actors.executor.batch import StepInputs
 from pageant.actors.executor.graphs import Capture, CudaCapture, DecodeGraphs
 from pageant.actors.executor.memory import device_budget
 from pageant.actors.executor.runner import Drawn, DrawnHere, TorchRunner
+from pageant.actors.executor.scoring import Scoring
 from pageant.actors.executor.shaping import shape_logits
 from pageant.actors.executor.staging import Staging
 from pageant.kernels.base import AttentionBatch, SamplingTensors
@@ -24,12 +25,13 @@ from pageant.kernels.base import AttentionBatch, SamplingTensors
 __all__ = ["CudaRunner"]
 
 
-class DrawnOnDevice:
-    """Tokens on their way to the host."""
+class DrawnOnDevice(DrawnHere):
+    """Tokens on their way to the host, after what was found about them."""
 
     ready = False
 
-    def __init__(self, tokens: Tensor) -> None:
+    def __init__(self, tokens: Tensor, drawn: Scoring | None, prompts: Scoring | None) -> None:
+        super().__init__(np.empty(0, np.int64), drawn, prompts)
         self._host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
         self._host.copy_(tokens, non_blocking=True)
         self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -90,10 +92,13 @@ class CudaRunner(TorchRunner):
                 hidden = self._graphs.run(inputs)
             else:
                 hidden = self._forward(inputs)
-            if not len(inputs.rows):
+            prompts = self._score_prompts(hidden, inputs.scores)
+            if not len(inputs.rows) and prompts is None:
                 return DrawnHere(np.empty(0, np.int64))
-            tokens = self._draw_tokens(hidden, inputs)
-            return DrawnOnDevice(tokens) if tokens.is_cuda else DrawnHere(tokens.numpy())
+            tokens, drawn = self._draw_tokens(hidden, inputs)
+            if tokens.is_cuda:
+                return DrawnOnDevice(tokens, drawn, prompts)
+            return DrawnHere(tokens.numpy(), drawn, prompts)
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
         """Kernels run on a thread's current device, and steps come from several threads."""
@@ -119,16 +124,19 @@ class CudaRunner(TorchRunner):
         )
         return self._decoder.forward(token_ids, positions, batch, self._kv_caches)
 
-    def _draw_tokens(self, hidden: Tensor, inputs: StepInputs) -> Tensor:
+    def _draw_tokens(self, hidden: Tensor, inputs: StepInputs) -> tuple[Tensor, Scoring | None]:
         columns = inputs.sampling
+        if not len(inputs.rows):
+            return torch.empty(0, dtype=torch.int64, device=self.device), None
         last, rows, seed, position, temperature, top_p, min_p, top_k, sample = self._staging.send(
             [
                 *(inputs.last_tokens, inputs.rows.astype(np.int64), columns.seed, columns.position),
                 *(columns.temperature, columns.top_p, columns.min_p, columns.top_k),
-                np.zeros(len(inputs.rows), np.int32),
+                columns.sample,
             ]
         )
         logits = self._decoder.logits(hidden[last])
+        raw = self._unshaped(logits, inputs.scores)
         shape_logits(logits, columns.shaping)
         tokens = self._kernels.sample(
             logits,
@@ -143,7 +151,7 @@ class CudaRunner(TorchRunner):
             ),
         )
         self._last_drawn[rows] = tokens
-        return tokens
+        return tokens, self._score(raw, tokens, inputs.scores)
 
     @torch.inference_mode()
     def _kv_budget(self, block_size: int, max_num_seqs: int) -> int | None:

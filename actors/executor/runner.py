@@ -18,12 +18,14 @@ import torch
 from pageant import kernels
 from pageant.actors.executor.batch import SamplingColumns, StepInputs
 from pageant.actors.executor.memory import choose_num_blocks
+from pageant.actors.executor.scoring import Scores, Scoring, score_prompts
 from pageant.actors.executor.shaping import shape_logits
 from pageant.kernels.base import AttentionBatch, SamplingTensors
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.decoder import Decoder
 from pageant.models.loading import load_decoder
 from pageant.models.quantization import Quantization
+from pageant.protocol.logprobs import Logprobs
 
 log = logging.getLogger("pageant.executor")
 
@@ -36,6 +38,9 @@ class Drawn(Protocol):
 
     def token_ids(self) -> npt.NDArray[np.int64]:
         """One for each of the step's drawing rows. Waits for the device."""
+
+    def logprobs(self) -> tuple[Logprobs | None, Logprobs | None]:
+        """Of the tokens drawn and of the prompts' tokens, where asked for; once the tokens are there."""
 
 
 class ModelRunner(Protocol):
@@ -54,8 +59,19 @@ class DrawnHere:
 
     ready = True
 
-    def __init__(self, token_ids: npt.NDArray[np.int64]) -> None:
+    def __init__(
+        self,
+        token_ids: npt.NDArray[np.int64],
+        drawn: Scoring | None = None,
+        prompts: Scoring | None = None,
+    ) -> None:
         self._token_ids = token_ids
+        self._scorings = drawn, prompts
+
+    def logprobs(self) -> tuple[Logprobs | None, Logprobs | None]:
+        """See `Drawn`."""
+        drawn, prompts = (scoring.columns() if scoring is not None else None for scoring in self._scorings)
+        return drawn, prompts
 
     def token_ids(self) -> npt.NDArray[np.int64]:
         """See `Drawn`."""
@@ -137,12 +153,32 @@ class TorchRunner:
             self._attention(inputs),
             self._kv_caches,
         )
+        prompts = self._score_prompts(hidden, inputs.scores)
         if not len(inputs.rows):
-            return DrawnHere(np.empty(0, np.int64))
+            return DrawnHere(np.empty(0, np.int64), None, prompts)
         logits = self._decoder.logits(hidden[self._tensor(inputs.last_tokens)])
+        raw = self._unshaped(logits, inputs.scores)
         tokens = self._draw(logits, inputs.sampling)
         self._last_drawn[self._tensor(inputs.rows)] = tokens
-        return DrawnHere(tokens.cpu().numpy())
+        return DrawnHere(tokens.cpu().numpy(), self._score(raw, tokens, inputs.scores), prompts)
+
+    def _score_prompts(self, hidden: torch.Tensor, scores: Scores | None) -> Scoring | None:
+        if scores is None or scores.prompt is None:
+            return None
+        return score_prompts(scores.prompt, self._kernels, self._decoder.logits, hidden)
+
+    def _unshaped(self, logits: torch.Tensor, scores: Scores | None) -> torch.Tensor | None:
+        """A copy of the logits of the rows whose log-probabilities are asked for."""
+        if scores is None or scores.drawn is None:
+            return None
+        return logits[self._tensor(scores.drawn.places)]
+
+    def _score(self, raw: torch.Tensor | None, tokens: torch.Tensor, scores: Scores | None) -> Scoring | None:
+        if raw is None or scores is None or scores.drawn is None:
+            return None
+        scoring = Scoring(scores.drawn)
+        scoring.add(self._kernels, raw, tokens[self._tensor(scores.drawn.places)])
+        return scoring
 
     def _kv_budget(self, block_size: int, max_num_seqs: int) -> int | None:
         """Bytes for the KV cache where nobody said how many; None is a share of the host's memory."""
@@ -162,7 +198,7 @@ class TorchRunner:
             top_p=self._tensor(sampling.top_p),
             min_p=self._tensor(sampling.min_p),
             seed=self._tensor(sampling.seed),
-            sample=torch.zeros(len(logits), dtype=torch.int32, device=self.device),
+            sample=self._tensor(sampling.sample),
             position=self._tensor(sampling.position),
         )
         return self._kernels.sample(logits, tensors)

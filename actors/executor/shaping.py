@@ -1,7 +1,8 @@
 """What is done to logits before a token is drawn from them, for the rows that ask for it.
 
 In vLLM's order, all in float32, before the temperature and the filters (see `pageant.kernels.sampling`):
-1. `allowed_token_ids`: all other tokens go to minus infinity.
+1. `allowed_token_ids`: all other tokens go to minus infinity. So does the last token of each of the bad words
+   whose other tokens the output ends with.
 2. `min_tokens`: so do the tokens that would end the row, until it has as many as that.
 3. `logit_bias` is added.
 4. Penalties. repetition_penalty, for tokens of the prompt or the output: a logit above 0 is divided by it,
@@ -15,6 +16,7 @@ Counts for the whole vocabulary were turned down: 256 rows of 150,000 tokens wou
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -52,6 +54,7 @@ class Entries:
 
 
 _NO_VALUES = np.empty(0, np.float32)
+_NO_TOKENS = np.empty(0, np.int64)
 _NONE = Entries(np.empty(0, np.int64), np.empty(0, np.int64), _NO_VALUES)
 
 
@@ -98,6 +101,25 @@ class TokenCounts:
         return self._tokens[: len(self._places)], self._counts[: len(self._places)]
 
 
+class BadWords:
+    """A row's, as token ids, and the end of its output."""
+
+    def __init__(self, words: tuple[tuple[int, ...], ...], output: list[int]) -> None:
+        self.length_max = max(map(len, words))
+        self.tail = deque(output, maxlen=self.length_max)
+        self._words = words
+
+    def endings(self) -> Int64:
+        """The tokens that would complete one of them now."""
+        tail = tuple(self.tail)
+        found = [word[-1] for word in self._words if _ends_with(tail, word[:-1])]
+        return np.array(found, np.int64)
+
+
+def _ends_with(tokens: tuple[int, ...], end: tuple[int, ...]) -> bool:
+    return not end or tokens[-len(end) :] == end
+
+
 @dataclass
 class _Row:
     """What shapes one row of the batch."""
@@ -109,11 +131,30 @@ class _Row:
     bias: Float32
     counts: TokenCounts | None
     penalties: tuple[float, float, float]  # repetition, frequency, presence
+    bad_words: BadWords | None
+
+    @property
+    def follows_tokens(self) -> bool:
+        """Whether its logits depend on the tokens that it draws."""
+        return self.counts is not None or (self.bad_words is not None and self.bad_words.length_max > 1)
+
+    def take(self, token: int) -> None:
+        """A token was drawn."""
+        if self.counts is not None:
+            self.counts.add(token)
+        if self.bad_words is not None:
+            self.bad_words.tail.append(token)
+
+    def forbidden_at(self, position: int) -> Int64:
+        """The tokens that are not drawn at a position."""
+        ends = self.forbidden if position < self.min_position else _NO_TOKENS
+        return ends if self.bad_words is None else np.union1d(ends, self.bad_words.endings())
 
     def shapes(self, position: int) -> bool:
         """Whether it changes the logits of this position or of one after it."""
         held = len(self.forbidden) if position < self.min_position else 0
-        return self.counts is not None or len(self.allowed) + len(self.biased) + held > 0
+        follows = self.counts is not None or self.bad_words is not None
+        return follows or len(self.allowed) + len(self.biased) + held > 0
 
 
 class Shapers:
@@ -129,7 +170,7 @@ class Shapers:
     @property
     def count_tokens(self) -> bool:
         """Whether any row's logits depend on the tokens before."""
-        return any(row.counts is not None for row in self._rows.values())
+        return any(row.follows_tokens for row in self._rows.values())
 
     def clear(self) -> None:
         """Forgets every row."""
@@ -145,7 +186,8 @@ class Shapers:
         """Takes a new sequence, or a resumed one, in place of what was in its row."""
         self._rows.pop(sequence.row, None)
         params = sequence.params
-        if params.has_penalties or params.logit_bias or params.allowed_token_ids or params.min_tokens:
+        shaped = params.has_penalties or params.logit_bias or params.allowed_token_ids or params.min_tokens
+        if shaped or sequence.bad_words:
             row = self._shaped(sequence)
             if row.shapes(len(sequence.token_ids)):
                 self._rows[sequence.row] = row
@@ -169,6 +211,9 @@ class Shapers:
             bias=np.fromiter(bias.values(), np.float32, len(bias)),
             counts=counts,
             penalties=(params.repetition_penalty, params.frequency_penalty, params.presence_penalty),
+            bad_words=BadWords(sequence.bad_words, sequence.token_ids[num_prompt:].tolist())
+            if sequence.bad_words
+            else None,
         )
 
     def take(self, rows: npt.NDArray[np.int32], token_ids: Int64) -> None:
@@ -177,8 +222,8 @@ class Shapers:
             return
         for row, token in zip(rows.tolist(), token_ids.tolist(), strict=True):
             shaped = self._rows.get(row)
-            if shaped is not None and shaped.counts is not None:
-                shaped.counts.add(token)
+            if shaped is not None:
+                shaped.take(token)
 
     def of_step(self, rows: npt.NDArray[np.int32], positions: Int64) -> Shaping:
         """What shapes the logits of these rows, which draw the tokens at these positions."""
@@ -196,9 +241,7 @@ class Shapers:
         penalties[[index for index, _, _ in shaped]] = [row.penalties for _, row, _ in shaped]
         return Shaping(
             allowed=_entries((i, row.allowed, _NO_VALUES) for i, row, _ in shaped),
-            forbidden=_entries(
-                (i, row.forbidden, _NO_VALUES) for i, row, at in shaped if at < row.min_position
-            ),
+            forbidden=_entries((i, row.forbidden_at(at), _NO_VALUES) for i, row, at in shaped),
             bias=_entries((i, row.biased, row.bias) for i, row, _ in shaped),
             counts=_entries((i, *row.counts.arrays()) for i, row, _ in shaped if row.counts is not None),
             penalties=penalties,

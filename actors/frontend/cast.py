@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from pageant.actors.frontend.prompts import MAX_LOGPROBS, Limits
 from pageant.actors.runtime.topology import Cast, Topology
 from pageant.models.checkpoint import Checkpoint, resolve
-from pageant.protocol.errors import TopologyError
+from pageant.models.errors import CheckpointError
+from pageant.protocol.errors import BadRequest, TopologyError
+from pageant.protocol.sampling import SamplingParams
 
 FRONTEND = "frontend"
 HTTP = "http"
@@ -26,7 +30,7 @@ DEFAULT_CAST = Cast(
     root_actors=frozenset({FRONTEND}),
     # Only a tokenizer's work can be shared out; more executors need tensors that cross between them.
     single=frozenset({"executor", "detokenizer", "scheduler", "blocks", FRONTEND}),
-    extra_settings=frozenset({"served_model_name"}),
+    extra_settings=frozenset({"served_model_name", "max_logprobs", "generation_config"}),
     optional={HTTP: "pageant.actors.frontend.http.server:HttpServer"},
 )
 
@@ -54,6 +58,47 @@ def model_settings(topology: Topology) -> dict[str, Any]:
         "eos_token_ids": checkpoint.eos_token_ids,
         "has_chat_template": checkpoint.has_chat_template,
     }
+
+
+# Of generation_config.json, under our names. `do_sample` is passed over, as vLLM does: temperature says it.
+_DEFAULTS = {
+    **{name: name for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")},
+    "max_new_tokens": "max_tokens",
+}
+
+
+def request_limits(topology: Topology, settings: Mapping[str, Any]) -> Limits:
+    """What requests may ask for, and what they get that ask for nothing.
+
+    Args:
+        settings: see `model_settings`.
+
+    Raises:
+        TopologyError: a setting is out of range.
+        CheckpointError: generation_config.json is.
+    """
+    max_logprobs = topology.settings.get("max_logprobs", MAX_LOGPROBS)
+    if isinstance(max_logprobs, bool) or not isinstance(max_logprobs, int) or max_logprobs < -1:
+        raise TopologyError("max_logprobs", f"found {max_logprobs!r}; expected a number, or -1 for all")
+    source = topology.settings.get("generation_config", "auto")
+    if source not in ("auto", "none"):
+        raise TopologyError("generation_config", f"found {source!r}; expected auto or none")
+    defaults = _default_params(Path(settings["model"])) if source == "auto" else SamplingParams()
+    return Limits(settings["vocab_size"], settings["max_model_len"], max_logprobs, defaults)
+
+
+def _default_params(path: Path) -> SamplingParams:
+    config = Checkpoint(path).generation_config
+    given = {ours: config[theirs] for theirs, ours in _DEFAULTS.items() if config.get(theirs) is not None}
+    try:
+        return SamplingParams(**given)
+    except BadRequest as error:
+        raise CheckpointError(
+            path / "generation_config.json",
+            str(error),
+            "parameters that can be served",
+            "Correct it, or set generation_config to none.",
+        ) from None
 
 
 def _max_model_len(settings: Mapping[str, Any], longest: int) -> int:

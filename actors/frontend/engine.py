@@ -10,22 +10,24 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from pageant.actors.frontend.frontend import Opening
-from pageant.actors.frontend.outputs import Completion, RequestFailed, RequestOutput
+from pageant.actors.frontend.outputs import Arrived, Completion, RequestOutput
 from pageant.actors.frontend.prompts import (
     Conversation,
     Prompt,
+    RequestSettings,
     check_conversation,
+    check_name,
     check_params,
     check_prompt,
+    check_settings,
 )
 from pageant.actors.frontend.session import OnProgress, Session
 from pageant.actors.frontend.settings import EngineSettings, TopologyLike, topology_of
 from pageant.protocol.allocation import PoolStatistics
-from pageant.protocol.errors import BadRequest, PageantError
+from pageant.protocol.errors import PageantError
 from pageant.protocol.message import Request
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.scheduling import SchedulerStatistics
-from pageant.protocol.serving import Finished
 from pageant.protocol.supervision import NodeStatistics
 
 
@@ -95,7 +97,12 @@ class Engine:
     # Requests.
 
     def generate(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, request_id: str | None = None
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        **settings: Unpack[RequestSettings],
     ) -> AsyncIterator[RequestOutput]:
         """Streams a prompt's completion: one output per step that brought something.
 
@@ -103,53 +110,64 @@ class Engine:
 
         Args:
             prompt: a text, or a list of token ids.
+            params: None is `default_params`.
+            settings: see `RequestSettings`: `priority`, `tenant`, `deadline`, `cache_salt`.
 
         Raises:
             BadRequest: the prompt or a parameter is out of range; at once.
             Unsupported: the request needs what an actor of this topology does not honour.
             RequestFailed, PeerGone: an actor died with the request in its hands.
         """
-        checked = check_prompt(prompt, self._session.vocab_size, self._session.max_model_len)
-        return self._run(checked, params, request_id)
+        params = check_params(params, self._session.limits)
+        return self._run(check_prompt(prompt, self._session.limits, params), params, request_id, settings)
 
     def chat(
-        self, messages: Conversation, params: SamplingParams | None = None, *, request_id: str | None = None
+        self,
+        messages: Conversation,
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        **settings: Unpack[RequestSettings],
     ) -> AsyncIterator[RequestOutput]:
         """Streams the answer to a conversation, rendered by the checkpoint's own template.
 
         Args:
             messages: `{"role": ..., "content": ...}`, in order.
         """
-        return self._run(check_conversation(messages), params, request_id)
+        params = check_params(params, self._session.limits)
+        return self._run(check_conversation(messages), params, request_id, settings)
 
     async def complete(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, request_id: str | None = None
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        **settings: Unpack[RequestSettings],
     ) -> RequestOutput:
         """The last output of `generate`."""
-        return await _last(self.generate(prompt, params, request_id=request_id))
+        return await _last(self.generate(prompt, params, request_id=request_id, **settings))
 
     def _run(
-        self, prompt: Any, params: SamplingParams | None, request_id: str | None
+        self, prompt: Any, params: SamplingParams, request_id: str | None, settings: RequestSettings
     ) -> AsyncIterator[RequestOutput]:
-        params = check_params(params, self._session.vocab_size)
-        if request_id is not None and (not isinstance(request_id, str) or not 1 <= len(request_id) <= 256):
-            raise BadRequest(
-                f"request_id is {request_id!r}; expected a text of 1 to 256 characters", "request_id"
-            )
-        return self._stream(prompt, params, request_id or self._session.next_request_id())
+        check_settings(settings)
+        if request_id is not None:
+            check_name("request_id", request_id)
+        return self._stream(prompt, params, request_id or self._session.next_request_id(), settings)
 
     async def _stream(
-        self, prompt: Any, params: SamplingParams, request_id: str
+        self, prompt: Any, params: SamplingParams, request_id: str, settings: RequestSettings
     ) -> AsyncIterator[RequestOutput]:
-        sink = LoopSink(self._hub(), request_id)
-        self._session.open(Opening(request_id, prompt, params, sink))
+        sink = LoopSink(self._hub(), request_id, params)
+        self._session.open(Opening(request_id, prompt, params, sink, settings))
         ended = False
         try:
             while not ended:
                 output = await sink.next()
                 ended = output.finished
-                if output.error is not None:
-                    raise RequestFailed(output.error)
+                if sink.completion.failed is not None:
+                    raise sink.completion.failure()
                 yield output
         except PageantError:
             ended = True
@@ -173,6 +191,11 @@ class Engine:
                 del self._hubs[other]
             hub = self._hubs[loop] = LoopHub(loop, self._session)
         return hub
+
+    @property
+    def default_params(self) -> SamplingParams:
+        """Of requests that bring none: what the checkpoint's generation_config.json says."""
+        return self._session.limits.defaults
 
     # Looking in.
 
@@ -236,7 +259,7 @@ class LoopHub:
             self._session.abort([sink.completion.request_id for sink, _ in pending])
 
 
-_Event = tuple[str, list[int], Finished | None] | tuple[str | None, list[int]] | PageantError
+_Event = Arrived | tuple[str | None, list[int]] | PageantError
 
 
 def _spread(events: list[tuple[LoopSink, _Event]]) -> None:
@@ -247,9 +270,9 @@ def _spread(events: list[tuple[LoopSink, _Event]]) -> None:
 class LoopSink:
     """One request's outputs: given on the node's loop, awaited on the user's."""
 
-    def __init__(self, hub: LoopHub, request_id: str) -> None:
+    def __init__(self, hub: LoopHub, request_id: str, params: SamplingParams) -> None:
         self.hub = hub
-        self.completion = Completion(request_id, None, [])
+        self.completion = Completion(request_id, params)
         self._events: deque[_Event] = deque()
         self._waiter: asyncio.Future[None] | None = None
 
@@ -258,8 +281,8 @@ class LoopSink:
     def accepted(self, prompt: str | None, prompt_token_ids: list[int]) -> None:
         self.hub.add(self, (prompt, prompt_token_ids))
 
-    def output(self, text: str, token_ids: list[int], finished: Finished | None) -> None:
-        self.hub.add(self, (text, token_ids, finished))
+    def output(self, arrived: Arrived) -> None:
+        self.hub.add(self, arrived)
 
     def failed(self, error: PageantError) -> None:
         self.hub.add(self, error)
@@ -283,10 +306,10 @@ class LoopSink:
                 event = self._events.popleft()
                 if isinstance(event, PageantError):
                     raise event
-                if len(event) == 2:
-                    self.completion.prompt, self.completion.prompt_token_ids = event
-                else:
-                    self.completion.add(*event)
+                if isinstance(event, Arrived):
+                    self.completion.add(event)
                     fresh = True
-            if fresh:
-                return self.completion.output()
+                else:
+                    self.completion.prompt, self.completion.prompt_token_ids = event
+            if fresh and (output := self.completion.output()) is not None:
+                return output

@@ -17,10 +17,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pageant.actors.frontend.prompts import check_length
+from pageant.actors.frontend.outputs import Arrived, RequestMetrics
+from pageant.actors.frontend.prompts import RequestSettings, check_length, truncated
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.streams import Arrival, Incoming
 from pageant.protocol.errors import BadRequest, Overloaded, PageantError, PeerGone, Unsupported
+from pageant.protocol.logprobs import split
 from pageant.protocol.roles import FRONTEND, ROLES, features_needed
 from pageant.protocol.sampling import SEED_MAX, SamplingParams
 from pageant.protocol.serving import Abort, Finished, OutputBatch, Submit
@@ -31,7 +33,8 @@ from pageant.protocol.tokenizing import Tokenize, TokenizeChat, Tokenized
 log = logging.getLogger("pageant.frontend")
 
 TOKENIZE_SECONDS = 60.0
-OPEN_MAX = 16_384  # requests at a time; the scheduler's mailbox holds them all, with their aborts
+OPEN_MAX = 16_384  # sequences at a time; the scheduler's mailbox holds them all, with their aborts
+NOBODY: tuple[None, int] = (None, 0)
 CAST = ("tokenizer", "scheduler", "blocks", "executor", "detokenizer")
 
 
@@ -52,8 +55,8 @@ class Sink(Protocol):
     def accepted(self, prompt: str | None, prompt_token_ids: list[int]) -> None:
         """The request is on its way."""
 
-    def output(self, text: str, token_ids: list[int], finished: Finished | None) -> None:
-        """The next piece; `finished` on the last."""
+    def output(self, arrived: Arrived) -> None:
+        """The next piece of one of its samples; the last of each says how it ended. An error is the last."""
 
     def failed(self, error: PageantError) -> None:
         """There will be no (more) output."""
@@ -67,6 +70,32 @@ class Opening:
     prompt: Tokenize | TokenizeChat | npt.NDArray[np.int32]
     params: SamplingParams
     sink: Sink
+    settings: RequestSettings = field(default_factory=RequestSettings)
+
+
+@dataclass(eq=False)
+class OpenRequest:
+    """A request that has not ended: its sequences' wire ids, those that still run, and when things happened."""
+
+    opening: Opening
+    wire_ids: list[str]
+    arrived_at: float
+    arrival_time: float
+    submitted: bool = False
+    first_token_at: float | None = None
+
+    def metrics(self, finished: Finished) -> RequestMetrics:
+        """Of its sample that ended last."""
+        first = self.first_token_at
+        return RequestMetrics(
+            arrival_time=self.arrival_time,
+            first_token_time=None if first is None else first - self.arrived_at,
+            queue_time=finished.queue_seconds,
+            prefill_time=finished.prefill_seconds,
+            decode_time=finished.decode_seconds,
+            num_cached_tokens=finished.num_cached_tokens,
+            num_preemptions=finished.num_preemptions,
+        )
 
 
 @dataclass
@@ -95,10 +124,10 @@ class Frontend(Actor):
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
-        self._open: dict[str, Opening] = {}  # by wire id: a user may reuse a name, and late news is not its
-        self._wire_ids: dict[str, str] = {}  # of the user's own names
+        # By wire id, with the sample's number: a user may reuse a name, and late news is not its.
+        self._open: dict[str, tuple[OpenRequest, int]] = {}
+        self._requests: dict[str, OpenRequest] = {}  # by the user's own names
         self._numbers = itertools.count(1)
-        self._submitted: set[str] = set()
         self._incoming = Incoming("outputs")
         self._peers = _Peers()
 
@@ -114,15 +143,20 @@ class Frontend(Actor):
     def open(self, opening: Opening) -> None:
         """Takes a request. Its outcome goes to its sink, whatever happens."""
         name = opening.request_id
-        if name in self._wire_ids or len(self._open) >= OPEN_MAX:
+        count = opening.params.num_sequences
+        if name in self._requests or len(self._open) + count > OPEN_MAX:
             used = BadRequest(f"request_id {name!r} is in use", "request_id")
-            full = Overloaded(f"{len(self._open)} requests are open in this process; try again later")
-            opening.sink.failed(used if name in self._wire_ids else full)
+            full = Overloaded(
+                f"{len(self._open)} sequences are open in this process, at most {OPEN_MAX}; try again later"
+            )
+            opening.sink.failed(used if name in self._requests else full)
             opening.sink.hub.flush()
             return
-        wire_id = str(next(self._numbers))
-        self._open[wire_id], self._wire_ids[name] = opening, wire_id
-        self.spawn(self._start(wire_id, opening))
+        wire_ids = [str(next(self._numbers)) for _ in range(count)]
+        request = OpenRequest(opening, wire_ids, self.clock.now(), self.clock.wall())
+        self._requests[name] = request
+        self._open.update((wire_id, (request, sample)) for sample, wire_id in enumerate(wire_ids))
+        self.spawn(self._start(request))
 
     def open_all(self, openings: list[Opening]) -> None:
         """Takes several requests."""
@@ -131,46 +165,76 @@ class Frontend(Actor):
 
     def abort_all(self, request_ids: list[str]) -> None:
         """Ends requests, wherever they are. Their sinks hear no more of them."""
-        wire_ids = [self._wire_ids[name] for name in request_ids if name in self._wire_ids]
-        submitted = tuple(wire_id for wire_id in wire_ids if wire_id in self._submitted)
-        for wire_id in wire_ids:
-            self._forget(wire_id)
-        if submitted:
-            self.tell("scheduler", Abort(frontend=self.name, request_ids=submitted))
+        self._abort([self._requests[name] for name in request_ids if name in self._requests])
 
-    def _forget(self, wire_id: str) -> Opening:
-        """Takes a request out of the books."""
-        opening = self._open.pop(wire_id)
-        del self._wire_ids[opening.request_id]
-        self._submitted.discard(wire_id)
-        return opening
+    def _abort(self, requests: list[OpenRequest]) -> None:
+        submitted: list[str] = []
+        for request in requests:
+            submitted += self._forget(request)
+        if submitted:
+            self.tell("scheduler", Abort(frontend=self.name, request_ids=tuple(submitted)))
+
+    def _forget(self, request: OpenRequest) -> list[str]:
+        """Takes a request out of the books. Returns those of its sequences that the scheduler has."""
+        del self._requests[request.opening.request_id]
+        running = [wire_id for wire_id in request.wire_ids if self._open.pop(wire_id, None) is not None]
+        return running if request.submitted else []
 
     @property
     def num_open(self) -> int:
         """Requests that have not ended."""
-        return len(self._open)
+        return len(self._requests)
 
-    async def _start(self, wire_id: str, opening: Opening) -> None:
+    async def _start(self, request: OpenRequest) -> None:
+        opening, params = request.opening, request.opening.params
         try:
             await self._wait_for_cast()
             self._check_features(opening)
             text, token_ids = await self._tokenize(opening.prompt)
+            token_ids = truncated(token_ids, params, self.options.max_model_len)
             check_length(len(token_ids), self.options.max_model_len)
+            bad_words = await self._tokenize_bad_words(params.bad_words)
             await self._wait_for_cast()
         except PageantError as error:
-            self._fail(wire_id, error)
+            self._fail(request, error)
             return
-        if wire_id not in self._open:
+        if self._requests.get(opening.request_id) is not request:
             return  # aborted meanwhile
-        params = opening.params
         if params.seed is None:
             params = msgspec.structs.replace(params, seed=self.random.randint(0, SEED_MAX))
+        if params.num_sequences > params.n and params.logprobs is None:
+            params = msgspec.structs.replace(params, logprobs=0)  # by which the best are known
         opening.sink.accepted(text, token_ids.tolist())
-        self._submitted.add(wire_id)
-        self.tell(
-            "scheduler",
-            Submit(request_id=wire_id, frontend=self.name, prompt_token_ids=token_ids, params=params),
-        )
+        request.submitted = True
+        settings: dict[str, Any] = {**opening.settings}
+        if settings.get("deadline") is not None:
+            settings["deadline"] += request.arrived_at - self.clock.now()
+        for sample, wire_id in enumerate(request.wire_ids):
+            if sample == 1 and params.prompt_logprobs is not None:
+                params = msgspec.structs.replace(params, prompt_logprobs=None)  # once is enough
+            self.tell(
+                "scheduler",
+                Submit(
+                    request_id=wire_id,
+                    frontend=self.name,
+                    prompt_token_ids=token_ids,
+                    params=params,
+                    sample=sample,
+                    bad_words=bad_words,
+                    **settings,
+                ),
+            )
+
+    async def _tokenize_bad_words(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+        """As in vLLM: each as it begins a text and, where that is another token, as it follows a blank."""
+        found: dict[tuple[int, ...], None] = {}
+        for word in words:
+            _, bare = await self._tokenize(Tokenize(text=word.lstrip() or word, add_special_tokens=False))
+            _, led = await self._tokenize(Tokenize(text=" " + word.lstrip(), add_special_tokens=False))
+            found[tuple(bare.tolist())] = None
+            if len(led) == len(bare) and led[0] != bare[0]:
+                found[tuple(led.tolist())] = None
+        return tuple(ids for ids in found if ids)
 
     async def _tokenize(
         self, prompt: Tokenize | TokenizeChat | npt.NDArray[np.int32]
@@ -224,21 +288,39 @@ class Frontend(Actor):
 
     def _spread(self, batch: OutputBatch) -> None:
         token_ids = batch.token_ids.tolist()
+        logprobs, prompt_logprobs = split(batch.logprobs), split(batch.prompt_logprobs)
+        now = self.clock.now()
         position = 0
         hubs: dict[Hub, None] = {}
         for index, (wire_id, count) in enumerate(zip(batch.request_ids, batch.counts.tolist(), strict=True)):
             tokens = token_ids[position : position + count]
             position += count
-            opening = self._open.get(wire_id)
-            if opening is None:
+            request, sample = self._open.get(wire_id, NOBODY)
+            if request is None:
                 continue
+            if tokens and request.first_token_at is None:
+                request.first_token_at = now
             finished = batch.finished.get(index)
+            metrics = request.metrics(finished) if finished is not None else None
+            request.opening.sink.output(
+                Arrived(
+                    *(sample, batch.texts[index], tokens, finished),
+                    *(logprobs.get(index), prompt_logprobs.get(index), batch.token_texts, metrics),
+                )
+            )
+            hubs[request.opening.sink.hub] = None
             if finished is not None:
-                self._forget(wire_id)
-            opening.sink.output(batch.texts[index], tokens, finished)
-            hubs[opening.sink.hub] = None
+                self._ended(wire_id, request, finished)
         for hub in hubs:
             hub.flush()
+
+    def _ended(self, wire_id: str, request: OpenRequest, finished: Finished) -> None:
+        """A sample ended, and with the last the request; an error ends the others too."""
+        del self._open[wire_id]
+        if finished.reason == "error":
+            self._abort([request])
+        elif not any(other in self._open for other in request.wire_ids):
+            self._forget(request)
 
     @receives
     def peer_up(self, event: ActorUp) -> None:
@@ -258,16 +340,17 @@ class Frontend(Actor):
 
     # Ends.
 
-    def _fail(self, wire_id: str, error: PageantError) -> None:
-        if wire_id in self._open:
-            opening = self._forget(wire_id)
-            opening.sink.failed(error)
-            opening.sink.hub.flush()
+    def _fail(self, request: OpenRequest, error: PageantError) -> None:
+        if self._requests.get(request.opening.request_id) is request:
+            self._forget(request)
+            request.opening.sink.failed(error)
+            request.opening.sink.hub.flush()
 
     def _fail_submitted(self, error: PageantError) -> None:
-        for wire_id in list(self._submitted):
-            self._fail(wire_id, error)
+        for request in list(self._requests.values()):
+            if request.submitted:
+                self._fail(request, error)
 
     def _fail_all(self, error: PageantError) -> None:
-        for wire_id in list(self._open):
-            self._fail(wire_id, error)
+        for request in list(self._requests.values()):
+            self._fail(request, error)

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from pageant.actors.frontend.frontend import Opening
-from pageant.actors.frontend.outputs import Completion, RequestFailed, RequestOutput
+from pageant.actors.frontend.outputs import Arrived, Completion, RequestFailed, RequestOutput
 from pageant.actors.frontend.progress import BatchProgress, LoadProgress
 from pageant.actors.frontend.prompts import (
     Conversation,
     Prompt,
+    RequestSettings,
     check_conversation,
     check_params,
     check_prompt,
+    check_settings,
 )
 from pageant.actors.frontend.session import Session
 from pageant.actors.frontend.settings import EngineSettings, TopologyLike, topology_of
@@ -23,11 +25,10 @@ from pageant.protocol.allocation import PoolStatistics
 from pageant.protocol.errors import BadRequest, PageantError
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.scheduling import SchedulerStatistics
-from pageant.protocol.serving import Finished
 from pageant.protocol.supervision import NodeStatistics
 
 REFRESH_SECONDS = 0.1
-WINDOW = 4096  # requests of one call that are open at a time
+WINDOW = 4096  # sequences of one call that are open at a time
 
 
 class LLM:
@@ -74,12 +75,15 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         progress: bool | None = None,
+        **settings: Unpack[RequestSettings],
     ) -> list[RequestOutput]:
         """Completes prompts, batched together; the outputs are in the prompts' order.
 
         Args:
             prompts: texts or lists of token ids, mixed as you like; or a single one.
-            params: for all prompts, or one for each.
+            params: for all prompts, or one for each; None is `default_params`. Whatever their `output_kind`,
+                only final outputs come back.
+            settings: see `RequestSettings`; for all prompts.
 
         Raises:
             BadRequest: names the prompt by its index. What can be seen without tokenizing is, before any
@@ -87,12 +91,12 @@ class LLM:
             RequestFailed, PeerGone: an actor died with a request in its hands.
         """
         many = _as_prompts(prompts)
-        session = self._session
+        limits, each = self._session.limits, self._params_of(params, len(many))
         checked = [
-            _at(index, check_prompt, prompt, session.vocab_size, session.max_model_len)
-            for index, prompt in enumerate(many)
+            _at(index, check_prompt, prompt, limits, one)
+            for index, (prompt, one) in enumerate(zip(many, each, strict=True))
         ]
-        return self._run(checked, params, progress)
+        return self._run(checked, each, settings, progress)
 
     def chat(
         self,
@@ -100,6 +104,7 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         progress: bool | None = None,
+        **settings: Unpack[RequestSettings],
     ) -> list[RequestOutput]:
         """Answers conversations: a list of messages, or a list of such lists."""
         if isinstance(conversations, str | bytes | Mapping) or not isinstance(conversations, Sequence):
@@ -110,18 +115,25 @@ class LLM:
         many: Sequence[Any] = conversations
         if many and isinstance(many[0], Mapping):
             many = [many]
-        return self._run([_at(i, check_conversation, one) for i, one in enumerate(many)], params, progress)
+        checked = [_at(i, check_conversation, one) for i, one in enumerate(many)]
+        return self._run(checked, self._params_of(params, len(many)), settings, progress)
+
+    @property
+    def default_params(self) -> SamplingParams:
+        """Of prompts that bring none: what the checkpoint's generation_config.json says."""
+        return self._session.limits.defaults
 
     def _run(
         self,
         prompts: list[Any],
-        params: SamplingParams | Sequence[SamplingParams] | None,
+        params: list[SamplingParams],
+        settings: RequestSettings,
         progress: bool | None,
     ) -> list[RequestOutput]:
-        each = self._params_of(params, len(prompts))
+        check_settings(settings)
         shown = self._progress if progress is None else progress
         with BatchProgress(shown, len(prompts)) as bar:
-            batch = _Batch(self._session, prompts, each)
+            batch = _Batch(self._session, prompts, params, settings)
             try:
                 batch.submit()
                 while True:
@@ -142,10 +154,8 @@ class LLM:
                 raise BadRequest(
                     f"params has {len(params)} entries for {count} prompts; expected one each", "params"
                 )
-            return [
-                check_params(one, self._session.vocab_size, f"params[{i}]") for i, one in enumerate(params)
-            ]
-        return [check_params(params, self._session.vocab_size)] * count
+            return [check_params(one, self._session.limits, f"params[{i}]") for i, one in enumerate(params)]
+        return [check_params(params, self._session.limits)] * count
 
     # Looking in.
 
@@ -184,14 +194,20 @@ def _at(index: int, check: Any, *arguments: Any) -> Any:
 class _Batch:
     """The requests of one call. Outputs are collected on the node's loop; the caller waits for `done`."""
 
-    def __init__(self, session: Session, prompts: list[Any], params: list[SamplingParams]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        prompts: list[Any],
+        params: list[SamplingParams],
+        settings: RequestSettings,
+    ) -> None:
         self._session = session
-        self._sinks = [_Sink(self, index, session.next_request_id()) for index in range(len(prompts))]
+        self._sinks = [_Sink(self, index, session.next_request_id(), one) for index, one in enumerate(params)]
         self._openings = [
-            Opening(sink.completion.request_id, prompt, one, sink)
+            Opening(sink.completion.request_id, prompt, one, sink, settings)
             for sink, prompt, one in zip(self._sinks, prompts, params, strict=True)
         ]
-        self._next = 0
+        self._next = self._num_open = 0
         self.done: concurrent.futures.Future[None] = concurrent.futures.Future()
         self.num_finished = self.num_tokens = 0
 
@@ -199,18 +215,26 @@ class _Batch:
         """Opens the first window; every end opens the next request."""
         if not self._openings:
             self.done.set_result(None)
-        first = self._openings[:WINDOW]
-        self._next = len(first)
-        self._session.open_all(first)
+        self._session.open_all(self._take_window())
 
-    def ended(self) -> None:
+    def _take_window(self) -> list[Opening]:
+        """The next requests, as far as there is room for their sequences."""
+        first = self._next
+        for opening in self._openings[first:]:
+            sequences = opening.params.num_sequences
+            if self._num_open and self._num_open + sequences > WINDOW:
+                break
+            self._num_open += sequences
+            self._next += 1
+        return self._openings[first : self._next]
+
+    def ended(self, index: int) -> None:
         """On the node's loop: one more request is complete."""
         self.num_finished += 1
+        self._num_open -= self._openings[index].params.num_sequences
         if self._next < len(self._openings):
-            opening = self._openings[self._next]
-            self._next += 1
             try:
-                self._session.open(opening)
+                self._session.open_all(self._take_window())
             except PageantError as error:  # the engine is being closed
                 self.fail(error)
         elif self.num_finished == len(self._openings) and not self.done.done():
@@ -232,32 +256,35 @@ class _Batch:
 
     def outputs(self) -> list[RequestOutput]:
         """Every request's final output, in order."""
-        return [sink.completion.output() for sink in self._sinks]
+        outputs = [sink.completion.output() for sink in self._sinks]
+        return [output for output in outputs if output is not None]
 
 
 class _Sink:
     """Collects one request, on the node's loop."""
 
-    def __init__(self, batch: _Batch, index: int, request_id: str) -> None:
+    def __init__(self, batch: _Batch, index: int, request_id: str, params: SamplingParams) -> None:
         self.hub = batch
         self.index = index
-        self.completion = Completion(request_id, None, [])
+        self.completion = Completion(request_id, params, final_only=True)
         self.ended = False
 
     def accepted(self, prompt: str | None, prompt_token_ids: list[int]) -> None:
         self.completion.prompt, self.completion.prompt_token_ids = prompt, prompt_token_ids
 
-    def output(self, text: str, token_ids: list[int], finished: Finished | None) -> None:
-        self.completion.add(text, token_ids, finished)
-        self.hub.num_tokens += len(token_ids)
-        if finished is not None:
+    def output(self, arrived: Arrived) -> None:
+        self.completion.add(arrived)
+        self.hub.num_tokens += len(arrived.token_ids)
+        if self.completion.finished:
             self.ended = True
-            if finished.reason == "error":
-                self.hub.fail(RequestFailed(f"prompts[{self.index}]: {finished.message}"))
-            self.hub.ended()
+            if self.completion.failed is not None:
+                self.failed(self.completion.failure())
+            self.hub.ended(self.index)
 
     def failed(self, error: PageantError) -> None:
         self.ended = True
         if isinstance(error, BadRequest):
             error = BadRequest(f"prompts[{self.index}]: {error}", error.parameter)
+        elif isinstance(error, RequestFailed):
+            error = RequestFailed(f"prompts[{self.index}]: {error}")
         self.hub.fail(error)

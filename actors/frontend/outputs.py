@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from pageant.protocol.errors import PageantError
+import msgspec
+
+from pageant.protocol.errors import BadRequest, Overloaded, PageantError
+from pageant.protocol.logprobs import Piece
+from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 from pageant.protocol.serving import Finished, FinishReason
 
 
@@ -13,15 +18,53 @@ class RequestFailed(PageantError):
     """An accepted request ended with an error, such as the death of an actor that had it in its hands."""
 
 
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """A token's log-probability at its place, before any temperature, penalty or filter, and its rank from 1.
+
+    `decoded_token` is its text by itself; None without `detokenize`.
+    """
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+TokenLogprobs = dict[int, Logprob]
+"""At one place: the token that is there, first, and the likeliest ones."""
+
+
+@dataclass(frozen=True)
+class RequestMetrics:
+    """When and how long, in seconds.
+
+    Attributes:
+        arrival_time: when the request came, since 1970.
+        first_token_time: from then to its first token; None if it had none.
+        queue_time: before it was admitted. prefill_time: from then to its first token. decode_time: from then
+            to its end.
+    """
+
+    arrival_time: float
+    first_token_time: float | None = None
+    queue_time: float = 0.0
+    prefill_time: float = 0.0
+    decode_time: float = 0.0
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+
+
 @dataclass(frozen=True)
 class CompletionOutput:
-    """One completion of a request, so far.
+    """One completion of a request, so far; or, with `output_kind` DELTA, what is new of it.
 
     Attributes:
         text, token_ids: everything so far.
         new_text, new_token_ids: what has come since the previous output of this request.
         finish_reason: `stop`, `length`, `abort` or `error` when it has ended; None before.
         stop_reason: the stop string or token id that ended it; None for the model's own end token.
+        logprobs: for each of `token_ids`; None if not asked for.
+        cumulative_logprob: the sum of those of all its tokens; None if not asked for.
     """
 
     index: int
@@ -31,6 +74,8 @@ class CompletionOutput:
     new_token_ids: list[int]
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    logprobs: list[TokenLogprobs] | None = None
+    cumulative_logprob: float | None = None
 
 
 @dataclass(frozen=True)
@@ -39,9 +84,12 @@ class RequestOutput:
 
     Attributes:
         prompt: the text as the model sees it; None when token ids were given.
+        prompt_logprobs: for each of `prompt_token_ids`, None for the first; None if not asked for, or not yet
+            computed.
         num_cached_tokens: prompt tokens whose KV was found in the prefix cache.
         num_preemptions: how often it had to give way for lack of memory.
-        error: what went wrong, if it ended with `error`.
+        error: what went wrong, if it ended with `error`, or with an `abort` that nobody asked for.
+        metrics: when it has ended.
     """
 
     request_id: str
@@ -52,57 +100,169 @@ class RequestOutput:
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     error: str | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    metrics: RequestMetrics | None = None
+
+
+class Arrived(NamedTuple):
+    """What one step brought to one sample of a request."""
+
+    sample: int
+    text: str
+    token_ids: list[int]
+    finished: Finished | None = None
+    logprobs: Piece | None = None
+    prompt_logprobs: Piece | None = None
+    token_texts: Mapping[int, str] = {}
+    metrics: RequestMetrics | None = None
 
 
 @dataclass(slots=True)
-class Completion:
-    """Collects a request's output as it comes."""
+class _Sample:
+    """One completion as it comes."""
 
-    request_id: str
-    prompt: str | None
-    prompt_token_ids: list[int]
+    index: int
     finished: Finished | None = None
-    _texts: list[str] = field(default_factory=list)
-    _token_ids: list[int] = field(default_factory=list)
-    _shown_texts: int = 0
-    _shown_tokens: int = 0
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    cumulative_logprob: float = 0.0
+    shown_texts: int = 0
+    shown_tokens: int = 0
+    shown_end: bool = False
 
-    def add(self, text: str, token_ids: Sequence[int], finished: Finished | None) -> None:
-        """Takes in the next piece."""
-        if text:
-            self._texts.append(text)
-        self._token_ids += token_ids
-        self.finished = finished
+    def add(self, arrived: Arrived) -> None:
+        if arrived.text:
+            self.texts.append(arrived.text)
+        self.token_ids += arrived.token_ids
+        self.finished = arrived.finished
+        if arrived.logprobs is not None:
+            self.logprobs += token_logprobs(arrived.logprobs, arrived.token_texts)
+            self.cumulative_logprob += float(arrived.logprobs.logprobs.sum(dtype="float64"))
 
     @property
-    def num_tokens(self) -> int:
-        """Output tokens so far."""
-        return len(self._token_ids)
+    def is_fresh(self) -> bool:
+        """Whether anything came since it was last shown."""
+        more = len(self.token_ids) > self.shown_tokens or len(self.texts) > self.shown_texts
+        return more or (self.finished is not None and not self.shown_end)
 
-    def output(self) -> RequestOutput:
-        """The output as of now; `new_text` and `new_token_ids` are since the last call."""
-        new_text = "".join(self._texts[self._shown_texts :])
-        new_token_ids = self._token_ids[self._shown_tokens :]
-        if len(self._texts) > 1:
-            self._texts = ["".join(self._texts)]
-        self._shown_texts, self._shown_tokens = len(self._texts), len(self._token_ids)
+    def output(self, index: int, params: SamplingParams) -> CompletionOutput:
+        """As of now; what is new is since the last call."""
+        new_text = "".join(self.texts[self.shown_texts :])
+        new_token_ids = self.token_ids[self.shown_tokens :]
+        delta = params.output_kind is RequestOutputKind.DELTA
+        asked = params.logprobs is not None
+        logprobs = self.logprobs[self.shown_tokens if delta else 0 :] if asked else None
+        if len(self.texts) > 1:
+            self.texts = ["".join(self.texts)]
+        self.shown_texts, self.shown_tokens = len(self.texts), len(self.token_ids)
         ended = self.finished
-        completion = CompletionOutput(
-            index=0,
-            text="".join(self._texts),
-            token_ids=self._token_ids.copy(),
+        self.shown_end = ended is not None
+        return CompletionOutput(
+            index=index,
+            text=new_text if delta else "".join(self.texts),
+            token_ids=new_token_ids.copy() if delta else self.token_ids.copy(),
             new_text=new_text,
             new_token_ids=new_token_ids,
             finish_reason=ended.reason if ended is not None else None,
             stop_reason=ended.stop_reason if ended is not None else None,
+            logprobs=logprobs,
+            cumulative_logprob=self.cumulative_logprob if asked else None,
         )
+
+
+class Completion:
+    """Collects a request's outputs as they come.
+
+    Args:
+        final_only: nothing is shown before the end, whatever `params.output_kind` says.
+    """
+
+    __slots__ = (
+        *("_final_only", "_left", "_metrics", "_params", "_prompt_logprobs", "_samples", "failed"),
+        *("prompt", "prompt_token_ids", "request_id"),
+    )
+
+    def __init__(self, request_id: str, params: SamplingParams, *, final_only: bool = False) -> None:
+        self.request_id = request_id
+        self.prompt: str | None = None
+        self.prompt_token_ids: list[int] = []
+        self.failed: Finished | None = None
+        self._params = params
+        self._samples = [_Sample(index) for index in range(params.num_sequences)]
+        self._left = len(self._samples)
+        self._prompt_logprobs: list[TokenLogprobs | None] | None = None
+        self._metrics: RequestMetrics | None = None
+        # Which samples are the best is known at the end.
+        chooses = params.num_sequences > params.n
+        self._final_only = final_only or chooses or params.output_kind is RequestOutputKind.FINAL_ONLY
+        if final_only and params.output_kind is RequestOutputKind.DELTA:
+            self._params = msgspec.structs.replace(params, output_kind=RequestOutputKind.CUMULATIVE)
+
+    def add(self, arrived: Arrived) -> None:
+        """Takes in the next piece."""
+        self._samples[arrived.sample].add(arrived)
+        if arrived.prompt_logprobs is not None:
+            scored = token_logprobs(arrived.prompt_logprobs, arrived.token_texts)
+            self._prompt_logprobs = [*(self._prompt_logprobs or [None]), *scored]
+        if arrived.finished is not None:
+            self._left -= 1
+            self._metrics = arrived.metrics
+            if arrived.finished.reason == "error":
+                self.failed = arrived.finished
+
+    @property
+    def finished(self) -> bool:
+        """Whether there will be no more. An error of one sample ends the others."""
+        return not self._left or self.failed is not None
+
+    def failure(self) -> PageantError:
+        """What to raise for a request that failed."""
+        assert self.failed is not None
+        kinds: dict[str, type[PageantError]] = {"overload": Overloaded, "request": BadRequest}
+        return kinds.get(self.failed.cause or "", RequestFailed)(self.failed.message or "it failed")
+
+    def output(self) -> RequestOutput | None:
+        """The output as of now, what is new in it being new since the last call; None while there is none."""
+        finished, params = self.finished, self._params
+        if self._final_only and not finished:
+            return None
+        samples = self._samples
+        if len(samples) > params.n:
+            samples = sorted(samples, key=lambda sample: -sample.cumulative_logprob)[: params.n]
+        elif params.output_kind is RequestOutputKind.DELTA:
+            samples = [sample for sample in samples if sample.is_fresh]
+        ends = [sample.finished for sample in self._samples if sample.finished is not None]
+        asked = params.prompt_logprobs is not None and (ends or any(one.token_ids for one in self._samples))
+        chosen = len(self._samples) > params.n
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.prompt,
             prompt_token_ids=self.prompt_token_ids,
-            outputs=[completion],
-            finished=ended is not None,
-            num_cached_tokens=ended.num_cached_tokens if ended is not None else 0,
-            num_preemptions=ended.num_preemptions if ended is not None else 0,
-            error=ended.message if ended is not None else None,
+            outputs=[
+                sample.output(place if chosen else sample.index, params)
+                for place, sample in enumerate(samples)
+            ],
+            finished=finished,
+            num_cached_tokens=ends[0].num_cached_tokens if ends else 0,
+            num_preemptions=sum(end.num_preemptions for end in ends),
+            error=next((end.message for end in ends if end.message is not None), None),
+            prompt_logprobs=(self._prompt_logprobs or [None]) if asked else None,
+            metrics=self._metrics if finished else None,
         )
+
+
+def token_logprobs(piece: Piece, texts: Mapping[int, str]) -> list[TokenLogprobs]:
+    """For each token of a piece: itself, and the likeliest at its place."""
+    found, first = [], 0
+    columns = (piece.token_ids.tolist(), piece.logprobs.tolist(), piece.ranks.tolist(), piece.counts.tolist())
+    top_ids, top = piece.top_ids.tolist(), piece.top.tolist()
+    for token, logprob, rank, count in zip(*columns, strict=True):
+        place = {token: Logprob(logprob, rank, texts.get(token))}
+        for index in range(first, first + count):
+            likely = top_ids[index]
+            if likely != token:
+                place[likely] = Logprob(top[index], index - first + 1, texts.get(likely))
+        first += count
+        found.append(place)
+    return found

@@ -3,23 +3,92 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypedDict, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from pageant.actors.runtime.address import expected
 from pageant.protocol.arrays import int32
+from pageant.protocol.checks import check_integer, check_number
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.tokenizing import ChatMessage, Tokenize, TokenizeChat
 
 Prompt = str | Sequence[int]
+REQUEST_TEXT_MAX = 256  # characters of a request's names
+DEADLINE_MAX = 1e9
+MAX_LOGPROBS = 20  # unless an engine says otherwise
+PRIORITY_MAX = 2**31 - 1
 Conversation = Sequence[Mapping[str, Any]]
+T = TypeVar("T", bound=Sequence[Any] | npt.NDArray[Any])
 PROMPT_CHARACTERS_MAX = 64_000_000
 
 
-def check_prompt(prompt: object, vocab_size: int, max_model_len: int) -> Tokenize | npt.NDArray[np.int32]:
-    """A text as a request to the tokenizer, token ids as an array.
+@dataclass(frozen=True)
+class Limits:
+    """What requests to a model may ask for.
+
+    Attributes:
+        max_logprobs: of the likeliest tokens that are told of at one place; -1 is all.
+        defaults: the parameters of a request that brings none.
+    """
+
+    vocab_size: int
+    max_model_len: int
+    max_logprobs: int
+    defaults: SamplingParams
+
+
+class RequestSettings(TypedDict, total=False):
+    """Of one request, besides its prompt and its parameters.
+
+    Attributes:
+        priority: lower is sooner, with a policy that looks at it.
+        tenant: whose share of the service it takes, with a policy that looks at it.
+        deadline: seconds from now; then it ends with `abort`, and keeps the tokens that it has.
+        cache_salt: its cached prefixes are shared only with requests of the same salt.
+    """
+
+    priority: int
+    tenant: str
+    deadline: float | None
+    cache_salt: str | None
+
+
+def check_settings(settings: Mapping[str, Any]) -> RequestSettings:
+    """A request's settings.
+
+    Raises:
+        BadRequest: unknown, or out of range.
+    """
+    for name, value in settings.items():
+        if name == "priority":
+            check_integer(name, value, -PRIORITY_MAX, PRIORITY_MAX)
+        elif name == "deadline" and value is not None:
+            check_number(name, value, 0.0, DEADLINE_MAX, above_low=True)
+        elif name == "tenant" or (name == "cache_salt" and value is not None):
+            check_name(name, value, shortest=0)
+        elif name not in RequestSettings.__annotations__:
+            raise BadRequest(
+                f"{name} is no setting of a request; {expected(name, list(RequestSettings.__annotations__))}",
+                name,
+            )
+    return cast(RequestSettings, settings)
+
+
+def check_name(name: str, value: object, shortest: int = 1) -> None:
+    """Refuses all but texts of a bounded length."""
+    if not isinstance(value, str) or not shortest <= len(value) <= REQUEST_TEXT_MAX:
+        raise BadRequest(
+            f"{name} is {value!r:.300}; expected a text of {shortest} to {REQUEST_TEXT_MAX} characters", name
+        )
+    check_text(value, name)
+
+
+def check_prompt(prompt: object, limits: Limits, params: SamplingParams) -> Tokenize | npt.NDArray[np.int32]:
+    """A text as a request to the tokenizer, token ids as an array, truncated if `params` say so.
 
     Raises:
         BadRequest: neither, empty, too long, or not ids of this model.
@@ -35,10 +104,20 @@ def check_prompt(prompt: object, vocab_size: int, max_model_len: int) -> Tokeniz
         check_text(prompt, "prompt")
         return Tokenize(text=prompt)
     if isinstance(prompt, Sequence | np.ndarray) and not isinstance(prompt, bytes | bytearray):
-        return check_token_ids(prompt, vocab_size, max_model_len)
+        return check_token_ids(truncated(prompt, params, limits.max_model_len), limits)
     raise BadRequest(
         f"the prompt is a {type(prompt).__name__}; expected a str or a list of token ids", "prompt"
     )
+
+
+def truncated(prompt: T, params: SamplingParams, max_model_len: int) -> T:
+    """The end of a prompt's token ids, as `truncate_prompt_tokens` says."""
+    most = params.truncate_prompt_tokens
+    if most is None:
+        return prompt
+    if most < 0:
+        most = max(1, max_model_len - (params.max_tokens or 1))
+    return cast(T, prompt[-most:])
 
 
 def check_text(text: str, place: str) -> None:
@@ -49,15 +128,14 @@ def check_text(text: str, place: str) -> None:
         raise BadRequest(f"{place}: character {error.start} is a lone surrogate, not text", place) from None
 
 
-def check_token_ids(
-    ids: Sequence[Any] | npt.NDArray[Any], vocab_size: int, max_model_len: int
-) -> npt.NDArray[np.int32]:
+def check_token_ids(ids: Sequence[Any] | npt.NDArray[Any], limits: Limits) -> npt.NDArray[np.int32]:
     """Token ids as an int32 array.
 
     Raises:
         BadRequest: none, too many, or one that is not an id of this model; names its index.
     """
-    check_length(len(ids), max_model_len)
+    vocab_size = limits.vocab_size
+    check_length(len(ids), limits.max_model_len)
     for index, token in enumerate(ids):
         if isinstance(token, bool) or not isinstance(token, int | np.integer) or not 0 <= token < vocab_size:
             raise BadRequest(
@@ -110,14 +188,15 @@ def _check_message(message: object, index: int) -> ChatMessage:
     return ChatMessage(role=message["role"], content=message["content"])
 
 
-def check_params(params: object, vocab_size: int, place: str = "params") -> SamplingParams:
+def check_params(params: object, limits: Limits, place: str = "params") -> SamplingParams:
     """Sampling parameters, or the defaults for None.
 
     Raises:
-        BadRequest: another type, or tokens that are no ids of this model.
+        BadRequest: another type, tokens that are no ids of this model, or more than its limits allow.
     """
     if params is None:
-        return SamplingParams()
+        return limits.defaults
+    vocab_size = limits.vocab_size
     if not isinstance(params, SamplingParams):
         raise BadRequest(f"{place} is a {type(params).__name__}; expected SamplingParams", place)
     for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
@@ -126,4 +205,13 @@ def check_params(params: object, vocab_size: int, place: str = "params") -> Samp
             index, token = next(found for found in enumerate(tokens) if found[1] >= vocab_size)
             place = f"{name}[{index}]" if name != "logit_bias" else "logit_bias: a token id"
             raise BadRequest(f"{place} is {token}; expected a token id from 0 to {vocab_size - 1}", name)
+    most = vocab_size if limits.max_logprobs < 0 else min(limits.max_logprobs, vocab_size)
+    for name in ("logprobs", "prompt_logprobs"):
+        asked = getattr(params, name)
+        if asked is not None and (vocab_size if asked < 0 else asked) > most:
+            raise BadRequest(
+                f"{name} is {asked}; at most {most} are told (max_logprobs is {limits.max_logprobs})", name
+            )
+    for index, word in enumerate(params.bad_words):
+        check_text(word, f"bad_words[{index}]")
     return params

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from pageant.actors.frontend.cast import DEFAULT_CAST, FRONTEND, HTTP, model_settings
+from pageant.actors.frontend.cast import DEFAULT_CAST, FRONTEND, HTTP, model_settings, request_limits
 from pageant.actors.frontend.frontend import Frontend, Opening
 from pageant.actors.runtime.cluster import Cluster
 from pageant.actors.runtime.loop_thread import LoopThread
@@ -46,8 +46,7 @@ class Session:
         self.topology = topology
         settings = model_settings(topology)
         self.resolved = resolve(topology, DEFAULT_CAST, settings)
-        self.vocab_size: int = settings["vocab_size"]
-        self.max_model_len: int = settings["max_model_len"]
+        self.limits = request_limits(topology, settings)
         self.model_name: str = topology.settings.get("served_model_name") or topology.model or ""
         self.has_chat_template: bool = settings["has_chat_template"]
         self._thread: LoopThread | None = None

@@ -22,6 +22,8 @@ class EngineSettings(TypedDict, total=False):
     actors: Mapping[str, Any] | None
     seed: int | None
     served_model_name: str | None
+    max_logprobs: int | None
+    generation_config: Literal["auto", "none"] | None
     max_model_len: int | None
     max_num_seqs: int | None
     max_num_batched_tokens: int | None

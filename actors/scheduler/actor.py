@@ -11,7 +11,7 @@ from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, SchedulerCore
 from pageant.actors.scheduler.policies import make_policy
 from pageant.protocol.allocation import Assigned, PoolReady
 from pageant.protocol.outputs import Stopped
-from pageant.protocol.roles import SCHEDULER, Feature
+from pageant.protocol.roles import SCHEDULER
 from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
 from pageant.protocol.serving import Abort, Submit
 from pageant.protocol.stepping import ExecutorReady, StepResult
@@ -30,7 +30,7 @@ class Scheduler(Actor):
     """Continuous batching with a token budget, chunked prefill, and preemption by recomputation."""
 
     role = SCHEDULER
-    features = frozenset({Feature.STOP_TOKEN_IDS})
+    features = SCHEDULER.features
 
     class Options(ActorOptions, frozen=True, kw_only=True):
         """Options of the scheduler.
@@ -125,12 +125,12 @@ class Scheduler(Actor):
 
     @receives
     def assigned(self, message: Assigned) -> None:
-        self.core.assigned(message)
+        self.core.assigned(message, self.clock.now())
         self._flush()
 
     @receives
     def stepped(self, message: StepResult) -> None:
-        self.core.stepped(message)
+        self.core.stepped(message, self.clock.now())
         self._flush()
 
     @receives

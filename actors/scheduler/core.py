@@ -36,6 +36,7 @@ from pageant.actors.scheduler.plans import (
 from pageant.actors.scheduler.policies import Policy
 from pageant.actors.scheduler.request import Key, ScheduledRequest, State
 from pageant.protocol.allocation import Assigned
+from pageant.protocol.logprobs import Piece, split
 from pageant.protocol.message import Message
 from pageant.protocol.outputs import Stopped
 from pageant.protocol.serving import Abort, EndCause, Finished, FinishReason, Submit
@@ -62,6 +63,7 @@ class SchedulerCore:
         self._requests: dict[tuple[str, str], ScheduledRequest] = {}
         self._by_serial: dict[int, ScheduledRequest] = {}
         self._serial = 0
+        self._now = 0.0  # seconds of the shell's clock, at the last event that brings them
         self._step = 0
         self._plan_number = 0
         self._epoch: int | None = None  # the executor's, while it is up
@@ -100,12 +102,15 @@ class SchedulerCore:
             tenant=message.tenant,
             priority=message.priority,
             arrived_at=now,
+            sample=message.sample,
+            bad_words=message.bad_words,
         )
         if message.deadline is not None:
             request.deadline = now + message.deadline
             self._deadlines.add(request)
         self._bound(request)
         self.counters.submitted += 1
+        self._now = now
         self._requests[key] = request
         self._by_serial[request.serial] = request
         self.outputs.open(request)
@@ -120,6 +125,7 @@ class SchedulerCore:
 
     def expire(self, now: float) -> None:
         """Ends the requests whose deadline has passed."""
+        self._now = now
         for request in self._deadlines.passed(now, self._by_serial):
             self.counters.deadlines_missed += 1
             self._end(request, "abort", message="its deadline has passed", cause="deadline")
@@ -225,8 +231,9 @@ class SchedulerCore:
             self._forget(request)
         self._advance()
 
-    def assigned(self, message: Assigned) -> None:
+    def assigned(self, message: Assigned, now: float = 0.0) -> None:
         """What the block manager granted: the plan of this step."""
+        self._now = now
         exchange = self._exchange
         if exchange is None or message.step != exchange.step:
             return  # of a step that was given up meanwhile
@@ -262,21 +269,28 @@ class SchedulerCore:
         self._computing.append(Computing(granted.step, self._plan_number, chunks))
         self._outbox.append((EXECUTORS, plan))
 
-    def stepped(self, message: StepResult) -> None:
+    def stepped(self, message: StepResult, now: float = 0.0) -> None:
         """The tokens that a step drew."""
+        self._now = now
         if not self._computing or (message.number, message.epoch) != (self._computing[0].plan, self._epoch):
             return  # of a step that was given up meanwhile
         step, _, chunks = self._computing.popleft()
         self._computed_step = step
         self._refused = False
-        drawn = iter(message.token_ids.tolist())
-        for request, _, _, draws in chunks:
-            token = next(drawn) if draws else None
+        drawn = iter(enumerate(message.token_ids.tolist()))
+        logprobs, prompt_logprobs = split(message.logprobs), split(message.prompt_logprobs)
+        for index, (request, start, _, draws) in enumerate(chunks):
+            place, token = next(drawn) if draws else (0, None)
             request.num_pending -= draws
             self._leave_step(request)
             if request.state is not State.RUNNING:
                 self.counters.rows_wasted += 1  # it ended while this step was planned or computed
-            elif token is not None:
+                continue
+            if prompt_logprobs and (piece := prompt_logprobs.get(index)) is not None:
+                self._take_prompt_logprobs(request, start, piece)
+            if token is not None:
+                if logprobs and (piece := logprobs.get(place)) is not None:
+                    self.outputs.logprobs(request, piece)
                 self._take_token(request, token)
         self._advance()
 
@@ -374,8 +388,9 @@ class SchedulerCore:
             request.state = State.RUNNING
             if not request.num_preemptions:
                 request.num_cached = cached
+                request.admitted_at = self._now
             bisect.insort(self._running, request, key=_key)
-            self.outputs.admitted(request)
+            self.outputs.learned(request)
 
     def _put_back(self, request: ScheduledRequest) -> None:
         """An admission that was not granted; an aborted request is gone by now."""
@@ -422,7 +437,17 @@ class SchedulerCore:
         self._running.remove(request)
         self._waiting.add(request)
 
+    def _take_prompt_logprobs(self, request: ScheduledRequest, start: int, piece: Piece) -> None:
+        """Of the tokens that follow those computed from `start`; after a preemption, some have come before."""
+        known = request.num_scored - start
+        if known < len(piece):
+            request.num_scored = start + len(piece)
+            self.outputs.prompt_logprobs(request, piece.part(known))
+
     def _take_token(self, request: ScheduledRequest, token: int) -> None:
+        if not request.output:
+            request.first_token_at = self._now
+            self.outputs.learned(request)
         request.output.append(token)
         self.outputs.token(request, token)
         self._waiting.drew(request)
@@ -442,6 +467,7 @@ class SchedulerCore:
         cause: EndCause | None = None,
     ) -> None:
         """Ends a request, with its terminal message to the detokenizer."""
+        admitted, first = request.admitted_at, request.first_token_at
         finished = Finished(
             reason=reason,
             stop_reason=stop_reason,
@@ -450,6 +476,9 @@ class SchedulerCore:
             num_output_tokens=len(request.output),
             num_cached_tokens=request.num_cached,
             num_preemptions=request.num_preemptions,
+            queue_seconds=(self._now if admitted is None else admitted) - request.arrived_at,
+            prefill_seconds=0.0 if admitted is None else (self._now if first is None else first) - admitted,
+            decode_seconds=0.0 if first is None else self._now - first,
         )
         self.outputs.finish(request, finished)
         self._forget(request)

@@ -8,6 +8,7 @@ from typing import TypeVar
 from pageant.actors.runtime.streams import Outgoing
 from pageant.actors.scheduler.request import ScheduledRequest
 from pageant.protocol.arrays import int32, int64
+from pageant.protocol.logprobs import Logprobs, Piece, join
 from pageant.protocol.outputs import OpenOutput, RowFacts, TokenBatch
 from pageant.protocol.serving import Finished
 
@@ -31,6 +32,8 @@ class TokenOutputs:
         self._rows: dict[int, list[int]] = {}
         self._finished: dict[int, Finished] = {}
         self._facts: dict[int, RowFacts] = {}
+        self._logprobs: dict[int, list[Piece]] = {}
+        self._prompt_logprobs: dict[int, list[Piece]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._rows)
@@ -47,15 +50,29 @@ class TokenOutputs:
             min_tokens=params.min_tokens,
             include_stop_str_in_output=params.include_stop_str_in_output,
             skip_special_tokens=params.skip_special_tokens,
+            detokenize=params.detokenize,
+            spaces_between_special_tokens=params.spaces_between_special_tokens,
         )
         self._kept[request.serial] = opened
         self._opened.append(opened)
 
-    def admitted(self, request: ScheduledRequest) -> None:
-        """A request got its memory, for the first time or again after a preemption."""
+    def learned(self, request: ScheduledRequest) -> None:
+        """A request got its memory, for the first time or again after a preemption, or its first token."""
+        admitted, first = request.admitted_at, request.first_token_at
         self._facts[request.serial] = RowFacts(
-            num_cached_tokens=request.num_cached, num_preemptions=request.num_preemptions
+            num_cached_tokens=request.num_cached,
+            num_preemptions=request.num_preemptions,
+            queue_seconds=0.0 if admitted is None else admitted - request.arrived_at,
+            prefill_seconds=0.0 if admitted is None or first is None else first - admitted,
         )
+
+    def logprobs(self, request: ScheduledRequest, piece: Piece) -> None:
+        """Of a request's next token, which follows."""
+        self._logprobs.setdefault(request.serial, []).append(piece)
+
+    def prompt_logprobs(self, request: ScheduledRequest, piece: Piece) -> None:
+        """Of its prompt's next tokens. They travel with its first token, or its end."""
+        self._prompt_logprobs.setdefault(request.serial, []).append(piece)
 
     def token(self, request: ScheduledRequest, token: int) -> None:
         """A request's next token."""
@@ -71,6 +88,8 @@ class TokenOutputs:
         del self._kept[request.serial]
         self._rows.pop(request.serial, None)
         self._facts.pop(request.serial, None)
+        self._logprobs.pop(request.serial, None)
+        self._prompt_logprobs.pop(request.serial, None)
 
     def take(self) -> TokenBatch:
         """The batch of everything collected, numbered and kept until it is acknowledged."""
@@ -83,8 +102,13 @@ class TokenOutputs:
             token_ids=int32([token for tokens in self._rows.values() for token in tokens]),
             finished=_by_row(serials, self._finished),
             facts=_by_row(serials, self._facts),
+            logprobs=_columns(serials, self._logprobs),
+            prompt_logprobs=_columns(serials, self._prompt_logprobs),
         )
         facts = {serial: facts for serial, facts in self._facts.items() if serial not in self._rows}
+        scored = self._prompt_logprobs
+        self._prompt_logprobs = {serial: scored[serial] for serial in scored if serial not in self._rows}
+        self._logprobs = {}
         ends = tuple(self._finished)
         self._opened, self._rows, self._finished = [], {}, {}
         self._facts = facts  # of those that have no token yet
@@ -104,10 +128,17 @@ class TokenOutputs:
         """The detokenizer is a new one: it is told to end all that the former may not have ended."""
         self.stream.restart()
         self._ends.clear()
-        self._facts = {}
+        self._facts, self._logprobs, self._prompt_logprobs = {}, {}, {}
         self._opened = list(self._kept.values())
         self._rows = {serial: [] for serial in self._kept}
         self._finished = dict.fromkeys(self._kept, Finished(reason="error", message=message))
+
+
+def _columns(serials: list[int], pieces: dict[int, list[Piece]]) -> Logprobs | None:
+    """The pieces of some rows."""
+    if not pieces:
+        return None
+    return join((index, piece) for index, serial in enumerate(serials) for piece in pieces.get(serial, ()))
 
 
 def _by_row(serials: list[int], values: dict[int, T]) -> dict[int, T]:

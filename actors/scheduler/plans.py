@@ -70,6 +70,8 @@ def build_plan(
                 num_prompt_tokens=len(request.prompt),
                 blocks=grant.blocks,
                 params=request.params,
+                sample=request.sample,
+                bad_words=request.bad_words,
             )
             for request, grant in zip(new, granted.admitted, strict=True)
         ),
@@ -144,6 +146,7 @@ def build_assign(
                 token_ids=request.token_ids(),
                 salt=request.salt,
                 num_tokens_max=chunk_max if request.is_long else None,
+                skip_cache=request.skips_cache,
             )
             for request in admitting
         ),

@@ -59,6 +59,11 @@ class ScheduledRequest:
     num_computed: int = 0  # tokens whose KV is computed, or will be by those steps
     num_reported: int = 0  # output tokens that the block manager knows
     num_cached: int = 0  # prompt tokens found in the cache at first admission
+    sample: int = 0  # of those with the same prompt and seed
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    num_scored: int = 0  # prompt tokens whose log-probabilities have come, or are not asked for
+    admitted_at: float | None = None  # for the first time, by the scheduler's clock
+    first_token_at: float | None = None
     num_preemptions: int = 0
 
     @property
@@ -84,6 +89,11 @@ class ScheduledRequest:
         fresh = self.output[self.num_reported :]
         self.num_reported = len(self.output)
         return fresh
+
+    @property
+    def skips_cache(self) -> bool:
+        """Whether its prompt must be computed, whatever is cached of it: log-probabilities are wanted."""
+        return self.params.prompt_logprobs is not None and self.num_scored < len(self.prompt) - 1
 
     def token_ids(self) -> npt.NDArray[np.int32]:
         """All tokens known, fresh."""

@@ -370,7 +370,7 @@ def decode_inputs(count: int, context: int) -> StepInputs:
     positions = np.full(count, context - 1)
     rows = np.arange(count)
     floats, ints = np.zeros(count, np.float32), np.zeros(count, np.int32)
-    columns = SamplingColumns(floats, ints, floats + 1, floats, rows, positions + 1, NOTHING)
+    columns = SamplingColumns(floats, ints, floats + 1, floats, rows, ints, positions + 1, NOTHING)
     return StepInputs(
         token_ids=np.full(count, UNKNOWN),
         unknown=rows,
@@ -385,6 +385,7 @@ def decode_inputs(count: int, context: int) -> StepInputs:
         last_tokens=rows,
         rows=rows.astype(np.int32),
         sampling=columns,
+        scores=None,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from pageant.actors.frontend.http import responses
 from pageant.actors.frontend.http.errors import failure, status_and_body
 from pageant.actors.frontend.http.responses import Usage, event
+from pageant.actors.frontend.outputs import Arrived
 from pageant.protocol.errors import PageantError
 from pageant.protocol.serving import Finished
 
@@ -50,11 +51,11 @@ class Answer:
         """The request is on its way."""
         self.prompt_token_ids = prompt_token_ids
 
-    def output(self, text: str, token_ids: list[int], finished: Finished | None) -> None:
+    def output(self, arrived: Arrived) -> None:
         """The next piece."""
-        self._texts.append(text)
-        self._token_ids += token_ids
-        self.finished = finished
+        self._texts.append(arrived.text)
+        self._token_ids += arrived.token_ids
+        self.finished = arrived.finished
 
     def failed(self, error: PageantError) -> None:
         """There will be no more."""

@@ -63,7 +63,9 @@ class Generation(msgspec.Struct, kw_only=True):
         return SamplingParams(max_tokens=self.max_output_tokens(), **given)
 
 
-SAMPLED = tuple(name for name in Generation.__struct_fields__ if name in SamplingParams.__struct_fields__)
+SAMPLED = tuple(
+    name for name in Generation.__struct_fields__ if name in SamplingParams.__struct_fields__ and name != "n"
+)
 NO_EFFECT = ("user",)  # known, and of no consequence here
 
 

@@ -13,12 +13,18 @@ from typing import Any
 
 import uvicorn
 
-from pageant.actors.frontend.frontend import CAST, Frontend, Opening
+from pageant.actors.frontend.frontend import CAST, NOBODY, Frontend, Opening, OpenRequest
 from pageant.actors.frontend.http.answers import Answer, Answers
 from pageant.actors.frontend.http.app import make_app
 from pageant.actors.frontend.http.metrics import ServerStatistics
 from pageant.actors.frontend.http.responses import Model
-from pageant.actors.frontend.prompts import check_conversation, check_params, check_prompt
+from pageant.actors.frontend.prompts import (
+    MAX_LOGPROBS,
+    Limits,
+    check_conversation,
+    check_params,
+    check_prompt,
+)
 from pageant.protocol.allocation import GetPoolStatistics
 from pageant.protocol.errors import Overloaded, PageantError, TopologyError
 from pageant.protocol.sampling import SamplingParams
@@ -74,6 +80,7 @@ class HttpServer(Frontend):
         self.model_name: str = options.served_model_name or Path(options.model).name
         self.max_body_bytes = options.max_body_mib * 2**20
         self.port: int = options.port
+        self._limits = Limits(options.vocab_size, options.max_model_len, MAX_LOGPROBS, SamplingParams())
         self._started = 0
         self._draining = False
         self._idle = asyncio.Event()  # while draining: nothing is open any more
@@ -131,11 +138,11 @@ class HttpServer(Frontend):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), seconds)
 
-    def _forget(self, wire_id: str) -> Opening:
-        opening = super()._forget(wire_id)
-        if self._draining and not self._open:
+    def _forget(self, request: OpenRequest) -> list[str]:
+        running = super()._forget(request)
+        if self._draining and not self.num_open:
             self._idle.set()
-        return opening
+        return running
 
     # What the routes ask for.
 
@@ -157,8 +164,7 @@ class HttpServer(Frontend):
         Raises:
             BadRequest: one of them, or a parameter, is out of range.
         """
-        vocab_size, longest = self.options.vocab_size, self.options.max_model_len
-        return self._begin([check_prompt(one, vocab_size, longest) for one in prompts], params, name)
+        return self._begin([check_prompt(one, self._limits, params) for one in prompts], params, name)
 
     def chat(self, messages: Sequence[dict[str, str]], params: SamplingParams, name: str) -> Answers:
         """Begins to answer a conversation.
@@ -171,7 +177,7 @@ class HttpServer(Frontend):
     def _begin(self, prompts: Sequence[Any], params: SamplingParams, name: str) -> Answers:
         if self._draining:
             raise Overloaded("this server is shutting down")
-        params = check_params(params, self.options.vocab_size)
+        params = check_params(params, self._limits)
         answers = [Answer(index) for index in range(len(prompts))]
         names = [f"{name}/{index}" for index in range(len(prompts))]
         for prompt, answer, one in zip(prompts, answers, names, strict=True):
@@ -186,7 +192,7 @@ class HttpServer(Frontend):
     async def healthy(self) -> bool:
         """Whether a token can be computed now: a round trip through every actor."""
         params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
-        going = self._begin([check_prompt([0], self.options.vocab_size, 2)], params, self.new_id("health"))
+        going = self._begin([check_prompt([0], self._limits, params)], params, self.new_id("health"))
         try:
             async with asyncio.timeout(HEALTH_SECONDS):
                 await going.whole()
@@ -216,7 +222,7 @@ class HttpServer(Frontend):
         for index, finished in batch.finished.items():
             self._ended[finished.reason] += 1
             self._output_tokens += finished.num_output_tokens
-            opening = self._open.get(batch.request_ids[index])
-            if opening is not None and isinstance(opening.sink, Answer):
-                self._prompt_tokens += len(opening.sink.prompt_token_ids)
+            request, sample = self._open.get(batch.request_ids[index], NOBODY)
+            if request is not None and not sample and isinstance(request.opening.sink, Answer):
+                self._prompt_tokens += len(request.opening.sink.prompt_token_ids)
         super()._spread(batch)

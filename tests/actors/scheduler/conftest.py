@@ -164,7 +164,9 @@ class ShadowRunner:
             drawn.append(next_token(self.kv[slots[at]] or 0, tuple(forbidden)))
         self.last_drawn.update(zip(inputs.rows.tolist(), drawn, strict=True))
         token_ids = np.array(drawn, np.int64)
-        return SimpleNamespace(ready=self.tokens_computed % 2 == 0, token_ids=lambda: token_ids)
+        return SimpleNamespace(
+            ready=self.tokens_computed % 2 == 0, token_ids=lambda: token_ids, logprobs=lambda: (None, None)
+        )
 
 
 def _differs(read: list[Any], chain: list[int]) -> list[int]:

@@ -32,7 +32,7 @@ def test_a_step_is_one_batch_by_columns(outputs):
     one, two = request(1), request(2, range(40))
     for each in (one, two):
         outputs.open(each)
-        outputs.admitted(each)
+        outputs.learned(each)
     outputs.token(one, 7)
     outputs.token(two, 8)
     outputs.token(two, 9)
@@ -50,7 +50,7 @@ def test_a_step_is_one_batch_by_columns(outputs):
 
 def test_without_tokens_or_ends_there_is_nothing_to_send(outputs):
     outputs.open(request(1))
-    outputs.admitted(request(1))
+    outputs.learned(request(1))
     assert not outputs
 
 
@@ -58,7 +58,7 @@ def test_what_is_known_at_admission_waits_for_the_first_token(outputs):
     slow, quick = request(1), request(2)
     for each in (slow, quick):
         outputs.open(each)
-        outputs.admitted(each)
+        outputs.learned(each)
     outputs.token(quick, 5)
     assert outputs.take().facts.keys() == {0}
     outputs.token(slow, 6)
@@ -71,7 +71,7 @@ def test_of_a_request_that_the_detokenizer_ended_nothing_is_kept(outputs):
     outputs.open(stopped)
     outputs.token(stopped, 5)
     outputs.take()
-    outputs.admitted(stopped)  # again, after a preemption
+    outputs.learned(stopped)  # again, after a preemption
     outputs.token(stopped, 6)
     outputs.drop(stopped)
     assert not outputs
@@ -99,7 +99,7 @@ def test_a_new_detokenizer_is_told_to_end_what_the_former_may_not_have_ended(out
     outputs.token(untold, 4)
     outputs.finish(untold, Finished(reason="length"))
     outputs.take()
-    outputs.admitted(running)
+    outputs.learned(running)
     outputs.restart("it died")
     batch = outputs.take()
     assert batch.number == 1, "for a new receiver numbers begin again"
