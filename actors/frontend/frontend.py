@@ -310,11 +310,11 @@ class Frontend(Actor):
             )
             hubs[request.opening.sink.hub] = None
             if finished is not None:
-                self._ended(wire_id, request, finished)
+                self._sample_ended(wire_id, request, finished)
         for hub in hubs:
             hub.flush()
 
-    def _ended(self, wire_id: str, request: OpenRequest, finished: Finished) -> None:
+    def _sample_ended(self, wire_id: str, request: OpenRequest, finished: Finished) -> None:
         """A sample ended, and with the last the request; an error ends the others too."""
         del self._open[wire_id]
         if finished.reason == "error":

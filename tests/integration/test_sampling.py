@@ -100,12 +100,3 @@ def test_special_tokens_are_shown_when_asked_for(llm):
     ]
     ended = [o.outputs[0] for o in llm.generate([PROMPT] * 40, params)]
     assert any(output.text.endswith("<|end|>") for output in ended if output.finish_reason == "stop")
-
-
-@pytest.mark.parametrize(
-    "name,value",
-    [("n", 2), ("logprobs", 1), ("bad_words", ["x"])],
-)
-def test_a_parameter_that_is_not_honoured_is_refused(name, value):
-    with pytest.raises(TypeError, match=name):
-        pageant.SamplingParams(**{name: value})
