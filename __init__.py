@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pageant.actors.frontend.engine import Engine
     from pageant.actors.frontend.llm import LLM
+    from pageant.actors.frontend.llm_engine import LLMEngine
     from pageant.actors.frontend.outputs import (
         CompletionOutput,
         Logprob,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Engine": "pageant.actors.frontend.engine",
     "LLM": "pageant.actors.frontend.llm",
+    "LLMEngine": "pageant.actors.frontend.llm_engine",
     "CompletionOutput": "pageant.actors.frontend.outputs",
     "Logprob": "pageant.actors.frontend.outputs",
     "RequestMetrics": "pageant.actors.frontend.outputs",
@@ -55,6 +57,7 @@ __all__ = [
     "CompletionOutput",
     "Engine",
     "EngineClosed",
+    "LLMEngine",
     "Logprob",
     "Overloaded",
     "PageantError",

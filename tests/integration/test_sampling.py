@@ -1,8 +1,5 @@
 """Sampling parameters, seen from outside."""
 
-import pytest
-
-import pageant
 from pageant import SamplingParams
 
 PROMPT = list(range(10, 40))
