@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pageant.actors.frontend.beams import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
     from pageant.actors.frontend.engine import Engine
     from pageant.actors.frontend.llm import LLM
     from pageant.actors.frontend.llm_engine import LLMEngine
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 
 _HOMES = {
+    "BeamSearchOutput": "pageant.actors.frontend.beams",
+    "BeamSearchParams": "pageant.actors.frontend.beams",
+    "BeamSearchSequence": "pageant.actors.frontend.beams",
     "Engine": "pageant.actors.frontend.engine",
     "LLM": "pageant.actors.frontend.llm",
     "LLMEngine": "pageant.actors.frontend.llm_engine",
@@ -53,6 +57,9 @@ _HOMES = {
 __all__ = [
     "LLM",
     "BadRequest",
+    "BeamSearchOutput",
+    "BeamSearchParams",
+    "BeamSearchSequence",
     "CheckpointError",
     "CompletionOutput",
     "Engine",

@@ -13,7 +13,14 @@ from pageant.models.chat_template import ChatTemplateError
 from pageant.models.tokenization import Tokenization
 from pageant.protocol.arrays import int32
 from pageant.protocol.roles import TOKENIZER, Feature
-from pageant.protocol.tokenizing import NotTokenized, Tokenize, TokenizeChat, Tokenized
+from pageant.protocol.tokenizing import (
+    Detokenize,
+    Detokenized,
+    NotTokenized,
+    Tokenize,
+    TokenizeChat,
+    Tokenized,
+)
 
 SHORT_CHARACTERS = 2048  # a shorter text is tokenized in less time than a thread costs
 
@@ -62,6 +69,17 @@ class Tokenizer(Actor):
         except ChatTemplateError as error:
             return NotTokenized(reason=str(error), parameter="messages")
         return Tokenized(token_ids=int32(await self._encode(text, False)), text=text)
+
+    @receives
+    def detokenize(self, request: Detokenize) -> Detokenized:
+        """Whole outputs' texts."""
+        token_ids, first, texts = request.token_ids.tolist(), 0, []
+        for count in request.counts.tolist():
+            texts.append(
+                self._tokenization.decode(token_ids[first : first + count], skip_special_tokens=True)
+            )
+            first += count
+        return Detokenized(texts=tuple(texts))
 
     async def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         if len(text) <= SHORT_CHARACTERS:

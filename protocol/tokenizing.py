@@ -44,3 +44,16 @@ class TokenizeChat(Request[Tokenized | NotTokenized], frozen=True, kw_only=True)
     messages: tuple[ChatMessage, ...]
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+
+
+class Detokenized(Message, frozen=True, kw_only=True):
+    """The texts of some outputs."""
+
+    texts: tuple[str, ...]
+
+
+class Detokenize(Request[Detokenized], frozen=True, kw_only=True):
+    """Turn whole outputs into text, leaving special tokens out: `counts[i]` of `token_ids` are the i-th's."""
+
+    counts: Int32Vector
+    token_ids: Int32Vector

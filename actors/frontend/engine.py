@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Unpack
 
+from pageant.actors.frontend.beams import BeamSearch, BeamSearchOutput, BeamSearchParams, check_beam_params
 from pageant.actors.frontend.frontend import Opening
 from pageant.actors.frontend.outputs import Arrived, Completion, RequestOutput
 from pageant.actors.frontend.prompts import (
@@ -147,6 +148,27 @@ class Engine:
     ) -> RequestOutput:
         """The last output of `generate`."""
         return await _last(self.generate(prompt, params, request_id=request_id, **settings))
+
+    async def beam_search(
+        self, prompt: Prompt, params: BeamSearchParams, **settings: Unpack[RequestSettings]
+    ) -> BeamSearchOutput:
+        """The best `beam_width` completions of a prompt that a beam search finds; see `BeamSearchParams`."""
+        session, limits = self._session, self._session.limits
+        check_settings(settings)
+        checked = check_prompt(prompt, limits, limits.defaults)
+        search: BeamSearch = await self._in_thread(session.begin_search, checked, check_beam_params(params))
+        while not search.done:
+            requests = [
+                _last(
+                    self._stream(
+                        beam, search.request_params(limits.vocab_size), session.next_request_id(), settings
+                    )
+                )
+                for beam in search.prompts()
+            ]
+            search.advance(await asyncio.gather(*requests))
+        found: BeamSearchOutput = await self._in_thread(session.end_search, search)
+        return found
 
     def _run(
         self, prompt: Any, params: SamplingParams, request_id: str | None, settings: RequestSettings

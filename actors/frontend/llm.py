@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
+from pageant.actors.frontend.beams import BeamSearchOutput, BeamSearchParams, check_beam_params
 from pageant.actors.frontend.frontend import Opening
 from pageant.actors.frontend.outputs import Arrived, Completion, RequestFailed, RequestOutput
 from pageant.actors.frontend.progress import BatchProgress, LoadProgress
@@ -117,6 +118,28 @@ class LLM:
             many = [many]
         checked = [_at(i, check_conversation, one) for i, one in enumerate(many)]
         return self._run(checked, self._params_of(params, len(many)), settings, progress)
+
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        **settings: Unpack[RequestSettings],
+    ) -> list[BeamSearchOutput]:
+        """The best `beam_width` completions of each prompt that a beam search finds; see `BeamSearchParams`."""
+        session, limits, params = self._session, self._session.limits, check_beam_params(params)
+        check_settings(settings)
+        checked = [
+            _at(index, check_prompt, prompt, limits, limits.defaults)
+            for index, prompt in enumerate(_as_prompts(prompts))
+        ]
+        searches = [_at(index, session.begin_search, one, params) for index, one in enumerate(checked)]
+        while going := [search for search in searches if not search.done]:
+            beams = [(search, beam) for search in going for beam in search.prompts()]
+            asked = [search.request_params(limits.vocab_size) for search, _ in beams]
+            outputs = iter(self._run([beam for _, beam in beams], asked, settings, False))
+            for search in going:
+                search.advance([next(outputs) for _ in search.prompts()])
+        return [session.end_search(search) for search in searches]
 
     @property
     def default_params(self) -> SamplingParams:

@@ -10,15 +10,22 @@ import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+import numpy.typing as npt
+
+from pageant.actors.frontend.beams import BeamSearch, BeamSearchOutput, BeamSearchParams
 from pageant.actors.frontend.cast import DEFAULT_CAST, FRONTEND, HTTP, model_settings, request_limits
 from pageant.actors.frontend.frontend import Frontend, Opening
+from pageant.actors.frontend.prompts import check_length
 from pageant.actors.runtime.cluster import Cluster
 from pageant.actors.runtime.loop_thread import LoopThread
 from pageant.actors.runtime.topology import Resolved, Topology, resolve
 from pageant.protocol.allocation import GetPoolStatistics, PoolStatistics
-from pageant.protocol.errors import EngineClosed
+from pageant.protocol.arrays import int32
+from pageant.protocol.errors import BadRequest, EngineClosed
 from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
 from pageant.protocol.supervision import NodeStatistics, Progress
+from pageant.protocol.tokenizing import Detokenize, Tokenize, Tokenized
 
 if TYPE_CHECKING:
     from pageant.actors.frontend.http.server import HttpServer
@@ -47,6 +54,7 @@ class Session:
         settings = model_settings(topology)
         self.resolved = resolve(topology, DEFAULT_CAST, settings)
         self.limits = request_limits(topology, settings)
+        self._end_tokens: tuple[int, ...] = settings["eos_token_ids"]
         self.model_name: str = topology.settings.get("served_model_name") or topology.model or ""
         self.has_chat_template: bool = settings["has_chat_template"]
         self._thread: LoopThread | None = None
@@ -164,6 +172,31 @@ class Session:
         """How the KV pool stands; its integrity is checked when nothing runs."""
         answer: PoolStatistics = self.ask("blocks", GetPoolStatistics())
         return answer
+
+    def tokenize(self, prompt: Tokenize | npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """A checked prompt's token ids.
+
+        Raises:
+            BadRequest: the prompt is at fault.
+        """
+        if not isinstance(prompt, Tokenize):
+            return prompt
+        answer = self.ask("tokenizer", prompt)
+        if not isinstance(answer, Tokenized):
+            raise BadRequest(answer.reason, answer.parameter)
+        check_length(len(answer.token_ids), self.limits.max_model_len)
+        return answer.token_ids
+
+    def begin_search(self, prompt: Tokenize | npt.NDArray[np.int32], params: BeamSearchParams) -> BeamSearch:
+        """A beam search from a checked prompt."""
+        return BeamSearch(self.tokenize(prompt), params, self._end_tokens, self.limits.max_model_len)
+
+    def end_search(self, search: BeamSearch) -> BeamSearchOutput:
+        """What a search found, as text."""
+        token_ids = [token for beam in search.best for token in beam]
+        counts = int32([len(beam) for beam in search.best])
+        answer = self.ask("tokenizer", Detokenize(counts=counts, token_ids=int32(token_ids)))
+        return search.output(answer.texts)
 
     def ask(self, address: str, request: Any, timeout: float = 30.0) -> Any:
         """Asks any actor of the topology."""
