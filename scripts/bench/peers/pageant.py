@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 DISTRIBUTION = None  # it may run from its sources
@@ -14,7 +16,14 @@ def load(job: dict[str, Any]) -> Callable[[list[list[int]], int], int]:
     from pageant import LLM, SamplingParams
 
     memory = f"{job['kv_gib']}GiB"
-    defaults = {"enable_prefix_caching": False, "max_model_len": 4096, "kv_cache_memory": memory}
+    longest = json.loads((Path(job["model"]) / "config.json").read_text()).get(
+        "max_position_embeddings", 4096
+    )
+    defaults = {
+        "enable_prefix_caching": False,
+        "max_model_len": min(4096, longest),
+        "kv_cache_memory": memory,
+    }
     settings = {**defaults, **job["settings"]}
     if job["quantization"] is not None:
         settings["quantization"] = job["quantization"]
