@@ -96,3 +96,7 @@ def test_every_link_and_file_that_a_page_names_is_there(page: Path):
     missing = [link for link in links if not (page.parent / link).exists()]
     missing += [name for name in named if not (ROOT / name).exists()]
     assert missing == []
+
+
+def test_the_engine_that_is_driven_step_by_step_runs(folder: Path):
+    assert _run(_blocks(ROOT / "docs" / "sampling.md", "python")[0], folder).strip()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -183,3 +184,21 @@ def test_a_row_that_is_freed_or_taken_anew_forgets_what_it_was():
     shapers.add(sequence(1, [1], [2], presence_penalty=1.0))
     shapers.clear()
     assert len(shapers) == 0
+
+
+def test_bad_words_are_forbidden_where_they_would_be_completed():
+    shapers = Shapers((END,))
+    words = ((7,), (3, 4), (3, 3, 5), (11, 3, 6))
+    one = sequence(0, [3], [9, 11], temperature=0)
+    shapers.add(msgspec.structs.replace(one, bad_words=words))
+    assert shapers.count_tokens
+    output = [9, 11]
+    logits = torch.zeros(1, VOCABULARY)
+    for token in (3, 3, 8, 3):
+        shaped = shape(shapers, logits, [0], [1 + len(output)])
+        banned = {word[-1] for word in words if [*output, word[-1]][-len(word) :] == list(word)}
+        assert set(torch.isinf(shaped[0]).nonzero()[:, 0].tolist()) == banned >= {7}
+        shapers.take(int32([0]), np.array([token]))
+        output.append(token)
+    shapers.add(msgspec.structs.replace(one, bad_words=((7,),)))
+    assert not shapers.count_tokens  # a single token is forbidden whatever came before
