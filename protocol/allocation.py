@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import msgspec
 
-from pageant.protocol.arrays import Int32Vector, Int64Vector
+from pageant.protocol.arrays import Int32Vector, Int64Vector, int32
 from pageant.protocol.message import Message, Request
 
 
@@ -25,11 +25,14 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     wanted. It is refused unless the pool has room for all of its tokens, so that a sequence is not
     admitted only to be preempted by its own next chunk. At most `num_tokens_max` of them are computed in this
     step. With `skip_cache` nothing of it is looked for: all of its tokens' logits are wanted.
+    Sequences share memory only if `salt` (a tenant's) and `extra_keys` (what else their KV depends on:
+    an adapter, images) are equal.
     """
 
     serial: int
     token_ids: Int32Vector
     salt: str | None = None
+    extra_keys: tuple[str, ...] = ()
     num_tokens_max: int | None = None
     skip_cache: bool = False
 
@@ -57,8 +60,9 @@ class Assign(Message, frozen=True, kw_only=True):
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A granted admission: its block table, how many tokens of it are cached already, and how many after
-    those are to be computed in this step (its slots reach that far)."""
+    """A granted admission: its block table, how many tokens of it are cached already (in blocks that it
+    shares, or that are copied for it), and how many after those are to be computed in this step (its slots
+    reach that far)."""
 
     serial: int
     blocks: Int32Vector
@@ -70,7 +74,8 @@ class Assigned(Message, frozen=True, kw_only=True):
     """What is granted of `Assign` number `step`.
 
     The first `num_grown` of the sequences that were to grow did; row i of them got the next
-    `grown_counts[i]` of `grown_blocks`. `admitted` are the first of the admissions.
+    `grown_counts[i]` of `grown_blocks`. `admitted` are the first of the admissions. Before the step computes,
+    blocks `copy_sources` are copied to `copy_destinations`: all reads come before all writes.
     """
 
     step: int
@@ -79,6 +84,8 @@ class Assigned(Message, frozen=True, kw_only=True):
     grown_counts: Int32Vector
     grown_blocks: Int32Vector
     admitted: tuple[Admitted, ...]
+    copy_sources: Int32Vector = msgspec.field(default_factory=int32)
+    copy_destinations: Int32Vector = msgspec.field(default_factory=int32)
     blocks_free: int
     num_blocks: int
 
@@ -93,7 +100,11 @@ class PoolReady(Message, frozen=True, kw_only=True):
 
 
 class PoolStatistics(Message, frozen=True, kw_only=True):
-    """The pool as it is now. Blocks: total = free + held; `cached` of the free ones still hold a prefix."""
+    """The pool as it is now. Blocks: total = free + held; `cached` of the free ones still hold a prefix.
+
+    Of the tokens admitted so far (`queried`), `hit` were in the cache, `copied` ones of them in a block that
+    was shared in part. `slots_wasted` of the held blocks hold no token: less than a block per sequence.
+    """
 
     num_blocks: int
     blocks_free: int
@@ -102,6 +113,9 @@ class PoolStatistics(Message, frozen=True, kw_only=True):
     tokens_queried: int
     tokens_hit: int
     evictions: int
+    tokens_copied: int = 0
+    slots_wasted: int = 0
+    sequences: int = 0
 
 
 class GetPoolStatistics(Request[PoolStatistics], frozen=True, kw_only=True):

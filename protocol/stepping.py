@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from pageant.protocol.arrays import BoolVector, Int32Vector
+from pageant.protocol.arrays import BoolVector, Int32Vector, int32
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.message import Message
 from pageant.protocol.sampling import SamplingParams
@@ -38,7 +38,8 @@ class StepPlan(Message, frozen=True, kw_only=True):
 
     Row `rows[i]` computes `num_tokens[i]` tokens from position `starts[i]`; where `draws[i]`, a token is
     drawn after the last of them. `grown_rows[i]` gets `grown_counts[i]` more of `grown_blocks` at the end
-    of its table first. `freed_rows` are empty from this plan on; a new sequence may take one at once.
+    of its table first. Before anything is computed, blocks `copy_sources` are copied to `copy_destinations`:
+    all reads come before all writes. `freed_rows` are empty from this plan on; a new sequence may take one at once.
     """
 
     number: int
@@ -48,6 +49,8 @@ class StepPlan(Message, frozen=True, kw_only=True):
     grown_rows: Int32Vector
     grown_counts: Int32Vector
     grown_blocks: Int32Vector
+    copy_sources: Int32Vector = msgspec.field(default_factory=int32)
+    copy_destinations: Int32Vector = msgspec.field(default_factory=int32)
     rows: Int32Vector
     starts: Int32Vector
     num_tokens: Int32Vector

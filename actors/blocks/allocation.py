@@ -3,31 +3,51 @@
 A block is named, and so can be matched, by the very exchange that grants the tokens that fill it, if they
 are known by then: the plan that computes them precedes every plan that could use them. What is granted is
 therefore always computed.
+
+Where a new sequence parts from another within a block, the tokens before that point are copied. Copies run
+before their step computes, so that only what earlier exchanges granted can be copied.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
-from pageant.actors.blocks.hashing import block_name, block_names, root_name
+from pageant.actors.blocks.branches import FANOUT_MAX, TOKEN_BYTES, Branches, common_tokens
+from pageant.actors.blocks.hashing import block_name, block_names, full_blocks, root_name
 from pageant.actors.blocks.pool import BlockPool
 from pageant.protocol.allocation import Admission, Admitted, Assign, Assigned, PoolStatistics
 from pageant.protocol.arrays import int32
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Sequence:
     """A running sequence: its blocks in order, and the names of its full blocks as far as tokens are known."""
 
+    root: bytes  # the name that its first block follows
     blocks: list[int]
     names: list[bytes]
-    parent: bytes  # the name that the next full block follows
-    tail: bytearray = field(default_factory=bytearray)  # known tokens after the last full block, as bytes
+    contents: list[bytes]  # the tokens of the blocks that have those names
+    tail: bytearray  # known tokens after the last full block, as bytes
+    start: bytes | None = None  # what its tail is filed under
     named: int = 0  # how many of its blocks have been given their names
     granted: int = 0  # tokens that it has been granted slots for
     granted_step: int = 0  # by the exchange of this step
+    granted_before: int = 0  # tokens that it had been granted before that exchange
+
+    def parent(self, index: int) -> bytes:
+        """The name that its block `index` follows."""
+        return self.names[index - 1] if index else self.root
+
+
+@dataclass(slots=True)
+class _Copies:
+    """Blocks that are copied before a step computes. All are read before any is written."""
+
+    sources: list[int] = field(default_factory=list)
+    destinations: list[int] = field(default_factory=list)
 
 
 class Allocation:
@@ -41,9 +61,12 @@ class Allocation:
     def __init__(self, pool: BlockPool, block_size: int) -> None:
         self.pool, self.block_size = pool, block_size
         self._sequences: dict[int, _Sequence] = {}
+        self._branches = Branches()
+        pool.on_unnamed = self._branches.remove
+        self._tails: dict[bytes, dict[_Sequence, None]] = {}  # of running sequences, filed as `Branches` does
         self._uncomputed: list[tuple[int, int]] = []  # named blocks, by the step that fills them
         self._computed_step = 0
-        self._queried = self._hit = 0
+        self._queried = self._hit = self._copied = 0
 
     def assign(self, request: Assign) -> Assigned:
         """Carries out one exchange; see `protocol/allocation`."""
@@ -62,7 +85,8 @@ class Allocation:
             counts.append(len(blocks))
             grown.extend(blocks)
         complete = len(counts) == len(request.grow_serials)
-        admitted = self._admit_in_order(request) if complete else []
+        copies = _Copies()
+        admitted = self._admit_in_order(request, copies) if complete else []
         return Assigned(
             step=request.step,
             epoch=request.epoch,
@@ -70,6 +94,8 @@ class Allocation:
             grown_counts=int32(counts),
             grown_blocks=int32(grown),
             admitted=tuple(admitted),
+            copy_sources=int32(copies.sources),
+            copy_destinations=int32(copies.destinations),
             blocks_free=self.pool.num_free,
             num_blocks=self.pool.num_blocks,
         )
@@ -78,12 +104,19 @@ class Allocation:
         """Frees every sequence: their scheduler is gone, and its last steps may never be computed."""
         self.pool.forget(block for _, block in self._uncomputed)
         self._uncomputed.clear()
-        for serial in list(self._sequences):
-            self._free(serial)
+        for sequence in self._sequences.values():
+            self._close(sequence)
+            self.pool.free(sequence.blocks)
+        self._sequences.clear()
 
     def statistics(self) -> PoolStatistics:
         """How the pool stands."""
         pool = self.pool
+        slots: dict[int, int] = {}  # of each held block, those that have a token
+        for sequence in self._sequences.values():
+            for index, block in enumerate(sequence.blocks):
+                filled = min(self.block_size, sequence.granted - index * self.block_size)
+                slots[block] = max(slots.get(block, 0), filled)
         return PoolStatistics(
             num_blocks=pool.num_blocks,
             blocks_free=pool.num_free,
@@ -91,6 +124,9 @@ class Allocation:
             blocks_held=pool.num_blocks - pool.num_free,
             tokens_queried=self._queried,
             tokens_hit=self._hit,
+            tokens_copied=self._copied,
+            slots_wasted=len(slots) * self.block_size - sum(slots.values()),
+            sequences=len(self._sequences),
             evictions=pool.evictions,
         )
 
@@ -118,22 +154,56 @@ class Allocation:
         for serial, count in zip(request.learned_serials.tolist(), counts, strict=True):
             sequence = self._sequences.get(serial)
             if sequence is not None:
-                self._extend(sequence, data[4 * position : 4 * (position + count)])
+                self._extend(sequence, data[TOKEN_BYTES * position : TOKEN_BYTES * (position + count)])
                 self._name_full_blocks(sequence)
             position += count
 
     def _extend(self, sequence: _Sequence, tokens: bytes) -> None:
         sequence.tail += tokens
-        size = 4 * self.block_size
+        size = TOKEN_BYTES * self.block_size
         while len(sequence.tail) >= size:
-            sequence.parent = block_name(sequence.parent, bytes(sequence.tail[:size]))
-            sequence.names.append(sequence.parent)
+            self._close(sequence)
+            full = bytes(sequence.tail[:size])
+            sequence.names.append(block_name(sequence.parent(len(sequence.names)), full))
+            sequence.contents.append(full)
             del sequence.tail[:size]
+        self._open(sequence)
+
+    def _open(self, sequence: _Sequence) -> None:
+        """Files the tail of a running sequence, once it has a first token."""
+        if sequence.start is None and sequence.tail and self.pool.enable_prefix_caching:
+            parent = sequence.parent(len(sequence.names))
+            sequence.start = parent + bytes(sequence.tail[:TOKEN_BYTES])
+            self._tails.setdefault(sequence.start, {})[sequence] = None
+
+    def _close(self, sequence: _Sequence) -> None:
+        """Takes it from there: it is full, or its sequence is gone."""
+        if sequence.start is not None:
+            tails = self._tails[sequence.start]
+            del tails[sequence]
+            if not tails:
+                del self._tails[sequence.start]
+            sequence.start = None
 
     def _free(self, serial: int) -> None:
         sequence = self._sequences.pop(serial, None)
         if sequence is not None:
+            self._close(sequence)
+            self._name_last_block(sequence)
             self.pool.free(sequence.blocks)
+
+    def _name_last_block(self, sequence: _Sequence) -> None:
+        """A sequence that is given up leaves its partly filled block to those that continue it."""
+        index = len(sequence.names)
+        tokens = bytes(self._written(sequence, sequence.granted))
+        computed = sequence.granted_step <= self._computed_step
+        if tokens and computed and self.pool.enable_prefix_caching:
+            parent = sequence.parent(index)
+            self._name(sequence, index, block_name(parent, tokens), tokens)
+
+    def _written(self, sequence: _Sequence, granted: int) -> bytearray:
+        """What the block of a sequence's tail holds once `granted` tokens of it have been computed."""
+        return sequence.tail[: TOKEN_BYTES * max(0, granted - len(sequence.names) * self.block_size)]
 
     def _grow(self, sequence: _Sequence, length: int, step: int) -> list[int] | None:
         """The blocks that a sequence gets to have slots for `length` tokens; None if there are too few."""
@@ -142,6 +212,7 @@ class Allocation:
             return None
         blocks = self.pool.take(wanted) if wanted > 0 else []
         sequence.blocks += blocks
+        sequence.granted_before = sequence.granted
         sequence.granted, sequence.granted_step = length, step
         self._name_full_blocks(sequence)
         return blocks
@@ -150,28 +221,35 @@ class Allocation:
         """Names the blocks that are full of known tokens once what was granted is computed."""
         full = min(sequence.granted // self.block_size, len(sequence.names))
         for index in range(sequence.named, full):
-            named = self.pool.name(sequence.blocks[index], sequence.names[index])
-            if named and sequence.granted_step > self._computed_step:
-                self._uncomputed.append((sequence.granted_step, sequence.blocks[index]))
+            self._name(sequence, index, sequence.names[index], sequence.contents[index])
             sequence.named = index + 1
 
-    def _admit_in_order(self, request: Assign) -> list[Admitted]:
+    def _name(self, sequence: _Sequence, index: int, name: bytes, tokens: bytes) -> None:
+        if self.pool.name(sequence.blocks[index], name):
+            parent, step = sequence.parent(index), sequence.granted_step
+            num_before = sequence.granted_before - index * self.block_size
+            self._branches.add(sequence.blocks[index], parent, tokens, step, num_before)
+            if sequence.granted_step > self._computed_step:
+                self._uncomputed.append((sequence.granted_step, sequence.blocks[index]))
+
+    def _admit_in_order(self, request: Assign, copies: _Copies) -> list[Admitted]:
         budget = request.admission_tokens
         admitted: list[Admitted] = []
         for admission in request.admissions:
-            grant = self._admit(admission, budget, request.step) if budget > 0 else None
+            grant = self._admit(admission, budget, request.step, copies) if budget > 0 else None
             if grant is None:
                 break
             budget -= grant.num_tokens
             admitted.append(grant)
         return admitted
 
-    def _admit(self, admission: Admission, budget: int, step: int) -> Admitted | None:
+    def _admit(self, admission: Admission, budget: int, step: int, copies: _Copies) -> Admitted | None:
         """Admits a sequence with what is cached of it, or leaves everything as it was."""
         assert admission.serial not in self._sequences, f"sequence {admission.serial} is admitted twice"
         total = len(admission.token_ids)
-        root = root_name(admission.salt)
-        names = block_names(root, admission.token_ids, self.block_size)
+        root = root_name(admission.salt, admission.extra_keys)
+        contents, tail = full_blocks(admission.token_ids, self.block_size)
+        names = block_names(root, contents)
         blocks = (
             self.pool.match(names[: (total - 1) // self.block_size])
             if self.pool.enable_prefix_caching and not admission.skip_cache
@@ -180,22 +258,46 @@ class Allocation:
         if self._blocks_for(total) - len(blocks) > self.pool.num_free:
             self.pool.free(blocks)
             return None
-        cached = len(blocks) * self.block_size
+        matched = len(blocks)
+        sequence = _Sequence(root, blocks, names, contents, bytearray(tail), named=matched)
+        wanted = (contents[matched] if matched < len(contents) else tail)[
+            : TOKEN_BYTES * (total - 1 - matched * self.block_size)
+        ]
+        wanted = b"" if admission.skip_cache else wanted
+        source, num_copied = self._find_partial(sequence.parent(matched), wanted, step)
+        cached = matched * self.block_size + num_copied
         self._queried += total
         self._hit += cached
-        full = len(names) * self.block_size
-        tail = np.ascontiguousarray(admission.token_ids[full:], dtype="<i4").tobytes()
-        sequence = _Sequence(blocks, names, names[-1] if names else root, bytearray(tail), len(blocks))
-        self._sequences[admission.serial] = sequence
+        self._copied += num_copied
         most = admission.num_tokens_max
         length = min(total - cached, budget if most is None else min(budget, most))
         self._grow(sequence, cached + length, step)
+        self._sequences[admission.serial] = sequence
+        self._open(sequence)
+        if source is not None:
+            copies.sources.append(source)
+            copies.destinations.append(blocks[matched])
         return Admitted(
             serial=admission.serial,
             blocks=int32(sequence.blocks),
             num_cached_tokens=cached,
             num_tokens=length,
         )
+
+    def _find_partial(self, parent: bytes, wanted: bytes, step: int) -> tuple[int | None, int]:
+        """A block that follows `parent`, and of the tokens `wanted` how many it begins with, computed before
+        this step. Anybody may write to it, or get it, in this very step: the copy comes before."""
+        source: int | None = None
+        most = 0
+        if wanted and self.pool.enable_prefix_caching:
+            source, most = self._branches.find(parent, wanted, step)
+            tails = self._tails.get(parent + wanted[:TOKEN_BYTES], {})
+            for sequence in islice(reversed(tails), FANOUT_MAX):
+                computed = sequence.granted if sequence.granted_step < step else sequence.granted_before
+                count = common_tokens(bytes(self._written(sequence, computed)), wanted)
+                if count > most:
+                    source, most = sequence.blocks[len(sequence.names)], count
+        return source, most
 
     def _blocks_for(self, length: int) -> int:
         return -(-length // self.block_size)

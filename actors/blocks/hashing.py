@@ -6,6 +6,7 @@ from names to blocks is thereby a prefix tree. 128 bits of a cryptographic hash 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import blake2b
 
 import numpy as np
@@ -14,22 +15,32 @@ import numpy.typing as npt
 NAME_BYTES = 16
 
 
-def root_name(salt: str | None = None) -> bytes:
-    """The parent of every first block. Prefixes under different salts are never shared."""
-    return blake2b((salt or "").encode(), digest_size=NAME_BYTES, person=b"pageant-root").digest()
+def root_name(salt: str | None = None, extra_keys: tuple[str, ...] = ()) -> bytes:
+    """The parent of every first block. Prefixes under different salts or extra keys are never shared."""
+    root = blake2b((salt or "").encode(), digest_size=NAME_BYTES, person=b"pageant-root").digest()
+    for key in extra_keys:
+        root = blake2b(key.encode(), digest_size=NAME_BYTES, key=root, person=b"pageant-extra").digest()
+    return root
 
 
 def block_name(parent: bytes, tokens: bytes) -> bytes:
-    """The name of a full block: `tokens` are its ids as little-endian int32."""
+    """The name of a block that holds `tokens`, ids as little-endian int32. A partly filled one has a name of
+    its own, which no block follows."""
     return blake2b(tokens, digest_size=NAME_BYTES, key=parent).digest()
 
 
-def block_names(parent: bytes, token_ids: npt.NDArray[np.int32], block_size: int) -> list[bytes]:
-    """The names of all full blocks of a sequence, whose first follows `parent`."""
+def full_blocks(token_ids: npt.NDArray[np.int32], block_size: int) -> tuple[list[bytes], bytes]:
+    """The tokens of each full block of a sequence, and those after the last."""
     data = np.ascontiguousarray(token_ids, dtype="<i4").tobytes()
     step = 4 * block_size
+    end = len(data) - len(data) % step
+    return [data[start : start + step] for start in range(0, end, step)], data[end:]
+
+
+def block_names(parent: bytes, blocks: Iterable[bytes]) -> list[bytes]:
+    """The names of the blocks of a sequence, whose first follows `parent`."""
     names = []
-    for start in range(0, len(data) - step + 1, step):
-        parent = block_name(parent, data[start : start + step])
+    for tokens in blocks:
+        parent = block_name(parent, tokens)
         names.append(parent)
     return names

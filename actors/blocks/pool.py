@@ -10,7 +10,11 @@ least recently freed first. Every operation is O(1) per block.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+
+
+def _pass(block: int) -> None:
+    pass
 
 
 class BlockPool:
@@ -29,6 +33,7 @@ class BlockPool:
         self._index: dict[bytes, int] = {}
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self.evictions = 0
+        self.on_unnamed: Callable[[int], object] = _pass  # told of every block that loses its name
 
     @property
     def num_free(self) -> int:
@@ -65,6 +70,7 @@ class BlockPool:
             del self._index[name]
             self._names[block] = None
             self.evictions += 1
+            self.on_unnamed(block)
         self._references[block] = 1
         return block
 
@@ -92,7 +98,7 @@ class BlockPool:
                 self.on_freed(block)
 
     def name(self, block: int, name: bytes) -> bool:
-        """A held block is full of what `name` says. If another one already is, that one stays indexed.
+        """A held block holds what `name` says. If another one already is, that one stays indexed.
         Returns whether this one is now."""
         assert self._references[block] > 0, f"block {block} is named while nobody holds it"
         if not self.enable_prefix_caching or self._names[block] is not None or name in self._index:
@@ -102,12 +108,13 @@ class BlockPool:
         return True
 
     def forget(self, blocks: Iterable[int]) -> None:
-        """Held blocks are not full of what their names say: nobody is to find them."""
+        """Held blocks do not hold what their names say: nobody is to find them."""
         for block in blocks:
             assert self._references[block] > 0, f"block {block} loses its name while nobody holds it"
             name, self._names[block] = self._names[block], None
             if name is not None:
                 del self._index[name]
+                self.on_unnamed(block)
 
     @property
     def num_cached(self) -> int:

@@ -53,6 +53,8 @@ class StepInputs:
     rows: Int32  # [D], their rows of the batch
     sampling: SamplingColumns
     scores: Scores | None  # whose log-probabilities are asked for
+    copy_sources: Int32  # [C], blocks to be copied before anything else
+    copy_destinations: Int32  # [C]
 
 
 UNKNOWN = -1
@@ -180,6 +182,8 @@ class Batch:
             rows=rows[drawing],
             sampling=self._sampling(rows[drawing], context_lengths[drawing].astype(np.int64)),
             scores=self._scorers.of_step(plan, self._token_ids),
+            copy_sources=plan.copy_sources,
+            copy_destinations=plan.copy_destinations,
         )
 
     def _sampling(self, rows: Int32, positions: Int64) -> SamplingColumns:

@@ -88,6 +88,7 @@ class CudaRunner(TorchRunner):
     def launch(self, inputs: StepInputs) -> Drawn:
         """See `ModelRunner`."""
         with self._on_device():
+            self._copy_blocks(inputs)
             if self._graphs is not None and self._graphs.takes(inputs):
                 hidden = self._graphs.run(inputs)
             else:

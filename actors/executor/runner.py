@@ -147,6 +147,7 @@ class TorchRunner:
     @torch.inference_mode()
     def launch(self, inputs: StepInputs) -> Drawn:
         """See `ModelRunner`."""
+        self._copy_blocks(inputs)
         hidden = self._decoder.forward(
             self._token_ids(inputs),
             self._tensor(inputs.positions),
@@ -183,6 +184,15 @@ class TorchRunner:
     def _kv_budget(self, block_size: int, max_num_seqs: int) -> int | None:
         """Bytes for the KV cache where nobody said how many; None is a share of the host's memory."""
         return None
+
+    def _copy_blocks(self, inputs: StepInputs) -> None:
+        """What the step's new sequences share with others in part becomes their own."""
+        if len(inputs.copy_sources):
+            sources, destinations = (
+                self._tensor(blocks.astype(np.int64))
+                for blocks in (inputs.copy_sources, inputs.copy_destinations)
+            )
+            self._kernels.move_kv(self._kv_caches, sources, destinations)
 
     def _token_ids(self, inputs: StepInputs) -> torch.Tensor:
         token_ids = self._tensor(inputs.token_ids)

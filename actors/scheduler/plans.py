@@ -78,6 +78,8 @@ def build_plan(
         grown_rows=rows[: granted.num_grown].copy(),
         grown_counts=granted.grown_counts,
         grown_blocks=granted.grown_blocks,
+        copy_sources=granted.copy_sources,
+        copy_destinations=granted.copy_destinations,
         rows=rows,
         starts=int32([chunk.start for chunk in chunks]),
         num_tokens=int32([chunk.length for chunk in chunks]),

@@ -386,6 +386,8 @@ def decode_inputs(count: int, context: int) -> StepInputs:
         rows=rows.astype(np.int32),
         sampling=columns,
         scores=None,
+        copy_sources=ints[:0],
+        copy_destinations=ints[:0],
     )
 
 

@@ -28,6 +28,7 @@ SLOTS = "a granted sequence has slots for all its tokens up to the end of this s
 POOL = "blocks are those of the pool, 0 to num_blocks - 1"
 ALONE = "a block that a sequence writes to belongs to no other sequence"
 CONTENT = "what is said to be cached was computed, for the very same tokens from the first on"
+COPIES = "copy_sources and copy_destinations are as long, and of the destinations none comes twice"
 LOGITS = "the last token of an admission is computed again, for its logits"
 BUDGET = "admissions together compute at most admission_tokens tokens, and each at least one"
 FULL_CHUNK = "an admission computes all its uncomputed tokens, or what is left of the budget"
@@ -209,6 +210,7 @@ class _Trial:
         for serial, _, end in written:
             self._check_slots(serial, end)
         self._check_alone(written)
+        self._copy(answer)
         self._compute(written)
         self._check_count(answer, counts)
         return answer
@@ -290,6 +292,21 @@ class _Trial:
             partial = blocks[end // self.size] if end % self.size else None
             sharers = [s for s, held in self._held.items() if s != serial and partial in held.blocks]
             self._must(ALONE, not sharers, f"sequences {sharers} have block {partial}, which {serial} fills")
+
+    def _copy(self, answer: Assigned) -> None:
+        """Before the step: all is read, then all is written."""
+        sources, destinations = answer.copy_sources.tolist(), answer.copy_destinations.tolist()
+        fine = len(sources) == len(destinations) == len(set(destinations))
+        self._must(COPIES, fine, f"{sources} are copied to {destinations}")
+        blocks = [*sources, *destinations]
+        self._must(POOL, all(0 <= block < self.num_blocks for block in blocks), f"{blocks} are copied")
+        slots = range(self.size)
+        read = [[self._content.get(source * self.size + at) for at in slots] for source in sources]
+        for destination, contents in zip(destinations, read, strict=True):
+            for at, content in zip(slots, contents, strict=True):
+                self._content.pop(destination * self.size + at, None)
+                if content is not None:
+                    self._content[destination * self.size + at] = content
 
     def _compute(self, written: list[tuple[int, int, int]]) -> None:
         """The step: all is written, then all is read."""

@@ -51,5 +51,32 @@ def test_a_second_run_of_a_prompt_reports_its_cached_tokens(checkpoint):
     with pageant.LLM(checkpoint.path, placement="one", progress=False, threads=1, num_blocks=64) as llm:
         first, second = (llm.generate(prompt, GREEDY)[0] for _ in range(2))
     assert first.num_cached_tokens == 0
-    assert second.num_cached_tokens == 64, "four full blocks of 16"
+    assert second.num_cached_tokens == 69, (
+        "four full blocks of 16, a copy of the fifth, all but the last token"
+    )
     assert first.outputs[0].token_ids == second.outputs[0].token_ids
+
+
+@pytest.mark.parametrize("kernels", ["reference", "auto"])
+def test_what_is_shared_of_a_block_is_copied_and_the_tokens_are_the_same(checkpoint, kernels):
+    first = list(range(4, 74))
+    answer = checkpoint.greedy(first, MAX_TOKENS)
+    # All of it, up to within a block, to within the answer, beyond it, and less than a block.
+    others = [
+        first,
+        [*first[:40], 90, 91],
+        [*first, *answer[:3], 90],
+        [*first, *answer, 90, 91],
+        [*first[:9], 90],
+    ]
+    cached = [69, 40, 73, 70 + MAX_TOKENS - 1, 9]
+    settings = {"kernels": kernels, "dtype": "float32", "num_blocks": 64}
+    with pageant.LLM(checkpoint.path, placement="one", progress=False, threads=1, **settings) as llm:
+        llm.generate(first, GREEDY)
+        together = llm.generate(others, GREEDY)
+        pool = llm.pool_statistics()
+    assert [output.outputs[0].token_ids for output in together] == [
+        checkpoint.greedy(prompt, MAX_TOKENS) for prompt in others
+    ]
+    assert [output.num_cached_tokens for output in together] == cached
+    assert pool.tokens_copied == sum(count % 16 for count in cached)

@@ -17,7 +17,7 @@ class Manager:
         self.core = Allocation(BlockPool(num_blocks, caching), block_size)
         self.steps = 0
 
-    def assign(self, *, grow=(), admit=(), freed=(), budget=100, learn=(), computed=None):
+    def assign(self, *, grow=(), admit=(), freed=(), budget=100, learn=(), computed=None, skip_cache=False):
         """`grow`: (serial, length, new tokens); `learn`: (serial, new tokens); `admit`: (serial, tokens[, salt])."""
         self.steps += 1
         learned = [*learn, *((serial, tokens) for serial, _, tokens in grow)]
@@ -33,7 +33,12 @@ class Manager:
                 grow_serials=int64([serial for serial, _, _ in grow]),
                 grow_lengths=int32([length for _, length, _ in grow]),
                 admissions=tuple(
-                    Admission(serial=serial, token_ids=int32(tokens), salt=salt[0] if salt else None)
+                    Admission(
+                        serial=serial,
+                        token_ids=int32(tokens),
+                        salt=salt[0] if salt else None,
+                        skip_cache=skip_cache,
+                    )
                     for serial, tokens, *salt in admit
                 ),
                 admission_tokens=budget,
@@ -87,7 +92,7 @@ def test_what_this_step_does_not_compute_is_not_shared(manager):
 
 def test_the_last_token_is_computed_again_even_if_all_is_cached(manager):
     manager.assign(admit=[(1, range(8))])
-    assert granted(manager.assign(admit=[(2, range(8))])) == [(2, 4, 4)]
+    assert granted(manager.assign(admit=[(2, range(8))])) == [(2, 7, 1)], "the rest is copied"
 
 
 def test_prefixes_under_different_salts_are_not_shared(manager):
@@ -150,7 +155,7 @@ def test_shared_blocks_are_free_when_the_last_holder_is_gone(manager):
     assert manager.assign(freed=[1]).blocks_free == 5
     assert manager.assign(freed=[2]).blocks_free == 8
     statistics = manager.core.statistics()
-    assert (statistics.blocks_cached, statistics.blocks_held) == (2, 0)
+    assert (statistics.blocks_cached, statistics.blocks_held) == (3, 0), "and what is left of the last one"
 
 
 def test_a_dead_schedulers_last_exchange_leaves_no_names(manager):
@@ -177,6 +182,65 @@ def test_tokens_that_are_learned_late_name_the_blocks_of_a_sequence_that_is_free
     manager.assign(grow=[(1, 8, ())], computed=0)  # the eighth token is not known yet
     manager.assign(learn=[(1, [7])], freed=[1])
     assert granted(manager.assign(admit=[(2, range(9))])) == [(2, 8, 1)]
+
+
+def copies(answer):
+    return list(zip(answer.copy_sources.tolist(), answer.copy_destinations.tolist(), strict=True))
+
+
+def test_what_a_running_sequence_has_of_a_block_is_copied_token_by_token(manager):
+    (running,) = manager.assign(admit=[(1, [0, 1, 2, 3, 4, 5])]).admitted
+    manager.assign(grow=[(1, 7, [6])])
+    answer = manager.assign(
+        grow=[(1, 8, [7])], admit=[(2, [0, 1, 2, 3, 4, 5, 6, 7, 8]), (3, [0, 1, 2, 3, 4, 9])]
+    )
+    assert granted(answer) == [(2, 8, 1), (3, 5, 1)], (
+        "the eighth is computed in this step, for all who share it"
+    )
+    assert copies(answer) == [(running.blocks[1], answer.admitted[1].blocks[1])]
+    assert manager.core.statistics().tokens_copied == 1
+    answer = manager.assign(grow=[(1, 9, [8])], admit=[(4, [0, 1, 2, 3, 4, 5, 6, 9])])
+    assert granted(answer) == [(4, 7, 1)], "of what is full by now"
+
+
+def test_what_this_step_computes_is_not_copied(manager):
+    assert granted(manager.assign(admit=[(1, [0, 1, 2]), (2, [0, 1, 9])])) == [(1, 0, 3), (2, 0, 3)]
+    answer = manager.assign(grow=[(1, 4, [3])], admit=[(3, [0, 1, 2, 3])])
+    assert granted(answer) == [(3, 3, 1)]
+
+
+def test_the_last_block_of_an_ended_sequence_is_copied_until_somebody_else_has_it():
+    manager = Manager(num_blocks=3)
+    (ended,) = manager.assign(admit=[(1, range(6))]).admitted
+    answer = manager.assign(freed=[1], admit=[(2, range(7))])
+    assert granted(answer) == [(2, 6, 1)]
+    assert copies(answer) == [(ended.blocks[1], answer.admitted[0].blocks[1])]
+    manager.assign(freed=[2], admit=[(3, range(50, 62))])
+    assert granted(manager.assign(freed=[3], admit=[(4, range(7))])) == [(4, 0, 7)]
+
+
+def test_of_blocks_that_begin_alike_the_one_with_most_in_common_is_copied():
+    manager = Manager(num_blocks=16)
+    for serial, last in enumerate(([5, 9, 9], [5, 6, 9], [5, 8, 9]), start=1):
+        manager.assign(admit=[(serial, last)])
+    assert granted(manager.assign(admit=[(9, [5, 6, 7, 8])])) == [(9, 2, 2)]
+
+
+def test_of_one_that_skips_the_cache_nothing_is_copied(manager):
+    manager.assign(admit=[(1, range(6))])
+    assert granted(manager.assign(admit=[(2, range(6))], skip_cache=True)) == [(2, 0, 6)]
+
+
+def test_nothing_is_copied_under_another_salt_or_after_another_prefix(manager):
+    manager.assign(admit=[(1, range(6), "one")])
+    answer = manager.assign(admit=[(2, range(6), "other"), (3, [9, 1, 2, 3, 4, 5], "one")])
+    assert [cached for _, cached, _ in granted(answer)] == [0, 0]
+
+
+def test_slots_that_hold_no_token_are_fewer_than_a_block_for_each_sequence(manager):
+    manager.assign(admit=[(1, range(9)), (2, range(6))])
+    statistics = manager.core.statistics()
+    assert (statistics.slots_wasted, statistics.sequences) == (3 + 2, 2)
 
 
 def test_without_prefix_caching_every_token_is_computed():

@@ -132,7 +132,7 @@ class ShadowRunner:
         self.kv: list[int | None] = [None] * (setting.num_blocks * setting.block_size)
         self.packed: dict[int, list[tuple[int, list[int]]]] = {}  # by step: its rows and their tokens
         self.last_drawn: dict[int, int] = {}
-        self.tokens_computed = self.tokens_unknown = 0
+        self.tokens_computed = self.tokens_unknown = self.blocks_copied = 0
 
     def launch(self, inputs: Any) -> Any:
         slots, tokens, positions = inputs.slots.tolist(), inputs.token_ids.tolist(), inputs.positions.tolist()
@@ -140,6 +140,7 @@ class ShadowRunner:
             tokens[at] = self.last_drawn[row]
             self.tokens_unknown += 1
         assert len(set(slots)) == len(slots), "two tokens of one step are written to the same slot"
+        self.copy(inputs.copy_sources.tolist(), inputs.copy_destinations.tolist())
         self.tokens_computed += len(tokens)
         starts, contexts = inputs.query_starts.tolist(), inputs.context_lengths.tolist()
         packed, tables = self.packed.pop(id(inputs)), inputs.block_tables.tolist()
@@ -167,6 +168,13 @@ class ShadowRunner:
         return SimpleNamespace(
             ready=self.tokens_computed % 2 == 0, token_ids=lambda: token_ids, logprobs=lambda: (None, None)
         )
+
+    def copy(self, sources: list[int], destinations: list[int]) -> None:
+        size = self.size
+        read = [self.kv[source * size : source * size + size] for source in sources]
+        for destination, content in zip(destinations, read, strict=True):
+            self.kv[destination * size : destination * size + size] = content
+        self.blocks_copied += len(sources)
 
 
 def _differs(read: list[Any], chain: list[int]) -> list[int]:
@@ -392,7 +400,9 @@ class Play:
         if self.allocation is not None and name in (BLOCKS, EXECUTOR):
             self._collect_pool()
         if name == EXECUTOR:
-            self.seen["tokens not known to the host"] += self.actors[EXECUTOR]._runner.tokens_unknown
+            runner = self.actors[EXECUTOR]._runner
+            self.seen["tokens not known to the host"] += runner.tokens_unknown
+            self.seen["blocks copied"] += runner.blocks_copied
 
     def _collect_pool(self) -> None:
         statistics = self.allocation.statistics()

@@ -38,7 +38,15 @@ STAGES: tuple[dict[str, Any], ...] = (
 )
 OFTEN = (
     *("steps_ahead", "rows_wasted", "tokens not known to the host"),
-    *("chunk_splits", "prefix hits", "evictions", "preemptions", "growth_refused", "stops_by_string"),
+    *(
+        "chunk_splits",
+        "prefix hits",
+        "blocks copied",
+        "evictions",
+        "preemptions",
+        "growth_refused",
+        "stops_by_string",
+    ),
     *(
         "aborts_waiting",
         "aborts_asked",
@@ -224,9 +232,26 @@ def _ignore_a_new_executor(patch: Any) -> None:
     patch.setattr(SchedulerCore, "_lose_running", lambda self, reason: None)
 
 
+def _lose_copies(patch: Any) -> None:
+    patch.setattr(Allocation, "_find_partial", lambda self, *wanted: (None, _find_partial(self, *wanted)[1]))
+
+
+def _copy_what_is_not_computed_yet(patch: Any) -> None:
+    patch.setattr(
+        Allocation,
+        "_find_partial",
+        lambda self, parent, wanted, step: _find_partial(self, parent, wanted, step + 1),
+    )
+
+
+_find_partial = Allocation._find_partial
+
+
 @pytest.mark.parametrize(
     "breakage",
     [
+        _lose_copies,
+        _copy_what_is_not_computed_yet,
         _lose_frees,
         _drop_aborts,
         _free_twice,
