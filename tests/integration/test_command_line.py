@@ -207,7 +207,7 @@ def test_bench_throughput_reports_json(checkpoint, monkeypatch, tmp_path):
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     figures = json.loads(result.stdout)
-    assert figures["pageant"]["workload"] == "batch" and len(figures["pageant"]["runs"]) == 3
+    assert figures["workload"] == "batch" and len(figures["pageant"]["runs"]) == 3
 
 
 def test_a_node_that_finds_nobody_says_so():
