@@ -138,8 +138,9 @@ def test_samples_share_the_prompt_and_the_first_is_that_of_a_single_one(llm, mix
     del params["cache_salt"]
     hit = llm.pool_statistics().tokens_hit
     (many,) = llm.generate([prompt], SamplingParams(**params, n=4), cache_salt="samples")
-    blocks = (len(prompt) - 1) // 16
-    assert llm.pool_statistics().tokens_hit - hit == 3 * blocks * 16 > 0
+    shared = len(prompt) - 1
+    found = llm.pool_statistics().tokens_hit - hit
+    assert 0 < 3 * (shared - shared % 16) <= found <= 3 * shared, "those of a later step get more by copies"
     assert [completion.index for completion in many.outputs] == [0, 1, 2, 3]
     assert len({tuple(completion.token_ids) for completion in many.outputs}) == 4
     (one,) = llm.generate([prompt], SamplingParams(**params))
