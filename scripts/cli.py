@@ -40,6 +40,7 @@ def run(
         list[str] | None, typer.Option(help="End at this text; may be given several times.")
     ] = None,
     timings: Annotated[bool, typer.Option(help="Say afterwards how long everything took.")] = False,
+    pool: Annotated[bool, typer.Option(help="Say afterwards how the KV pool stands.")] = False,
 ) -> None:
     """Answer one prompt, streaming."""
     from pageant.protocol.sampling import SamplingParams
@@ -53,7 +54,7 @@ def run(
         min_p=min_p,
         stop=tuple(stop or ()),
     )
-    command.run(prompt, engine, params, raw=raw, timings=timings)
+    command.run(prompt, engine, params, raw=raw, timings=timings, pool=pool)
 
 
 @app.command()

@@ -14,16 +14,24 @@ from pageant.actors.frontend.engine import Engine
 from pageant.actors.frontend.outputs import RequestOutput
 from pageant.actors.frontend.progress import LoadProgress
 from pageant.protocol.sampling import SamplingParams
+from pageant.scripts.commands.pool import describe
 
 
 def run(
-    prompt: str, engine_arguments: dict[str, Any], params: SamplingParams, *, raw: bool, timings: bool
+    prompt: str,
+    engine_arguments: dict[str, Any],
+    params: SamplingParams,
+    *,
+    raw: bool,
+    timings: bool,
+    pool: bool,
 ) -> None:
-    """Prints the answer as it comes; afterwards, if asked for, how long everything took."""
+    """Prints the answer as it comes; afterwards, if asked for, how the KV pool stands and how long everything
+    took."""
     clock = Timings()
     try:
         with asyncio.Runner() as runner:
-            runner.run(_answer(engine_arguments, prompt, params, raw, clock))
+            runner.run(_answer(engine_arguments, prompt, params, raw, clock, pool))
     finally:
         if timings:
             clock.print()
@@ -38,7 +46,12 @@ async def start(engine_arguments: dict[str, Any]) -> Engine:
 
 
 async def _answer(
-    engine_arguments: dict[str, Any], prompt: str, params: SamplingParams, raw: bool, clock: Timings
+    engine_arguments: dict[str, Any],
+    prompt: str,
+    params: SamplingParams,
+    raw: bool,
+    clock: Timings,
+    pool: bool,
 ) -> None:
     async with await start(engine_arguments) as engine:
         clock.ready = time.perf_counter()
@@ -46,6 +59,9 @@ async def _answer(
             clock.token(output)
             print(output.outputs[0].new_text, end="", flush=True)
         print()
+        if pool:
+            for label, text in describe(await engine.pool_statistics()):
+                print(f"{label:>14}: {text}", file=sys.stderr)
 
 
 def ask(engine: Engine, prompt: str, params: SamplingParams, raw: bool) -> AsyncIterator[RequestOutput]:

@@ -23,7 +23,8 @@ def _pageant(*arguments: object, **keywords) -> subprocess.CompletedProcess[str]
 
 
 def test_run_answers_with_the_packaged_model_and_says_how_long_it_took():
-    result = _pageant("run", "Explain the with statement", "--timings", "--set", "threads=1")
+    result = _pageant("run", "Explain the with statement", "--timings", "--pool", "--set", "threads=1")
+    assert "wasted: " in result.stderr and "evictions: 0 blocks" in result.stderr
     assert result.returncode == 0, result.stderr
     assert "with" in result.stdout.lower() and len(result.stdout.split()) > 10
     assert "first token" in result.stderr

@@ -34,6 +34,10 @@ def exposition(statistics: ServerStatistics) -> str:
     page.add("generation_tokens_total", "counter", "Output tokens.", statistics.output_tokens)
     page.add("prefix_cache_queries_total", "counter", "Prompt tokens looked up.", pool.tokens_queried)
     page.add("prefix_cache_hits_total", "counter", "Prompt tokens found in the cache.", pool.tokens_hit)
+    page.add(
+        "prefix_cache_copied_total", "counter", "Of those, in blocks shared in part.", pool.tokens_copied
+    )
+    page.add("kv_slots_wasted", "gauge", "Slots of held blocks that hold no token.", pool.slots_wasted)
     page.add("kv_block_evictions_total", "counter", "Cached blocks given to others.", pool.evictions)
     for name, value in sorted(scheduler.counters.items()):
         page.add(f"scheduler_{name}_total", "counter", f"The scheduler's count of {name}.", value)
