@@ -40,6 +40,7 @@ class Feature(StrEnum):
     PROMPT_LOGPROBS = "prompt_logprobs"
     BAD_WORDS = "bad_words"
     NO_DETOKENIZE = "no_detokenize"
+    EXTRA_ARGS = "extra_args"
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ EXECUTOR = Role(
         {
             *(Feature.SAMPLING, Feature.TOP_K, Feature.TOP_P, Feature.MIN_P, Feature.MIN_TOKENS),
             *(Feature.PENALTIES, Feature.LOGIT_BIAS, Feature.ALLOWED_TOKENS, Feature.BAD_WORDS),
+            Feature.EXTRA_ARGS,
             *_SAMPLES_AND_LOGPROBS,
         }
     ),
@@ -113,5 +115,6 @@ def features_needed(params: SamplingParams) -> frozenset[Feature]:
         Feature.PROMPT_LOGPROBS: params.prompt_logprobs is not None,
         Feature.BAD_WORDS: bool(params.bad_words),
         Feature.NO_DETOKENIZE: not params.detokenize,
+        Feature.EXTRA_ARGS: bool(params.extra_args),
     }
     return frozenset(feature for feature, needed in needs.items() if needed)

@@ -27,6 +27,10 @@ BAD_WORD_LENGTH_MAX = 256
 GREEDY_TEMPERATURE = 1e-5  # below it a request is greedy (see `pageant.kernels.sampling`)
 
 
+EXTRA_ARGS_MAX = 65_536  # characters, written out
+Scalar = bool | int | float | str | None
+
+
 class RequestOutputKind(Enum):
     """What the outputs of a request hold: everything so far, what is new, or only one when it has ended."""
 
@@ -74,6 +78,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         detokenize: turn tokens into text; without it there can be no stop strings.
         spaces_between_special_tokens: False drops what a decoder puts between two special tokens.
         output_kind: what each output holds.
+        extra_args: for logits processors of your own.
 
     Raises:
         BadRequest: a value out of range; names the parameter, what was found and what is expected.
@@ -105,6 +110,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     detokenize: bool = True
     spaces_between_special_tokens: bool = True
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    extra_args: dict[str, Scalar | tuple[Scalar, ...]] | None = None
 
     def __post_init__(self) -> None:
         self._normalise()
@@ -183,6 +189,17 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 raise BadRequest(
                     "truncate_prompt_tokens is 0; expected -1, or at least 1", "truncate_prompt_tokens"
                 )
+        if self.extra_args is not None and (
+            not isinstance(self.extra_args, dict) or len(repr(self.extra_args)) > EXTRA_ARGS_MAX
+        ):
+            raise BadRequest(
+                f"extra_args is {self.extra_args!r:.80}; expected a mapping of at most {EXTRA_ARGS_MAX} characters",
+                "extra_args",
+            )
+        try:
+            msgspec.convert(self.extra_args, dict[str, Scalar | tuple[Scalar, ...]] | None, strict=True)
+        except msgspec.ValidationError as error:
+            raise BadRequest(f"extra_args: {error}", "extra_args") from None
         if self.stop and self.detokenize is False:
             raise BadRequest("stop needs text to be found in; expected detokenize to be true", "stop")
         if not isinstance(self.output_kind, RequestOutputKind):

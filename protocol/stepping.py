@@ -62,6 +62,7 @@ class StepResult(Message, frozen=True, kw_only=True):
 
     `seconds` is what the step took on the device. `logprobs` are of the tokens drawn, for those of `rows` that
     ask; `prompt_logprobs` of the prompt's tokens that follow those computed, for those of the plan's rows.
+    `failed` says why some of `rows`, by index, have no right token.
     """
 
     number: int
@@ -71,6 +72,7 @@ class StepResult(Message, frozen=True, kw_only=True):
     seconds: float
     logprobs: Logprobs | None = None
     prompt_logprobs: Logprobs | None = None
+    failed: dict[int, str] = msgspec.field(default_factory=dict)
 
 
 class ExecutorReady(Message, frozen=True, kw_only=True):

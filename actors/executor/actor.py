@@ -17,6 +17,7 @@ import numpy.typing as npt
 from pageant import kernels
 from pageant.actors.executor.batch import Batch, StepInputs
 from pageant.actors.executor.memory import parse_bytes
+from pageant.actors.executor.processors import Processors
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.address import expected
 from pageant.protocol.roles import EXECUTOR
@@ -65,6 +66,7 @@ class Executor(Actor):
             num_blocks: exactly so many KV blocks instead.
             threads: that compute on a CPU; None is all of this process's cores.
             eos_token_ids: the model's end tokens, held back by `min_tokens`.
+            logits_processors: `module:Class` of your own; see `pageant.actors.executor.processors`.
         """
 
         model: str
@@ -81,6 +83,7 @@ class Executor(Actor):
         num_blocks: int | None = None
         threads: int | None = None
         eos_token_ids: tuple[int, ...] = ()
+        logits_processors: tuple[str, ...] = ()
 
         def __post_init__(self) -> None:
             if not 0 < self.gpu_memory_utilization <= 1:
@@ -114,7 +117,11 @@ class Executor(Actor):
     def __init__(self, options: Any) -> None:
         super().__init__(options)
         self._batch = Batch(
-            options.max_num_seqs, options.max_model_len, options.block_size, options.eos_token_ids
+            options.max_num_seqs,
+            options.max_model_len,
+            options.block_size,
+            options.eos_token_ids,
+            Processors(options.logits_processors),
         )
         self._scheduler = 0  # the incarnation whose batch this is
         self._reported = 0
@@ -256,5 +263,6 @@ class Executor(Actor):
                 seconds=self.clock.now() - step.began,
                 logprobs=logprobs,
                 prompt_logprobs=prompt_logprobs,
+                failed=step.drawn.failed,
             ),
         )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pageant.actors.executor.processors import Processing, Processors
 from pageant.actors.executor.scoring import Scorers, Scores
 from pageant.actors.executor.shaping import Shapers, Shaping
 from pageant.protocol.stepping import NewSequence, StepPlan
@@ -55,6 +56,7 @@ class StepInputs:
     scores: Scores | None  # whose log-probabilities are asked for
     copy_sources: Int32  # [C], blocks to be copied before anything else
     copy_destinations: Int32  # [C]
+    processing: Processing | None = None  # by logits processors of the user's own
 
 
 UNKNOWN = -1
@@ -68,8 +70,14 @@ class Batch:
     """The state of up to `max_num_seqs` sequences of up to `max_model_len` tokens."""
 
     def __init__(
-        self, max_num_seqs: int, max_model_len: int, block_size: int, end_tokens: tuple[int, ...] = ()
+        self,
+        max_num_seqs: int,
+        max_model_len: int,
+        block_size: int,
+        end_tokens: tuple[int, ...] = (),
+        processors: Processors | None = None,
     ) -> None:
+        self._processors = Processors() if processors is None else processors
         self.block_size = block_size
         blocks = -(-max_model_len // block_size)
         self._token_ids = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
@@ -92,6 +100,7 @@ class Batch:
         self._block_counts[:] = 0
         self._shapers.clear()
         self._scorers.clear()
+        self._processors.clear()
         self._next_number = 1
 
     def apply(self, plan: StepPlan) -> StepInputs:
@@ -107,6 +116,7 @@ class Batch:
         self._block_counts[plan.freed_rows] = 0
         self._shapers.free(plan.freed_rows)
         self._scorers.free(plan.freed_rows)
+        self._processors.free(plan.freed_rows)
         for sequence in plan.new:
             self._add(sequence)
         self._grow(plan)
@@ -128,7 +138,7 @@ class Batch:
     @property
     def needs_tokens(self) -> bool:
         """Whether a plan can be applied only when the tokens of all steps before it are there."""
-        return self._shapers.count_tokens
+        return self._shapers.count_tokens or len(self._processors) > 0
 
     def _add(self, sequence: NewSequence) -> None:
         row, params = sequence.row, sequence.params
@@ -145,6 +155,7 @@ class Batch:
         self._sample[row] = sequence.sample
         self._shapers.add(sequence)
         self._scorers.add(sequence)
+        self._processors.add(sequence)
 
     def _grow(self, plan: StepPlan) -> None:
         """Appends new blocks to the tables of their rows."""
@@ -184,6 +195,9 @@ class Batch:
             scores=self._scorers.of_step(plan, self._token_ids),
             copy_sources=plan.copy_sources,
             copy_destinations=plan.copy_destinations,
+            processing=self._processors.of_step(
+                rows[drawing], context_lengths[drawing].astype(np.int64), self._token_ids
+            ),
         )
 
     def _sampling(self, rows: Int32, positions: Int64) -> SamplingColumns:

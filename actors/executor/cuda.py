@@ -16,6 +16,7 @@ from torch import Tensor
 from pageant.actors.executor.batch import StepInputs
 from pageant.actors.executor.graphs import Capture, CudaCapture, DecodeGraphs
 from pageant.actors.executor.memory import device_budget
+from pageant.actors.executor.processors import process_logits
 from pageant.actors.executor.runner import Drawn, DrawnHere, TorchRunner
 from pageant.actors.executor.scoring import Scoring
 from pageant.actors.executor.shaping import shape_logits
@@ -30,8 +31,10 @@ class DrawnOnDevice(DrawnHere):
 
     ready = False
 
-    def __init__(self, tokens: Tensor, drawn: Scoring | None, prompts: Scoring | None) -> None:
-        super().__init__(np.empty(0, np.int64), drawn, prompts)
+    def __init__(
+        self, tokens: Tensor, drawn: Scoring | None, prompts: Scoring | None, failed: dict[int, str]
+    ) -> None:
+        super().__init__(np.empty(0, np.int64), drawn, prompts, failed)
         self._host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
         self._host.copy_(tokens, non_blocking=True)
         self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -96,10 +99,10 @@ class CudaRunner(TorchRunner):
             prompts = self._score_prompts(hidden, inputs.scores)
             if not len(inputs.rows) and prompts is None:
                 return DrawnHere(np.empty(0, np.int64))
-            tokens, drawn = self._draw_tokens(hidden, inputs)
+            tokens, drawn, failed = self._draw_tokens(hidden, inputs)
             if tokens.is_cuda:
-                return DrawnOnDevice(tokens, drawn, prompts)
-            return DrawnHere(tokens.numpy(), drawn, prompts)
+                return DrawnOnDevice(tokens, drawn, prompts, failed)
+            return DrawnHere(tokens.numpy(), drawn, prompts, failed)
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
         """Kernels run on a thread's current device, and steps come from several threads."""
@@ -125,10 +128,12 @@ class CudaRunner(TorchRunner):
         )
         return self._decoder.forward(token_ids, positions, batch, self._kv_caches)
 
-    def _draw_tokens(self, hidden: Tensor, inputs: StepInputs) -> tuple[Tensor, Scoring | None]:
+    def _draw_tokens(
+        self, hidden: Tensor, inputs: StepInputs
+    ) -> tuple[Tensor, Scoring | None, dict[int, str]]:
         columns = inputs.sampling
         if not len(inputs.rows):
-            return torch.empty(0, dtype=torch.int64, device=self.device), None
+            return torch.empty(0, dtype=torch.int64, device=self.device), None, {}
         last, rows, seed, position, temperature, top_p, min_p, top_k, sample = self._staging.send(
             [
                 *(inputs.last_tokens, inputs.rows.astype(np.int64), columns.seed, columns.position),
@@ -139,6 +144,7 @@ class CudaRunner(TorchRunner):
         logits = self._decoder.logits(hidden[last])
         raw = self._unshaped(logits, inputs.scores)
         shape_logits(logits, columns.shaping)
+        failed = process_logits(logits, inputs.processing)
         tokens = self._kernels.sample(
             logits,
             SamplingTensors(
@@ -152,7 +158,7 @@ class CudaRunner(TorchRunner):
             ),
         )
         self._last_drawn[rows] = tokens
-        return tokens, self._score(raw, tokens, inputs.scores)
+        return tokens, self._score(raw, tokens, inputs.scores), failed
 
     @torch.inference_mode()
     def _kv_budget(self, block_size: int, max_num_seqs: int) -> int | None:

@@ -18,6 +18,7 @@ import torch
 from pageant import kernels
 from pageant.actors.executor.batch import SamplingColumns, StepInputs
 from pageant.actors.executor.memory import choose_num_blocks
+from pageant.actors.executor.processors import process_logits
 from pageant.actors.executor.scoring import Scores, Scoring, score_prompts
 from pageant.actors.executor.shaping import shape_logits
 from pageant.kernels.base import AttentionBatch, SamplingTensors
@@ -35,6 +36,9 @@ class Drawn(Protocol):
 
     ready: bool
     """Whether they can be had without waiting."""
+
+    failed: dict[int, str]
+    """Why some drawing rows have no right token, by their places."""
 
     def token_ids(self) -> npt.NDArray[np.int64]:
         """One for each of the step's drawing rows. Waits for the device."""
@@ -64,8 +68,10 @@ class DrawnHere:
         token_ids: npt.NDArray[np.int64],
         drawn: Scoring | None = None,
         prompts: Scoring | None = None,
+        failed: dict[int, str] | None = None,
     ) -> None:
         self._token_ids = token_ids
+        self.failed = failed or {}
         self._scorings = drawn, prompts
 
     def logprobs(self) -> tuple[Logprobs | None, Logprobs | None]:
@@ -159,9 +165,11 @@ class TorchRunner:
             return DrawnHere(np.empty(0, np.int64), None, prompts)
         logits = self._decoder.logits(hidden[self._tensor(inputs.last_tokens)])
         raw = self._unshaped(logits, inputs.scores)
+        shape_logits(logits, inputs.sampling.shaping)
+        failed = process_logits(logits, inputs.processing)
         tokens = self._draw(logits, inputs.sampling)
         self._last_drawn[self._tensor(inputs.rows)] = tokens
-        return DrawnHere(tokens.cpu().numpy(), self._score(raw, tokens, inputs.scores), prompts)
+        return DrawnHere(tokens.cpu().numpy(), self._score(raw, tokens, inputs.scores), prompts, failed)
 
     def _score_prompts(self, hidden: torch.Tensor, scores: Scores | None) -> Scoring | None:
         if scores is None or scores.prompt is None:
@@ -201,7 +209,6 @@ class TorchRunner:
         return token_ids
 
     def _draw(self, logits: torch.Tensor, sampling: SamplingColumns) -> torch.Tensor:
-        shape_logits(logits, sampling.shaping)
         tensors = SamplingTensors(
             temperature=self._tensor(sampling.temperature),
             top_k=self._tensor(sampling.top_k),

@@ -288,7 +288,9 @@ class SchedulerCore:
                 continue
             if prompt_logprobs and (piece := prompt_logprobs.get(index)) is not None:
                 self._take_prompt_logprobs(request, start, piece)
-            if token is not None:
+            if token is not None and place in message.failed:
+                self._end(request, "error", message=message.failed[place], cause="failure")
+            elif token is not None:
                 if logprobs and (piece := logprobs.get(place)) is not None:
                     self.outputs.logprobs(request, piece)
                 self._take_token(request, token)

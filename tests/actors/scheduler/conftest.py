@@ -166,7 +166,10 @@ class ShadowRunner:
         self.last_drawn.update(zip(inputs.rows.tolist(), drawn, strict=True))
         token_ids = np.array(drawn, np.int64)
         return SimpleNamespace(
-            ready=self.tokens_computed % 2 == 0, token_ids=lambda: token_ids, logprobs=lambda: (None, None)
+            ready=self.tokens_computed % 2 == 0,
+            token_ids=lambda: token_ids,
+            logprobs=lambda: (None, None),
+            failed={},
         )
 
     def copy(self, sources: list[int], destinations: list[int]) -> None:
