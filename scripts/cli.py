@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pageant.scripts.bench.cli import bench_app
 from pageant.scripts.engine_options import with_engine_options
 
 app = typer.Typer(
@@ -18,7 +19,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 topology_app = typer.Typer(help="Check, show or draw a topology.", no_args_is_help=True)
-bench_app = typer.Typer(help="Measure.", no_args_is_help=True)
 app.add_typer(topology_app, name="topology")
 app.add_typer(bench_app, name="bench")
 
@@ -166,34 +166,6 @@ def conformance(
     report = check(kind, name)
     print(report)
     raise typer.Exit(0 if report.passed else 1)
-
-
-@bench_app.command("runtime")
-def bench_runtime(
-    json: Json = False,
-    seconds: Annotated[float, typer.Option(help="For each measurement, about.")] = 1.0,
-    runs: Annotated[int, typer.Option(help="Of each measurement; the median counts.")] = 5,
-) -> None:
-    """Messages per second and round trips, beside bare asyncio and bare ZeroMQ; and an idle engine's CPU."""
-    from pageant.scripts.bench import runtime as command
-
-    command.bench(as_json=json, seconds=seconds, runs=runs)
-
-
-@bench_app.command("throughput")
-@with_engine_options
-def bench_throughput(
-    engine: dict[str, Any],
-    workload: Annotated[str, typer.Option(help="batch, single, long or overhead.")] = "batch",
-    runs: Annotated[int, typer.Option(help="The median counts.")] = 3,
-    beside: Annotated[str | None, typer.Option(help="Peers to run in turn with: vllm,openvino,...")] = None,
-    peers: Annotated[str | None, typer.Option(help="The folder of the peers' environments.")] = None,
-    json: Json = False,
-) -> None:
-    """A workload of fixed prompts, offline: seconds, tokens per second, time until ready."""
-    from pageant.scripts.bench import throughput as command
-
-    command.bench(engine, workload, runs=runs, beside=beside, home=peers, as_json=json)
 
 
 def main() -> int:

@@ -1,26 +1,27 @@
-"""Block operations, and a step's exchange: python -m pageant.scripts.bench.blocks
+"""`pageant bench blocks`: three figures of the block manager's core, without a model.
 
-Three figures of the block manager's core, without a model:
-
-    blocks     allocated, hashed, indexed and freed per second, by prompts that share nothing
-    exchange   what a step of decoding rows costs
-    random     operations at random, after which no block may be lost
+blocks     allocated, hashed, indexed and freed per second, by prompts that share nothing
+exchange   what a step of decoding rows costs
+random     operations at random, after which no block may be lost
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Annotated
 
 import numpy as np
+import typer
 
 from pageant.actors.blocks.allocation import Allocation
 from pageant.actors.blocks.pool import BlockPool
 from pageant.protocol.allocation import Admission, Assign
 from pageant.protocol.arrays import int32, int64
+from pageant.scripts.bench.report import Json, publish
 
 BLOCK_SIZE = 16
 REPEATS = 5
@@ -134,26 +135,36 @@ def _median(measure: Callable[[], float]) -> float:
     return statistics.median(measure() for _ in range(REPEATS))
 
 
-def main() -> None:
-    """Prints the figures."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--operations", type=int, default=1_000_000, help="how many at random")
-    options = parser.parse_args()
-    for caching in (True, False):
-        rate = _median(lambda caching=caching: measure_blocks(caching))  # type: ignore[misc]
-        print(f"{rate:12,.0f} blocks per second, {'with' if caching else 'without'} prefix caching")
-    for rows in (256, 1024, 4096):
-        seconds = _median(lambda rows=rows: measure_exchange(rows))  # type: ignore[misc]
-        print(
-            f"{1e6 * seconds:12,.0f} us for an exchange about {rows} rows, {1e6 * seconds / rows:.2f} per row"
-        )
+def bench(
+    operations: Annotated[int, typer.Option(help="How many at random.")] = 1_000_000,
+    json: Json = None,
+) -> None:
+    """The block manager's core alone: blocks per second, a step's exchange, operations at random."""
+    rates = {caching: _median(partial(measure_blocks, caching)) for caching in (True, False)}
+    exchanges = {rows: 1e6 * _median(partial(measure_exchange, rows)) for rows in (256, 1024, 4096)}
     began = time.perf_counter()
-    found = run_random(options.operations)
+    hit = run_random(operations)
     seconds = time.perf_counter() - began
-    print(
-        f"{options.operations:12,} operations at random in {seconds:.1f} s: no block lost, {found:,} tokens hit"
+    figures = {
+        "blocks_per_second": round(rates[True]),
+        "blocks_per_second_without_prefix_caching": round(rates[False]),
+        "exchange_microseconds": {str(rows): round(took, 1) for rows, took in exchanges.items()},
+        "random": {
+            "operations": operations,
+            "seconds": round(seconds, 1),
+            "tokens_hit": hit,
+            "blocks_lost": 0,
+        },
+    }
+    lines = [
+        f"{rate:12,.0f} blocks per second, {'with' if caching else 'without'} prefix caching"
+        for caching, rate in rates.items()
+    ]
+    lines += [
+        f"{took:12,.0f} us for an exchange about {rows} rows, {took / rows:.2f} per row"
+        for rows, took in exchanges.items()
+    ]
+    lines.append(
+        f"{operations:12,} operations at random in {seconds:.1f} s: no block lost, {hit:,} tokens hit"
     )
-
-
-if __name__ == "__main__":
-    main()
+    publish(figures, lines, json)

@@ -1,19 +1,52 @@
-"""What every benchmark says about where and when it ran."""
+"""What every benchmark says about where and when it ran, and how it says what it found."""
 
 from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import json
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import torch
+import typer
 
 from pageant.actors.runtime.version import VERSION
+
+Json = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", help="Write the figures there too; - prints them alone."),
+]
+
+
+def publish(figures: dict[str, Any], lines: Iterable[str], path: Path | None) -> None:
+    """Prints a benchmark's lines, and writes its figures, with machine and date, as JSON if asked."""
+    text = json.dumps({"machine": machine(), **figures}, indent=1)
+    if path == Path("-"):
+        print(text)
+        return
+    for line in lines:
+        print(line)
+    if path is not None:
+        path.write_text(text + "\n")
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Lines with aligned columns; the first is left-aligned."""
+    cells = [list(map(str, row)) for row in (header, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(
+            [
+                row[0].ljust(widths[0]),
+                *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+            ]
+        )
+        for row in cells
+    ]
 
 
 def machine() -> dict[str, Any]:
@@ -40,6 +73,8 @@ def machine() -> dict[str, Any]:
 
 def machine_speed(seconds: float = 1.0) -> dict[str, float]:
     """What bounds every engine here, with all cores: bytes read from memory and bfloat16 products, per second."""
+    import torch
+
     values = torch.ones(1 << 28)  # 1 GiB, far beyond the caches
     left, right = (torch.randn(2048, 2048, dtype=torch.bfloat16) for _ in range(2))
     return {

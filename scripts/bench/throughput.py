@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import statistics
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from pageant.protocol.errors import BadRequest
 from pageant.scripts.bench.engine_process import KV_GIB, EngineProcess
 from pageant.scripts.bench.peers.environments import HOME, peer_module, supports
 from pageant.scripts.bench.peers.pageant import load
-from pageant.scripts.bench.report import machine
+from pageant.scripts.bench.report import Json, publish
 from pageant.scripts.bench.workloads import Workload, workload
+from pageant.scripts.engine_options import with_engine_options
 
 
+@with_engine_options
 def bench(
-    engine: dict[str, Any], name: str, *, runs: int, beside: str | None, home: str | None, as_json: bool
+    engine: dict[str, Any],
+    name: Annotated[str, typer.Option("--workload", help="batch, single, long or overhead.")] = "batch",
+    runs: Annotated[int, typer.Option(help="The median counts.")] = 3,
+    beside: Annotated[str | None, typer.Option(help="Peers to run in turn with: vllm,openvino,...")] = None,
+    home: Annotated[Path, typer.Option("--peers", help="The folder of the peers' environments.")] = HOME,
+    json: Json = None,
 ) -> None:
-    """Runs the workload and prints what it took. Prefix caching is off, as it is for the peers.
+    """A workload of fixed prompts, offline: seconds, tokens per second, time until ready.
 
-    Args:
-        beside: peers, with commas between.
-        home: the folder of their environments.
+    Prefix caching is off, as it is for the peers.
     """
     work = workload(name)
     peers = beside.split(",") if beside else []
@@ -42,26 +48,25 @@ def bench(
                 Path(engine["model"]),
                 [name],
                 quantization=quantization,
-                home=Path(home) if home else HOME,
+                home=home,
             )
             running[peer] = stack.enter_context(process)
         rounds = [{who: one.run(name) for who, one in running.items()} for _ in range(runs + 1)][1:]
-    result: dict[str, Any] = {"machine": machine(), "workload": name, "quantization": quantization}
+    result: dict[str, Any] = {"workload": name, "quantization": quantization}
     for who, one in running.items():
         result[who] = summary(work, [each[who] for each in rounds], one.ready_seconds)
     for peer in peers:
         ratios = [each[peer] / each["pageant"] for each in rounds]
         result[peer]["speedup"] = round(statistics.median(ratios), 3)
-    if as_json:
-        print(json.dumps(result, indent=1))
-        return
-    for who in running:
-        row = result[who]
-        print(
-            f"{who:>14}: {row['seconds']:.2f} s, {row['output_tokens_per_second']:.1f} output tokens/s, "
-            f"ready after {row['ready_seconds']:.1f} s"
-            + (f"; we are {row['speedup']:.2f}x as fast" if "speedup" in row else "")
-        )
+    publish(result, [_line(who, result[who]) for who in running], json)
+
+
+def _line(who: str, row: dict[str, Any]) -> str:
+    return (
+        f"{who:>14}: {row['seconds']:.2f} s, {row['output_tokens_per_second']:.1f} output tokens/s, "
+        f"ready after {row['ready_seconds']:.1f} s"
+        + (f"; we are {row['speedup']:.2f}x as fast" if "speedup" in row else "")
+    )
 
 
 class _Ours:

@@ -203,6 +203,7 @@ def test_bench_throughput_reports_json(checkpoint, monkeypatch, tmp_path):
         "--model",
         str(checkpoint.path),
         "--json",
+        "-",
         *TINY,
     ]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)

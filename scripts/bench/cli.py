@@ -1,0 +1,38 @@
+"""`pageant bench NAME`: each name is the `bench` function of a module, imported only when it is called.
+
+A benchmark is a function with typer's annotations; `Json` and `publish` of `report` give it its `--json`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+BENCHMARKS = {
+    name: f"pageant.scripts.bench.{name}"
+    for name in (
+        "blocks",
+        "runtime",
+        "throughput",
+    )
+}
+
+
+class Benchmarks(TyperGroup):
+    """The group of all of them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(BENCHMARKS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in BENCHMARKS:
+            return None
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        app.command(cmd_name)(import_module(BENCHMARKS[cmd_name]).bench)
+        return typer.main.get_command(app)
+
+
+bench_app = typer.Typer(cls=Benchmarks, help="Measure; each with --json FILE.", no_args_is_help=True)
