@@ -30,6 +30,9 @@ class EngineFailed(RuntimeError):
 class EngineProcess:
     """Pageant or a peer, loaded, with the prompts of some workloads.
 
+    A peer is stopped whole between its runs, since some poll while they are idle (vLLM here takes a third of a
+    core), which would slow whoever runs meanwhile. Pageant rests by itself.
+
     `ready_seconds` is from the start of its process until it has generated one token.
     """
 
@@ -77,6 +80,7 @@ class EngineProcess:
             self.close()
             raise
         self.ready_seconds = time.perf_counter() - began
+        self._pause()
 
     def run(self, name: str) -> float:
         """Seconds that the workload takes.
@@ -85,9 +89,11 @@ class EngineProcess:
             EngineFailed: it ended, or not every request generated to its end.
         """
         assert self._process.stdin is not None
+        self._signal(signal.SIGCONT)
         with contextlib.suppress(BrokenPipeError):
             print(name, file=self._process.stdin, flush=True)
         answer = self._answer()
+        self._pause()
         expected = workload(name).requests * workload(name).output_tokens
         if answer["tokens"] != expected:
             raise EngineFailed(f"{self.name} generated {answer['tokens']} tokens; expected {expected}")
@@ -96,13 +102,13 @@ class EngineProcess:
     def close(self) -> int | None:
         """Ends it and every process of its session; most bytes that they had at a time, if that was sampled."""
         peak = self._memory.stop() if self._memory is not None else None
+        self._signal(signal.SIGCONT)
         assert self._process.stdin is not None and self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(CLOSING_SECONDS)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         self._process.wait()
         self._process.stdout.close()
         self._log.close()
@@ -114,6 +120,14 @@ class EngineProcess:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _pause(self) -> None:
+        if self.name != "pageant":
+            self._signal(signal.SIGSTOP)
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
