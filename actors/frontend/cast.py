@@ -27,7 +27,7 @@ DEFAULT_CAST = Cast(
         FRONTEND: "pageant.actors.frontend.frontend:Frontend",
     },
     groups=frozenset({"executor"}),
-    root_actors=frozenset({FRONTEND}),
+    root_actors=frozenset({FRONTEND, HTTP}),  # they live with their callers, or hold their connections
     # Only a tokenizer's work can be shared out; more executors need tensors that cross between them.
     single=frozenset({"executor", "detokenizer", "scheduler", "blocks", FRONTEND}),
     extra_settings=frozenset({"served_model_name", "max_logprobs", "generation_config"}),
