@@ -15,6 +15,7 @@ BENCHMARKS = {
     name: f"pageant.scripts.bench.{name}"
     for name in (
         "blocks",
+        "overhead",
         "runtime",
         "throughput",
     )
