@@ -79,11 +79,10 @@ class Allocation:
         grown: list[int] = []
         for serial, length in zip(request.grow_serials.tolist(), request.grow_lengths.tolist(), strict=True):
             sequence = self._sequences.get(serial)  # None: it was held by this manager's former life
-            blocks = self._grow(sequence, length, request.step) if sequence is not None else None
-            if blocks is None:
+            count = self._grow(sequence, length, request.step, grown) if sequence is not None else None
+            if count is None:
                 break
-            counts.append(len(blocks))
-            grown.extend(blocks)
+            counts.append(count)
         complete = len(counts) == len(request.grow_serials)
         copies = _Copies()
         admitted = self._admit_in_order(request, copies) if complete else []
@@ -148,26 +147,30 @@ class Allocation:
 
     def _learn(self, request: Assign) -> None:
         """Takes in the tokens that were drawn, for the names of the blocks that they fill."""
-        position = 0
         data = np.ascontiguousarray(request.token_ids, dtype="<i4").tobytes()
+        size, end = TOKEN_BYTES * self.block_size, 0
         counts = request.learned_counts.tolist()
         for serial, count in zip(request.learned_serials.tolist(), counts, strict=True):
+            begin, end = end, end + TOKEN_BYTES * count
             sequence = self._sequences.get(serial)
-            if sequence is not None:
-                self._extend(sequence, data[TOKEN_BYTES * position : TOKEN_BYTES * (position + count)])
-                self._name_full_blocks(sequence)
-            position += count
+            if sequence is None:
+                continue
+            sequence.tail += data[begin:end]
+            if len(sequence.tail) >= size:
+                self._fill(sequence, size)
+            elif sequence.start is None:
+                self._open(sequence)
 
-    def _extend(self, sequence: _Sequence, tokens: bytes) -> None:
-        sequence.tail += tokens
-        size = TOKEN_BYTES * self.block_size
+    def _fill(self, sequence: _Sequence, size: int) -> None:
+        """The tail fills blocks, of `size` bytes."""
+        self._close(sequence)
         while len(sequence.tail) >= size:
-            self._close(sequence)
             full = bytes(sequence.tail[:size])
             sequence.names.append(block_name(sequence.parent(len(sequence.names)), full))
             sequence.contents.append(full)
             del sequence.tail[:size]
         self._open(sequence)
+        self._name_full_blocks(sequence)
 
     def _open(self, sequence: _Sequence) -> None:
         """Files the tail of a running sequence, once it has a first token."""
@@ -205,32 +208,38 @@ class Allocation:
         """What the block of a sequence's tail holds once `granted` tokens of it have been computed."""
         return sequence.tail[: TOKEN_BYTES * max(0, granted - len(sequence.names) * self.block_size)]
 
-    def _grow(self, sequence: _Sequence, length: int, step: int) -> list[int] | None:
-        """The blocks that a sequence gets to have slots for `length` tokens; None if there are too few."""
-        wanted = self._blocks_for(length) - len(sequence.blocks)
-        if wanted > self.pool.num_free:
-            return None
-        blocks = self.pool.take(wanted) if wanted > 0 else []
-        sequence.blocks += blocks
+    def _grow(self, sequence: _Sequence, length: int, step: int, grown: list[int]) -> int | None:
+        """Gives a sequence the blocks that it lacks for `length` tokens, and appends them to `grown`; returns how
+        many, None if there are too few."""
+        count = 0
+        missing = length - len(sequence.blocks) * self.block_size
+        if missing > 0:
+            count = self._blocks_for(missing)
+            if count > self.pool.num_free:
+                return None
+            blocks = self.pool.take(count)
+            sequence.blocks += blocks
+            grown += blocks
         sequence.granted_before = sequence.granted
         sequence.granted, sequence.granted_step = length, step
-        self._name_full_blocks(sequence)
-        return blocks
+        if sequence.named < len(sequence.names):
+            self._name_full_blocks(sequence)
+        return count
 
     def _name_full_blocks(self, sequence: _Sequence) -> None:
         """Names the blocks that are full of known tokens once what was granted is computed."""
         full = min(sequence.granted // self.block_size, len(sequence.names))
         for index in range(sequence.named, full):
             self._name(sequence, index, sequence.names[index], sequence.contents[index])
-            sequence.named = index + 1
+        sequence.named = max(sequence.named, full)
 
     def _name(self, sequence: _Sequence, index: int, name: bytes, tokens: bytes) -> None:
-        if self.pool.name(sequence.blocks[index], name):
-            parent, step = sequence.parent(index), sequence.granted_step
-            num_before = sequence.granted_before - index * self.block_size
-            self._branches.add(sequence.blocks[index], parent, tokens, step, num_before)
-            if sequence.granted_step > self._computed_step:
-                self._uncomputed.append((sequence.granted_step, sequence.blocks[index]))
+        block, step = sequence.blocks[index], sequence.granted_step
+        if self.pool.name(block, name):
+            num_before = max(0, sequence.granted_before - index * self.block_size)
+            self._branches.add(block, sequence.parent(index), tokens, step, num_before)
+            if step > self._computed_step:
+                self._uncomputed.append((step, block))
 
     def _admit_in_order(self, request: Assign, copies: _Copies) -> list[Admitted]:
         budget = request.admission_tokens
@@ -271,7 +280,7 @@ class Allocation:
         self._copied += num_copied
         most = admission.num_tokens_max
         length = min(total - cached, budget if most is None else min(budget, most))
-        self._grow(sequence, cached + length, step)
+        self._grow(sequence, cached + length, step, [])
         self._sequences[admission.serial] = sequence
         self._open(sequence)
         if source is not None:

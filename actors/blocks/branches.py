@@ -9,19 +9,15 @@ meet; of many alike, the newest few are looked at. All is O(1) per block.
 from __future__ import annotations
 
 from itertools import islice
-from typing import NamedTuple
 
 TOKEN_BYTES = 4
 FANOUT_MAX = 8  # blocks compared with the tokens wanted
 
 
-class _Branch(NamedTuple):
-    """What a named block, full or partly filled, holds."""
-
-    start: bytes  # what it is filed under
-    tokens: bytes
-    step: int  # that computes the last of them
-    num_before: int  # of them, that are computed before that step
+# Of a named block, full or partly filled: what it is filed under, the tokens that it holds, the step that
+# computes the last of them, and how many are computed before that step. A named tuple takes five times as long
+# to make, and one is made for every block that is filled.
+_Branch = tuple[bytes, bytes, int, int]
 
 
 class Branches:
@@ -34,26 +30,31 @@ class Branches:
     def add(self, block: int, parent: bytes, tokens: bytes, step: int, num_before: int) -> None:
         """A block follows `parent` with `tokens`, all computed by `step`, and `num_before` of them before it."""
         start = parent + tokens[:TOKEN_BYTES]
-        self._branches[block] = _Branch(start, tokens, step, max(0, num_before))
-        self._by_start.setdefault(start, {})[block] = None
+        self._branches[block] = (start, tokens, step, num_before)
+        blocks = self._by_start.get(start)
+        if blocks is None:
+            self._by_start[start] = {block: None}
+        else:
+            blocks[block] = None
 
     def remove(self, block: int) -> None:
         """It holds other tokens from now on."""
-        start = self._branches.pop(block).start
+        start = self._branches.pop(block)[0]
         blocks = self._by_start[start]
-        del blocks[block]
-        if not blocks:
+        if len(blocks) == 1:
             del self._by_start[start]
+        else:
+            del blocks[block]
 
     def find(self, parent: bytes, wanted: bytes, step: int) -> tuple[int | None, int]:
         """A block that follows `parent`, and how many of the tokens `wanted` it begins with: the most of those
         looked at. They are computed before `step`."""
         best, most = None, 0
         for block in islice(reversed(self._by_start.get(parent + wanted[:TOKEN_BYTES], {})), FANOUT_MAX):
-            branch = self._branches[block]
-            count = common_tokens(branch.tokens, wanted)
-            if branch.step >= step:
-                count = min(count, branch.num_before)
+            _, tokens, computed_by, num_before = self._branches[block]
+            count = common_tokens(tokens, wanted)
+            if computed_by >= step:
+                count = min(count, num_before)
             if count > most:
                 best, most = block, count
         return best, most

@@ -25,8 +25,9 @@ def root_name(salt: str | None = None, extra_keys: tuple[str, ...] = ()) -> byte
 
 def block_name(parent: bytes, tokens: bytes) -> bytes:
     """The name of a block that holds `tokens`, ids as little-endian int32. A partly filled one has a name of
-    its own, which no block follows."""
-    return blake2b(tokens, digest_size=NAME_BYTES, key=parent).digest()
+    its own, which no block follows. The parent is not the
+    hash's key: that would be padded to a round of its own."""
+    return blake2b(parent + tokens, digest_size=NAME_BYTES).digest()
 
 
 def full_blocks(token_ids: npt.NDArray[np.int32], block_size: int) -> tuple[list[bytes], bytes]:

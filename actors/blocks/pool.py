@@ -58,21 +58,26 @@ class BlockPool:
 
     def take(self, count: int) -> list[int]:
         """Holds `count` blocks, evicting what is cached in them. The caller knows that there are enough."""
-        assert count <= len(self._free), f"{count} blocks asked for, {len(self._free)} free"
-        return [self._take_one() for _ in range(count)]
+        free, names, references = self._free, self._names, self._references
+        assert count <= len(free), f"{count} blocks asked for, {len(free)} free"
+        blocks = []
+        for _ in range(count):
+            block = self.next_victim()
+            self.on_taken(block)
+            del free[block]
+            if names[block] is not None:
+                self._evict(block)
+            references[block] = 1
+            blocks.append(block)
+        return blocks
 
-    def _take_one(self) -> int:
-        block = self.next_victim()
-        self.on_taken(block)
-        del self._free[block]
+    def _evict(self, block: int) -> None:
         name = self._names[block]
-        if name is not None:
-            del self._index[name]
-            self._names[block] = None
-            self.evictions += 1
-            self.on_unnamed(block)
-        self._references[block] = 1
-        return block
+        assert name is not None, f"block {block} has no name to lose"
+        del self._index[name]
+        self._names[block] = None
+        self.evictions += 1
+        self.on_unnamed(block)
 
     def match(self, names: Iterable[bytes]) -> list[int]:
         """Holds the blocks of the longest cached prefix of `names`."""
