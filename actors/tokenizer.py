@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import datetime
+import logging
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from pageant.actors.runtime import Actor, ActorOptions, receives
-from pageant.models.chat_template import ChatTemplateError
+from pageant.models.chat_template import ChatTemplateError, ChatTemplateFailed
 from pageant.models.tokenization import Tokenization
 from pageant.protocol.arrays import int32
 from pageant.protocol.roles import TOKENIZER, Feature
 from pageant.protocol.tokenizing import (
+    ChatMessage,
     Detokenize,
     Detokenized,
     NotTokenized,
     Tokenize,
     TokenizeChat,
     Tokenized,
+    ToolCall,
 )
+
+log = logging.getLogger("pageant.tokenizer")
 
 SHORT_CHARACTERS = 2048  # a shorter text is tokenized in less time than a thread costs
 
@@ -58,17 +63,23 @@ class Tokenizer(Actor):
     @receives(concurrent=True)
     async def tokenize_chat(self, request: TokenizeChat) -> Tokenized | NotTokenized:
         """A conversation's token ids, as the checkpoint's template renders it."""
-        messages: list[dict[str, Any]] = [msgspec.structs.asdict(message) for message in request.messages]
         try:
-            text = await self.offload(
-                self._tokenization.render_chat,
-                messages,
-                add_generation_prompt=request.add_generation_prompt,
-                continue_final_message=request.continue_final_message,
-            )
+            text = await self.offload(self._render, request)
+        except ChatTemplateFailed as error:
+            log.warning("%s", error)  # its text is the template's, and not for everybody
+            return NotTokenized(reason=error.summary, parameter="messages")
         except ChatTemplateError as error:
             return NotTokenized(reason=str(error), parameter="messages")
-        return Tokenized(token_ids=int32(await self._encode(text, False)), text=text)
+        return Tokenized(token_ids=int32(await self._encode(text, request.add_special_tokens)), text=text)
+
+    def _render(self, request: TokenizeChat) -> str:
+        return self._tokenization.render_chat(
+            [_for_template(message) for message in request.messages],
+            add_generation_prompt=request.add_generation_prompt,
+            continue_final_message=request.continue_final_message,
+            tools=msgspec.json.decode(request.tools) if request.tools is not None else None,
+            template_kwargs=msgspec.json.decode(request.template_kwargs or "{}"),
+        )
 
     @receives
     def detokenize(self, request: Detokenize) -> Detokenized:
@@ -76,7 +87,9 @@ class Tokenizer(Actor):
         token_ids, first, texts = request.token_ids.tolist(), 0, []
         for count in request.counts.tolist():
             texts.append(
-                self._tokenization.decode(token_ids[first : first + count], skip_special_tokens=True)
+                self._tokenization.decode(
+                    token_ids[first : first + count], skip_special_tokens=request.skip_special_tokens
+                )
             )
             first += count
         return Detokenized(texts=tuple(texts))
@@ -85,3 +98,26 @@ class Tokenizer(Actor):
         if len(text) <= SHORT_CHARACTERS:
             return self._tokenization.encode(text, add_special_tokens)
         return await self.offload(self._tokenization.encode, text, add_special_tokens)
+
+
+def _for_template(message: ChatMessage) -> dict[str, Any]:
+    """A turn as templates know it, with the arguments of its calls as data where they are JSON objects."""
+    turn = {
+        field: value
+        for field, value in msgspec.structs.asdict(message).items()
+        if value is not None and field != "tool_calls"
+    }
+    if message.tool_calls:
+        turn["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _data(call)}}
+            for call in message.tool_calls
+        ]
+    return turn
+
+
+def _data(call: ToolCall) -> Any:
+    try:
+        arguments = msgspec.json.decode(call.arguments or "{}")
+    except (msgspec.DecodeError, RecursionError):
+        return call.arguments
+    return arguments if isinstance(arguments, dict) else call.arguments

@@ -39,6 +39,14 @@ class ChatTemplateError(ValueError):
     """The messages cannot be turned into a prompt: no template, wrong messages, or the template failed."""
 
 
+class ChatTemplateFailed(ChatTemplateError):
+    """The template itself failed. `summary` says so without a word of the checkpoint's own."""
+
+    def __init__(self, message: str, summary: str) -> None:
+        super().__init__(message)
+        self.summary = summary
+
+
 class ChatTemplates:
     """The chat templates of one checkpoint, each compiled once, on first use. Usable from several threads.
 
@@ -148,7 +156,9 @@ class ChatTemplates:
             what = "was stopped by the sandbox"
         else:
             what = f"failed ({type(error).__name__})"
-        raise ChatTemplateError(f"the chat template of {self._origin} {what}: {error}") from error
+        raise ChatTemplateFailed(
+            f"the chat template of {self._origin} {what}: {error}", f"the model's chat template {what}"
+        ) from error
 
 
 class _RaisedByTemplate(jinja2.TemplateError):

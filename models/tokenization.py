@@ -75,7 +75,7 @@ class Tokenization:
             special_tokens=special_tokens,
             chat_templates=_read_chat_templates(path, config),
             now=now,
-            origin=str(path),
+            origin=path.name,
         )
 
     @property

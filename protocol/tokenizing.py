@@ -31,19 +31,38 @@ class Tokenize(Request[Tokenized | NotTokenized], frozen=True, kw_only=True):
     add_special_tokens: bool = True
 
 
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A function that the model asked to be called. `arguments` is JSON, as the model wrote it."""
+
+    name: str
+    arguments: str
+    id: str = ""
+
+
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One turn of a conversation."""
+    """One turn of a conversation. `tool_call_id` is the call that a tool's turn answers."""
 
     role: str
-    content: str
+    content: str | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
 
 
 class TokenizeChat(Request[Tokenized | NotTokenized], frozen=True, kw_only=True):
-    """Render a conversation through the checkpoint's own chat template, then turn it into token ids."""
+    """Render a conversation through the checkpoint's own chat template, then turn it into token ids.
+
+    `tools` (a list) and `template_kwargs` (an object: further variables of the template) are JSON, since only
+    the template knows what they hold.
+    """
 
     messages: tuple[ChatMessage, ...]
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    tools: str | None = None
+    template_kwargs: str | None = None
+    add_special_tokens: bool = False
 
 
 class Detokenized(Message, frozen=True, kw_only=True):
@@ -53,7 +72,8 @@ class Detokenized(Message, frozen=True, kw_only=True):
 
 
 class Detokenize(Request[Detokenized], frozen=True, kw_only=True):
-    """Turn whole outputs into text, leaving special tokens out: `counts[i]` of `token_ids` are the i-th's."""
+    """Turn whole outputs into text: `counts[i]` of `token_ids` are the i-th's."""
 
     counts: Int32Vector
     token_ids: Int32Vector
+    skip_special_tokens: bool = True

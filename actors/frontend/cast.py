@@ -77,18 +77,30 @@ def request_limits(topology: Topology, settings: Mapping[str, Any]) -> Limits:
         TopologyError: a setting is out of range.
         CheckpointError: generation_config.json is.
     """
-    max_logprobs = topology.settings.get("max_logprobs", MAX_LOGPROBS)
+    limits, _ = limits_of(
+        Path(settings["model"]),
+        settings["vocab_size"],
+        settings["max_model_len"],
+        topology.settings.get("max_logprobs", MAX_LOGPROBS),
+        topology.settings.get("generation_config", "auto"),
+    )
+    return limits
+
+
+def limits_of(
+    model: Path, vocab_size: int, max_model_len: int, max_logprobs: Any, generation_config: Any
+) -> tuple[Limits, int | None]:
+    """The same of a model's folder, and how long answers are that nobody set a length for, if it says so."""
     if isinstance(max_logprobs, bool) or not isinstance(max_logprobs, int) or max_logprobs < -1:
         raise TopologyError("max_logprobs", f"found {max_logprobs!r}; expected a number, or -1 for all")
-    source = topology.settings.get("generation_config", "auto")
-    if source not in ("auto", "none"):
-        raise TopologyError("generation_config", f"found {source!r}; expected auto or none")
-    defaults = _default_params(Path(settings["model"])) if source == "auto" else SamplingParams()
-    return Limits(settings["vocab_size"], settings["max_model_len"], max_logprobs, defaults)
+    if generation_config not in ("auto", "none"):
+        raise TopologyError("generation_config", f"found {generation_config!r}; expected auto or none")
+    config = Checkpoint(model).generation_config if generation_config == "auto" else {}
+    defaults = _default_params(model, config)
+    return Limits(vocab_size, max_model_len, max_logprobs, defaults), config.get("max_new_tokens")
 
 
-def _default_params(path: Path) -> SamplingParams:
-    config = Checkpoint(path).generation_config
+def _default_params(path: Path, config: Mapping[str, Any]) -> SamplingParams:
     given = {ours: config[theirs] for theirs, ours in _DEFAULTS.items() if config.get(theirs) is not None}
     try:
         return SamplingParams(**given)

@@ -114,7 +114,7 @@ class Session:
         """The model's name and the address of this process's HTTP server."""
         server = self._http_server()
         assert server is not None, "this topology has no HTTP server here"
-        return f"{server.model_name} on http://{server.options.host}:{server.port}"
+        return f"{server.model_name} on {server.url}"
 
     def drain(self, seconds: float) -> None:
         """Lets the HTTP server of this process, if there is one, finish what it has, and take nothing more."""

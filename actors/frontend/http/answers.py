@@ -1,188 +1,247 @@
-"""Requests on their way: what comes of them, piece by piece, whole or as a stream of events."""
+"""An HTTP request on its way: what comes of it, choice by choice, for one reader on the same loop.
+
+What comes faster than it is read is merged, so a slow reader costs no more than its answer's length, and gets
+fewer and longer pieces.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from pageant.actors.frontend.http import responses
-from pageant.actors.frontend.http.errors import failure, status_and_body
-from pageant.actors.frontend.http.responses import Usage, event
-from pageant.actors.frontend.outputs import Arrived
+from pageant.actors.frontend.http.errors import Disconnected, failure
+from pageant.actors.frontend.http.parsers.base import OutputParser, Said
+from pageant.actors.frontend.outputs import Arrived, TokenLogprobs, token_logprobs
 from pageant.protocol.errors import PageantError
+from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.serving import Finished
+
+ABORTED = Finished(reason="abort", message="the request was aborted")
 
 
 class Piece(NamedTuple):
-    """The next of an answer."""
+    """The next of a choice, or all of it."""
 
-    text: str
-    token_ids: list[int]
+    choice: Choice
+    said: Said
+    token_ids: Sequence[int]
+    logprobs: Sequence[TokenLogprobs]
     finished: Finished | None
 
 
-class Answer:
-    """One sequence: a sink that a reader waits at. What comes faster than it is read is merged."""
+class Choice:
+    """One sequence. `index` is its number in the answer, `prompt` what it continues."""
 
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.prompt_token_ids: list[int] = []
-        self.num_tokens = 0
+    __slots__ = (
+        *("_logprobs", "_parser", "_texts", "_token_ids", "asked_logprobs", "cumulative_logprob"),
+        *("finished", "index", "num_calls", "num_tokens", "prompt"),
+    )
+
+    def __init__(
+        self, index: int, prompt: PromptAnswers, parser: OutputParser | None, logprobs: bool
+    ) -> None:
+        self.index, self.prompt = index, prompt
+        self.asked_logprobs = logprobs
         self.finished: Finished | None = None
+        self.num_tokens = self.num_calls = 0
+        self.cumulative_logprob = 0.0
+        self._parser = parser
         self._texts: list[str] = []
         self._token_ids: list[int] = []
-        self._error: Exception | None = None
-        self._news = asyncio.Event()
+        self._logprobs: list[TokenLogprobs] = []
 
-    # The sink, called by the frontend on this loop.
+    def add(self, arrived: Arrived) -> None:
+        """The next piece has come."""
+        if arrived.text:
+            self._texts.append(arrived.text)
+        self._token_ids += arrived.token_ids
+        self.num_tokens += len(arrived.token_ids)
+        if arrived.logprobs is not None:
+            self.cumulative_logprob += float(arrived.logprobs.logprobs.sum(dtype="float64"))
+            if self.asked_logprobs:
+                self._logprobs += token_logprobs(arrived.logprobs, arrived.token_texts)
+        self.finished = arrived.finished
 
-    @property
-    def hub(self) -> Answer:
-        """Its reader is on the same loop, so outputs leave at once."""
-        return self
+    def take(self) -> Piece:
+        """What has come since the last call."""
+        text = self._texts[0] if len(self._texts) == 1 else "".join(self._texts)
+        token_ids, logprobs = self._token_ids, self._logprobs
+        self._texts, self._token_ids = [], []
+        if logprobs:
+            self._logprobs = []
+        if self._parser is None:
+            said = Said(text)
+        else:
+            said = self._parser.feed(text, token_ids, self.finished is not None)
+            self.num_calls = max([self.num_calls, *(call.number + 1 for call in said.calls)])
+        return Piece(self, said, token_ids, logprobs, self.finished)
 
-    def flush(self) -> None:
-        """Wakes the reader."""
-        self._news.set()
+
+class PromptAnswers:
+    """The sink of one prompt's outputs: its choices, and what is known of the prompt itself."""
+
+    def __init__(self, name: str, answers: Answers) -> None:
+        self.name, self.hub = name, answers
+        self.text: str | None = None
+        self.token_ids: list[int] = []
+        self.logprobs: list[TokenLogprobs | None] = [None]
+        self.choices: list[Choice] = []
 
     def accepted(self, prompt: str | None, prompt_token_ids: list[int]) -> None:
         """The request is on its way."""
-        self.prompt_token_ids = prompt_token_ids
+        self.text, self.token_ids = prompt, prompt_token_ids
 
     def output(self, arrived: Arrived) -> None:
-        """The next piece."""
-        self._texts.append(arrived.text)
-        self._token_ids += arrived.token_ids
-        self.finished = arrived.finished
+        """The next piece of one of its choices."""
+        choice = self.choices[arrived.sample]
+        choice.add(arrived)
+        self.hub.fresh[choice] = None
+        if arrived.prompt_logprobs is not None:
+            self.logprobs += token_logprobs(arrived.prompt_logprobs, arrived.token_texts)
+        if arrived.finished is not None:
+            if arrived.finished.reason == "error":
+                self.hub.fail(failure(arrived.finished))
+            self.hub.num_running -= 1
 
     def failed(self, error: PageantError) -> None:
-        """There will be no more."""
-        self._error = error
+        """There will be no (more) output."""
+        self.hub.fail(error)
+
+
+class Answers:
+    """All choices of one HTTP request.
+
+    Args:
+        name: what the request is called outside.
+        num_prompts: how many prompts it has, each with as many choices as `params` say.
+        parser: makes a parser for each choice.
+        abort: ends requests, by their names at the frontend.
+        ended: called once, when nothing of it is left.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        num_prompts: int,
+        params: SamplingParams,
+        parser: Callable[[], OutputParser] | None,
+        abort: Callable[[list[str]], None],
+        ended: Callable[[Answers], None],
+    ) -> None:
+        self.name, self.params = name, params
+        self.prompts = [PromptAnswers(f"{name}/{index}", self) for index in range(num_prompts)]
+        for number, prompt in enumerate(self.prompts):
+            for sample in range(params.num_sequences):
+                index = number * params.num_sequences + sample
+                made = parser() if parser is not None else None
+                prompt.choices.append(Choice(index, prompt, made, params.logprobs is not None))
+        self.choices = [choice for prompt in self.prompts for choice in prompt.choices]
+        self.num_running = len(self.choices)
+        self.fresh: dict[Choice, None] = {}  # those of which something has come that was not taken
+        self._error: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._abort, self._ended = abort, ended
+        self._closed = False
+
+    # From the frontend, on this loop.
+
+    def flush(self) -> None:
+        """Wakes the reader."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """Nothing more comes, and what has come does not count."""
+        self._error = self._error or error
+        self.flush()
+
+    # From whoever has had enough.
+
+    def leave(self) -> None:
+        """The client has gone."""
+        self.fail(Disconnected())
+
+    def abort(self) -> None:
+        """Ends what still runs, with what it has by now."""
+        running = [choice for choice in self.choices if choice.finished is None]
+        self._abort([prompt.name for prompt in self.prompts])
+        for choice in running:
+            choice.finished = ABORTED
+            self.fresh[choice] = None
+        self.num_running = 0
+        self.flush()
 
     # The reader.
 
-    async def begin(self) -> None:
-        """Waits for something, and leaves it for `next`. Raises what `next` would."""
-        await self._news.wait()
-        self._raise_failure()
+    @property
+    def done(self) -> bool:
+        """Whether everything has ended, and was taken."""
+        return not self.num_running and not self.fresh
 
-    def _raise_failure(self) -> None:
-        if self._error is not None:
-            raise self._error
-        if self.finished is not None and self.finished.reason == "error":
-            raise failure(self.finished)
-
-    async def next(self) -> Piece:
-        """What has come since the last call; waits for something.
+    async def wait(self) -> None:
+        """Returns when something has come; or when it was woken without.
 
         Raises:
             Exception: what ended the request, instead of an answer.
         """
-        await self._news.wait()
-        self._raise_failure()
-        self._news.clear()
-        piece = Piece("".join(self._texts), self._token_ids, self.finished)
-        self.num_tokens += len(self._token_ids)
-        self._texts, self._token_ids = [], []
-        return piece
+        if not self.fresh and self._error is None and self.num_running:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        if self._error is not None:
+            raise self._error
 
-    async def whole(self) -> Piece:
-        """Everything, when it has ended."""
-        pieces = [await self.next()]
-        while pieces[-1].finished is None:
-            pieces.append(await self.next())
-        tokens = [token for piece in pieces for token in piece.token_ids]
-        return Piece("".join(piece.text for piece in pieces), tokens, pieces[-1].finished)
-
-
-@dataclass
-class Answers:
-    """All sequences of one HTTP request, and the names that they have at the frontend."""
-
-    answers: list[Answer]
-    names: list[str]
-    abort: Callable[[list[str]], None]
-
-    async def begin(self) -> None:
-        """Waits until there is something of one of them.
-
-        Raises:
-            Exception: it failed before that.
-        """
-        waiting = [asyncio.ensure_future(answer.begin()) for answer in self.answers]
-        try:
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in waiting:
-                task.cancel()
+    def take(self) -> list[Piece]:
+        """What has come since the last call, one piece for each choice of which anything has."""
+        fresh, self.fresh = self.fresh, {}
+        return [choice.take() for choice in fresh]
 
     async def whole(self) -> list[Piece]:
-        """All of them, when they have ended. If one fails, or the caller leaves, the others are aborted."""
-        try:
-            return await asyncio.gather(*(answer.whole() for answer in self.answers))
-        finally:
-            self.close()
+        """All choices, when they have ended; with `best_of` the best of each prompt. Then it is closed.
 
-    async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
-        """Pieces with the index of their sequence, as they come."""
-        waiting = {asyncio.ensure_future(answer.next()): answer for answer in self.answers}
+        Raises:
+            Exception: see `wait`.
+        """
         try:
-            while waiting:
-                done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    answer = waiting.pop(task)
-                    piece = task.result()
-                    yield answer.index, piece
-                    if piece.finished is None:
-                        waiting[asyncio.ensure_future(answer.next())] = answer
+            while self.num_running or self._error is not None:
+                self.fresh.clear()  # it is taken at the end, all at once
+                await self.wait()
         finally:
-            for task in waiting:
-                task.cancel()
             self.close()
+        return [choice.take() for prompt in self.prompts for choice in self._best(prompt)]
+
+    def _best(self, prompt: PromptAnswers) -> list[Choice]:
+        """The choices that are shown, numbered as they are."""
+        number, chosen = self.prompts.index(prompt), prompt.choices
+        if self.params.num_sequences > self.params.n:
+            chosen = sorted(chosen, key=lambda choice: -choice.cumulative_logprob)[: self.params.n]
+        for place, choice in enumerate(chosen):
+            choice.index = number * self.params.n + place
+        return chosen
 
     def close(self) -> None:
-        """Aborts what has not ended."""
-        left = [name for name, one in zip(self.names, self.answers, strict=True) if one.finished is None]
-        if left:
-            self.abort(left)
+        """Aborts what has not ended. Called once everything was taken, or nobody wants it; twice does no harm."""
+        if self._closed:
+            return
+        self._closed = True
+        if self.num_running:
+            self._abort([prompt.name for prompt in self.prompts])
+        self._ended(self)
 
-    def usage(self) -> Usage:
-        """Tokens in and out, so far; a prompt counts once for each of its sequences."""
-        ended = [answer.finished for answer in self.answers if answer.finished is not None]
-        return Usage.of(
-            sum(len(answer.prompt_token_ids) for answer in self.answers),
-            sum(answer.num_tokens for answer in self.answers),
-            sum(finished.num_cached_tokens for finished in ended),
-        )
+    # Counts.
 
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Each prompt counts once."""
+        return sum(len(prompt.token_ids) for prompt in self.prompts)
 
-Chunk = Callable[[int, Piece, bool], Any]
+    @property
+    def num_output_tokens(self) -> int:
+        """Of all choices, also of those that are not shown."""
+        return sum(choice.num_tokens for choice in self.choices)
 
-
-async def events(
-    answers: Answers, first: Sequence[Any], chunk: Chunk, usage: Callable[[Usage], Any] | None
-) -> AsyncIterator[bytes]:
-    """The events of a streamed answer. An error after the first piece is an event too, and the last.
-
-    Args:
-        first: what is known without a token.
-        chunk: makes a body of an index, a piece, and whether it is the first of its sequence.
-        usage: makes the body of the last chunk, if it was asked for.
-    """
-    begun: set[int] = set()
-    for body in first:
-        yield event(body)
-    try:
-        async for index, piece in answers.pieces():
-            if piece.text or piece.token_ids or piece.finished is not None:
-                yield event(chunk(index, piece, index not in begun))
-                begun.add(index)
-        if usage is not None:
-            yield event(usage(answers.usage()))
-    except PageantError as error:
-        yield event({"error": status_and_body(error)[1]})
-    yield responses.LAST_EVENT
+    @property
+    def num_cached_tokens(self) -> int:
+        """Prompt tokens that were found in the prefix cache."""
+        firsts = [prompt.choices[0].finished for prompt in self.prompts]
+        return sum(finished.num_cached_tokens for finished in firsts if finished is not None)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
-from pageant.actors.frontend.http.responses import Error
 from pageant.actors.frontend.outputs import RequestFailed
 from pageant.protocol.errors import BadRequest, EngineClosed, Overloaded, PeerGone, Unsupported
 from pageant.protocol.serving import Finished
@@ -18,12 +18,35 @@ log = logging.getLogger("pageant.http")
 RETRY_SECONDS = 1
 
 
+class Error(msgspec.Struct, kw_only=True):
+    """What went wrong. `param` is the field that it is about."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | int | None = None
+
+
+class ErrorBody(msgspec.Struct, kw_only=True):
+    """The body of every answer that is an error."""
+
+    error: Error
+
+
 class NotFound(Exception):
     """There is no such thing as the client names."""
 
     def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
         self.param, self.code = param, code
+
+
+class Disconnected(Exception):
+    """The client went away before its answer came."""
+
+
+class Draining(Overloaded):
+    """The server is shutting down."""
 
 
 def failure(finished: Finished) -> Exception:
@@ -48,6 +71,8 @@ def status_and_body(error: BaseException) -> tuple[int, Error]:
             return 404, Error(
                 message=str(error), type="invalid_request_error", param=error.param, code=error.code
             )
+        case Draining():
+            return 503, Error(message=str(error), type="server_error", code="unavailable")
         case Overloaded():
             return 429, Error(message=str(error), type="rate_limit_error", code="overloaded")
         case PeerGone() | EngineClosed():
@@ -61,10 +86,29 @@ def status_and_body(error: BaseException) -> tuple[int, Error]:
     return 500, Error(message="the engine failed while it served this request", type="server_error")
 
 
-def respond(request: Request[Any, Any, Any], error: Exception) -> Response[dict[str, Error]]:
+def told(error: BaseException) -> ErrorBody:
+    """The same as a body, where there is no status any more."""
+    status, body = status_and_body(error)
+    _log("a stream", status, error)
+    return ErrorBody(error=body)
+
+
+def _log(what: str, status: int, error: BaseException) -> None:
+    """What the client is not told."""
+    if status == 503:
+        log.warning("%s was turned away: %s", what, error)
+    elif status >= 500:
+        log.error("%s failed", what, exc_info=error)
+
+
+def nobody_there(_: Request[Any, Any, Any], __: Disconnected) -> Response[None]:
+    """The response that nobody will read."""
+    return Response(None, status_code=499)
+
+
+def respond(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorBody]:
     """The response to a request that failed."""
     status, body = status_and_body(error)
-    if status >= 500:
-        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    _log(f"{request.method} {request.url.path!r:.200}", status, error)
     headers = {"retry-after": str(RETRY_SECONDS)} if status in (429, 503) else {}
-    return Response({"error": body}, status_code=status, headers=headers, media_type="application/json")
+    return Response(ErrorBody(error=body), status_code=status, headers=headers, media_type="application/json")

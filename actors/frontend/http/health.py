@@ -1,0 +1,66 @@
+"""Whether an engine is alive: its step loop is asked for a token, and has a while to bring anything at all.
+
+Any output since the question will do, the probe's own or another's: so a busy engine, in whose queue the probe
+waits, is as healthy as it is, and a hung one is not, whatever its mailboxes say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from pageant.actors.frontend.http.answers import Answers
+from pageant.actors.frontend.http.service import Served, Service
+from pageant.actors.frontend.prompts import check_prompt
+from pageant.protocol.errors import PageantError
+from pageant.protocol.sampling import SamplingParams
+
+PROBE = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, detokenize=False)
+
+
+@dataclass
+class _Question:
+    """A probe on its way, and who waits for anything to come."""
+
+    stepped: asyncio.Future[None]
+    probe: Answers
+
+
+class Health:
+    """Asks each model's step loop; those who ask at the same time share a question."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._questions: dict[str, _Question] = {}
+
+    def stepped(self, replica: str) -> None:
+        """Something came out of a model's step loop."""
+        question = self._questions.pop(replica, None)
+        if question is not None and not question.stepped.done():
+            question.stepped.set_result(None)
+
+    async def check(self, seconds: float) -> bool:
+        """Whether every model's loop brought something within that time."""
+        try:
+            async with asyncio.timeout(seconds):
+                for served in self._service.models.values():
+                    await self._step(served)
+        except (PageantError, TimeoutError):
+            return False
+        return True
+
+    async def _step(self, served: Served) -> None:
+        question = self._questions.get(served.replica)
+        if question is None:
+            prompt = check_prompt([0], served.limits, PROBE)
+            probe = self._service.begin(
+                served, [prompt], PROBE, self._service.new_id("health"), is_probe=True
+            )
+            question = _Question(asyncio.get_running_loop().create_future(), probe)
+            self._questions[served.replica] = question
+        try:
+            await asyncio.shield(question.stepped)
+        finally:
+            if self._questions.get(served.replica) is question:  # nothing came: the next one asks again
+                del self._questions[served.replica]
+            question.probe.close()

@@ -1,0 +1,294 @@
+"""`/v1/chat/completions`: conversations, and what the model says next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import msgspec
+from litestar import Response, post
+
+from pageant.actors.frontend.http.answers import Answers, Piece
+from pageant.actors.frontend.http.errors import ErrorBody
+from pageant.actors.frontend.http.openai.conversation import Turn, tokenize_chat
+from pageant.actors.frontend.http.openai.generation import Generation
+from pageant.actors.frontend.http.openai.logprobs import (
+    ChatLogprobs,
+    PromptLogprob,
+    chat_logprobs,
+    prompt_logprobs,
+)
+from pageant.actors.frontend.http.openapi import describe
+from pageant.actors.frontend.http.parsers.base import CallPiece, OutputParser, joined
+from pageant.actors.frontend.http.service import Http, Served, Service, respond
+from pageant.actors.frontend.http.shapes import Reason, Usage, usage_of
+from pageant.actors.frontend.http.streams import Frame, encode, sse
+from pageant.actors.frontend.http.templates import Template
+from pageant.protocol.errors import BadRequest
+from pageant.protocol.tokenizing import TokenizeChat
+
+
+class ChatRequest(Generation, kw_only=True):
+    """`POST /v1/chat/completions`."""
+
+    messages: tuple[Turn, ...]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def num_logprobs(self) -> int | None:
+        """See `Generation`."""
+        if self.top_logprobs and not self.logprobs:
+            raise BadRequest("top_logprobs is given; expected logprobs to be true with it", "top_logprobs")
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    def max_output_tokens(self, default: int | None) -> int | None:
+        """See `Generation`. OpenAI's newer name wins."""
+        newer = self.max_completion_tokens
+        return super().max_output_tokens(default) if newer is None else newer
+
+    def conversation(self) -> TokenizeChat:
+        """The messages, as the tokenizer takes them.
+
+        Raises:
+            BadRequest: what is wrong with one of them.
+        """
+        if self.chat_template is not None:
+            raise BadRequest(
+                "chat_template is given; expected none: the model's own is used", "chat_template"
+            )
+        return tokenize_chat(
+            self.messages,
+            add_generation_prompt=self.add_generation_prompt,
+            continue_final_message=self.continue_final_message,
+            add_special_tokens=self.add_special_tokens,
+            template_kwargs=self.chat_template_kwargs,
+        )
+
+    def echoed(self) -> str:
+        """What every choice begins with."""
+        final = self.messages[-1]
+        if not self.echo or self.add_generation_prompt or final.role != "assistant":
+            return ""
+        return final.text("messages") or ""
+
+    def parser(self) -> Callable[[], OutputParser] | None:
+        """What makes the reader of a choice's text; None takes all of it for content."""
+        return None
+
+
+class FunctionCall(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What is called, or the next of its arguments, which are JSON."""
+
+    name: str | None = None
+    arguments: str = msgspec.field(default_factory=str)
+
+
+class ToolCall(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A tool call, or the next of one. `index` numbers them in chunks only."""
+
+    function: FunctionCall
+    id: str | None = None
+    type: str | None = None
+    index: int | None = None
+
+
+class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The next of a message."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = None
+
+
+class Message(msgspec.Struct, kw_only=True):
+    """A whole message."""
+
+    content: str | None
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] = msgspec.field(default_factory=list)
+
+
+class ChatChoice(msgspec.Struct, kw_only=True):
+    """A message with how it ended."""
+
+    index: int
+    message: Message
+    logprobs: ChatLogprobs | None = None
+    finish_reason: Reason | None = None
+    stop_reason: str | int | None = None
+    token_ids: list[int] | None = None
+
+
+class ChunkChoice(msgspec.Struct, kw_only=True):
+    """A piece of a message, with how it ended in the last one."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: Reason | None = None
+    stop_reason: str | int | None = None
+    token_ids: list[int] | None = None
+
+
+class ChatCompletion(msgspec.Struct, kw_only=True):
+    """The answer to a chat request."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    object: Literal["chat.completion"] = "chat.completion"
+    prompt_logprobs: list[dict[str, PromptLogprob] | None] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class ChatChunk(msgspec.Struct, kw_only=True):
+    """A chunk of an answer to a chat request."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    usage: Usage | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class ChatTelling:
+    """A chat's answer, whole or chunk by chunk."""
+
+    def __init__(
+        self, asked: ChatRequest, answers: Answers, model: str, created: int, frame: Frame = sse
+    ) -> None:
+        self._asked, self._answers, self._frame = asked, answers, frame
+        self._body = ChatChunk(id=answers.name, created=created, model=model, choices=[])
+        self._plain = Template(
+            lambda index, text: self._chunk([ChunkChoice(index=index, delta=Delta(content=text))]), frame
+        )
+        self._always_plain = not (asked.return_token_ids or asked.logprobs or asked.tells_usage_always)
+
+    def first(self) -> Sequence[bytes]:
+        """See `Telling`."""
+        echo = self._asked.echoed()
+        delta = Delta(role="assistant", content=echo)
+        chunks = [
+            self._chunk([ChunkChoice(index=choice.index, delta=delta)]) for choice in self._answers.choices
+        ]
+        if self._asked.return_token_ids:
+            chunks[0].prompt_token_ids = self._answers.prompts[0].token_ids
+        return [self._frame(encode(chunk)) for chunk in chunks]
+
+    def next(self, piece: Piece) -> Sequence[bytes]:
+        """See `Telling`."""
+        said = piece.said
+        if piece.finished is None and self._always_plain and not said.reasoning and not said.calls:
+            return (self._plain.fill(piece.choice.index, said.content),) if said.content else ()
+        delta = Delta(content=said.content or None, reasoning_content=said.reasoning or None)
+        if said.calls:
+            delta.tool_calls = [_call(call, in_chunk=True) for call in said.calls]
+        choice = ChunkChoice(index=piece.choice.index, delta=delta, **self._about(piece))
+        return (self._frame(encode(self._chunk([choice]))),)
+
+    def last(self) -> Sequence[bytes]:
+        """See `Telling`."""
+        end = self._frame(b"[DONE]")
+        if not self._asked.tells_usage:
+            return (end,)
+        return (self._frame(encode(self._chunk([], usage_of(self._answers)))), end)
+
+    def failed(self, error: ErrorBody) -> Sequence[bytes]:
+        """See `Telling`."""
+        return (self._frame(encode(error)), self._frame(b"[DONE]"))
+
+    async def whole(self, pieces: list[Piece]) -> ChatCompletion:
+        """All of it."""
+        asked, prompt, body = self._asked, self._answers.prompts[0], self._body
+        return ChatCompletion(
+            id=body.id,
+            created=body.created,
+            model=body.model,
+            choices=[
+                ChatChoice(index=piece.choice.index, message=self._message(piece), **self._about(piece))
+                for piece in pieces
+            ],
+            usage=usage_of(self._answers),
+            prompt_logprobs=(prompt_logprobs(prompt.logprobs) if asked.prompt_logprobs is not None else None),
+            prompt_token_ids=prompt.token_ids if asked.return_token_ids else None,
+        )
+
+    def _message(self, piece: Piece) -> Message:
+        said = piece.said
+        content: str | None = self._asked.echoed() + said.content
+        return Message(
+            content=content if content or not said.calls else None,
+            reasoning_content=said.reasoning or None,
+            tool_calls=[_call(call, in_chunk=False) for call in joined(said.calls)],
+        )
+
+    def _chunk(self, choices: list[ChunkChoice], usage: Usage | None = None) -> ChatChunk:
+        if usage is None and self._asked.tells_usage_always:
+            usage = usage_of(self._answers)
+        return msgspec.structs.replace(self._body, choices=choices, usage=usage)
+
+    def _about(self, piece: Piece) -> dict[str, Any]:
+        """What is said of a piece beside what it says."""
+        asked = self._asked
+        about: dict[str, Any] = {}
+        if piece.finished is not None:
+            calls = piece.choice.num_calls and piece.finished.reason == "stop"
+            about["finish_reason"] = "tool_calls" if calls else piece.finished.reason
+            about["stop_reason"] = piece.finished.stop_reason
+        if asked.logprobs:
+            about["logprobs"] = chat_logprobs(
+                piece.logprobs,
+                piece.token_ids,
+                asked.top_logprobs or 0,
+                bool(asked.return_tokens_as_token_ids),
+            )
+        if asked.return_token_ids:
+            about["token_ids"] = list(piece.token_ids)
+        return about
+
+
+def _call(call: CallPiece, in_chunk: bool) -> ToolCall:
+    return ToolCall(
+        index=call.number if in_chunk else None,
+        id=call.id,
+        type="function" if call.id is not None else None,
+        function=FunctionCall(name=call.name, arguments=call.arguments),
+    )
+
+
+def begin(service: Service, asked: ChatRequest, served: Served, name: str) -> Answers:
+    """Begins to answer a conversation.
+
+    Raises:
+        BadRequest: what is wrong with it.
+    """
+    params = asked.sampling_params(served.limits.defaults, served.max_new_tokens)
+    return service.begin(served, [asked.conversation()], params, name, asked.settings(), asked.parser())
+
+
+def routes(service: Service) -> list[Any]:
+    """The routes of this family."""
+
+    @post("/v1/chat/completions", status_code=200, opt=describe(ChatRequest, ChatCompletion, streams=True))
+    async def chat_completions(request: Http) -> Response[Any]:
+        """Answer a conversation."""
+        taken = await service.take(request, ChatRequest, "chatcmpl")
+        answers = begin(service, taken.asked, taken.served, taken.name)
+        telling = ChatTelling(taken.asked, answers, taken.served.name, service.now())
+        told = telling if taken.asked.stream else None
+        return await respond(service, request, answers, telling.whole, told, taken.headers)
+
+    return [chat_completions]

@@ -1,0 +1,220 @@
+"""`/v1/completions`: prompts, as texts or token ids, and what follows on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+from litestar import Response, post
+
+from pageant.actors.frontend.http.answers import Answers, Piece, PromptAnswers
+from pageant.actors.frontend.http.errors import ErrorBody
+from pageant.actors.frontend.http.openai.generation import CHOICES_MAX, Generation
+from pageant.actors.frontend.http.openai.logprobs import (
+    PromptLogprob,
+    TextLogprobs,
+    prompt_logprobs,
+    text_logprobs,
+)
+from pageant.actors.frontend.http.openapi import describe
+from pageant.actors.frontend.http.service import Http, Served, Service, respond
+from pageant.actors.frontend.http.shapes import Reason, Usage, usage_of
+from pageant.actors.frontend.http.streams import encode, sse
+from pageant.actors.frontend.http.templates import Template
+from pageant.actors.frontend.outputs import TokenLogprobs
+from pageant.actors.frontend.prompts import check_prompt
+from pageant.protocol.errors import BadRequest
+
+_IDS = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
+_TEXTS = {"type": "array", "minItems": 1, "items": {"type": "string"}}
+PROMPT_SCHEMA = {"anyOf": [{"type": "string"}, _IDS, _TEXTS, {"type": "array", "minItems": 1, "items": _IDS}]}
+MAX_TOKENS = 16  # where neither the request nor the checkpoint says
+
+
+class CompletionRequest(Generation, kw_only=True):
+    """`POST /v1/completions`."""
+
+    prompt: Annotated[str | list[Any], msgspec.Meta(extra_json_schema=PROMPT_SCHEMA)]
+    logprobs: int | None = None
+    suffix: str | None = None
+    use_beam_search: bool = False
+
+    def num_logprobs(self) -> int | None:
+        """See `Generation`."""
+        return self.logprobs
+
+    def max_output_tokens(self, default: int | None) -> int | None:
+        """See `Generation`. Nothing but an echo takes one token, which is not shown."""
+        return 1 if self.echo and self.max_tokens == 0 else super().max_output_tokens(default or MAX_TOKENS)
+
+    def prompts(self) -> list[Any]:
+        """One or several texts or lists of token ids, as a list of such.
+
+        Raises:
+            BadRequest: something else, or too many, or something is asked that cannot be done.
+        """
+        if self.suffix:
+            raise BadRequest("suffix is given; expected none: this model fills nothing in", "suffix")
+        if self.use_beam_search:
+            raise BadRequest("use_beam_search is true; expected false over HTTP", "use_beam_search")
+        if self.stream and self.echo and self.logprobs is not None:
+            raise BadRequest(
+                "logprobs of an echo cannot be streamed; expected stream to be false", "logprobs"
+            )
+        prompt = self.prompt
+        if isinstance(prompt, str) or (prompt and type(prompt[0]) is int):
+            return [prompt]
+        if not prompt:
+            raise BadRequest(
+                "prompt is empty; expected a text, a list of token ids, or a list of such", "prompt"
+            )
+        if len(prompt) > CHOICES_MAX:
+            raise BadRequest(f"prompt has {len(prompt)} entries; at most {CHOICES_MAX} are taken", "prompt")
+        return prompt
+
+
+class TextChoice(msgspec.Struct, kw_only=True):
+    """A completion, or the next piece of one."""
+
+    index: int
+    text: str
+    logprobs: TextLogprobs | None = None
+    finish_reason: Reason | None = None
+    stop_reason: str | int | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: list[dict[str, PromptLogprob] | None] | None = None
+
+
+class Completion(msgspec.Struct, kw_only=True):
+    """The answer to a completion request, or a chunk of it."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[TextChoice]
+    object: Literal["text_completion"] = "text_completion"
+    usage: Usage | None = None
+
+
+class CompletionTelling:
+    """A completion, whole or chunk by chunk. `echoes` are what each prompt's choices begin with."""
+
+    def __init__(
+        self, asked: CompletionRequest, answers: Answers, model: str, created: int, echoes: Sequence[str]
+    ) -> None:
+        self._asked, self._answers, self._echoes = asked, answers, echoes
+        self._body = Completion(id=answers.name, created=created, model=model, choices=[])
+        self._offsets: dict[int, int] = {}  # where the next piece of a choice begins in its text
+        self._plain = Template(lambda index, text: self._chunk([TextChoice(index=index, text=text)]), sse)
+        self._always_plain = not (
+            asked.return_token_ids or asked.logprobs is not None or asked.tells_usage_always
+        )
+
+    def first(self) -> Sequence[bytes]:
+        """See `Telling`."""
+        return ()
+
+    def next(self, piece: Piece) -> Sequence[bytes]:
+        """See `Telling`."""
+        index, text = piece.choice.index, piece.said.content
+        if piece.finished is None and self._always_plain and index in self._offsets:
+            return (self._plain.fill(index, text),) if text else ()
+        return (sse(encode(self._chunk([self._choice(piece)]))),)
+
+    def last(self) -> Sequence[bytes]:
+        """See `Telling`."""
+        usage = [sse(encode(self._chunk([], usage_of(self._answers))))] if self._asked.tells_usage else []
+        return (*usage, sse(b"[DONE]"))
+
+    def failed(self, error: ErrorBody) -> Sequence[bytes]:
+        """See `Telling`."""
+        return (sse(encode(error)), sse(b"[DONE]"))
+
+    def whole(self, pieces: Sequence[Piece], firsts: Sequence[str]) -> Completion:
+        """All of it. `firsts` are the texts of the prompts' first tokens, if they are echoed."""
+        return msgspec.structs.replace(
+            self._body,
+            choices=[self._choice(piece, firsts) for piece in pieces],
+            usage=usage_of(self._answers),
+        )
+
+    def _chunk(self, choices: list[TextChoice], usage: Usage | None = None) -> Completion:
+        if usage is None and self._asked.tells_usage_always:
+            usage = usage_of(self._answers)
+        return msgspec.structs.replace(self._body, choices=choices, usage=usage)
+
+    def _choice(self, piece: Piece, firsts: Sequence[str] = ()) -> TextChoice:
+        """A choice, or the next of it; what is known of its prompt comes with its first piece."""
+        asked, prompt, index = self._asked, piece.choice.prompt, piece.choice.index
+        echo = ""
+        begins = index not in self._offsets
+        if begins:
+            echo = self._echoes[self._answers.prompts.index(prompt)]
+        shape = TextChoice(index=index, text=echo + piece.said.content)
+        hidden = asked.echo and asked.max_tokens == 0
+        if hidden:
+            shape.text = echo
+        if piece.finished is not None:
+            shape.finish_reason, shape.stop_reason = piece.finished.reason, piece.finished.stop_reason
+        if asked.logprobs is not None:
+            shape.logprobs = self._logprobs(piece, prompt, firsts, hidden, self._offsets.get(index, 0))
+        if asked.return_token_ids:
+            shape.token_ids = list(piece.token_ids)
+            shape.prompt_token_ids = prompt.token_ids if begins else None
+        if asked.prompt_logprobs is not None:
+            shape.prompt_logprobs = prompt_logprobs(prompt.logprobs)
+        self._offsets[index] = self._offsets.get(index, 0) + len(shape.text)
+        return shape
+
+    def _logprobs(
+        self, piece: Piece, prompt: PromptAnswers, firsts: Sequence[str], hidden: bool, offset: int
+    ) -> TextLogprobs:
+        places: list[TokenLogprobs | None] = list(piece.logprobs)
+        ids, first = list(piece.token_ids), ""
+        if hidden:
+            places, ids = [], []
+        if self._asked.echo:
+            places, ids = [*prompt.logprobs, *places], [*prompt.token_ids, *ids]
+            first = firsts[self._answers.prompts.index(prompt)]
+        return text_logprobs(places, ids, offset, bool(self._asked.return_tokens_as_token_ids), first)
+
+
+def routes(service: Service) -> list[Any]:
+    """The routes of this family."""
+
+    @post("/v1/completions", status_code=200, opt=describe(CompletionRequest, Completion, streams=True))
+    async def completions(request: Http) -> Response[Any]:
+        """Complete one or several prompts."""
+        taken = await service.take(request, CompletionRequest, "cmpl")
+        asked, served = taken.asked, taken.served
+        prompts = asked.prompts()
+        params = asked.sampling_params(served.limits.defaults, served.max_new_tokens, len(prompts))
+        if asked.echo and params.logprobs is not None and params.prompt_logprobs is None:
+            params = msgspec.structs.replace(params, prompt_logprobs=params.logprobs)
+        checked = [check_prompt(prompt, served.limits, params) for prompt in prompts]
+        echoes = await _echoes(service, served, prompts) if asked.echo else [""] * len(prompts)
+        answers = service.begin(served, checked, params, taken.name, asked.settings())
+        telling = CompletionTelling(asked, answers, served.name, service.now(), echoes)
+
+        async def whole(pieces: list[Piece]) -> Completion:
+            firsts: list[str] = []
+            if asked.echo and asked.logprobs is not None:
+                ids = [prompt.token_ids[:1] for prompt in answers.prompts]
+                firsts = list(await service.detokenize(served, ids))
+            return telling.whole(pieces, firsts)
+
+        return await respond(
+            service, request, answers, whole, telling if asked.stream else None, taken.headers
+        )
+
+    return [completions]
+
+
+async def _echoes(service: Service, served: Served, prompts: Sequence[Any]) -> list[str]:
+    """The prompts' texts."""
+    ids = [prompt for prompt in prompts if not isinstance(prompt, str)]
+    texts = iter(await service.detokenize(served, [np.asarray(one).tolist() for one in ids]) if ids else ())
+    return [prompt if isinstance(prompt, str) else next(texts) for prompt in prompts]

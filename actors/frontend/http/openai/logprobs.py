@@ -1,0 +1,128 @@
+"""Log-probabilities in the shapes of OpenAI's API, and in vLLM's for those of prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from pageant.actors.frontend.outputs import Logprob, TokenLogprobs
+
+LOWEST = -9999.0  # JSON has no infinity: what a mask leaves out
+
+
+class TextLogprobs(msgspec.Struct, kw_only=True):
+    """Of a completion: `text_offset` is where each token begins in its text."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class ChatLogprob(msgspec.Struct, kw_only=True):
+    """Of a token of a message."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatTokenLogprob(ChatLogprob, kw_only=True):
+    """With the likeliest at its place."""
+
+    top_logprobs: list[ChatLogprob]
+
+
+class ChatLogprobs(msgspec.Struct, kw_only=True):
+    """Of a message."""
+
+    content: list[ChatTokenLogprob]
+
+
+class PromptLogprob(msgspec.Struct, kw_only=True):
+    """Of a token of a prompt, by its id."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str | None
+
+
+def text_logprobs(
+    places: Sequence[TokenLogprobs | None],
+    token_ids: Sequence[int],
+    offset: int,
+    as_ids: bool,
+    first: str = "",
+) -> TextLogprobs:
+    """Of the tokens of a text that begins at `offset` of the whole; the very `first` has a text only."""
+    shape = TextLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
+    for place, token_id in zip(places, token_ids, strict=True):
+        own = place[token_id] if place is not None else Logprob(0.0, None, first)
+        shape.tokens.append(_shown(token_id, own, as_ids))
+        shape.text_offset.append(offset)
+        offset += len(own.decoded_token or "")
+        shape.token_logprobs.append(_finite(own.logprob) if place is not None else None)
+        shape.top_logprobs.append(
+            None
+            if place is None
+            else {_shown(token, one, as_ids): _finite(one.logprob) for token, one in place.items()}
+        )
+    return shape
+
+
+def chat_logprobs(
+    places: Sequence[TokenLogprobs], token_ids: Sequence[int], most: int, as_ids: bool
+) -> ChatLogprobs:
+    """Of the tokens of a message."""
+    return ChatLogprobs(
+        content=[
+            ChatTokenLogprob(
+                **_chat(token_id, place[token_id], as_ids),
+                top_logprobs=[
+                    ChatLogprob(**_chat(token, one, as_ids)) for token, one in _likeliest(place, most)
+                ],
+            )
+            for place, token_id in zip(places, token_ids, strict=True)
+        ]
+    )
+
+
+def prompt_logprobs(
+    places: Sequence[TokenLogprobs | None],
+) -> list[dict[str, PromptLogprob] | None]:
+    """Of the tokens of a prompt."""
+    return [
+        None
+        if place is None
+        else {
+            str(token): PromptLogprob(
+                logprob=_finite(one.logprob), rank=one.rank, decoded_token=one.decoded_token
+            )
+            for token, one in place.items()
+        }
+        for place in places
+    ]
+
+
+def _likeliest(place: TokenLogprobs, most: int) -> list[tuple[int, Logprob]]:
+    ranked = sorted(place.items(), key=lambda item: item[1].rank or 0)
+    return ranked if most < 0 else ranked[:most]
+
+
+def _chat(token_id: int, one: Logprob, as_ids: bool) -> dict[str, Any]:
+    shown = _shown(token_id, one, as_ids)
+    return {
+        "token": shown,
+        "logprob": _finite(one.logprob),
+        "bytes": list((one.decoded_token or "").encode()),
+    }
+
+
+def _shown(token_id: int, one: Logprob, as_ids: bool) -> str:
+    return f"token_id:{token_id}" if as_ids else one.decoded_token or ""
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, LOWEST)

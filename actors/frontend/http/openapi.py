@@ -1,0 +1,75 @@
+"""The OpenAPI document of the routes, from their handlers and the shapes that they take and give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from litestar import Litestar
+from litestar.routes import HTTPRoute
+
+from pageant.actors.frontend.http.errors import ErrorBody
+from pageant.actors.runtime.version import VERSION
+
+_REFERENCE = "#/components/schemas/{name}"
+Shape = Any  # a Struct, or a union of such
+
+
+def describe(
+    request: Shape = None, answer: Shape = None, *, streams: bool = False, media: str = "application/json"
+) -> dict[str, Any]:
+    """What a handler takes and gives, for its `opt`."""
+    return {"request": request, "answer": answer, "streams": streams, "media": media}
+
+
+def document(app: Litestar) -> dict[str, Any]:
+    """The document of an application's routes."""
+    handlers = [
+        (route.path_format, method.lower(), handler)
+        for route in app.routes
+        if isinstance(route, HTTPRoute)
+        for handler in route.route_handlers
+        if handler.opt.get("media")
+        for method in handler.http_methods
+    ]
+    shapes = {shape for _, _, one in handlers for shape in (one.opt["request"], one.opt["answer"]) if shape}
+    ordered = sorted(shapes | {ErrorBody}, key=str)
+    references, components = msgspec.json.schema_components(ordered, ref_template=_REFERENCE)
+    known = dict(zip(ordered, references, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for path, method, handler in sorted(handlers, key=lambda one: one[:2]):
+        paths.setdefault(path, {})[method] = _operation(path, method, handler, known)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Pageant", "version": VERSION},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(path: str, method: str, handler: Any, known: dict[Any, Any]) -> dict[str, Any]:
+    """What can be done at a path."""
+    said, opt = (handler.fn.__doc__ or "").strip(), handler.opt
+    good: dict[str, Any] = {"description": "It was done."}
+    if opt["answer"] is not None or opt["media"] != "application/json":
+        good["content"] = {opt["media"]: {"schema": known.get(opt["answer"], {"type": "string"})}}
+    if opt["streams"]:
+        good["content"]["text/event-stream"] = {"schema": {"type": "string"}}
+    error = {"description": "Why not.", "content": {"application/json": {"schema": known[ErrorBody]}}}
+    operation: dict[str, Any] = {
+        "summary": said.partition("\n")[0],
+        "operationId": handler.fn.__name__,
+        "responses": {"200": good, "4XX": error, "5XX": error},
+    }
+    names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+    if names:
+        operation["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
+        ]
+    if opt["request"] is not None:
+        body = {"application/json": {"schema": known[opt["request"]]}}
+        operation["requestBody"] = {"required": True, "content": body}
+    return operation

@@ -1,0 +1,47 @@
+"""What becomes of a chat's text: content, reasoning, or calls of tools.
+
+Every choice of a chat has a parser of its own, which sees its text exactly once, in order, and says what each
+piece means. Completions have none: their text is what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+
+class CallPiece(NamedTuple):
+    """The next of a tool call: `number` is which of this message's calls, from 0; its id and name come with its first
+    piece, its arguments, as JSON, in as many as they come in."""
+
+    number: int
+    arguments: str = ""
+    id: str | None = None
+    name: str | None = None
+
+
+class Said(NamedTuple):
+    """What a piece of text means."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls: tuple[CallPiece, ...] = ()
+
+
+def joined(pieces: Sequence[CallPiece]) -> list[CallPiece]:
+    """Whole calls of their pieces."""
+    calls: dict[int, CallPiece] = {}
+    for piece in pieces:
+        before = calls.get(piece.number)
+        calls[piece.number] = (
+            piece if before is None else before._replace(arguments=before.arguments + piece.arguments)
+        )
+    return list(calls.values())
+
+
+class OutputParser(Protocol):
+    """Reads one choice's text as it comes."""
+
+    def feed(self, text: str, token_ids: Sequence[int], ended: bool) -> Said:
+        """What the next piece means. What is not yet known to mean anything is kept, until more comes or it has
+        `ended`."""

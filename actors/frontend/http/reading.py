@@ -1,0 +1,57 @@
+"""Requests' bodies, read in two steps, so that a field that is not known here can be named, not passed over."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from pageant.protocol.errors import BadRequest
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+MESSAGE_MAX = 1000  # characters of a complaint, which may quote what was found
+
+
+def read(body: bytes, shape: type[R]) -> tuple[R, list[str]]:
+    """The request in a body, and the names of its fields that are not known here.
+
+    Raises:
+        BadRequest: not JSON, or not of this shape; names the field.
+    """
+    try:
+        data = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"the body is not JSON: {error}") from None
+    except RecursionError:
+        raise BadRequest("the body is nested too deeply") from None
+    if not isinstance(data, dict):
+        raise BadRequest(f"the body is a {type(data).__name__}; expected a JSON object")
+    return convert(data, shape), [name for name in data if name not in shape.__struct_fields__]
+
+
+def convert(data: dict[str, Any], shape: type[R]) -> R:
+    """The request in a decoded body.
+
+    Raises:
+        BadRequest: see `read`.
+    """
+    try:
+        return msgspec.convert(data, shape, str_keys=True)
+    except msgspec.ValidationError as error:
+        message = str(error)
+        found = re.search(r"`\$\.?([A-Za-z_]+)", message) or re.search(r"required field `(\w+)`", message)
+        raise BadRequest(message[:MESSAGE_MAX], found[1] if found else None) from None
+
+
+def as_json(value: Any, name: str, bytes_max: int) -> str:
+    """A value that is passed on as it is, as JSON.
+
+    Raises:
+        BadRequest: too long.
+    """
+    written = msgspec.json.encode(value)
+    if len(written) > bytes_max:
+        raise BadRequest(f"{name} has {len(written)} bytes; at most {bytes_max} are taken", name)
+    return written.decode()

@@ -1,0 +1,287 @@
+"""What the routes ask for: requests taken in and answered, tokens and texts, and whether all is well.
+
+It stands between the routes, which know shapes, and the server actor, which knows the topology.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+from litestar import Request, Response
+
+from pageant.actors.frontend.frontend import Opening
+from pageant.actors.frontend.http.answers import Answers, Piece
+from pageant.actors.frontend.http.errors import Draining, NotFound
+from pageant.actors.frontend.http.parsers.base import OutputParser
+from pageant.actors.frontend.http.reading import read
+from pageant.actors.frontend.http.shapes import Model
+from pageant.actors.frontend.http.streams import EventStream, Pacemaker, Telling, encode, until_gone
+from pageant.actors.frontend.prompts import Limits, RequestSettings, check_params
+from pageant.protocol.arrays import int32
+from pageant.protocol.errors import BadRequest, Overloaded
+from pageant.protocol.message import Request as Asked
+from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.tokenizing import Detokenize
+
+Http = Request[Any, Any, Any]
+
+FIELDS_COUNTED_MAX = 256  # names that clients make up
+PASSED_OVER = "x-pageant-fields-without-effect"
+REQUEST_ID = "x-request-id"
+REQUEST_ID_FORM = re.compile(r"[\x21-\x7e]{1,128}")
+ASK_SECONDS = 60.0
+
+
+class RequestShape(Protocol):
+    """What every request says."""
+
+    model: str | None
+    request_id: str | None
+
+    def fields_without_effect(self) -> list[str]:
+        """Those that are given and known, and of no consequence here."""
+
+
+R = TypeVar("R", bound=Any)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model that is served.
+
+    Attributes:
+        name: what it is called outside.
+        replica: before its actors' names.
+        max_new_tokens: of an answer whose request does not say; None is as many as fit.
+    """
+
+    name: str
+    replica: str
+    limits: Limits
+    max_new_tokens: int | None
+
+
+@dataclass(frozen=True)
+class Taken(Generic[R]):
+    """A request that was read: for which model, under which name, and headers of its answer."""
+
+    asked: R
+    served: Served
+    name: str
+    headers: dict[str, str]
+
+
+class Engine(Protocol):
+    """What the service needs of the server actor."""
+
+    def open(self, opening: Opening) -> None:
+        """Takes a request."""
+
+    def abort_all(self, request_ids: list[str]) -> None:
+        """Ends requests."""
+
+    async def ask(self, address: str, request: Asked[Any], timeout: float) -> Any:
+        """Asks an actor."""
+
+
+class Service:
+    """The models that are served, and the requests that are open."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        models: Sequence[Served],
+        pacemaker: Pacemaker,
+        clock: Callable[[], float],
+        source: random.Random,
+        *,
+        strict_fields: bool,
+        num_open_max: int,
+    ) -> None:
+        self.engine, self.pacemaker = engine, pacemaker
+        self.models = {served.name: served for served in models}
+        self.default = models[0]
+        self.fields_passed_over: Counter[str] = Counter()
+        self.draining = False
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self._clock, self._random = clock, source
+        self._started = self.now()
+        self._strict_fields, self._num_open_max = strict_fields, num_open_max
+        self._open: dict[str, list[Answers]] = {}
+        self._num_open = 0
+
+    def now(self) -> int:
+        """Seconds since 1970."""
+        return int(self._clock())
+
+    def new_id(self, kind: str) -> str:
+        """A name that nothing has had."""
+        return f"{kind}-{self._random.getrandbits(96):024x}"
+
+    # Models.
+
+    def model(self, name: str | None) -> Served:
+        """The model of a name; without one, the first.
+
+        Raises:
+            NotFound: no such model.
+        """
+        if name is None:
+            return self.default
+        served = self.models.get(name)
+        if served is None:
+            known = ", ".join(repr(one) for one in self.models)
+            raise NotFound(f"no model {name!r:.200} is served; expected {known}", "model", "model_not_found")
+        return served
+
+    def shown(self, served: Served) -> Model:
+        """A model as clients see it."""
+        return Model(id=served.name, created=self._started, max_model_len=served.limits.max_model_len)
+
+    # Requests in.
+
+    async def take(self, request: Http, shape: type[R], kind: str) -> Taken[R]:
+        """Reads a request.
+
+        Raises:
+            BadRequest, NotFound: what is wrong with it.
+        """
+        return self.check(await request.body(), shape, kind, request.headers.get(REQUEST_ID))
+
+    def check(self, body: bytes, shape: type[R], kind: str, request_id: str | None = None) -> Taken[R]:
+        """The same of a body."""
+        asked, passed_over = read(body, shape)
+        served = self.model(asked.model)
+        passed_over += asked.fields_without_effect()
+        given = getattr(asked, "request_id", None) or request_id
+        if given is not None and not REQUEST_ID_FORM.fullmatch(given):
+            raise BadRequest(
+                f"request_id is {given!r:.200}; expected up to 128 printable ASCII characters without blanks",
+                "request_id",
+            )
+        name = f"{kind}-{given}" if given is not None else self.new_id(kind)
+        headers = {REQUEST_ID: given or name}
+        if passed_over:
+            headers[PASSED_OVER] = self._pass_over(passed_over)
+        return Taken(asked, served, name, headers)
+
+    def _pass_over(self, names: Sequence[str]) -> str:
+        """Counts fields that have no effect; their names, for a header."""
+        for name in names:
+            known = name in self.fields_passed_over or len(self.fields_passed_over) < FIELDS_COUNTED_MAX
+            self.fields_passed_over[name[:64] if known else "other"] += 1
+        named = ", ".join(sorted(names))[:1024].encode("ascii", "backslashreplace").decode()
+        named = re.sub(r"[^\x20-\x7e]", "?", named)
+        if self._strict_fields:
+            raise BadRequest(f"these fields have no effect here: {named}", names[0])
+        return named
+
+    # Answers out.
+
+    def begin(
+        self,
+        served: Served,
+        prompts: Sequence[Any],
+        params: SamplingParams,
+        name: str,
+        settings: RequestSettings | None = None,
+        parser: Callable[[], OutputParser] | None = None,
+        *,
+        is_probe: bool = False,
+    ) -> Answers:
+        """Begins to answer prompts, which are checked by now. A probe is always let in.
+
+        Raises:
+            BadRequest: a parameter is out of range.
+            Overloaded: too much is open, or the server is shutting down.
+        """
+        if self.draining and not is_probe:
+            raise Draining("this server is shutting down")
+        if self._num_open >= self._num_open_max and not is_probe:
+            raise Overloaded(f"{self._num_open} requests are open here, at most; try again later")
+        params = check_params(params, served.limits)
+        answers = Answers(name, len(prompts), params, parser, self.engine.abort_all, self._ended)
+        self._open.setdefault(name, []).append(answers)
+        self._num_open += 1
+        self.idle.clear()
+        for prompt, sink in zip(prompts, answers.prompts, strict=True):
+            sink.name = self.new_id(name)  # whatever others are called by their clients
+            self.engine.open(
+                Opening(sink.name, prompt, params, sink, settings if settings is not None else {})
+            )
+        return answers
+
+    def _ended(self, answers: Answers) -> None:
+        left = self._open[answers.name]
+        left.remove(answers)
+        if not left:
+            del self._open[answers.name]
+        self._num_open -= 1
+        if not self._num_open:
+            self.idle.set()
+
+    def abort(self, name: str) -> bool:
+        """Ends the requests of a name, with what they have by now. Whether there was one."""
+        found = [
+            answers
+            for key in (name, *(f"{kind}-{name}" for kind in KINDS))
+            for answers in self._open.get(key, ())
+        ]
+        for answers in found:
+            answers.abort()
+        return bool(found)
+
+    # Tokens and texts.
+
+    async def ask(self, served: Served, role: str, request: Asked[Any], seconds: float = ASK_SECONDS) -> Any:
+        """Asks an actor of a model."""
+        return await self.engine.ask(served.replica + role, request, timeout=seconds)
+
+    async def detokenize(self, served: Served, ids: Sequence[Sequence[int]]) -> tuple[str, ...]:
+        """The texts of token ids, special ones included."""
+        counts, flat = int32([len(one) for one in ids]), int32([token for one in ids for token in one])
+        request = Detokenize(counts=counts, token_ids=flat, skip_special_tokens=False)
+        texts: tuple[str, ...] = (await self.ask(served, "tokenizer", request)).texts
+        return texts
+
+
+KINDS = ("cmpl", "chatcmpl", "resp", "msg")
+
+
+async def respond(
+    service: Service,
+    request: Http,
+    answers: Answers,
+    whole: Callable[[list[Piece]], Awaitable[msgspec.Struct]],
+    telling: Telling | None,
+    headers: dict[str, str],
+) -> Response[Any]:
+    """The response: all of an answer when it is there, or a stream of events.
+
+    What fails before anything has come of a stream is an ordinary error response; but silence for long is not
+    waited out.
+
+    Raises:
+        Exception: what ended the request.
+    """
+    try:
+        async with until_gone(request.receive, answers):
+            if telling is None:
+                body = encode(await whole(await answers.whole()))
+                return Response(body, headers=headers, media_type="application/json")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(service.pacemaker.tick_seconds):
+                    await answers.wait()
+            return EventStream(answers, telling, service.pacemaker, headers)
+    except BaseException:
+        answers.close()
+        raise

@@ -1,0 +1,48 @@
+"""Shapes that several of OpenAI's answers have in common."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from pageant.actors.frontend.http.answers import Answers
+
+Reason = Literal["stop", "length", "tool_calls", "abort", "error"]
+
+
+class Usage(msgspec.Struct, kw_only=True):
+    """Tokens in and out."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: dict[str, int]
+
+
+def usage_of(answers: Answers) -> Usage:
+    """The usage of a request, so far."""
+    taken, made = answers.num_prompt_tokens, answers.num_output_tokens
+    return Usage(
+        prompt_tokens=taken,
+        completion_tokens=made,
+        total_tokens=taken + made,
+        prompt_tokens_details={"cached_tokens": answers.num_cached_tokens},
+    )
+
+
+class Model(msgspec.Struct, kw_only=True):
+    """A model that is served."""
+
+    id: str
+    created: int
+    max_model_len: int
+    object: Literal["model"] = "model"
+    owned_by: str = "pageant"
+
+
+class ModelList(msgspec.Struct, kw_only=True):
+    """All of them."""
+
+    data: list[Model]
+    object: Literal["list"] = "list"

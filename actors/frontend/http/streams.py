@@ -1,0 +1,170 @@
+"""Answers as streams: server-sent events over HTTP, or text messages over a WebSocket.
+
+A stream is one task that sleeps until something has come, turns it into events and writes them at once: one
+write per turn of the loop, whatever has come. Two things would let a connection hang for nothing, and a
+`Pacemaker` looks after both for all streams: silence that a proxy takes for death (a comment is sent), and a
+client that does not read (it is dropped).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+from litestar import Response
+
+from pageant.actors.frontend.http.answers import Answers, Piece
+from pageant.actors.frontend.http.errors import Disconnected, ErrorBody, told
+
+KEEP_ALIVE = b": keep-alive\n\n"
+HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+
+encode = msgspec.json.Encoder().encode
+Receive = Callable[[], Awaitable[Any]]
+Frame = Callable[[bytes], bytes]
+ABORT = "pageant_abort"  # in a connection's state: what gives it up
+
+
+def sse(body: bytes) -> bytes:
+    """A body as one server-sent event."""
+    return b"data: " + body + b"\n\n"
+
+
+class Telling(Protocol):
+    """How an answer is told, event by event."""
+
+    def first(self) -> Sequence[bytes]:
+        """What is known before anything has come."""
+
+    def next(self, piece: Piece) -> Sequence[bytes]:
+        """The next of a choice."""
+
+    def last(self) -> Sequence[bytes]:
+        """The end, when all choices have ended."""
+
+    def failed(self, error: ErrorBody) -> Sequence[bytes]:
+        """The end, if something went wrong."""
+
+
+class Pacemaker:
+    """Wakes streams that were silent for a while, and drops those whose client does not read.
+
+    Args:
+        stall_seconds: so long may one write take.
+    """
+
+    def __init__(self, tick_seconds: float, stall_seconds: float) -> None:
+        self.tick_seconds = tick_seconds
+        self._stall_ticks = max(1, round(stall_seconds / tick_seconds))
+        self.streams: set[Teller] = set()
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await asyncio.sleep(self.tick_seconds)
+            for stream in list(self.streams):
+                stream.tick(self._stall_ticks)
+
+
+class Teller:
+    """Tells one answer.
+
+    Args:
+        write: sends events, or a sign of life if there are none.
+        drop: gives the connection up.
+    """
+
+    def __init__(
+        self,
+        answers: Answers,
+        telling: Telling,
+        write: Callable[[Sequence[bytes]], Awaitable[None]],
+        drop: Callable[[], None],
+    ) -> None:
+        self._answers, self._telling, self._write, self._drop = answers, telling, write, drop
+        self._wrote = True  # since the last tick
+        self._ticks_in_write: int | None = None
+
+    def tick(self, stall_ticks: int) -> None:
+        """Time has passed."""
+        if self._ticks_in_write is not None:
+            self._ticks_in_write += 1
+            if self._ticks_in_write > stall_ticks:
+                self._drop()
+        elif not self._wrote:
+            self._answers.flush()
+        self._wrote = False
+
+    async def tell(self, pacemaker: Pacemaker) -> None:
+        """All of it. Then the request is closed.
+
+        Raises:
+            Disconnected: the client has gone.
+        """
+        answers, telling = self._answers, self._telling
+        pacemaker.streams.add(self)
+        try:
+            await self._send(telling.first())
+            while not answers.done:
+                await answers.wait()
+                await self._send([event for piece in answers.take() for event in telling.next(piece)])
+            await self._send(telling.last())
+        except Disconnected:
+            raise
+        except Exception as error:
+            await self._send(telling.failed(told(error)))
+        finally:
+            pacemaker.streams.discard(self)
+            answers.close()
+
+    async def _send(self, events: Sequence[bytes]) -> None:
+        self._ticks_in_write = 0
+        await self._write(events)
+        self._ticks_in_write, self._wrote = None, True
+
+
+class EventStream(Response[Any]):
+    """The response that tells an answer as server-sent events."""
+
+    def __init__(
+        self, answers: Answers, telling: Telling, pacemaker: Pacemaker, headers: Mapping[str, str]
+    ) -> None:
+        super().__init__(None, media_type="text/event-stream", headers=dict(headers))
+        self._answers, self._telling, self._pacemaker = answers, telling, pacemaker
+
+    def to_asgi_response(self, *_: Any, **__: Any) -> Any:
+        """As Litestar asks for it."""
+        return self._respond
+
+    async def _respond(self, scope: Any, receive: Receive, send: Callable[[Any], Awaitable[None]]) -> None:
+        async def write(events: Sequence[bytes]) -> None:
+            body = b"".join(events) or KEEP_ALIVE
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+
+        headers = {**HEADERS, **self.headers, "content-type": "text/event-stream; charset=utf-8"}
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        teller = Teller(self._answers, self._telling, write, scope["state"][ABORT])
+        with contextlib.suppress(Disconnected):
+            async with until_gone(receive, self._answers):
+                await send({"type": "http.response.start", "status": 200, "headers": raw})
+                await teller.tell(self._pacemaker)
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+@contextlib.asynccontextmanager
+async def until_gone(receive: Receive, answers: Answers) -> AsyncIterator[None]:
+    """Within it, `answers` fail with `Disconnected` if the client leaves."""
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        answers.leave()
+
+    watching = asyncio.ensure_future(watch())
+    try:
+        yield
+    finally:
+        watching.cancel()

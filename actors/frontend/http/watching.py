@@ -1,0 +1,79 @@
+"""Routes for those who look after a server: health, readiness, version, metrics, the API's document, aborts."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from litestar import Request, Response, get, post
+
+from pageant.actors.frontend.http.errors import NotFound
+from pageant.actors.frontend.http.openapi import describe, document
+from pageant.actors.frontend.http.reading import read
+from pageant.actors.frontend.http.service import Http, Service
+from pageant.actors.frontend.http.streams import encode
+from pageant.actors.runtime.version import VERSION
+
+
+class Version(msgspec.Struct, kw_only=True):
+    """This software's."""
+
+    version: str
+
+
+class AbortRequest(msgspec.Struct, kw_only=True):
+    """`POST /abort_requests`."""
+
+    request_ids: tuple[str, ...]
+
+
+class Aborted(msgspec.Struct, kw_only=True):
+    """Those that were still running."""
+
+    aborted: list[str]
+
+
+def routes(
+    service: Service,
+    is_ready: Callable[[], bool],
+    is_healthy: Callable[[], Awaitable[bool]],
+    page: Callable[[], Awaitable[str]],
+) -> list[Any]:
+    """The routes of this family."""
+
+    @get("/health", opt=describe())
+    async def health() -> Response[None]:
+        """200 if the step loop brings something within its time; 503 if not."""
+        return Response(None, status_code=200 if await is_healthy() else 503)
+
+    @get("/ready", opt=describe())
+    async def ready() -> Response[None]:
+        """200 while requests are taken; 503 while a part is missing, or the server shuts down."""
+        return Response(None, status_code=200 if is_ready() else 503)
+
+    @get("/version", opt=describe(answer=Version))
+    async def version() -> Version:
+        """This software's version."""
+        return Version(version=VERSION)
+
+    @get("/metrics", media_type="text/plain; version=0.0.4", opt=describe(media="text/plain"))
+    async def metrics() -> str:
+        """Counters and gauges, as Prometheus reads them."""
+        return await page()
+
+    @get("/openapi.json")
+    async def openapi(request: Request[Any, Any, Any]) -> Response[bytes]:
+        """The document of this API."""
+        return Response(encode(document(request.app)), media_type="application/json")
+
+    @post("/abort_requests", status_code=200, opt=describe(AbortRequest, Aborted))
+    async def abort_requests(request: Http) -> Aborted:
+        """End requests by their ids, with what they have by now."""
+        asked, _ = read(await request.body(), AbortRequest)
+        aborted = [name for name in dict.fromkeys(asked.request_ids) if service.abort(name)]
+        if not aborted:
+            raise NotFound("none of these requests is running here", "request_ids", "request_not_found")
+        return Aborted(aborted=aborted)
+
+    return [health, ready, version, metrics, openapi, abort_requests]
