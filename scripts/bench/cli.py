@@ -17,6 +17,7 @@ BENCHMARKS = {
         "blocks",
         "overhead",
         "runtime",
+        "serve",
         "throughput",
     )
 }

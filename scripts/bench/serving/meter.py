@@ -1,0 +1,86 @@
+"""What a server on this machine costs while a load runs: CPU time and memory of all its processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections import defaultdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pageant.protocol.errors import BadRequest
+from pageant.scripts.bench.engine_process import family
+
+PERIOD = 1.0
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Meter:
+    """Within `async with`, samples a process and its descendants: CPU seconds, and resident memory (pages that
+    are shared count for each)."""
+
+    def __init__(self, pid: int) -> None:
+        if not Path(f"/proc/{pid}").exists():
+            raise BadRequest(f"there is no process {pid} here", "pid")
+        self._pid = pid
+        self._before: dict[int, float] = {}
+        self._memory: list[int] = []
+        self.cpu_seconds = 0.0
+
+    async def __aenter__(self) -> Meter:
+        self._before = cpu_seconds(self._pid)
+        self._sampling = asyncio.create_task(self._sample())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._sampling.cancel()
+        after = cpu_seconds(self._pid)
+        self._memory.append(sum(map(resident_bytes, after)))
+        self.cpu_seconds = sum(seconds - self._before.get(pid, 0.0) for pid, seconds in after.items())
+
+    async def _sample(self) -> None:
+        while True:
+            self._memory.append(sum(map(resident_bytes, family(self._pid))))
+            await asyncio.sleep(PERIOD)
+
+    def report(self, tokens: int) -> dict[str, Any]:
+        """As JSON has it. What a load holds while it runs is there in its second quarter: from then on memory
+        is flat, or something leaks."""
+        quarters = [self._memory[len(self._memory) * part // 4] for part in (1, 2, 3)]
+        return {
+            "server_cpu_seconds": round(self.cpu_seconds, 2),
+            "server_cpu_seconds_per_1000_tokens": round(1e3 * self.cpu_seconds / max(1, tokens), 4),
+            "server_memory_mib": [round(each / 2**20, 1) for each in (*quarters, self._memory[-1])],
+        }
+
+    def lines(self, tokens: int) -> list[str]:
+        """For reading."""
+        report = self.report(tokens)
+        memory = ", ".join(f"{each:.0f}" for each in report["server_memory_mib"])
+        return [
+            f"{'server, CPU s':>24}: {self.cpu_seconds:.1f} "
+            f"({report['server_cpu_seconds_per_1000_tokens']:.3f} per 1,000 tokens)",
+            f"{'server, memory in MiB':>24}: {memory} (after each quarter)",
+        ]
+
+
+def cpu_seconds(pid: int) -> dict[int, float]:
+    """Of a process and its descendants, user and system time so far."""
+    found: dict[int, float] = defaultdict(float)
+    for one in family(pid):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+            found[one] = (int(fields[11]) + int(fields[12])) / TICKS
+    return found
+
+
+def resident_bytes(pid: int) -> int:
+    """Of one process; 0 where it has ended."""
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
+    return 0
