@@ -15,13 +15,14 @@ from typing import Any
 from pageant.protocol.errors import BadRequest
 
 # Short words of English, each a token or two to most tokenizers.
-WORDS = """
+TEXT = """
 time year people way day man thing woman life child world school state family student group country problem hand
 part place case week company system program question work number night point home water room mother area money
 story fact month lot right study book eye job word business issue side kind head house service friend father power
 hour game line end member law car city name team minute idea body back parent face level office door health person
 art war history party result change morning
-""".split()
+"""
+WORDS = TEXT.split()
 
 
 @dataclass(frozen=True)
