@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pageant.actors.scheduler.policies import Policy, Shares
@@ -66,9 +67,10 @@ class Backlog:
         self._queue.push(request)
         self.num_tokens += request.num_tokens
 
-    def take(self, count: int, running: list[ScheduledRequest]) -> Iterator[ScheduledRequest]:
-        """The next requests, at most `count`; long ones as far as those that run leave room."""
-        for request in self._queue.first(count, self._num_long(running)):
+    def take(self, count: int, num_long: int) -> Iterator[ScheduledRequest]:
+        """The next requests, at most `count`; of long ones no more than the `num_long` that are being computed
+        leave room for."""
+        for request in self._queue.first(count, self._long_max(num_long)):
             request.state = State.ASKED
             self.num_tokens -= request.num_tokens
             self._charge(request, request.num_tokens)
@@ -79,10 +81,11 @@ class Backlog:
         self._charge(request, -request.num_tokens)
         self.add(request)
 
-    def drew(self, request: ScheduledRequest) -> None:
-        """A token was drawn for a request."""
+    def drew(self, requests: Iterable[ScheduledRequest]) -> None:
+        """A token was drawn for each of these requests."""
         if self._shares is not None:
-            self._shares.served(request.tenant, 0, 1)
+            for tenant, count in Counter([request.tenant for request in requests]).items():
+                self._shares.served(tenant, 0, count)
 
     def end(self, request: ScheduledRequest, *, waited: bool) -> None:
         """A request has ended; its state says so by now."""
@@ -92,12 +95,11 @@ class Backlog:
             self._queue.discard(request)
             self.num_tokens -= request.num_tokens
 
-    def _num_long(self, running: list[ScheduledRequest]) -> int | None:
+    def _long_max(self, num_long: int) -> int | None:
         """How many more long prompts may be computed beside those that are."""
         if self._limits.long_prefill_token_threshold is None:
             return None
-        busy = sum(request.is_long and request.num_uncomputed > 1 for request in running)
-        return max(0, self._limits.max_long_partial_prefills - busy)
+        return max(0, self._limits.max_long_partial_prefills - num_long)
 
     def _charge(self, request: ScheduledRequest, num_tokens: int) -> None:
         if self._shares is not None and not request.num_preemptions:

@@ -17,25 +17,20 @@ meanwhile: its blocks are named by then, and others may use them.
 
 from __future__ import annotations
 
-import bisect
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable
+from functools import reduce
+from operator import add
 
 from pageant.actors.scheduler.backlog import Backlog, Deadlines, Limits
 from pageant.actors.scheduler.counters import SchedulerCounters
 from pageant.actors.scheduler.outputs import TokenOutputs
-from pageant.actors.scheduler.plans import (
-    Chunk,
-    Computing,
-    Exchange,
-    Freed,
-    build_assign,
-    build_plan,
-    choose_running,
-)
+from pageant.actors.scheduler.plans import Computing, Drawn, Exchange, admissions, build_assign, build_plan
 from pageant.actors.scheduler.policies import Policy
-from pageant.actors.scheduler.request import Key, ScheduledRequest, State
+from pageant.actors.scheduler.request import ScheduledRequest, State
+from pageant.actors.scheduler.running import Chunks, Running
 from pageant.protocol.allocation import Assigned
+from pageant.protocol.arrays import Int32Vector
 from pageant.protocol.logprobs import Piece, split
 from pageant.protocol.message import Message
 from pageant.protocol.outputs import Stopped
@@ -59,7 +54,7 @@ class SchedulerCore:
         self._waiting = Backlog(policy, limits)
         self._chunk_max = limits.long_prefill_token_threshold or limits.max_num_batched_tokens
         self._deadlines = Deadlines()
-        self._running: list[ScheduledRequest] = []  # in the policy's order
+        self._running = Running()
         self._requests: dict[tuple[str, str], ScheduledRequest] = {}
         self._by_serial: dict[int, ScheduledRequest] = {}
         self._serial = 0
@@ -70,9 +65,8 @@ class SchedulerCore:
         self._epochs_gone = 0  # executors up to this epoch are dead
         self._pool_epoch: int | None = None  # the block manager's, while it is up
         self._manager = 0  # its incarnation
-        self._free_rows: list[int] = []
-        self._freed_rows: list[int] = []
-        self._freed: list[Freed] = []
+        self._freed: list[int] = []  # sequences that are given up; the block manager is to be told
+        self._drawn: list[Drawn] = []  # tokens that it is to be told of before
         self._exchange: Exchange | None = None
         self._computing: deque[Computing] = deque()  # the first is the one that is computed now
         self._computed_step = 0
@@ -163,7 +157,7 @@ class SchedulerCore:
         for request_id in message.request_ids:
             request = self._requests.get((message.frontend, request_id))
             if request is not None:
-                self.counters.count_abort(request)
+                self.counters.count_abort(request, prefilling=self._running.is_prefilling(request))
                 self._end(request, "abort")
         self._advance()
 
@@ -190,8 +184,7 @@ class SchedulerCore:
             self.executor_gone("it was restarted", self._epoch)
         self._epoch = event.epoch
         self._plan_number = 0
-        self._free_rows = list(range(min(event.max_num_seqs, self.limits.max_num_seqs)))[::-1]
-        self._freed_rows = []
+        self._running.reset(min(event.max_num_seqs, self.limits.max_num_seqs))
         pool_tokens = event.num_blocks * event.block_size
         longest = min(self.limits.max_model_len, event.max_model_len, pool_tokens)
         if longest != self._longest:
@@ -245,8 +238,8 @@ class SchedulerCore:
         self._preempt_if_short(exchange, message)
         stuck = self._find_stuck(exchange, message)
         self._exchange = None
-        self._refused = not chunks and bool(exchange.growing or exchange.admitting)
-        if chunks:
+        self._refused = not len(chunks) and bool(len(exchange.growing) or exchange.admitting)
+        if len(chunks):
             self._compute(chunks, new, message)
         if stuck is not None:
             self._end(
@@ -257,13 +250,11 @@ class SchedulerCore:
             )
         self._advance()
 
-    def _compute(self, chunks: list[Chunk], new: list[ScheduledRequest], granted: Assigned) -> None:
+    def _compute(self, chunks: Chunks, new: list[ScheduledRequest], granted: Assigned) -> None:
         """Sends the plan of what was granted."""
         self._plan_number += 1
-        plan = build_plan(self._plan_number, granted, self._take_freed_rows(), chunks, new)
-        for chunk in chunks:
-            chunk.request.num_computed += chunk.length
-            chunk.request.num_pending += chunk.draws
+        plan = build_plan(self._plan_number, granted, self._running.take_freed_rows(), chunks, new)
+        self._running.planned(chunks)
         self.counters.steps += 1
         self.counters.steps_ahead += bool(self._computing)
         self._computing.append(Computing(granted.step, self._plan_number, chunks))
@@ -277,23 +268,25 @@ class SchedulerCore:
         step, _, chunks = self._computing.popleft()
         self._computed_step = step
         self._refused = False
-        drawn = iter(enumerate(message.token_ids.tolist()))
-        logprobs, prompt_logprobs = split(message.logprobs), split(message.prompt_logprobs)
-        for index, (request, start, _, draws) in enumerate(chunks):
-            place, token = next(drawn) if draws else (0, None)
-            request.num_pending -= draws
-            self._leave_step(request)
-            if request.state is not State.RUNNING:
-                self.counters.rows_wasted += 1  # it ended while this step was planned or computed
-                continue
-            if prompt_logprobs and (piece := prompt_logprobs.get(index)) is not None:
-                self._take_prompt_logprobs(request, start, piece)
-            if token is not None and place in message.failed:
-                self._end(request, "error", message=message.failed[place], cause="failure")
-            elif token is not None:
-                if logprobs and (piece := logprobs.get(place)) is not None:
-                    self.outputs.logprobs(request, piece)
-                self._take_token(request, token)
+        going = self._running.computed(chunks)
+        self.counters.rows_wasted += len(chunks) - int(going.sum())  # they ended while this was at hand
+        self._leave(chunks)
+        for index, piece in split(message.prompt_logprobs).items():
+            if going[index]:
+                request = self._running.at(int(chunks.rows[index]))
+                self._take_prompt_logprobs(request, int(chunks.starts[index]), piece)
+        drawing, going = chunks[chunks.draws], going[chunks.draws]
+        for place, why in message.failed.items():
+            if going[place]:
+                self._end(self._running.at(int(drawing.rows[place])), "error", message=why, cause="failure")
+                going[place] = False
+        for place, piece in split(message.logprobs).items():
+            if going[place]:
+                self.outputs.logprobs(self._running.at(int(drawing.rows[place])), piece)
+        token_ids = message.token_ids
+        if not going.all():
+            drawing, token_ids = drawing[going], token_ids[going]
+        self._take_tokens(drawing, token_ids)
         self._advance()
 
     def acknowledged(self, up_to: int) -> None:
@@ -318,22 +311,23 @@ class SchedulerCore:
             return
         if self._refused and self._computing and not self._freed:
             return
-        growing = choose_running(self._running, self.limits.max_num_batched_tokens, self._chunk_max)
-        budget = self.limits.max_num_batched_tokens - sum(chunk.length for chunk in growing)
+        growing = self._running.choose(self.limits.max_num_batched_tokens, self._chunk_max)
+        budget = self.limits.max_num_batched_tokens - growing.num_tokens
         admitting = [] if self._memory_short else self._choose_waiting(budget)
         self._memory_short = False
-        if not (growing or admitting or self._freed):
+        if not (len(growing) or admitting or self._freed):
             return
-        for chunk in growing:
-            chunk.request.num_steps += 1
+        self._running.enter(growing)
         self._step += 1
         self._exchange = Exchange(self._step, growing, admitting)
         freed, self._freed = self._freed, []
+        drawn, self._drawn = self._drawn, []
         assign = build_assign(
             self._exchange,
             self._epoch,
             self._manager,
             freed,
+            drawn=drawn,
             computed_step=self._computed_step,
             budget=budget,
             chunk_max=self._chunk_max,
@@ -347,52 +341,49 @@ class SchedulerCore:
         holds without one; the manager admits as many as fit. While the pool is full and nothing is freed,
         only the first is asked for: the others would be refused with it.
         """
-        count = min(len(self._free_rows), max(0, budget))
+        count = min(len(self._running.free_rows), max(0, budget)) if len(self._waiting) else 0
         if self._pool_full and not self._freed:
             count = min(count, 1)
         chosen: list[ScheduledRequest] = []
         tokens = budget * OVERASK
-        for request in self._waiting.take(count, self._running):
+        if not count:
+            return chosen
+        for request in self._waiting.take(count, self._running.num_long_prefills()):
             chosen.append(request)
             tokens -= request.num_tokens
             if tokens <= 0:
                 break
         return chosen
 
-    def _take_grants(
-        self, exchange: Exchange, message: Assigned
-    ) -> tuple[list[Chunk], list[ScheduledRequest]]:
+    def _take_grants(self, exchange: Exchange, message: Assigned) -> tuple[Chunks, list[ScheduledRequest]]:
         """The chunks of this step, and those of their requests that are new in the batch."""
-        chunks = exchange.growing[: message.num_grown]
+        chunks, _ = exchange.growing.parted(message.num_grown)
         new = exchange.admitting[: len(message.admitted)]
         for request, grant in zip(new, message.admitted, strict=True):
             assert grant.serial == request.serial, "admissions are granted in order"
             self._admit(request, grant.num_cached_tokens)
-            whole = grant.num_cached_tokens + grant.num_tokens == request.num_tokens
-            chunks.append(Chunk(request, grant.num_cached_tokens, grant.num_tokens, draws=whole))
+        if new:
+            chunks += admissions(new, message.admitted)
         for request in exchange.admitting[len(new) :]:
             self._put_back(request)
             self.counters.admissions_refused += request.state is State.WAITING
-        computed = sum(chunk.length for chunk in chunks)
+        computed = chunks.num_tokens
         assert computed <= self.limits.max_num_batched_tokens, f"{computed} tokens are over the budget"
         refused = len(new) < len(exchange.admitting)
         self._pool_full = refused and computed < self.limits.max_num_batched_tokens
-        self.counters.chunk_splits += sum(not chunk.draws for chunk in chunks)
+        self.counters.chunk_splits += len(chunks) - int(chunks.draws.sum())
         return chunks, new
 
     def _admit(self, request: ScheduledRequest, cached: int) -> None:
         """A request gets a row; an aborted one too, for the one step that it was granted."""
-        request.row = self._free_rows.pop()
-        request.num_steps = 1
-        request.num_computed = cached
         self.counters.tokens_cached += cached
         if request.state is State.ASKED:
             request.state = State.RUNNING
             if not request.num_preemptions:
                 request.num_cached = cached
                 request.admitted_at = self._now
-            bisect.insort(self._running, request, key=_key)
             self.outputs.learned(request)
+        self._running.admit(request, cached)
 
     def _put_back(self, request: ScheduledRequest) -> None:
         """An admission that was not granted; an aborted request is gone by now."""
@@ -401,18 +392,15 @@ class SchedulerCore:
 
     def _preempt_if_short(self, exchange: Exchange, message: Assigned) -> None:
         """Growth was refused: the policy's victim gives way."""
-        refused = exchange.growing[message.num_grown :]
-        if not refused:
+        _, refused = exchange.growing.parted(message.num_grown)
+        if not len(refused):
             return
         self.counters.growth_refused += len(refused)
         self._memory_short = True
         # Only one that no step names can give way; growth is refused from the end of the policy's order,
         # so the policy's victim is normally among them. One that is still computed can be next time.
-        candidates = []
-        for chunk in refused:
-            self._leave_step(chunk.request)
-            if chunk.request.state is State.RUNNING and not chunk.request.num_steps:
-                candidates.append(chunk.request)
+        self._leave(refused)
+        candidates = self._running.in_no_step(refused.rows.tolist())
         if candidates:
             victim = self.policy.victim(candidates)
             if victim not in candidates:
@@ -424,7 +412,8 @@ class SchedulerCore:
     def _find_stuck(self, exchange: Exchange, message: Assigned) -> ScheduledRequest | None:
         """The first admission, if it was refused though nothing else holds memory or is about to free any:
         asking again would be answered the same."""
-        if exchange.growing or message.admitted or self._running or self._freed or self._computing:
+        holding = len(exchange.growing) + len(message.admitted) + len(self._running)
+        if holding or self._freed or self._computing:
             return None
         first = exchange.admitting[0] if exchange.admitting else None
         return first if first is not None and first.state is State.WAITING else None
@@ -433,10 +422,8 @@ class SchedulerCore:
         """Back to the queue: its blocks are freed, and it resumes by computing its tokens again."""
         self.counters.preemptions += 1
         request.num_preemptions += 1
-        self._release(request)
-        request.num_computed = 0
-        request.num_reported = 0
         self._running.remove(request)
+        self._release(request)
         self._waiting.add(request)
 
     def _take_prompt_logprobs(self, request: ScheduledRequest, start: int, piece: Piece) -> None:
@@ -446,17 +433,21 @@ class SchedulerCore:
             request.num_scored = start + len(piece)
             self.outputs.prompt_logprobs(request, piece.part(known))
 
-    def _take_token(self, request: ScheduledRequest, token: int) -> None:
-        if not request.output:
+    def _take_tokens(self, drawing: Chunks, token_ids: Int32Vector) -> None:
+        """The tokens that were drawn for requests that run."""
+        rows = drawing.rows
+        requests = self._running.drew(rows, token_ids)
+        for request in self._running.first_drawn(rows):
             request.first_token_at = self._now
             self.outputs.learned(request)
-        request.output.append(token)
-        self.outputs.token(request, token)
-        self._waiting.drew(request)
-        ended = request.end_reason()
-        if ended is not None:
-            reason, stop_token = ended
-            self._end(request, "stop" if reason == "stop" else "length", stop_reason=stop_token)
+        self.outputs.tokens(drawing.serials, token_ids)
+        self._drawn.append(Drawn(drawing.serials, token_ids))
+        self._waiting.drew(requests)
+        for request in self._running.candidates(rows, token_ids, self.limits.end_tokens):
+            ended = request.end_reason()
+            if ended is not None:
+                reason, stop_token = ended
+                self._end(request, "stop" if reason == "stop" else "length", stop_reason=stop_token)
 
     # Ends.
 
@@ -494,25 +485,18 @@ class SchedulerCore:
         self._waiting.end(request, waited=state is State.WAITING)
         if state is State.RUNNING:
             self._running.remove(request)
-            if not request.num_steps:
+            if not self._running.is_named(request):
                 self._release(request)
 
-    def _leave_step(self, request: ScheduledRequest) -> None:
-        """A step no longer needs this request's row and blocks."""
-        request.num_steps -= 1
-        if request.state is State.ENDED and not request.num_steps:
+    def _leave(self, chunks: Chunks) -> None:
+        """A step no longer needs these requests' rows and blocks."""
+        for request in self._running.leave(chunks):
             self._release(request)
 
     def _release(self, request: ScheduledRequest) -> None:
         """Gives back a request's row and blocks, with the next messages."""
-        self._freed.append(Freed(request.serial, request.take_fresh()))
-        self._freed_rows.append(request.held_row)
-        self._free_rows.append(request.held_row)
-        request.row = None
-
-    def _take_freed_rows(self) -> list[int]:
-        freed, self._freed_rows = self._freed_rows, []
-        return freed
+        self._freed.append(request.serial)
+        self._running.release(request)
 
     def _give_up_exchange(self) -> None:
         """What was asked for will not be computed."""
@@ -520,18 +504,18 @@ class SchedulerCore:
         if exchange is not None:
             for request in exchange.admitting:
                 self._put_back(request)
-            for chunk in exchange.growing:
-                self._leave_step(chunk.request)
+            self._leave(exchange.growing)
 
     def _lose_running(self, reason: str) -> None:
         """Ends every request that holds memory; the waiting ones can still be served."""
         self._give_up_exchange()
         while self._computing:
-            for chunk in self._computing.popleft().chunks:
-                self._leave_step(chunk.request)
+            chunks = self._computing.popleft().chunks
+            self._running.computed(chunks)
+            self._leave(chunks)
         for request in list(self._running):
             self._end(request, "error", message=reason)
-        self._freed = []
+        self._freed, self._drawn = [], []
         self._refused = self._memory_short = self._pool_full = False
 
     # Looking in.
@@ -560,25 +544,10 @@ class SchedulerCore:
         tokens = sum(one.num_tokens for one in self._by_serial.values() if one.state is State.WAITING)
         counted = self._waiting.num_tokens
         assert tokens == counted, f"{tokens} tokens wait, {counted} are counted"
-        assert self._running == sorted(self._running, key=_key), "the running are not in the policy's order"
-        steps = Counter(chunk.request for chunk in self._chunks_at_hand())
-        for request, count in steps.items():
-            assert request.num_steps == count, f"{count} steps name request {request.serial}"
-        lingering = [request for request in steps if request.state is State.ENDED]
-        rows = [request.row for request in (*self._running, *lingering)]
-        assert None not in rows, "a request in the batch has no row"
-        assert len({*rows, *self._free_rows}) == len(rows) + len(self._free_rows), "a row belongs to two"
+        at_hand = [step.chunks for step in self._computing]
+        if self._exchange is not None:
+            at_hand.append(self._exchange.growing)
+        self._running.check_integrity(reduce(add, at_hand, Chunks.of()))
         for request in self._by_serial.values():
             if request.state is not State.RUNNING:
                 assert request.row is None, f"request {request.serial} holds a row while it waits"
-            if request not in steps:
-                assert not request.num_steps, f"no step names request {request.serial}, yet it waits for one"
-                assert not request.num_pending, f"no step draws a token for request {request.serial}"
-
-    def _chunks_at_hand(self) -> list[Chunk]:
-        asked = self._exchange.growing if self._exchange else []
-        return [*asked, *(chunk for step in self._computing for chunk in step.chunks)]
-
-
-def _key(request: ScheduledRequest) -> Key:
-    return request.key

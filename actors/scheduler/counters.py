@@ -30,12 +30,12 @@ class SchedulerCounters:
     growth_refused: int = 0
     admissions_refused: int = 0
 
-    def count_abort(self, request: ScheduledRequest) -> None:
+    def count_abort(self, request: ScheduledRequest, *, prefilling: bool) -> None:
         """An open request is about to be aborted."""
         if request.state is State.ASKED:
             self.aborts_asked += 1
         elif request.state is State.RUNNING:
-            if request.num_uncomputed > 1:
+            if prefilling:
                 self.aborts_running_prefill += 1
             else:
                 self.aborts_running_decode += 1

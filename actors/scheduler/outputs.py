@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TypeVar
+
+import numpy as np
 
 from pageant.actors.runtime.streams import Outgoing
 from pageant.actors.scheduler.request import ScheduledRequest
-from pageant.protocol.arrays import int32, int64
+from pageant.protocol.arrays import Int32Vector, Int64Vector, int32, int64
 from pageant.protocol.logprobs import Logprobs, Piece, join
 from pageant.protocol.outputs import OpenOutput, RowFacts, TokenBatch
 from pageant.protocol.serving import Finished
-
-T = TypeVar("T")
 
 PROMPT_TAIL = 16  # tokens of the prompt that give the output's text its context
 
@@ -29,14 +28,14 @@ class TokenOutputs:
         self._kept: dict[int, OpenOutput] = {}
         self._ends: deque[tuple[int, tuple[int, ...]]] = deque()  # by batch: the serials that end in it
         self._opened: list[OpenOutput] = []
-        self._rows: dict[int, list[int]] = {}
+        self._drawn: list[tuple[Int64Vector, Int32Vector]] = []  # serials and a token of each, by step
         self._finished: dict[int, Finished] = {}
         self._facts: dict[int, RowFacts] = {}
         self._logprobs: dict[int, list[Piece]] = {}
         self._prompt_logprobs: dict[int, list[Piece]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._rows)
+        return bool(self._drawn or self._finished)
 
     def open(self, request: ScheduledRequest) -> None:
         """A request's tokens will come."""
@@ -74,48 +73,74 @@ class TokenOutputs:
         """Of its prompt's next tokens. They travel with its first token, or its end."""
         self._prompt_logprobs.setdefault(request.serial, []).append(piece)
 
-    def token(self, request: ScheduledRequest, token: int) -> None:
-        """A request's next token."""
-        self._rows.setdefault(request.serial, []).append(token)
+    def tokens(self, serials: Int64Vector, token_ids: Int32Vector) -> None:
+        """The next token of each of some requests, which are distinct."""
+        if len(serials):
+            self._drawn.append((serials, token_ids))
 
     def finish(self, request: ScheduledRequest, finished: Finished) -> None:
         """A request ended, after the tokens that it has been given."""
-        self._rows.setdefault(request.serial, [])
         self._finished[request.serial] = finished
 
     def drop(self, request: ScheduledRequest) -> None:
         """The detokenizer ended this request itself: it wants no more of it."""
         del self._kept[request.serial]
-        self._rows.pop(request.serial, None)
+        others = [_without(request.serial, *step) for step in self._drawn]
+        self._drawn = [step for step in others if len(step[0])]
         self._facts.pop(request.serial, None)
         self._logprobs.pop(request.serial, None)
         self._prompt_logprobs.pop(request.serial, None)
 
     def take(self) -> TokenBatch:
         """The batch of everything collected, numbered and kept until it is acknowledged."""
-        serials = list(self._rows)
+        serials, counts, token_ids = self._columns()
+        index = {serial: place for place, serial in enumerate(serials.tolist())} if self._looked_up else {}
         batch = TokenBatch(
             number=0,
             opened=tuple(self._opened),
-            serials=int64(serials),
-            counts=int32([len(tokens) for tokens in self._rows.values()]),
-            token_ids=int32([token for tokens in self._rows.values() for token in tokens]),
-            finished=_by_row(serials, self._finished),
-            facts=_by_row(serials, self._facts),
-            logprobs=_columns(serials, self._logprobs),
-            prompt_logprobs=_columns(serials, self._prompt_logprobs),
+            serials=serials,
+            counts=counts,
+            token_ids=token_ids,
+            finished={index[serial]: finished for serial, finished in self._finished.items()},
+            facts={index[serial]: facts for serial, facts in self._facts.items() if serial in index},
+            logprobs=_by_row(index, self._logprobs),
+            prompt_logprobs=_by_row(index, self._prompt_logprobs),
         )
-        facts = {serial: facts for serial, facts in self._facts.items() if serial not in self._rows}
+        facts = {serial: facts for serial, facts in self._facts.items() if serial not in index}
         scored = self._prompt_logprobs
-        self._prompt_logprobs = {serial: scored[serial] for serial in scored if serial not in self._rows}
+        self._prompt_logprobs = {serial: scored[serial] for serial in scored if serial not in index}
         self._logprobs = {}
         ends = tuple(self._finished)
-        self._opened, self._rows, self._finished = [], {}, {}
+        self._opened, self._drawn, self._finished = [], [], {}
         self._facts = facts  # of those that have no token yet
         self.stream.number(batch)
         if ends:
             self._ends.append((batch.number, ends))
         return batch
+
+    @property
+    def _looked_up(self) -> bool:
+        """Whether more than tokens is known of any row."""
+        return bool(self._finished or self._facts or self._logprobs or self._prompt_logprobs)
+
+    def _columns(self) -> tuple[Int64Vector, Int32Vector, Int32Vector]:
+        """Serials, counts and tokens. Those that end without a token come last."""
+        if len(self._drawn) == 1:
+            serials, token_ids = self._drawn[0]
+            counts = np.ones(len(serials), np.int32)
+        else:
+            rows: dict[int, list[int]] = {}
+            for step in self._drawn:
+                for serial, token in zip(*(column.tolist() for column in step), strict=True):
+                    rows.setdefault(serial, []).append(token)
+            serials, counts = int64(list(rows)), int32([len(tokens) for tokens in rows.values()])
+            token_ids = int32([token for tokens in rows.values() for token in tokens])
+        if self._finished:
+            known = set(serials.tolist())
+            without = int64([serial for serial in self._finished if serial not in known])
+            serials = np.concatenate([serials, without])
+            counts = np.concatenate([counts, np.zeros(len(without), np.int32)])
+        return serials, counts, token_ids
 
     def acknowledge(self, up_to: int) -> None:
         """The detokenizer has taken in the batches up to that number."""
@@ -130,17 +155,17 @@ class TokenOutputs:
         self._ends.clear()
         self._facts, self._logprobs, self._prompt_logprobs = {}, {}, {}
         self._opened = list(self._kept.values())
-        self._rows = {serial: [] for serial in self._kept}
+        self._drawn = []
         self._finished = dict.fromkeys(self._kept, Finished(reason="error", message=message))
 
 
-def _columns(serials: list[int], pieces: dict[int, list[Piece]]) -> Logprobs | None:
-    """The pieces of some rows."""
+def _by_row(index: dict[int, int], pieces: dict[int, list[Piece]]) -> Logprobs | None:
+    """The pieces of the rows that there are, by row index instead of serial."""
     if not pieces:
         return None
-    return join((index, piece) for index, serial in enumerate(serials) for piece in pieces.get(serial, ()))
+    return join((place, piece) for serial, place in index.items() for piece in pieces.get(serial, ()))
 
 
-def _by_row(serials: list[int], values: dict[int, T]) -> dict[int, T]:
-    """What is known of some rows, by row index instead of serial."""
-    return {index: values[serial] for index, serial in enumerate(serials) if serial in values}
+def _without(serial: int, serials: Int64Vector, token_ids: Int32Vector) -> tuple[Int64Vector, Int32Vector]:
+    kept = serials != serial
+    return serials[kept], token_ids[kept]

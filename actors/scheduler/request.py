@@ -28,9 +28,8 @@ Key = tuple[tuple[float, ...], int]
 class ScheduledRequest:
     """One request. `serial` never comes twice; `arrival` is the order in which it came.
 
-    Steps are planned ahead of the tokens that they draw, so some output may be `pending`: sure to come, but
-    not known. An ended request keeps its row and blocks while steps name them: others must not have them
-    before those have been computed.
+    An ended request keeps its row and blocks while steps name them: others must not have them before those have
+    been computed. What changes with every step is kept by row (see `running`).
     """
 
     request_id: str
@@ -54,10 +53,7 @@ class ScheduledRequest:
     output: list[int] = field(default_factory=list)
     state: State = State.WAITING
     row: int | None = None  # of the batch, while it holds one
-    num_steps: int = 0  # steps at hand that name its row or blocks
-    num_pending: int = 0  # tokens that those steps draw
-    num_computed: int = 0  # tokens whose KV is computed, or will be by those steps
-    num_reported: int = 0  # output tokens that the block manager knows
+    num_computed: int = 0  # tokens whose KV is there, of one that a policy is asked about
     num_cached: int = 0  # prompt tokens found in the cache at first admission
     sample: int = 0  # of those with the same prompt and seed
     bad_words: tuple[tuple[int, ...], ...] = ()
@@ -72,23 +68,10 @@ class ScheduledRequest:
         return len(self.prompt) + len(self.output)
 
     @property
-    def num_uncomputed(self) -> int:
-        """Tokens whose KV is still to be planned: 1 for a request that is decoding, and 0 for one that will
-        end by its length when the pending tokens are there."""
-        known = self.num_tokens + self.num_pending
-        return known - self.num_computed if known < self.max_total else 0
-
-    @property
     def held_row(self) -> int:
         """The row, of a request that holds one."""
         assert self.row is not None, f"request {self.serial} holds no row"
         return self.row
-
-    def take_fresh(self) -> list[int]:
-        """The output tokens that the block manager does not know yet; it is about to be told."""
-        fresh = self.output[self.num_reported :]
-        self.num_reported = len(self.output)
-        return fresh
 
     @property
     def skips_cache(self) -> bool:

@@ -104,7 +104,7 @@ class Cores:
             number=plan.number,
             epoch=EPOCH,
             rows=rows,
-            token_ids=np.roll(self._tokens, plan.number)[: len(rows)],
+            token_ids=self._tokens[: len(rows)] + np.int32(plan.number),
             seconds=0.0,
         )
         began = time.perf_counter()

@@ -20,6 +20,7 @@ from pageant.actors.executor.actor import Executor
 from pageant.actors.executor.batch import UNKNOWN
 from pageant.actors.runtime.streams import Arrival, Incoming
 from pageant.actors.scheduler.actor import Scheduler
+from pageant.actors.scheduler.core import SchedulerCore
 from pageant.actors.scheduler.request import State
 from pageant.protocol.allocation import Assigned
 from pageant.protocol.arrays import freeze, int32, int64
@@ -576,7 +577,7 @@ class Play:
         if request is None:
             return
         self.seen[f"abort of {request.state.value} while {self.phase}"] += 1
-        self.seen["abort in the last step"] += in_last_step(request)
+        self.seen["abort in the last step"] += in_last_step(self.core, request)
 
     def _check_plan(self, plan: StepPlan) -> None:
         rows = plan.rows.tolist()
@@ -629,9 +630,9 @@ class Play:
         assert not len(core._waiting)
         assert core._waiting._queue._short._entries <= 64, "ghosts stay in the queue"
         assert not core._waiting.num_tokens
-        assert sorted(core._free_rows) == list(range(self.setting.max_num_seqs)), "rows are lost"
+        assert sorted(core._running.free_rows) == list(range(self.setting.max_num_seqs)), "rows are lost"
         outputs = core.outputs
-        for name in ("_opened", "_rows", "_finished", "_facts", "_kept", "_ends"):
+        for name in ("_opened", "_drawn", "_finished", "_facts", "_kept", "_ends"):
             assert not getattr(outputs, name), f"{name} of the outputs holds something at rest"
         assert not outputs.stream.unacknowledged
         assert not len(allocation), "a sequence holds blocks at rest"
@@ -641,9 +642,10 @@ class Play:
         assert former or not reader.open, "the detokenizer holds requests at rest"
 
 
-def in_last_step(request: Any) -> bool:
+def in_last_step(core: SchedulerCore, request: Any) -> bool:
     """Whether the token that is being drawn ends the request by its length."""
-    return bool(request.num_pending) and request.num_tokens + request.num_pending == request.max_total
+    pending = core._running.num_pending(request)
+    return bool(pending) and request.num_tokens + pending == request.max_total
 
 
 class Script:
@@ -686,8 +688,8 @@ class Script:
             return
         kinds: dict[Any, list[Any]] = defaultdict(list)
         for request in play.core.requests():
-            decoding = request.num_uncomputed <= 1
-            last = in_last_step(request)
+            decoding = not play.core._running.is_prefilling(request)
+            last = in_last_step(play.core, request)
             kinds[(request.state, bool(request.num_preemptions), decoding, last)].append(request)
         if not kinds:
             return

@@ -6,7 +6,7 @@ import pytest
 
 from pageant.actors.scheduler.outputs import PROMPT_TAIL, TokenOutputs
 from pageant.actors.scheduler.request import ScheduledRequest
-from pageant.protocol.arrays import int32
+from pageant.protocol.arrays import int32, int64
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.serving import Finished
 
@@ -33,9 +33,8 @@ def test_a_step_is_one_batch_by_columns(outputs):
     for each in (one, two):
         outputs.open(each)
         outputs.learned(each)
-    outputs.token(one, 7)
-    outputs.token(two, 8)
-    outputs.token(two, 9)
+    outputs.tokens(int64([one.serial, two.serial]), int32([7, 8]))
+    outputs.tokens(int64([two.serial]), int32([9]))
     outputs.finish(two, Finished(reason="length", num_output_tokens=2))
     batch = outputs.take()
     assert batch.number == 1
@@ -59,9 +58,9 @@ def test_what_is_known_at_admission_waits_for_the_first_token(outputs):
     for each in (slow, quick):
         outputs.open(each)
         outputs.learned(each)
-    outputs.token(quick, 5)
+    outputs.tokens(int64([quick.serial]), int32([5]))
     assert outputs.take().facts.keys() == {0}
-    outputs.token(slow, 6)
+    outputs.tokens(int64([slow.serial]), int32([6]))
     assert outputs.take().facts.keys() == {0}
     assert outputs._facts == {}
 
@@ -69,10 +68,10 @@ def test_what_is_known_at_admission_waits_for_the_first_token(outputs):
 def test_of_a_request_that_the_detokenizer_ended_nothing_is_kept(outputs):
     stopped = request(1)
     outputs.open(stopped)
-    outputs.token(stopped, 5)
+    outputs.tokens(int64([stopped.serial]), int32([5]))
     outputs.take()
     outputs.learned(stopped)  # again, after a preemption
-    outputs.token(stopped, 6)
+    outputs.tokens(int64([stopped.serial]), int32([6]))
     outputs.drop(stopped)
     assert not outputs
     assert not (outputs._facts or outputs._kept)
@@ -96,7 +95,7 @@ def test_a_new_detokenizer_is_told_to_end_what_the_former_may_not_have_ended(out
     outputs.finish(told, Finished(reason="length"))
     outputs.take()
     outputs.acknowledge(1)
-    outputs.token(untold, 4)
+    outputs.tokens(int64([untold.serial]), int32([4]))
     outputs.finish(untold, Finished(reason="length"))
     outputs.take()
     outputs.learned(running)

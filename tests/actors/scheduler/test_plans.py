@@ -1,7 +1,8 @@
 """From grants to a plan, by columns."""
 
-from pageant.actors.scheduler.plans import Chunk, build_plan
+from pageant.actors.scheduler.plans import admissions, build_plan
 from pageant.actors.scheduler.request import ScheduledRequest
+from pageant.actors.scheduler.running import Chunks
 from pageant.protocol.allocation import Admitted, Assigned
 from pageant.protocol.arrays import freeze, int32
 from pageant.protocol.sampling import SamplingParams
@@ -34,9 +35,8 @@ def test_running_and_new_requests_share_a_plan():
         blocks_free=1,
         num_blocks=10,
     )
-    plan = build_plan(
-        4, granted, [0], [Chunk(running, 2, 1, draws=True), Chunk(new, 0, 2, draws=False)], [new]
-    )
+    chunks = Chunks.of([1], [running.row], [2], [1], [True]) + admissions([new], granted.admitted)
+    plan = build_plan(4, granted, [0], chunks, [new])
     freeze(plan)
     assert (plan.number, plan.epoch, plan.freed_rows.tolist()) == (4, 2, [0])
     assert (plan.rows.tolist(), plan.starts.tolist(), plan.num_tokens.tolist()) == ([3, 0], [2, 0], [1, 2])

@@ -22,6 +22,7 @@ from pageant.actors.scheduler import core
 from pageant.actors.scheduler.actor import Scheduler
 from pageant.actors.scheduler.core import SchedulerCore
 from pageant.actors.scheduler.queue import WaitingQueue
+from pageant.actors.scheduler.running import Running
 from pageant.protocol.stepping import ExecutorReady
 
 STAGES: tuple[dict[str, Any], ...] = (
@@ -175,16 +176,8 @@ def _name_before_granted(patch: Any) -> None:
 
 
 def _release_while_computing(patch: Any) -> None:
-    def leave(self: Any, request: Any) -> None:
-        request.num_steps = 0
-
-    def forget(self: Any, request: Any) -> None:
-        request.num_steps = 0
-        original(self, request)
-
-    original = SchedulerCore._forget
-    patch.setattr(SchedulerCore, "_forget", forget)
-    patch.setattr(SchedulerCore, "_leave_step", leave)
+    patch.setattr(Running, "is_named", lambda self, request: False)
+    patch.setattr(Running, "leave", lambda self, chunks: [])
 
 
 def _compute_nothing_of_the_aborted(patch: Any) -> None:
@@ -192,8 +185,8 @@ def _compute_nothing_of_the_aborted(patch: Any) -> None:
 
     def take_grants(self: Any, *event: Any) -> Any:
         chunks, new = take(self, *event)
-        kept = [chunk for chunk in chunks if chunk.request.state.value != "ended"]
-        return (kept, new) if len(kept) == len(chunks) or not kept else (kept[::-1], new)
+        going = ~self._running._ended[chunks.rows]
+        return (chunks if going.all() or not going.any() else chunks[going], new)
 
     patch.setattr(SchedulerCore, "_take_grants", take_grants)
 

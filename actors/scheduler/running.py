@@ -1,0 +1,281 @@
+"""The requests that hold a row of the executor's batch: in the policy's order, and by columns.
+
+What changes with every token is kept in arrays by row, so that a step of any number of decoding rows is a few
+operations on arrays and no visit to each request: a visit costs a microsecond, and its objects wake the
+garbage collector. A request has its columns while it holds a row: from its admission until no step names the
+row any more, also when it has ended meanwhile.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pageant.actors.scheduler.request import Key, ScheduledRequest, State
+from pageant.protocol.arrays import bools, int32, int64
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """What a step computes, by columns: of the request `serials[i]` in row `rows[i]`, `lengths[i]` tokens from
+    `starts[i]`; where `draws[i]`, they are its last."""
+
+    serials: Int64
+    rows: Int32
+    starts: Int32
+    lengths: Int32
+    draws: Bool
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def num_tokens(self) -> int:
+        """That are computed, all together."""
+        return int(self.lengths.sum())
+
+    @classmethod
+    def of(
+        cls,
+        serials: Sequence[int] = (),
+        rows: Sequence[int] = (),
+        starts: Sequence[int] = (),
+        lengths: Sequence[int] = (),
+        draws: Sequence[bool] = (),
+    ) -> Chunks:
+        """Of plain numbers."""
+        return cls(int64(serials), int32(rows), int32(starts), int32(lengths), bools(draws))
+
+    def _columns(self) -> tuple[npt.NDArray[Any], ...]:
+        return self.serials, self.rows, self.starts, self.lengths, self.draws
+
+    def __getitem__(self, some: Bool) -> Chunks:
+        return Chunks(*(column[some] for column in self._columns()))
+
+    def __add__(self, other: Chunks) -> Chunks:
+        pairs = zip(self._columns(), other._columns(), strict=True)
+        return Chunks(*(np.concatenate(pair) for pair in pairs))
+
+    def parted(self, count: int) -> tuple[Chunks, Chunks]:
+        """The first `count`, and the others."""
+        if count == len(self):
+            return self, Chunks.of()
+        first = np.arange(len(self)) < count
+        return self[first], self[~first]
+
+
+class Running:
+    """All of them. Iterated over, and counted, are those that have not ended, in the policy's order."""
+
+    def __init__(self) -> None:
+        self.reset(0)
+
+    def reset(self, num_rows: int) -> None:
+        """A new executor: its batch is empty."""
+        self.free_rows = list(range(num_rows))[::-1]
+        self._freed_rows: list[int] = []
+        self._in_order: list[ScheduledRequest] = []
+        self._rows_in_order: Int32 | None = None  # made when it is needed
+        self._by_row: list[ScheduledRequest | None] = [None] * num_rows
+        self._serials = np.zeros(num_rows, np.int64)
+        self._num_tokens = np.zeros(num_rows, np.int32)  # known: prompt and output
+        self._num_pending = np.zeros(num_rows, np.int32)  # tokens that the steps at hand draw
+        self._num_computed = np.zeros(num_rows, np.int32)  # tokens whose KV is computed, or will be by those
+        self._max_total = np.zeros(num_rows, np.int32)
+        self._num_steps = np.zeros(num_rows, np.int32)  # steps at hand that name the row
+        self._ended = np.zeros(num_rows, np.bool_)
+        self._has_output = np.zeros(num_rows, np.bool_)
+        self._has_stops = np.zeros(num_rows, np.bool_)
+        self._is_long = np.zeros(num_rows, np.bool_)
+
+    def __len__(self) -> int:
+        return len(self._in_order)
+
+    def __iter__(self) -> Iterator[ScheduledRequest]:
+        return iter(self._in_order)
+
+    # Coming and going.
+
+    def admit(self, request: ScheduledRequest, num_cached: int) -> None:
+        """A request gets a row, which the step at hand names; one that has ended too, for that step."""
+        row = request.row = self.free_rows.pop()
+        self._by_row[row] = request
+        self._serials[row] = request.serial
+        self._num_tokens[row] = request.num_tokens
+        self._num_pending[row] = 0
+        self._num_computed[row] = num_cached
+        self._max_total[row] = request.max_total
+        self._num_steps[row] = 1
+        self._ended[row] = request.state is State.ENDED
+        self._has_output[row] = bool(request.output)
+        self._has_stops[row] = bool(request.params.stop_token_ids)
+        self._is_long[row] = request.is_long
+        if request.state is State.RUNNING:
+            bisect.insort(self._in_order, request, key=_key)
+            self._rows_in_order = None
+
+    def remove(self, request: ScheduledRequest) -> None:
+        """A request runs no more: it has ended, or gives way. It holds its row until `release`."""
+        del self._in_order[bisect.bisect_left(self._in_order, request.key, key=_key)]
+        self._rows_in_order = None
+        self._ended[request.held_row] = request.state is State.ENDED
+
+    def release(self, request: ScheduledRequest) -> None:
+        """Its row may be another's."""
+        row = request.held_row
+        self._by_row[row] = request.row = None
+        self._freed_rows.append(row)
+        self.free_rows.append(row)
+
+    def take_freed_rows(self) -> list[int]:
+        """Those that the executor has not been told of."""
+        freed, self._freed_rows = self._freed_rows, []
+        return freed
+
+    # One step.
+
+    def choose(self, budget: int, long_chunk_max: int) -> Chunks:
+        """What is next of them: one token for each that decodes, then prefills in order, within the budget.
+
+        They are in the policy's order, so that memory goes to whom it favours.
+        """
+        rows = self._rows()
+        starts = self._num_computed[rows]
+        wanted = self._num_uncomputed(rows)
+        lengths = wanted
+        decoding = wanted == 1
+        left = budget - int(np.count_nonzero(decoding))
+        if left < 0:
+            lengths = np.where(decoding & (np.cumsum(decoding) > budget), 0, wanted)
+        prefilling = np.flatnonzero(wanted > 1).tolist()
+        if prefilling:
+            lengths = lengths.copy()
+        for index in prefilling:
+            most = long_chunk_max if self._is_long[rows[index]] else left
+            lengths[index] = min(int(wanted[index]), max(0, left), most)
+            left -= int(lengths[index])
+        chunks = Chunks(self._serials[rows], rows, starts, lengths, lengths == wanted)
+        some = lengths > 0
+        return chunks if some.all() else chunks[some]
+
+    def enter(self, chunks: Chunks) -> None:
+        """A step at hand names these rows."""
+        self._num_steps[chunks.rows] += 1
+
+    def leave(self, chunks: Chunks) -> list[ScheduledRequest]:
+        """A step no longer does. Returns those of its requests that have ended, and that no other names."""
+        rows = chunks.rows
+        self._num_steps[rows] -= 1
+        gone = rows[self._ended[rows] & (self._num_steps[rows] == 0)]
+        return [self.at(row) for row in gone.tolist()]
+
+    def planned(self, chunks: Chunks) -> None:
+        """They will be computed."""
+        self._num_computed[chunks.rows] += chunks.lengths
+        self._num_pending[chunks.rows] += chunks.draws
+
+    def computed(self, chunks: Chunks) -> Bool:
+        """They have been. Returns which of them run on."""
+        self._num_pending[chunks.rows] -= chunks.draws
+        running: Bool = ~self._ended[chunks.rows]
+        return running
+
+    def drew(self, rows: Int32, token_ids: Int32) -> list[ScheduledRequest]:
+        """Appends the tokens that were drawn for these rows. Returns their requests."""
+        requests = [self.at(row) for row in rows.tolist()]
+        for request, token in zip(requests, token_ids.tolist(), strict=True):
+            request.output.append(token)
+        self._num_tokens[rows] += 1
+        return requests
+
+    def first_drawn(self, rows: Int32) -> list[ScheduledRequest]:
+        """Those of rows that drew which have done so for the first time."""
+        first = rows[~self._has_output[rows]]
+        self._has_output[first] = True
+        return [self.at(row) for row in first.tolist()]
+
+    def candidates(self, rows: Int32, token_ids: Int32, end_tokens: Iterable[int]) -> list[ScheduledRequest]:
+        """Those of rows that drew which may have ended with that."""
+        some = self._has_stops[rows] | (self._num_tokens[rows] >= self._max_total[rows])
+        for token in end_tokens:
+            some |= token_ids == token
+        return [self.at(row) for row in rows[some].tolist()]
+
+    # Looking in.
+
+    def at(self, row: int) -> ScheduledRequest:
+        """Who holds a row."""
+        request = self._by_row[row]
+        assert request is not None, f"nobody holds row {row}"
+        return request
+
+    def in_no_step(self, rows: Sequence[int]) -> list[ScheduledRequest]:
+        """Those of some rows that run, and that no step at hand names; with how much of them is computed."""
+        found = [self.at(row) for row in rows if not (self._ended[row] or self._num_steps[row])]
+        for request in found:
+            request.num_computed = int(self._num_computed[request.held_row])
+        return found
+
+    def is_named(self, request: ScheduledRequest) -> bool:
+        """Whether a step at hand names its row."""
+        return bool(self._num_steps[request.held_row])
+
+    def num_pending(self, request: ScheduledRequest) -> int:
+        """How many tokens the steps at hand draw for a request."""
+        return 0 if request.row is None else int(self._num_pending[request.row])
+
+    def is_prefilling(self, request: ScheduledRequest) -> bool:
+        """Whether more than its last token is still to be planned."""
+        return request.row is None or bool(self._num_uncomputed(np.array([request.row])) > 1)
+
+    def num_long_prefills(self) -> int:
+        """How many long prompts are being computed."""
+        if not self._is_long.any():
+            return 0
+        rows = self._rows()
+        return int(np.count_nonzero(self._is_long[rows] & (self._num_uncomputed(rows) > 1)))
+
+    def check_integrity(self, at_hand: Chunks) -> None:
+        """Asserts what must always hold, given all chunks of all steps at hand."""
+        assert self._in_order == sorted(self._in_order, key=_key), "the running are not in the policy's order"
+        expected = np.bincount(at_hand.rows, minlength=len(self._by_row))
+        assert (self._num_steps == expected).all(), (
+            f"steps name rows {expected.tolist()} times, {self._num_steps} are counted"
+        )
+        held = [row for row, request in enumerate(self._by_row) if request is not None]
+        assert sorted(held + self.free_rows) == list(range(len(self._by_row))), (
+            "a row belongs to two, or none"
+        )
+        running = {request.held_row for request in self._in_order}
+        assert running == {row for row in held if not self._ended[row]}, "rows of the running, and others"
+        for row in held:
+            request = self.at(row)
+            assert request.row == row, f"request {request.serial} holds another row than {row}"
+            assert self._num_steps[row] or row in running, f"request {request.serial} ended, and holds a row"
+            assert self._num_steps[row] or not self._num_pending[row], "no step draws what is pending"
+            assert row not in running or self._num_tokens[row] == request.num_tokens, "tokens are miscounted"
+
+    def _num_uncomputed(self, rows: Int32 | Int64) -> Int32:
+        """Tokens whose KV is still to be planned: 1 for a request that is decoding, and 0 for one that will end
+        by its length when the pending tokens are there."""
+        known = self._num_tokens[rows] + self._num_pending[rows]
+        return np.where(known < self._max_total[rows], known - self._num_computed[rows], np.int32(0))
+
+    def _rows(self) -> Int32:
+        if self._rows_in_order is None:
+            rows = [request.row for request in self._in_order]
+            self._rows_in_order = np.array(rows, np.int32)
+        return self._rows_in_order
+
+
+def _key(request: ScheduledRequest) -> Key:
+    return request.key
