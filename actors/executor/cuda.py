@@ -75,9 +75,7 @@ class CudaRunner(TorchRunner):
             capture = CudaCapture()
         if capture is not None:
             self._graphs = DecodeGraphs(
-                lambda tokens, positions, batch: self._decoder.forward(
-                    tokens, positions, batch, self._kv_caches
-                ),
+                self._forward,
                 capture,
                 self._staging,
                 last_drawn=self._last_drawn,
@@ -95,7 +93,7 @@ class CudaRunner(TorchRunner):
             if self._graphs is not None and self._graphs.takes(inputs):
                 hidden = self._graphs.run(inputs)
             else:
-                hidden = self._forward(inputs)
+                hidden = self._compute(inputs)
             prompts = self._score_prompts(hidden, inputs.scores)
             if not len(inputs.rows) and prompts is None:
                 return DrawnHere(np.empty(0, np.int64))
@@ -108,7 +106,7 @@ class CudaRunner(TorchRunner):
         """Kernels run on a thread's current device, and steps come from several threads."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
 
-    def _forward(self, inputs: StepInputs) -> Tensor:
+    def _compute(self, inputs: StepInputs) -> Tensor:
         token_ids, positions, slots, unknown, unknown_rows, starts, lengths, tables = self._staging.send(
             [
                 *(inputs.token_ids, inputs.positions, inputs.slots, inputs.unknown, inputs.unknown_rows),
@@ -126,7 +124,7 @@ class CudaRunner(TorchRunner):
             max_query_length=inputs.max_query_length,
             max_context_length=inputs.max_context_length,
         )
-        return self._decoder.forward(token_ids, positions, batch, self._kv_caches)
+        return self._forward(token_ids, positions, batch)
 
     def _draw_tokens(
         self, hidden: Tensor, inputs: StepInputs

@@ -19,9 +19,11 @@ from pageant import kernels
 from pageant.actors.executor.batch import SamplingColumns, StepInputs
 from pageant.actors.executor.memory import choose_num_blocks
 from pageant.actors.executor.processors import process_logits
+from pageant.actors.executor.programs import StepPrograms
 from pageant.actors.executor.scoring import Scores, Scoring, score_prompts
 from pageant.actors.executor.shaping import shape_logits
 from pageant.kernels.base import AttentionBatch, SamplingTensors
+from pageant.kernels.cpu import CpuKernels
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.decoder import Decoder
 from pageant.models.loading import load_decoder
@@ -137,6 +139,15 @@ class TorchRunner:
         blocks = self.num_blocks + self.spare_blocks
         self._kv_caches = self._decoder.allocate_kv_caches(blocks, block_size)
         self._last_drawn = torch.zeros(max_num_seqs, dtype=torch.int64, device=self.device)  # by row
+        self._programs: StepPrograms | None = None
+        if isinstance(self._kernels, CpuKernels):
+            self._programs = StepPrograms(
+                self._forward,
+                self._kernels.capture,
+                max_num_seqs=max_num_seqs,
+                max_model_len=max_model_len,
+                block_size=block_size,
+            )
         log.info(
             "%s in %s%s on %s with %s kernels: %.0f MiB of weights, %d KV blocks of %d tokens (%.0f MiB)",
             *(
@@ -154,12 +165,11 @@ class TorchRunner:
     def launch(self, inputs: StepInputs) -> Drawn:
         """See `ModelRunner`."""
         self._copy_blocks(inputs)
-        hidden = self._decoder.forward(
-            self._token_ids(inputs),
-            self._tensor(inputs.positions),
-            self._attention(inputs),
-            self._kv_caches,
-        )
+        hidden = self._programs.run(inputs, self._last_drawn) if self._programs is not None else None
+        if hidden is None:
+            hidden = self._forward(
+                self._token_ids(inputs), self._tensor(inputs.positions), self._attention(inputs)
+            )
         prompts = self._score_prompts(hidden, inputs.scores)
         if not len(inputs.rows):
             return DrawnHere(np.empty(0, np.int64), None, prompts)
@@ -170,6 +180,11 @@ class TorchRunner:
         tokens = self._draw(logits, inputs.sampling)
         self._last_drawn[self._tensor(inputs.rows)] = tokens
         return DrawnHere(tokens.cpu().numpy(), self._score(raw, tokens, inputs.scores), prompts, failed)
+
+    def _forward(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, batch: AttentionBatch
+    ) -> torch.Tensor:
+        return self._decoder.forward(token_ids, positions, batch, self._kv_caches)
 
     def _score_prompts(self, hidden: torch.Tensor, scores: Scores | None) -> Scoring | None:
         if scores is None or scores.prompt is None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from itertools import chain
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +23,8 @@ from torch import Tensor
 
 from pageant.kernels.base import AttentionBatch, HeadNorms, KVCache, SamplingTensors, TokenLogprobs
 from pageant.kernels.cpu.build import BuildError
-from pageant.kernels.cpu.library import load_library
+from pageant.kernels.cpu.library import Functions, Library, load_library
+from pageant.kernels.cpu.recording import Arena, RecordedLibrary, Recorder, playback
 from pageant.kernels.quantized import QuantizedWeight, Weight
 from pageant.kernels.reference import ReferenceKernels
 
@@ -53,13 +55,35 @@ class CpuKernels(ReferenceKernels):
     def __init__(self, level: str | None = None, *, deterministic: bool = False) -> None:
         self._library = load_library(level)
         self.level = self._library.level
-        self._functions = {
-            torch.float32: self._library.f32,
-            torch.bfloat16: self._library.bf16,
-            torch.float16: self._library.f16,
-        }
+        self._functions = _functions(self._library)
+        self._arena = Arena()
         float32_max, bfloat16_max = (_ALL, _ALL) if deterministic else _ROWS_OWN_MAX[self.level]
         self.rows_own_max = {torch.float32: float32_max, torch.bfloat16: bfloat16_max, torch.float16: _ALL}
+
+    def capture(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Call `run`, and return what does the same to the same memory again, without Python.
+
+        All that comes from here shares memory for intermediate results, and so does what each returns: good until
+        the next call. Not to be called while another thread uses these kernels.
+
+        Raises NotRecordable (a RuntimeError) where something is computed outside of the library.
+        """
+        library, functions = self._library, self._functions
+        recorded = RecordedLibrary(library)
+        self._library = cast(Library, recorded)
+        self._functions = _functions(self._library)
+        try:
+            with Recorder(self._arena):
+                result = run()
+        finally:
+            self._library, self._functions = library, functions
+        play = playback(library, recorded.calls)
+
+        def again() -> Tensor:
+            play()
+            return result
+
+        return again
 
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
         """See `Kernels.linear`."""
@@ -147,10 +171,15 @@ class CpuKernels(ReferenceKernels):
     def embed(self, token_ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
         """See `Kernels.embed`."""
         functions = self._functions.get(dtype)
-        if functions is None or not isinstance(weight, QuantizedWeight):
+        if functions is None or (isinstance(weight, Tensor) and weight.dtype != dtype):
             return super().embed(token_ids, weight, dtype)
         rows, inputs = len(token_ids), weight.shape[1]
         embedded = torch.empty((rows, inputs), dtype=dtype)
+        if isinstance(weight, Tensor):
+            self._library.gather_rows(
+                weight.data_ptr(), inputs * dtype.itemsize, token_ids.data_ptr(), rows, embedded.data_ptr()
+            )
+            return embedded
         functions.embed(
             token_ids.data_ptr(),
             rows,
@@ -442,6 +471,10 @@ class CpuKernels(ReferenceKernels):
             *(part.data_ptr() for part in found),
         )
         return found
+
+
+def _functions(library: Library) -> dict[torch.dtype, Functions]:
+    return {torch.float32: library.f32, torch.bfloat16: library.bf16, torch.float16: library.f16}
 
 
 def _norm_arguments(norms: HeadNorms) -> tuple[int, int, bool, float]:

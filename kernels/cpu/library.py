@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pageant.kernels.cpu.build import BadLevel, build
 from pageant.kernels.cpu.levels import levels_here
+
+if TYPE_CHECKING:
+    from ctypes import _NamedFuncPointer as Function
 
 __all__ = ["Functions", "Library", "load_library"]
 
@@ -50,6 +52,8 @@ class Library:
         self.sample = _function(self._library, "sample", [_WORD] * 12)
         self.top_logprobs = _function(self._library, "top_logprobs", [_WORD] * 10)
         self.move_blocks = _function(self._library, "move_blocks", [_WORD] * 6)
+        self.gather_rows = _function(self._library, "gather_rows", [_WORD] * 5)
+        self.replay = _function(self._library, "replay", [_WORD] * 2)
         self._threads = self._library.pageant_threads
         self._threads.restype = ctypes.c_int64
         _follow_torch(self._library)
@@ -68,11 +72,11 @@ class Functions:
 
     if TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Callable[..., None]: ...
+        def __getattr__(self, name: str) -> Function: ...
 
 
-def _function(library: ctypes.CDLL, name: str, types: list[Any]) -> Callable[..., None]:
-    function = library[f"pageant_{name}"]
+def _function(library: ctypes.CDLL, name: str, types: list[Any]) -> Function:
+    function: Function = library[f"pageant_{name}"]
     function.argtypes = types
     function.restype = None
     return function

@@ -53,6 +53,8 @@ void move_blocks(char* const* tensors, int64_t count, int64_t block_bytes, const
     });
 }
 
+constexpr int64_t GATHER_BYTES = 64 << 10;  // of rows that a task copies
+
 struct Nothing {
     template <class T>
     void operator()(const T* x, T* y, int64_t n) const {
@@ -116,6 +118,13 @@ void rope_and_write_kv(const Heads<T>& p, const void* query_weight, const void* 
 EXPORT void pageant_move_blocks(char* const* tensors, int64_t count, int64_t block_bytes, const int64_t* sources,
                                 const int64_t* destinations, int64_t blocks) {
     if (blocks > 0) move_blocks(tensors, count, block_bytes, sources, destinations, blocks);
+}
+
+EXPORT void pageant_gather_rows(const char* table, int64_t row_bytes, const int64_t* ids, int64_t rows, char* y) {
+    parallel_ranges(rows, std::max<int64_t>(1, GATHER_BYTES / row_bytes), [&](int64_t start, int64_t stop) {
+        for (int64_t i = start; i < stop; i++)
+            std::memcpy(y + i * row_bytes, table + ids[i] * row_bytes, row_bytes);
+    });
 }
 
 #define ACTIVATION(NAME, KIND, SUFFIX, T)                                                                   \

@@ -1,0 +1,50 @@
+// Recorded calls of this library's functions, made again without the interpreter between them.
+#include "threads.h"
+
+#include <cstddef>
+#include <utility>
+
+namespace {
+
+constexpr size_t WORDS_MAX = 24, REALS_MAX = 2;
+
+// One call: a function whose arguments are words (integers and pointers, which are passed alike) and reals. The
+// order among the two kinds is lost, and does not matter where they are passed in registers of their own kinds.
+struct Call {
+    void* function;
+    int64_t words, reals;
+    uint64_t word[WORDS_MAX];
+    double real[REALS_MAX];
+};
+
+template <class T, size_t>
+using Same = T;
+
+template <size_t... I, size_t... J>
+void call(const Call& c, std::index_sequence<I...>, std::index_sequence<J...>) {
+    auto function = reinterpret_cast<void (*)(Same<uint64_t, I>..., Same<double, J>...)>(c.function);
+    function(c.word[I]..., c.real[J]...);
+}
+
+using Caller = void (*)(const Call&);
+
+template <size_t Reals, size_t... Words>
+void call_by_words(const Call& c, std::index_sequence<Words...>) {
+    static constexpr Caller callers[] = {[](const Call& one) {
+        call(one, std::make_index_sequence<Words>{}, std::make_index_sequence<Reals>{});
+    }...};
+    callers[c.words](c);
+}
+
+template <size_t... Reals>
+void call_by_reals(const Call& c, std::index_sequence<Reals...>) {
+    static constexpr Caller callers[] = {
+        [](const Call& one) { call_by_words<Reals>(one, std::make_index_sequence<WORDS_MAX + 1>{}); }...};
+    callers[c.reals](c);
+}
+
+}  // namespace
+
+EXPORT void pageant_replay(const Call* calls, int64_t count) {
+    for (int64_t i = 0; i < count; i++) call_by_reals(calls[i], std::make_index_sequence<REALS_MAX + 1>{});
+}

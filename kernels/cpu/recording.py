@@ -1,0 +1,155 @@
+"""Kernel calls that are recorded once and made again without Python: to a CPU what a CUDA graph is to a GPU.
+
+A decode step of one sequence is some nine calls a layer, each of which costs the interpreter several microseconds
+in which the machine's threads have nothing to do. A recording is bound to shapes and addresses, as a graph is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pageant.kernels.cpu.library import Functions, Library
+
+if TYPE_CHECKING:
+    from ctypes import _NamedFuncPointer as Function
+
+__all__ = ["Arena", "NotRecordable", "RecordedLibrary", "Recorder", "playback"]
+
+_WORDS_MAX, _REALS_MAX = 24, 2  # as in replay.cpp
+_WORD_MASK = 2**64 - 1
+_ALIGNMENT = 64
+_CALL = np.dtype(
+    [
+        ("function", np.uint64),
+        ("words", np.int64),
+        ("reals", np.int64),
+        ("word", np.uint64, _WORDS_MAX),
+        ("real", np.float64, _REALS_MAX),
+    ]
+)
+_EMPTY = (torch.ops.aten.new_empty.default, torch.ops.aten.empty.memory_format)
+
+
+class NotRecordable(RuntimeError):
+    """What was run computes something outside the library."""
+
+
+class Arena:
+    """Memory for what recordings compute on their way.
+
+    A piece is used again once no tensor refers to it, which is as right when the calls are made again as when they
+    were recorded, since their order is the same. For that reason any number of recordings may share an arena, as
+    long as never two of them run at once.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[npt.NDArray[np.uint8]] = []
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Return a tensor of memory that nothing refers to."""
+        size = dtype.itemsize
+        for extent in shape:
+            size *= extent
+        fitting = (i for i, piece in enumerate(self._free) if len(piece) >= size)
+        best = min(fitting, key=lambda i: len(self._free[i]), default=None)
+        piece = _aligned(size) if best is None else self._free.pop(best)
+        view = piece[:size]
+        weakref.finalize(view, self._free.append, piece)
+        return torch.from_numpy(view).view(dtype).view(tuple(shape))
+
+
+def _aligned(size: int) -> npt.NDArray[np.uint8]:
+    whole = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -whole.ctypes.data % _ALIGNMENT
+    return whole[start : start + size]
+
+
+class RecordedLibrary:
+    """A library whose calls are made and noted."""
+
+    def __init__(self, library: Library) -> None:
+        self.calls: list[tuple[Function, tuple[Any, ...]]] = []
+        self.f32, self.bf16, self.f16 = (
+            RecordedFunctions(functions, self.calls) for functions in (library.f32, library.bf16, library.f16)
+        )
+        self._library = library
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return _noted(getattr(self._library, name), self.calls)
+
+
+class RecordedFunctions:
+    """Those for one type of numbers."""
+
+    def __init__(self, functions: Functions, calls: list[tuple[Function, tuple[Any, ...]]]) -> None:
+        self._functions = functions
+        self._calls = calls
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return _noted(getattr(self._functions, name), self._calls)
+
+
+def _noted(function: Function, calls: list[tuple[Function, tuple[Any, ...]]]) -> Callable[..., None]:
+    def call(*arguments: Any) -> None:
+        calls.append((function, arguments))
+        function(*arguments)
+
+    return call
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is active, torch takes memory from the arena, and makes views; what else it does is refused."""
+
+    def __init__(self, arena: Arena) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._arena = arena
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Called for each operation on tensors."""
+        kwargs = kwargs or {}
+        if func in _EMPTY:
+            tensor = args[0] if isinstance(args[0], Tensor) else None
+            dtype = kwargs.get("dtype") or (tensor.dtype if tensor is not None else torch.get_default_dtype())
+            return self._arena.empty(args[0] if tensor is None else args[1], dtype)
+        result = func(*args, **kwargs)
+        memory = {_memory(one) for one in args if isinstance(one, Tensor)}
+        made = [result] if isinstance(result, Tensor) else result
+        if not func.is_view or any(_memory(one) not in memory for one in made):
+            raise NotRecordable(f"{func} is not the library's")
+        return result
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def playback(library: Library, calls: Sequence[tuple[Function, tuple[Any, ...]]]) -> Callable[[], None]:
+    """Return a function that makes the calls again."""
+    table = np.zeros(len(calls), _CALL)
+    for row, (function, arguments) in zip(table, calls, strict=True):
+        words, reals = [], []
+        for value, kind in zip(arguments, function.argtypes, strict=True):
+            if kind is ctypes.c_double:
+                reals.append(value)
+            else:
+                words.append(int(value or 0) & _WORD_MASK)
+        row["function"] = ctypes.cast(function, ctypes.c_void_p).value or 0
+        row["words"], row["reals"] = len(words), len(reals)
+        row["word"][: len(words)] = words
+        row["real"][: len(reals)] = reals
+
+    def play() -> None:
+        library.replay(table.ctypes.data, len(table))
+
+    return play

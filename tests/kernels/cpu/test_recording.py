@@ -1,0 +1,74 @@
+"""Recorded kernel calls, made again: the same bits, in memory that is shared, and nothing from outside."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pageant.kernels.cpu.recording import Arena, NotRecordable
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_calls_are_made_again_on_what_is_there_now(leveled, dtype):
+    weight, norm = torch.randn(96, 64).to(dtype), torch.randn(64).to(dtype)
+    x = torch.randn(3, 64).to(dtype)
+
+    def run():
+        normed, _ = leveled.add_rms_norm(x, x, norm, 1e-6)
+        return leveled.add_rms_norm(
+            leveled.silu_and_mul(leveled.linear(normed, weight)), x[:, :48], norm[:48], 1e-5
+        )[1]
+
+    again = leveled.capture(run)
+    for _ in range(3):
+        x.copy_(torch.randn(3, 64))
+        expected = run()
+        assert torch.equal(again(), expected)
+
+
+def test_every_kind_of_argument_crosses(cpu):
+    """Reals among words, missing pointers and truth values: 20 words and a real."""
+    torch.manual_seed(0)
+    key_cache, value_cache = torch.zeros(2, 4, 2, 4, 16)
+    query, key, value = torch.randn(5, 6, 16), torch.randn(5, 2, 16), torch.randn(5, 2, 16)
+    slots = torch.tensor([3, 1, 15, 8, 0])
+    table, identity = torch.randn(32, 16), torch.eye(16)
+
+    def run():
+        turned = cpu.linear(query.view(-1, 16), identity).view(query.shape)
+        cpu.rope_and_write_kv(turned, key, value, table, slots, key_cache, value_cache, slots)
+        return turned
+
+    again = cpu.capture(run)
+    expected = run(), key_cache.clone(), value_cache.clone()
+    key_cache.zero_(), value_cache.zero_()
+    assert all(torch.equal(a, b) for a, b in zip((again(), key_cache, value_cache), expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    "outside",
+    [
+        lambda x: x + x,
+        lambda x: x.mul_(2),
+        lambda x: x.t().reshape(-1, 4),
+        lambda x: torch.nn.functional.linear(x, x),
+        lambda x: torch.zeros(3),
+    ],
+)
+def test_what_is_computed_elsewhere_is_refused_and_harms_nothing(cpu, outside):
+    x = torch.randn(8, 8)
+    with pytest.raises(NotRecordable, match="aten"):
+        cpu.capture(lambda: cpu.silu_and_mul(outside(x)))
+    assert torch.equal(cpu.capture(lambda: cpu.silu_and_mul(x))(), cpu.silu_and_mul(x))
+
+
+def test_memory_is_used_again_once_nothing_refers_to_it():
+    arena = Arena()
+    first = arena.empty((4, 8), torch.float32)
+    view, place = first[1:].view(-1), first.data_ptr()
+    del first
+    second = arena.empty((4, 8), torch.float32)
+    assert second.data_ptr() != place, "a view is still there"
+    del view
+    assert arena.empty((2, 8), torch.bfloat16).data_ptr() == place
+    assert place % 64 == 0
