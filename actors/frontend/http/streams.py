@@ -107,10 +107,14 @@ class Teller:
         answers, telling = self._answers, self._telling
         pacemaker.streams.add(self)
         try:
-            await self._send(telling.first())
+            if first := telling.first():
+                await self._send(first)
             while not answers.done:
                 await answers.wait()
-                await self._send([event for piece in answers.take() for event in telling.next(piece)])
+                pieces = answers.take()
+                events = [event for piece in pieces for event in telling.next(piece)]
+                if events or not pieces:
+                    await self._send(events)
             await self._send(telling.last())
         except Disconnected:
             raise

@@ -1,0 +1,64 @@
+"""One server of the demo model for all tests here, and what the engine itself says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+import pageant
+from pageant.actors.frontend.cast import HTTP
+from pageant.actors.frontend.session import Session
+from pageant.actors.frontend.settings import topology_of
+from pageant.actors.runtime.yaml import merge
+
+DEMO = Path(pageant.__file__).parent / "models" / "demo"
+SMALL = {"placement": "one", "threads": 1, "kv_cache_memory": "64MiB"}
+
+
+@pytest.fixture(scope="session")
+def start():
+    """Starts servers, and stops them at the end. Its keywords are options of the HTTP server."""
+    sessions = []
+
+    def start(settings=None, **options):
+        actors = {"actors": {HTTP: {"options": {"port": 0} | options}}}
+        session = Session(topology_of(DEMO, None, merge(SMALL | (settings or {}), actors)))
+        sessions.append(session)
+        session.start()
+        return session
+
+    yield start
+    for session in sessions:
+        session.stop()
+
+
+@pytest.fixture(scope="session")
+def session(start):
+    return start()
+
+
+@pytest.fixture(scope="session")
+def url(session):
+    return session.served_at().split()[-1]
+
+
+@pytest.fixture(scope="session")
+def http(url):
+    with httpx.Client(base_url=url, timeout=60) as http:
+        yield http
+
+
+@pytest.fixture(scope="session")
+def client(url):
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def llm():
+    """The same model without a server: what is right."""
+    with pageant.LLM(DEMO, **SMALL) as llm:
+        yield llm

@@ -1,0 +1,220 @@
+"""What completions and chats can be asked for, beside what the engine itself answers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import pageant
+
+TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
+PROMPT = "A dictionary maps keys to"
+QUESTION = [{"role": "user", "content": "Explain the with statement"}]
+
+
+def post(http, path, **body):
+    answer = http.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def streamed(http, path, **body):
+    with http.stream("POST", path, json=body | {"stream": True}) as answer:
+        lines = [line for line in answer.iter_lines() if line]
+    assert answer.status_code == 200 and lines[-1] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+def params(**more):
+    return pageant.SamplingParams(**{"max_tokens": 12} | more)
+
+
+def test_n_choices_are_the_samples_of_the_engine(http, llm):
+    expected = llm.generate([PROMPT], params(n=3, seed=11, temperature=1.2))[0]
+    asked = {"prompt": PROMPT, "max_tokens": 12, "n": 3, "seed": 11, "temperature": 1.2}
+    whole = post(http, TEXT, **asked)
+    assert [choice["text"] for choice in whole["choices"]] == [one.text for one in expected.outputs]
+    assert whole["usage"]["prompt_tokens"] == len(expected.prompt_token_ids)
+    assert whole["usage"]["completion_tokens"] == sum(len(one.token_ids) for one in expected.outputs)
+    texts = ["", "", ""]
+    for chunk in streamed(http, TEXT, **asked):
+        texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
+    assert texts == [one.text for one in expected.outputs]
+    two = post(http, TEXT, **asked | {"prompt": [PROMPT, PROMPT], "n": 2})
+    assert [choice["index"] for choice in two["choices"]] == [0, 1, 2, 3]
+    assert len({one.text for one in expected.outputs}) == 3
+    assert [choice["text"] for choice in two["choices"]] == [one.text for one in expected.outputs[:2]] * 2
+
+
+def test_best_of_returns_the_likeliest(http, llm):
+    expected = llm.generate([PROMPT], params(n=2, best_of=5, seed=3, temperature=1.5))[0]
+    best = post(http, TEXT, prompt=PROMPT, max_tokens=12, n=2, best_of=5, seed=3, temperature=1.5)
+    assert [choice["text"] for choice in best["choices"]] == [one.text for one in expected.outputs]
+    assert [choice["index"] for choice in best["choices"]] == [0, 1]
+    assert best["choices"][0]["logprobs"] is None
+
+
+def test_logprobs_of_a_completion(http, llm):
+    expected = llm.generate([PROMPT], params(temperature=0.0, logprobs=3))[0].outputs[0]
+    choice = post(http, TEXT, prompt=PROMPT, max_tokens=12, temperature=0, logprobs=3)["choices"][0]
+    told = choice["logprobs"]
+    for index, (token, place) in enumerate(zip(expected.token_ids, expected.logprobs, strict=True)):
+        assert told["tokens"][index] == place[token].decoded_token
+        assert told["token_logprobs"][index] == pytest.approx(place[token].logprob, abs=1e-4)
+        assert len(told["top_logprobs"][index]) == len({one.decoded_token for one in place.values()})
+        begins = told["text_offset"][index]
+        assert choice["text"][begins:].startswith(told["tokens"][index])
+    pieces = streamed(http, TEXT, prompt=PROMPT, max_tokens=12, temperature=0, logprobs=3)
+    parts = [chunk["choices"][0]["logprobs"] for chunk in pieces]
+    for name in ("tokens", "text_offset"):
+        assert [value for part in parts for value in part[name]] == told[name]
+
+
+def test_logprobs_of_a_chat(http, llm):
+    expected = llm.chat([QUESTION], params(temperature=0.0, logprobs=2))[0].outputs[0]
+    asked = {"messages": QUESTION, "max_tokens": 12, "temperature": 0, "logprobs": True, "top_logprobs": 2}
+    told = post(http, CHAT, **asked)["choices"][0]["logprobs"]["content"]
+    assert [entry["token"] for entry in told] == [
+        place[token].decoded_token for token, place in zip(expected.token_ids, expected.logprobs, strict=True)
+    ]
+    assert all(len(entry["top_logprobs"]) == 2 for entry in told)
+    assert all(entry["top_logprobs"][0]["logprob"] >= entry["logprob"] for entry in told)
+    assert bytes(told[0]["bytes"]).decode() == told[0]["token"]
+    chunks = [chunk["choices"][0] for chunk in streamed(http, CHAT, **asked)]
+    parts = [entry for chunk in chunks if chunk["logprobs"] for entry in chunk["logprobs"]["content"]]
+    assert [entry["token"] for entry in parts] == [entry["token"] for entry in told]
+    ids = post(http, CHAT, **asked | {"return_tokens_as_token_ids": True})
+    shown = [entry["token"] for entry in ids["choices"][0]["logprobs"]["content"]]
+    assert shown == [f"token_id:{token}" for token in expected.token_ids]
+
+
+def test_an_echo_has_the_prompts_logprobs_too(http, llm):
+    expected = llm.generate([PROMPT], params(temperature=0.0, max_tokens=1, prompt_logprobs=1))[0]
+    ids = expected.prompt_token_ids
+    for prompt in (PROMPT, ids):
+        only = post(http, TEXT, prompt=prompt, max_tokens=0, echo=True, logprobs=1, temperature=0)
+        choice = only["choices"][0]
+        assert choice["text"] == PROMPT and "".join(choice["logprobs"]["tokens"]) == PROMPT
+        told = choice["logprobs"]["token_logprobs"]
+        assert told[0] is None and len(told) == len(ids)
+        for token, place, logprob in zip(ids[1:], expected.prompt_logprobs[1:], told[1:], strict=True):
+            assert logprob == pytest.approx(place[token].logprob, abs=1e-4)
+    more = post(http, TEXT, prompt=ids, max_tokens=3, echo=True, logprobs=1, temperature=0)["choices"][0]
+    assert more["text"].startswith(PROMPT) and len(more["logprobs"]["tokens"]) == len(ids) + 3
+    assert "".join(more["logprobs"]["tokens"]) == more["text"]
+    chunks = streamed(http, TEXT, prompt=ids, max_tokens=3, echo=True, temperature=0)
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == more["text"]
+
+
+def test_prompt_logprobs_and_token_ids_are_returned(http, llm):
+    expected = llm.chat([QUESTION], params(temperature=0.0, prompt_logprobs=1))[0]
+    asked = {"messages": QUESTION, "max_tokens": 12, "temperature": 0, "return_token_ids": True}
+    whole = post(http, CHAT, **asked, prompt_logprobs=1)
+    assert whole["prompt_token_ids"] == expected.prompt_token_ids
+    assert whole["choices"][0]["token_ids"] == expected.outputs[0].token_ids
+    told = whole["prompt_logprobs"]
+    assert told[0] is None and len(told) == len(expected.prompt_token_ids)
+    token = expected.prompt_token_ids[1]
+    assert told[1][str(token)]["rank"] == expected.prompt_logprobs[1][token].rank
+    chunks = streamed(http, CHAT, **asked)
+    assert chunks[0]["prompt_token_ids"] == expected.prompt_token_ids
+    ids = [token for chunk in chunks for token in chunk["choices"][0]["token_ids"] or ()]
+    assert ids == expected.outputs[0].token_ids
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"temperature": 0.9, "top_k": 5, "seed": 1},
+        {"temperature": 0.9, "min_p": 0.2, "top_p": 0.8, "seed": 1},
+        {"temperature": 0.0, "repetition_penalty": 1.5},
+        {"temperature": 0.0, "presence_penalty": 1.5, "frequency_penalty": 1.0},
+        {"temperature": 0.0, "logit_bias": {"300": 8.0}},
+        {"temperature": 0.0, "allowed_token_ids": [300, 301, 302]},
+        {"temperature": 0.0, "bad_words": [" the", " a"]},
+        {"temperature": 0.0, "stop": [" a", "t"]},
+        {"temperature": 0.0, "stop": " t", "include_stop_str_in_output": True},
+        {"temperature": 0.0, "min_tokens": 12, "ignore_eos": True},
+        {"temperature": 0.0, "truncate_prompt_tokens": 2},
+    ],
+    ids=lambda more: "-".join(more),
+)
+def test_a_parameter_means_what_it_means_to_the_engine(http, llm, more):
+    engine = {**more}
+    if "logit_bias" in more:
+        engine["logit_bias"] = {int(token): bias for token, bias in more["logit_bias"].items()}
+    expected = llm.generate([PROMPT], params(**engine))[0].outputs[0]
+    choice = post(http, TEXT, prompt=PROMPT, max_tokens=12, **more)["choices"][0]
+    assert (choice["text"], choice["finish_reason"]) == (expected.text, expected.finish_reason)
+    assert choice["stop_reason"] == expected.stop_reason
+
+
+def test_a_stop_token_is_named(http, llm):
+    token = llm.generate([PROMPT], params(temperature=0.0))[0].outputs[0].token_ids[4]
+    choice = post(http, TEXT, prompt=PROMPT, temperature=0, max_tokens=12, stop_token_ids=[token])["choices"][
+        0
+    ]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", token)
+
+
+def test_a_template_takes_its_options(http, llm):
+    final = [*QUESTION, {"role": "assistant", "content": "It is"}]
+    asked = {"messages": final, "max_tokens": 8, "temperature": 0, "return_token_ids": True}
+    going_on = post(http, CHAT, **asked, add_generation_prompt=False, continue_final_message=True, echo=True)
+    anew = post(http, CHAT, **asked)
+    assert going_on["choices"][0]["message"]["content"].startswith("It is")
+    assert len(going_on["prompt_token_ids"]) < len(anew["prompt_token_ids"])
+    with_kwargs = post(http, CHAT, **asked, chat_template_kwargs={"enable_thinking": False})
+    assert with_kwargs["prompt_token_ids"] == anew["prompt_token_ids"]  # this template has no such variable
+
+
+def test_usage_comes_once_at_the_end_or_with_every_chunk(http):
+    asked = {"messages": QUESTION, "max_tokens": 6, "temperature": 0}
+    usages = [
+        chunk["usage"] for chunk in streamed(http, CHAT, **asked, stream_options={"include_usage": True})
+    ]
+    assert usages[:-1] == [None] * (len(usages) - 1) and usages[-1]["completion_tokens"] == 6
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    counts = [c["usage"]["completion_tokens"] for c in streamed(http, CHAT, **asked, stream_options=options)]
+    assert counts == sorted(counts) and counts[0] in (0, 1) and counts[-1] == 6
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "param"),
+    [
+        (TEXT, {"suffix": "x"}, "suffix"),
+        (TEXT, {"use_beam_search": True}, "use_beam_search"),
+        (TEXT, {"logprobs": 21}, "logprobs"),
+        (TEXT, {"prompt_logprobs": 21}, "prompt_logprobs"),
+        (TEXT, {"n": 2, "temperature": 0}, "n"),
+        (TEXT, {"n": 3, "best_of": 2}, "best_of"),
+        (TEXT, {"best_of": 3, "stream": True}, "best_of"),
+        (TEXT, {"prompt": ["a"] * 100, "n": 2}, "n"),
+        (TEXT, {"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+        (TEXT, {"stream_options": {}}, "stream_options"),
+        (TEXT, {"priority": 2**40}, "priority"),
+        (TEXT, {"cache_salt": "x" * 1000}, "cache_salt"),
+        (TEXT, {"deadline": -1}, "deadline"),
+        (TEXT, {"request_id": "a b"}, "request_id"),
+        (TEXT, {"stop_token_ids": [-1]}, "stop_token_ids"),
+        (TEXT, {"allowed_token_ids": [10**7]}, "allowed_token_ids"),
+        (TEXT, {"vllm_xargs": {"a": {}}}, "vllm_xargs"),
+        (CHAT, {"top_logprobs": 2}, "top_logprobs"),
+        (CHAT, {"logprobs": True, "top_logprobs": 21}, "logprobs"),
+        (CHAT, {"chat_template": "{{ 1 }}"}, "chat_template"),
+        (CHAT, {"chat_template_kwargs": {"a": "x" * 70_000}}, "chat_template_kwargs"),
+        (CHAT, {"chat_template_kwargs": {"messages": []}}, "messages"),
+        (CHAT, {"continue_final_message": True}, "continue_final_message"),
+        (CHAT, {"messages": QUESTION * 5000}, "messages"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_by_name(http, path, more, param):
+    body = {"prompt": PROMPT} if path == TEXT else {"messages": QUESTION}
+    answer = http.post(path, json=body | {"max_tokens": 2} | more)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
+def test_a_deadline_ends_a_request_with_what_it_has(http):
+    choice = post(http, TEXT, prompt=PROMPT, max_tokens=900, ignore_eos=True, deadline=0.1)["choices"][0]
+    assert choice["finish_reason"] == "abort"
