@@ -34,7 +34,7 @@ def check_token_ids(name: str, ids: Any, most: int) -> None:
         raise BadRequest(f"{name} has {len(ids)} ids; at most {most} are taken", name)
     if ids and (set(map(type, ids)) != {int} or min(ids) < 0 or max(ids) > TOKEN_ID_MAX):
         for index, token in enumerate(ids):
-            check_integer(f"{name}[{index}]", token, 0, TOKEN_ID_MAX, name)
+            check_integer(f"{name}[{index}]", token, 0, TOKEN_ID_MAX)
 
 
 def check_strings(name: str, strings: Any, most: int, length_max: int) -> None:

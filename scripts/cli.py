@@ -87,12 +87,20 @@ def serve(
     strict_fields: Annotated[
         bool | None, typer.Option(help="Refuse requests with fields that have no effect here.")
     ] = None,
+    allowed_origin: Annotated[
+        list[str] | None, typer.Option(help="Web pages of this origin may call; may be given several times.")
+    ] = None,
+    ssl_certfile: Annotated[str | None, typer.Option(help="Serve over TLS with this certificate.")] = None,
+    ssl_keyfile: Annotated[str | None, typer.Option(help="And this key.")] = None,
     drain_seconds: Annotated[float, typer.Option(help="How long open requests may go on at SIGTERM.")] = 30.0,
 ) -> None:
     """Serve a model over HTTP, with OpenAI's API."""
     from pageant.scripts.commands import serve as command
 
-    options = {"host": host, "port": port, "api_keys": api_key, "strict_fields": strict_fields}
+    options = {
+        **{"host": host, "port": port, "api_keys": api_key, "strict_fields": strict_fields},
+        **{"allowed_origins": allowed_origin, "ssl_certfile": ssl_certfile, "ssl_keyfile": ssl_keyfile},
+    }
     command.serve(engine, checkpoint, options, drain_seconds)
 
 

@@ -112,17 +112,18 @@ class Session:
 
     def served_at(self) -> str:
         """The model's name and the address of this process's HTTP server."""
-        server = self._http_server()
+        server = self.http_server()
         assert server is not None, "this topology has no HTTP server here"
         return f"{server.model_name} on {server.url}"
 
     def drain(self, seconds: float) -> None:
         """Lets the HTTP server of this process, if there is one, finish what it has, and take nothing more."""
-        server = self._http_server()
+        server = self.http_server()
         if server is not None and self._thread is not None:
             self._thread.run(server.drain(seconds)).result()
 
-    def _http_server(self) -> HttpServer | None:
+    def http_server(self) -> HttpServer | None:
+        """The HTTP server of this process, if there is one."""
         cell = self._cluster.node.cells.get(HTTP) if self._cluster is not None else None
         return cast("HttpServer", cell.actor) if cell is not None else None
 

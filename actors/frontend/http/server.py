@@ -16,7 +16,7 @@ from pageant.actors.frontend.http.answers import PromptAnswers
 from pageant.actors.frontend.http.app import make_app
 from pageant.actors.frontend.http.health import Health
 from pageant.actors.frontend.http.metrics import ServerStatistics, exposition
-from pageant.actors.frontend.http.openai import chat, completions, models
+from pageant.actors.frontend.http.openai import chat, completions, models, tokens
 from pageant.actors.frontend.http.service import Served, Service
 from pageant.actors.frontend.http.streams import Pacemaker
 from pageant.actors.frontend.prompts import MAX_LOGPROBS
@@ -27,7 +27,7 @@ from pageant.protocol.serving import OutputBatch
 log = logging.getLogger("pageant.http")
 
 STATISTICS_SECONDS = 5.0
-FAMILIES = (completions, chat, models)
+FAMILIES = (completions, chat, models, tokens)
 
 
 class HttpServer(Frontend):

@@ -20,6 +20,7 @@ from litestar import Request, Response
 from pageant.actors.frontend.frontend import Opening
 from pageant.actors.frontend.http.answers import Answers, Piece
 from pageant.actors.frontend.http.errors import Draining, NotFound
+from pageant.actors.frontend.http.openai.generation import Generation
 from pageant.actors.frontend.http.parsers.base import OutputParser
 from pageant.actors.frontend.http.reading import read
 from pageant.actors.frontend.http.shapes import Model
@@ -38,16 +39,6 @@ PASSED_OVER = "x-pageant-fields-without-effect"
 REQUEST_ID = "x-request-id"
 REQUEST_ID_FORM = re.compile(r"[\x21-\x7e]{1,128}")
 ASK_SECONDS = 60.0
-
-
-class RequestShape(Protocol):
-    """What every request says."""
-
-    model: str | None
-    request_id: str | None
-
-    def fields_without_effect(self) -> list[str]:
-        """Those that are given and known, and of no consequence here."""
 
 
 R = TypeVar("R", bound=Any)
@@ -161,15 +152,16 @@ class Service:
         """The same of a body."""
         asked, passed_over = read(body, shape)
         served = self.model(asked.model)
-        passed_over += asked.fields_without_effect()
-        given = getattr(asked, "request_id", None) or request_id
-        if given is not None and not REQUEST_ID_FORM.fullmatch(given):
+        if isinstance(asked, Generation):
+            passed_over += asked.fields_without_effect()
+            request_id = asked.request_id or request_id
+        if request_id is not None and not REQUEST_ID_FORM.fullmatch(request_id):
             raise BadRequest(
-                f"request_id is {given!r:.200}; expected up to 128 printable ASCII characters without blanks",
+                f"request_id is {request_id!r:.200}; expected up to 128 printable ASCII characters without blanks",
                 "request_id",
             )
-        name = f"{kind}-{given}" if given is not None else self.new_id(kind)
-        headers = {REQUEST_ID: given or name}
+        name = f"{kind}-{request_id}" if request_id is not None else self.new_id(kind)
+        headers = {REQUEST_ID: request_id or name}
         if passed_over:
             headers[PASSED_OVER] = self._pass_over(passed_over)
         return Taken(asked, served, name, headers)

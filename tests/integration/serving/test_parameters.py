@@ -197,7 +197,7 @@ def test_usage_comes_once_at_the_end_or_with_every_chunk(http):
         (TEXT, {"cache_salt": "x" * 1000}, "cache_salt"),
         (TEXT, {"deadline": -1}, "deadline"),
         (TEXT, {"request_id": "a b"}, "request_id"),
-        (TEXT, {"stop_token_ids": [-1]}, "stop_token_ids"),
+        (TEXT, {"stop_token_ids": [-1]}, "stop_token_ids[0]"),
         (TEXT, {"allowed_token_ids": [10**7]}, "allowed_token_ids"),
         (TEXT, {"vllm_xargs": {"a": {}}}, "vllm_xargs"),
         (CHAT, {"top_logprobs": 2}, "top_logprobs"),

@@ -1,0 +1,112 @@
+"""`/tokenize` and `/detokenize`, in vLLM's shape: what a prompt or a conversation is to the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from litestar import post
+
+from pageant.actors.frontend.http.openai.conversation import Turn, tokenize_chat
+from pageant.actors.frontend.http.openapi import describe
+from pageant.actors.frontend.http.service import Http, Served, Service
+from pageant.actors.frontend.prompts import check_prompt, check_token_ids
+from pageant.protocol.errors import BadRequest
+from pageant.protocol.tokenizing import Tokenize, TokenizeChat, Tokenized
+
+
+class TokenizeRequest(msgspec.Struct, kw_only=True):
+    """`POST /tokenize`: either a `prompt` or `messages`."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: tuple[Turn, ...] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool = False
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    tools: list[Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def question(self, served: Served) -> Tokenize | TokenizeChat:
+        """What the tokenizer is asked.
+
+        Raises:
+            BadRequest: neither a prompt nor messages, or both, or not good ones.
+        """
+        if (self.prompt is None) == (self.messages is None):
+            raise BadRequest("expected either prompt or messages", "prompt")
+        if self.prompt is not None:
+            prompt = check_prompt(self.prompt, served.limits, served.limits.defaults)
+            assert isinstance(prompt, Tokenize)
+            return msgspec.structs.replace(prompt, add_special_tokens=self.add_special_tokens is not False)
+        return tokenize_chat(
+            self.messages or (),
+            add_generation_prompt=self.add_generation_prompt,
+            continue_final_message=self.continue_final_message,
+            add_special_tokens=bool(self.add_special_tokens),
+            tools=self.tools,
+            template_kwargs=self.chat_template_kwargs,
+        )
+
+
+class TokenizeAnswer(msgspec.Struct, kw_only=True):
+    """Token ids and, if asked for, the text of each."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class DetokenizeRequest(msgspec.Struct, kw_only=True):
+    """`POST /detokenize`."""
+
+    tokens: list[int]
+    model: str | None = None
+
+
+class DetokenizeAnswer(msgspec.Struct, kw_only=True):
+    """The text of token ids, special ones included."""
+
+    prompt: str
+
+
+async def tokenized(service: Service, served: Served, question: Tokenize | TokenizeChat) -> Tokenized:
+    """A prompt's tokens.
+
+    Raises:
+        BadRequest: the prompt is at fault.
+    """
+    answer = await service.ask(served, "tokenizer", question)
+    if not isinstance(answer, Tokenized):
+        raise BadRequest(answer.reason, answer.parameter)
+    return answer
+
+
+def routes(service: Service) -> list[Any]:
+    """The routes of this family."""
+
+    @post("/tokenize", status_code=200, opt=describe(TokenizeRequest, TokenizeAnswer))
+    async def tokenize(request: Http) -> TokenizeAnswer:
+        """The token ids of a prompt or a conversation."""
+        taken = await service.take(request, TokenizeRequest, "tokn")
+        asked, served = taken.asked, taken.served
+        tokens = (await tokenized(service, served, asked.question(served))).token_ids.tolist()
+        strings = None
+        if asked.return_token_strs:
+            strings = list(await service.detokenize(served, [[token] for token in tokens]))
+        most = served.limits.max_model_len
+        return TokenizeAnswer(count=len(tokens), max_model_len=most, tokens=tokens, token_strs=strings)
+
+    @post("/detokenize", status_code=200, opt=describe(DetokenizeRequest, DetokenizeAnswer))
+    async def detokenize(request: Http) -> DetokenizeAnswer:
+        """The text of token ids."""
+        taken = await service.take(request, DetokenizeRequest, "detok")
+        asked, served = taken.asked, taken.served
+        if asked.tokens:
+            check_token_ids(asked.tokens, served.limits)
+        (text,) = await service.detokenize(served, [asked.tokens])
+        return DetokenizeAnswer(prompt=text)
+
+    return [tokenize, detokenize]

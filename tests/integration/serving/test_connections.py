@@ -1,0 +1,214 @@
+"""Clients that leave, that do not read, that are slow or many; and how the server ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+
+import httpx
+import pytest
+
+import pageant
+
+CHAT = "/v1/chat/completions"
+QUESTION = [{"role": "user", "content": "Explain the with statement"}]
+LONG = {"messages": QUESTION, "max_tokens": 900, "ignore_eos": True, "temperature": 0}
+SHORT = {"messages": QUESTION, "max_tokens": 8, "temperature": 0}
+
+
+async def until(holds, seconds=30):
+    async with asyncio.timeout(seconds):
+        while not await asyncio.to_thread(holds):
+            pass
+
+
+def at_rest(session):
+    return not (session.scheduler_statistics().num_running or session.pool_statistics().blocks_held)
+
+
+def address(url):
+    host, _, port = url.partition("//")[2].rpartition(":")
+    return host, int(port)
+
+
+def head(body, path=CHAT):
+    raw = json.dumps(body).encode()
+    return f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(raw)}\r\n\r\n".encode() + raw
+
+
+@pytest.fixture
+def answers_rightly(http, llm):
+    """A normal request still gets the right tokens."""
+    yield
+    right = llm.chat([QUESTION], pageant.SamplingParams(temperature=0.0, max_tokens=8))[0]
+    answer = http.post(CHAT, json=SHORT).json()
+    assert answer["choices"][0]["message"]["content"] == right.outputs[0].text
+
+
+@pytest.mark.usefixtures("answers_rightly")
+async def test_a_thousand_clients_that_leave_leave_nothing_behind(session, url):
+    chance = random.Random(5)
+    host, port = address(url)
+    places = asyncio.Semaphore(100)
+    answered = 0
+
+    async def one(index):
+        nonlocal answered
+        async with places:
+            body = {**LONG, "stream": bool(index % 3), "n": 1 + index % 2, "temperature": 1, "seed": index}
+            raw = head(body)
+            cut = chance.choice([len(raw), len(raw), len(raw), chance.randrange(1, len(raw))])
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(raw[:cut])
+            if cut == len(raw) and body["stream"]:
+                for _ in range(chance.choice([0, 0, 1, 5, 20])):
+                    await reader.readline()
+                answered += 1
+            else:
+                await asyncio.sleep(chance.random() * 0.02)
+            if chance.random() < 0.5:
+                writer.transport.abort()
+            writer.close()
+
+    await asyncio.gather(*(one(index) for index in range(1000)))
+    assert answered > 300
+    await until(lambda: at_rest(session))
+    assert session.pool_statistics().blocks_held == 0
+    assert not session.http_server().num_open and session.http_server().service.idle.is_set()
+
+
+@pytest.mark.usefixtures("answers_rightly")
+async def test_a_client_that_does_not_read_is_dropped_and_holds_up_nobody(start, llm):
+    session = start(stall_seconds=0.4, keep_alive_seconds=0.1)
+    url = session.served_at().split()[-1]
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect(address(url))
+    body = LONG | {"stream": True, "n": 8, "temperature": 1, "logprobs": True, "top_logprobs": 20}
+    connection.sendall(head(body))
+    await until(lambda: session.scheduler_statistics().num_running == 8)
+    async with httpx.AsyncClient(base_url=url) as http:
+        beside = (await http.post(CHAT, json=SHORT)).json()
+    assert beside["usage"]["completion_tokens"] == 8
+    await until(lambda: not session.http_server().num_open and session.http_server().service.idle.is_set())
+    connection.settimeout(10)
+    received = b""
+    with connection, contextlib.suppress(ConnectionResetError):
+        while part := connection.recv(2**20):
+            received += part
+    assert received.startswith(b"HTTP/1.1 200") and b"[DONE]" not in received
+    await until(lambda: at_rest(session))
+
+
+def test_requests_have_ids_and_can_be_aborted_by_them(session, http):
+    named = http.post(CHAT, json=SHORT, headers={"x-request-id": "mine"})
+    assert named.headers["x-request-id"] == "mine" and named.json()["id"] == "chatcmpl-mine"
+    unnamed = http.post(CHAT, json=SHORT)
+    assert unnamed.headers["x-request-id"] == unnamed.json()["id"]
+    for name in ("long-1", "chatcmpl-long-1"):
+        with http.stream("POST", CHAT, json=LONG | {"stream": True, "request_id": "long-1"}) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            aborted = http.post("/abort_requests", json={"request_ids": [name, "other"]}).json()
+            assert aborted == {"aborted": [name]}
+            *_, last, done = (line for line in lines if line)
+        assert done == "data: [DONE]"
+        assert json.loads(last.removeprefix("data: "))["choices"][0]["finish_reason"] == "abort"
+    assert http.post("/abort_requests", json={"request_ids": ["long-1"]}).status_code == 404
+    asyncio.run(until(lambda: at_rest(session)))
+
+
+def test_what_is_more_than_a_server_takes_may_come_back_later(start):
+    session = start({"max_num_seqs": 1, "max_waiting_requests": 2}, max_open_requests=4)
+    with httpx.Client(base_url=session.served_at().split()[-1], timeout=60) as http:
+        codes, retries = [], []
+
+        def one():
+            answer = http.post(CHAT, json=LONG | {"max_tokens": 200})
+            codes.append(answer.status_code)
+            retries.append("retry-after" in answer.headers)
+
+        threads = [threading.Thread(target=one) for _ in range(12)]
+        for thread in threads:
+            thread.start()
+        assert http.get("/health").status_code == 200  # busy is not ill
+        for thread in threads:
+            thread.join()
+        assert set(codes) == {200, 429}
+        assert retries == [code == 429 for code in codes]
+        assert http.post(CHAT, json=SHORT).status_code == 200
+
+
+def test_a_hung_engine_is_not_healthy(start):
+    session = start(health_seconds=0.3)
+    with httpx.Client(base_url=session.served_at().split()[-1], timeout=60) as http:
+        assert http.get("/health").status_code == 200
+        scheduler = session._cluster.node.cells["scheduler"]
+        delivered, scheduler.deliver = scheduler.deliver, lambda envelope: None
+        assert http.get("/health").status_code == 503
+        assert http.get("/ready").status_code == 200  # its actors are all there
+        scheduler.deliver = delivered
+        assert http.get("/health").status_code == 200
+
+
+def test_pages_of_other_origins_may_call_only_if_allowed(http, start):
+    asking = {"origin": "https://a.example", "access-control-request-method": "POST"}
+    assert "access-control-allow-origin" not in http.options(CHAT, headers=asking).headers
+    session = start(allowed_origins=("https://a.example",), api_keys=("secret",))
+    with httpx.Client(base_url=session.served_at().split()[-1]) as allowed:
+        assert (
+            allowed.options(CHAT, headers=asking).headers["access-control-allow-origin"] == asking["origin"]
+        )
+        other = asking | {"origin": "https://b.example"}
+        assert "access-control-allow-origin" not in allowed.options(CHAT, headers=other).headers
+
+
+def test_connections_can_be_encrypted(start, tmp_path):
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+    ]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    url = start(ssl_certfile=str(certificate), ssl_keyfile=str(key)).served_at().split()[-1]
+    assert url.startswith("https://")
+    with httpx.Client(base_url=url, verify=ssl.create_default_context(cafile=certificate)) as http:
+        assert http.post(CHAT, json=SHORT).status_code == 200
+
+
+def test_sigterm_lets_open_requests_end_within_the_time_given():
+    command = ["serve", "--port", "0", "--drain-seconds", "0.5", "--set", "threads=1", "--placement", "one"]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "pageant", *command], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        url = next(line for line in server.stderr if line.startswith("serving")).split()[-1]
+        endless = LONG | {"stream": True, "max_tokens": 900, "n": 100, "temperature": 1}
+        with httpx.stream("POST", url + CHAT, json=endless, timeout=60) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            server.send_signal(signal.SIGTERM)
+            rest = list(lines)  # it is ended, and says so
+        assert server.wait(30) == 0
+        assert "unavailable" in rest[-4] and rest[-2] == "data: [DONE]"
+    finally:
+        server.kill()
+        server.wait()
+        server.stderr.close()
