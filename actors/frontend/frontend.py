@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.frontend.outputs import Arrived, RequestMetrics
-from pageant.actors.frontend.prompts import RequestSettings, check_length, truncated
+from pageant.actors.frontend.prompts import RequestSettings, check_allowed, check_length, truncated
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.streams import Arrival, Incoming
 from pageant.protocol.errors import BadRequest, Overloaded, PageantError, PeerGone, Unsupported
@@ -194,6 +194,7 @@ class Frontend(Actor):
             token_ids = truncated(token_ids, params, self.options.max_model_len)
             check_length(len(token_ids), self.options.max_model_len)
             bad_words = await self._tokenize_bad_words(params.bad_words)
+            check_allowed(params, bad_words)
             await self._wait_for_cast()
         except PageantError as error:
             self._fail(request, error)

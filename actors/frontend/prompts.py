@@ -215,3 +215,16 @@ def check_params(params: object, limits: Limits, place: str = "params") -> Sampl
     for index, word in enumerate(params.bad_words):
         check_text(word, f"bad_words[{index}]")
     return params
+
+
+def check_allowed(params: SamplingParams, bad_words: Sequence[Sequence[int]]) -> None:
+    """That something may be drawn.
+
+    Raises:
+        BadRequest: each allowed token is a bad word by itself.
+    """
+    never = {ids[0] for ids in bad_words if len(ids) == 1}
+    if params.allowed_token_ids is not None and never.issuperset(params.allowed_token_ids):
+        raise BadRequest(
+            "bad_words has every one of allowed_token_ids; expected one that is left", "bad_words"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -165,3 +166,11 @@ def test_the_shortest_goes_first_but_nobody_waits_for_ever():
     assert order(asked(2, 3, 4)) < order(asked(1, 30, 40))
     assert order(asked(1, 30, 40)) < order(asked(1000, 3, 4))
     assert order(asked(2, 3, 4)) < order(asked(1, 3, None))
+
+
+def test_the_guide_shows_the_policy_and_its_topology_as_they_are():
+    guide = (EXAMPLES.parent / "writing-a-policy.md").read_text()
+    code, topology = (re.search(rf"```{kind}\n(.*?)```", guide, re.DOTALL)[1] for kind in ("python", "yaml"))
+    assert code in (EXAMPLES / "shortest_first.py").read_text()
+    assert topology == (EXAMPLES / "shortest_first.yaml").read_text()
+    assert len([line for line in code.splitlines() if line.strip()]) <= 20

@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 
+import msgspec
 import pytest
 
 import pageant
@@ -115,6 +116,12 @@ def test_parameters_that_do_not_fit_the_prompts_are_refused(llm):
         llm.generate("a", SamplingParams(allowed_token_ids=[5, 100000]))
     with pytest.raises(BadRequest, match="logit_bias: a token id is 100000; expected a token id from 0 to"):
         llm.generate("a", SamplingParams(logit_bias={5: 1, 100000: 1}))
+    allowed = llm.generate("a", msgspec.structs.replace(SHORT, max_tokens=1))[0].prompt_token_ids
+    assert len(allowed) == 1
+    with pytest.raises(
+        BadRequest, match="bad_words has every one of allowed_token_ids; expected one that is"
+    ):
+        llm.generate("a", SamplingParams(allowed_token_ids=allowed, bad_words=["a"]))
     assert llm.generate("a", SHORT)[0].finished
 
 

@@ -345,6 +345,21 @@ def test_other_decoders_are_served_through_a_window(name: str, data: st.DataObje
     assert before + text == decode(prompt + output, skip_special_tokens=skip)
 
 
+@pytest.mark.parametrize("name", WINDOW_KINDS)
+@pytest.mark.parametrize("spaces", [True, False])
+def test_special_tokens_have_blanks_between_them_unless_asked_for_without(name: str, spaces: bool) -> None:
+    kind = WINDOW_KINDS[name]()
+    first, second, *_ = SPECIAL
+    core = Detokenization(kind.tokenization)
+    core.open("x", kind.ids("b"), skip_special_tokens=False, spaces_between_special_tokens=spaces)
+    text = core.push("x", kind.ids("b", first, second, first, "b")).text + core.finish("x").text
+    blank = kind.tokenization.decode(kind.ids(first, second), skip_special_tokens=False)[
+        len(first) : -len(second)
+    ]
+    expected = blank.join([first, second, first]) if spaces else first + second + first
+    assert expected in text and text.endswith("b")
+
+
 def test_a_window_does_not_grow_on_bytes_that_never_become_a_character() -> None:
     kind = unknown_kind()
     core = Detokenization(kind.tokenization)
