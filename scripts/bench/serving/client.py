@@ -216,7 +216,8 @@ class _Reading:
         data = b"".join(self.pieces)
         if not self._chunked:
             return data
-        parts, position = [], 0
+        parts: list[bytes] = []
+        position = 0
         while True:
             line_end = data.index(b"\r\n", position)
             size = int(data[position:line_end].partition(b";")[0], 16)

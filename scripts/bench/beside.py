@@ -1,0 +1,94 @@
+"""`pageant bench beside`: one load of streams on our server and on vLLM's, in turn, on one machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import statistics
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pageant.actors.runtime.loop import new_event_loop
+from pageant.scripts.bench.engine_process import exit_when_asked
+from pageant.scripts.bench.peers.environments import HOME
+from pageant.scripts.bench.report import Json, publish, table
+from pageant.scripts.bench.serving.client import Client
+from pageant.scripts.bench.serving.drive import Driver, Run, first_model
+from pageant.scripts.bench.serving.load import Arrivals, Lengths, Load
+from pageant.scripts.bench.serving.meter import Meter
+from pageant.scripts.bench.serving.servers import ServerProcess
+from pageant.scripts.bench.workloads import END_ID, FIRST_ID
+
+COLUMNS = ("tokens/s", "CPU s per 1,000 tokens", "TTFT median, ms", "TTFT p99, ms", "ITL p99, ms", "failed")
+
+
+def bench(
+    model: Annotated[Path, typer.Argument(help="A checkpoint's folder; a tiny one, to see the server.")],
+    json: Json = None,
+    peers: Annotated[Path, typer.Option(help="The folder of the peers' environments.")] = HOME,
+    beside: Annotated[str, typer.Option(help="Which peers, with commas between.")] = "vllm",
+    concurrency: Annotated[int, typer.Option(help="Streams at a time.")] = 512,
+    seconds: Annotated[float, typer.Option(help="Of each round.")] = 20.0,
+    rounds: Annotated[int, typer.Option(help="In turn; medians count, after one that warms up.")] = 3,
+) -> None:
+    """Streams of 16 to 64 tokens in and 64 out: tokens/s, CPU time, time to first token, beside a peer."""
+    exit_when_asked()
+    found: dict[str, list[dict[str, Any]]] = {}
+    with contextlib.ExitStack() as stack:
+        names = ["pageant", *filter(None, beside.split(","))]
+        servers = [stack.enter_context(ServerProcess(name, model, peers)) for name in names]
+        for turn in range(rounds + 1):
+            for server in servers:
+                with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                    row = runner.run(_round(server, concurrency, seconds if turn else seconds / 4, turn))
+                if turn:
+                    found.setdefault(server.name, []).append(row)
+    figures = {name: _medians(rows) for name, rows in found.items()}
+    ratios = {
+        name: {
+            column: round(
+                statistics.median(a[column] / b[column] for a, b in zip(found["pageant"], rows, strict=True)),
+                3,
+            )
+            for column in COLUMNS[:-1]
+        }
+        for name, rows in found.items()
+        if name != "pageant"
+    }
+    rows = [(name, *(row[column] for column in COLUMNS)) for name, row in figures.items()]
+    rows += [(f"ours / {name}", *ratio.values(), "") for name, ratio in ratios.items()]
+    load = {"concurrency": concurrency, "seconds": seconds, "input_tokens": [16, 64], "output_tokens": 64}
+    publish(
+        {"load": load, "servers": figures, "ours_over": ratios, "rounds": found},
+        table(("", *COLUMNS), rows),
+        json,
+    )
+
+
+async def _round(server: ServerProcess, concurrency: int, seconds: float, turn: int) -> dict[str, Any]:
+    client = Client(server.url)
+    load = Load(Lengths(16, 64), Lengths(64, 64), token_ids=(FIRST_ID, END_ID - 1), seed=turn)
+    run = Run(
+        model=await first_model(client),
+        seconds=seconds,
+        concurrency=concurrency,
+        extra={"temperature": 0.0, "ignore_eos": True},
+    )
+    async with Meter(server.pid) as meter:
+        results = await Driver(client, load, Arrivals(), run).drive()
+    client.close()
+    report = results.report({})
+    return {
+        "tokens/s": report["output_tokens_per_second"],
+        "CPU s per 1,000 tokens": meter.report(report["output_tokens"])["server_cpu_seconds_per_1000_tokens"],
+        "TTFT median, ms": report["ttft"]["median"],
+        "TTFT p99, ms": report["ttft"]["p99"],
+        "ITL p99, ms": report["itl"]["p99"],
+        "failed": report["failed"],
+    }
+
+
+def _medians(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {column: round(statistics.median(row[column] for row in rows), 4) for column in COLUMNS}
