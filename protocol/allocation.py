@@ -16,6 +16,7 @@ import msgspec
 
 from pageant.protocol.arrays import Int32Vector, Int64Vector, int32
 from pageant.protocol.message import Message, Request
+from pageant.protocol.tiers import BlockMoves, TierStatistics
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,13 +62,14 @@ class Assign(Message, frozen=True, kw_only=True):
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A granted admission: its block table, how many tokens of it are cached already (in blocks that it
-    shares, or that are copied for it), and how many after those are to be computed in this step (its slots
-    reach that far)."""
+    shares, or that are copied or restored for it), and how many after those are to be computed in this step (its
+    slots reach that far). Of those cached, `num_restored_tokens` come from below the device."""
 
     serial: int
     blocks: Int32Vector
     num_cached_tokens: int
     num_tokens: int
+    num_restored_tokens: int = 0
 
 
 class Assigned(Message, frozen=True, kw_only=True):
@@ -75,7 +77,8 @@ class Assigned(Message, frozen=True, kw_only=True):
 
     The first `num_grown` of the sequences that were to grow did; row i of them got the next
     `grown_counts[i]` of `grown_blocks`. `admitted` are the first of the admissions. Before the step computes,
-    blocks `copy_sources` are copied to `copy_destinations`: all reads come before all writes.
+    blocks `copy_sources` are copied to `copy_destinations`: all reads come before all writes. There are `moves`
+    only where something is granted.
     """
 
     step: int
@@ -88,6 +91,7 @@ class Assigned(Message, frozen=True, kw_only=True):
     copy_destinations: Int32Vector = msgspec.field(default_factory=int32)
     blocks_free: int
     num_blocks: int
+    moves: BlockMoves | None = None
 
 
 class PoolReady(Message, frozen=True, kw_only=True):
@@ -103,7 +107,8 @@ class PoolStatistics(Message, frozen=True, kw_only=True):
     """The pool as it is now. Blocks: total = free + held; `cached` of the free ones still hold a prefix.
 
     Of the tokens admitted so far (`queried`), `hit` were in the cache, `copied` ones of them in a block that
-    was shared in part. `slots_wasted` of the held blocks hold no token: less than a block per sequence.
+    was shared in part; `blocks_copied` blocks were. `slots_wasted` of the held blocks hold no token: less than a
+    block per sequence.
     """
 
     num_blocks: int
@@ -116,6 +121,8 @@ class PoolStatistics(Message, frozen=True, kw_only=True):
     tokens_copied: int = 0
     slots_wasted: int = 0
     sequences: int = 0
+    tiers: tuple[TierStatistics, ...] = ()
+    blocks_copied: int = 0
 
 
 class GetPoolStatistics(Request[PoolStatistics], frozen=True, kw_only=True):

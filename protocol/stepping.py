@@ -14,6 +14,7 @@ from pageant.protocol.arrays import BoolVector, Int32Vector, int32
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.message import Message
 from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.tiers import BlockMoves
 
 
 class NewSequence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,6 +56,7 @@ class StepPlan(Message, frozen=True, kw_only=True):
     starts: Int32Vector
     num_tokens: Int32Vector
     draws: BoolVector
+    moves: BlockMoves | None = None
 
 
 class StepResult(Message, frozen=True, kw_only=True):
@@ -78,7 +80,8 @@ class StepResult(Message, frozen=True, kw_only=True):
 class ExecutorReady(Message, frozen=True, kw_only=True):
     """An executor introduces itself to the scheduler and to the block manager, whenever either (re)starts.
 
-    Its KV memory holds `num_blocks` blocks of `block_size` tokens. `epoch` is its incarnation.
+    Its KV memory holds `num_blocks` blocks of `block_size` tokens, each of `block_bytes` bytes; 0 says that it
+    cannot move any to the host's memory, of which `host_bytes` can be had. `epoch` is its incarnation.
     """
 
     epoch: int
@@ -88,3 +91,5 @@ class ExecutorReady(Message, frozen=True, kw_only=True):
     max_model_len: int
     device: str
     dtype: str
+    block_bytes: int = 0
+    host_bytes: int = 0

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from pageant.actors.blocks.allocation import Allocation
+from pageant.actors.blocks.costs import Costs
+from pageant.actors.blocks.host import HostTier
 from pageant.actors.blocks.pool import BlockPool
+from pageant.actors.blocks.tiers import Tiers
 from pageant.actors.runtime import Actor, ActorOptions, receives
+from pageant.actors.runtime.sizes import parse_bytes
 from pageant.protocol.allocation import Assign, Assigned, GetPoolStatistics, PoolReady, PoolStatistics
 from pageant.protocol.arrays import int32
 from pageant.protocol.roles import BLOCKS, Feature
 from pageant.protocol.stepping import ExecutorReady
 from pageant.protocol.supervision import ActorDown, ActorUp
+from pageant.protocol.tiers import MoveTimes
+
+log = logging.getLogger("pageant.blocks")
 
 
 class BlockManager(Actor):
@@ -25,9 +33,22 @@ class BlockManager(Actor):
     pool_class: type[BlockPool] = BlockPool
 
     class Options(ActorOptions, frozen=True, kw_only=True):
-        """`enable_prefix_caching`: keep the KV of ended requests, by prefix, while there is room."""
+        """Options of the block manager.
+
+        Attributes:
+            enable_prefix_caching: keep the KV of ended requests, by prefix, while there is room.
+            host_memory: bytes of the executor's host, such as `8GiB`, for blocks that there is no more room for
+                on the device; they come back when that is quicker than to compute them again.
+        """
 
         enable_prefix_caching: bool = True
+        host_memory: str | int = 0
+
+        def __post_init__(self) -> None:
+            if parse_bytes(self.host_memory) < 0:
+                raise ValueError(f"host_memory is {self.host_memory!r}; expected a size such as 8GiB, or 0")
+            if parse_bytes(self.host_memory) and not self.enable_prefix_caching:
+                raise ValueError("host_memory keeps cached prefixes; it needs enable_prefix_caching")
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -44,8 +65,30 @@ class BlockManager(Actor):
         if event.epoch > self._epoch:
             self._epoch = event.epoch
             pool = self.pool_class(event.num_blocks, self.options.enable_prefix_caching)
-            self._allocation = Allocation(pool, event.block_size)
+            self._allocation = Allocation(pool, event.block_size, self._make_tiers(event, pool))
         self.tell("scheduler", PoolReady(epoch=self._epoch))
+
+    def _make_tiers(self, event: ExecutorReady, pool: BlockPool) -> Tiers | None:
+        """What there is below the device, as far as options and the executor's host have room for it."""
+        wanted = parse_bytes(self.options.host_memory)
+        if wanted > event.host_bytes:
+            log.warning(
+                "host_memory is %s, and %d MiB are left on the executor's host: it is taken down to that",
+                *(self.options.host_memory, event.host_bytes // 2**20),
+            )
+        slots = min(wanted, event.host_bytes) // event.block_bytes if event.block_bytes else 0
+        return Tiers(pool, HostTier(slots), Costs(), event.block_size) if slots else None
+
+    @receives
+    def measured(self, event: MoveTimes) -> None:
+        """What the executor's steps and moves take."""
+        tiers = self._allocation.tiers if self._allocation is not None else None
+        if tiers is None or event.epoch != self._epoch:
+            return
+        for tokens, seconds in zip(event.step_tokens.tolist(), event.step_seconds.tolist(), strict=True):
+            tiers.costs.stepped(tokens, seconds)
+        if event.num_moved:
+            tiers.costs.moved(event.num_moved, event.move_seconds)
 
     @receives
     def assign(self, request: Assign) -> None:

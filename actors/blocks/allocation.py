@@ -18,6 +18,7 @@ import numpy as np
 from pageant.actors.blocks.branches import FANOUT_MAX, TOKEN_BYTES, Branches, common_tokens
 from pageant.actors.blocks.hashing import block_name, block_names, full_blocks, root_name
 from pageant.actors.blocks.pool import BlockPool
+from pageant.actors.blocks.tiers import Tiers
 from pageant.protocol.allocation import Admission, Admitted, Assign, Assigned, PoolStatistics
 from pageant.protocol.arrays import int32
 
@@ -43,6 +44,18 @@ class _Sequence:
 
 
 @dataclass(slots=True)
+class _Found:
+    """What is cached of a new sequence: blocks of the device, then slots of the host; the first `num_full` of
+    both are full, and `num_partial` tokens of the next block are in the last slot or in block `source`."""
+
+    blocks: list[int] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
+    num_full: int = 0
+    source: int | None = None
+    num_partial: int = 0
+
+
+@dataclass(slots=True)
 class _Copies:
     """Blocks that are copied before a step computes. All are read before any is written."""
 
@@ -56,22 +69,25 @@ class Allocation:
     Args:
         pool: where blocks come from.
         block_size: tokens per block.
+        tiers: where cached blocks go from there.
     """
 
-    def __init__(self, pool: BlockPool, block_size: int) -> None:
-        self.pool, self.block_size = pool, block_size
+    def __init__(self, pool: BlockPool, block_size: int, tiers: Tiers | None = None) -> None:
+        self.pool, self.block_size, self.tiers = pool, block_size, tiers
         self._sequences: dict[int, _Sequence] = {}
         self._branches = Branches()
         pool.on_unnamed = self._branches.remove
         self._tails: dict[bytes, dict[_Sequence, None]] = {}  # of running sequences, filed as `Branches` does
         self._uncomputed: list[tuple[int, int]] = []  # named blocks, by the step that fills them
         self._computed_step = 0
-        self._queried = self._hit = self._copied = 0
+        self._queried = self._hit = self._copied = self._blocks_copied = 0
 
     def assign(self, request: Assign) -> Assigned:
         """Carries out one exchange; see `protocol/allocation`."""
         self._computed_step = request.computed_step
         self._uncomputed = [entry for entry in self._uncomputed if entry[0] > self._computed_step]
+        if self.tiers is not None:
+            self.tiers.begin(request.step, self._computed_step)
         self._learn(request)
         for serial in request.freed.tolist():
             self._free(serial)
@@ -97,15 +113,18 @@ class Allocation:
             copy_destinations=int32(copies.destinations),
             blocks_free=self.pool.num_free,
             num_blocks=self.pool.num_blocks,
+            moves=self.tiers.end(bool(counts or admitted)) if self.tiers is not None else None,
         )
 
     def release_all(self) -> None:
         """Frees every sequence: their scheduler is gone, and its last steps may never be computed."""
         self.pool.forget(block for _, block in self._uncomputed)
         self._uncomputed.clear()
+        if self.tiers is not None:
+            self.tiers.forget_unsure()
         for sequence in self._sequences.values():
             self._close(sequence)
-            self.pool.free(sequence.blocks)
+            self._give_up(sequence)
         self._sequences.clear()
 
     def statistics(self) -> PoolStatistics:
@@ -124,14 +143,18 @@ class Allocation:
             tokens_queried=self._queried,
             tokens_hit=self._hit,
             tokens_copied=self._copied,
+            blocks_copied=self._blocks_copied,
             slots_wasted=len(slots) * self.block_size - sum(slots.values()),
             sequences=len(self._sequences),
             evictions=pool.evictions,
+            tiers=self.tiers.statistics() if self.tiers is not None else (),
         )
 
     def check_integrity(self) -> None:
         """Asserts that every reference to a block is some sequence's."""
         self.pool.check_integrity()
+        if self.tiers is not None:
+            self.tiers.host.check_integrity()
         held: dict[int, int] = {}
         for sequence in self._sequences.values():
             for block in sequence.blocks:
@@ -193,16 +216,24 @@ class Allocation:
         if sequence is not None:
             self._close(sequence)
             self._name_last_block(sequence)
-            self.pool.free(sequence.blocks)
+            self._give_up(sequence)
+
+    def _give_up(self, sequence: _Sequence) -> None:
+        """Its blocks lose a reference."""
+        self.pool.free(sequence.blocks)
+        if self.tiers is not None:
+            named = ((block, self.pool.name_of(block)) for block in reversed(sequence.blocks))
+            self.tiers.freed((block, name) for block, name in named if name is not None)
 
     def _name_last_block(self, sequence: _Sequence) -> None:
         """A sequence that is given up leaves its partly filled block to those that continue it."""
-        index = len(sequence.names)
-        tokens = bytes(self._written(sequence, sequence.granted))
+        known = len(sequence.names) * self.block_size + len(sequence.tail) // TOKEN_BYTES
+        index, count = divmod(min(known, sequence.granted), self.block_size)
         computed = sequence.granted_step <= self._computed_step
-        if tokens and computed and self.pool.enable_prefix_caching:
-            parent = sequence.parent(index)
-            self._name(sequence, index, block_name(parent, tokens), tokens)
+        if count and computed and self.pool.enable_prefix_caching:
+            held = sequence.contents[index] if index < len(sequence.contents) else bytes(sequence.tail)
+            tokens = held[: TOKEN_BYTES * count]
+            self._name(sequence, index, block_name(sequence.parent(index), tokens), tokens)
 
     def _written(self, sequence: _Sequence, granted: int) -> bytearray:
         """What the block of a sequence's tail holds once `granted` tokens of it have been computed."""
@@ -258,23 +289,22 @@ class Allocation:
         total = len(admission.token_ids)
         root = root_name(admission.salt, admission.extra_keys)
         contents, tail = full_blocks(admission.token_ids, self.block_size)
-        names = block_names(root, contents)
-        blocks = (
-            self.pool.match(names[: (total - 1) // self.block_size])
-            if self.pool.enable_prefix_caching and not admission.skip_cache
-            else []
-        )
-        if self._blocks_for(total) - len(blocks) > self.pool.num_free:
-            self.pool.free(blocks)
+        sequence = _Sequence(root, [], block_names(root, contents), contents, bytearray(tail))
+        cache = self.pool.enable_prefix_caching and not admission.skip_cache
+        found = self._find(sequence, total, step, self.tiers) if cache else _Found()
+        if self._blocks_for(total) - len(found.blocks) > self.pool.num_free:
+            self.pool.free(found.blocks)
             return None
-        matched = len(blocks)
-        sequence = _Sequence(root, blocks, names, contents, bytearray(tail), named=matched)
-        wanted = (contents[matched] if matched < len(contents) else tail)[
-            : TOKEN_BYTES * (total - 1 - matched * self.block_size)
-        ]
-        wanted = b"" if admission.skip_cache else wanted
-        source, num_copied = self._find_partial(sequence.parent(matched), wanted, step)
-        cached = matched * self.block_size + num_copied
+        restored = self.pool.take(len(found.slots))
+        if restored and not set(restored).isdisjoint((*copies.sources, found.source)):
+            # What is restored may be there before the copies are made, so they must not meet. It is rare.
+            self.pool.free([*found.blocks, *restored])
+            found, restored = self._find(sequence, total, step, None), []
+        sequence.blocks = found.blocks + restored
+        sequence.named = len(found.blocks)
+        cached = found.num_full * self.block_size + found.num_partial
+        num_copied = found.num_partial if found.source is not None else 0
+        num_restored = cached - len(found.blocks) * self.block_size - num_copied
         self._queried += total
         self._hit += cached
         self._copied += num_copied
@@ -283,29 +313,49 @@ class Allocation:
         self._grow(sequence, cached + length, step, [])
         self._sequences[admission.serial] = sequence
         self._open(sequence)
-        if source is not None:
-            copies.sources.append(source)
-            copies.destinations.append(blocks[matched])
+        if found.source is not None:
+            self._blocks_copied += 1
+            copies.sources.append(found.source)
+            copies.destinations.append(sequence.blocks[found.num_full])
+        if self.tiers is not None:
+            self.tiers.restore(found.slots, restored, num_restored)
         return Admitted(
             serial=admission.serial,
             blocks=int32(sequence.blocks),
             num_cached_tokens=cached,
             num_tokens=length,
+            num_restored_tokens=num_restored,
         )
+
+    def _find(self, sequence: _Sequence, total: int, step: int, tiers: Tiers | None) -> _Found:
+        """What is cached of a new sequence of `total` tokens, the last of which is to be computed."""
+        names = sequence.names[: (total - 1) // self.block_size]
+        found = _Found(blocks=self.pool.match(names))
+        if tiers is not None:
+            found.slots = tiers.find(names[len(found.blocks) :])
+        found.num_full = index = len(found.blocks) + len(found.slots)
+        tokens = sequence.contents[index] if index < len(sequence.contents) else bytes(sequence.tail)
+        wanted = tokens[: TOKEN_BYTES * (total - 1 - index * self.block_size)]
+        if wanted:
+            parent = sequence.parent(index)
+            found.source, found.num_partial = self._find_partial(parent, wanted, step)
+            slot = tiers.find_partial(parent, wanted, found.num_partial) if tiers is not None else None
+            if slot is not None:
+                found.source = None
+                found.slots.append(slot[0])
+                found.num_partial = slot[1]
+        return found
 
     def _find_partial(self, parent: bytes, wanted: bytes, step: int) -> tuple[int | None, int]:
         """A block that follows `parent`, and of the tokens `wanted` how many it begins with, computed before
         this step. Anybody may write to it, or get it, in this very step: the copy comes before."""
-        source: int | None = None
-        most = 0
-        if wanted and self.pool.enable_prefix_caching:
-            source, most = self._branches.find(parent, wanted, step)
-            tails = self._tails.get(parent + wanted[:TOKEN_BYTES], {})
-            for sequence in islice(reversed(tails), FANOUT_MAX):
-                computed = sequence.granted if sequence.granted_step < step else sequence.granted_before
-                count = common_tokens(bytes(self._written(sequence, computed)), wanted)
-                if count > most:
-                    source, most = sequence.blocks[len(sequence.names)], count
+        source, most = self._branches.find(parent, wanted, step)
+        tails = self._tails.get(parent + wanted[:TOKEN_BYTES], {})
+        for sequence in islice(reversed(tails), FANOUT_MAX):
+            computed = sequence.granted if sequence.granted_step < step else sequence.granted_before
+            count = common_tokens(bytes(self._written(sequence, computed)), wanted)
+            if count > most:
+                source, most = sequence.blocks[len(sequence.names)], count
         return source, most
 
     def _blocks_for(self, length: int) -> int:

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
 
-def _pass(block: int) -> None:
+def _pass(*_: object) -> None:
     pass
 
 
@@ -34,6 +34,7 @@ class BlockPool:
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self.evictions = 0
         self.on_unnamed: Callable[[int], object] = _pass  # told of every block that loses its name
+        self.on_evicted: Callable[[int, bytes], object] = _pass  # and of the name, if it is for want of room
 
     @property
     def num_free(self) -> int:
@@ -78,6 +79,7 @@ class BlockPool:
         self._names[block] = None
         self.evictions += 1
         self.on_unnamed(block)
+        self.on_evicted(block, name)
 
     def match(self, names: Iterable[bytes]) -> list[int]:
         """Holds the blocks of the longest cached prefix of `names`."""
@@ -125,6 +127,10 @@ class BlockPool:
     def num_cached(self) -> int:
         """Free blocks that still hold a prefix. O(free)."""
         return sum(self._names[block] is not None for block in self._free)
+
+    def name_of(self, block: int) -> bytes | None:
+        """What a block is named, if it is."""
+        return self._names[block]
 
     def references(self, block: int) -> int:
         """How many sequences hold a block."""

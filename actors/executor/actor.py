@@ -16,10 +16,12 @@ import numpy.typing as npt
 
 from pageant import kernels
 from pageant.actors.executor.batch import Batch, StepInputs
-from pageant.actors.executor.memory import parse_bytes
+from pageant.actors.executor.memory import available_bytes
+from pageant.actors.executor.moving import Move, Moving
 from pageant.actors.executor.processors import Processors
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.address import expected
+from pageant.actors.runtime.sizes import parse_bytes
 from pageant.protocol.roles import EXECUTOR
 from pageant.protocol.stepping import ExecutorReady, StepPlan, StepResult
 from pageant.protocol.supervision import ActorDown, ActorUp, Progress
@@ -40,6 +42,7 @@ class Step:
     incarnation: int
     inputs: StepInputs = field(init=False)
     drawn: Drawn = field(init=False)
+    moves_needed: int = 0  # how many moves are to be made before
     began: float = 0.0
 
 
@@ -106,7 +109,7 @@ class Executor(Actor):
             if not re.fullmatch(r"cpu|cuda(:\d{1,2})?", self.device):
                 raise ValueError(f"device is {self.device!r}; expected cpu, cuda or cuda:N")
             memory = self.kv_cache_memory
-            if memory is not None and (parse_bytes(memory) if isinstance(memory, str) else memory) < 1:
+            if memory is not None and parse_bytes(memory) < 1:
                 raise ValueError(f"kv_cache_memory is {memory!r}; expected at least a byte, such as 4GiB")
             if self.num_blocks is not None and self.num_blocks * self.block_size < self.max_model_len:
                 raise ValueError(
@@ -127,8 +130,10 @@ class Executor(Actor):
         self._reported = 0
         self._plans: deque[Step] = deque()  # that came, and could not be packed yet
         self._packed: deque[Step] = deque()
-        self._launched: deque[Step] = deque()  # whose tokens are on their way
-        self._launching = False
+        self._computing: deque[Step] = deque()  # that the device has, in order
+        self._launched: deque[Step] = deque()  # of those, whose tokens are on their way
+        self._launching = self._is_moving = False
+        self._moving = Moving()
         self._unanswered = 0  # steps that were packed
         if options.device != "cpu":
             self.offload_threads = 2  # one waits for tokens while the other launches the next step
@@ -164,7 +169,7 @@ class Executor(Actor):
             block_size=options.block_size,
             max_model_len=options.max_model_len,
             max_num_seqs=options.max_num_seqs,
-            budget_bytes=parse_bytes(memory) if isinstance(memory, str) else memory,
+            budget_bytes=None if memory is None else parse_bytes(memory),
             num_blocks=options.num_blocks,
             threads=options.threads,
             progress=self._report,
@@ -190,6 +195,8 @@ class Executor(Actor):
                 max_model_len=self.options.max_model_len,
                 device=self.options.device,
                 dtype=self._runner.dtype,
+                block_bytes=self._runner.host.block_bytes,
+                host_bytes=available_bytes(),
             ),
         )
 
@@ -213,19 +220,54 @@ class Executor(Actor):
         while self._plans and not (self._unanswered and self._batch.needs_tokens):
             step = self._plans.popleft()
             step.inputs = self._batch.apply(step.plan)
+            step.moves_needed = self._moving.add(step.plan.moves, step.incarnation)
             self._unanswered += 1
             self._packed.append(step)
-        if self._packed and not self._launching:
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Starts what can be done now: the next move, and the next step."""
+        if not self._is_moving and self._next_move is not None:
+            self._is_moving = True
+            self.spawn(self._move())
+        if not self._launching and self._next_step is not None:
             self._launching = True
             self.spawn(self._launch())
 
+    @property
+    def _next_move(self) -> Move | None:
+        """What can be moved now. While a dead scheduler's step computes, nobody knows what it writes to."""
+        first = self._moving.first
+        if first is None or any(step.incarnation != first[1] for step in self._computing):
+            return None
+        return first[0]
+
+    async def _move(self) -> None:
+        """Makes the moves, one after another."""
+        while (move := self._next_move) is not None:
+            self._moving.made(await self.offload_beside("moves", self._timed_move, move))
+            self._go_on()
+        self._is_moving = False
+
+    def _timed_move(self, move: Move) -> float:
+        began = self.clock.now()
+        self._runner.host.move(move)
+        return self.clock.now() - began
+
+    @property
+    def _next_step(self) -> Step | None:
+        """The step that is launched next, if what it needs is there."""
+        step = self._packed[0] if self._packed else None
+        return step if step is not None and self._moving.allows(step.moves_needed) else None
+
     async def _launch(self) -> None:
         """Computes what is packed, one step after another."""
-        while self._packed:
-            step = self._packed.popleft()
+        while (step := self._next_step) is not None:
+            self._packed.popleft()
             if step.incarnation != self._scheduler:
                 self._unanswered -= 1
                 continue  # its scheduler is dead
+            self._computing.append(step)
             step.began = self.clock.now()
             step.drawn = await self.offload(self._runner.launch, step.inputs)
             if step.drawn.ready and not self._launched:
@@ -246,6 +288,7 @@ class Executor(Actor):
 
     def _finish(self, step: Step, token_ids: npt.NDArray[np.int64]) -> None:
         self._unanswered -= 1
+        self._computing.remove(step)
         if step.incarnation == self._scheduler:
             self._batch.take_tokens(step.inputs, token_ids)
             self._answer(step, token_ids)
@@ -253,6 +296,10 @@ class Executor(Actor):
 
     def _answer(self, step: Step, token_ids: npt.NDArray[np.int64]) -> None:
         logprobs, prompt_logprobs = step.drawn.logprobs()
+        seconds = self.clock.now() - step.began
+        self._moving.stepped(len(step.inputs.positions), seconds)
+        if (report := self._moving.take_report(self.incarnation)) is not None:
+            self.tell("blocks", report)
         self.tell(
             step.scheduler,
             StepResult(
@@ -260,7 +307,7 @@ class Executor(Actor):
                 epoch=step.plan.epoch,
                 rows=step.inputs.rows,
                 token_ids=token_ids.astype("int32"),
-                seconds=self.clock.now() - step.began,
+                seconds=seconds,
                 logprobs=logprobs,
                 prompt_logprobs=prompt_logprobs,
                 failed=step.drawn.failed,

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pageant.actors.executor.batch import StepInputs
 from pageant.actors.executor.graphs import Capture, CudaCapture, DecodeGraphs
+from pageant.actors.executor.host_memory import DeviceHostMemory
 from pageant.actors.executor.memory import device_budget
 from pageant.actors.executor.processors import process_logits
 from pageant.actors.executor.runner import Drawn, DrawnHere, TorchRunner
@@ -66,6 +67,8 @@ class CudaRunner(TorchRunner):
         **options: Any,
     ) -> None:
         self._share = gpu_memory_utilization
+        if options["device"] != "cpu":
+            self.host_class = DeviceHostMemory
         self._tokens_max = max_num_batched_tokens
         super().__init__(*arguments, **options)
         self._staging = Staging(self.device)

@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
-_UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 CPU_SHARE = 0.25  # of the memory that is free, when nobody said how much
 
 
 class TooLittleMemory(ValueError):
     """There is no room for the KV of a single request of the longest length."""
-
-
-def parse_bytes(text: str) -> int:
-    """`"4GiB"` as a number of bytes.
-
-    Raises:
-        ValueError: not a number with one of the known units.
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    if match is None or match[2] not in _UNITS:
-        units = ", ".join(unit for unit in _UNITS if unit)
-        raise ValueError(f"found {text!r}; expected a number of bytes, or one with a unit of {units}")
-    return int(float(match[1]) * _UNITS[match[2]])
 
 
 def available_bytes() -> int:

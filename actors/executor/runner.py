@@ -17,7 +17,9 @@ import torch
 
 from pageant import kernels
 from pageant.actors.executor.batch import SamplingColumns, StepInputs
+from pageant.actors.executor.host_memory import HostMemory
 from pageant.actors.executor.memory import choose_num_blocks
+from pageant.actors.executor.moving import Move
 from pageant.actors.executor.processors import process_logits
 from pageant.actors.executor.programs import StepPrograms
 from pageant.actors.executor.scoring import Scores, Scoring, score_prompts
@@ -49,11 +51,24 @@ class Drawn(Protocol):
         """Of the tokens drawn and of the prompts' tokens, where asked for; once the tokens are there."""
 
 
+class Host(Protocol):
+    """Blocks in the host's memory."""
+
+    block_bytes: int
+
+    def move(self, move: Move) -> None:
+        """Makes one move; returns when it has been made. Never called twice at once, but beside `launch`."""
+
+
 class ModelRunner(Protocol):
     """Computes steps."""
 
     num_blocks: int
     dtype: str
+
+    @property
+    def host(self) -> Host:
+        """Where blocks go that there is no room for."""
 
     def launch(self, inputs: StepInputs) -> Drawn:
         """Begins a step. The next may be launched before this one's tokens are there; it finds those that it
@@ -95,6 +110,7 @@ class TorchRunner:
     """
 
     spare_blocks = 0  # of the KV cache, behind those that sequences get
+    host_class: type[HostMemory] = HostMemory
 
     def __init__(
         self,
@@ -138,6 +154,7 @@ class TorchRunner:
         self.dtype = str(self._decoder.dtype).removeprefix("torch.")
         blocks = self.num_blocks + self.spare_blocks
         self._kv_caches = self._decoder.allocate_kv_caches(blocks, block_size)
+        self.host = self.host_class(self._kv_caches)
         self._last_drawn = torch.zeros(max_num_seqs, dtype=torch.int64, device=self.device)  # by row
         self._programs: StepPrograms | None = None
         if isinstance(self._kernels, CpuKernels):

@@ -35,6 +35,7 @@ class EngineSettings(TypedDict, total=False):
     kernels: str | None
     block_size: int | None
     kv_cache_memory: str | int | None
+    host_memory: str | int | None
     gpu_memory_utilization: float | None
     num_blocks: int | None
     threads: int | None

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 import msgspec
@@ -156,4 +157,10 @@ class Actor:
 
     async def offload(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs a blocking function off the event loop. The only way to do so."""
-        return await self._cell.offload(function, *args, **kwargs)
+        return await self._cell.offload(partial(function, *args, **kwargs), threads=self.offload_threads)
+
+    async def offload_beside(
+        self, lane: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """`offload` to another thread, one for each `lane`, for what is not to wait behind the rest."""
+        return await self._cell.offload(partial(function, *args, **kwargs), lane)

@@ -12,8 +12,7 @@ import random
 import traceback
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pageant.actors.runtime.handlers import Handler, Style
 from pageant.actors.runtime.mailbox import Envelope, Mailbox
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from pageant.actors.runtime.node import Node
 
 R = TypeVar("R")
-P = ParamSpec("P")
 
 log = logging.getLogger("pageant.cell")
 
@@ -52,7 +50,7 @@ class Cell:
         self._serving = False
         self._tasks: dict[asyncio.Task[None], Envelope | None] = {}
         self._current: Envelope | None = None
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: dict[str, ThreadPoolExecutor] = {}  # by lane
         self._failure: BaseException | None = None
         self._handled, self._seconds, self._stale = 0, 0.0, 0
         actor._cell = self
@@ -128,8 +126,8 @@ class Cell:
                 handled.reply.fail(gone)
             task.cancel()
         await self._ended([*self._tasks, *([self._task] if self._task is not None else [])])
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in self._threads.values():
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def _ended(self, tasks: list[asyncio.Task[None]]) -> None:
         """Waits for cancelled tasks; one that will not end is left behind, loudly."""
@@ -294,16 +292,14 @@ class Cell:
         elif task.exception() is not None:
             self.crash(task.exception())  # type: ignore[arg-type]
 
-    async def offload(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def offload(self, call: Callable[[], R], lane: str = "", threads: int = 1) -> R:
         """Runs a function in one of the actor's own threads, or inline where the node says so."""
         if self.node.inline_offload:
-            return function(*args, **kwargs)
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(
-                self.actor.offload_threads, thread_name_prefix=f"pageant {self.name}"
-            )
-        call = partial(function, *args, **kwargs)
-        return await self.node.loop.run_in_executor(self._threads, call)
+            return call()
+        if lane not in self._threads:
+            prefix = f"pageant {self.name} {lane}".rstrip()
+            self._threads[lane] = ThreadPoolExecutor(threads, thread_name_prefix=prefix)
+        return await self.node.loop.run_in_executor(self._threads[lane], call)
 
     def statistics(self) -> ActorStatistics:
         """The counters as they are now."""

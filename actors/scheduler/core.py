@@ -362,6 +362,7 @@ class SchedulerCore:
         for request, grant in zip(new, message.admitted, strict=True):
             assert grant.serial == request.serial, "admissions are granted in order"
             self._admit(request, grant.num_cached_tokens)
+            self.counters.count_restored(request, grant.num_restored_tokens)
         if new:
             chunks += admissions(new, message.admitted)
         for request in exchange.admitting[len(new) :]:

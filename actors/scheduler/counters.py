@@ -27,8 +27,15 @@ class SchedulerCounters:
     aborts_preempted: int = 0
     stops_by_string: int = 0
     tokens_cached: int = 0
+    tokens_restored: int = 0  # of those, from below the device
+    swaps: int = 0  # resumptions after a preemption with what was restored
     growth_refused: int = 0
     admissions_refused: int = 0
+
+    def count_restored(self, request: ScheduledRequest, num_tokens: int) -> None:
+        """A request was admitted with so many tokens from below the device."""
+        self.tokens_restored += num_tokens
+        self.swaps += bool(num_tokens and request.num_preemptions)
 
     def count_abort(self, request: ScheduledRequest, *, prefilling: bool) -> None:
         """An open request is about to be aborted."""

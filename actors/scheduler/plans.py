@@ -82,6 +82,7 @@ def build_plan(
         starts=chunks.starts,
         num_tokens=chunks.lengths,
         draws=chunks.draws,
+        moves=granted.moves,
     )
 
 

@@ -16,6 +16,7 @@ from pageant.protocol.allocation import Admission, Admitted, Assign, Assigned, G
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.roles import BLOCKS
 from pageant.protocol.stepping import ExecutorReady
+from pageant.protocol.tiers import BlockMoves
 from pageant.scripts.conformance.rules import Rules
 from pageant.scripts.conformance.stage import Stage
 
@@ -29,6 +30,9 @@ POOL = "blocks are those of the pool, 0 to num_blocks - 1"
 ALONE = "a block that a sequence writes to belongs to no other sequence"
 CONTENT = "what is said to be cached was computed, for the very same tokens from the first on"
 COPIES = "copy_sources and copy_destinations are as long, and of the destinations none comes twice"
+MOVES = "moves come with what is granted, each of a block and a slot that there are, urgent saves first"
+SAVED = "what is saved is cached, and urgently if its block is written to by the same step"
+APART = "no block that is restored is copied from by the same plan"
 LOGITS = "the last token of an admission is computed again, for its logits"
 BUDGET = "admissions together compute at most admission_tokens tokens, and each at least one"
 FULL_CHUNK = "an admission computes all its uncomputed tokens, or what is left of the budget"
@@ -42,6 +46,7 @@ NEW_EPOCH = "the memory of a new epoch is empty"
 
 EXECUTOR, SCHEDULER = "executor/0", "scheduler"
 VOCABULARY = 3  # small, so that prefixes meet
+BLOCK_BYTES = 64
 
 
 def check_block_manager(cls: type[Actor], **options: Any) -> tuple[str, ...]:
@@ -57,6 +62,10 @@ def check_block_manager(cls: type[Actor], **options: Any) -> tuple[str, ...]:
     rules.must("it takes the role of blocks", cls.role is BLOCKS, f"its role is {cls.role!r}")
     for seed, (num_blocks, block_size) in enumerate(((12, 4), (40, 2), (7, 16), (64, 1))):
         asyncio.run(_Trial(cls, options, rules, seed, num_blocks, block_size).run())
+    if "host_memory" in cls.Options.__struct_fields__ and options.get("enable_prefix_caching", True):
+        for seed, (num_blocks, block_size, slots) in enumerate(((12, 4, 30), (16, 2, 5), (30, 3, 1000))):
+            below = {**options, "host_memory": slots * BLOCK_BYTES}
+            asyncio.run(_Trial(cls, below, rules, seed, num_blocks, block_size, slots).run())
     return rules.kept
 
 
@@ -74,17 +83,25 @@ class _Trial:
     """One pool, and a scheduler that keeps its side of the rules."""
 
     def __init__(
-        self, cls: Any, options: Any, rules: Rules, seed: int, num_blocks: int, block_size: int
+        self,
+        cls: Any,
+        options: Any,
+        rules: Rules,
+        seed: int,
+        num_blocks: int,
+        block_size: int,
+        slots: int = 0,
     ) -> None:
         self._cls, self._options, self._rules = cls, options, rules
         self._random = random.Random(seed)
-        self.num_blocks, self.size = num_blocks, block_size
+        self.num_blocks, self.size, self.num_slots = num_blocks, block_size, slots
         self.stage = Stage()
         self._step = self._serial = 0
         self._epoch = 1
         self._held: dict[int, _Held] = {}
         self._freed: list[int] = []
         self._content: dict[int, tuple[int, ...]] = {}  # slot -> the prefix that its KV is of
+        self._below: dict[int, list[tuple[int, ...] | None]] = {}  # the same of each of the host's
         self._prompts = [[self._random.randrange(VOCABULARY) for _ in range(90)] for _ in range(3)]
 
     async def run(self) -> None:
@@ -102,7 +119,7 @@ class _Trial:
             await self._free_all()
             prompt = await self._check_whole_pool()
             await self._free_all()
-            self._epoch, self._content = 2, {}
+            self._epoch, self._content, self._below = 2, {}, {}
             await self._introduce()
             answer = await self._ask({}, {}, [prompt], 10**6, NEW_EPOCH)
             self._must(NEW_EPOCH, len(answer.admitted) == 1, "an admission into it was refused")
@@ -132,6 +149,8 @@ class _Trial:
             max_model_len=self.num_blocks * self.size,
             device="none",
             dtype="none",
+            block_bytes=BLOCK_BYTES,
+            host_bytes=2**40,
         )
 
     def _must(self, rule: str, kept: bool, detail: str) -> None:
@@ -210,8 +229,13 @@ class _Trial:
         for serial, _, end in written:
             self._check_slots(serial, end)
         self._check_alone(written)
+        if answer.moves is not None:
+            self._check_moves(answer, answer.moves, written)
+            self._move(answer.moves, before=True)
         self._copy(answer)
         self._compute(written)
+        if answer.moves is not None:
+            self._move(answer.moves, before=False)
         self._check_count(answer, counts)
         return answer
 
@@ -293,6 +317,37 @@ class _Trial:
             sharers = [s for s, held in self._held.items() if s != serial and partial in held.blocks]
             self._must(ALONE, not sharers, f"sequences {sharers} have block {partial}, which {serial} fills")
 
+    def _check_moves(self, answer: Assigned, moves: BlockMoves, written: list[tuple[int, int, int]]) -> None:
+        saved, slots, urgent = moves.save_blocks.tolist(), moves.save_slots.tolist(), moves.num_urgent
+        restored, read = moves.restore_blocks.tolist(), moves.restore_slots.tolist()
+        fine = len(saved) == len(slots) >= urgent >= 0 and len(restored) == len(read) == len(set(restored))
+        fine = fine and all(0 <= block < self.num_blocks for block in (*saved, *restored))
+        fine = fine and all(0 <= slot < self.num_slots for slot in (*slots, *read))
+        granted = bool(answer.num_grown or answer.admitted)
+        self._must(MOVES, fine and granted, f"{moves!r} of {self.num_blocks} blocks, {self.num_slots} slots")
+        self._must(APART, set(restored).isdisjoint(answer.copy_sources.tolist()), f"{answer!r}")
+        changed = {*restored, *answer.copy_destinations.tolist()}
+        for serial, start, end in written:
+            changed.update(self._held[serial].blocks[start // self.size : self._blocks_for(end)])
+        late = set(saved[urgent:]) & changed
+        self._must(SAVED, not late, f"blocks {late} are saved beside the step that writes to them")
+        blank = [block for block in saved if self._content.get(block * self.size) is None]
+        self._must(SAVED, not blank, f"blocks {blank} are saved, in which nothing has been computed")
+
+    def _move(self, moves: BlockMoves, before: bool) -> None:
+        """What is moved before a step's copies, or beside it."""
+        saves = list(zip(moves.save_blocks.tolist(), moves.save_slots.tolist(), strict=True))
+        for block, slot in saves[: moves.num_urgent] if before else saves[moves.num_urgent :]:
+            places = range(block * self.size, (block + 1) * self.size)
+            self._below[slot] = [self._content.get(place) for place in places]
+        if not before:
+            return
+        for slot, block in zip(moves.restore_slots.tolist(), moves.restore_blocks.tolist(), strict=True):
+            for at, content in enumerate(self._below.get(slot, [None] * self.size)):
+                self._content.pop(block * self.size + at, None)
+                if content is not None:
+                    self._content[block * self.size + at] = content
+
     def _copy(self, answer: Assigned) -> None:
         """Before the step: all is read, then all is written."""
         sources, destinations = answer.copy_sources.tolist(), answer.copy_destinations.tolist()
@@ -367,10 +422,10 @@ class _Trial:
         """It dies after an exchange whose step is never computed; the next one starts from nothing."""
         self._freed += list(self._held)
         self._held.clear()
-        before = dict(self._content)
+        before, below = dict(self._content), dict(self._below)
         prompt = [VOCABULARY] * min(self.num_blocks * self.size, 3 * self.size + 1)  # never seen before
         await self._ask({}, {}, [prompt], 10**4)
-        self._content = before
+        self._content, self._below = before, below
         self._held.clear()
         await self.stage.leave(SCHEDULER)
         await self.stage.enter(SCHEDULER)

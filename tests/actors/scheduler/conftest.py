@@ -8,7 +8,6 @@ import contextlib
 import random
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
-from functools import partial
 from types import SimpleNamespace, coroutine
 from typing import Any
 
@@ -76,6 +75,7 @@ class Setting:
     enable_prefix_caching: bool = True
     policy: str = "fcfs"
     async_scheduling: bool = True
+    host_blocks: int = 0
 
 
 @dataclass(eq=False)
@@ -123,6 +123,25 @@ def answer(prompt: list[int], params: SamplingParams, max_model_len: int) -> tup
             return output, "length"
 
 
+class ShadowHost:
+    """Slots of the host's memory, with what is in them."""
+
+    block_bytes = 1000
+
+    def __init__(self, runner: ShadowRunner) -> None:
+        self.runner, self.slots = runner, {}
+        self.blocks_saved = self.blocks_restored = 0
+
+    def move(self, move: Any) -> None:
+        kv, size = self.runner.kv, self.runner.size
+        for block, slot in zip(move.save_blocks.tolist(), move.save_slots.tolist(), strict=True):
+            self.slots[slot] = kv[block * size : block * size + size]
+        for slot, block in zip(move.restore_slots.tolist(), move.restore_blocks.tolist(), strict=True):
+            kv[block * size : block * size + size] = self.slots[slot]
+        self.blocks_saved += len(move.save_blocks)
+        self.blocks_restored += len(move.restore_blocks)
+
+
 class ShadowRunner:
     """A model whose KV is a hash of the prefix: what it reads is checked, position by position."""
 
@@ -134,6 +153,7 @@ class ShadowRunner:
         self.packed: dict[int, list[tuple[int, list[int]]]] = {}  # by step: its rows and their tokens
         self.last_drawn: dict[int, int] = {}
         self.tokens_computed = self.tokens_unknown = self.blocks_copied = 0
+        self.host = ShadowHost(self)
 
     def launch(self, inputs: Any) -> Any:
         slots, tokens, positions = inputs.slots.tolist(), inputs.token_ids.tolist(), inputs.positions.tolist()
@@ -261,8 +281,8 @@ class Cell:
         self.node, self.name, self.incarnation = play, name, incarnation
         self.sender, self.sender_incarnation = "", 0
 
-    async def offload(self, function: Any, /, *args: Any) -> Any:
-        return await suspend(partial(function, *args))
+    async def offload(self, call: Any, lane: str = "", threads: int = 1) -> Any:
+        return await suspend(call)
 
     def spawn(self, coroutine: Any) -> None:
         self.node.go_on(self, coroutine, None)
@@ -353,7 +373,12 @@ class Play:
                 )
             )
         if name == BLOCKS:
-            return BlockManager(BlockManager.Options(enable_prefix_caching=setting.enable_prefix_caching))
+            return BlockManager(
+                BlockManager.Options(
+                    enable_prefix_caching=setting.enable_prefix_caching,
+                    host_memory=setting.host_blocks * ShadowHost.block_bytes,
+                )
+            )
         if name == EXECUTOR:
             options = Executor.Options(
                 model="none",
@@ -407,6 +432,8 @@ class Play:
             runner = self.actors[EXECUTOR]._runner
             self.seen["tokens not known to the host"] += runner.tokens_unknown
             self.seen["blocks copied"] += runner.blocks_copied
+            self.seen["blocks saved"] += runner.host.blocks_saved
+            self.seen["blocks restored"] += runner.host.blocks_restored
 
     def _collect_pool(self) -> None:
         statistics = self.allocation.statistics()

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -18,6 +19,9 @@ from hypothesis.stateful import (
 )
 
 from pageant.actors.blocks.allocation import Allocation
+from pageant.actors.blocks.host import HostTier
+from pageant.actors.blocks.tiers import Tiers
+from pageant.actors.executor.moving import Moving
 from pageant.actors.scheduler import core
 from pageant.actors.scheduler.actor import Scheduler
 from pageant.actors.scheduler.core import SchedulerCore
@@ -36,6 +40,8 @@ STAGES: tuple[dict[str, Any], ...] = (
     {"policy": "fair", "num_blocks": 15},
     {"policy": "shortest", "num_blocks": 15},
     {"policy": "priority", "max_num_batched_tokens": 12},
+    {"num_blocks": 15, "max_num_seqs": 8, "host_blocks": 40},
+    {"num_blocks": 20, "block_size": 3, "host_blocks": 5, "max_num_batched_tokens": 16},
 )
 OFTEN = (
     *("steps_ahead", "rows_wasted", "tokens not known to the host"),
@@ -47,6 +53,8 @@ OFTEN = (
         "preemptions",
         "growth_refused",
         "stops_by_string",
+        "blocks saved",
+        "blocks restored",
     ),
     *(
         "aborts_waiting",
@@ -68,6 +76,7 @@ def test_nothing_leaks_whatever_happens_in_whatever_order(make_script, make_sett
             seen += make_script(seed, setting, hostile=hostile).run(200)
     assert seen["submitted"] > 5000
     assert {what: seen[what] for what in OFTEN if seen[what] < 100} == {}
+    assert seen["swaps"] >= 20
     deaths = [f"death of {name}" for name in ("executor/0", "blocks", "detokenizer", "scheduler", "frontend")]
     assert {what: seen[what] for what in deaths if seen[what] < 5} == {}
 
@@ -240,9 +249,35 @@ def _copy_what_is_not_computed_yet(patch: Any) -> None:
 _find_partial = Allocation._find_partial
 
 
+def _compute_before_what_is_restored_is_there(patch: Any) -> None:
+    patch.setattr(Moving, "allows", lambda self, needed: True)
+
+
+def _restore_what_was_given_to_others(patch: Any) -> None:
+    patch.setattr(HostTier, "pin", lambda self, name: self._slots.get(name))
+
+
+def _save_later_what_is_overwritten_now(patch: Any) -> None:
+    end = Tiers.end
+
+    def relaxed(self: Any, granted: bool) -> Any:
+        moves = end(self, granted)
+        return moves and msgspec.structs.replace(moves, num_urgent=0)
+
+    patch.setattr(Tiers, "end", relaxed)
+
+
+OF_TIERS = (
+    _compute_before_what_is_restored_is_there,
+    _restore_what_was_given_to_others,
+    _save_later_what_is_overwritten_now,
+)
+
+
 @pytest.mark.parametrize(
     "breakage",
     [
+        *OF_TIERS,
         _lose_copies,
         _copy_what_is_not_computed_yet,
         _lose_frees,
@@ -263,4 +298,5 @@ def test_the_play_notices(
     breakage(monkeypatch)
     with pytest.raises((AssertionError, KeyError, ValueError, RuntimeError, IndexError, AttributeError)):
         for seed in range(60):
-            make_script(seed, make_setting(**STAGES[seed % 3]), hostile=True).run(120)
+            stage = STAGES[-1 - seed % 2] if breakage in OF_TIERS else STAGES[seed % 3]
+            make_script(seed, make_setting(**stage), hostile=True).run(120)

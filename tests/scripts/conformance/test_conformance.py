@@ -12,6 +12,7 @@ import pytest
 from pageant.actors.blocks.actor import BlockManager
 from pageant.actors.blocks.allocation import Allocation
 from pageant.actors.blocks.pool import BlockPool
+from pageant.actors.blocks.tiers import Tiers
 from pageant.actors.runtime import receives
 from pageant.actors.scheduler.actor import Scheduler
 from pageant.actors.scheduler.policies import FirstComeFirstServed
@@ -212,6 +213,67 @@ class Shy(BlockManager):
         self._allocation = Allocation(BlockPool(event.num_blocks), event.block_size)
 
 
+class OfTiers(BlockManager):
+    """One whose tiers are altered."""
+
+    tiers_class = Tiers
+
+    @receives
+    def executor_ready(self, event: ExecutorReady) -> None:
+        super().executor_ready(event)
+        if self._allocation.tiers is not None:
+            self._allocation.tiers.__class__ = self.tiers_class
+
+
+class Credulous(OfTiers):
+    """Believes that a dead scheduler's last step moved what it was to move."""
+
+    class tiers_class(Tiers):
+        def forget_unsure(self):
+            """Nothing is forgotten."""
+
+
+class Tardy(OfTiers):
+    """Saves beside the step what that step overwrites."""
+
+    class tiers_class(Tiers):
+        def end(self, granted):
+            moves = super().end(granted)
+            return moves and replace(moves, num_urgent=0)
+
+
+class Hasty(OfTiers):
+    """Moves with steps that are never computed."""
+
+    class tiers_class(Tiers):
+        def end(self, granted):
+            return super().end(True)
+
+
+class Careless(OfTiers):
+    """Writes to the slots that it reads."""
+
+    class tiers_class(Tiers):
+        def find(self, names):
+            slots = super().find(names)
+            self.host.unpin()
+            return slots
+
+
+class Meeting(OfTiers):
+    """Restores into blocks that are copied from."""
+
+    def tell(self, address, message):
+        if isinstance(message, Assigned) and message.moves and len(message.copy_sources):
+            moves = replace(
+                message.moves,
+                restore_blocks=message.copy_sources[:1].copy(),
+                restore_slots=message.moves.save_slots[:1].copy(),
+            )
+            message = replace(message, moves=moves)
+        super().tell(address, message)
+
+
 class Crashing(BlockManager):
     @receives
     def assign(self, request: Assign) -> None:
@@ -243,6 +305,11 @@ class Crashing(BlockManager):
         (Early, block_rules.ALONE),
         (Blurred, block_rules.CONTENT),
         (Shy, block_rules.INTRODUCES),
+        (Credulous, block_rules.CONTENT),
+        (Tardy, block_rules.SAVED),
+        (Hasty, block_rules.MOVES),
+        (Careless, block_rules.CONTENT),
+        (Meeting, block_rules.APART),
     ],
 )
 def test_a_wrong_block_manager_is_refused_by_rule(cls, rule, monkeypatch):
@@ -446,6 +513,10 @@ def test_the_default_of_each_kind_conforms(kind, name):
     assert report.passed, report
     assert len(report.kept) >= 8
     assert "conforms" in str(report)
+
+
+def test_the_block_manager_moves_blocks_while_it_is_on_trial():
+    assert {block_rules.MOVES, block_rules.SAVED, block_rules.APART} <= set(check_block_manager(BlockManager))
 
 
 def test_the_block_manager_conforms_without_prefix_caching():

@@ -1,0 +1,99 @@
+"""A request's tokens are those of the request alone, whatever happens to it and around it.
+
+A crowd of requests on a real model in float32, with memory for a few of them, so that all that a scheduler and a
+block manager can do to a request is done to many; counters say that it was.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+import pageant
+from pageant.actors.blocks.costs import Costs
+
+BLOCK_SIZE = 4
+NUM_REQUESTS = 330
+OFTEN = 100
+
+
+def crowd(vocab_size):
+    """Prompts that share stems of any length, and how each is answered."""
+    chance = random.Random(11)
+    token = lambda: chance.randrange(4, vocab_size)  # noqa: E731
+    stems = [[token() for _ in range(70)] for _ in range(6)]
+    prompts, params = [], []
+    for index in range(NUM_REQUESTS):
+        stem = chance.choice(stems)[: chance.randint(0, 70)]
+        if index % 4 == 3:  # parts from another somewhere
+            stem = prompts[-1][: chance.randint(1, len(prompts[-1]))]
+        prompts.append([*stem, *(token() for _ in range(chance.randint(1, 24)))])
+        sampling = {} if index % 2 else {"temperature": 1.0, "seed": index, "top_p": 0.9}
+        params.append(
+            pageant.SamplingParams(
+                **({"temperature": 0.0} | sampling), max_tokens=chance.randint(8, 40), ignore_eos=True
+            )
+        )
+    return prompts, params
+
+
+def engine(checkpoint, **settings):
+    return pageant.LLM(
+        checkpoint.path,
+        placement="one",
+        progress=False,
+        threads=1,
+        dtype="float32",
+        block_size=BLOCK_SIZE,
+        max_model_len=144,
+        **settings,
+    )
+
+
+@pytest.fixture(scope="module")
+def asked(checkpoint):
+    return crowd(checkpoint.vocab_size)
+
+
+@pytest.fixture(scope="module")
+def alone(checkpoint, asked):
+    """The tokens of each request that nobody is beside, with nothing cached."""
+    prompts, params = asked
+    with engine(checkpoint, max_num_seqs=1, enable_prefix_caching=False, async_scheduling=False) as llm:
+        outputs = llm.generate(prompts, params)
+        counters = llm.scheduler_statistics().counters
+    assert not counters["preemptions"] and not counters["tokens_cached"] and not counters["chunk_splits"]
+    return [output.outputs[0].token_ids for output in outputs]
+
+
+@pytest.fixture
+def moving_pays(monkeypatch):
+    """What is quicker for models this small is a matter of chance."""
+    monkeypatch.setattr(Costs, "move_pays", lambda self, tokens, moves=1: True)
+
+
+def test_every_request_gets_the_tokens_that_it_gets_alone(checkpoint, asked, alone, moving_pays):
+    prompts, params = asked
+    with engine(
+        checkpoint,
+        num_blocks=84,
+        max_num_seqs=24,
+        max_num_batched_tokens=24,
+        host_memory="8MiB",
+    ) as llm:
+        outputs = llm.generate(prompts, params)
+        scheduler, pool = llm.scheduler_statistics().counters, llm.pool_statistics()
+    assert [output.outputs[0].token_ids for output in outputs] == alone
+    (host,) = pool.tiers
+    happened = {
+        **{name: scheduler[name] for name in ("chunk_splits", "preemptions", "swaps", "steps_ahead")},
+        "rows beside others": sum(map(len, alone)) - scheduler["steps"],
+        "prefix hits": sum(output.num_cached_tokens > 0 for output in outputs),
+        "copies on write": pool.blocks_copied,
+        "evictions": pool.evictions,
+        "blocks saved": host.blocks_saved,
+        "blocks restored": host.blocks_restored,
+    }
+    assert {name: count for name, count in happened.items() if count < OFTEN} == {}
+    assert pool.blocks_held == 0, "every block is given back"
