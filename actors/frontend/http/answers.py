@@ -139,7 +139,8 @@ class Answers:
         self.choices = [choice for prompt in self.prompts for choice in prompt.choices]
         self.num_running = len(self.choices)
         self.fresh: dict[Choice, None] = {}  # those of which something has come that was not taken
-        self._error: Exception | None = None
+        self.error: Exception | None = None  # what ended it, instead of an answer
+        self.on_close: Callable[[], None] | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._abort, self._ended = abort, ended
         self._closed = False
@@ -153,7 +154,7 @@ class Answers:
 
     def fail(self, error: Exception) -> None:
         """Nothing more comes, and what has come does not count."""
-        self._error = self._error or error
+        self.error = self.error or error
         self.flush()
 
     # From whoever has had enough.
@@ -185,11 +186,11 @@ class Answers:
         Raises:
             Exception: what ended the request, instead of an answer.
         """
-        if not self.fresh and self._error is None and self.num_running:
+        if not self.fresh and self.error is None and self.num_running:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
 
     def take(self) -> list[Piece]:
         """What has come since the last call, one piece for each choice of which anything has."""
@@ -203,7 +204,7 @@ class Answers:
             Exception: see `wait`.
         """
         try:
-            while self.num_running or self._error is not None:
+            while self.num_running or self.error is not None:
                 self.fresh.clear()  # it is taken at the end, all at once
                 await self.wait()
         finally:
@@ -227,6 +228,8 @@ class Answers:
         if self.num_running:
             self._abort([prompt.name for prompt in self.prompts])
         self._ended(self)
+        if self.on_close is not None:
+            self.on_close()
 
     # Counts.
 

@@ -33,6 +33,19 @@ class ErrorBody(msgspec.Struct, kw_only=True):
     error: Error
 
 
+class TypedErrorBody(ErrorBody, kw_only=True):
+    """The same for Anthropic's clients, who look for its type there, and for other kinds of it."""
+
+    type: str = "error"
+
+
+_ANTHROPIC_KINDS = {
+    **{400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error"},
+    **{413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error"},
+}
+ANTHROPIC_PATH = "/v1/messages"
+
+
 class NotFound(Exception):
     """There is no such thing as the client names."""
 
@@ -111,4 +124,8 @@ def respond(request: Request[Any, Any, Any], error: Exception) -> Response[Error
     status, body = status_and_body(error)
     _log(f"{request.method} {request.url.path!r:.200}", status, error)
     headers = {"retry-after": str(RETRY_SECONDS)} if status in (429, 503) else {}
-    return Response(ErrorBody(error=body), status_code=status, headers=headers, media_type="application/json")
+    shape = ErrorBody(error=body)
+    if request.url.path.startswith(ANTHROPIC_PATH):
+        body.type = _ANTHROPIC_KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
+        shape = TypedErrorBody(error=body)
+    return Response(shape, status_code=status, headers=headers, media_type="application/json")

@@ -13,10 +13,11 @@ from pageant.actors.frontend.cast import limits_of
 from pageant.actors.frontend.frontend import CAST, NOBODY, Frontend
 from pageant.actors.frontend.http import listening, watching
 from pageant.actors.frontend.http.answers import PromptAnswers
+from pageant.actors.frontend.http.anthropic import messages
 from pageant.actors.frontend.http.app import make_app
 from pageant.actors.frontend.http.health import Health
 from pageant.actors.frontend.http.metrics import ServerStatistics, exposition
-from pageant.actors.frontend.http.openai import chat, completions, models, tokens
+from pageant.actors.frontend.http.openai import chat, chat_socket, completions, models, responses, tokens
 from pageant.actors.frontend.http.service import Served, Service
 from pageant.actors.frontend.http.streams import Pacemaker
 from pageant.actors.frontend.prompts import MAX_LOGPROBS
@@ -27,7 +28,7 @@ from pageant.protocol.serving import OutputBatch
 log = logging.getLogger("pageant.http")
 
 STATISTICS_SECONDS = 5.0
-FAMILIES = (completions, chat, models, tokens)
+FAMILIES = (completions, chat, chat_socket, models, tokens, responses, messages)
 
 
 class HttpServer(Frontend):

@@ -10,7 +10,7 @@ import contextlib
 import random
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -20,7 +20,6 @@ from litestar import Request, Response
 from pageant.actors.frontend.frontend import Opening
 from pageant.actors.frontend.http.answers import Answers, Piece
 from pageant.actors.frontend.http.errors import Draining, NotFound
-from pageant.actors.frontend.http.openai.generation import Generation
 from pageant.actors.frontend.http.parsers.base import OutputParser
 from pageant.actors.frontend.http.reading import read
 from pageant.actors.frontend.http.shapes import Model
@@ -81,6 +80,9 @@ class Engine(Protocol):
 
     async def ask(self, address: str, request: Asked[Any], timeout: float) -> Any:
         """Asks an actor."""
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Runs something in the background."""
 
 
 class Service:
@@ -152,9 +154,9 @@ class Service:
         """The same of a body."""
         asked, passed_over = read(body, shape)
         served = self.model(asked.model)
-        if isinstance(asked, Generation):
+        if hasattr(asked, "fields_without_effect"):
             passed_over += asked.fields_without_effect()
-            request_id = asked.request_id or request_id
+        request_id = getattr(asked, "request_id", None) or request_id
         if request_id is not None and not REQUEST_ID_FORM.fullmatch(request_id):
             raise BadRequest(
                 f"request_id is {request_id!r:.200}; expected up to 128 printable ASCII characters without blanks",

@@ -163,7 +163,7 @@ async def until_gone(receive: Receive, answers: Answers) -> AsyncIterator[None]:
     """Within it, `answers` fail with `Disconnected` if the client leaves."""
 
     async def watch() -> None:
-        while (await receive())["type"] != "http.disconnect":
+        while not (await receive())["type"].endswith(".disconnect"):
             pass
         answers.leave()
 

@@ -195,9 +195,7 @@ def test_connections_can_be_encrypted(start, tmp_path):
 
 def test_sigterm_lets_open_requests_end_within_the_time_given():
     command = ["serve", "--port", "0", "--drain-seconds", "0.5", "--set", "threads=1", "--placement", "one"]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "pageant", *command], stderr=subprocess.PIPE, text=True
-    )
+    server = subprocess.Popen([sys.executable, "-m", "pageant", *command], stderr=subprocess.PIPE, text=True)
     try:
         url = next(line for line in server.stderr if line.startswith("serving")).split()[-1]
         endless = LONG | {"stream": True, "max_tokens": 900, "n": 100, "temperature": 1}

@@ -20,6 +20,7 @@ from pageant.actors.frontend.http.openai.logprobs import (
 )
 from pageant.actors.frontend.http.openapi import describe
 from pageant.actors.frontend.http.parsers.base import CallPiece, OutputParser, joined
+from pageant.actors.frontend.http.reading import convert
 from pageant.actors.frontend.http.service import Http, Served, Service, respond
 from pageant.actors.frontend.http.shapes import Reason, Usage, usage_of
 from pageant.actors.frontend.http.streams import Frame, encode, sse
@@ -267,6 +268,19 @@ def _call(call: CallPiece, in_chunk: bool) -> ToolCall:
         type="function" if call.id is not None else None,
         function=FunctionCall(name=call.name, arguments=call.arguments),
     )
+
+
+def as_chat(fields: dict[str, Any]) -> ChatRequest:
+    """A chat of its fields.
+
+    Raises:
+        BadRequest: one of them is given, and chats do not have it.
+    """
+    known = ChatRequest.__struct_fields__
+    for name, value in fields.items():
+        if name not in known and value not in (None, [], ()):
+            raise BadRequest(f"{name} is given; expected none: this server has no {name}", name)
+    return convert(msgspec.to_builtins({name: fields[name] for name in fields if name in known}), ChatRequest)
 
 
 def begin(service: Service, asked: ChatRequest, served: Served, name: str) -> Answers:

@@ -1,0 +1,1 @@
+"""Anthropic's API: the same chats in another shape."""

@@ -1,0 +1,191 @@
+"""Requests for `/v1/responses`, and the chats that they mean."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from pageant.actors.frontend.http.openai.conversation import CalledFunction, CalledTool, Turn
+from pageant.protocol.errors import BadRequest
+
+INPUT_TYPES = ("message", "function_call", "function_call_output", "reasoning")
+
+
+class Part(msgspec.Struct, kw_only=True):
+    """A part of a message's content."""
+
+    type: str
+    text: str | None = None
+    annotations: Any = None
+    logprobs: Any = None
+
+
+class Item(msgspec.Struct, kw_only=True):
+    """A turn of the input: a message, or what an earlier response put out."""
+
+    type: str = "message"
+    role: str | None = None
+    content: str | tuple[Part, ...] | None = None
+    id: str | None = None
+    status: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | tuple[Part, ...] | None = None
+    summary: Any = None
+
+    def turn(self, place: str) -> Turn:
+        """The same as chats have it.
+
+        Raises:
+            BadRequest: a kind that is not served, or a part of it is missing.
+        """
+        match self.type:
+            case "message" if self.role is not None:
+                role = "system" if self.role == "developer" else self.role
+                return Turn(role=role, content=_text(self.content, place))
+            case "function_call" if self.name is not None:
+                function = CalledFunction(name=self.name, arguments=self.arguments or "{}")
+                call = CalledTool(id=self.call_id or self.id or "", function=function)
+                return Turn(role="assistant", tool_calls=(call,))
+            case "function_call_output" if self.call_id is not None:
+                return Turn(role="tool", tool_call_id=self.call_id, content=_text(self.output, place))
+            case "reasoning":
+                return Turn(role="assistant", reasoning_content=_text(self.content, place))
+        if self.type in INPUT_TYPES:
+            raise BadRequest(f"{place} lacks a part of a {self.type}", "input")
+        raise BadRequest(
+            f"{place}.type is {self.type!r:.80}; expected one of {', '.join(INPUT_TYPES)}", "input"
+        )
+
+
+def _text(content: str | tuple[Part, ...] | None, place: str) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    for index, part in enumerate(content):
+        if part.text is None:
+            raise BadRequest(f"{place}.content[{index}].type is {part.type!r:.80}; expected a text", "input")
+    return "".join(part.text or "" for part in content)
+
+
+class FunctionTool(msgspec.Struct, kw_only=True):
+    """A function that the model may call."""
+
+    type: str
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    def chat_tool(self) -> dict[str, Any]:
+        """The same as chats have it."""
+        if self.type != "function" or self.name is None:
+            raise BadRequest(
+                f"tools: found {self.type!r:.80}; expected functions, which have a name", "tools"
+            )
+        function: dict[str, Any] = {
+            "name": self.name,
+            "description": self.description,
+            "parameters": self.parameters,
+        }
+        function["strict"] = self.strict
+        return {
+            "type": "function",
+            "function": {key: value for key, value in function.items() if value is not None},
+        }
+
+
+class TextOptions(msgspec.Struct, kw_only=True):
+    """`format`: what the text has to be."""
+
+    format: dict[str, Any] | None = None
+    verbosity: str | None = None
+
+
+class ResponseRequest(msgspec.Struct, kw_only=True):
+    """`POST /v1/responses`."""
+
+    input: str | tuple[Item, ...]
+    model: str | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stream: bool = False
+    store: bool = True
+    background: bool = False
+    previous_response_id: str | None = None
+    metadata: dict[str, str] | None = None
+    tools: tuple[FunctionTool, ...] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    truncation: Literal["disabled", "auto"] | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    priority: int = 0
+    cache_salt: str | None = None
+    request_id: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    user: str | None = None
+    include: tuple[str, ...] | None = None
+    reasoning: dict[str, Any] | None = None
+
+    def fields_without_effect(self) -> list[str]:
+        """See `Generation`."""
+        names = [name for name in ("user", "include", "reasoning") if getattr(self, name) is not None]
+        return names + ["truncation"] * (self.truncation == "auto")
+
+    def turns(self) -> list[Turn]:
+        """Its own, without those of a response that it follows."""
+        if isinstance(self.input, str):
+            return [Turn(role="user", content=self.input)]
+        turns: list[Turn] = []
+        for index, item in enumerate(self.input):
+            turn = item.turn(f"input[{index}]")
+            if turns and turn.role == turns[-1].role == "assistant":
+                turn = _one(turns.pop(), turn)
+            turns.append(turn)
+        return turns
+
+    def chat_fields(self, before: list[Turn]) -> dict[str, Any]:
+        """The chat that it means, as fields of a `ChatRequest`, after the turns `before`."""
+        if self.background and not self.store:
+            raise BadRequest("background is true; expected store to be true with it", "background")
+        said = [] if self.instructions is None else [Turn(role="system", content=self.instructions)]
+        fields: dict[str, Any] = {
+            "messages": tuple([*said, *before, *self.turns()]),
+            "max_completion_tokens": self.max_output_tokens,
+            "stream": self.stream,
+        }
+        if self.tools:
+            fields["tools"] = [tool.chat_tool() for tool in self.tools]
+            choice = self.tool_choice
+            if isinstance(choice, dict) and isinstance(choice.get("name"), str):
+                choice = {"type": "function", "function": {"name": choice["name"]}}
+            fields |= {"tool_choice": choice, "parallel_tool_calls": self.parallel_tool_calls}
+        if self.text is not None and self.text.format is not None and self.text.format.get("type") != "text":
+            fields["response_format"] = _response_format(self.text.format)
+        same = ("model", "temperature", "top_p", "top_k", "min_p", "seed", "priority", "cache_salt")
+        return fields | {name: getattr(self, name) for name in (*same, "chat_template_kwargs")}
+
+
+def _one(first: Turn, second: Turn) -> Turn:
+    """What the model said in one turn comes back as several items."""
+    texts = [turn.content for turn in (first, second) if isinstance(turn.content, str)]
+    thoughts = [turn.reasoning_content for turn in (first, second) if turn.reasoning_content]
+    return Turn(
+        role="assistant",
+        content="".join(texts) if texts else None,
+        reasoning_content="".join(thoughts) or None,
+        tool_calls=(*(first.tool_calls or ()), *(second.tool_calls or ())) or None,
+    )
+
+
+def _response_format(form: dict[str, Any]) -> dict[str, Any]:
+    """A text's format as chats have it: a schema's fields stand under a name of their own there."""
+    if form.get("type") != "json_schema":
+        return form
+    return {"type": "json_schema", "json_schema": {key: form[key] for key in form if key != "type"}}

@@ -1,0 +1,134 @@
+"""A response of `/v1/responses`, and the items that it puts out."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from pageant.actors.frontend.http.answers import Answers
+from pageant.actors.frontend.http.blocks import Block
+from pageant.actors.frontend.http.openai.conversation import CalledFunction, CalledTool, Turn
+from pageant.actors.frontend.http.openai.response_requests import ResponseRequest
+
+Status = Literal["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]
+
+
+class ResponseUsage(msgspec.Struct, kw_only=True):
+    """Tokens in and out."""
+
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    input_tokens_details: dict[str, int]
+    output_tokens_details: dict[str, int]
+
+
+class ResponseObject(msgspec.Struct, kw_only=True):
+    """A response, as far as it has come."""
+
+    id: str
+    created_at: int
+    model: str
+    status: Status
+    output: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    error: dict[str, Any] | None = None
+    incomplete_details: dict[str, str] | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    metadata: dict[str, str] = msgspec.field(default_factory=dict)
+    parallel_tool_calls: bool = True
+    previous_response_id: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    text: Any = None
+    tool_choice: Any = "auto"
+    tools: Any = msgspec.field(default_factory=list)
+    truncation: str = "disabled"
+    store: bool = True
+    background: bool = False
+    usage: ResponseUsage | None = None
+    object: Literal["response"] = "response"
+
+
+class Deleted(msgspec.Struct, kw_only=True):
+    """A response that is stored no more."""
+
+    id: str
+    object: Literal["response"] = "response"
+    deleted: bool = True
+
+
+def response_of(asked: ResponseRequest, name: str, model: str, created: int) -> ResponseObject:
+    """The response at its beginning."""
+    return ResponseObject(
+        id=name,
+        created_at=created,
+        model=model,
+        status="in_progress",
+        instructions=asked.instructions,
+        max_output_tokens=asked.max_output_tokens,
+        metadata=asked.metadata or {},
+        parallel_tool_calls=asked.parallel_tool_calls is not False,
+        previous_response_id=asked.previous_response_id,
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        text=asked.text or {"format": {"type": "text"}},
+        tool_choice=asked.tool_choice or "auto",
+        tools=list(asked.tools or ()),
+        store=asked.store,
+        background=asked.background,
+    )
+
+
+def usage_of(answers: Answers) -> ResponseUsage:
+    """The usage of a request, so far."""
+    taken, made = answers.num_prompt_tokens, answers.num_output_tokens
+    return ResponseUsage(
+        input_tokens=taken,
+        output_tokens=made,
+        total_tokens=taken + made,
+        input_tokens_details={"cached_tokens": answers.num_cached_tokens},
+        output_tokens_details={"reasoning_tokens": 0},
+    )
+
+
+def item(block: Block, response_id: str, *, whole: bool) -> dict[str, Any]:
+    """A block as an item of a response's output."""
+    status = "completed" if whole else "in_progress"
+    name = f"{response_id.removeprefix('resp-')}-{block.place}"
+    if block.kind == "call":
+        return {
+            **{"type": "function_call", "id": f"fc_{name}", "call_id": block.id or f"call_{name}"},
+            **{"name": block.name, "arguments": block.text if whole else "", "status": status},
+        }
+    content = [part(block, whole=True)] if whole else []
+    if block.kind == "reasoning":
+        return {"type": "reasoning", "id": f"rs_{name}", "summary": [], "content": content, "status": status}
+    return {
+        **{"type": "message", "id": f"msg_{name}", "role": "assistant"},
+        **{"content": content, "status": status},
+    }
+
+
+def part(block: Block, *, whole: bool) -> dict[str, Any]:
+    """A block's text as a part of its item."""
+    text = block.text if whole else ""
+    if block.kind == "reasoning":
+        return {"type": "reasoning_text", "text": text}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def turns_of(blocks: list[Block]) -> list[Turn]:
+    """What the model said, as turns of the conversation that goes on from there."""
+    reasoning = "".join(block.text for block in blocks if block.kind == "reasoning")
+    text = "".join(block.text for block in blocks if block.kind == "text")
+    calls = tuple(
+        CalledTool(id=block.id, function=CalledFunction(name=block.name, arguments=block.text))
+        for block in blocks
+        if block.kind == "call"
+    )
+    content = text if text or not calls else None
+    return [
+        Turn(role="assistant", content=content, reasoning_content=reasoning or None, tool_calls=calls or None)
+    ]

@@ -1,0 +1,73 @@
+"""Responses that may be asked for again, or gone on from: the latest ones, as many as fit."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import msgspec
+
+from pageant.actors.frontend.http.answers import Answers
+from pageant.actors.frontend.http.errors import NotFound
+from pageant.actors.frontend.http.openai.conversation import Turn
+from pageant.actors.frontend.http.openai.response_shapes import ResponseObject
+
+STORED_MAX = 4096
+STORED_BYTES_MAX = 256 * 2**20
+
+
+@dataclass
+class Stored:
+    """A response, the conversation up to its end, and its request while that runs."""
+
+    response: ResponseObject
+    turns: list[Turn]
+    answers: Answers | None
+    num_bytes: int = 0
+
+
+class ResponseStore:
+    """Drops the oldest when there are too many, or they are too large. What still runs is kept anyway: requests
+    have a bound of their own."""
+
+    def __init__(self, most: int = STORED_MAX, bytes_max: int = STORED_BYTES_MAX) -> None:
+        self._most, self._bytes_max = most, bytes_max
+        self._stored: OrderedDict[str, Stored] = OrderedDict()
+        self.num_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def put(self, stored: Stored) -> None:
+        """Keeps a response; again when it has ended, with what it has become."""
+        self._forget(stored.response.id)
+        encoded = msgspec.json.encode([stored.response, stored.turns])
+        stored.num_bytes = len(encoded)
+        self._stored[stored.response.id] = stored
+        self.num_bytes += stored.num_bytes
+        ended = [name for name, one in self._stored.items() if one.answers is None]
+        while ended and (len(self._stored) > self._most or self.num_bytes > self._bytes_max):
+            self._forget(ended.pop(0))
+
+    def get(self, name: str, param: str | None = None) -> Stored:
+        """The response of an id.
+
+        Raises:
+            NotFound: there is none, or none any more.
+        """
+        stored = self._stored.get(name)
+        if stored is None:
+            raise NotFound(f"no response {name!r:.200} is stored here", param, "response_not_found")
+        return stored
+
+    def delete(self, name: str) -> None:
+        """Forgets a response. Raises as `get` does."""
+        stored = self.get(name)
+        if stored.answers is not None:
+            stored.answers.abort()
+        self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        stored = self._stored.pop(name, None)
+        if stored is not None:
+            self.num_bytes -= stored.num_bytes
