@@ -115,7 +115,10 @@ class StopNode(Message, frozen=True, kw_only=True):
 
 
 class NodeStatistics(Message, frozen=True, kw_only=True):
-    """A node's counters."""
+    """A node's counters. `cpu_seconds` is user and system time of its process, `resident_bytes` its memory.
+
+    `traffic` is what its actors exchanged with other nodes.
+    """
 
     node: str
     pid: int
@@ -125,10 +128,13 @@ class NodeStatistics(Message, frozen=True, kw_only=True):
     refused: int
     dead_letters: dict[str, int]
     actors: dict[str, ActorStatistics]
+    cpu_seconds: float = 0.0
+    resident_bytes: int = 0
+    traffic: tuple[Traffic, ...] = ()
 
 
 class ActorStatistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An actor's counters. `seconds` is time spent in its handlers."""
+    """An actor's counters. `seconds` is time spent in its handlers; `kinds` divides both by kind of message."""
 
     incarnation: int
     mailbox_depth: int
@@ -137,6 +143,25 @@ class ActorStatistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     seconds: float
     stale: int
     tasks: int
+    kinds: dict[str, Handled] = msgspec.field(default_factory=dict)
+
+
+class Handled(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """How many messages of a kind an actor handled, and in how many seconds."""
+
+    count: int
+    seconds: float
+
+
+class Traffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Messages of one kind between an actor and other nodes, and their bytes with all frames."""
+
+    actor: str
+    kind: str
+    sent: int
+    sent_bytes: int
+    received: int
+    received_bytes: int
 
 
 class GetStatistics(Request[NodeStatistics], frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from pageant.protocol.arrays import freeze
 from pageant.protocol.errors import PageantError, PeerGone
 from pageant.protocol.failure import error_of, failure_of
 from pageant.protocol.message import Message
-from pageant.protocol.supervision import ActorStatistics
+from pageant.protocol.supervision import ActorStatistics, Handled
 
 if TYPE_CHECKING:
     from pageant.actors.runtime.actor import Actor
@@ -34,6 +34,15 @@ TURN = 256  # messages handled before the loop's other tasks get a turn
 END_SECONDS_MAX = 5.0  # for cancelled handlers and tasks to end
 
 
+class Tally:
+    """Messages of one kind that were handled, and how long that took."""
+
+    __slots__ = ("count", "seconds")
+
+    def __init__(self) -> None:
+        self.count, self.seconds = 0, 0.0
+
+
 class Cell:
     """Hosts one actor for one incarnation."""
 
@@ -44,7 +53,7 @@ class Cell:
         self.sender, self.sender_incarnation = "", 0
         self.closed = self._stopped = False
         self._table = {
-            kind: (getattr(actor, handler.name), handler) for kind, handler in actor.handlers.items()
+            kind: (getattr(actor, handler.name), handler, Tally()) for kind, handler in actor.handlers.items()
         }
         self._task: asyncio.Task[None] | None = None  # `on_start`, then the serving loop
         self._serving = False
@@ -52,7 +61,7 @@ class Cell:
         self._current: Envelope | None = None
         self._threads: dict[str, ThreadPoolExecutor] = {}  # by lane
         self._failure: BaseException | None = None
-        self._handled, self._seconds, self._stale = 0, 0.0, 0
+        self._stale = 0
         actor._cell = self
 
     # Life.
@@ -190,13 +199,13 @@ class Cell:
             if entry is None:
                 self._refuse_unhandled(envelope)
                 continue
-            function, handler = entry
+            function, handler, tally = entry
             if handler.concurrent:
-                self._start_task(self._handle(function, handler, envelope), envelope)
+                self._start_task(self._handle(function, handler, tally, envelope), envelope)
                 continue
             self._current = envelope
             try:
-                await self._handle(function, handler, envelope)
+                await self._handle(function, handler, tally, envelope)
                 if envelope.cancelled:
                     self._served_cancel(envelope, None)
             except asyncio.CancelledError as cancelled:
@@ -225,7 +234,9 @@ class Cell:
         else:
             envelope.reply.fail(error_of(failure_of(error, self.name)))
 
-    async def _handle(self, function: Callable[[Any], Any], handler: Handler, envelope: Envelope) -> None:
+    async def _handle(
+        self, function: Callable[[Any], Any], handler: Handler, tally: Tally, envelope: Envelope
+    ) -> None:
         """Runs one handler and gives its outcome to the asker, if there is one."""
         self.sender, self.sender_incarnation = envelope.sender, envelope.from_incarnation
         reply = envelope.reply
@@ -248,8 +259,8 @@ class Cell:
         except Exception as error:
             self._failed(envelope, error)
         finally:
-            self._handled += 1
-            self._seconds += clock.now() - began
+            tally.count += 1
+            tally.seconds += clock.now() - began
 
     async def _run_stream(self, items: Any, envelope: Envelope) -> None:
         reply = envelope.reply
@@ -303,12 +314,14 @@ class Cell:
 
     def statistics(self) -> ActorStatistics:
         """The counters as they are now."""
+        tallies = {kind.__name__: tally for kind, (_, _, tally) in self._table.items() if tally.count}
         return ActorStatistics(
             incarnation=self.incarnation,
             mailbox_depth=len(self.mailbox),
             mailbox_depth_max=self.mailbox.depth_max,
-            handled=self._handled,
-            seconds=self._seconds,
+            handled=sum(tally.count for tally in tallies.values()),
+            seconds=sum(tally.seconds for tally in tallies.values()),
             stale=self._stale,
             tasks=len(self._tasks),
+            kinds={kind: Handled(tally.count, tally.seconds) for kind, tally in tallies.items()},
         )

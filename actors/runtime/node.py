@@ -23,6 +23,7 @@ from pageant.actors.runtime.clock import Clock, MonotonicClock
 from pageant.actors.runtime.mailbox import Envelope
 from pageant.actors.runtime.remote import Remote
 from pageant.actors.runtime.replies import Answer, Items, Reply
+from pageant.actors.runtime.traffic import resident_bytes
 from pageant.actors.runtime.wire import Wire
 from pageant.protocol.arrays import freeze
 from pageant.protocol.errors import DeadlineExceeded, NoSuchActor, Overloaded, PeerGone
@@ -382,6 +383,7 @@ class Node:
 
     def statistics(self) -> NodeStatistics:
         """All counters of this node and of its actors."""
+        user, system, *_ = os.times()
         return NodeStatistics(
             node=self.name,
             pid=os.getpid(),
@@ -391,6 +393,9 @@ class Node:
             refused=self.remote.refused,
             dead_letters=dict(self.dead_letters),
             actors={name: cell.statistics() for name, cell in self.cells.items()},
+            cpu_seconds=user + system,
+            resident_bytes=resident_bytes(),
+            traffic=self.remote.traffic.statistics(),
         )
 
     def directory(self) -> dict[str, ActorEntry]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pageant.actors.runtime.mailbox import Envelope
 from pageant.actors.runtime.replies import Answer, Items
+from pageant.actors.runtime.traffic import TrafficCounts
 from pageant.protocol.codec import Codec
 from pageant.protocol.envelope import FRAMES_MAX, Header, Mode, decode_header, encode_header
 from pageant.protocol.errors import (
@@ -51,6 +52,7 @@ class Remote:
         self._answering: dict[tuple[str, int], tuple[Cell, Envelope]] = {}
         self._next = 1
         self.sent = self.received = self.refused = 0
+        self.traffic = TrafficCounts()
         self.last_refusal = ""
 
     def connect(self, link: Link, root: str) -> None:
@@ -154,7 +156,9 @@ class Remote:
 
     def _send(self, node: str, header: Header, message: Message) -> bool:
         body, arrays = self._codec.encode(message)
-        return self._send_frames(node, [encode_header(header), body, *arrays])
+        frames = [encode_header(header), body, *arrays]
+        self.traffic.sent(header.sender, header.kind, frames)
+        return self._send_frames(node, frames)
 
     def _send_frames(self, node: str, frames: list[Any]) -> bool:
         self.sent += 1
@@ -188,6 +192,9 @@ class Remote:
                 raise MalformedEnvelope(f"an envelope has 2 to {FRAMES_MAX} frames, this one {len(frames)}")
             header = decode_header(frames[0])
             self._dispatch(node, header, frames)
+            if header.kind:
+                receiver = header.to if header.to in self._node.cells else f"node/{self._node.name}"
+                self.traffic.received(receiver, header.kind, frames)
         except ProtocolError as error:
             self.refuse(node, str(error))
             if header is not None and header.mode in (Mode.ASK, Mode.STREAM):

@@ -241,7 +241,7 @@ async def test_an_ask_that_cannot_be_encoded_fails_where_it_is_made(pair):
 async def test_a_reply_that_cannot_be_encoded_fails_the_ask(pair):
     pair.echo.ping_value = 2**70
     cell = pair.b.cells["echo"]
-    cell._table[Ping] = (lambda request: Pong(value=2**70), cell._table[Ping][1])
+    cell._table[Ping] = (lambda request: Pong(value=2**70), *cell._table[Ping][1:])
     with pytest.raises(PageantError, match=r"OverflowError|TypeError"):
         await pair.ask(Ping())
     assert pair.idle()

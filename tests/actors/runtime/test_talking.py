@@ -244,9 +244,16 @@ async def test_the_counters_count(cluster):
     assert echo.incarnation == 1 and echo.handled == 10 and echo.seconds > 0
     assert echo.mailbox_depth == 0 and echo.stale == 0 and echo.tasks == 0
     assert statistics.refused == 0 and statistics.dead_letters == {}
+    assert echo.kinds.keys() == {"Ping"}
+    assert (echo.kinds["Ping"].count, echo.kinds["Ping"].seconds) == (10, echo.seconds)
+    assert statistics.cpu_seconds > 0 and statistics.resident_bytes > 2**20
     if cluster.topology.placement == "each":
         assert statistics.received >= 11 and statistics.sent >= 11
         assert statistics.pid != os.getpid()
+        traffic = {(entry.actor, entry.kind): entry for entry in statistics.traffic}
+        pings, pongs = traffic["echo", "Ping"], traffic["echo", "Pong"]
+        assert (pings.received, pings.sent, pongs.sent, pongs.received) == (10, 0, 10, 0)
+        assert pings.received_bytes > 100 and pongs.sent_bytes > 100
 
 
 async def test_tells_to_nobody_are_dead_letters(cluster):

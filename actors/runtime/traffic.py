@@ -1,0 +1,64 @@
+"""What passes between a node and the others, by actor and kind of message; and the process's memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pageant.protocol.supervision import Traffic
+
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+
+class TrafficCounts:
+    """Messages and bytes by actor of this node and kind. What answers an ask came for the node: it knows who asked."""
+
+    def __init__(self) -> None:
+        self._sent: dict[tuple[str, str], list[int]] = {}
+        self._received: dict[tuple[str, str], list[int]] = {}
+
+    def sent(self, actor: str, kind: str, frames: Sequence[Any]) -> None:
+        """A message left."""
+        _count(self._sent, (actor, kind), frames)
+
+    def received(self, actor: str, kind: str, frames: Sequence[Any]) -> None:
+        """A message came."""
+        _count(self._received, (actor, kind), frames)
+
+    def statistics(self) -> tuple[Traffic, ...]:
+        """All of it."""
+        nothing = (0, 0)
+        found = []
+        for actor, kind in sorted(self._sent.keys() | self._received.keys()):
+            sent, sent_bytes = self._sent.get((actor, kind), nothing)
+            received, received_bytes = self._received.get((actor, kind), nothing)
+            found.append(
+                Traffic(
+                    actor=actor,
+                    kind=kind,
+                    sent=sent,
+                    sent_bytes=sent_bytes,
+                    received=received,
+                    received_bytes=received_bytes,
+                )
+            )
+        return tuple(found)
+
+
+def _count(counts: dict[tuple[str, str], list[int]], key: tuple[str, str], frames: Sequence[Any]) -> None:
+    entry = counts.get(key)
+    if entry is None:
+        entry = counts[key] = [0, 0]
+    entry[0] += 1
+    for frame in frames:
+        entry[1] += frame.nbytes if hasattr(frame, "nbytes") else len(frame)
+
+
+def resident_bytes() -> int:
+    """Of this process; 0 where the system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+    except (OSError, ValueError, IndexError):
+        return 0
