@@ -47,6 +47,13 @@ class Piece:
     def __len__(self) -> int:
         return len(self.token_ids)
 
+    def copy(self) -> Piece:
+        """One that does not keep the message alive which it came in."""
+        return Piece(
+            *(self.token_ids.copy(), self.logprobs.copy(), self.ranks.copy(), self.counts.copy()),
+            *(self.top_ids.copy(), self.top.copy()),
+        )
+
     def part(self, first: int, last: int | None = None) -> Piece:
         """Of the tokens from `first` to before `last`."""
         tokens = slice(first, last)

@@ -3,14 +3,14 @@
 The scheduler names requests by `serial`, a number that is never used twice within its incarnation. One
 batch goes out per step; it opens requests, brings tokens, and ends requests, in this order. A request that
 the detokenizer ended itself, at a stop string, comes back as `Stopped`; what the scheduler still sends of
-it is dropped.
+it is dropped. A new detokenizer is told of every open request again, with its whole output.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from pageant.protocol.arrays import Int32Vector, Int64Vector
+from pageant.protocol.arrays import Int32Vector, Int64Vector, int32
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.message import Message
 from pageant.protocol.serving import Finished
@@ -18,7 +18,10 @@ from pageant.protocol.streams import Numbered
 
 
 class OpenOutput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A request whose tokens will come. `prompt_tail` is the end of its prompt, for the text's context."""
+    """A request whose tokens will come. `prompt_tail` is the end of its prompt, for the text's context.
+
+    `token_ids` are output that its frontend had before this scheduler knew the request.
+    """
 
     serial: int
     request_id: str
@@ -30,6 +33,7 @@ class OpenOutput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     skip_special_tokens: bool = True
     detokenize: bool = True
     spaces_between_special_tokens: bool = True
+    token_ids: Int32Vector = msgspec.field(default_factory=int32)
 
 
 class RowFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

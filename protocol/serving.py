@@ -1,7 +1,12 @@
 """frontend ──Submit / Abort──▶ scheduler; detokenizer ──OutputBatch──▶ frontend.
 
-Every submitted request ends with exactly one `Finished`, which the detokenizer sends (the scheduler only
-while there is no detokenizer). Requests are named by the frontend, `request_id`, uniquely within it.
+Every submitted request ends with exactly one `Finished`, which the detokenizer sends. Requests are named by
+the frontend, `request_id`, uniquely among all of its lives.
+
+A frontend knows what it has of each open request. When a scheduler or a detokenizer starts again, it submits
+them all once more, with a `Resumption`: a scheduler that has the request passes that over, one that does not
+takes it up. What comes then of a request's output may begin before what its frontend has; it carries its
+position, and the frontend drops what it had.
 """
 
 from __future__ import annotations
@@ -22,13 +27,25 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 EndCause = Literal["request", "overload", "deadline", "failure"]
 
 
+class Resumption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an open request has behind it, for a scheduler that does not know it.
+
+    `token_ids` are its output so far; their log-probabilities stay with the frontend, which has them. `age` is
+    how long ago it was first submitted, in seconds: its place in the queue.
+    """
+
+    token_ids: Int32Vector
+    age: float
+
+
 class Submit(Message, frozen=True, kw_only=True):
     """Serve this request. `params.seed` is drawn by now, and `prompt_token_ids` are valid ids.
 
     `frontend` is where its outputs go. `priority` (lower is sooner), `tenant` and `deadline` (seconds from
     now, after which it is aborted) are for the policy and the queue. Prefixes are shared only with requests
     of the same `cache_salt`. Samples of one prompt and seed differ by their `sample`. `bad_words` are those of
-    `params`, as token ids.
+    `params`, as token ids. With `resume` it goes on from there: it has passed admission, its output is output,
+    and what its tenant has been given for it counts.
     """
 
     request_id: str
@@ -41,6 +58,7 @@ class Submit(Message, frozen=True, kw_only=True):
     cache_salt: str | None = None
     sample: int = 0
     bad_words: tuple[tuple[int, ...], ...] = ()
+    resume: Resumption | None = None
 
 
 class Abort(Message, frozen=True, kw_only=True):
@@ -76,14 +94,17 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class OutputBatch(Numbered, frozen=True, kw_only=True):
     """What one step brought to one frontend, by columns.
 
-    Row i is `request_ids[i]`, with the text `texts[i]` and the next `counts[i]` of `token_ids`.
-    `finished` maps a row's index to how its request ended. `logprobs` are of the rows' tokens, for the requests
-    that ask; `prompt_logprobs` of their prompts' tokens but the first, all with a request's first row.
-    `token_texts` are the tokens named there, each by itself.
+    Row i is `request_ids[i]`, with the text `texts[i]` and the next `counts[i]` of `token_ids`: from the
+    `text_starts[i]`-th character and the `token_starts[i]`-th token of its output on. `finished` maps a row's
+    index to how its request ended. `logprobs` are of the rows' tokens, for the requests that ask;
+    `prompt_logprobs` of their prompts' tokens but the first, all with a request's first row. `token_texts` are
+    the tokens named there, each by itself.
     """
 
     request_ids: tuple[str, ...]
     texts: tuple[str, ...]
+    text_starts: Int32Vector
+    token_starts: Int32Vector
     counts: Int32Vector
     token_ids: Int32Vector
     finished: dict[int, Finished]

@@ -22,11 +22,11 @@ from pageant.protocol.supervision import ActorDown, ActorUp
 class _Open:
     """A request whose output is on its way."""
 
-    __slots__ = ("facts", "first_token_at", "num_tokens", "request")
+    __slots__ = ("facts", "first_token_at", "num_characters", "num_tokens", "request")
 
     def __init__(self, request: OpenOutput) -> None:
         self.request = request
-        self.num_tokens = 0
+        self.num_tokens = self.num_characters = 0  # of its output, delivered
         self.facts = RowFacts(num_cached_tokens=0, num_preemptions=0)
         self.first_token_at: float | None = None
 
@@ -82,9 +82,11 @@ class Detokenizer(Actor):
         self.tell(self.sender, Acknowledge(stream="tokens", up_to=self._incoming.last))
 
     def _take(self, batch: TokenBatch) -> None:
-        for opened in batch.opened:
-            self._open(opened)
         stopped: dict[int, int] = {}
+        for opened in batch.opened:
+            kept = self._open(opened)
+            if kept is not None:
+                stopped[opened.serial] = kept
         position = 0
         token_ids = batch.token_ids.tolist()
         logprobs, prompt_logprobs = split(batch.logprobs), split(batch.prompt_logprobs)
@@ -104,43 +106,60 @@ class Detokenizer(Actor):
                     stopped[serial] = kept
                 if index in logprobs or index in prompt_logprobs:
                     # `tokens` are those that count by now
-                    self._add_logprobs(entry, len(tokens), logprobs.get(index), prompt_logprobs.get(index))
+                    pieces = logprobs.get(index), prompt_logprobs.get(index)
+                    self._add_logprobs(serial, entry, len(tokens), *pieces)
         for frontend in self._deliveries:
             self._flush(frontend)
         if stopped:
             counts = int32(list(stopped.values()))
             self.tell(self.sender, Stopped(serials=int64(list(stopped)), num_output_tokens=counts))
 
-    def _open(self, opened: OpenOutput) -> None:
+    def _open(self, opened: OpenOutput) -> int | None:
+        """Begins a request, after the output that it brings along; returns what `_push` does."""
         if opened.frontend not in self._deliveries:
             self._deliveries[opened.frontend] = Delivery(self._token_texts.__getitem__)
             self.watch(opened.frontend)
-        self._requests[opened.serial] = _Open(opened)
-        if not opened.detokenize:
-            return
-        self._detokenization.open(
-            opened.serial,
-            opened.prompt_tail.tolist(),
-            stop=opened.stop,
-            include_stop_str_in_output=opened.include_stop_str_in_output,
-            skip_special_tokens=opened.skip_special_tokens,
-            spaces_between_special_tokens=opened.spaces_between_special_tokens,
-            min_tokens=opened.min_tokens,
-        )
+        entry = self._requests[opened.serial] = _Open(opened)
+        if opened.detokenize:
+            self._detokenization.open(
+                opened.serial,
+                opened.prompt_tail.tolist(),
+                stop=opened.stop,
+                include_stop_str_in_output=opened.include_stop_str_in_output,
+                skip_special_tokens=opened.skip_special_tokens,
+                spaces_between_special_tokens=opened.spaces_between_special_tokens,
+                min_tokens=opened.min_tokens,
+            )
+        if not len(opened.token_ids):
+            return None
+        entry.first_token_at = self.clock.now()
+        return self._push(opened.serial, entry, opened.token_ids.tolist(), None, known=True)
 
-    def _push(self, serial: int, entry: _Open, tokens: list[int], finished: Finished | None) -> int | None:
-        """Adds a request's tokens. Returns how many count if they end it here, at a stop string."""
+    def _push(
+        self,
+        serial: int,
+        entry: _Open,
+        tokens: list[int],
+        finished: Finished | None,
+        known: bool = False,
+    ) -> int | None:
+        """Adds a request's tokens. Returns how many count if they end it here, at a stop string.
+
+        Args:
+            known: the frontend has these tokens, but maybe not all of their text.
+        """
+        entry.num_tokens += len(tokens) if known else 0
         if not entry.request.detokenize:
-            self._deliver(serial, entry, "", tokens, finished)
+            self._deliver(serial, entry, "", [] if known else tokens, finished)
             return None
         delta = self._detokenization.push(serial, tokens)
         text, stop = delta.text, delta.stop
         if stop is None:
-            entry.num_tokens += len(tokens)
             if finished is not None:
                 text += self._detokenization.finish(serial).text
         else:
-            del tokens[max(0, stop.num_tokens - entry.num_tokens) :]
+            if not known:
+                del tokens[max(0, stop.num_tokens - entry.num_tokens) :]
             finished = Finished(
                 reason="stop",
                 stop_reason=stop.stop,
@@ -151,21 +170,31 @@ class Detokenizer(Actor):
                 prefill_seconds=entry.facts.prefill_seconds,
                 decode_seconds=self.clock.now() - (entry.first_token_at or 0.0),
             )
-        self._deliver(serial, entry, text, tokens, finished)
+        self._deliver(serial, entry, text, [] if known else tokens, finished)
         return stop.num_tokens if stop is not None else None
 
     def _deliver(
         self, serial: int, entry: _Open, text: str, tokens: list[int], finished: Finished | None
     ) -> None:
-        self._deliveries[entry.request.frontend].add(entry.request.request_id, text, tokens, finished)
+        request, text_start, token_start = entry.request, entry.num_characters, entry.num_tokens
+        self._deliveries[request.frontend].add(
+            serial, request.request_id, text, tokens, finished, text_start, token_start
+        )
+        entry.num_characters += len(text)
+        entry.num_tokens += len(tokens)
         if finished is not None:
             self._close(serial)
 
     def _add_logprobs(
-        self, entry: _Open, num_tokens: int, logprobs: Piece | None, prompt_logprobs: Piece | None
+        self,
+        serial: int,
+        entry: _Open,
+        num_tokens: int,
+        logprobs: Piece | None,
+        prompt_logprobs: Piece | None,
     ) -> None:
         self._deliveries[entry.request.frontend].add_logprobs(
-            entry.request.request_id,
+            serial,
             logprobs.part(0, num_tokens) if logprobs is not None else None,
             prompt_logprobs,
             texts=entry.request.detokenize,
@@ -181,9 +210,11 @@ class Detokenizer(Actor):
             self.tell(frontend, batch)
 
     def _forget_all(self) -> None:
-        """The scheduler is a new one: what the former opened will not be continued here."""
+        """The scheduler is a new one: it opens here what its frontends submit again."""
         for serial in list(self._requests):
             self._close(serial)
+        for delivery in self._deliveries.values():
+            delivery.drop()
 
     @receives
     def acknowledged(self, message: Acknowledge) -> None:

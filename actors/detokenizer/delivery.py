@@ -13,6 +13,9 @@ from pageant.protocol.serving import Finished, OutputBatch
 
 @dataclass(slots=True)
 class _Row:
+    request_id: str
+    text_start: int
+    token_start: int
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     finished: Finished | None = None
@@ -21,7 +24,7 @@ class _Row:
 
 
 class Delivery:
-    """Collects rows for a frontend until it has credit for a batch. Nothing is dropped.
+    """Collects rows for a frontend until it has credit for a batch. Slow ones have theirs merged.
 
     Args:
         text_of: a single token's text.
@@ -30,21 +33,32 @@ class Delivery:
     def __init__(self, text_of: Callable[[int], str]) -> None:
         self._text_of = text_of
         self.stream: Outgoing[OutputBatch] = Outgoing("outputs")
-        self._rows: dict[str, _Row] = {}
+        self._rows: dict[int, _Row] = {}  # by the scheduler's serials: a frontend may submit a request twice
         self._token_texts: dict[int, str] = {}
 
-    def add(self, request_id: str, text: str, token_ids: list[int], finished: Finished | None) -> None:
-        """The next output of a request."""
-        row = self._rows.setdefault(request_id, _Row())
+    def add(
+        self,
+        serial: int,
+        request_id: str,
+        text: str,
+        token_ids: list[int],
+        finished: Finished | None,
+        text_start: int,
+        token_start: int,
+    ) -> None:
+        """The next output of a request, which begins at those places in it."""
+        row = self._rows.get(serial)
+        if row is None:
+            row = self._rows[serial] = _Row(request_id, text_start, token_start)
         row.text += text
         row.token_ids += token_ids
         row.finished = row.finished or finished
 
     def add_logprobs(
-        self, request_id: str, logprobs: Piece | None, prompt_logprobs: Piece | None, *, texts: bool
+        self, serial: int, logprobs: Piece | None, prompt_logprobs: Piece | None, *, texts: bool
     ) -> None:
         """What belongs to the output that was just added; with the texts of the tokens in it, or without."""
-        row = self._rows[request_id]
+        row = self._rows[serial]
         row.logprobs += [logprobs] if logprobs is not None else []
         row.prompt_logprobs += [prompt_logprobs] if prompt_logprobs is not None else []
         for piece in (logprobs, prompt_logprobs):
@@ -52,24 +66,27 @@ class Delivery:
                 tokens = {*piece.token_ids.tolist(), *piece.top_ids.tolist()}
                 self._token_texts.update((token, self._text_of(token)) for token in tokens)
 
+    def drop(self) -> None:
+        """What is not sent yet is not wanted any more: its frontend has not seen it, and asks again."""
+        self._rows, self._token_texts = {}, {}
+
     def take(self) -> OutputBatch | None:
         """The batch that is to be sent now: None without rows, or without credit."""
         if not self._rows or not self.stream.open:
             return None
-        rows, self._rows = self._rows, {}
+        rows, self._rows = list(self._rows.values()), {}
         texts, self._token_texts = self._token_texts, {}
-        ended = {i: row.finished for i, row in enumerate(rows.values()) if row.finished is not None}
         batch = OutputBatch(
             number=0,
-            request_ids=tuple(rows),
-            texts=tuple(row.text for row in rows.values()),
-            counts=int32([len(row.token_ids) for row in rows.values()]),
-            token_ids=int32([token for row in rows.values() for token in row.token_ids]),
-            finished=ended,
-            logprobs=join((i, piece) for i, row in enumerate(rows.values()) for piece in row.logprobs),
-            prompt_logprobs=join(
-                (i, piece) for i, row in enumerate(rows.values()) for piece in row.prompt_logprobs
-            ),
+            request_ids=tuple(row.request_id for row in rows),
+            texts=tuple(row.text for row in rows),
+            text_starts=int32([row.text_start for row in rows]),
+            token_starts=int32([row.token_start for row in rows]),
+            counts=int32([len(row.token_ids) for row in rows]),
+            token_ids=int32([token for row in rows for token in row.token_ids]),
+            finished={i: row.finished for i, row in enumerate(rows) if row.finished is not None},
+            logprobs=join((i, piece) for i, row in enumerate(rows) for piece in row.logprobs),
+            prompt_logprobs=join((i, piece) for i, row in enumerate(rows) for piece in row.prompt_logprobs),
             token_texts=texts,
         )
         return self.stream.number(batch)

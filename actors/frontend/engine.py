@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from pageant.actors.frontend.beams import BeamSearch, BeamSearchOutput, BeamSearchParams, check_beam_params
-from pageant.actors.frontend.frontend import Opening
 from pageant.actors.frontend.outputs import Arrived, Completion, RequestOutput
 from pageant.actors.frontend.prompts import (
     Conversation,
@@ -22,6 +21,7 @@ from pageant.actors.frontend.prompts import (
     check_prompt,
     check_settings,
 )
+from pageant.actors.frontend.requests import Opening
 from pageant.actors.frontend.session import OnProgress, Session
 from pageant.actors.frontend.settings import EngineSettings, TopologyLike, topology_of
 from pageant.protocol.allocation import PoolStatistics

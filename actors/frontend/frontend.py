@@ -11,20 +11,21 @@ import asyncio
 import itertools
 import logging
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pageant.actors.frontend.outputs import Arrived, RequestMetrics
-from pageant.actors.frontend.prompts import RequestSettings, check_allowed, check_length, truncated
+from pageant.actors.frontend.outputs import Arrived, RequestFailed
+from pageant.actors.frontend.prompts import check_allowed, check_length, truncated
+from pageant.actors.frontend.requests import Hub, Opening, OpenRequest, OpenSequence
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.streams import Arrival, Incoming
 from pageant.protocol.errors import BadRequest, Overloaded, PageantError, PeerGone, Unsupported
 from pageant.protocol.logprobs import split
 from pageant.protocol.roles import FRONTEND, ROLES, features_needed
-from pageant.protocol.sampling import SEED_MAX, SamplingParams
+from pageant.protocol.sampling import SEED_MAX
 from pageant.protocol.serving import Abort, Finished, OutputBatch, Submit
 from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.supervision import ActorDown, ActorUp
@@ -34,68 +35,8 @@ log = logging.getLogger("pageant.frontend")
 
 TOKENIZE_SECONDS = 60.0
 OPEN_MAX = 16_384  # sequences at a time; the scheduler's mailbox holds them all, with their aborts
-NOBODY: tuple[None, int] = (None, 0)
+KEEPERS = ("scheduler", "detokenizer")  # of what they hold for a request, a new life knows nothing
 CAST = ("tokenizer", "scheduler", "blocks", "executor", "detokenizer")
-
-
-class Hub(Protocol):
-    """Where sinks' outputs leave this loop."""
-
-    def flush(self) -> None:
-        """Everything of this step has been given to the sinks."""
-
-
-class Sink(Protocol):
-    """Takes one request's outputs, on this node's loop."""
-
-    @property
-    def hub(self) -> Hub:
-        """Where its outputs leave."""
-
-    def accepted(self, prompt: str | None, prompt_token_ids: list[int]) -> None:
-        """The request is on its way."""
-
-    def output(self, arrived: Arrived) -> None:
-        """The next piece of one of its samples; the last of each says how it ended. An error is the last."""
-
-    def failed(self, error: PageantError) -> None:
-        """There will be no (more) output."""
-
-
-@dataclass(eq=False)
-class Opening:
-    """A request as the user's side hands it over, checked as far as it could be there."""
-
-    request_id: str
-    prompt: Tokenize | TokenizeChat | npt.NDArray[np.int32]
-    params: SamplingParams
-    sink: Sink
-    settings: RequestSettings = field(default_factory=RequestSettings)
-
-
-@dataclass(eq=False)
-class OpenRequest:
-    """A request that has not ended: its sequences' wire ids, those that still run, and when things happened."""
-
-    opening: Opening
-    wire_ids: list[str]
-    arrived_at: float
-    arrival_time: float
-    submitted: bool = False
-    first_token_at: float | None = None
-
-    def metrics(self, finished: Finished) -> RequestMetrics:
-        """Of its sample that ended last."""
-        first = self.first_token_at
-        return RequestMetrics(
-            arrival_time=self.arrival_time,
-            first_token_time=None if first is None else first - self.arrived_at,
-            queue_time=finished.queue_seconds,
-            prefill_time=finished.prefill_seconds,
-            decode_time=finished.decode_seconds,
-            num_cached_tokens=finished.num_cached_tokens,
-            num_preemptions=finished.num_preemptions,
-        )
 
 
 @dataclass
@@ -103,12 +44,25 @@ class _Peers:
     """Which actors are up, with their features, and who waits for all of them."""
 
     up: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    gone: dict[str, str] = field(default_factory=dict)  # for good, and why
+    known: dict[str, str | None] = field(default_factory=dict)  # whoever was up; why it is gone for good
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def role(self, role: str) -> list[tuple[str, ...]]:
         """The features of every actor of a role that is up."""
-        return [features for name, features in self.up.items() if name.partition("/")[0] == role]
+        return [features for name, features in self.up.items() if _role_of(name) == role]
+
+    def lost(self) -> str | None:
+        """Says of a role whose actors are all gone for good that it is."""
+        for role in CAST:
+            reasons = {name: why for name, why in self.known.items() if _role_of(name) == role}
+            if reasons and None not in reasons.values():
+                name, why = next(reversed(reasons.items()))
+                return f"{name} is down and will not be restarted: {why}"
+        return None
+
+
+def _role_of(name: str) -> str:
+    return name.partition("/")[0]
 
 
 class Frontend(Actor):
@@ -124,8 +78,8 @@ class Frontend(Actor):
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
-        # By wire id, with the sample's number: a user may reuse a name, and late news is not its.
-        self._open: dict[str, tuple[OpenRequest, int]] = {}
+        # By wire id: a user may reuse a name, and late news is not its.
+        self._open: dict[str, OpenSequence] = {}
         self._requests: dict[str, OpenRequest] = {}  # by the user's own names
         self._numbers = itertools.count(1)
         self._incoming = Incoming("outputs")
@@ -152,10 +106,11 @@ class Frontend(Actor):
             opening.sink.failed(used if name in self._requests else full)
             opening.sink.hub.flush()
             return
-        wire_ids = [str(next(self._numbers)) for _ in range(count)]
+        wire_ids = [f"{self.incarnation}.{next(self._numbers)}" for _ in range(count)]
         request = OpenRequest(opening, wire_ids, self.clock.now(), self.clock.wall())
         self._requests[name] = request
-        self._open.update((wire_id, (request, sample)) for sample, wire_id in enumerate(wire_ids))
+        for sample, wire_id in enumerate(wire_ids):
+            self._open[wire_id] = OpenSequence(request, sample)
         self.spawn(self._start(request))
 
     def open_all(self, openings: list[Opening]) -> None:
@@ -213,18 +168,16 @@ class Frontend(Actor):
         for sample, wire_id in enumerate(request.wire_ids):
             if sample == 1 and params.prompt_logprobs is not None:
                 params = msgspec.structs.replace(params, prompt_logprobs=None)  # once is enough
-            self.tell(
-                "scheduler",
-                Submit(
-                    request_id=wire_id,
-                    frontend=self.name,
-                    prompt_token_ids=token_ids,
-                    params=params,
-                    sample=sample,
-                    bad_words=bad_words,
-                    **settings,
-                ),
+            submit = Submit(
+                request_id=wire_id,
+                frontend=self.name,
+                prompt_token_ids=token_ids,
+                params=params,
+                sample=sample,
+                bad_words=bad_words,
+                **settings,
             )
+            self.tell("scheduler", self._open[wire_id].begin(submit, self.clock.now()))
 
     async def _tokenize_bad_words(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """As in vLLM: each as it begins a text and, where that is another token, as it follows a blank."""
@@ -242,7 +195,7 @@ class Frontend(Actor):
     ) -> tuple[str | None, npt.NDArray[np.int32]]:
         if not isinstance(prompt, Tokenize | TokenizeChat):
             return None, prompt
-        answer = await self.ask("tokenizer", prompt, timeout=TOKENIZE_SECONDS)
+        answer = await self.ask("tokenizer", prompt, timeout=TOKENIZE_SECONDS, again=True)
         if isinstance(answer, Tokenized):
             return answer.text, answer.token_ids
         raise BadRequest(answer.reason, answer.parameter)
@@ -254,8 +207,8 @@ class Frontend(Actor):
             PeerGone: one of them will not come back.
         """
         while True:
-            for name, reason in self._peers.gone.items():
-                raise PeerGone(f"{name} is down and will not be restarted: {reason}")
+            if (reason := self._peers.lost()) is not None:
+                raise PeerGone(reason)
             if all(self._peers.role(role) for role in CAST):
                 return
             self._peers.changed.clear()
@@ -290,34 +243,45 @@ class Frontend(Actor):
     def _spread(self, batch: OutputBatch) -> None:
         token_ids = batch.token_ids.tolist()
         logprobs, prompt_logprobs = split(batch.logprobs), split(batch.prompt_logprobs)
+        text_starts, token_starts = batch.text_starts.tolist(), batch.token_starts.tolist()
         now = self.clock.now()
         position = 0
         hubs: dict[Hub, None] = {}
         for index, (wire_id, count) in enumerate(zip(batch.request_ids, batch.counts.tolist(), strict=True)):
             tokens = token_ids[position : position + count]
             position += count
-            request, sample = self._open.get(wire_id, NOBODY)
-            if request is None:
+            sequence = self._open.get(wire_id)
+            if sequence is None:
                 continue
+            request, finished = sequence.request, batch.finished.get(index)
             if tokens and request.first_token_at is None:
                 request.first_token_at = now
-            finished = batch.finished.get(index)
-            metrics = request.metrics(finished) if finished is not None else None
-            request.opening.sink.output(
+            arrived = sequence.take(
                 Arrived(
-                    *(sample, batch.texts[index], tokens, finished),
-                    *(logprobs.get(index), prompt_logprobs.get(index), batch.token_texts, metrics),
-                )
+                    *(sequence.sample, batch.texts[index], tokens, finished),
+                    *(logprobs.get(index), prompt_logprobs.get(index), batch.token_texts),
+                    request.metrics(finished) if finished is not None else None,
+                ),
+                text_starts[index],
+                token_starts[index],
             )
-            hubs[request.opening.sink.hub] = None
+            if arrived is None:
+                self._fail(request, RequestFailed(f"a part of its output is missing after {wire_id}"))
+                continue
+            if arrived.is_news:
+                request.opening.sink.output(arrived)
+                hubs[request.opening.sink.hub] = None
             if finished is not None:
-                self._sample_ended(wire_id, request, finished)
+                self._sample_ended(wire_id, sequence, finished)
         for hub in hubs:
             hub.flush()
 
-    def _sample_ended(self, wire_id: str, request: OpenRequest, finished: Finished) -> None:
+    def _sample_ended(self, wire_id: str, sequence: OpenSequence, finished: Finished) -> None:
         """A sample ended, and with the last the request; an error ends the others too."""
+        request = sequence.request
         del self._open[wire_id]
+        if sequence.resumed:  # what ended it may be of a former life, and the scheduler be at it still
+            self.tell("scheduler", Abort(frontend=self.name, request_ids=(wire_id,)))
         if finished.reason == "error":
             self._abort([request])
         elif not any(other in self._open for other in request.wire_ids):
@@ -326,17 +290,26 @@ class Frontend(Actor):
     @receives
     def peer_up(self, event: ActorUp) -> None:
         self._peers.up[event.address] = event.features
+        self._peers.known[event.address] = None
         self._peers.changed.set()
+        if event.address in KEEPERS:
+            self._submit_again()
+
+    def _submit_again(self) -> None:
+        """Someone new may not know of our open requests, or have had their ends die with a former life."""
+        now = self.clock.now()
+        for sequence in self._open.values():
+            if sequence.request.submitted:
+                self.tell("scheduler", sequence.again(now))
 
     @receives
     def peer_down(self, event: ActorDown) -> None:
-        """Requests that only the dead actor knew end with a clear error."""
+        """Open requests wait for its next life; without one, they end with a clear error."""
         self._peers.up.pop(event.address, None)
         if event.final:
-            self._peers.gone[event.address] = event.reason
-            self._fail_all(PeerGone(f"{event.address} is down and will not be restarted: {event.reason}"))
-        elif event.address in ("scheduler", "detokenizer"):
-            self._fail_submitted(PeerGone(f"{event.address} died while it had this request: {event.reason}"))
+            self._peers.known[event.address] = event.reason
+            if (reason := self._peers.lost()) is not None:
+                self._fail_all(PeerGone(reason))
         self._peers.changed.set()
 
     # Ends.
@@ -346,11 +319,6 @@ class Frontend(Actor):
             self._forget(request)
             request.opening.sink.failed(error)
             request.opening.sink.hub.flush()
-
-    def _fail_submitted(self, error: PageantError) -> None:
-        for request in list(self._requests.values()):
-            if request.submitted:
-                self._fail(request, error)
 
     def _fail_all(self, error: PageantError) -> None:
         for request in list(self._requests.values()):

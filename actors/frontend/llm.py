@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from pageant.actors.frontend.beams import BeamSearchOutput, BeamSearchParams, check_beam_params
-from pageant.actors.frontend.frontend import Opening
 from pageant.actors.frontend.outputs import Arrived, Completion, RequestFailed, RequestOutput
 from pageant.actors.frontend.progress import BatchProgress, LoadProgress
 from pageant.actors.frontend.prompts import (
@@ -20,6 +19,7 @@ from pageant.actors.frontend.prompts import (
     check_prompt,
     check_settings,
 )
+from pageant.actors.frontend.requests import Opening
 from pageant.actors.frontend.session import Session
 from pageant.actors.frontend.settings import EngineSettings, TopologyLike, topology_of
 from pageant.protocol.allocation import PoolStatistics

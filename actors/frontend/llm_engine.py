@@ -7,7 +7,6 @@ from collections import deque
 from pathlib import Path
 from typing import Unpack
 
-from pageant.actors.frontend.frontend import Opening
 from pageant.actors.frontend.outputs import Arrived, Completion, RequestOutput
 from pageant.actors.frontend.prompts import (
     Prompt,
@@ -17,6 +16,7 @@ from pageant.actors.frontend.prompts import (
     check_prompt,
     check_settings,
 )
+from pageant.actors.frontend.requests import Opening
 from pageant.actors.frontend.session import Session
 from pageant.actors.frontend.settings import EngineSettings, TopologyLike, topology_of
 from pageant.protocol.errors import BadRequest, PageantError

@@ -116,6 +116,13 @@ class Arrived(NamedTuple):
     token_texts: Mapping[int, str] = {}
     metrics: RequestMetrics | None = None
 
+    @property
+    def is_news(self) -> bool:
+        """Whether there is anything in it."""
+        return bool(
+            self.text or self.token_ids or self.finished is not None or self.prompt_logprobs is not None
+        )
+
 
 @dataclass(slots=True)
 class _Sample:

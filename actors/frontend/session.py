@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from pageant.actors.frontend.beams import BeamSearch, BeamSearchOutput, BeamSearchParams
 from pageant.actors.frontend.cast import DEFAULT_CAST, FRONTEND, HTTP, model_settings, request_limits
-from pageant.actors.frontend.frontend import Frontend, Opening
+from pageant.actors.frontend.frontend import Frontend
 from pageant.actors.frontend.prompts import check_length
+from pageant.actors.frontend.requests import Opening
 from pageant.actors.runtime.cluster import Cluster
 from pageant.actors.runtime.loop_thread import LoopThread
 from pageant.actors.runtime.topology import Resolved, Topology, resolve
@@ -182,7 +183,7 @@ class Session:
         """
         if not isinstance(prompt, Tokenize):
             return prompt
-        answer = self.ask("tokenizer", prompt)
+        answer = self.ask("tokenizer", prompt, again=True)
         if not isinstance(answer, Tokenized):
             raise BadRequest(answer.reason, answer.parameter)
         check_length(len(answer.token_ids), self.limits.max_model_len)
@@ -196,11 +197,12 @@ class Session:
         """What a search found, as text."""
         token_ids = [token for beam in search.best for token in beam]
         counts = int32([len(beam) for beam in search.best])
-        answer = self.ask("tokenizer", Detokenize(counts=counts, token_ids=int32(token_ids)))
+        request = Detokenize(counts=counts, token_ids=int32(token_ids))
+        answer = self.ask("tokenizer", request, again=True)
         return search.output(answer.texts)
 
-    def ask(self, address: str, request: Any, timeout: float = 30.0) -> Any:
-        """Asks any actor of the topology."""
+    def ask(self, address: str, request: Any, timeout: float = 30.0, *, again: bool = False) -> Any:
+        """Asks any actor of the topology; for `again` see `Actor.ask`."""
         self._running()
         assert self._thread is not None and self._cluster is not None
-        return self._thread.run(self._cluster.node.ask(address, request, timeout)).result()
+        return self._thread.run(self._cluster.node.ask(address, request, timeout, again=again)).result()

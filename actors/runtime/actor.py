@@ -123,18 +123,23 @@ class Actor:
         """`tell`, for use within an offloaded function."""
         self._cell.node.loop.call_soon_threadsafe(self.tell, address, message)
 
-    async def ask(self, address: str, request: Request[R], timeout: float = ASK_TIMEOUT) -> R:
+    async def ask(
+        self, address: str, request: Request[R], timeout: float = ASK_TIMEOUT, *, again: bool = False
+    ) -> R:
         """Sends a request and waits for its reply, for `timeout` seconds at most.
 
         An actor that is being restarted is waited for. Cancelling this cancels the handler.
 
+        Args:
+            again: the request may be carried out twice: if the actor dies with it, its next life is asked.
+
         Raises:
             RemoteError: the handler raised.
-            PeerGone: the actor died with the request in its hands.
+            PeerGone: the actor died with the request in its hands (with `again`: and will not be restarted).
             NoSuchActor: no actor of that name is in the topology.
             DeadlineExceeded: no reply in time.
         """
-        reply: R = await self._cell.node.ask(address, request, timeout, self._cell)
+        reply: R = await self._cell.node.ask(address, request, timeout, self._cell, again=again)
         return reply
 
     def stream(

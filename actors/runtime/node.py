@@ -9,6 +9,7 @@ that the node process was given (`transport`), or is a dead letter.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
@@ -167,6 +168,7 @@ class Node:
         self._routes.clear()
         for name, entry in self._directory.items():
             self._notice(before.get(name), entry)
+        self.remote.directory_changed()
         changed, self._changed = self._changed, self.loop.create_future()
         changed.set_result(None)
 
@@ -274,11 +276,47 @@ class Node:
         cell.deliver(envelope)
         return envelope
 
-    async def ask(self, address: str, request: Message, timeout: float, sender: Cell | None = None) -> Any:
+    async def ask(
+        self,
+        address: str,
+        request: Message,
+        timeout: float,
+        sender: Cell | None = None,
+        *,
+        again: bool = False,
+    ) -> Any:
         """See `Actor.ask`."""
         deadline = self.clock.now() + timeout
+        while True:
+            place = await self._find(address, request, deadline, sender)
+            try:
+                return await self._ask_once(place, address, request, timeout, deadline, sender)
+            except PeerGone:
+                if not again or self.stopped:
+                    raise
+                await self._outlive(place, deadline)
+
+    async def _outlive(self, place: Cell | ActorEntry, deadline: float) -> None:
+        """Returns when that life of an actor is known to be over, or at the deadline."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                while self._lives(place):
+                    await asyncio.shield(self._changed)
+
+    def _lives(self, place: Cell | ActorEntry) -> bool:
+        entry = self._directory.get(place.name)
+        return entry is not None and entry.up and entry.incarnation == place.incarnation
+
+    async def _ask_once(
+        self,
+        place: Cell | ActorEntry,
+        address: str,
+        request: Message,
+        timeout: float,
+        deadline: float,
+        sender: Cell | None,
+    ) -> Any:
         answer = Answer(self.loop)
-        place = await self._find(address, request, deadline, sender)
         cancel = self._send_request(place, request, sender, answer, deadline)
         try:
             async with asyncio.timeout_at(deadline):

@@ -2,6 +2,9 @@
 
 The asking node numbers its asks; the answering one keeps what it is working on by (node, number). Streams
 run on credit: the producer sends `credit` items, then waits for more to be granted.
+
+A new life of an actor may be heard of from itself before the directory tells of it, which comes another way.
+What it tells then waits for the directory: otherwise a receiver's answer would go to the former life.
 """
 
 from __future__ import annotations
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
     from pageant.actors.runtime.node import Link, Node
 
 
+EARLY_MAX = 65_536  # messages that wait for news of their senders
+
+
 class _Asked:
     """An ask of ours that another node is working on."""
 
@@ -50,6 +56,8 @@ class Remote:
         self.root = node.name  # where the supervisor lives
         self._asked: dict[int, _Asked] = {}
         self._answering: dict[tuple[str, int], tuple[Cell, Envelope]] = {}
+        self._early: dict[str, list[tuple[Header, Message]]] = {}  # by sender
+        self._num_early = 0
         self._next = 1
         self.sent = self.received = self.refused = 0
         self.traffic = TrafficCounts()
@@ -230,6 +238,12 @@ class Remote:
         if header.mode is not Mode.TELL:
             streams = header.mode is Mode.STREAM
             reply = RemoteReply(self, node, header.correlation, header.to, streams, header.credit)
+        elif self._is_early(header):
+            self._hold(header, message)
+            return
+        self._give(node, header, message, reply)
+
+    def _give(self, node: str, header: Header, message: Message, reply: RemoteReply | None) -> None:
         cell = self._node.cells.get(header.to)
         if cell is None or header.to_incarnation not in (0, cell.incarnation):
             if cell is not None:
@@ -243,6 +257,32 @@ class Remote:
         if reply is not None:
             self._answering[(node, header.correlation)] = (cell, envelope)
         cell.deliver(envelope)
+
+    def _is_early(self, header: Header) -> bool:
+        """Whether this node does not know yet that this life of the sender is up. Reports to the runtime's own
+        actors are part of what makes it known."""
+        entry = self._node.entry(header.sender)
+        if entry is None or header.to == "supervisor" or header.to.startswith("node/"):
+            return False
+        return (header.from_incarnation, False) >= (entry.incarnation, entry.up)
+
+    def _hold(self, header: Header, message: Message) -> None:
+        if self._num_early >= EARLY_MAX:
+            self._node.dead_letter("sender not known yet", header.to, message)
+            return
+        self._num_early += 1
+        self._early.setdefault(header.sender, []).append((header, message))
+
+    def directory_changed(self) -> None:
+        """What came too early is handed on, in order, as far as its senders are known now."""
+        for sender in [sender for sender, held in self._early.items() if not self._is_early(held[0][0])]:
+            held = self._early.pop(sender)
+            self._num_early -= len(held)
+            for header, message in held:
+                if self._is_early(header):
+                    self._hold(header, message)
+                else:
+                    self._give("", header, message, None)
 
     def _undeliverable(self, node: str, header: Header, message: Message) -> None:
         if header.mode is Mode.TELL:

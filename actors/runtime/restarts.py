@@ -3,7 +3,8 @@ instructions out; no clock, no processes.
 
 A death counts as early when it comes before the actor (or node) was ready or within `early_seconds` of it.
 After `early_deaths_max` early deaths in a row it is given up, loudly; any other death is followed by a
-restart, after a back-off that doubles with each early one.
+restart, after a back-off that doubles with each early one. What was never up is given up sooner, after
+`failed_starts_max`: what is wrong with it will most likely stay so, and somebody waits to hear of it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class NodePlan:
 class RestartLimits:
     """When to restart and when to stop trying. Times in seconds."""
 
-    early_deaths_max: int = 2
+    failed_starts_max: int = 2
+    early_deaths_max: int = 8  # a request that kills its executor takes three
     early_seconds: float = 5.0
     delay_first: float = 0.1
     delay_max: float = 5.0
@@ -86,6 +88,7 @@ class _Life:
     up: bool = False
     ready_since: float | None = None
     early_deaths: int = 0
+    proven: bool = False  # it was up once; of a node, all that lives there was
     restarts: int = -1
     retry_at: float | None = None
     final: bool = False
@@ -112,7 +115,10 @@ class _Life:
         self.fall(reason)
         self.traceback = traceback
         self.early_deaths = self.early_deaths + 1 if early else 0
-        self.final = self.early_deaths >= limits.early_deaths_max
+        most = limits.early_deaths_max if self.proven else limits.failed_starts_max
+        self.final = self.early_deaths >= most
+        if self.final:
+            self.reason = f"{reason} (death {self.early_deaths} in a row)"
         delay = min(limits.delay_max, limits.delay_first * 2.0 ** max(0, self.early_deaths - 1))
         self.retry_at = None if self.final else now + delay
 
@@ -200,10 +206,13 @@ class Supervision:
 
     def _end_actors_of(self, node: str, reason: str) -> list[_ActorState]:
         """Takes a node's actors down with it; those that were given up before are left alone."""
-        fallen = [actor for actor in self._actors.values() if actor.plan.node == node and not actor.final]
+        fallen = [actor for actor in self._actors_of(node) if not actor.final]
         for actor in fallen:
             actor.fall(reason)
         return fallen
+
+    def _actors_of(self, node: str) -> list[_ActorState]:
+        return [actor for actor in self._actors.values() if actor.plan.node == node]
 
     def actor_started(
         self, name: str, incarnation: int, features: tuple[str, ...], now: float
@@ -213,6 +222,9 @@ class Supervision:
             return []
         actor.features = features
         actor.ready(now)
+        actor.proven = True
+        node = self._nodes[actor.plan.node]
+        node.proven = node.proven or all(one.proven for one in self._actors_of(node.plan.name))
         return [Publish()]
 
     def actor_failed(
@@ -265,11 +277,7 @@ class Supervision:
         return [name for name, node in self._nodes.items() if node.up]
 
     def _start_actors_of(self, node: str) -> list[Instruction]:
-        return [
-            self._start(actor)
-            for actor in self._actors.values()
-            if actor.plan.node == node and not actor.alive and not actor.final
-        ]
+        return [self._start(actor) for actor in self._actors_of(node) if not actor.alive and not actor.final]
 
     def _start(self, actor: _ActorState) -> Start:
         plan = actor.plan

@@ -85,8 +85,6 @@ class Scheduler(Actor):
         self._awaits_deadlines = False
         self._frontends: dict[str, int] = {}
         self._detokenizer = 0  # what still comes from an incarnation below this is of no account
-        self._up: dict[str, int] = {}  # whom this node can reach, by incarnation
-        self._introductions: dict[str, tuple[int, ExecutorReady | PoolReady]] = {}  # the others'
 
     async def on_start(self) -> None:
         for address in ("executor/*", "blocks", "detokenizer"):
@@ -140,18 +138,11 @@ class Scheduler(Actor):
 
     @receives
     def introduced(self, event: ExecutorReady | PoolReady) -> None:
-        """An executor or a block manager is ready. That may be known before its address is: from another
-        node, it comes directly, the directory by way of the root. What we told it now would be lost."""
-        if self._up.get(self.sender) == self.sender_incarnation:
-            self._meet(self.sender_incarnation, event)
-        else:
-            self._introductions[self.sender] = (self.sender_incarnation, event)
-
-    def _meet(self, incarnation: int, event: ExecutorReady | PoolReady) -> None:
+        """An executor or a block manager is ready."""
         if isinstance(event, ExecutorReady):
             self.core.executor_ready(event)
         else:
-            self.core.pool_ready(event.epoch, incarnation)
+            self.core.pool_ready(event.epoch, self.sender_incarnation)
         self._flush()
 
     @receives
@@ -171,24 +162,17 @@ class Scheduler(Actor):
     @receives
     def peer_up(self, event: ActorUp) -> None:
         """A new detokenizer is told what the last one was not there for."""
-        self._up[event.address] = event.incarnation
-        incarnation, introduction = self._introductions.get(event.address, (0, None))
-        if introduction is not None and incarnation == event.incarnation:
-            del self._introductions[event.address]
-            self._meet(incarnation, introduction)
         if event.address == DETOKENIZER:
             for batch in self.core.outputs.stream.resume(0):
                 self.tell(event.address, batch)
 
     @receives
     def peer_down(self, event: ActorDown) -> None:
-        """The requests concerned end with a clear error; the next ones wait for the restart."""
-        if self._up.get(event.address) == event.incarnation:
-            del self._up[event.address]
+        """What the dead one held is lost, and made up for when its successor is there."""
         if event.address.startswith("executor/"):
-            self.core.executor_gone(event.reason, event.incarnation)
+            self.core.executor_gone(event.incarnation)
         elif event.address == BLOCKS:
-            self.core.pool_gone(event.reason, event.incarnation)
+            self.core.pool_gone(event.incarnation)
         elif event.address == DETOKENIZER:
             self._detokenizer = event.incarnation + 1
             self.core.detokenizer_gone()

@@ -29,7 +29,7 @@ class Limits:
 
 class Backlog:
     """The queue, with its limits. A tenant pays for a prompt when it is taken out, once, whatever preemptions
-    cost."""
+    and deaths cost."""
 
     def __init__(self, policy: Policy, limits: Limits) -> None:
         self._policy, self._limits = policy, limits
@@ -59,6 +59,8 @@ class Backlog:
         request.key = (self._policy.order(request), request.serial)
         if self._shares is not None:
             self._shares.arrived(request)
+            if request.num_resumed:
+                self._shares.served(request.tenant, len(request.prompt), request.num_resumed)
         self.add(request)
 
     def add(self, request: ScheduledRequest) -> None:
@@ -102,7 +104,7 @@ class Backlog:
         return max(0, self._limits.max_long_partial_prefills - num_long)
 
     def _charge(self, request: ScheduledRequest, num_tokens: int) -> None:
-        if self._shares is not None and not request.num_preemptions:
+        if self._shares is not None and not request.has_been_charged:
             self._shares.served(request.tenant, num_tokens, 0)
 
 

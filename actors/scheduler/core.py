@@ -84,37 +84,25 @@ class SchedulerCore:
         if key in self._requests:
             return  # sent twice; the first is being served
         self._serial += 1
-        request = ScheduledRequest(
-            request_id=message.request_id,
-            frontend=message.frontend,
-            serial=self._serial,
-            arrival=self._serial,
-            prompt=message.prompt_token_ids,
-            params=message.params,
-            end_tokens=frozenset() if message.params.ignore_eos else self.limits.end_tokens,
-            salt=message.cache_salt,
-            tenant=message.tenant,
-            priority=message.priority,
-            arrived_at=now,
-            sample=message.sample,
-            bad_words=message.bad_words,
-        )
+        request = ScheduledRequest.of(message, self._serial, self.limits.end_tokens, now)
         if message.deadline is not None:
-            request.deadline = now + message.deadline
             self._deadlines.add(request)
         self._bound(request)
         self.counters.submitted += 1
+        self.counters.resumed += request.is_resumed
         self._now = now
         self._requests[key] = request
         self._by_serial[request.serial] = request
         self.outputs.open(request)
-        overload = self._waiting.overload(request)
+        overload = None if request.is_resumed else self._waiting.overload(request)
         self._waiting.arrive(request)
         if overload is not None:
             self.counters.overloads += 1
             self._end(request, "error", message=overload, cause="overload")
         else:
             self._fit(request)
+        if request.num_resumed and request.state is not State.ENDED:
+            self._end_if_complete(request)
         self._advance()
 
     def expire(self, now: float) -> None:
@@ -181,7 +169,7 @@ class SchedulerCore:
         if event.epoch <= max(self._epoch or 0, self._epochs_gone):
             return
         if self._epoch is not None:
-            self.executor_gone("it was restarted", self._epoch)
+            self.executor_gone(self._epoch)
         self._epoch = event.epoch
         self._plan_number = 0
         self._running.reset(min(event.max_num_seqs, self.limits.max_num_seqs))
@@ -193,35 +181,35 @@ class SchedulerCore:
                 self._fit(request)
         self._advance()
 
-    def executor_gone(self, reason: str, epoch: int) -> None:
-        """Whatever was in that executor's memory is lost; the requests that were there end."""
+    def executor_gone(self, epoch: int) -> None:
+        """Whatever was in that executor's memory is lost; the requests that were there wait for the next."""
         self._epochs_gone = max(self._epochs_gone, epoch)
         if self._epoch is None or epoch < self._epoch:
             return  # late news: its successor is here already
         self._epoch = None
-        self._lose_running(f"the executor died while this request ran: {reason}")
+        self._lose_memory()
 
     def pool_ready(self, epoch: int, manager: int) -> None:
         """The block manager of that incarnation has a pool for that epoch."""
         if manager < self._manager:
             return  # late news: its successor is here already
         if manager > self._manager and self._pool_epoch is not None:
-            self.pool_gone("it was restarted", self._manager)
+            self.pool_gone(self._manager)
         self._manager, self._pool_epoch = manager, epoch
         self._advance()
 
-    def pool_gone(self, reason: str, manager: int) -> None:
-        """Nobody knows any more which block is whose; the requests that hold any end."""
+    def pool_gone(self, manager: int) -> None:
+        """Nobody knows any more which block is whose; the requests that hold any wait for the next manager."""
         if manager < self._manager:
             return
         self._pool_epoch = None
-        self._lose_running(f"the block manager died while this request ran: {reason}")
+        self._lose_memory()
 
     def detokenizer_gone(self) -> None:
-        """The texts of all open requests are lost; they end, as the next detokenizer is told."""
-        self.outputs.restart("the detokenizer died while this request was open")
-        for request in list(self._by_serial.values()):
-            self._forget(request)
+        """The next one is told of every open request. Those whose end the former may have kept to itself are
+        submitted again, by frontends that have not heard of it."""
+        self.outputs.reopen(self._by_serial.values())
+        self.counters.reopened += len(self._by_serial)
         self._advance()
 
     def assigned(self, message: Assigned, now: float = 0.0) -> None:
@@ -291,7 +279,7 @@ class SchedulerCore:
 
     def acknowledged(self, up_to: int) -> None:
         """The detokenizer has taken in our batches so far."""
-        self.outputs.acknowledge(up_to)
+        self.outputs.stream.acknowledge(up_to)
         self._advance()
 
     def take_outbox(self) -> Outbox:
@@ -380,7 +368,7 @@ class SchedulerCore:
         self.counters.tokens_cached += cached
         if request.state is State.ASKED:
             request.state = State.RUNNING
-            if not request.num_preemptions:
+            if request.admitted_at is None:
                 request.num_cached = cached
                 request.admitted_at = self._now
             self.outputs.learned(request)
@@ -420,9 +408,13 @@ class SchedulerCore:
         return first if first is not None and first.state is State.WAITING else None
 
     def _preempt(self, request: ScheduledRequest) -> None:
-        """Back to the queue: its blocks are freed, and it resumes by computing its tokens again."""
+        """Back to the queue: its blocks are freed."""
         self.counters.preemptions += 1
         request.num_preemptions += 1
+        self._requeue(request)
+
+    def _requeue(self, request: ScheduledRequest) -> None:
+        """A running request waits again, where it stood; it resumes by computing its tokens again."""
         self._running.remove(request)
         self._release(request)
         self._waiting.add(request)
@@ -445,10 +437,14 @@ class SchedulerCore:
         self._drawn.append(Drawn(drawing.serials, token_ids))
         self._waiting.drew(requests)
         for request in self._running.candidates(rows, token_ids, self.limits.end_tokens):
-            ended = request.end_reason()
-            if ended is not None:
-                reason, stop_token = ended
-                self._end(request, "stop" if reason == "stop" else "length", stop_reason=stop_token)
+            self._end_if_complete(request)
+
+    def _end_if_complete(self, request: ScheduledRequest) -> None:
+        """Ends a request if its last token does."""
+        ended = request.end_reason()
+        if ended is not None:
+            reason, stop_token = ended
+            self._end(request, "stop" if reason == "stop" else "length", stop_reason=stop_token)
 
     # Ends.
 
@@ -507,15 +503,17 @@ class SchedulerCore:
                 self._put_back(request)
             self._leave(exchange.growing)
 
-    def _lose_running(self, reason: str) -> None:
-        """Ends every request that holds memory; the waiting ones can still be served."""
+    def _lose_memory(self) -> None:
+        """What was computed is lost, and what is being computed is not waited for: whoever runs goes back to
+        the queue. Tokens that are drawn twice are drawn alike."""
         self._give_up_exchange()
         while self._computing:
             chunks = self._computing.popleft().chunks
             self._running.computed(chunks)
             self._leave(chunks)
+        self.counters.recomputed += len(self._running)
         for request in list(self._running):
-            self._end(request, "error", message=reason)
+            self._requeue(request)
         self._freed, self._drawn = [], []
         self._refused = self._memory_short = self._pool_full = False
 

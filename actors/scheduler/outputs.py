@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -19,23 +19,21 @@ PROMPT_TAIL = 16  # tokens of the prompt that give the output's text its context
 class TokenOutputs:
     """Collects openings, tokens and endings until the next batch is taken.
 
-    An opening is kept until the detokenizer is known to have taken in the end of its request, so that a
-    new detokenizer can be told to end it.
+    A request's log-probabilities are kept with it, for a detokenizer that may have to be told again.
     """
 
     def __init__(self) -> None:
         self.stream: Outgoing[TokenBatch] = Outgoing("tokens")
-        self._kept: dict[int, OpenOutput] = {}
-        self._ends: deque[tuple[int, tuple[int, ...]]] = deque()  # by batch: the serials that end in it
         self._opened: list[OpenOutput] = []
         self._drawn: list[tuple[Int64Vector, Int32Vector]] = []  # serials and a token of each, by step
+        self._again: dict[int, list[int]] = {}  # what was drawn before, for a new detokenizer
         self._finished: dict[int, Finished] = {}
         self._facts: dict[int, RowFacts] = {}
         self._logprobs: dict[int, list[Piece]] = {}
         self._prompt_logprobs: dict[int, list[Piece]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._drawn or self._finished)
+        return bool(self._drawn or self._finished or self._again)
 
     def open(self, request: ScheduledRequest) -> None:
         """A request's tokens will come."""
@@ -51,8 +49,8 @@ class TokenOutputs:
             skip_special_tokens=params.skip_special_tokens,
             detokenize=params.detokenize,
             spaces_between_special_tokens=params.spaces_between_special_tokens,
+            token_ids=int32(request.output[: request.num_resumed]),
         )
-        self._kept[request.serial] = opened
         self._opened.append(opened)
 
     def learned(self, request: ScheduledRequest) -> None:
@@ -67,10 +65,14 @@ class TokenOutputs:
 
     def logprobs(self, request: ScheduledRequest, piece: Piece) -> None:
         """Of a request's next token, which follows."""
+        piece = piece.copy()
+        request.logprobs.append(piece)
         self._logprobs.setdefault(request.serial, []).append(piece)
 
     def prompt_logprobs(self, request: ScheduledRequest, piece: Piece) -> None:
         """Of its prompt's next tokens. They travel with its first token, or its end."""
+        piece = piece.copy()
+        request.prompt_logprobs.append(piece)
         self._prompt_logprobs.setdefault(request.serial, []).append(piece)
 
     def tokens(self, serials: Int64Vector, token_ids: Int32Vector) -> None:
@@ -84,7 +86,7 @@ class TokenOutputs:
 
     def drop(self, request: ScheduledRequest) -> None:
         """The detokenizer ended this request itself: it wants no more of it."""
-        del self._kept[request.serial]
+        self._again.pop(request.serial, None)
         others = [_without(request.serial, *step) for step in self._drawn]
         self._drawn = [step for step in others if len(step[0])]
         self._facts.pop(request.serial, None)
@@ -110,13 +112,9 @@ class TokenOutputs:
         scored = self._prompt_logprobs
         self._prompt_logprobs = {serial: scored[serial] for serial in scored if serial not in index}
         self._logprobs = {}
-        ends = tuple(self._finished)
-        self._opened, self._drawn, self._finished = [], [], {}
+        self._opened, self._drawn, self._again, self._finished = [], [], {}, {}
         self._facts = facts  # of those that have no token yet
-        self.stream.number(batch)
-        if ends:
-            self._ends.append((batch.number, ends))
-        return batch
+        return self.stream.number(batch)
 
     @property
     def _looked_up(self) -> bool:
@@ -125,11 +123,11 @@ class TokenOutputs:
 
     def _columns(self) -> tuple[Int64Vector, Int32Vector, Int32Vector]:
         """Serials, counts and tokens. Those that end without a token come last."""
-        if len(self._drawn) == 1:
+        if len(self._drawn) == 1 and not self._again:
             serials, token_ids = self._drawn[0]
             counts = np.ones(len(serials), np.int32)
         else:
-            rows: dict[int, list[int]] = {}
+            rows = self._again
             for step in self._drawn:
                 for serial, token in zip(*(column.tolist() for column in step), strict=True):
                     rows.setdefault(serial, []).append(token)
@@ -142,21 +140,21 @@ class TokenOutputs:
             counts = np.concatenate([counts, np.zeros(len(without), np.int32)])
         return serials, counts, token_ids
 
-    def acknowledge(self, up_to: int) -> None:
-        """The detokenizer has taken in the batches up to that number."""
-        self.stream.acknowledge(up_to)
-        while self._ends and self._ends[0][0] <= up_to:
-            for serial in self._ends.popleft()[1]:
-                del self._kept[serial]
-
-    def restart(self, message: str) -> None:
-        """The detokenizer is a new one: it is told to end all that the former may not have ended."""
+    def reopen(self, requests: Iterable[ScheduledRequest]) -> None:
+        """The detokenizer is a new one, and knows nothing: it is told of these, with their whole output."""
         self.stream.restart()
-        self._ends.clear()
+        self._opened, self._drawn, self._again, self._finished = [], [], {}, {}
         self._facts, self._logprobs, self._prompt_logprobs = {}, {}, {}
-        self._opened = list(self._kept.values())
-        self._drawn = []
-        self._finished = dict.fromkeys(self._kept, Finished(reason="error", message=message))
+        for request in requests:
+            self.open(request)
+            if request.admitted_at is not None:
+                self.learned(request)
+            if len(request.output) > request.num_resumed:
+                self._again[request.serial] = request.output[request.num_resumed :]
+            if request.logprobs:
+                self._logprobs[request.serial] = request.logprobs.copy()
+            if request.prompt_logprobs:
+                self._prompt_logprobs[request.serial] = request.prompt_logprobs.copy()
 
 
 def _by_row(index: dict[int, int], pieces: dict[int, list[Piece]]) -> Logprobs | None:

@@ -59,7 +59,7 @@ class FirstComeFirstServed(_LastGivesWay):
     """By arrival."""
 
     def order(self, request: ScheduledRequest) -> tuple[float, ...]:
-        return (float(request.arrival),)
+        return (request.arrived_at,)
 
 
 class Priority(_LastGivesWay):
@@ -94,7 +94,8 @@ class FairShare:
     Language Models, 2024). An output token counts `OUTPUT_WEIGHT` prompt tokens.
 
     A tenant that comes back is lifted to the least of those who wait or run, or, if there are none, to the
-    one that left last, so that nobody saves up turns.
+    one that left last, so that nobody saves up turns. One whose requests another scheduler had before is not:
+    it comes with what it was given.
     """
 
     OUTPUT_WEIGHT = 2.0
@@ -107,10 +108,10 @@ class FairShare:
         self._last = 0.0
 
     def order(self, request: ScheduledRequest) -> tuple[float, ...]:
-        return (float(request.arrival),)
+        return (request.arrived_at,)
 
     def victim(self, running: Sequence[ScheduledRequest]) -> ScheduledRequest:
-        return max(running, key=lambda request: (self.rank(request.tenant), request.arrival))
+        return max(running, key=lambda request: (self.rank(request.tenant), request.key))
 
     def rank(self, tenant: str) -> float:
         return self._counters.get(tenant, 0.0)
@@ -118,7 +119,8 @@ class FairShare:
     def arrived(self, request: ScheduledRequest) -> None:
         tenant = request.tenant
         if tenant not in self._open:
-            self._counters[tenant] = max(self.rank(tenant), self._least())
+            least = 0.0 if request.is_resumed else self._least()
+            self._counters[tenant] = max(self.rank(tenant), least)
             heapq.heappush(self._ranks, (self._counters[tenant], tenant))
         self._open[tenant] = self._open.get(tenant, 0) + 1
 

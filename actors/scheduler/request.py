@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from pageant.protocol.logprobs import Piece
 from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.serving import Submit
 
 
 class State(enum.Enum):
@@ -26,7 +28,7 @@ Key = tuple[tuple[float, ...], int]
 
 @dataclass(slots=True, eq=False)
 class ScheduledRequest:
-    """One request. `serial` never comes twice; `arrival` is the order in which it came.
+    """One request. `serial` never comes twice; `arrival` is the order in which it came to this scheduler.
 
     An ended request keeps its row and blocks while steps name them: others must not have them before those have
     been computed. What changes with every step is kept by row (see `running`).
@@ -42,7 +44,7 @@ class ScheduledRequest:
     salt: str | None = None  # of its prefix's names
     tenant: str = ""
     priority: int = 0
-    arrived_at: float = 0.0  # seconds of the scheduler's clock
+    arrived_at: float = 0.0  # seconds of the scheduler's clock; also of one that came to a former scheduler
     deadline: float = math.inf  # likewise
     is_long: bool = False  # its prompt is computed beside few others like it
     max_total: int = 0  # tokens, prompt included, at which it ends by length
@@ -51,6 +53,10 @@ class ScheduledRequest:
         0,
     )  # the policy's order, arrival breaking ties; asked for once, so that it is a total order
     output: list[int] = field(default_factory=list)
+    is_resumed: bool = False  # it was another scheduler's before
+    num_resumed: int = 0  # output tokens that it brought along
+    logprobs: list[Piece] = field(default_factory=list)  # of the others, if it asks for them
+    prompt_logprobs: list[Piece] = field(default_factory=list)
     state: State = State.WAITING
     row: int | None = None  # of the batch, while it holds one
     num_computed: int = 0  # tokens whose KV is there, of one that a policy is asked about
@@ -61,6 +67,39 @@ class ScheduledRequest:
     admitted_at: float | None = None  # for the first time, by the scheduler's clock
     first_token_at: float | None = None
     num_preemptions: int = 0
+
+    @classmethod
+    def of(cls, message: Submit, serial: int, end_tokens: frozenset[int], now: float) -> ScheduledRequest:
+        """A request as it comes: new, or from a scheduler that died."""
+        request = cls(
+            request_id=message.request_id,
+            frontend=message.frontend,
+            serial=serial,
+            arrival=serial,
+            prompt=message.prompt_token_ids,
+            params=message.params,
+            end_tokens=frozenset() if message.params.ignore_eos else end_tokens,
+            salt=message.cache_salt,
+            tenant=message.tenant,
+            priority=message.priority,
+            arrived_at=now,
+            deadline=math.inf if message.deadline is None else now + message.deadline,
+            sample=message.sample,
+            bad_words=message.bad_words,
+        )
+        behind = message.resume
+        if behind is not None:
+            request.arrived_at = now - behind.age
+            request.output = behind.token_ids.tolist()
+            request.is_resumed, request.num_resumed = True, len(request.output)
+            if request.output:  # its prompt's log-probabilities came with the first token
+                request.num_scored = max(0, len(request.prompt) - 1)
+        return request
+
+    @property
+    def has_been_charged(self) -> bool:
+        """Whether its tenant has paid for its prompt."""
+        return self.admitted_at is not None or self.num_resumed > 0
 
     @property
     def num_tokens(self) -> int:

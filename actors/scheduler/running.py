@@ -116,7 +116,7 @@ class Running:
         self._max_total[row] = request.max_total
         self._num_steps[row] = 1
         self._ended[row] = request.state is State.ENDED
-        self._has_output[row] = bool(request.output)
+        self._has_output[row] = request.first_token_at is not None
         self._has_stops[row] = bool(request.params.stop_token_ids)
         self._is_long[row] = request.is_long
         if request.state is State.RUNNING:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from pageant.actors.frontend.cast import limits_of
-from pageant.actors.frontend.frontend import CAST, NOBODY, Frontend
+from pageant.actors.frontend.frontend import CAST, Frontend
 from pageant.actors.frontend.http import listening, watching
 from pageant.actors.frontend.http.answers import PromptAnswers
 from pageant.actors.frontend.http.anthropic import messages
@@ -186,10 +186,13 @@ class HttpServer(Frontend):
 
     def _spread(self, batch: OutputBatch) -> None:
         for index, finished in batch.finished.items():
+            sequence = self._open.get(batch.request_ids[index])
+            if sequence is None:
+                continue
             self._ended[finished.reason] += 1
             self._output_tokens += finished.num_output_tokens
-            request, sample = self._open.get(batch.request_ids[index], NOBODY)
-            if request is not None and not sample:
-                self._prompt_tokens += len(cast(PromptAnswers, request.opening.sink).token_ids)
+            if not sequence.sample:
+                sink = cast(PromptAnswers, sequence.request.opening.sink)
+                self._prompt_tokens += len(sink.token_ids)
         super()._spread(batch)
         self._health.stepped("")

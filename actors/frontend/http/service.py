@@ -17,7 +17,6 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 from litestar import Request, Response
 
-from pageant.actors.frontend.frontend import Opening
 from pageant.actors.frontend.http.answers import Answers, Piece
 from pageant.actors.frontend.http.errors import Draining, NotFound
 from pageant.actors.frontend.http.parsers.base import OutputParser
@@ -25,6 +24,7 @@ from pageant.actors.frontend.http.reading import read
 from pageant.actors.frontend.http.shapes import Model
 from pageant.actors.frontend.http.streams import EventStream, Pacemaker, Telling, encode, until_gone
 from pageant.actors.frontend.prompts import Limits, RequestSettings, check_params
+from pageant.actors.frontend.requests import Opening
 from pageant.protocol.arrays import int32
 from pageant.protocol.errors import BadRequest, Overloaded
 from pageant.protocol.message import Request as Asked

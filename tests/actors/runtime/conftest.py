@@ -22,7 +22,7 @@ from pageant.actors.runtime.restarts import RestartLimits
 from pageant.actors.runtime.topology import Cast, parse, resolve
 
 CAST = Cast({"echo": "runtime_players:Echo"}, groups=frozenset(), root_actors=frozenset({"watcher"}))
-LIMITS = RestartLimits(delay_first=0.0, delay_max=0.0, early_deaths_max=3)
+LIMITS = RestartLimits(delay_first=0.0, delay_max=0.0, failed_starts_max=3, early_deaths_max=3)
 
 TRANSPORTS: dict[str, dict[str, Any]] = {
     "local": {"placement": "one"},

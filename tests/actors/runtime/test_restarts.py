@@ -18,7 +18,9 @@ from pageant.actors.runtime.restarts import (
     Supervision,
 )
 
-LIMITS = RestartLimits(early_deaths_max=4, early_seconds=5.0, delay_first=0.5, delay_max=1.5)
+LIMITS = RestartLimits(
+    failed_starts_max=4, early_deaths_max=4, early_seconds=5.0, delay_first=0.5, delay_max=1.5
+)
 NODES = (NodePlan("root"), NodePlan("apart", process=True), NodePlan("guest", joins=True))
 ACTORS = (
     ActorPlan("here", "root", "m:C", b"{}"),
@@ -78,8 +80,32 @@ def test_early_deaths_double_the_delay_up_to_its_bound_and_then_end_it(core):
     assert delays == [0.5, 1.0, 1.5]
     instructions = core.actor_failed("here", 4, "E: last", "its trace", now)
     assert instructions == [Publish(), GiveUp("here", 4, "E: last", "its trace")]
-    assert entry(core, "here").final and entry(core, "here").reason == "E: last"
+    assert entry(core, "here").final and entry(core, "here").reason == "E: last (death 4 in a row)"
     assert core.wake_at() is None and starts(core.tick(1e9)) == []
+
+
+def test_what_was_up_once_may_fail_more_often_than_what_never_was():
+    limits = RestartLimits(failed_starts_max=2, early_deaths_max=3, delay_first=0.0)
+    for was_up, deaths in ((False, 2), (True, 3)):
+        core = Supervision("root", "ipc://root", NODES, ACTORS, limits)
+        core.begin(0.0)
+        if was_up:
+            core.actor_started("here", 1, (), 0.0)
+        for incarnation in range(1, deaths):
+            assert given_up(core.actor_failed("here", incarnation, "", "", 0.0)) == []
+            core.tick(0.0)
+        assert given_up(core.actor_failed("here", deaths, "", "", 0.0)) == ["here"]
+
+
+def test_a_node_is_proven_when_all_its_actors_were_up():
+    limits = RestartLimits(failed_starts_max=1, early_deaths_max=2, delay_first=0.0)
+    for started, gives_up in ((("there/0",), True), (("there/0", "there/1"), False)):
+        core = Supervision("root", "ipc://root", NODES, ACTORS, limits)
+        core.begin(0.0)
+        core.node_joined("apart", 1, "", 0.0)
+        for name in started:
+            core.actor_started(name, 1, (), 0.0)
+        assert bool(given_up(core.node_exited("apart", 1, "killed", 0.0))) == gives_up
 
 
 def test_a_late_death_wipes_out_the_early_ones(core):

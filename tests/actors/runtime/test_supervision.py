@@ -18,7 +18,7 @@ from pageant.protocol.errors import DeadlineExceeded, PeerGone, StartupError, To
 
 SECONDS = 20.0
 WATCHED = {"watcher": {"class": "runtime_players:Watcher"}}
-NO_DELAY = RestartLimits(delay_first=0.0, delay_max=0.0)
+NO_DELAY = RestartLimits(delay_first=0.0, delay_max=0.0, early_deaths_max=2)
 
 
 def cast(name: str) -> Cast:

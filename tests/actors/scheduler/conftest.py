@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace, coroutine
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -25,7 +26,7 @@ from pageant.protocol.allocation import Assigned
 from pageant.protocol.arrays import freeze, int32, int64
 from pageant.protocol.outputs import OpenOutput, Stopped, TokenBatch
 from pageant.protocol.sampling import SamplingParams
-from pageant.protocol.serving import Abort, Finished, Submit
+from pageant.protocol.serving import Abort, Finished, OutputBatch, Resumption, Submit
 from pageant.protocol.stepping import StepPlan
 from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.supervision import ActorDown, ActorUp
@@ -42,6 +43,7 @@ SUPERVISOR, SCHEDULER, BLOCKS, EXECUTOR, DETOKENIZER = [
 ]
 CAST = (SCHEDULER, BLOCKS, EXECUTOR, DETOKENIZER)
 FRONTENDS = ("frontend", "other-frontend")
+KEEPERS = (SCHEDULER, DETOKENIZER)
 
 
 def follow(prefix: int, token: int) -> int:
@@ -88,9 +90,8 @@ class Request:
     tokens: list[int] = field(default_factory=list)
     ends: list[Finished] = field(default_factory=list)
     aborted: bool = False
-    excused: bool = False  # something died that may have had it: it may end with an error
-    orphaned: bool = False  # the scheduler died, and its frontend ends it; or its frontend died
-    reopened: bool = False  # the detokenizer that had it died: its end may come twice
+    orphaned: bool = False  # nobody waits for its end: its frontend died, or gave it up before a death
+    resumed: bool = False  # its frontend has submitted it more than once
 
     @property
     def ended(self) -> bool:
@@ -206,7 +207,7 @@ def _differs(read: list[Any], chain: list[int]) -> list[int]:
 
 
 class Reader:
-    """Stands for the detokenizer: a letter per token, stop strings, numbered batches, one end per request."""
+    """Stands for the detokenizer: a letter per token, stop strings, numbered batches."""
 
     def __init__(self, play: Play) -> None:
         self.play = play
@@ -216,9 +217,6 @@ class Reader:
         self.stopped: set[int] = set()
 
     def receive(self, message: Any, cell: Cell) -> None:
-        if isinstance(message, ActorUp) and message.incarnation == self.incoming.incarnation:
-            # What it was told before we could answer is answered now.
-            self.play.tell(message.address, Acknowledge(stream="tokens", up_to=self.incoming.last), cell)
         if not isinstance(message, TokenBatch):
             return
         life = self.incoming.incarnation
@@ -237,7 +235,7 @@ class Reader:
         for opened in batch.opened:
             assert opened.serial not in self.open, "a request is opened twice"
             request = self.play.requests[(opened.frontend, opened.request_id)]
-            self.open[opened.serial] = (opened, request, [])
+            self.open[opened.serial] = (opened, request, opened.token_ids.tolist())
         token_ids, position, stopped = batch.token_ids.tolist(), 0, {}
         serials = batch.serials.tolist()
         assert len(set(serials)) == len(serials), "a request has two rows in one batch"
@@ -247,10 +245,9 @@ class Reader:
                 assert serial in self.closed, "tokens of a request that was never opened"
                 assert serial in self.stopped, "something comes of a request that the scheduler has ended"
                 continue
-            opened, request, text = self.open[serial]
-            finished = batch.finished.get(index)
+            opened, _, text = self.open[serial]
+            finished, start = batch.finished.get(index), len(text)
             for token in tokens:
-                request.tokens.append(token)
                 text.append(token)
                 written = "".join(map(letter, text))
                 if len(text) > opened.min_tokens and any(written.endswith(stop) for stop in opened.stop):
@@ -258,20 +255,63 @@ class Reader:
                     stopped[serial] = len(text)
                     self.stopped.add(serial)
                     break
+            self._pass_on(opened, start, text[start:], finished, cell)
             if finished is not None:
-                self.play.end(request, finished)
                 del self.open[serial]
                 self.closed.add(serial)
         if stopped:
             counts = int32(list(stopped.values()))
             self.play.tell(cell.sender, Stopped(serials=int64(list(stopped)), num_output_tokens=counts), cell)
 
+    def _pass_on(
+        self, opened: OpenOutput, start: int, tokens: list[int], finished: Finished | None, cell: Cell
+    ) -> None:
+        batch = OutputBatch(
+            number=0,
+            request_ids=(opened.request_id,),
+            texts=("",),
+            text_starts=int32([0]),
+            token_starts=int32([start]),
+            counts=int32([len(tokens)]),
+            token_ids=int32(tokens),
+            finished={0: finished} if finished is not None else {},
+        )
+        self.play.tell(opened.frontend, batch, cell)
+
 
 class FrontendStub:
-    """Stands for a frontend; what it says is said by the play."""
+    """Stands for a frontend: takes each token once, and hands its open requests to whoever is new."""
+
+    def __init__(self, play: Play) -> None:
+        self.play = play
 
     def receive(self, message: Any, cell: Cell) -> None:
-        """Nothing comes here: the reader ends requests directly."""
+        if isinstance(message, ActorUp):
+            for request in self.play.requests.values():
+                if request.submit.frontend == cell.name and not (request.ended or request.aborted):
+                    self._submit_again(request, cell)
+        elif isinstance(message, OutputBatch):
+            request = self.play.requests[(cell.name, message.request_ids[0])]
+            if not request.ended:
+                self._take(request, message, cell)
+
+    def _submit_again(self, request: Request, cell: Cell) -> None:
+        request.resumed = True
+        behind = Resumption(token_ids=int32(request.tokens), age=0.0)
+        self.play.tell(SCHEDULER, msgspec.structs.replace(request.submit, resume=behind), cell)
+
+    def _take(self, request: Request, batch: OutputBatch, cell: Cell) -> None:
+        start, tokens = int(batch.token_starts[0]), batch.token_ids.tolist()
+        have = len(request.tokens) - start
+        assert have >= 0, f"tokens {len(request.tokens)} to {start} never came"
+        assert tokens[:have] == request.tokens[start : start + len(tokens)], "a token changed"
+        request.tokens += tokens[have:]
+        self.play.seen["tokens dropped"] += len(tokens[:have])
+        if 0 in batch.finished:
+            self.play.end(request, batch.finished[0])
+            if request.resumed:
+                name = request.submit.request_id
+                self.play.tell(SCHEDULER, Abort(frontend=cell.name, request_ids=(name,)), cell)
 
 
 class Cell:
@@ -338,8 +378,8 @@ class Play:
             actor.core.outputs.stream.credit = self.setting.credit
         if name == EXECUTOR:
             self._note_packing(actor)
-        if name == DETOKENIZER:
-            self.watch(SCHEDULER, cell)
+        for target in {DETOKENIZER: (SCHEDULER,)}.get(name, KEEPERS if name in FRONTENDS else ()):
+            self.watch(target, cell)
         for watcher, targets in self.watching.items():
             if name in targets:
                 self._put(SUPERVISOR, watcher, ActorUp(address=name, incarnation=self.lives[name]))
@@ -390,7 +430,7 @@ class Play:
             actor = Executor(options)
             actor._make_runner = lambda: ShadowRunner(setting)  # type: ignore[method-assign]
             return actor
-        return Reader(self) if name == DETOKENIZER else FrontendStub()
+        return Reader(self) if name == DETOKENIZER else FrontendStub(self)
 
     def kill(self, name: str) -> None:
         """Ends a life: what waits for it is lost, and so is the end of what it was sending."""
@@ -398,9 +438,7 @@ class Play:
             return
         self.seen["death of " + name] += 1
         for request in self.requests.values():
-            request.reopened |= name == DETOKENIZER  # also one whose end is not acknowledged yet
-            request.excused |= name in CAST
-            request.orphaned |= name in (SCHEDULER, request.submit.frontend)
+            request.orphaned |= name == request.submit.frontend or (name in KEEPERS and request.aborted)
             request.aborted |= request.submit.frontend == name
         if name in (EXECUTOR, BLOCKS) and SCHEDULER in self.cells:
             self.seen[f"death of {name} while {self.phase}"] += 1
@@ -482,7 +520,12 @@ class Play:
         self.channels[(source, target)].append((message, 0, self.lives[target]))
 
     def waiting_channels(self) -> list[tuple[str, str]]:
-        return [key for key, channel in self.channels.items() if channel]
+        return [key for key, channel in self.channels.items() if channel and not self._is_early(*key)]
+
+    def _is_early(self, source: str, target: str) -> bool:
+        """Whether the next message is of a life that its receiver's node has not heard of yet."""
+        watched = source in self.watching.get(target, ())
+        return watched and self.channels[(source, target)][0][1] > self.views.get((target, source), 0)
 
     def deliver(self, key: tuple[str, str] | None = None) -> bool:
         """Hands over the next message of a channel, a random one if none is named."""
@@ -541,7 +584,7 @@ class Play:
         priority: int = 0,
         **params: Any,
     ) -> Request | None:
-        if SCHEDULER not in self.cells or frontend not in self.cells:
+        if frontend not in self.cells:
             return None
         sampling = SamplingParams(temperature=0.0, seed=0, **params)
         right, reason = answer(prompt, sampling, self.setting.max_model_len)
@@ -555,16 +598,15 @@ class Play:
             priority=priority,
         )
         request = self.requests[(frontend, name)] = Request(submit, right, reason)
-        # The scheduler may still have to learn of a death.
-        all_known = self.cells.keys() >= {*CAST} and not self.channels[(SUPERVISOR, SCHEDULER)]
-        request.excused = request.reopened = not all_known
         self.tell(SCHEDULER, submit, self.cells[frontend])
         return request
 
     def abort(self, request: Request) -> None:
         submit = request.submit
-        if submit.frontend in self.cells and SCHEDULER in self.cells:
+        if submit.frontend in self.cells:
             request.aborted = True
+            known = all(self.views.get((submit.frontend, name)) == self.lives[name] for name in KEEPERS)
+            request.orphaned |= not known or not self.cells.keys() >= {*KEEPERS}
             message = Abort(frontend=submit.frontend, request_ids=(submit.request_id,))
             self.tell(SCHEDULER, message, self.cells[submit.frontend])
 
@@ -572,20 +614,15 @@ class Play:
         """A request's terminal message."""
         request.ends.append(finished)
         self.seen["ended by " + finished.reason] += 1
-        if len(request.ends) > 1:
-            assert request.reopened, "a request ended twice"
-            assert finished.reason == "error", "a request ended twice, and not because of a death"
-            return
         right = request.right
         if finished.reason in ("stop", "length"):
             assert request.reason == finished.reason, f"ended by {finished.reason}, not {request.reason}"
             assert request.tokens == right, f"{request.tokens} came, {right} is right"
         else:
-            allowed = request.aborted if finished.reason == "abort" else request.excused
-            allowed = allowed or (finished.reason == "error" == request.reason)
+            allowed = request.aborted if finished.reason == "abort" else request.reason == "error"
             assert allowed, f"ended by {finished.reason} without a cause: {finished.message}"
             assert request.tokens == right[: len(request.tokens)], "wrong tokens before the end"
-        if not request.reopened:
+        if not (request.resumed and request.aborted):
             assert finished.num_output_tokens == len(request.tokens), "the count of tokens is wrong"
 
     # What must always hold.
@@ -659,7 +696,7 @@ class Play:
         assert not core._waiting.num_tokens
         assert sorted(core._running.free_rows) == list(range(self.setting.max_num_seqs)), "rows are lost"
         outputs = core.outputs
-        for name in ("_opened", "_drawn", "_finished", "_facts", "_kept", "_ends"):
+        for name in ("_drawn", "_again", "_finished", "_facts"):
             assert not getattr(outputs, name), f"{name} of the outputs holds something at rest"
         assert not outputs.stream.unacknowledged
         assert not len(allocation), "a sequence holds blocks at rest"

@@ -81,16 +81,6 @@ def test_it_begins_when_executor_and_pool_are_there(told):
     assert kinds(told.submit("a")) == [Assign]
 
 
-@pytest.mark.parametrize("late", ["executor/0", "blocks"])
-def test_an_introduction_that_overtakes_the_directory_waits_for_it(told, late):
-    for address in {"executor/0", "blocks", "detokenizer"} - {late}:
-        told.up(address)
-    told.submit("a")
-    assert told.tell(READY, "executor/0", 1) == []
-    assert told.tell(PoolReady(epoch=1), "blocks", 1) == [], "what we said now would be lost"
-    assert kinds(told.up(late)) == [Assign]
-
-
 def test_news_of_a_former_life_does_not_use_up_the_introduction_of_the_next(told):
     told.ready()
     told.submit("a")
@@ -126,13 +116,11 @@ def test_late_news_of_a_block_managers_death_does_not_harm_its_successor(told):
 
 def test_acknowledgements_of_a_dead_detokenizer_are_passed_over(told):
     told.ready()
-    told.submit("none", prompt=())
     told.down("detokenizer", 1)
+    assert kinds(told.submit("none", prompt=())) == [TokenBatch], "its end"
     told.tell(Acknowledge(stream="tokens", up_to=5), "detokenizer", 1)
     assert told.tell(Resume(stream="tokens", after=0), "detokenizer", 1) == []
-    batches = told.up("detokenizer", 2)
-    assert kinds(batches) == [TokenBatch]
-    assert [opened.request_id for opened in batches[0].opened] == ["none"], "its end was not acknowledged"
+    assert kinds(told.up("detokenizer", 2)) == [TokenBatch]
     told.tell(Acknowledge(stream="tokens", up_to=1), "detokenizer", 2)
     assert told.actor.core.outputs.stream.unacknowledged == 0
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from pageant.actors.scheduler.outputs import PROMPT_TAIL, TokenOutputs
 from pageant.actors.scheduler.request import ScheduledRequest
 from pageant.protocol.arrays import int32, int64
+from pageant.protocol.logprobs import Piece
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.serving import Finished
 
@@ -74,36 +76,55 @@ def test_of_a_request_that_the_detokenizer_ended_nothing_is_kept(outputs):
     outputs.tokens(int64([stopped.serial]), int32([6]))
     outputs.drop(stopped)
     assert not outputs
-    assert not (outputs._facts or outputs._kept)
+    assert not outputs._facts
 
 
-def test_an_end_is_kept_until_it_is_acknowledged(outputs):
-    for serial in (1, 2):
-        outputs.open(request(serial))
-        outputs.finish(request(serial), Finished(reason="abort"))
-        outputs.take()
-    outputs.acknowledge(1)
-    assert outputs._kept.keys() == {2}
-    outputs.acknowledge(2)
-    assert not (outputs._kept or outputs._ends or outputs.stream.unacknowledged)
+def piece(count):
+    numbers = np.arange(count)
+    columns = numbers.astype(np.int32), numbers.astype(np.float32)
+    return Piece(columns[0], columns[1], columns[0], np.zeros(count, np.int32), *(c[:0] for c in columns))
 
 
-def test_a_new_detokenizer_is_told_to_end_what_the_former_may_not_have_ended(outputs):
-    told, untold, running = request(1), request(2), request(3)
-    for each in (told, untold, running):
+def draw(outputs, request, token):
+    request.output.append(token)
+    outputs.tokens(int64([request.serial]), int32([token]))
+
+
+def test_a_new_detokenizer_is_told_everything_of_whoever_is_open(outputs):
+    waiting, running = request(1), request(2)
+    running.admitted_at = running.first_token_at = 0.0
+    for each in (waiting, running):
         outputs.open(each)
-    outputs.finish(told, Finished(reason="length"))
-    outputs.take()
-    outputs.acknowledge(1)
-    outputs.tokens(int64([untold.serial]), int32([4]))
-    outputs.finish(untold, Finished(reason="length"))
-    outputs.take()
-    outputs.learned(running)
-    outputs.restart("it died")
+    for token in (4, 5):
+        outputs.logprobs(running, piece(1))
+        draw(outputs, running, token)
+        outputs.take()
+    outputs.prompt_logprobs(waiting, piece(2))
+    outputs.reopen([waiting, running])
     batch = outputs.take()
     assert batch.number == 1, "for a new receiver numbers begin again"
-    assert [opened.request_id for opened in batch.opened] == ["r2", "r3"]
-    assert [(end.reason, end.message) for end in batch.finished.values()] == [("error", "it died")] * 2
-    assert not len(batch.token_ids)
-    outputs.acknowledge(1)
-    assert not (outputs._kept or outputs._facts)
+    assert [opened.request_id for opened in batch.opened] == ["r1", "r2"]
+    assert (batch.serials.tolist(), batch.token_ids.tolist(), list(batch.facts)) == ([2], [4, 5], [0])
+    assert len(batch.logprobs.token_ids) == 2
+    assert outputs.stream.unacknowledged == 1
+    draw(outputs, waiting, 6)
+    assert len(outputs.take().prompt_logprobs.token_ids) == 2, "they wait for a token"
+
+
+def test_what_is_drawn_meanwhile_follows_what_is_told_again(outputs):
+    one, other = request(1), request(2)
+    one.output = [4, 5]
+    outputs.reopen([one, other])
+    outputs.tokens(int64([1, 2]), int32([6, 7]))
+    batch = outputs.take()
+    assert (batch.serials.tolist(), batch.counts.tolist()) == ([1, 2], [3, 1])
+    assert batch.token_ids.tolist() == [4, 5, 6, 7]
+
+
+def test_output_that_a_request_brought_along_is_no_row(outputs):
+    resumed = request(1)
+    resumed.output, resumed.num_resumed = [4, 5, 6], 2
+    outputs.reopen([resumed])
+    batch = outputs.take()
+    assert batch.opened[0].token_ids.tolist() == [4, 5]
+    assert batch.token_ids.tolist() == [6]

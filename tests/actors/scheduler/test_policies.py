@@ -10,7 +10,7 @@ from pageant.protocol.errors import TopologyError
 
 def test_first_come_first_served_goes_by_arrival_and_the_last_gives_way():
     policy = make_policy("fcfs")
-    early, late = SimpleNamespace(arrival=1), SimpleNamespace(arrival=2)
+    early, late = SimpleNamespace(arrived_at=1.0), SimpleNamespace(arrived_at=2.0)
     assert policy.order(early) < policy.order(late)
     assert policy.victim([early, late]) is late
 

@@ -1,0 +1,132 @@
+"""Open requests, and what their frontend has of each: enough to hand them to a scheduler that knows nothing.
+
+Whatever dies beside the frontend, a request goes on from here: `OpenSequence.again` is its submission with what it
+has behind it, and `OpenSequence.take` drops what comes twice, so that a user gets every token once.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from pageant.actors.frontend.outputs import Arrived, RequestMetrics
+from pageant.actors.frontend.prompts import RequestSettings
+from pageant.protocol.arrays import int32
+from pageant.protocol.errors import PageantError
+from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.serving import Finished, Resumption, Submit
+from pageant.protocol.tokenizing import Tokenize, TokenizeChat
+
+
+class Hub(Protocol):
+    """Where sinks' outputs leave this loop."""
+
+    def flush(self) -> None:
+        """Everything of this step has been given to the sinks."""
+
+
+class Sink(Protocol):
+    """Takes one request's outputs, on this node's loop."""
+
+    @property
+    def hub(self) -> Hub:
+        """Where its outputs leave."""
+
+    def accepted(self, prompt: str | None, prompt_token_ids: list[int]) -> None:
+        """The request is on its way."""
+
+    def output(self, arrived: Arrived) -> None:
+        """The next piece of one of its samples; the last of each says how it ended. An error is the last."""
+
+    def failed(self, error: PageantError) -> None:
+        """There will be no (more) output."""
+
+
+@dataclass(eq=False)
+class Opening:
+    """A request as the user's side hands it over, checked as far as it could be there."""
+
+    request_id: str
+    prompt: Tokenize | TokenizeChat | npt.NDArray[np.int32]
+    params: SamplingParams
+    sink: Sink
+    settings: RequestSettings = field(default_factory=RequestSettings)
+
+
+@dataclass(eq=False)
+class OpenRequest:
+    """A request that has not ended: its sequences' wire ids, and when things happened."""
+
+    opening: Opening
+    wire_ids: list[str]
+    arrived_at: float
+    arrival_time: float
+    submitted: bool = False
+    first_token_at: float | None = None
+
+    def metrics(self, finished: Finished) -> RequestMetrics:
+        """Of its sample that ended last."""
+        first = self.first_token_at
+        return RequestMetrics(
+            arrival_time=self.arrival_time,
+            first_token_time=None if first is None else first - self.arrived_at,
+            queue_time=finished.queue_seconds,
+            prefill_time=finished.prefill_seconds,
+            decode_time=finished.decode_seconds,
+            num_cached_tokens=finished.num_cached_tokens,
+            num_preemptions=finished.num_preemptions,
+        )
+
+
+@dataclass(eq=False, slots=True)
+class OpenSequence:
+    """One sample of an open request, under a wire id of its own, and what has come of it."""
+
+    request: OpenRequest
+    sample: int
+    submit: Submit | None = None
+    submitted_at: float = 0.0
+    resumed: bool = False  # submitted more than once
+    token_ids: array[int] = field(default_factory=lambda: array("i"))
+    num_characters: int = 0
+    has_prompt_logprobs: bool = False
+
+    def begin(self, submit: Submit, now: float) -> Submit:
+        """It is submitted, for the first time."""
+        self.submit, self.submitted_at = submit, now
+        return submit
+
+    def again(self, now: float) -> Submit:
+        """The same submission with what has come since, and what is left of its time."""
+        assert self.submit is not None, "it was never submitted"
+        self.resumed = True
+        age = now - self.submitted_at
+        deadline = self.submit.deadline
+        return msgspec.structs.replace(
+            self.submit,
+            deadline=None if deadline is None else max(0.0, deadline - age),
+            resume=Resumption(token_ids=int32(self.token_ids), age=age),
+        )
+
+    def take(self, arrived: Arrived, text_start: int, token_start: int) -> Arrived | None:
+        """What is new in a piece of output that begins at those places; None if it begins after what is here."""
+        characters, tokens = self.num_characters - text_start, len(self.token_ids) - token_start
+        if characters < 0 or tokens < 0:
+            return None
+        if characters:
+            arrived = arrived._replace(text=arrived.text[characters:])
+        if tokens:
+            logprobs = arrived.logprobs.part(tokens) if arrived.logprobs is not None else None
+            arrived = arrived._replace(token_ids=arrived.token_ids[tokens:], logprobs=logprobs)
+        if arrived.prompt_logprobs is not None:
+            if self.has_prompt_logprobs:
+                arrived = arrived._replace(prompt_logprobs=None)
+            self.has_prompt_logprobs = True
+        self.num_characters += len(arrived.text)
+        self.token_ids.extend(arrived.token_ids)
+        return arrived
