@@ -166,6 +166,7 @@ async def test_a_killed_process_costs_nobody_a_token(engine, right, actor):
     pid = await pid_of(engine, actor)
     found = await run_all(engine, lambda: kill(engine, actor))
     assert_same(found, right)
+    assert (await engine.complete("All are back", SHORT)).finished
     assert await pid_of(engine, actor) != pid
     after = (await engine.scheduler_statistics()).counters
     if actor == "scheduler":
