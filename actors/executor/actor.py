@@ -44,6 +44,7 @@ class Step:
     drawn: Drawn = field(init=False)
     moves_needed: int = 0  # how many moves are to be made before
     began: float = 0.0
+    computed: float | None = None  # when it was, unless its tokens are still on their way
 
 
 class Executor(Actor):
@@ -132,7 +133,8 @@ class Executor(Actor):
         self._packed: deque[Step] = deque()
         self._computing: deque[Step] = deque()  # that the device has, in order
         self._launched: deque[Step] = deque()  # of those, whose tokens are on their way
-        self._launching = self._is_moving = False
+        self._launching = 0  # of those, which the thread that computes has still to do
+        self._is_moving = False
         self._moving = Moving()
         self._unanswered = 0  # steps that were packed
         if options.device != "cpu":
@@ -226,13 +228,18 @@ class Executor(Actor):
         self._go_on()
 
     def _go_on(self) -> None:
-        """Starts what can be done now: the next move, and the next step."""
+        """Starts what can be done now: the next move, and the next steps."""
         if not self._is_moving and self._next_move is not None:
             self._is_moving = True
             self.spawn(self._move())
-        if not self._launching and self._next_step is not None:
-            self._launching = True
-            self.spawn(self._launch())
+        while (step := self._next_step) is not None:
+            self._packed.popleft()
+            if step.incarnation != self._scheduler:
+                self._unanswered -= 1
+                continue  # its scheduler is dead
+            self._computing.append(step)
+            self._launching += 1
+            self.spawn(self._launch(step))
 
     @property
     def _next_move(self) -> Move | None:
@@ -256,27 +263,32 @@ class Executor(Actor):
 
     @property
     def _next_step(self) -> Step | None:
-        """The step that is launched next, if what it needs is there."""
-        step = self._packed[0] if self._packed else None
-        return step if step is not None and self._moving.allows(step.moves_needed) else None
+        """The step that can be given to the thread that computes, if what it needs is there.
 
-    async def _launch(self) -> None:
-        """Computes what is packed, one step after another."""
-        while (step := self._next_step) is not None:
-            self._packed.popleft()
-            if step.incarnation != self._scheduler:
-                self._unanswered -= 1
-                continue  # its scheduler is dead
-            self._computing.append(step)
-            step.began = self.clock.now()
-            step.drawn = await self.offload(self._runner.launch, step.inputs)
-            if step.drawn.ready and not self._launched:
-                self._finish(step, step.drawn.token_ids())
-            else:
-                self._launched.append(step)
-                if len(self._launched) == 1:
-                    self.spawn(self._wait())
-        self._launching = False
+        Where that thread does everything, it has the next one before it is done with this: it goes on without a
+        word from here. Where another waits for tokens, launches are short, and go one at a time.
+        """
+        step = self._packed[0] if self._packed else None
+        busy = self._launching and self.offload_threads > 1
+        return step if step is not None and not busy and self._moving.allows(step.moves_needed) else None
+
+    async def _launch(self, step: Step) -> None:
+        """Computes a step after those before it."""
+        await self.offload(self._compute, step)
+        self._launching -= 1
+        self._go_on()
+        if step.drawn.ready and not self._launched:
+            self._finish(step, step.drawn.token_ids())
+        else:
+            self._launched.append(step)
+            if len(self._launched) == 1:
+                self.spawn(self._wait())
+
+    def _compute(self, step: Step) -> None:
+        """In its thread."""
+        step.began = self.clock.now()
+        step.drawn = self._runner.launch(step.inputs)
+        step.computed = self.clock.now() if step.drawn.ready else None
 
     async def _wait(self) -> None:
         """Waits for the tokens of launched steps, while the next one is launched."""
@@ -296,7 +308,7 @@ class Executor(Actor):
 
     def _answer(self, step: Step, token_ids: npt.NDArray[np.int64]) -> None:
         logprobs, prompt_logprobs = step.drawn.logprobs()
-        seconds = self.clock.now() - step.began
+        seconds = (step.computed or self.clock.now()) - step.began
         self._moving.stepped(len(step.inputs.positions), seconds)
         if (report := self._moving.take_report(self.incarnation)) is not None:
             self.tell("blocks", report)

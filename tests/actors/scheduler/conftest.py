@@ -9,7 +9,7 @@ import random
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from types import SimpleNamespace, coroutine
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -322,10 +322,17 @@ class Cell:
         self.sender, self.sender_incarnation = "", 0
 
     async def offload(self, call: Any, lane: str = "", threads: int = 1) -> Any:
-        return await suspend(call)
+        return await suspend(Offloaded(call, (self, lane) if threads == 1 else None))
 
     def spawn(self, coroutine: Any) -> None:
         self.node.go_on(self, coroutine, None)
+
+
+class Offloaded(NamedTuple):
+    """What a thread is to do, and whose: those of one thread come in order."""
+
+    call: Any
+    thread: tuple[Cell, str] | None
 
 
 @coroutine
@@ -338,7 +345,7 @@ def finish(coroutine: Any) -> None:
     value = None
     try:
         while True:
-            value = coroutine.send(value)()
+            value = coroutine.send(value).call()
     except StopIteration:
         return
 
@@ -429,6 +436,7 @@ class Play:
             )
             actor = Executor(options)
             actor._make_runner = lambda: ShadowRunner(setting)  # type: ignore[method-assign]
+            actor.offload_threads = self.random.choice((1, 2))  # as on a CPU, as on a GPU
             return actor
         return Reader(self) if name == DETOKENIZER else FrontendStub(self)
 
@@ -530,14 +538,14 @@ class Play:
     def deliver(self, key: tuple[str, str] | None = None) -> bool:
         """Hands over the next message of a channel, a random one if none is named."""
         if key is None:
-            waiting = [*self.waiting_channels(), *self.work]
+            waiting = [*self.waiting_channels(), *self._next_work()]
             if not waiting:
                 return False
             chosen = self.random.choice(waiting)
             if len(chosen) == 3:
                 self.work.remove(chosen)
-                cell, task, call = chosen
-                self.go_on(cell, task, call())
+                cell, task, offloaded = chosen
+                self.go_on(cell, task, offloaded.call())
                 return True
             key = chosen
         source, target = key
@@ -561,6 +569,13 @@ class Play:
                 finish(result)
         self._check(target, message, before)
         return True
+
+    def _next_work(self) -> list[tuple[Cell, Any, Any]]:
+        """Of one thread, what it was given first."""
+        found: dict[Any, tuple[Cell, Any, Any]] = {}
+        for entry in self.work:
+            found.setdefault(entry[2].thread or id(entry), entry)
+        return list(found.values())
 
     def go_on(self, cell: Cell, task: Any, value: Any) -> None:
         """A background task goes on until it waits for something, which may take a while."""
