@@ -115,14 +115,18 @@ def freeze(message: msgspec.Struct) -> None:
     A view keeps its base alive and may be written through it; a sender that fills a buffer again must
     send a copy. That is asserted here for the plain case, a writeable base array.
     """
-    if not array_fields(type(message)):
-        return
-    for array in arrays_of(message):
-        if array.flags.writeable:
-            base = array.base
-            assert not (isinstance(base, np.ndarray) and base.flags.writeable and base.size != array.size), (
-                f"{type(message).__name__} holds a view of a buffer that can still be written: send a copy"
-            )
-            if isinstance(base, np.ndarray):
-                base.flags.writeable = False
-            array.flags.writeable = False
+    for name in array_fields(type(message)):
+        value = getattr(message, name)
+        for array in (value,) if isinstance(value, np.ndarray) else arrays_of(value):
+            if array.flags.writeable:
+                _freeze_array(array, message)
+
+
+def _freeze_array(array: npt.NDArray[Any], message: msgspec.Struct) -> None:
+    base = array.base
+    if isinstance(base, np.ndarray):
+        assert not base.flags.writeable or base.size == array.size, (
+            f"{type(message).__name__} holds a view of a buffer that can still be written: send a copy"
+        )
+        base.flags.writeable = False
+    array.flags.writeable = False

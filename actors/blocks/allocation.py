@@ -170,6 +170,8 @@ class Allocation:
 
     def _learn(self, request: Assign) -> None:
         """Takes in the tokens that were drawn, for the names of the blocks that they fill."""
+        if not self.pool.enable_prefix_caching:
+            return
         data = np.ascontiguousarray(request.token_ids, dtype="<i4").tobytes()
         size, end = TOKEN_BYTES * self.block_size, 0
         counts = request.learned_counts.tolist()
@@ -197,7 +199,7 @@ class Allocation:
 
     def _open(self, sequence: _Sequence) -> None:
         """Files the tail of a running sequence, once it has a first token."""
-        if sequence.start is None and sequence.tail and self.pool.enable_prefix_caching:
+        if sequence.start is None and sequence.tail:
             parent = sequence.parent(len(sequence.names))
             sequence.start = parent + bytes(sequence.tail[:TOKEN_BYTES])
             self._tails.setdefault(sequence.start, {})[sequence] = None
@@ -288,7 +290,11 @@ class Allocation:
         assert admission.serial not in self._sequences, f"sequence {admission.serial} is admitted twice"
         total = len(admission.token_ids)
         root = root_name(admission.salt, admission.extra_keys)
-        contents, tail = full_blocks(admission.token_ids, self.block_size)
+        contents, tail = (
+            full_blocks(admission.token_ids, self.block_size)
+            if self.pool.enable_prefix_caching
+            else ([], b"")
+        )
         sequence = _Sequence(root, [], block_names(root, contents), contents, bytearray(tail))
         cache = self.pool.enable_prefix_caching and not admission.skip_cache
         found = self._find(sequence, total, step, self.tiers) if cache else _Found()

@@ -18,14 +18,17 @@ from pageant.protocol.serving import Finished
 from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.supervision import ActorDown, ActorUp
 
+HELD_MAX = 16  # tokens of a request that nobody looks at before its end
+
 
 class _Open:
     """A request whose output is on its way."""
 
-    __slots__ = ("facts", "first_token_at", "num_characters", "num_tokens", "request")
+    __slots__ = ("facts", "first_token_at", "held", "num_characters", "num_tokens", "request")
 
     def __init__(self, request: OpenOutput) -> None:
         self.request = request
+        self.held: list[int] | None = [] if request.held else None
         self.num_tokens = self.num_characters = 0  # of its output, delivered
         self.facts = RowFacts(num_cached_tokens=0, num_preemptions=0)
         self.first_token_at: float | None = None
@@ -87,27 +90,33 @@ class Detokenizer(Actor):
             kept = self._open(opened)
             if kept is not None:
                 stopped[opened.serial] = kept
-        position = 0
-        token_ids = batch.token_ids.tolist()
+        end = 0
+        token_ids, serials = batch.token_ids.tolist(), batch.serials.tolist()
         logprobs, prompt_logprobs = split(batch.logprobs), split(batch.prompt_logprobs)
         now = self.clock.now()
-        for index, (serial, count) in enumerate(
-            zip(batch.serials.tolist(), batch.counts.tolist(), strict=True)
-        ):
-            tokens = token_ids[position : position + count]
-            position += count
+        for index, facts in batch.facts.items():
+            if serials[index] in self._requests:
+                self._requests[serials[index]].facts = facts
+        for index, (serial, count) in enumerate(zip(serials, batch.counts.tolist(), strict=True)):
+            begin, end = end, end + count
             entry = self._requests.get(serial)
-            if entry is not None:
-                entry.facts = batch.facts.get(index, entry.facts)
-                if tokens and entry.first_token_at is None:
-                    entry.first_token_at = now
-                kept = self._push(serial, entry, tokens, batch.finished.get(index))
-                if kept is not None:
-                    stopped[serial] = kept
-                if index in logprobs or index in prompt_logprobs:
-                    # `tokens` are those that count by now
-                    pieces = logprobs.get(index), prompt_logprobs.get(index)
-                    self._add_logprobs(serial, entry, len(tokens), *pieces)
+            if entry is None:
+                continue
+            tokens, finished = token_ids[begin:end], batch.finished.get(index)
+            if entry.held is not None:
+                entry.held += tokens
+                if len(entry.held) < HELD_MAX and entry.first_token_at is not None and finished is None:
+                    continue
+                tokens, entry.held = entry.held, []
+            if tokens and entry.first_token_at is None:
+                entry.first_token_at = now
+            kept = self._push(serial, entry, tokens, finished)
+            if kept is not None:
+                stopped[serial] = kept
+            if index in logprobs or index in prompt_logprobs:
+                # `tokens` are those that count by now
+                pieces = logprobs.get(index), prompt_logprobs.get(index)
+                self._add_logprobs(serial, entry, len(tokens), *pieces)
         for frontend in self._deliveries:
             self._flush(frontend)
         if stopped:

@@ -153,10 +153,10 @@ class _Stream:
         self.match: StopMatch | None = None
 
     def push(self, token_ids: Sequence[int]) -> TextDelta:
-        feed = self._decoder.feed
         if self._automaton is None:
             self._num_tokens += len(token_ids)
-            return TextDelta(text="".join([feed(token_id) for token_id in token_ids]))
+            return TextDelta(text=self._decoder.feed_all(token_ids))
+        feed = self._decoder.feed
         visible = []
         for token_id in token_ids:
             if self.match is not None:

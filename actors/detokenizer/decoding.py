@@ -46,6 +46,9 @@ class StreamDecoder(Protocol):
 
     def feed(self, token_id: int) -> str: ...
 
+    def feed_all(self, token_ids: Sequence[int]) -> str:
+        """As if one by one."""
+
     def flush(self) -> str: ...
 
 
@@ -141,6 +144,14 @@ class _PieceDecoder:
             return self._feed_first(token_id)
         return self._append(self._pieces[token_id])
 
+    def feed_all(self, token_ids: Sequence[int]) -> str:
+        if not (self._at_start or self._pending):
+            try:
+                return "".join(map(self._pieces.__getitem__, token_ids))  # type: ignore[arg-type]
+            except TypeError:
+                pass  # some are bytes
+        return "".join([self.feed(token_id) for token_id in token_ids])
+
     def flush(self) -> str:
         pending, self._pending = self._pending, b""
         if self._pieces.rules.byte_fallback:  # which replaces each byte, not what could have been a character
@@ -203,6 +214,9 @@ class _WindowDecoder:
         if text.endswith(_REPLACEMENT_CHARACTER) and self.num_pending < UNDECODED_TOKENS_MAX:
             return ""
         return self._advance(text)
+
+    def feed_all(self, token_ids: Sequence[int]) -> str:
+        return "".join([self.feed(token_id) for token_id in token_ids])
 
     def flush(self) -> str:
         return self._advance(self._decode(self._window)) if self.num_pending else ""

@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Unpack
 
+import msgspec
+
 from pageant.actors.frontend.beams import BeamSearch, BeamSearchOutput, BeamSearchParams, check_beam_params
 from pageant.actors.frontend.outputs import Arrived, Completion, RequestOutput
 from pageant.actors.frontend.prompts import (
@@ -27,7 +29,7 @@ from pageant.actors.frontend.settings import EngineSettings, TopologyLike, topol
 from pageant.protocol.allocation import PoolStatistics
 from pageant.protocol.errors import PageantError
 from pageant.protocol.message import Request
-from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 from pageant.protocol.scheduling import SchedulerStatistics
 from pageant.protocol.supervision import NodeStatistics
 
@@ -147,6 +149,8 @@ class Engine:
         **settings: Unpack[RequestSettings],
     ) -> RequestOutput:
         """The last output of `generate`."""
+        params = check_params(params, self._session.limits)
+        params = msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
         return await _last(self.generate(prompt, params, request_id=request_id, **settings))
 
     async def beam_search(

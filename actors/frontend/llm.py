@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
+import msgspec
+
 from pageant.actors.frontend.beams import BeamSearchOutput, BeamSearchParams, check_beam_params
 from pageant.actors.frontend.outputs import Arrived, Completion, RequestFailed, RequestOutput
 from pageant.actors.frontend.progress import BatchProgress, LoadProgress
@@ -24,7 +26,7 @@ from pageant.actors.frontend.session import Session
 from pageant.actors.frontend.settings import EngineSettings, TopologyLike, topology_of
 from pageant.protocol.allocation import PoolStatistics
 from pageant.protocol.errors import BadRequest, PageantError
-from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 from pageant.protocol.scheduling import SchedulerStatistics
 from pageant.protocol.supervision import NodeStatistics
 
@@ -154,6 +156,7 @@ class LLM:
         progress: bool | None,
     ) -> list[RequestOutput]:
         check_settings(settings)
+        params = _final_only(params)
         shown = self._progress if progress is None else progress
         with BatchProgress(shown, len(prompts)) as bar:
             batch = _Batch(self._session, prompts, params, settings)
@@ -212,6 +215,14 @@ def _at(index: int, check: Any, *arguments: Any) -> Any:
         return check(*arguments)
     except BadRequest as error:
         raise BadRequest(f"prompts[{index}]: {error}", error.parameter) from None
+
+
+def _final_only(params: list[SamplingParams]) -> list[SamplingParams]:
+    """As they are, but for what each output holds; those that are one stay one."""
+    replaced = {
+        id(one): msgspec.structs.replace(one, output_kind=RequestOutputKind.FINAL_ONLY) for one in params
+    }
+    return [replaced[id(one)] for one in params]
 
 
 class _Batch:
@@ -289,7 +300,7 @@ class _Sink:
     def __init__(self, batch: _Batch, index: int, request_id: str, params: SamplingParams) -> None:
         self.hub = batch
         self.index = index
-        self.completion = Completion(request_id, params, final_only=True)
+        self.completion = Completion(request_id, params)
         self.ended = False
 
     def accepted(self, prompt: str | None, prompt_token_ids: list[int]) -> None:

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import msgspec
-
 from pageant.protocol.errors import BadRequest, Overloaded, PageantError
 from pageant.protocol.logprobs import Piece
 from pageant.protocol.sampling import RequestOutputKind, SamplingParams
@@ -179,18 +177,14 @@ class _Sample:
 
 
 class Completion:
-    """Collects a request's outputs as they come.
-
-    Args:
-        final_only: nothing is shown before the end, whatever `params.output_kind` says.
-    """
+    """Collects a request's outputs as they come."""
 
     __slots__ = (
         *("_final_only", "_left", "_metrics", "_params", "_prompt_logprobs", "_samples", "failed"),
         *("prompt", "prompt_token_ids", "request_id"),
     )
 
-    def __init__(self, request_id: str, params: SamplingParams, *, final_only: bool = False) -> None:
+    def __init__(self, request_id: str, params: SamplingParams) -> None:
         self.request_id = request_id
         self.prompt: str | None = None
         self.prompt_token_ids: list[int] = []
@@ -202,9 +196,7 @@ class Completion:
         self._metrics: RequestMetrics | None = None
         # Which samples are the best is known at the end.
         chooses = params.num_sequences > params.n
-        self._final_only = final_only or chooses or params.output_kind is RequestOutputKind.FINAL_ONLY
-        if final_only and params.output_kind is RequestOutputKind.DELTA:
-            self._params = msgspec.structs.replace(params, output_kind=RequestOutputKind.CUMULATIVE)
+        self._final_only = chooses or params.output_kind is RequestOutputKind.FINAL_ONLY
 
     def add(self, arrived: Arrived) -> None:
         """Takes in the next piece."""

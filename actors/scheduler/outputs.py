@@ -11,6 +11,7 @@ from pageant.actors.scheduler.request import ScheduledRequest
 from pageant.protocol.arrays import Int32Vector, Int64Vector, int32, int64
 from pageant.protocol.logprobs import Logprobs, Piece, join
 from pageant.protocol.outputs import OpenOutput, RowFacts, TokenBatch
+from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 from pageant.protocol.serving import Finished
 
 PROMPT_TAIL = 16  # tokens of the prompt that give the output's text its context
@@ -50,6 +51,7 @@ class TokenOutputs:
             detokenize=params.detokenize,
             spaces_between_special_tokens=params.spaces_between_special_tokens,
             token_ids=int32(request.output[: request.num_resumed]),
+            held=_may_be_held(params),
         )
         self._opened.append(opened)
 
@@ -155,6 +157,12 @@ class TokenOutputs:
                 self._logprobs[request.serial] = request.logprobs.copy()
             if request.prompt_logprobs:
                 self._prompt_logprobs[request.serial] = request.prompt_logprobs.copy()
+
+
+def _may_be_held(params: SamplingParams) -> bool:
+    """Whether it makes no difference when its output comes, as long as its end does in time."""
+    scored = params.logprobs is not None or params.prompt_logprobs is not None
+    return params.output_kind is RequestOutputKind.FINAL_ONLY and not (params.stop or scored)
 
 
 def _by_row(index: dict[int, int], pieces: dict[int, list[Piece]]) -> Logprobs | None:

@@ -1,0 +1,105 @@
+"""The shell: what goes to a frontend, and when."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from pageant.actors.detokenizer.actor import HELD_MAX, Detokenizer
+from pageant.actors.detokenizer.core import Detokenization
+from pageant.protocol.arrays import int32, int64
+from pageant.protocol.outputs import OpenOutput, TokenBatch
+from pageant.protocol.serving import Finished, OutputBatch
+from pageant.protocol.streams import Acknowledge
+
+SERIAL = 5
+
+
+class Letters:
+    """A tokenizer whose tokens are letters."""
+
+    special_ids = frozenset()
+    decoder_spec = None
+
+    def id_to_token(self, token_id):
+        return chr(token_id)
+
+    def decode(self, token_ids, *, skip_special_tokens=True):
+        return "".join(map(chr, token_ids))
+
+
+class Told:
+    """A detokenizer that is told of one request's tokens, and what it says to the frontend."""
+
+    def __init__(self, *, held):
+        self.actor = Detokenizer(Detokenizer.Options(model=""))
+        self.actor._detokenization = Detokenization(Letters())
+        self.actor._token_texts = {}
+        self.said = []
+        self.actor._cell = SimpleNamespace(
+            sender="scheduler",
+            sender_incarnation=1,
+            node=SimpleNamespace(
+                tell=lambda address, message, cell: self.said.append(message),
+                watch=lambda address, cell: None,
+                clock=SimpleNamespace(now=lambda: 0.0),
+            ),
+        )
+        opened = OpenOutput(serial=SERIAL, request_id="r", frontend="f", prompt_tail=int32([65]), held=held)
+        self.number = 0
+        self.tokens((), opened=(opened,))
+
+    def tokens(self, token_ids, *, opened=(), finished=None):
+        """The next tokens, of one step; returns what was said to the frontend."""
+        self.number += 1
+        self.said.clear()
+        self.actor.tokens(
+            TokenBatch(
+                number=self.number,
+                opened=opened,
+                serials=int64([SERIAL]),
+                counts=int32([len(token_ids)]),
+                token_ids=int32(token_ids),
+                finished={} if finished is None else {0: finished},
+                facts={},
+            )
+        )
+        batches = [message for message in self.said if isinstance(message, OutputBatch)]
+        self.actor._cell.sender = "f"
+        for batch in batches:
+            self.actor.acknowledged(Acknowledge(stream="outputs", up_to=batch.number))
+        self.actor._cell.sender = "scheduler"
+        return [
+            (text, count)
+            for batch in batches
+            for text, count in zip(batch.texts, batch.counts.tolist(), strict=True)
+            if count
+        ]
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_first_token_goes_out_at_once(held):
+    assert Told(held=held).tokens([97]) == [("a", 1)]
+
+
+def test_what_nobody_looks_at_before_its_end_goes_out_in_larger_pieces():
+    told = Told(held=True)
+    told.tokens([97])
+    for _ in range(HELD_MAX - 1):
+        assert told.tokens([98]) == []
+    assert told.tokens([99]) == [("b" * (HELD_MAX - 1) + "c", HELD_MAX)]
+    assert told.tokens([100]) == []
+    assert told.tokens([101], finished=Finished(reason="length")) == [("de", 2)]
+
+
+def test_an_end_without_a_token_brings_what_was_held():
+    told = Told(held=True)
+    told.tokens([97])
+    told.tokens([98])
+    assert told.tokens([], finished=Finished(reason="abort")) == [("b", 1)]
+
+
+def test_what_is_looked_at_goes_out_step_by_step():
+    told = Told(held=False)
+    assert [told.tokens([token]) for token in (97, 98, 99)] == [[("a", 1)], [("b", 1)], [("c", 1)]]
