@@ -24,6 +24,7 @@ from torch import Tensor
 from pageant.kernels.base import AttentionBatch, HeadNorms, KVCache, SamplingTensors, TokenLogprobs
 from pageant.kernels.cpu.build import BuildError
 from pageant.kernels.cpu.library import Functions, Library, load_library
+from pageant.kernels.cpu.products import expert_weights, product, quantized_product
 from pageant.kernels.cpu.recording import Arena, RecordedLibrary, Recorder, playback
 from pageant.kernels.quantized import QuantizedWeight, Weight
 from pageant.kernels.reference import ReferenceKernels
@@ -38,6 +39,7 @@ _ROWS_OWN_MAX = {
     "amx": (_ALL, _ALL),
     "emulated_amx": (_ALL, _ALL),
     "avx512_bf16": (_ALL, _ALL),
+    "avx512_vnni": (_ALL, 8),
     "avx512": (_ALL, 8),
     "avx2": (32, 4),
     "portable": (4, 4),
@@ -87,85 +89,30 @@ class CpuKernels(ReferenceKernels):
 
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
         """See `Kernels.linear`."""
+        functions, rows = self._functions.get(x.dtype), x.shape[0]
         if isinstance(weight, QuantizedWeight):
-            return self._quantized_linear(x, weight, bias)
-        dtype = x.dtype
-        rows, inputs = x.shape
-        if dtype not in self._functions or rows > self.rows_own_max[dtype]:
+            if functions is None:
+                return super().linear(x, weight, bias)
+            y = x.new_empty(rows, weight.shape[0])
+            quantized_product(functions, x, weight, bias, y.data_ptr(), None)
+            return y
+        if functions is None or rows > self.rows_own_max[x.dtype]:
             return F.linear(x, weight, bias)
-        outputs = weight.shape[0]
-        y = x.new_empty(rows, outputs)
-        self._functions[dtype].linear(
-            x.data_ptr(),
-            x.stride(0),
-            weight.data_ptr(),
-            inputs,
-            None if bias is None else bias.data_ptr(),
-            y.data_ptr(),
-            None,
-            rows,
-            inputs,
-            outputs,
-        )
-        return y
-
-    def _quantized_linear(self, x: Tensor, weight: QuantizedWeight, bias: Tensor | None) -> Tensor:
-        functions = self._functions.get(x.dtype)
-        if functions is None:
-            return super().linear(x, weight, bias)
-        rows, inputs = x.shape
-        outputs = weight.shape[0]
-        y = torch.empty((rows, outputs), dtype=x.dtype)
-        functions.quantized_linear(
-            x.data_ptr(),
-            x.stride(0),
-            weight.values.data_ptr(),
-            weight.scales.data_ptr(),
-            weight.bits,
-            None if bias is None else bias.data_ptr(),
-            y.data_ptr(),
-            None,
-            rows,
-            inputs,
-            outputs,
-        )
+        y = x.new_empty(rows, weight.shape[0])
+        product(functions, x, weight, bias, y.data_ptr(), None)
         return y
 
     def logits(self, hidden: Tensor, weight: Weight) -> Tensor:
         """See `Kernels.logits`."""
-        functions = self._functions.get(hidden.dtype)
-        rows, inputs = hidden.shape
-        if functions is None or rows > self.rows_own_max[hidden.dtype]:
+        functions, rows = self._functions.get(hidden.dtype), hidden.shape[0]
+        whole = isinstance(weight, Tensor)
+        if functions is None or (whole and rows > self.rows_own_max[hidden.dtype]):
             return super().logits(hidden, weight)
-        outputs = weight.shape[0]
-        logits = torch.empty((rows, outputs), dtype=torch.float32)
+        logits = torch.empty((rows, weight.shape[0]), dtype=torch.float32)
         if isinstance(weight, QuantizedWeight):
-            functions.quantized_linear(
-                hidden.data_ptr(),
-                hidden.stride(0),
-                weight.values.data_ptr(),
-                weight.scales.data_ptr(),
-                weight.bits,
-                None,
-                None,
-                logits.data_ptr(),
-                rows,
-                inputs,
-                outputs,
-            )
+            quantized_product(functions, hidden, weight, None, None, logits.data_ptr())
         else:
-            functions.linear(
-                hidden.data_ptr(),
-                hidden.stride(0),
-                weight.data_ptr(),
-                inputs,
-                None,
-                None,
-                logits.data_ptr(),
-                rows,
-                inputs,
-                outputs,
-            )
+            product(functions, hidden, weight, None, None, logits.data_ptr())
         return logits
 
     def embed(self, token_ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
@@ -409,17 +356,17 @@ class CpuKernels(ReferenceKernels):
     def moe(
         self, x: Tensor, gate_up: Weight, down: Weight, weights: Tensor, experts: Tensor, activation: str
     ) -> Tensor:
-        """See `Kernels.moe`. Quantised experts are the reference's."""
+        """See `Kernels.moe`."""
         functions = self._functions.get(x.dtype)
-        if functions is None or isinstance(gate_up, QuantizedWeight) or isinstance(down, QuantizedWeight):
+        ours = expert_weights(gate_up, down)
+        if functions is None or ours is None:
             return super().moe(x, gate_up, down, weights, experts, activation)
         tokens, hidden = x.shape
         y = x.new_empty(tokens, hidden)
         functions.moe(
             x.data_ptr(),
             x.stride(0),
-            gate_up.data_ptr(),
-            down.data_ptr(),
+            *ours,
             weights.data_ptr(),
             experts.data_ptr(),
             y.data_ptr(),

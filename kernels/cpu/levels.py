@@ -27,7 +27,11 @@ _LEVELS: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {
         _AVX512_HAS | {"avx512_bf16", "amx_tile", "amx_bf16"},
         (*_AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
     ),
-    "avx512_bf16": (_AVX512_HAS | {"avx512_bf16"}, (*_AVX512, "-mavx512bf16")),
+    "avx512_bf16": (
+        _AVX512_HAS | {"avx512_bf16", "avx512_vnni"},
+        (*_AVX512, "-mavx512bf16", "-mavx512vnni"),
+    ),
+    "avx512_vnni": (_AVX512_HAS | {"avx512_vnni"}, (*_AVX512, "-mavx512vnni")),
     "avx512": (_AVX512_HAS, _AVX512),
     "avx2": (frozenset({"avx2", "fma", "f16c"}), ("-mavx2", "-mfma", "-mf16c")),
     "portable": (frozenset(), ()),

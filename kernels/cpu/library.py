@@ -31,7 +31,7 @@ _TYPED: dict[str, list[Any]] = {
     **{name: [_WORD] * 10 + [_REAL] for name in ("add_rms_norm", "add_wide_rms_norm", "add_layer_norm")},
     **{f"{name}{mul}": [_WORD] * 5 for name in ("silu", "gelu", "gelu_tanh") for mul in ("", "_and_mul")},
     "rope_and_write_kv": [_WORD] * 20 + [_REAL],
-    "moe": [_WORD] * 13,
+    "moe": [_WORD] * 16,
     "route": [_WORD] * 8,
 }
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "activations.h"
-#include "tiled.h"
+#include "ways.h"
 
 namespace {
 
@@ -19,14 +19,37 @@ template <class T>
 struct Layer {
     const T* x;
     int64_t x_stride;
-    const T* gate_up;  // [experts, 2 inner, hidden]
-    const T* down;     // [experts, hidden, inner]
     const float* weights;
     const int64_t* chosen;  // as weights: [tokens, top_k]
     T* y;
     int64_t tokens, top_k, experts, hidden, inner;
 
     int64_t pairs() const { return tokens * top_k; }
+};
+
+// A matrix [outputs, inputs] for each expert, one after another.
+template <class T>
+struct Stack {
+    const T* at;
+
+    auto way(Product<T> p, int64_t expert) const {
+        p.weight = at + expert * p.outputs * p.inputs;
+        p.weight_stride = p.inputs;
+        return way_of(p);
+    }
+};
+template <int BITS>
+struct QuantizedStack {
+    const uint8_t* values;
+    const bf16* scales;
+
+    template <class T>
+    auto way(const Product<T>& p, int64_t expert) const {
+        Quantized w{values, scales, p.inputs};
+        w.values += expert * p.outputs * w.row_bytes<BITS>();
+        w.scales += expert * p.outputs * w.groups();
+        return way_of<BITS>(p, w);
+    }
 };
 
 // Pairs in the order of their experts: `starts[e]` to `starts[e + 1]` are the rows of expert e.
@@ -46,32 +69,38 @@ struct Grouping {
     }
 };
 
-// y [pairs, outputs] = each row of x [pairs, inputs] by its expert's weight [outputs, inputs].
-template <class T>
-void products(const Grouping& grouping, const T* x, const T* weight, T* y, int64_t inputs, int64_t outputs) {
+// y [pairs, outputs] = each row of x [pairs, inputs] by its expert's weight.
+template <class T, class Weights>
+void products(const Grouping& grouping, const T* x, const Weights& weights, T* y, int64_t inputs, int64_t outputs) {
+    typedef decltype(weights.way(Product<T>{}, 0)) Way;
     struct Piece {
-        Product<T> product;
-        int64_t row, stop_row, output, stop_output;
+        size_t work;
+        int64_t index;
     };
-    std::vector<Piece> pieces;
+    std::vector<Work<Way>> works;
+    std::vector<int64_t> rooms{0};
+    std::vector<Piece> packings, pieces;
     for (size_t e = 0; e + 1 < grouping.starts.size(); e++) {
         int64_t first = grouping.starts[e], rows = grouping.starts[e + 1] - first;
         if (rows == 0) continue;
-        Product<T> product{x + first * inputs, inputs, weight + int64_t(e) * outputs * inputs, inputs, nullptr,
-                           y + first * outputs, rows, inputs, outputs};
-        int64_t each = outputs_each(product);
-        for (int64_t r = 0; r < rows; r += ROWS_BLOCK)
-            for (int64_t o = 0; o < outputs; o += each)
-                pieces.push_back({product, r, std::min(r + ROWS_BLOCK, rows), o, std::min(o + each, outputs)});
+        Product<T> product{x + first * inputs, inputs, nullptr, 0, nullptr, y + first * outputs, rows, inputs, outputs};
+        works.emplace_back(weights.way(product, int64_t(e)));
+        const Work<Way>& work = works.back();
+        rooms.push_back(rooms.back() + work.packed_size());
+        for (int64_t i = 0; i < work.packings(); i++) packings.push_back({works.size() - 1, i});
+        for (int64_t i = 0; i < work.pieces(); i++) pieces.push_back({works.size() - 1, i});
     }
+    uint8_t* room = packing_room(rooms.back());
+    parallel_for(int64_t(packings.size()), [&](int64_t i) {
+        works[packings[i].work].pack(packings[i].index, room + rooms[packings[i].work]);
+    });
     parallel_for(int64_t(pieces.size()), [&](int64_t i) {
-        const Piece& piece = pieces[i];
-        block(piece.product, piece.row, piece.stop_row, piece.output, piece.stop_output);
+        works[pieces[i].work].multiply(pieces[i].index, room + rooms[pieces[i].work]);
     });
 }
 
-template <class Activation, class T>
-void moe(const Layer<T>& layer) {
+template <class Activation, class T, class Weights>
+void moe(const Layer<T>& layer, const Weights& into_gate_up, const Weights& down) {
     const int64_t pairs = layer.pairs(), hidden = layer.hidden, inner = layer.inner;
     Grouping grouping(layer.chosen, layer.tokens, layer.top_k, layer.experts);
     // Not cleared: all of it is written before it is read.
@@ -80,12 +109,12 @@ void moe(const Layer<T>& layer) {
         std::memcpy(rows.get() + row * hidden, layer.x + grouping.token_of[row] * layer.x_stride,
                     hidden * sizeof(T));
     });
-    products(grouping, rows.get(), layer.gate_up, gate_up.get(), hidden, 2 * inner);
+    products(grouping, rows.get(), into_gate_up, gate_up.get(), hidden, 2 * inner);
     for_rows(pairs, 2 * inner, [&](int64_t row) {
         act_and_mul_row<Activation>(gate_up.get() + row * 2 * inner, acted.get() + row * inner, inner);
     });
     T* made = rows.get();  // in the place of what it was made from
-    products(grouping, acted.get(), layer.down, made, inner, hidden);
+    products(grouping, acted.get(), down, made, inner, hidden);
     for_rows(layer.tokens, layer.top_k * hidden, [&](int64_t token) {
         const int64_t* row_of = grouping.row_of.data() + token * layer.top_k;
         const float* weights = layer.weights + token * layer.top_k;
@@ -142,19 +171,29 @@ void route(const T* logits, int64_t stride, int64_t tokens, int64_t experts, int
     });
 }
 
+template <class T, class Weights>
+void moe(const Layer<T>& layer, const Weights& gate_up, const Weights& down, int64_t activation) {
+    if (activation == 0) moe<Silu>(layer, gate_up, down);
+    else if (activation == 1) moe<Gelu>(layer, gate_up, down);
+    else moe<GeluTanh>(layer, gate_up, down);
+}
+
 }  // namespace
 
-// `activation`: 0 is SiLU, 1 is GELU, 2 is GELU by its tanh approximation.
+// The scales are null where weights are whole. `activation`: 0 is SiLU, 1 is GELU, 2 is GELU by its tanh approximation.
 #define EXPERTS(SUFFIX, T)                                                                                  \
-    EXPORT void pageant_moe_##SUFFIX(const T* x, int64_t x_stride, const T* gate_up, const T* down,         \
-                                     const float* weights, const int64_t* chosen, T* y, int64_t tokens,     \
-                                     int64_t top_k, int64_t experts, int64_t hidden, int64_t inner,         \
-                                     int64_t activation) {                                                  \
-        Layer<T> layer{x, x_stride, gate_up, down, weights, chosen, y, tokens, top_k, experts, hidden,      \
-                       inner};                                                                              \
-        if (activation == 0) moe<Silu>(layer);                                                              \
-        else if (activation == 1) moe<Gelu>(layer);                                                         \
-        else moe<GeluTanh>(layer);                                                                          \
+    EXPORT void pageant_moe_##SUFFIX(const T* x, int64_t x_stride, const void* gate_up,                     \
+                                     const bf16* gate_up_scales, const void* down, const bf16* down_scales, \
+                                     int64_t bits, const float* weights, const int64_t* chosen, T* y,       \
+                                     int64_t tokens, int64_t top_k, int64_t experts, int64_t hidden,        \
+                                     int64_t inner, int64_t activation) {                                   \
+        Layer<T> layer{x, x_stride, weights, chosen, y, tokens, top_k, experts, hidden, inner};             \
+        const uint8_t *up = (const uint8_t*)gate_up, *out = (const uint8_t*)down;                           \
+        if (bits == 8)                                                                                      \
+            moe<T, QuantizedStack<8>>(layer, {up, gate_up_scales}, {out, down_scales}, activation);         \
+        else if (bits == 4)                                                                                 \
+            moe<T, QuantizedStack<4>>(layer, {up, gate_up_scales}, {out, down_scales}, activation);         \
+        else moe<T, Stack<T>>(layer, {(const T*)gate_up}, {(const T*)down}, activation);                    \
     }                                                                                                       \
     EXPORT void pageant_route_##SUFFIX(const T* logits, int64_t stride, int64_t tokens, int64_t experts,    \
                                        int64_t top_k, int64_t normalise, float* weights, int64_t* chosen) { \

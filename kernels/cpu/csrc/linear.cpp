@@ -1,27 +1,14 @@
-// Products with weights: product.h's, or tiled.h's, shared among threads.
-#include "tiled.h"
-
-namespace {
-
-template <class T>
-void linear(const Product<T>& p) {
-    share_product(p, p.inputs * sizeof(T),
-                  [&](int64_t r, int64_t end, int64_t start, int64_t stop) { block(p, r, end, start, stop); });
-}
-
-#if defined(PAGEANT_TILES)
-void linear(const Product<bf16>& p) { tiled_linear(p); }
-#endif
-
-}  // namespace
+// Products with weights.
+#include "ways.h"
 
 // Whether this process may use what this library was compiled for.
 EXPORT int64_t pageant_allowed() { return tiles_allowed(); }
 
-#define LINEAR(NAME, T)                                                                                     \
-    EXPORT void NAME(const T* x, int64_t x_stride, const T* weight, int64_t weight_stride, const T* bias,   \
-                     T* y, float* unrounded, int64_t rows, int64_t inputs, int64_t outputs) {               \
-        linear(Product<T>{x, x_stride, weight, weight_stride, bias, y, rows, inputs, outputs, unrounded});  \
+#define LINEAR(NAME, T)                                                                                       \
+    EXPORT void NAME(const T* x, int64_t x_stride, const T* weight, int64_t weight_stride, const T* bias,     \
+                     T* y, float* unrounded, int64_t rows, int64_t inputs, int64_t outputs) {                 \
+        multiply(way_of(Product<T>{x, x_stride, weight, weight_stride, bias, y, rows, inputs, outputs,        \
+                                   unrounded}));                                                              \
     }
 LINEAR(pageant_linear_f32, float)
 LINEAR(pageant_linear_bf16, bf16)

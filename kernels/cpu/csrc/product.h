@@ -1,49 +1,22 @@
-// y = x W^T + b, with W as a checkpoint has it: [outputs, inputs], row-major; a piece of it on one thread.
+// y = x W^T + b, with W as a checkpoint has it: [outputs, inputs], row-major; and how it is shared among threads.
 //
-// One row of x is a matrix-vector product: bound by the memory that W streams from. So a tile is a few rows
-// of W, read along their inputs side by side while the rows of the next tile are fetched; the rows of x take
-// turns on it while it is in the nearest cache. Each (row of x, row of W) has one accumulator vector of its
-// own, added up along the inputs in order: a result is the same bits in a tile of any shape, and so the same
-// whatever rows stand beside it.
+// There are several ways of multiplying; ways.h chooses. A way is a struct with its product `p` and
+//   row_bytes()                        of a row of W;
+//   PACKED_TOGETHER                    how many rows of x are packed at a time; 0, where x is taken as it lies;
+//   packed_size(count)                 the bytes that a block of rows of x takes then;
+//   pack(first, last, r, end, room)    packs rows r to end of a block, which has rows `first` to `last`;
+//   block(room, r, end, start, stop)   multiplies a block of rows of x, r to end, by rows start to stop of W.
+// By every way a result is the same bits whatever rows of x are beside it.
 #pragma once
 
 #include <algorithm>
+#include <vector>
 
 #include "threads.h"
 #include "vec.h"
 
-// How T's are multiplied: STEP inputs at a time.
-template <class T>
-struct Dot;
-
-template <>
-struct Dot<float> {
-    static constexpr int STEP = W;
-    using Lanes = vf;
-    static vf add(vf sums, vf a, vf b) { return fma(a, b, sums); }
-};
-
-template <>
-struct Dot<bf16> {
-    static constexpr int STEP = 2 * W;
-    using Lanes = vu;  // pairs
-    static vf add(vf sums, vu a, vu b) {
-#if defined(__AVX512BF16__)
-        return (vf)_mm512_dpbf16_ps((__m512)sums, (__m512bh)a, (__m512bh)b);
-#else
-        sums = fma((vf)(a << 16), (vf)(b << 16), sums);
-        return fma((vf)(a & 0xffff0000u), (vf)(b & 0xffff0000u), sums);
-#endif
-    }
-};
-
-// Widened as they are read.
-template <>
-struct Dot<f16> {
-    static constexpr int STEP = W;
-    using Lanes = vf;
-    static vf add(vf sums, vf a, vf b) { return fma(a, b, sums); }
-};
+// Loops over a tile are unrolled by name: where the compiler leaves one, the sums live in memory.
+#define UNROLL _Pragma("GCC unroll 16")
 
 template <class T>
 struct Product {
@@ -55,141 +28,101 @@ struct Product {
     T* y;
     int64_t rows, inputs, outputs;
     float* unrounded = nullptr;  // results go here instead of to y, where it is not null
+
+    // The outputs from o on, whose rows of W are somewhere else.
+    Product of_outputs(int64_t o, const T* some_weight, int64_t stride) const {
+        Product part = *this;
+        part.weight = some_weight;
+        part.weight_stride = stride;
+        if (y) part.y += o;
+        if (unrounded) part.unrounded += o;
+        if (bias) part.bias += o;
+        return part;
+    }
+    // Some rows of x.
+    Product of_rows(int64_t r, int64_t end) const {
+        Product part = *this;
+        part.x += r * x_stride;
+        part.rows = end - r;
+        if (y) part.y += r * outputs;
+        if (unrounded) part.unrounded += r * outputs;
+        return part;
+    }
 };
-
-template <class T>
-inline typename Dot<T>::Lanes load_lanes(const T* p) { return load<typename Dot<T>::Lanes>(p); }
-inline vf load_lanes(const f16* p) { return read(p); }
-
-// The first n < STEP numbers, the rest zero.
-template <class T>
-inline typename Dot<T>::Lanes load_part(const T* p, int64_t n) {
-#if defined(__AVX512F__)
-    if constexpr (sizeof(T) == 2) return (vu)_mm512_maskz_loadu_epi16((1u << n) - 1, p);
-    else return (vf)_mm512_maskz_loadu_ps((1u << n) - 1, p);
-#else
-    T part[Dot<T>::STEP] = {};
-    std::memcpy(part, p, n * sizeof(T));
-    return load<typename Dot<T>::Lanes>(part);
-#endif
-}
-inline vf load_part(const f16* p, int64_t n) { return read(p, int(n)); }
-
-// Every loop over a tile is unrolled by name: where the compiler leaves one, the sums live in memory.
-#define UNROLL _Pragma("GCC unroll 8")
-
-// Adds up the lanes, and the bias, and writes the results.
-template <class Y, int R, int O, class T>
-inline void finish_as(const Product<T>& p, Y* out, const vf (&sums)[R][O], int64_t r, int64_t o) {
-    UNROLL for (int a = 0; a < R; a++) {
-        Y* y = out + (r + a) * p.outputs + o;
-        if constexpr (O % 4 == 0) {
-            UNROLL for (int b = 0; b < O; b += 4) {
-                vf4 four = sum4(sums[a][b], sums[a][b + 1], sums[a][b + 2], sums[a][b + 3]);
-                write4(y + b, p.bias ? four + read4(p.bias + o + b) : four);
-            }
-        } else {
-            float one = sum4(sums[a][0], vf{}, vf{}, vf{})[0];
-            set(y[0], p.bias ? one + to_float(p.bias[o]) : one);
-        }
-    }
-}
-
-template <int R, int O, class T>
-inline void finish(const Product<T>& p, const vf (&sums)[R][O], int64_t r, int64_t o) {
-    if (p.unrounded) finish_as(p, p.unrounded, sums, r, o);
-    else finish_as(p, p.y, sums, r, o);
-}
-
-// Rows r to r+R of x by rows o to o+O of W. O is 1 or a multiple of 4.
-template <int R, int O, bool FETCH, class T>
-void tile(const Product<T>& p, int64_t r, int64_t o) {
-    using Lanes = typename Dot<T>::Lanes;
-    constexpr int STEP = Dot<T>::STEP;
-    const int64_t x_stride = p.x_stride, weight_stride = p.weight_stride, inputs = p.inputs;
-    const T* x = p.x + r * x_stride;
-    const T* w = p.weight + o * weight_stride;
-    vf sums[R][O];
-    UNROLL for (int a = 0; a < R; a++) {
-        UNROLL for (int b = 0; b < O; b++) sums[a][b] = vf{};
-    }
-    int64_t i = 0;
-    for (; i + STEP <= inputs; i += STEP) {
-        Lanes weights[O];
-        UNROLL for (int b = 0; b < O; b++) {
-            weights[b] = load_lanes(w + b * weight_stride + i);
-            if (FETCH) __builtin_prefetch(w + (b + O) * weight_stride + i, 0, 3);
-        }
-        UNROLL for (int a = 0; a < R; a++) {
-            Lanes lanes = load_lanes(x + a * x_stride + i);
-            UNROLL for (int b = 0; b < O; b++) sums[a][b] = Dot<T>::add(sums[a][b], lanes, weights[b]);
-        }
-    }
-    if (i < inputs) {
-        int64_t left = inputs - i;
-        Lanes weights[O];
-        UNROLL for (int b = 0; b < O; b++) weights[b] = load_part(w + b * weight_stride + i, left);
-        UNROLL for (int a = 0; a < R; a++) {
-            Lanes lanes = load_part(x + a * x_stride + i, left);
-            UNROLL for (int b = 0; b < O; b++) sums[a][b] = Dot<T>::add(sums[a][b], lanes, weights[b]);
-        }
-    }
-    finish(p, sums, r, o);
-}
-
-template <int O, bool FETCH, class T>
-void tile_rows(const Product<T>& p, int64_t r, int64_t count, int64_t o) {
-    switch (count) {
-        case 1: return tile<1, O, FETCH>(p, r, o);
-        case 2: return tile<2, O, FETCH>(p, r, o);
-        case 3: return tile<3, O, FETCH>(p, r, o);
-        case 4: return tile<4, O, FETCH>(p, r, o);
-        case 5: return tile<5, O, FETCH>(p, r, o);
-        default: return tile<6, O, FETCH>(p, r, o);
-    }
-}
-constexpr int ROWS = W == 16 ? 6 : 2;  // rows of x in a tile: 4 * 6 sums fit the 32 registers of AVX-512
-
-// Rows r to stop of x by rows o to o+O of W, which stay in the nearest cache meanwhile.
-template <int O, class T>
-void weights_stay(const Product<T>& p, int64_t r, int64_t stop, int64_t o) {
-    if (r < stop) tile_rows<O, true>(p, r, std::min<int64_t>(ROWS, stop - r), o);
-    for (r += ROWS; r < stop; r += ROWS) tile_rows<O, false>(p, r, std::min<int64_t>(ROWS, stop - r), o);
-}
 
 constexpr int64_t ROWS_BLOCK = 96;        // rows of x that stay in the second cache
 constexpr int64_t TASK_BYTES = 64 << 10;  // of W, that a task with few rows goes through
 constexpr int64_t OUTPUTS_UNIT = 16;      // a task's are a multiple of it
 constexpr int64_t OUTPUTS_BLOCK = 256;    // rows of W, that a task with many goes through
+constexpr int64_t SMALL = 32 << 10;       // numbers, or products, done before another thread would have woken up
 
-// Rows r to end of x by rows start to stop of W.
-template <class T>
-void block(const Product<T>& p, int64_t r, int64_t end, int64_t start, int64_t stop) {
-    int64_t o = start;
-    if (end - r == 1)
-        for (; o + 8 <= stop; o += 8) tile<1, 8, true>(p, r, o);
-    for (; o + 4 <= stop; o += 4) weights_stay<4>(p, r, end, o);
-    for (; o < stop; o++) weights_stay<1>(p, r, end, o);
+// Memory of this thread's for packed rows, kept for its next product.
+inline uint8_t* packing_room(int64_t size) {
+    struct alignas(64) Line { uint8_t bytes[64]; };
+    thread_local std::vector<Line> room;
+    if (int64_t(room.size() * sizeof(Line)) < size) room.resize(size / sizeof(Line) + 1);
+    return room.data()->bytes;
 }
 
-// How many rows of W a task goes through.
-inline int64_t outputs_each(int64_t rows, int64_t outputs, int64_t row_bytes) {
-    if (rows > ROWS_BLOCK) return OUTPUTS_BLOCK;
-    int64_t each = std::min(TASK_BYTES / std::max<int64_t>(1, row_bytes), outputs / (4 * thread_count())) / OUTPUTS_UNIT * OUTPUTS_UNIT;
-    return std::max<int64_t>(OUTPUTS_UNIT, each);
+// Calls task(i) for each i below count, which together go through so many numbers.
+template <class Task>
+void share(int64_t count, int64_t numbers, const Task& task) {
+    if (numbers >= SMALL) return parallel_for(count, task);
+    for (int64_t i = 0; i < count; i++) task(i);
 }
-template <class T>
-int64_t outputs_each(const Product<T>& p) { return outputs_each(p.rows, p.outputs, p.inputs * sizeof(T)); }
 
-// Calls piece(r, end, start, stop) for all rows of x and of W, shared among threads.
-template <class T, class Piece>
-void share_product(const Product<T>& p, int64_t row_bytes, const Piece& piece) {
-    // Small products are done before another thread would have woken up.
-    if (p.outputs * p.inputs * p.rows < 32 << 10) return piece(0, p.rows, 0, p.outputs);
-    int64_t each = outputs_each(p.rows, p.outputs, row_bytes);
-    int64_t across = (p.outputs + each - 1) / each, down = (p.rows + ROWS_BLOCK - 1) / ROWS_BLOCK;
-    parallel_for(across * down, [&](int64_t i) {
-        int64_t r = i / across * ROWS_BLOCK, o = i % across * each;
-        piece(r, std::min(r + ROWS_BLOCK, p.rows), o, std::min(o + each, p.outputs));
-    });
+// A product in pieces that threads take: first those of packing x to `room`, of packed_size() bytes, then the others.
+template <class Way>
+class Work {
+  public:
+    static constexpr int64_t TOGETHER = Way::PACKED_TOGETHER;
+    static_assert(TOGETHER == 0 || ROWS_BLOCK % TOGETHER == 0, "each is of one block");
+
+    explicit Work(const Way& way)
+        : way_(way), rows_(way.p.rows), outputs_(way.p.outputs), each_(outputs_each()),
+          across_((outputs_ + each_ - 1) / each_) {}
+
+    int64_t packed_size() const {
+        if constexpr (TOGETHER == 0) return 0;
+        else return rows_ / ROWS_BLOCK * way_.packed_size(ROWS_BLOCK) + way_.packed_size(rows_ % ROWS_BLOCK);
+    }
+    int64_t packings() const { return TOGETHER == 0 ? 0 : (rows_ + TOGETHER - 1) / TOGETHER; }
+    int64_t pieces() const { return (rows_ + ROWS_BLOCK - 1) / ROWS_BLOCK * across_; }
+
+    void pack(int64_t i, uint8_t* room) const {
+        if constexpr (TOGETHER > 0) {
+            int64_t r = i * TOGETHER, first = r / ROWS_BLOCK * ROWS_BLOCK;
+            way_.pack(first, std::min(first + ROWS_BLOCK, rows_), r, std::min(r + TOGETHER, rows_), of_block(first, room));
+        }
+    }
+    void multiply(int64_t i, const uint8_t* room) const {
+        int64_t r = i / across_ * ROWS_BLOCK, o = i % across_ * each_;
+        way_.block(of_block(r, room), r, std::min(r + ROWS_BLOCK, rows_), o, std::min(o + each_, outputs_));
+    }
+
+  private:
+    Way way_;
+    int64_t rows_, outputs_, each_, across_;
+
+    template <class Byte>
+    Byte* of_block(int64_t first, Byte* room) const {
+        if constexpr (TOGETHER == 0) return nullptr;
+        else return room + first / ROWS_BLOCK * way_.packed_size(ROWS_BLOCK);
+    }
+    int64_t outputs_each() const {
+        if (rows_ > ROWS_BLOCK) return OUTPUTS_BLOCK;
+        int64_t of_task = TASK_BYTES / std::max<int64_t>(1, way_.row_bytes());
+        int64_t each = std::min(of_task, outputs_ / (4 * thread_count())) / OUTPUTS_UNIT * OUTPUTS_UNIT;
+        return std::max<int64_t>(OUTPUTS_UNIT, each);
+    }
+};
+
+// One product, shared among threads.
+template <class Way>
+void multiply(const Way& way) {
+    const Work<Way> work(way);
+    uint8_t* room = packing_room(work.packed_size());
+    int64_t numbers = way.p.rows * way.p.inputs;
+    share(work.packings(), numbers, [&](int64_t i) { work.pack(i, room); });
+    share(work.pieces(), numbers * way.p.outputs, [&](int64_t i) { work.multiply(i, room); });
 }

@@ -1,21 +1,9 @@
 // Weights of 8 and 4 bits: products with them, rows of them, and making them.
-#include "quantized.h"
+#include "ways.h"
 
 #include <cmath>
 
 namespace {
-
-template <int BITS, class T>
-void quantized_linear(const Product<T>& p, const Quantized& w) {
-    share_product(p, w.row_bytes<BITS>(), [&](int64_t r, int64_t end, int64_t start, int64_t stop) {
-        quantized_block<BITS>(p, w, r, end, start, stop);
-    });
-}
-
-#if defined(PAGEANT_TILES)
-template <int BITS>
-void quantized_linear(const Product<bf16>& p, const Quantized& w) { quantized_tiled<BITS>(p, w); }
-#endif
 
 template <int BITS, class T>
 void embed(const int64_t* ids, int64_t rows, const Quantized& w, T* y) {
@@ -112,7 +100,7 @@ void quantize(const T* weight, int64_t stride, int64_t rows, int64_t inputs, uin
         T* y, float* unrounded, int64_t rows, int64_t inputs, int64_t outputs) {                               \
         Product<T> p{x, x_stride, nullptr, 0, bias, y, rows, inputs, outputs, unrounded};                      \
         Quantized w{values, scales, inputs};                                                                   \
-        BY_BITS(quantized_linear<8>(p, w), quantized_linear<4>(p, w));                                         \
+        BY_BITS(multiply(way_of<8>(p, w)), multiply(way_of<4>(p, w)));                                         \
     }                                                                                                          \
     EXPORT void pageant_embed_##SUFFIX(const int64_t* ids, int64_t rows, const uint8_t* values,                \
                                        const bf16* scales, int64_t bits, T* y, int64_t inputs) {               \

@@ -55,6 +55,19 @@ def test_linear(
     assert_near(cpu.linear(x, weight, bias), exact.to(dtype), scale=inputs**0.5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", [1, 3, 150])
+def test_linear_of_columns_and_of_parts_of_rows(cpu: CpuKernels, rows: int, dtype: torch.dtype) -> None:
+    """What lies in memory otherwise than a checkpoint has it is taken for what it is."""
+    x, weight = numbers(rows, 70, dtype=dtype, seed=1), numbers(33, 70, dtype=dtype, seed=2)
+    for other_x in (x, x.T.contiguous().T):
+        for other_weight in (weight, weight.T.contiguous().T, numbers(33, 90, dtype=dtype, seed=3)[:, :70]):
+            expected = cpu.linear(x, other_weight.contiguous())
+            assert torch.equal(cpu.linear(other_x, other_weight), expected)
+            head = cpu.logits(other_x, other_weight)
+            assert torch.equal(head, cpu.logits(x, other_weight.contiguous()))
+
+
 @drawn
 @given(
     shape=st.one_of(st.tuples(ROWS, SIZES), st.tuples(st.integers(0, 9), st.integers(1, 5), SIZES)),

@@ -1,0 +1,186 @@
+// Products whose lanes are outputs, for AVX-512: 16 rows of W, a strip, are read side by side, a unit of inputs from
+// each, and made columns, so that a vector has the same few inputs of all 16. Against them goes each row of x of a
+// block, its numbers broadcast; then comes the next unit. So W is read once, evenly, and with all of the arithmetic
+// in between, whether there is one row of x or a block of them: a tile whose sums stay in registers takes the rows of
+// x in turns instead, and waits for memory in the first turn only. Nothing is added up across lanes. Making columns
+// takes as long as four rows of x.
+//
+// A result is added up along the inputs in order, unit by unit: the same bits in any company.
+#pragma once
+
+#include "product.h"
+
+#if defined(__AVX512F__)
+
+constexpr int STRIP = W;                  // rows of W side by side
+constexpr int LINE = 64;                  // bytes that memory is fetched by
+constexpr int64_t NEAR_BYTES = 12 << 10;  // a strip that the nearest cache holds beside the one that is in use
+
+inline vu quarters(vu a, vu b, std::integral_constant<int, 0>) { return (vu)_mm512_shuffle_i32x4((__m512i)a, (__m512i)b, 0x88); }
+inline vu quarters(vu a, vu b, std::integral_constant<int, 1>) { return (vu)_mm512_shuffle_i32x4((__m512i)a, (__m512i)b, 0xdd); }
+constexpr std::integral_constant<int, 0> EVEN;
+constexpr std::integral_constant<int, 1> ODD;
+
+// In each quarter of every four vectors, numbers of 32 bits are made columns: i of the four holds number i of each.
+template <int N>
+inline void transpose_quarters(vu (&t)[N]) {
+    UNROLL for (int i = 0; i < N; i += 4) {
+        __m512i a = _mm512_unpacklo_epi32((__m512i)t[i], (__m512i)t[i + 1]);
+        __m512i b = _mm512_unpackhi_epi32((__m512i)t[i], (__m512i)t[i + 1]);
+        __m512i c = _mm512_unpacklo_epi32((__m512i)t[i + 2], (__m512i)t[i + 3]);
+        __m512i d = _mm512_unpackhi_epi32((__m512i)t[i + 2], (__m512i)t[i + 3]);
+        t[i] = (vu)_mm512_unpacklo_epi64(a, c);
+        t[i + 1] = (vu)_mm512_unpackhi_epi64(a, c);
+        t[i + 2] = (vu)_mm512_unpacklo_epi64(b, d);
+        t[i + 3] = (vu)_mm512_unpackhi_epi64(b, d);
+    }
+}
+// 16 rows of 16 numbers of 32 bits are made columns.
+inline void transpose(vu (&t)[16]) {
+    transpose_quarters(t);
+    UNROLL for (int i = 0; i < 4; i++) {
+        vu a = quarters(t[i], t[i + 4], EVEN), b = quarters(t[i], t[i + 4], ODD);
+        vu c = quarters(t[i + 8], t[i + 12], EVEN), d = quarters(t[i + 8], t[i + 12], ODD);
+        t[i] = quarters(a, c, EVEN);
+        t[i + 4] = quarters(b, d, EVEN);
+        t[i + 8] = quarters(a, c, ODD);
+        t[i + 12] = quarters(b, d, ODD);
+    }
+}
+
+// The first `count` < 32 numbers of 16 bits; the rest zero. (Slower than a whole load, even for all of them.)
+inline vu first_of(const void* p, int64_t count) { return (vu)_mm512_maskz_loadu_epi16((__mmask32(1) << count) - 1, p); }
+
+// A strip in memory: rows that lie `stride` bytes apart.
+struct Rows {
+    const uint8_t* at;
+    int64_t stride;
+
+    // Row b, from `byte` on. Written so that four pointers serve all 16 rows.
+    const uint8_t* row(int b, int64_t byte) const { return at + byte + b / 4 * (4 * stride) + b % 4 * stride; }
+    // Line i of the strip that comes next in memory.
+    void fetch(int64_t i) const {
+        const uint8_t* next = at + STRIP * stride + i * LINE;
+        if (STRIP * stride <= NEAR_BYTES) __builtin_prefetch(next, 0, 3);
+        else __builtin_prefetch(next, 0, 2);
+    }
+};
+
+// Rows o to o+16 of `outputs`, which are `used` bytes long. Where W ends before, zeros follow in a copy.
+inline Rows strip_of(const void* weight, int64_t stride, int64_t used, int64_t o, int64_t outputs, std::vector<uint8_t>& room) {
+    Rows rows{(const uint8_t*)weight + o * stride, stride};
+    if (o + STRIP <= outputs) return rows;
+    room.assign(STRIP * stride, 0);
+    std::memcpy(room.data(), rows.at, (outputs - o - 1) * stride + used);
+    return {room.data(), stride};
+}
+
+// The way of multiplying (see product.h). A Strip says what a unit is, how x is packed, and how the two are multiplied.
+template <class Strip>
+struct Lanes {
+    typedef typename Strip::Packed Packed;  // a unit of a row of x
+    Product<bf16> p;
+    typename Strip::Matrix w;
+
+    static constexpr int64_t PACKED_TOGETHER = 4;
+    int64_t row_bytes() const { return w.row_bytes(); }
+    int64_t units() const { return (p.inputs + Strip::UNIT_INPUTS - 1) / Strip::UNIT_INPUTS; }
+    int64_t packed_size(int64_t count) const { return units() * count * sizeof(Packed); }
+
+    // Unit by unit, in each of them row by row.
+    void pack(int64_t first, int64_t last, int64_t r, int64_t end, uint8_t* room) const {
+        Packed* packed = reinterpret_cast<Packed*>(room);
+        for (int64_t u = 0; u < units(); u++, packed += last - first)
+            for (int64_t a = r; a < end; a++) {
+                int64_t i = u * Strip::UNIT_INPUTS;
+                packed[a - first].set(p.x + a * p.x_stride + i, std::min<int64_t>(Strip::UNIT_INPUTS, p.inputs - i));
+            }
+    }
+
+    void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
+        vf sums[ROWS_BLOCK];
+        for (int64_t o = start; o < stop; o += STRIP) {
+            Strip strip(w, o, p.outputs);
+            const Packed* packed = reinterpret_cast<const Packed*>(room);
+            for (int64_t a = 0; a < end - r; a++) sums[a] = vf{};
+            for (int64_t u = 0; u < units(); u++, packed += end - r) {
+                const auto unit = strip.unit(u);
+                for (int64_t a = 0; a < end - r; a++) sums[a] = unit.add(sums[a], packed[a]);
+            }
+            for (int64_t a = 0; a < end - r; a++) {
+                if (p.unrounded) finish(p.unrounded, sums[a], r + a, o);
+                else finish(p.y, sums[a], r + a, o);
+            }
+        }
+    }
+
+  private:
+    template <class Y>
+    void finish(Y* y, vf sum, int64_t r, int64_t o) const {
+        y += r * p.outputs + o;
+        int64_t left = p.outputs - o;
+        if (left >= W) write(y, p.bias ? sum + read(p.bias + o) : sum);
+        else write(y, p.bias ? sum + read(p.bias + o, int(left)) : sum, int(left));
+    }
+};
+#endif
+
+#if defined(__AVX512BF16__)
+
+// bfloat16: a unit is 16 pairs of inputs.
+class PairStrip {
+  public:
+    static constexpr int UNIT_INPUTS = 32;
+
+    struct Matrix {
+        const bf16* at;
+        int64_t stride, inputs;
+        int64_t row_bytes() const { return stride * sizeof(bf16); }
+    };
+    struct Packed {
+        uint32_t pairs[16];
+
+        void set(const bf16* x, int64_t count) {
+            std::memset(pairs, 0, sizeof pairs);
+            std::memcpy(pairs, x, count * sizeof(bf16));
+        }
+    };
+    struct Unit {
+        vu columns[16];
+
+        // Two chains of half the length, since the next product waits for six cycles.
+        vf add(vf sum, const Packed& x) const {
+            __m512 first = {}, second = {};
+            UNROLL for (int i = 0; i < 8; i++) {
+                first = _mm512_dpbf16_ps(first, (__m512bh)columns[i], (__m512bh)_mm512_set1_epi32(x.pairs[i]));
+                second = _mm512_dpbf16_ps(second, (__m512bh)columns[i + 8], (__m512bh)_mm512_set1_epi32(x.pairs[i + 8]));
+            }
+            return (sum + (vf)first) + (vf)second;
+        }
+    };
+
+    PairStrip(const Matrix& w, int64_t o, int64_t outputs)
+        : rows_(strip_of(w.at, w.row_bytes(), w.inputs * sizeof(bf16), o, outputs, room())), inputs_(w.inputs) {}
+
+    Unit unit(int64_t u) const {
+        Unit to;
+        const int64_t left = inputs_ - u * UNIT_INPUTS;
+        UNROLL for (int b = 0; b < STRIP; b++) {
+            const uint8_t* at = rows_.row(b, u * LINE);
+            to.columns[b] = left >= UNIT_INPUTS ? load<vu>(at) : first_of(at, left);
+            rows_.fetch(u * STRIP + b);
+        }
+        transpose(to.columns);
+        return to;
+    }
+
+  private:
+    Rows rows_;
+    int64_t inputs_;
+
+    static std::vector<uint8_t>& room() {
+        thread_local std::vector<uint8_t> mine;
+        return mine;
+    }
+};
+#endif

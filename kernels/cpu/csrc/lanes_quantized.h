@@ -1,0 +1,131 @@
+// Strips of quantised weights, whose products are of whole numbers, which AVX512-VNNI adds up four at a time: x is
+// rounded to 8 bits too. As the weights have one for every 32 inputs, each row of x has a scale for the same 32, of its
+// own numbers alone. A group's products are added up exactly, and then scaled and added to those before it.
+//
+// The instruction takes one side without a sign. That is W's, raised by 128 or 8 as it is unpacked; what this adds to
+// a group depends on x alone, and is what its sum starts from.
+//
+// For AMX this was turned down: a tile adds up 64 inputs, so that with 32 it is half empty and takes as long as one of
+// bfloat16, and the scales come on top.
+#pragma once
+
+#include "lanes.h"
+#include "quantized.h"
+
+#if defined(__AVX512VNNI__)
+
+template <int BITS>
+class ByteStrip {
+  public:
+    static constexpr int UNIT_INPUTS = UNIT;
+
+    struct Matrix : Quantized {
+        int64_t row_bytes() const { return Quantized::row_bytes<BITS>(); }
+    };
+
+    // Numbers of x, and for each of the two groups the scale and what a sum of products starts from.
+    struct Packed {
+        uint32_t fours[16];
+        float scales[2];
+        int32_t starts[2];
+
+        void set(const bf16* x, int64_t count) {
+            for (int g = 0; g < 2; g++) set_group(g, x + g * GROUP, std::min<int64_t>(GROUP, count - g * GROUP));
+        }
+
+      private:
+        void set_group(int g, const bf16* x, int64_t count) {
+            __m512i bits = (__m512i)(count >= GROUP ? load<vu>(x) : first_of(x, std::max<int64_t>(0, count)));
+            vf low = widen((vu)_mm512_cvtepu16_epi32(_mm512_castsi512_si256(bits)));
+            vf high = widen((vu)_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(bits, 1)));
+            // Sizes are compared as whole numbers, among which NaN is the largest: its row becomes NaN.
+            const __m512i size = _mm512_set1_epi32(0x7fffffff);
+            int32_t top = _mm512_reduce_max_epi32(
+                _mm512_max_epi32(_mm512_and_si512((__m512i)low, size), _mm512_and_si512((__m512i)high, size)));
+            float largest;
+            std::memcpy(&largest, &top, sizeof largest);
+            float inverse = largest > 1e-30f ? 127 / largest : 0;
+            __m512i first = _mm512_cvtps_epi32((__m512)(low * splat(inverse)));
+            __m512i second = _mm512_cvtps_epi32((__m512)(high * splat(inverse)));
+            _mm_storeu_si128((__m128i*)(fours + 8 * g), _mm512_cvtepi32_epi8(first));
+            _mm_storeu_si128((__m128i*)(fours + 8 * g + 4), _mm512_cvtepi32_epi8(second));
+            scales[g] = largest * (1 / 127.f);
+            starts[g] = -RAISED * _mm512_reduce_add_epi32(_mm512_add_epi32(first, second));
+        }
+    };
+
+    struct Unit {
+        vu columns[16];  // of four inputs; a group has 8
+        vf scales[2];
+
+        vf add(vf sum, const Packed& x) const {
+            UNROLL for (int g = 0; g < 2; g++) {
+                __m512i whole = _mm512_set1_epi32(x.starts[g]);
+                UNROLL for (int i = 8 * g; i < 8 * g + 8; i++)
+                    whole = _mm512_dpbusd_epi32(whole, (__m512i)columns[i], _mm512_set1_epi32(x.fours[i]));
+                sum = fma((vf)_mm512_cvtepi32_ps(whole), scales[g] * splat(x.scales[g]), sum);
+            }
+            return sum;
+        }
+    };
+
+    ByteStrip(const Matrix& w, int64_t o, int64_t outputs)
+        : rows_(strip_of(w.values, w.row_bytes(), w.row_bytes(), o, outputs, room<0>())),
+          scales_(strip_of(w.scales, w.groups() * sizeof(bf16), w.groups() * sizeof(bf16), o, outputs, room<1>())),
+          units_(w.groups() / 2) {}
+
+    Unit unit(int64_t u) {
+        Unit to;
+        if (u % STRIP == 0) widen_scales(u);
+        vu pairs = scale_pairs_[u % STRIP];
+        to.scales[0] = (vf)(pairs << 16);
+        to.scales[1] = (vf)(pairs & 0xffff0000u);
+        if constexpr (BITS == 8) {
+            UNROLL for (int b = 0; b < STRIP; b++) {
+                to.columns[b] = load<vu>(rows_.row(b, u * UNIT)) ^ 0x80808080u;
+                rows_.fetch(u * STRIP + b);
+            }
+            transpose(to.columns);
+        } else {
+            vu halves[8];  // of two rows each, four apart
+            UNROLL for (int b = 0; b < 8; b++) {
+                const int low = b / 4 * 8 + b % 4;
+                halves[b] = (vu)_mm512_inserti64x4(_mm512_castsi256_si512(load<__m256i>(rows_.row(low, u * UNIT / 2))),
+                                                   load<__m256i>(rows_.row(low + 4, u * UNIT / 2)), 1);
+                rows_.fetch(u * STRIP / 2 + b);
+            }
+            transpose_quarters(halves);
+            UNROLL for (int i = 0; i < 4; i++) {
+                vu a = quarters(halves[i], halves[i + 4], EVEN), b = quarters(halves[i], halves[i + 4], ODD);
+                to.columns[i] = a & 0x0f0f0f0fu;
+                to.columns[i + 4] = b & 0x0f0f0f0fu;
+                to.columns[i + 8] = a >> 4 & 0x0f0f0f0fu;
+                to.columns[i + 12] = b >> 4 & 0x0f0f0f0fu;
+            }
+        }
+        return to;
+    }
+
+  private:
+    static constexpr int RAISED = BITS == 8 ? 128 : 8;
+    Rows rows_, scales_;
+    int64_t units_;
+    vu scale_pairs_[STRIP];  // of 16 units
+
+    void widen_scales(int64_t u) {
+        const int64_t left = 2 * (units_ - u);
+        UNROLL for (int b = 0; b < STRIP; b++) {
+            const uint8_t* at = scales_.row(b, u * 2 * sizeof(bf16));
+            scale_pairs_[b] = left >= 2 * STRIP ? load<vu>(at) : first_of(at, left);
+            scales_.fetch(u + b);
+        }
+        transpose(scale_pairs_);
+    }
+
+    template <int>
+    static std::vector<uint8_t>& room() {
+        thread_local std::vector<uint8_t> mine;
+        return mine;
+    }
+};
+#endif

@@ -1,0 +1,28 @@
+// Which way a product is done: by its numbers, and by the instruction set that this is compiled for.
+#pragma once
+
+#include "lanes.h"
+#include "lanes_quantized.h"
+#include "streamed.h"
+#include "tiled.h"
+#include "unpacked.h"
+
+template <class T>
+Streamed<T> way_of(const Product<T>& p) { return {p}; }
+
+template <int BITS, class T>
+Unpacked<BITS, T> way_of(const Product<T>& p, const Quantized& w) { return {p, w}; }
+
+#if defined(PAGEANT_TILES)
+inline Tiled way_of(const Product<bf16>& p) { return {p}; }
+template <int BITS>
+TiledUnpacked<BITS> way_of(const Product<bf16>& p, const Quantized& w) { return {p, w}; }
+#else
+#if defined(__AVX512BF16__)
+inline Lanes<PairStrip> way_of(const Product<bf16>& p) { return {p, {p.weight, p.weight_stride, p.inputs}}; }
+#endif
+#if defined(__AVX512VNNI__)
+template <int BITS>
+Lanes<ByteStrip<BITS>> way_of(const Product<bf16>& p, const Quantized& w) { return {p, w}; }
+#endif
+#endif
