@@ -257,7 +257,7 @@ class Kernels(Protocol):
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
         """Return x @ weight.T + bias: x [T, N], weight [M, N], bias [M]; returns [T, M].
 
-        A quantised weight stands for what it is dequantised to in x's dtype.
+        A quantised weight stands for what it is dequantised to (`pageant.kernels.quantized` says how near).
         """
         ...
 

@@ -5,9 +5,9 @@ Weight-only and symmetric: 32 inputs in a row share a scale, and a weight is `sc
 range that has one step more. Which scale is best is tried out: the squared error of a few near that one, and of
 the least-squares scale of the best of those.
 
-A product rounds the weights to the dtype of its x, and is then that dtype's product: `linear(x, quantized)` is
-`linear(x, dequantize(quantized, x.dtype))`, bit for bit in a backend that multiplies every number of rows in
-one way. Applying scales to sums instead was turned down: many rows of x would apply them as often.
+A product takes a weight for the numbers it stands for. What it rounds is the backend's: the reference rounds the
+weights to the dtype of its x and multiplies in that, and the C++ kernels may round bfloat16 x to 8 bits as well, each
+32 numbers by a scale of their own.
 
 Rows lie apart from one another, as in the weight itself, so that part of a fused weight is a slice of it and an
 embedding is a gather. Inputs are padded to a multiple of 64: a row is int8 [P], or, with 4 bits, uint8 [P / 2],
