@@ -160,9 +160,9 @@ FINE = {"messages": QUESTION, "max_tokens": 2}
     ("path", "body", "status", "param", "said"),
     [
         (CHAT, b"{", 400, None, "not JSON"),
-        (CHAT, b"[1]", 400, None, "expected a JSON object"),
-        (CHAT, b'{"messages": "\xff"}', 400, None, "not JSON"),
-        (CHAT, b"[" * 100_000, 400, None, "nested"),
+        (CHAT, b"[1]", 400, None, "Expected `object`"),
+        (CHAT, b'{"messages": "\xff"}', 400, "messages", "Expected `array`"),
+        (CHAT, b'{"messages":' + b"[" * 100_000, 400, None, "nested"),
         (CHAT, {}, 400, "messages", "messages"),
         (CHAT, {"messages": []}, 400, "messages", "at least one"),
         (CHAT, {"messages": [{"role": "user", "content": 5}]}, 400, "messages", "Expected"),

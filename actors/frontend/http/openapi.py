@@ -12,6 +12,11 @@ from pageant.actors.frontend.http.errors import ErrorBody
 from pageant.actors.runtime.version import VERSION
 
 _REFERENCE = "#/components/schemas/{name}"
+_EVENT = {
+    "type": "object",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    "required": ["data"],
+}
 Shape = Any  # a Struct, or a union of such
 
 
@@ -57,7 +62,7 @@ def _operation(path: str, method: str, handler: Any, known: dict[Any, Any]) -> d
     if opt["answer"] is not None or opt["media"] != "application/json":
         good["content"] = {opt["media"]: {"schema": known.get(opt["answer"], {"type": "string"})}}
     if opt["streams"]:
-        good["content"]["text/event-stream"] = {"schema": {"type": "string"}}
+        good["content"]["text/event-stream"] = {"schema": _EVENT}
     error = {"description": "Why not.", "content": {"application/json": {"schema": known[ErrorBody]}}}
     operation: dict[str, Any] = {
         "summary": said.partition("\n")[0],

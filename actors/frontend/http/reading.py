@@ -21,14 +21,16 @@ def read(body: bytes, shape: type[R]) -> tuple[R, list[str]]:
         BadRequest: not JSON, or not of this shape; names the field.
     """
     try:
-        data = msgspec.json.decode(body)
+        names = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        return msgspec.json.decode(body, type=shape), [
+            name for name in names if name not in shape.__struct_fields__
+        ]
+    except msgspec.ValidationError as error:
+        raise _complaint(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
     except RecursionError:
         raise BadRequest("the body is nested too deeply") from None
-    if not isinstance(data, dict):
-        raise BadRequest(f"the body is a {type(data).__name__}; expected a JSON object")
-    return convert(data, shape), [name for name in data if name not in shape.__struct_fields__]
 
 
 def convert(data: dict[str, Any], shape: type[R]) -> R:
@@ -40,9 +42,14 @@ def convert(data: dict[str, Any], shape: type[R]) -> R:
     try:
         return msgspec.convert(data, shape, str_keys=True)
     except msgspec.ValidationError as error:
-        message = str(error)
-        found = re.search(r"`\$\.?([A-Za-z_]+)", message) or re.search(r"required field `(\w+)`", message)
-        raise BadRequest(message[:MESSAGE_MAX], found[1] if found else None) from None
+        raise _complaint(error) from None
+
+
+def _complaint(error: msgspec.ValidationError) -> BadRequest:
+    """What msgspec says, about which field."""
+    message = str(error)
+    found = re.search(r"`\$\.?([A-Za-z_]+)", message) or re.search(r"required field `(\w+)`", message)
+    return BadRequest(message[:MESSAGE_MAX], found[1] if found else None)
 
 
 def as_json(value: Any, name: str, bytes_max: int) -> str:
