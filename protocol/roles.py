@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pageant.protocol.allocation import Assign, Assigned, GetPoolStatistics, PoolReady
+from pageant.protocol.drafting import Propose
 from pageant.protocol.message import Message
 from pageant.protocol.outputs import Stopped, TokenBatch
 from pageant.protocol.sampling import SamplingParams
@@ -90,9 +91,10 @@ DETOKENIZER = Role(
         }
     ),
 )
+DRAFTER = Role("drafter", (Propose,))
 FRONTEND = Role("frontend", (OutputBatch, ActorUp, ActorDown))
 
-ROLES = {role.name: role for role in (TOKENIZER, SCHEDULER, BLOCKS, EXECUTOR, DETOKENIZER, FRONTEND)}
+ROLES = {role.name: role for role in (TOKENIZER, SCHEDULER, BLOCKS, EXECUTOR, DETOKENIZER, DRAFTER, FRONTEND)}
 
 
 def features_needed(params: SamplingParams) -> frozenset[Feature]:

@@ -9,6 +9,7 @@ executor that missed a plan crashes and comes back with a new epoch, rather than
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 
 from pageant.protocol.arrays import BoolVector, Int32Vector, int32
 from pageant.protocol.logprobs import Logprobs
@@ -38,9 +39,12 @@ class StepPlan(Message, frozen=True, kw_only=True):
     """What to compute in step `number`, by columns over the scheduled rows.
 
     Row `rows[i]` computes `num_tokens[i]` tokens from position `starts[i]`; where `draws[i]`, a token is
-    drawn after the last of them. `grown_rows[i]` gets `grown_counts[i]` more of `grown_blocks` at the end
-    of its table first. Before anything is computed, blocks `copy_sources` are copied to `copy_destinations`:
-    all reads come before all writes. `freed_rows` are empty from this plan on; a new sequence may take one at once.
+    drawn after the last of them. Where there are drafts, `draft_counts[i]` of `draft_ids` follow these tokens as if
+    they had been drawn, and a token is drawn after each of them too. `grown_rows[i]` gets `grown_counts[i]` more of
+    `grown_blocks` at the end of its table first. Before anything is computed, blocks `copy_sources` are copied to
+    `copy_destinations`: all reads come before all writes. `wanted[i]` drafts are asked of the executor's own
+    proposer, if it has one, for the i-th row that draws. `freed_rows` are empty from this plan on; a new sequence
+    may take one at once.
     """
 
     number: int
@@ -57,14 +61,37 @@ class StepPlan(Message, frozen=True, kw_only=True):
     num_tokens: Int32Vector
     draws: BoolVector
     moves: BlockMoves | None = None
+    draft_counts: Int32Vector = msgspec.field(default_factory=int32)
+    draft_ids: Int32Vector = msgspec.field(default_factory=int32)
+    wanted: Int32Vector = msgspec.field(default_factory=int32)
+
+
+def num_accepted(drafts: Int32Vector, counts: Int32Vector, token_ids: Int32Vector) -> Int32Vector:
+    """How many drafts of each row were right, up to the first that was not.
+
+    Args:
+        drafts: of all rows, `counts[i]` for each.
+        token_ids: what was drawn: one more for each row than it has drafts.
+    """
+    if not len(drafts):
+        return np.zeros(len(counts), np.int32)
+    rows = np.repeat(np.arange(len(counts)), counts)
+    before = np.cumsum(counts) - counts  # drafts of the rows before
+    within = np.arange(len(drafts)) - before[rows]
+    wrong = token_ids[before[rows] + rows + within] != drafts
+    first_wrong = counts.astype(np.int32).copy()
+    np.minimum.at(first_wrong, rows[wrong], within[wrong].astype(np.int32))
+    return first_wrong
 
 
 class StepResult(Message, frozen=True, kw_only=True):
-    """The tokens drawn in step `number`: `token_ids[i]` for `rows[i]`, the plan's drawing rows, in order.
+    """The tokens drawn in step `number`: `token_ids[i]` for `rows[i]`, the plan's drawing rows, in order. A row with
+    drafts comes once for each token that was drawn: the first that follows no wrong draft is its last.
 
     `seconds` is what the step took on the device. `logprobs` are of the tokens drawn, for those of `rows` that
     ask; `prompt_logprobs` of the prompt's tokens that follow those computed, for those of the plan's rows.
-    `failed` says why some of `rows`, by index, have no right token.
+    `failed` says why some of `rows`, by index, have no right token. `draft_counts[i]` of `draft_ids` are what the
+    executor's own proposer guesses to come next, for the i-th of the plan's drawing rows.
     """
 
     number: int
@@ -75,6 +102,8 @@ class StepResult(Message, frozen=True, kw_only=True):
     logprobs: Logprobs | None = None
     prompt_logprobs: Logprobs | None = None
     failed: dict[int, str] = msgspec.field(default_factory=dict)
+    draft_counts: Int32Vector = msgspec.field(default_factory=int32)
+    draft_ids: Int32Vector = msgspec.field(default_factory=int32)
 
 
 class ExecutorReady(Message, frozen=True, kw_only=True):

@@ -15,6 +15,21 @@ import typer
 DEMO_MODEL = Path(__file__).parent.parent / "models" / "demo"
 
 
+def _mapping(text: str | None) -> dict[str, Any] | None:
+    """JSON, or YAML's short form of it."""
+    import yaml
+
+    if text is None:
+        return None
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError:
+        found = None
+    if not isinstance(found, dict):
+        raise typer.BadParameter(f'found {text!r}; expected a mapping such as {{"method": "ngram"}}')
+    return found
+
+
 def _options(
     model: Annotated[
         str | None, typer.Option(help="A checkpoint's folder or a hub id. [default: the demo]")
@@ -32,6 +47,12 @@ def _options(
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
     quantization: Annotated[
         str | None, typer.Option(help="int8 or int4: weights are quantised while they are loaded.")
+    ] = None,
+    speculation: Annotated[
+        str | None,
+        typer.Option(
+            help='Guess tokens ahead, as JSON: {"method": "ngram", "tokens": 4}.', callback=_mapping
+        ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="From which requests without a seed draw theirs.")] = None,
     served_model_name: Annotated[str | None, typer.Option(help="What the model is called outside.")] = None,

@@ -7,7 +7,7 @@ it is computed: what that one draws has its place here, and its ids are taken fr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pageant.actors.executor.processors import Processing, Processors
 from pageant.actors.executor.scoring import Scorers, Scores
 from pageant.actors.executor.shaping import Shapers, Shaping
-from pageant.protocol.stepping import NewSequence, StepPlan
+from pageant.protocol.stepping import NewSequence, StepPlan, num_accepted
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -57,6 +57,21 @@ class StepInputs:
     copy_sources: Int32  # [C], blocks to be copied before anything else
     copy_destinations: Int32  # [C]
     processing: Processing | None = None  # by logits processors of the user's own
+    drafts: Drafts | None = None  # that this step verifies
+    wanted: Int32 = field(
+        default_factory=lambda: np.empty(0, np.int32)
+    )  # drafts of each of the plan's drawing rows
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """Of N of the plan's drawing rows, all of them: how many drafts each has, and what they are. A row with drafts
+    has that many more of the step's D places than one without."""
+
+    rows: Int32  # [N]
+    starts: Int64  # [N], the positions of the first token that each draws
+    counts: Int32  # [N]
+    token_ids: Int32
 
 
 UNKNOWN = -1
@@ -123,6 +138,8 @@ class Batch:
         ends = plan.starts + plan.num_tokens
         if np.any(ends > self._lengths[plan.rows]):
             raise PlanMismatch(f"plan {plan.number} computes tokens that are not known here")
+        if len(plan.draft_ids):
+            ends = self._put_drafts(plan, ends)
         if np.any(ends > self._block_counts[plan.rows] * self.block_size):
             raise PlanMismatch(f"plan {plan.number} computes tokens for which there are no blocks")
         inputs = self._pack(plan)
@@ -130,10 +147,31 @@ class Batch:
         self._lengths[inputs.rows] = inputs.sampling.position + 1
         return inputs
 
+    def _put_drafts(self, plan: StepPlan, ends: Int32) -> Int32:
+        """Drafts stand where the tokens that they guess will. Returns the ends of the rows with them."""
+        if np.any((plan.draft_counts > 0) & ((ends != self._lengths[plan.rows]) | ~plan.draws)):
+            raise PlanMismatch(f"plan {plan.number} has drafts that follow no last token")
+        rows = np.repeat(plan.rows, plan.draft_counts)
+        self._token_ids[rows, np.repeat(ends, plan.draft_counts) + _within(plan.draft_counts)] = (
+            plan.draft_ids
+        )
+        return ends + plan.draft_counts
+
     def take_tokens(self, inputs: StepInputs, token_ids: Int64) -> None:
         """The tokens that a step drew."""
-        self._token_ids[inputs.rows, inputs.sampling.position] = token_ids
-        self._shapers.take(inputs.rows, token_ids)
+        rows, positions = inputs.rows, inputs.sampling.position
+        if inputs.drafts is not None:
+            right = self._verify(inputs.drafts, token_ids.astype(np.int32))
+            rows, positions, token_ids = rows[right], positions[right], token_ids[right]
+        self._token_ids[rows, positions] = token_ids
+        self._shapers.take(rows, token_ids)
+
+    def _verify(self, drafts: Drafts, token_ids: Int32) -> npt.NDArray[np.bool_]:
+        """Which of the step's places follow no wrong draft. Their rows end there."""
+        accepted = num_accepted(drafts.token_ids, drafts.counts, token_ids)
+        self._lengths[drafts.rows] = drafts.starts + accepted + 1
+        right: npt.NDArray[np.bool_] = _within(drafts.counts + 1) <= np.repeat(accepted, drafts.counts + 1)
+        return right
 
     @property
     def needs_tokens(self) -> bool:
@@ -168,7 +206,9 @@ class Batch:
         self._block_counts[plan.grown_rows] += counts
 
     def _pack(self, plan: StepPlan) -> StepInputs:
-        rows, counts = plan.rows, plan.num_tokens
+        rows, counts, drawn = plan.rows, plan.num_tokens, plan.draws.astype(np.int32)
+        if len(plan.draft_ids):
+            counts, drawn = counts + plan.draft_counts, drawn + plan.draft_counts
         token_rows = np.repeat(rows, counts)
         positions = (np.repeat(plan.starts, counts) + _within(counts)).astype(np.int64)
         block_of_token = self._block_tables[token_rows, positions // self.block_size].astype(np.int64)
@@ -177,7 +217,13 @@ class Batch:
         longest = int(context_lengths.max())
         token_ids = self._token_ids[token_rows, positions].astype(np.int64)
         unknown = np.flatnonzero(token_ids == UNKNOWN)
-        drawing = plan.draws
+        # A row draws after each of its last `drawn` tokens.
+        draw_rows = np.repeat(rows, drawn)
+        ahead = _within(drawn).astype(np.int64)
+        last_tokens = np.repeat(ends.astype(np.int64) - drawn, drawn) + ahead
+        draw_positions = np.repeat(context_lengths.astype(np.int64) - drawn + 1, drawn) + ahead
+        # Processors see their tokens later, when drafts are no longer where they are now.
+        known = self._token_ids.copy() if len(plan.draft_ids) and len(self._processors) else self._token_ids
         return StepInputs(
             token_ids=token_ids,
             unknown=unknown,
@@ -189,18 +235,29 @@ class Batch:
             block_tables=self._block_tables[rows, : -(-longest // self.block_size)],
             max_query_length=int(counts.max()),
             max_context_length=longest,
-            last_tokens=ends[drawing].astype(np.int64) - 1,
-            rows=rows[drawing],
-            sampling=self._sampling(rows[drawing], context_lengths[drawing].astype(np.int64)),
+            last_tokens=last_tokens,
+            rows=draw_rows,
+            sampling=self._sampling(draw_rows, draw_positions, ahead),
             scores=self._scorers.of_step(plan, self._token_ids),
             copy_sources=plan.copy_sources,
             copy_destinations=plan.copy_destinations,
-            processing=self._processors.of_step(
-                rows[drawing], context_lengths[drawing].astype(np.int64), self._token_ids
-            ),
+            processing=self._processors.of_step(draw_rows, draw_positions, known),
+            drafts=self._drafts(plan),
+            wanted=plan.wanted,
         )
 
-    def _sampling(self, rows: Int32, positions: Int64) -> SamplingColumns:
+    def _drafts(self, plan: StepPlan) -> Drafts | None:
+        if not len(plan.draft_ids):
+            return None
+        drawing = plan.draws
+        return Drafts(
+            rows=plan.rows[drawing],
+            starts=(plan.starts + plan.num_tokens)[drawing].astype(np.int64),
+            counts=plan.draft_counts[drawing],
+            token_ids=plan.draft_ids,
+        )
+
+    def _sampling(self, rows: Int32, positions: Int64, ahead: Int64) -> SamplingColumns:
         return SamplingColumns(
             temperature=self._temperature[rows],
             top_k=self._top_k[rows],
@@ -209,8 +266,16 @@ class Batch:
             seed=self._seed[rows],
             sample=self._sample[rows],
             position=positions,
-            shaping=self._shapers.of_step(rows, positions),
+            shaping=self._shapers.of_step(rows, positions, self._ahead(rows, positions, ahead)),
         )
+
+    def _ahead(self, rows: Int32, positions: Int64, ahead: Int64) -> dict[int, list[int]]:
+        """The drafts that come before each place, of those that follow any."""
+        return {
+            place: self._token_ids[rows[place], positions[place] - ahead[place] : positions[place]].tolist()
+            for place in np.flatnonzero(ahead).tolist()
+            if int(rows[place]) in self._shapers
+        }
 
 
 def _within(counts: Int32) -> Int32:

@@ -78,17 +78,25 @@ class Scorers:
             return None
         drawn: list[tuple[int, int]] = []
         prompts: list[tuple[int, int, int, Int32]] = []
-        columns = (plan.rows.tolist(), plan.starts.tolist(), plan.num_tokens.tolist(), plan.draws.tolist())
+        drafts = plan.draft_counts if len(plan.draft_ids) else np.zeros(len(plan.rows), np.int32)
+        columns = (plan.rows, plan.starts, plan.num_tokens, (1 + drafts) * plan.draws, drafts)
         draw = token = 0
-        for index, (row, start, length, draws) in enumerate(zip(*columns, strict=True)):
+        for index, (row, start, length, draws, num_drafts) in enumerate(
+            zip(*map(_list, columns), strict=True)
+        ):
             count, prompt_count, num_prompt = self._rows.get(row, (None, None, 0))
-            if draws and count is not None:
-                drawn.append((draw, count))
+            if count is not None:
+                drawn.extend((draw + ahead, count) for ahead in range(draws))
             last = min(start + length, num_prompt - 1)  # the last token is followed by none of the prompt
             if prompt_count is not None and start < last:
                 prompts.append((index, token, prompt_count, token_ids[row, start + 1 : last + 1]))
-            draw, token = draw + draws, token + length
+            draw, token = draw + draws, token + length + num_drafts
         return Scores(_of_drawn(drawn), _of_prompts(prompts)) if drawn or prompts else None
+
+
+def _list(column: npt.NDArray[np.int32]) -> list[int]:
+    values: list[int] = column.tolist()
+    return values
 
 
 def _of_drawn(drawn: list[tuple[int, int]]) -> Scored | None:

@@ -17,7 +17,7 @@ Counts for the whole vocabulary were turned down: 256 rows of 150,000 tokens wou
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -55,6 +55,7 @@ class Entries:
 
 _NO_VALUES = np.empty(0, np.float32)
 _NO_TOKENS = np.empty(0, np.int64)
+_NOTHING_AHEAD: dict[int, list[int]] = {}
 _NONE = Entries(np.empty(0, np.int64), np.empty(0, np.int64), _NO_VALUES)
 
 
@@ -96,9 +97,16 @@ class TokenCounts:
         self._tokens[place] = token
         self._counts[place] += 1
 
-    def arrays(self) -> tuple[Int64, Float32]:
-        """Tokens and counts, as views that are good until the next `add`."""
-        return self._tokens[: len(self._places)], self._counts[: len(self._places)]
+    def arrays(self, ahead: Sequence[int] = ()) -> tuple[Int64, Float32]:
+        """Tokens and counts, with drafts that may follow; as views that are good until the next `add`."""
+        tokens, counts = self._tokens[: len(self._places)], self._counts[: len(self._places)]
+        if not ahead:
+            return tokens, counts
+        new = [token for token in dict.fromkeys(ahead) if token not in self._places]
+        places = self._places | {token: len(tokens) + place for place, token in enumerate(new)}
+        counts = np.concatenate([counts, np.zeros(len(new), np.float32)])
+        np.add.at(counts, [places[token] for token in ahead], 1)
+        return np.concatenate([tokens, np.array(new, np.int64)]), counts
 
 
 class BadWords:
@@ -109,9 +117,9 @@ class BadWords:
         self.tail = deque(output, maxlen=self.length_max)
         self._words = words
 
-    def endings(self) -> Int64:
-        """The tokens that would complete one of them now."""
-        tail = tuple(self.tail)
+    def endings(self, ahead: Sequence[int] = ()) -> Int64:
+        """The tokens that would complete one of them now, or after some drafts."""
+        tail = (*self.tail, *ahead)
         found = [word[-1] for word in self._words if _ends_with(tail, word[:-1])]
         return np.array(found, np.int64)
 
@@ -145,10 +153,10 @@ class _Row:
         if self.bad_words is not None:
             self.bad_words.tail.append(token)
 
-    def forbidden_at(self, position: int) -> Int64:
-        """The tokens that are not drawn at a position."""
+    def forbidden_at(self, position: int, ahead: Sequence[int] = ()) -> Int64:
+        """The tokens that are not drawn at a position, after some drafts."""
         ends = self.forbidden if position < self.min_position else _NO_TOKENS
-        return ends if self.bad_words is None else np.union1d(ends, self.bad_words.endings())
+        return ends if self.bad_words is None else np.union1d(ends, self.bad_words.endings(ahead))
 
     def shapes(self, position: int) -> bool:
         """Whether it changes the logits of this position or of one after it."""
@@ -166,6 +174,9 @@ class Shapers:
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    def __contains__(self, row: int) -> bool:
+        return row in self._rows
 
     @property
     def count_tokens(self) -> bool:
@@ -225,8 +236,17 @@ class Shapers:
             if shaped is not None:
                 shaped.take(token)
 
-    def of_step(self, rows: npt.NDArray[np.int32], positions: Int64) -> Shaping:
-        """What shapes the logits of these rows, which draw the tokens at these positions."""
+    def of_step(
+        self,
+        rows: npt.NDArray[np.int32],
+        positions: Int64,
+        ahead: Mapping[int, Sequence[int]] = _NOTHING_AHEAD,
+    ) -> Shaping:
+        """What shapes the logits of these rows, which draw the tokens at these positions.
+
+        Args:
+            ahead: the drafts before a place, of those that follow some.
+        """
         if not self._rows:
             return NOTHING
         places = zip(rows.tolist(), positions.tolist(), strict=True)
@@ -234,16 +254,21 @@ class Shapers:
         if not found:
             return NOTHING
         shaped = [(index, self._rows[row], position) for index, row, position in found]
-        for _, row, position in found:
-            if not self._rows[row].shapes(position + 1):
+        for index, row, position in found:
+            # A row may have to go on from its first place, if its drafts turn out to be wrong.
+            if index not in ahead and not self._rows[row].shapes(position + 1):
                 del self._rows[row]
         penalties = np.ones((len(rows), 3), np.float32)
         penalties[[index for index, _, _ in shaped]] = [row.penalties for _, row, _ in shaped]
         return Shaping(
             allowed=_entries((i, row.allowed, _NO_VALUES) for i, row, _ in shaped),
-            forbidden=_entries((i, row.forbidden_at(at), _NO_VALUES) for i, row, at in shaped),
+            forbidden=_entries(
+                (i, row.forbidden_at(at, ahead.get(i, ())), _NO_VALUES) for i, row, at in shaped
+            ),
             bias=_entries((i, row.biased, row.bias) for i, row, _ in shaped),
-            counts=_entries((i, *row.counts.arrays()) for i, row, _ in shaped if row.counts is not None),
+            counts=_entries(
+                (i, *row.counts.arrays(ahead.get(i, ()))) for i, row, _ in shaped if row.counts is not None
+            ),
             penalties=penalties,
         )
 

@@ -10,11 +10,19 @@ from pageant.actors.frontend.prompts import MAX_LOGPROBS, Limits
 from pageant.actors.runtime.topology import Cast, Topology
 from pageant.models.checkpoint import Checkpoint, resolve
 from pageant.models.errors import CheckpointError
+from pageant.protocol.drafting import DEVICE_METHODS
 from pageant.protocol.errors import BadRequest, TopologyError
 from pageant.protocol.sampling import SamplingParams
 
 FRONTEND = "frontend"
 HTTP = "http"
+DRAFTER = "drafter"
+
+
+def _drafts_on_host(speculation: Any) -> bool:
+    """What is no proper setting is refused where it is read."""
+    return isinstance(speculation, Mapping) and speculation.get("method") not in DEVICE_METHODS
+
 
 # In the order in which they are started: what takes long comes first.
 DEFAULT_CAST = Cast(
@@ -31,7 +39,11 @@ DEFAULT_CAST = Cast(
     # Only a tokenizer's work can be shared out; more executors need tensors that cross between them.
     single=frozenset({"executor", "detokenizer", "scheduler", "blocks", FRONTEND}),
     extra_settings=frozenset({"served_model_name", "max_logprobs", "generation_config"}),
-    optional={HTTP: "pageant.actors.frontend.http.server:HttpServer"},
+    optional={
+        HTTP: "pageant.actors.frontend.http.server:HttpServer",
+        DRAFTER: "pageant.actors.drafter.actor:DrafterActor",
+    },
+    called_for=lambda settings: (DRAFTER,) if _drafts_on_host(settings.get("speculation")) else (),
 )
 
 

@@ -40,6 +40,7 @@ class EngineSettings(TypedDict, total=False):
     num_blocks: int | None
     threads: int | None
     policy: str | None
+    speculation: Mapping[str, Any] | None
 
 
 def topology_of(

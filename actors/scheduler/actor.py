@@ -7,9 +7,10 @@ from typing import Any
 
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.scheduler.backlog import Limits
-from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, SchedulerCore
+from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, DRAFTER, SchedulerCore
 from pageant.actors.scheduler.policies import make_policy
 from pageant.protocol.allocation import Assigned, PoolReady
+from pageant.protocol.drafting import Proposed, Speculation
 from pageant.protocol.outputs import Stopped
 from pageant.protocol.roles import SCHEDULER
 from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
@@ -46,6 +47,8 @@ class Scheduler(Actor):
                 computed in one step, and only as many as the second side by side; others go past them.
             async_scheduling: plan the next step while one is computed.
             eos_token_ids: the model's end tokens.
+            speculation: how tokens are guessed ahead (`pageant.protocol.drafting.Speculation`).
+            vocab_size: of the model.
         """
 
         policy: str = "fcfs"
@@ -58,6 +61,8 @@ class Scheduler(Actor):
         max_long_partial_prefills: int = 1
         async_scheduling: bool = True
         eos_token_ids: tuple[int, ...] = ()
+        speculation: Speculation | None = None
+        vocab_size: int | None = None
 
         def __post_init__(self) -> None:
             for name in POSITIVE:
@@ -81,18 +86,25 @@ class Scheduler(Actor):
             long_prefill_token_threshold=options.long_prefill_token_threshold,
             max_long_partial_prefills=options.max_long_partial_prefills,
         )
-        self.core = SchedulerCore(make_policy(options.policy), limits)
-        self._awaits_deadlines = False
+        self.core = SchedulerCore(
+            make_policy(options.policy), limits, options.speculation, options.vocab_size
+        )
+        self._awaits_deadlines = self._awaits_drafts = False
         self._frontends: dict[str, int] = {}
         self._detokenizer = 0  # what still comes from an incarnation below this is of no account
 
     async def on_start(self) -> None:
         for address in ("executor/*", "blocks", "detokenizer"):
             self.watch(address)
+        if self.options.speculation is not None and not self.options.speculation.on_device:
+            self.watch(DRAFTER)
 
     def _flush(self) -> None:
         for address, message in self.core.take_outbox():
             self.tell(address, message)
+            if address == DRAFTER and not self._awaits_drafts:
+                self._awaits_drafts = True
+                self.spawn(self._await_drafts())
 
     @receives
     def submit(self, message: Submit) -> None:
@@ -146,6 +158,20 @@ class Scheduler(Actor):
         self._flush()
 
     @receives
+    def proposed(self, message: Proposed) -> None:
+        self.core.proposed(message)
+        self._flush()
+
+    async def _await_drafts(self) -> None:
+        """A drafter that does not answer holds nobody up for long."""
+        speculator = self.core.speculator
+        while speculator is not None and (deadline := speculator.next_deadline) is not None:
+            await asyncio.sleep(max(0.0, deadline - self.clock.now()))
+            self.core.drafts_late(self.clock.now())
+            self._flush()
+        self._awaits_drafts = False
+
+    @receives
     def acknowledged(self, message: Acknowledge) -> None:
         if self.sender_incarnation >= self._detokenizer:
             self.core.acknowledged(message.up_to)
@@ -162,6 +188,8 @@ class Scheduler(Actor):
     @receives
     def peer_up(self, event: ActorUp) -> None:
         """A new detokenizer is told what the last one was not there for."""
+        if event.address == DRAFTER and self.core.speculator is not None:
+            self.core.speculator.drafter_up()
         if event.address == DETOKENIZER:
             for batch in self.core.outputs.stream.resume(0):
                 self.tell(event.address, batch)
@@ -173,6 +201,8 @@ class Scheduler(Actor):
             self.core.executor_gone(event.incarnation)
         elif event.address == BLOCKS:
             self.core.pool_gone(event.incarnation)
+        elif event.address == DRAFTER:
+            self.core.drafter_gone()
         elif event.address == DETOKENIZER:
             self._detokenizer = event.incarnation + 1
             self.core.detokenizer_gone()
@@ -188,5 +218,5 @@ class Scheduler(Actor):
         return SchedulerStatistics(
             num_waiting=self.core.num_waiting,
             num_running=self.core.num_running,
-            counters=dict(vars(self.core.counters)),
+            counters=self.core.count(),
         )

@@ -22,6 +22,8 @@ from collections.abc import Iterable
 from functools import reduce
 from operator import add
 
+import numpy as np
+
 from pageant.actors.scheduler.backlog import Backlog, Deadlines, Limits
 from pageant.actors.scheduler.counters import SchedulerCounters
 from pageant.actors.scheduler.outputs import TokenOutputs
@@ -29,15 +31,17 @@ from pageant.actors.scheduler.plans import Computing, Drawn, Exchange, admission
 from pageant.actors.scheduler.policies import Policy
 from pageant.actors.scheduler.request import ScheduledRequest, State
 from pageant.actors.scheduler.running import Chunks, Running
+from pageant.actors.scheduler.speculation import Speculator
 from pageant.protocol.allocation import Assigned
-from pageant.protocol.arrays import Int32Vector
+from pageant.protocol.arrays import BoolVector, Int32Vector, int32
+from pageant.protocol.drafting import Proposed, Speculation
 from pageant.protocol.logprobs import Piece, split
 from pageant.protocol.message import Message
 from pageant.protocol.outputs import Stopped
 from pageant.protocol.serving import Abort, EndCause, Finished, FinishReason, Submit
-from pageant.protocol.stepping import ExecutorReady, StepResult
+from pageant.protocol.stepping import ExecutorReady, StepResult, num_accepted
 
-EXECUTORS, BLOCKS, DETOKENIZER = "executor/*", "blocks", "detokenizer"
+EXECUTORS, BLOCKS, DETOKENIZER, DRAFTER = "executor/*", "blocks", "detokenizer", "drafter"
 
 OVERASK = 8  # admissions asked for per step, in tokens, over the budget
 
@@ -47,7 +51,13 @@ Outbox = list[tuple[str, Message]]
 class SchedulerCore:
     """All requests of this scheduler, and the steps in progress."""
 
-    def __init__(self, policy: Policy, limits: Limits) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        limits: Limits,
+        speculation: Speculation | None = None,
+        vocab_size: int | None = None,
+    ) -> None:
         self.policy, self.limits = policy, limits
         self.counters = SchedulerCounters()
         self.outputs = TokenOutputs()
@@ -55,6 +65,7 @@ class SchedulerCore:
         self._chunk_max = limits.long_prefill_token_threshold or limits.max_num_batched_tokens
         self._deadlines = Deadlines()
         self._running = Running()
+        self.speculator = None if speculation is None else Speculator(speculation, vocab_size, self._running)
         self._requests: dict[tuple[str, str], ScheduledRequest] = {}
         self._by_serial: dict[int, ScheduledRequest] = {}
         self._serial = 0
@@ -172,7 +183,10 @@ class SchedulerCore:
             self.executor_gone(self._epoch)
         self._epoch = event.epoch
         self._plan_number = 0
-        self._running.reset(min(event.max_num_seqs, self.limits.max_num_seqs))
+        num_rows = min(event.max_num_seqs, self.limits.max_num_seqs)
+        self._running.reset(num_rows)
+        if self.speculator is not None:
+            self.speculator.reset(num_rows)
         pool_tokens = event.num_blocks * event.block_size
         longest = min(self.limits.max_model_len, event.max_model_len, pool_tokens)
         if longest != self._longest:
@@ -241,11 +255,13 @@ class SchedulerCore:
     def _compute(self, chunks: Chunks, new: list[ScheduledRequest], granted: Assigned) -> None:
         """Sends the plan of what was granted."""
         self._plan_number += 1
-        plan = build_plan(self._plan_number, granted, self._running.take_freed_rows(), chunks, new)
+        drafts, wanted = (int32(), int32()) if self.speculator is None else self.speculator.plan(chunks)
+        freed_rows = self._running.take_freed_rows()
+        plan = build_plan(self._plan_number, granted, freed_rows, chunks, new, drafts, wanted)
         self._running.planned(chunks)
         self.counters.steps += 1
         self.counters.steps_ahead += bool(self._computing)
-        self._computing.append(Computing(granted.step, self._plan_number, chunks))
+        self._computing.append(Computing(granted.step, self._plan_number, chunks, drafts))
         self._outbox.append((EXECUTORS, plan))
 
     def stepped(self, message: StepResult, now: float = 0.0) -> None:
@@ -253,7 +269,7 @@ class SchedulerCore:
         self._now = now
         if not self._computing or (message.number, message.epoch) != (self._computing[0].plan, self._epoch):
             return  # of a step that was given up meanwhile
-        step, _, chunks = self._computing.popleft()
+        step, _, chunks, drafts = self._computing.popleft()
         self._computed_step = step
         self._refused = False
         going = self._running.computed(chunks)
@@ -264,6 +280,18 @@ class SchedulerCore:
                 request = self._running.at(int(chunks.rows[index]))
                 self._take_prompt_logprobs(request, int(chunks.starts[index]), piece)
         drawing, going = chunks[chunks.draws], going[chunks.draws]
+        if len(drafts):
+            self._take_verified(drawing, going, drafts, message)
+        else:
+            self._take_drawn(drawing, going, message)
+        if self.speculator is not None:
+            propose = self.speculator.stepped(chunks, message, now)
+            if propose is not None:
+                self._outbox.append((DRAFTER, propose))
+        self._advance()
+
+    def _take_drawn(self, drawing: Chunks, going: BoolVector, message: StepResult) -> None:
+        """One token of each."""
         for place, why in message.failed.items():
             if going[place]:
                 self._end(self._running.at(int(drawing.rows[place])), "error", message=why, cause="failure")
@@ -275,6 +303,48 @@ class SchedulerCore:
         if not going.all():
             drawing, token_ids = drawing[going], token_ids[going]
         self._take_tokens(drawing, token_ids)
+
+    def _take_verified(
+        self, drawing: Chunks, going: BoolVector, drafts: Int32Vector, message: StepResult
+    ) -> None:
+        """The tokens of each up to the first that follows a wrong draft, place by place."""
+        assert self.speculator is not None
+        accepted = num_accepted(drafts, drawing.drafts, message.token_ids)
+        self.speculator.verified(drawing.rows[going], drawing.drafts[going], accepted[going])
+        pieces = split(message.logprobs)
+        first = np.cumsum(drawing.drafts + 1) - drawing.drafts - 1
+        for ahead in range(int(accepted.max()) + 1):
+            going = going & (accepted >= ahead) & self._running.are_running(drawing.rows)
+            for index in np.flatnonzero(going).tolist() if message.failed or pieces else ():
+                place, request = int(first[index]) + ahead, self._running.at(int(drawing.rows[index]))
+                if place in message.failed:
+                    self._end(request, "error", message=message.failed[place], cause="failure")
+                    going[index] = False
+                elif place in pieces:
+                    self.outputs.logprobs(request, pieces[place])
+            self._take_tokens(drawing[going], message.token_ids[first[going] + ahead])
+
+    def proposed(self, message: Proposed) -> None:
+        """Drafts have come."""
+        if self.speculator is not None:
+            self._take_drafts(self.speculator.proposed(message))
+
+    def drafts_late(self, now: float) -> None:
+        """Who has waited too long for drafts goes on without."""
+        if self.speculator is not None:
+            self._take_drafts(dict.fromkeys(self.speculator.late(now), int32()))
+
+    def drafter_gone(self) -> None:
+        """Nobody proposes anything any more."""
+        if self.speculator is not None:
+            self._take_drafts(dict.fromkeys(self.speculator.drafter_down(), int32()))
+
+    def _take_drafts(self, drafts: dict[int, Int32Vector]) -> None:
+        assert self.speculator is not None
+        for serial, found in drafts.items():
+            request = self._by_serial.get(serial)
+            if request is not None:
+                self.speculator.came(request, found)
         self._advance()
 
     def acknowledged(self, up_to: int) -> None:
@@ -373,6 +443,8 @@ class SchedulerCore:
                 request.admitted_at = self._now
             self.outputs.learned(request)
         self._running.admit(request, cached)
+        if self.speculator is not None:
+            self.speculator.admit(request)
 
     def _put_back(self, request: ScheduledRequest) -> None:
         """An admission that was not granted; an aborted request is gone by now."""
@@ -389,6 +461,8 @@ class SchedulerCore:
         # Only one that no step names can give way; growth is refused from the end of the policy's order,
         # so the policy's victim is normally among them. One that is still computed can be next time.
         self._leave(refused)
+        if self.speculator is not None and self.speculator.make_room(refused):
+            return
         candidates = self._running.in_no_step(refused.rows.tolist())
         if candidates:
             victim = self.policy.victim(candidates)
@@ -478,6 +552,8 @@ class SchedulerCore:
         del self._requests[(request.frontend, request.request_id)]
         del self._by_serial[request.serial]
         self.counters.ended += 1
+        if self.speculator is not None:
+            self.speculator.forget(request)
         state, request.state = request.state, State.ENDED
         self._waiting.end(request, waited=state is State.WAITING)
         if state is State.RUNNING:
@@ -528,6 +604,10 @@ class SchedulerCore:
     def num_running(self) -> int:
         """Requests that hold memory."""
         return len(self._running)
+
+    def count(self) -> dict[str, int]:
+        """What happened so far."""
+        return vars(self.counters) | ({} if self.speculator is None else self.speculator.count())
 
     def requests(self) -> Iterable[ScheduledRequest]:
         """Every open request."""

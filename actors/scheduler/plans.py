@@ -30,6 +30,7 @@ class Computing(NamedTuple):
     step: int
     plan: int
     chunks: Chunks
+    drafts: Int32Vector
 
 
 def admissions(requests: Sequence[ScheduledRequest], granted: Sequence[Admitted]) -> Chunks:
@@ -50,12 +51,16 @@ def build_plan(
     freed_rows: Sequence[int],
     chunks: Chunks,
     new: Sequence[ScheduledRequest],
+    drafts: Int32Vector,
+    wanted: Int32Vector,
 ) -> StepPlan:
     """The plan of one step.
 
     Args:
         chunks: what is computed; the first `granted.num_grown` are of requests that were in the batch.
         new: the requests that take a row, in the order of `granted.admitted`.
+        drafts: as many as the chunks have, in order.
+        wanted: how many the executor is to propose for each chunk that draws, or none at all.
     """
     return StepPlan(
         number=number,
@@ -83,6 +88,9 @@ def build_plan(
         num_tokens=chunks.lengths,
         draws=chunks.draws,
         moves=granted.moves,
+        draft_counts=chunks.drafts if len(drafts) else int32(),
+        draft_ids=drafts,
+        wanted=wanted,
     )
 
 
@@ -124,7 +132,7 @@ def build_assign(
         token_ids=np.concatenate([one.token_ids for one in drawn]) if drawn else int32(),
         freed=int64(freed),
         grow_serials=growing.serials,
-        grow_lengths=growing.starts + growing.lengths,
+        grow_lengths=growing.ends,
         admissions=tuple(
             Admission(
                 serial=request.serial,

@@ -27,13 +27,14 @@ Bool = npt.NDArray[np.bool_]
 @dataclass(frozen=True, slots=True)
 class Chunks:
     """What a step computes, by columns: of the request `serials[i]` in row `rows[i]`, `lengths[i]` tokens from
-    `starts[i]`; where `draws[i]`, they are its last."""
+    `starts[i]`; where `draws[i]`, they are its last, and `drafts[i]` drafts may follow them."""
 
     serials: Int64
     rows: Int32
     starts: Int32
     lengths: Int32
     draws: Bool
+    drafts: Int32
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -41,7 +42,13 @@ class Chunks:
     @property
     def num_tokens(self) -> int:
         """That are computed, all together."""
-        return int(self.lengths.sum())
+        return int(self.lengths.sum() + self.drafts.sum())
+
+    @property
+    def ends(self) -> Int32:
+        """Of each request: how many tokens there must be room for."""
+        ends: Int32 = self.starts + self.lengths + self.drafts
+        return ends
 
     @classmethod
     def of(
@@ -53,10 +60,11 @@ class Chunks:
         draws: Sequence[bool] = (),
     ) -> Chunks:
         """Of plain numbers."""
-        return cls(int64(serials), int32(rows), int32(starts), int32(lengths), bools(draws))
+        drafts = np.zeros(len(rows), np.int32)
+        return cls(int64(serials), int32(rows), int32(starts), int32(lengths), bools(draws), drafts)
 
     def _columns(self) -> tuple[npt.NDArray[Any], ...]:
-        return self.serials, self.rows, self.starts, self.lengths, self.draws
+        return self.serials, self.rows, self.starts, self.lengths, self.draws, self.drafts
 
     def __getitem__(self, some: Bool) -> Chunks:
         return Chunks(*(column[some] for column in self._columns()))
@@ -96,6 +104,10 @@ class Running:
         self._has_output = np.zeros(num_rows, np.bool_)
         self._has_stops = np.zeros(num_rows, np.bool_)
         self._is_long = np.zeros(num_rows, np.bool_)
+        self._in_lock_step = np.zeros(num_rows, np.bool_)  # planned only when all that was drawn is known
+        self._awaits_drafts = np.zeros(num_rows, np.bool_)
+        self._num_drafts = np.zeros(num_rows, np.int32)  # for the next step
+        self._speculates = False  # whether any row ever went in lock-step
 
     def __len__(self) -> int:
         return len(self._in_order)
@@ -119,6 +131,8 @@ class Running:
         self._has_output[row] = request.first_token_at is not None
         self._has_stops[row] = bool(request.params.stop_token_ids)
         self._is_long[row] = request.is_long
+        self._in_lock_step[row] = self._awaits_drafts[row] = False
+        self._num_drafts[row] = 0
         if request.state is State.RUNNING:
             bisect.insort(self._in_order, request, key=_key)
             self._rows_in_order = None
@@ -151,6 +165,8 @@ class Running:
         rows = self._rows()
         starts = self._num_computed[rows]
         wanted = self._num_uncomputed(rows)
+        if self._speculates:
+            wanted = np.where(self._is_held(rows), np.int32(0), wanted)
         lengths = wanted
         decoding = wanted == 1
         left = budget - int(np.count_nonzero(decoding))
@@ -163,9 +179,53 @@ class Running:
             most = long_chunk_max if self._is_long[rows[index]] else left
             lengths[index] = min(int(wanted[index]), max(0, left), most)
             left -= int(lengths[index])
-        chunks = Chunks(self._serials[rows], rows, starts, lengths, lengths == wanted)
+        drafts = self._drafts_within(rows, decoding & (lengths == 1), left)
+        chunks = Chunks(self._serials[rows], rows, starts, lengths, lengths == wanted, drafts)
         some = lengths > 0
         return chunks if some.all() else chunks[some]
+
+    def _is_held(self, rows: Int32) -> Bool:
+        """Whether what comes next must be known first."""
+        held: Bool = self._awaits_drafts[rows] | (self._in_lock_step[rows] & (self._num_pending[rows] > 0))
+        return held
+
+    def _drafts_within(self, rows: Int32, decoding: Bool, budget: int) -> Int32:
+        """How many drafts each row may have verified: as many as there are, one row after another."""
+        if not self._speculates:
+            return np.zeros(len(rows), np.int32)
+        drafts = np.where(decoding, self._num_drafts[rows], np.int32(0))
+        before = np.cumsum(drafts) - drafts
+        fitting: Int32 = np.clip(budget - before, 0, drafts).astype(np.int32)
+        return fitting
+
+    def hold(self, request: ScheduledRequest, *, in_lock_step: bool, awaits_drafts: bool = False) -> None:
+        """Whether a row is planned ahead, and whether drafts are on their way to it."""
+        row = request.held_row
+        self._in_lock_step[row], self._awaits_drafts[row] = in_lock_step, awaits_drafts
+        self._num_drafts[row] = 0
+        self._speculates |= in_lock_step
+
+    def awaits_drafts(self, request: ScheduledRequest) -> bool:
+        """Whether a request runs, and drafts are on their way to it."""
+        return request.state is State.RUNNING and bool(self._awaits_drafts[request.held_row])
+
+    def are_running(self, rows: Int32) -> Bool:
+        """Which of the rows of a step's requests run on."""
+        running: Bool = ~self._ended[rows]
+        return running
+
+    def drafted(self, request: ScheduledRequest, count: int) -> None:
+        """So many drafts have come; none, if it was waited for in vain."""
+        self._awaits_drafts[request.held_row] = False
+        self._num_drafts[request.held_row] = count
+
+    def drop_drafts(self, rows: Int32) -> None:
+        """They are not verified."""
+        self._num_drafts[rows] = 0
+
+    def accepted(self, rows: Int32, counts: Int32) -> None:
+        """So many drafts of these rows were right: they are computed."""
+        self._num_computed[rows] += counts
 
     def enter(self, chunks: Chunks) -> None:
         """A step at hand names these rows."""
@@ -182,12 +242,13 @@ class Running:
         """They will be computed."""
         self._num_computed[chunks.rows] += chunks.lengths
         self._num_pending[chunks.rows] += chunks.draws
+        if self._speculates:
+            self._num_drafts[chunks.rows] = 0
 
     def computed(self, chunks: Chunks) -> Bool:
         """They have been. Returns which of them run on."""
         self._num_pending[chunks.rows] -= chunks.draws
-        running: Bool = ~self._ended[chunks.rows]
-        return running
+        return self.are_running(chunks.rows)
 
     def drew(self, rows: Int32, token_ids: Int32) -> list[ScheduledRequest]:
         """Appends the tokens that were drawn for these rows. Returns their requests."""

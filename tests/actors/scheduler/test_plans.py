@@ -36,7 +36,7 @@ def test_running_and_new_requests_share_a_plan():
         num_blocks=10,
     )
     chunks = Chunks.of([1], [running.row], [2], [1], [True]) + admissions([new], granted.admitted)
-    plan = build_plan(4, granted, [0], chunks, [new])
+    plan = build_plan(4, granted, [0], chunks, [new], int32(), int32())
     freeze(plan)
     assert (plan.number, plan.epoch, plan.freed_rows.tolist()) == (4, 2, [0])
     assert (plan.rows.tolist(), plan.starts.tolist(), plan.num_tokens.tolist()) == ([3, 0], [2, 0], [1, 2])
