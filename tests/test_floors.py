@@ -146,7 +146,7 @@ ALLOWED = {
     "actors/runtime/loop_thread.py": {"threading", "concurrent.futures"},
     "actors/frontend/llm.py": {"concurrent.futures"},
     "actors/frontend/engine.py": {"concurrent.futures"},
-    "actors/frontend/http/server.py": {"socket"},
+    "actors/frontend/http/listening.py": {"socket"},
 }
 INSTEAD = {
     "time": "self.clock",

@@ -71,7 +71,8 @@ def _follows(tokens, drafts):
     """Whether the drafts followed these last two tokens somewhere."""
     ends = [i for i in range(1, len(tokens) - 1) if tokens[i - 1 : i + 1] == tokens[-2:]]
     return any(
-        drafts == [tokens[end + 1 + ahead % (len(tokens) - 1 - end)] for ahead in range(len(drafts))] for end in ends
+        drafts == [tokens[end + 1 + ahead % (len(tokens) - 1 - end)] for ahead in range(len(drafts))]
+        for end in ends
     )
 
 
@@ -97,7 +98,7 @@ def test_nothing_is_proposed_without_a_place_that_is_alike():
 
 def test_a_sequence_grows_out_of_its_room_and_leaves_it_to_others():
     drafter = NgramDrafter()
-    text = list(range(1000, 1300)) + [1000]
+    text = [*list(range(1000, 1300)), 1000]
     drafter.open(1, int32(text[:200]))
     for token in text[200:]:
         propose(drafter, {1: [token]}, 1)
