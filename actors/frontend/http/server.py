@@ -113,7 +113,7 @@ class HttpServer(Frontend):
             [Served(self.model_name, "", limits, max_new_tokens)],
             pacemaker,
             self.clock.wall,
-            self.random,
+            self.random.getrandbits,
             strict_fields=options.strict_fields,
             num_open_max=options.max_open_requests,
         )

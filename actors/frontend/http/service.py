@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -94,7 +93,7 @@ class Service:
         models: Sequence[Served],
         pacemaker: Pacemaker,
         clock: Callable[[], float],
-        source: random.Random,
+        random_bits: Callable[[int], int],
         *,
         strict_fields: bool,
         num_open_max: int,
@@ -106,7 +105,7 @@ class Service:
         self.draining = False
         self.idle = asyncio.Event()
         self.idle.set()
-        self._clock, self._random = clock, source
+        self._clock, self._random_bits = clock, random_bits
         self._started = self.now()
         self._strict_fields, self._num_open_max = strict_fields, num_open_max
         self._open: dict[str, list[Answers]] = {}
@@ -118,7 +117,7 @@ class Service:
 
     def new_id(self, kind: str) -> str:
         """A name that nothing has had."""
-        return f"{kind}-{self._random.getrandbits(96):024x}"
+        return f"{kind}-{self._random_bits(96):024x}"
 
     # Models.
 
