@@ -1,7 +1,7 @@
 """`pageant bench overhead`: what a step costs in the cores of the scheduler and of the block manager.
 
 Both are driven as their actors drive them, message by message, with an executor that answers at once; only
-what is spent inside of the two counts. Without a model there is nothing to hide behind: this is what a step
+the processor's time inside of the two counts. Without a model there is nothing to hide behind: this is what a step
 takes besides computing, on one core, whether it is overlapped or not.
 
     rows      a step of so many decoding requests, fitted as a + b x rows by least squares
@@ -15,6 +15,7 @@ import statistics
 import time
 from collections import deque
 from dataclasses import dataclass
+from time import thread_time
 from typing import Annotated, Any
 
 import numpy as np
@@ -89,10 +90,10 @@ class Cores:
 
     def submit(self, requests: list[Submit]) -> None:
         """Requests come."""
-        began = time.perf_counter()
+        began = thread_time()
         for request in requests:
             self.core.submit(request, time.monotonic())
-        self.seconds.scheduler += time.perf_counter() - began
+        self.seconds.scheduler += thread_time() - began
         self._pump()
 
     def step(self) -> Seconds:
@@ -107,9 +108,9 @@ class Cores:
             token_ids=self._tokens[: len(rows)] + np.int32(plan.number),
             seconds=0.0,
         )
-        began = time.perf_counter()
+        began = thread_time()
         self.core.stepped(result, time.monotonic())
-        self.seconds.scheduler += time.perf_counter() - began
+        self.seconds.scheduler += thread_time() - began
         self._pump()
         return self.seconds
 
@@ -119,24 +120,24 @@ class Cores:
             for address, message in messages:
                 freeze(message)
                 if address == BLOCKS:
-                    began = time.perf_counter()
+                    began = thread_time()
                     granted = self.blocks.assign(message)  # type: ignore[arg-type]
-                    between = time.perf_counter()
+                    between = thread_time()
                     self.core.assigned(granted, time.monotonic())
                     self.seconds.blocks += between - began
-                    self.seconds.scheduler += time.perf_counter() - between
+                    self.seconds.scheduler += thread_time() - between
                 elif address == DETOKENIZER:
                     self.ended += len(message.finished)  # type: ignore[attr-defined]
-                    began = time.perf_counter()
+                    began = thread_time()
                     self.core.acknowledged(message.number)  # type: ignore[attr-defined]
-                    self.seconds.scheduler += time.perf_counter() - began
+                    self.seconds.scheduler += thread_time() - began
                 elif isinstance(message, StepPlan):
                     self._plans.append(message)
 
     def _taken(self) -> list[tuple[str, Message]]:
-        began = time.perf_counter()
+        began = thread_time()
         messages = self.core.take_outbox()
-        self.seconds.scheduler += time.perf_counter() - began
+        self.seconds.scheduler += thread_time() - began
         return messages
 
 
