@@ -56,7 +56,7 @@ class Backlog:
         """A new request, whose length is known: it gets its place."""
         threshold = self._limits.long_prefill_token_threshold
         request.is_long = threshold is not None and len(request.prompt) > threshold
-        request.key = (self._policy.order(request), request.serial)
+        request.key = (*self._policy.order(request), request.serial)
         if self._shares is not None:
             self._shares.arrived(request)
             if request.num_resumed:

@@ -1,14 +1,13 @@
-"""The waiting requests, in the policy's order, with O(log n) insertion and amortised O(1) removal."""
+"""The waiting requests, in the policy's order, with insertion and removal in O(log n)."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
 
+from pageant.actors.scheduler.ordered import Ordered
 from pageant.actors.scheduler.policies import Shares
 from pageant.actors.scheduler.request import Key, ScheduledRequest, State
-
-GHOSTS_MIN = 64  # not worth a rebuild below
 
 
 class WaitingQueue:
@@ -29,8 +28,8 @@ class WaitingQueue:
         self._lane(request).push(request)
 
     def discard(self, request: ScheduledRequest) -> None:
-        """A waiting request has ended; call after its state has been changed."""
-        self._lane(request).discard()
+        """A waiting request has ended."""
+        self._lane(request).discard(request)
 
     def first(self, count: int, long_count: int | None = None) -> Iterator[ScheduledRequest]:
         """The next requests in order, taken out; what is not used is to be pushed back.
@@ -56,34 +55,32 @@ class WaitingQueue:
 
 
 class _Lane:
-    """A heap by key for each tenant, and the tenants in a heap by rank. Without shares, all is one tenant's.
+    """Each tenant's requests by key, and the tenants in a heap by rank. Without shares, all is one tenant's.
 
-    A request that left another way stays as a ghost, and is passed over when it comes to the top; when
-    ghosts are the larger part, they are swept out. Ranks mostly rise: a tenant's place is looked at again
-    only when it comes to the top.
+    Ranks mostly rise: a tenant's place is looked at again only when it comes to the top.
     """
 
     def __init__(self, shares: Shares | None) -> None:
         self._shares = shares
-        self._heaps: dict[str, list[tuple[Key, ScheduledRequest]]] = {}
+        self._requests: dict[str, Ordered] = {}
         self._turns: list[tuple[float, str]] = []  # by rank
         self._ranks: dict[str, float] = {}  # that each tenant stands in `turns` with; other entries are stale
-        self._entries = 0
         self.length = 0
 
     def push(self, request: ScheduledRequest) -> None:
         tenant = request.tenant if self._shares is not None else ""
-        heapq.heappush(self._heaps.setdefault(tenant, []), (request.key, request))
-        self._entries += 1
+        requests = self._requests.get(tenant)
+        if requests is None:
+            requests = self._requests[tenant] = Ordered()
+        requests.add(request)
         self.length += 1
         rank = self._rank(tenant)
         if rank < self._ranks.get(tenant, float("inf")):
             self._enter(tenant, rank)
 
-    def discard(self) -> None:
+    def discard(self, request: ScheduledRequest) -> None:
+        self._requests[request.tenant if self._shares is not None else ""].remove(request)
         self.length -= 1
-        if self._entries > 2 * self.length + GHOSTS_MIN:
-            self._sweep()
 
     def head(self) -> tuple[float, Key] | None:
         """What the next request compares by."""
@@ -92,26 +89,20 @@ class _Lane:
             if self._ranks.get(tenant) != rank:
                 heapq.heappop(self._turns)
                 continue
-            heap = self._heaps[tenant]
-            while heap and heap[0][1].state is not State.WAITING:
-                heapq.heappop(heap)
-                self._entries -= 1
-            if not heap:
+            if not self._requests[tenant]:
                 heapq.heappop(self._turns)
-                del self._heaps[tenant], self._ranks[tenant]
+                del self._requests[tenant], self._ranks[tenant]
             elif self._rank(tenant) > rank:
                 heapq.heappop(self._turns)
                 self._enter(tenant, self._rank(tenant))
             else:
-                return rank, heap[0][0]
+                return rank, self._requests[tenant].first().key
         return None
 
     def pop(self) -> ScheduledRequest:
         """Takes out the request that `head` has just compared."""
-        _, request = heapq.heappop(self._heaps[self._turns[0][1]])
-        self._entries -= 1
         self.length -= 1
-        return request
+        return self._requests[self._turns[0][1]].pop()
 
     def _rank(self, tenant: str) -> float:
         return 0.0 if self._shares is None else self._shares.rank(tenant)
@@ -119,9 +110,3 @@ class _Lane:
     def _enter(self, tenant: str, rank: float) -> None:
         self._ranks[tenant] = rank
         heapq.heappush(self._turns, (rank, tenant))
-
-    def _sweep(self) -> None:
-        for heap in self._heaps.values():
-            heap[:] = [entry for entry in heap if entry[1].state is State.WAITING]
-            heapq.heapify(heap)
-        self._entries = self.length

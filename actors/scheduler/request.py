@@ -23,7 +23,7 @@ class State(enum.Enum):
     ENDED = "ended"
 
 
-Key = tuple[tuple[float, ...], int]
+Key = tuple[float, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -48,10 +48,7 @@ class ScheduledRequest:
     deadline: float = math.inf  # likewise
     is_long: bool = False  # its prompt is computed beside few others like it
     max_total: int = 0  # tokens, prompt included, at which it ends by length
-    key: Key = (
-        (),
-        0,
-    )  # the policy's order, arrival breaking ties; asked for once, so that it is a total order
+    key: Key = ()  # the policy's order, asked for once so that it is total, and serial, which breaks ties
     output: list[int] = field(default_factory=list)
     is_resumed: bool = False  # it was another scheduler's before
     num_resumed: int = 0  # output tokens that it brought along

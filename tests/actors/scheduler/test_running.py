@@ -19,7 +19,7 @@ def request(serial, prompt=4, *, max_total=32, long=False, **params):
         prompt=int32(range(prompt)),
         params=SamplingParams(**params),
         end_tokens=frozenset(),
-        key=((float(serial),), serial),
+        key=(float(serial), serial),
         max_total=max_total,
         is_long=long,
         state=State.RUNNING,
