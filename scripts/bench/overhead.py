@@ -5,7 +5,8 @@ the processor's time inside of the two counts. Without a model there is nothing 
 takes besides computing, on one core, whether it is overlapped or not.
 
     rows      a step of so many decoding requests, fitted as a + b x rows by least squares
-    waiting   a step of 256 rows that end and are replaced, while 100 or 100,000 more requests wait
+    waiting   a step of 256 rows that end and are replaced, while 100 or 100,000 more requests wait; how long each
+              runs is drawn as it runs, so that a policy that favours some has as many coming and going
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.scheduler.backlog import Limits
 from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, SchedulerCore
 from pageant.actors.scheduler.policies import POLICIES, make_policy
-from pageant.protocol.arrays import freeze, int32
+from pageant.protocol.arrays import Int32Vector, freeze, int32
 from pageant.protocol.message import Message
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.serving import Submit
@@ -38,8 +39,10 @@ BLOCK_SIZE = 16
 PROMPT_MAX = 48  # tokens
 WARM_STEPS = 40  # the running of all prompts, and of what Python specialises
 BATCH, FEW, MANY = 256, 100, 100_000
+LIFE, LIFE_MAX = 64, 768  # tokens of output, on average and at most
 TENANTS = 64
 EPOCH = 1
+END_TOKEN = 0
 
 
 @dataclass
@@ -59,14 +62,15 @@ class Cores:
 
     Args:
         most_tokens: of any request, prompt and output.
+        ending: the chance of a token to be an end token.
     """
 
-    def __init__(self, policy: str, rows: int, most_tokens: int) -> None:
+    def __init__(self, policy: str, rows: int, most_tokens: int, ending: float = 0.0) -> None:
         limits = Limits(
             max_num_seqs=rows,
             max_num_batched_tokens=rows * PROMPT_MAX,  # all at once, if need be
             max_model_len=most_tokens,
-            end_tokens=frozenset((0,)),
+            end_tokens=frozenset((END_TOKEN,)),
         )
         num_blocks = (rows + 2) * -(-most_tokens // BLOCK_SIZE)
         self.core = SchedulerCore(make_policy(policy), limits)
@@ -74,7 +78,7 @@ class Cores:
         self.seconds = Seconds()
         self.ended = 0
         self._plans: deque[StepPlan] = deque()
-        self._tokens = np.random.default_rng(0).integers(1, 1 << 17, rows, dtype=np.int32)
+        self._chance, self._ending = np.random.default_rng(0), ending
         self.core.executor_ready(
             ExecutorReady(
                 epoch=EPOCH,
@@ -105,7 +109,7 @@ class Cores:
             number=plan.number,
             epoch=EPOCH,
             rows=rows,
-            token_ids=self._tokens[: len(rows)] + np.int32(plan.number),
+            token_ids=self._draw(len(rows)),
             seconds=0.0,
         )
         began = thread_time()
@@ -113,6 +117,11 @@ class Cores:
         self.seconds.scheduler += thread_time() - began
         self._pump()
         return self.seconds
+
+    def _draw(self, count: int) -> Int32Vector:
+        tokens = self._chance.integers(1, 1 << 17, count, dtype=np.int32)
+        tokens[self._chance.random(count) < self._ending] = END_TOKEN
+        return tokens
 
     def _pump(self) -> None:
         """Carries messages until both are silent."""
@@ -186,8 +195,8 @@ class Crowd:
     """A batch whose requests end and are replaced, and those that wait behind it."""
 
     def __init__(self, policy: str, waiting: int) -> None:
-        self.cores = Cores(policy, BATCH, most_tokens=PROMPT_MAX + 96)
-        self._requests = Requests(32, 96)
+        self.cores = Cores(policy, BATCH, most_tokens=PROMPT_MAX + LIFE_MAX, ending=1 / LIFE)
+        self._requests = Requests(LIFE_MAX // 2, LIFE_MAX)
         self.cores.submit(self._requests.take(BATCH + waiting))
         for _ in range(WARM_STEPS):
             self.step()
