@@ -17,12 +17,14 @@ import numpy.typing as npt
 from pageant import kernels
 from pageant.actors.executor.batch import Batch, StepInputs
 from pageant.actors.executor.memory import available_bytes
+from pageant.actors.executor.metering import Metering
 from pageant.actors.executor.moving import Move, Moving
 from pageant.actors.executor.processors import Processors
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.address import expected
 from pageant.actors.runtime.sizes import parse_bytes
 from pageant.protocol.roles import EXECUTOR
+from pageant.protocol.statistics import ExecutorStatistics, GetExecutorStatistics
 from pageant.protocol.stepping import ExecutorReady, StepPlan, StepResult
 from pageant.protocol.supervision import ActorDown, ActorUp, Progress
 
@@ -137,6 +139,7 @@ class Executor(Actor):
         self._is_moving = False
         self._moving = Moving()
         self._unanswered = 0  # steps that were packed
+        self._metering = Metering()
         if options.device != "cpu":
             self.offload_threads = 2  # one waits for tokens while the other launches the next step
 
@@ -308,7 +311,9 @@ class Executor(Actor):
 
     def _answer(self, step: Step, token_ids: npt.NDArray[np.int64]) -> None:
         logprobs, prompt_logprobs = step.drawn.logprobs()
-        seconds = (step.computed or self.clock.now()) - step.began
+        ended = step.computed or self.clock.now()
+        seconds = ended - step.began
+        self._metering.stepped(step.plan, step.began, ended)
         self._moving.stepped(len(step.inputs.positions), seconds)
         if (report := self._moving.take_report(self.incarnation)) is not None:
             self.tell("blocks", report)
@@ -324,4 +329,16 @@ class Executor(Actor):
                 prompt_logprobs=prompt_logprobs,
                 failed=step.drawn.failed,
             ),
+        )
+
+    @receives(concurrent=True)
+    async def statistics(self, request: GetExecutorStatistics) -> ExecutorStatistics:
+        """The device, and its steps so far."""
+        runner, options = self._runner, self.options
+        return self._metering.statistics(
+            device=options.device,
+            dtype=runner.dtype,
+            num_blocks=runner.num_blocks,
+            block_size=options.block_size,
+            memory_bytes=runner.memory_bytes,
         )

@@ -65,6 +65,8 @@ class ModelRunner(Protocol):
 
     num_blocks: int
     dtype: str
+    memory_bytes: dict[str, int]
+    """What weights and KV cache take."""
 
     @property
     def host(self) -> Host:
@@ -155,6 +157,7 @@ class TorchRunner:
         blocks = self.num_blocks + self.spare_blocks
         self._kv_caches = self._decoder.allocate_kv_caches(blocks, block_size)
         self.host = self.host_class(self._kv_caches)
+        self.memory_bytes = {"weights": self._decoder.num_bytes, "kv_cache": blocks * block_bytes}
         self._last_drawn = torch.zeros(max_num_seqs, dtype=torch.int64, device=self.device)  # by row
         self._programs: StepPrograms | None = None
         if isinstance(self._kernels, CpuKernels):

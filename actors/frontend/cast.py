@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,16 @@ from pageant.protocol.sampling import SamplingParams
 FRONTEND = "frontend"
 HTTP = "http"
 DRAFTER = "drafter"
+OBSERVER = "observer"
 
 
-def _drafts_on_host(speculation: Any) -> bool:
-    """What is no proper setting is refused where it is read."""
-    return isinstance(speculation, Mapping) and speculation.get("method") not in DEVICE_METHODS
+def _called_for(topology: Topology) -> Iterator[str]:
+    """What a topology needs though it does not name it. What is no proper setting is refused where it is read."""
+    speculation = topology.settings.get("speculation")
+    if isinstance(speculation, Mapping) and speculation.get("method") not in DEVICE_METHODS:
+        yield DRAFTER
+    if HTTP in topology.actors:
+        yield OBSERVER
 
 
 # In the order in which they are started: what takes long comes first.
@@ -35,15 +40,17 @@ DEFAULT_CAST = Cast(
         FRONTEND: "pageant.actors.frontend.frontend:Frontend",
     },
     groups=frozenset({"executor"}),
-    root_actors=frozenset({FRONTEND, HTTP}),  # they live with their callers, or hold their connections
+    # They live with their callers, hold their connections, or ask the supervisor.
+    root_actors=frozenset({FRONTEND, HTTP, OBSERVER}),
     # Only a tokenizer's work can be shared out; more executors need tensors that cross between them.
-    single=frozenset({"executor", "detokenizer", "scheduler", "blocks", FRONTEND}),
+    single=frozenset({"executor", "detokenizer", "scheduler", "blocks", FRONTEND, OBSERVER}),
     extra_settings=frozenset({"served_model_name", "max_logprobs", "generation_config"}),
     optional={
         HTTP: "pageant.actors.frontend.http.server:HttpServer",
         DRAFTER: "pageant.actors.drafter.actor:DrafterActor",
+        OBSERVER: "pageant.actors.observer.actor:Observer",
     },
-    called_for=lambda settings: (DRAFTER,) if _drafts_on_host(settings.get("speculation")) else (),
+    called_for=_called_for,
 )
 
 

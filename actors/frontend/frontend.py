@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from pageant.actors.frontend.metering import Metering
 from pageant.actors.frontend.outputs import Arrived, RequestFailed
 from pageant.actors.frontend.prompts import check_allowed, check_length, truncated
 from pageant.actors.frontend.requests import Hub, Opening, OpenRequest, OpenSequence
@@ -27,6 +28,7 @@ from pageant.protocol.logprobs import split
 from pageant.protocol.roles import FRONTEND, ROLES, features_needed
 from pageant.protocol.sampling import SEED_MAX
 from pageant.protocol.serving import Abort, Finished, OutputBatch, Submit
+from pageant.protocol.statistics import FrontendStatistics, GetFrontendStatistics
 from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.supervision import ActorDown, ActorUp
 from pageant.protocol.tokenizing import Tokenize, TokenizeChat, Tokenized
@@ -84,6 +86,7 @@ class Frontend(Actor):
         self._numbers = itertools.count(1)
         self._incoming = Incoming("outputs")
         self._peers = _Peers()
+        self._metering = Metering()
 
     async def on_start(self) -> None:
         for address in CAST:
@@ -120,7 +123,9 @@ class Frontend(Actor):
 
     def abort_all(self, request_ids: list[str]) -> None:
         """Ends requests, wherever they are. Their sinks hear no more of them."""
-        self._abort([self._requests[name] for name in request_ids if name in self._requests])
+        requests = [self._requests[name] for name in request_ids if name in self._requests]
+        self._metering.aborted(sum(len(one.wire_ids) for one in requests if not one.opening.is_probe))
+        self._abort(requests)
 
     def _abort(self, requests: list[OpenRequest]) -> None:
         submitted: list[str] = []
@@ -162,6 +167,8 @@ class Frontend(Actor):
             params = msgspec.structs.replace(params, logprobs=0)  # by which the best are known
         opening.sink.accepted(text, token_ids.tolist())
         request.submitted = True
+        if not opening.is_probe:
+            self._metering.accepted(len(token_ids), params)
         settings: dict[str, Any] = {**opening.settings}
         if settings.get("deadline") is not None:
             settings["deadline"] += request.arrived_at - self.clock.now()
@@ -247,6 +254,7 @@ class Frontend(Actor):
         now = self.clock.now()
         position = 0
         hubs: dict[Hub, None] = {}
+        num_tokens, before = 0, list[tuple[float, int]]()  # the last tokens' times, and how many follow
         for index, (wire_id, count) in enumerate(zip(batch.request_ids, batch.counts.tolist(), strict=True)):
             tokens = token_ids[position : position + count]
             position += count
@@ -256,6 +264,8 @@ class Frontend(Actor):
             request, finished = sequence.request, batch.finished.get(index)
             if tokens and request.first_token_at is None:
                 request.first_token_at = now
+                if not request.opening.is_probe:
+                    self._metering.first_token.observe(now - request.arrived_at)
             arrived = sequence.take(
                 Arrived(
                     *(sequence.sample, batch.texts[index], tokens, finished),
@@ -268,6 +278,11 @@ class Frontend(Actor):
             if arrived is None:
                 self._fail(request, RequestFailed(f"a part of its output is missing after {wire_id}"))
                 continue
+            if fresh := len(arrived.token_ids):
+                num_tokens += fresh
+                if sequence.last_token_at:
+                    before.append((sequence.last_token_at, fresh))
+                sequence.last_token_at = now
             if arrived.is_news:
                 request.opening.sink.output(arrived)
                 hubs[request.opening.sink.hub] = None
@@ -275,10 +290,13 @@ class Frontend(Actor):
                 self._sample_ended(wire_id, sequence, finished)
         for hub in hubs:
             hub.flush()
+        self._metering.stepped(num_tokens, before, now)
 
     def _sample_ended(self, wire_id: str, sequence: OpenSequence, finished: Finished) -> None:
         """A sample ended, and with the last the request; an error ends the others too."""
         request = sequence.request
+        if not request.opening.is_probe:
+            self._metering.finished(finished, self.clock.now() - request.arrived_at)
         del self._open[wire_id]
         if sequence.resumed:  # what ended it may be of a former life, and the scheduler be at it still
             self.tell("scheduler", Abort(frontend=self.name, request_ids=(wire_id,)))
@@ -312,11 +330,36 @@ class Frontend(Actor):
                 self._fail_all(PeerGone(reason))
         self._peers.changed.set()
 
+    # Looking in.
+
+    @receives
+    def statistics(self, question: GetFrontendStatistics) -> FrontendStatistics:
+        """What was counted so far, and the oldest requests that are open."""
+        now = self.clock.now()
+        return FrontendStatistics(
+            num_open=self.num_open,
+            ended=dict(self._metering.ended),
+            errors=dict(self._metering.errors),
+            prompt_tokens=self._metering.prompt_tokens,
+            output_tokens=self._metering.output_tokens,
+            histograms=self._metering.histograms(),
+            open=tuple(
+                request.entry(now, [self._open[one] for one in request.wire_ids if one in self._open])
+                for request in itertools.islice(self._requests.values(), question.open_max)
+            ),
+            fields_without_effect=self.fields_without_effect(),
+        )
+
+    def fields_without_effect(self) -> dict[str, int]:
+        """Those that requests had so far; a frontend that takes typed parameters knows none."""
+        return {}
+
     # Ends.
 
     def _fail(self, request: OpenRequest, error: PageantError) -> None:
         if self._requests.get(request.opening.request_id) is request:
             self._forget(request)
+            self._metering.failed(error)
             request.opening.sink.failed(error)
             request.opening.sink.hub.flush()
 

@@ -7,6 +7,7 @@ has behind it, and `OpenSequence.take` drops what comes twice, so that a user ge
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,6 +21,7 @@ from pageant.protocol.arrays import int32
 from pageant.protocol.errors import PageantError
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.serving import Finished, Resumption, Submit
+from pageant.protocol.statistics import OpenRequestEntry
 from pageant.protocol.tokenizing import Tokenize, TokenizeChat
 
 
@@ -56,6 +58,7 @@ class Opening:
     params: SamplingParams
     sink: Sink
     settings: RequestSettings = field(default_factory=RequestSettings)
+    is_probe: bool = False  # of ours: it does not count
 
 
 @dataclass(eq=False)
@@ -82,6 +85,17 @@ class OpenRequest:
             num_preemptions=finished.num_preemptions,
         )
 
+    def entry(self, now: float, running: Sequence[OpenSequence]) -> OpenRequestEntry:
+        """For who looks in: with those of its sequences that have not ended."""
+        submits = [sequence.submit for sequence in running if sequence.submit is not None]
+        return OpenRequestEntry(
+            request_id=self.opening.request_id,
+            seconds=now - self.arrived_at,
+            num_sequences=len(running),
+            num_prompt_tokens=len(submits[0].prompt_token_ids) if submits else 0,
+            num_output_tokens=sum(len(sequence.token_ids) for sequence in running),
+        )
+
 
 @dataclass(eq=False, slots=True)
 class OpenSequence:
@@ -94,6 +108,7 @@ class OpenSequence:
     resumed: bool = False  # submitted more than once
     token_ids: array[int] = field(default_factory=lambda: array("i"))
     num_characters: int = 0
+    last_token_at: float = 0.0
     has_prompt_logprobs: bool = False
 
     def begin(self, submit: Submit, now: float) -> Submit:

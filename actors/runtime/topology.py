@@ -76,7 +76,7 @@ class Cast:
     """The default actors: the class of each, by name, and which of them always form a group.
 
     `extra_settings` are setting names that reach no actor (the front end's own). `optional` are the classes of
-    those that take part only where a topology names them, or where its settings call for them.
+    those that take part only where a topology names them, or calls for them.
     """
 
     classes: Mapping[str, str]
@@ -85,7 +85,7 @@ class Cast:
     single: frozenset[str] = frozenset()  # of which there is exactly one member
     extra_settings: frozenset[str] = frozenset()
     optional: Mapping[str, str] = field(default_factory=dict)
-    called_for: Callable[[Mapping[str, Any]], Iterable[str]] = lambda settings: ()
+    called_for: Callable[[Topology], Iterable[str]] = lambda topology: ()
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ def resolve(topology: Topology, cast: Cast, settings: Mapping[str, Any] | None =
 def _with_defaults(topology: Topology, cast: Cast) -> dict[str, ActorSpec]:
     """The cast's actors, as the topology has them, then its own additions."""
     specs = {}
-    for name in dict.fromkeys((*cast.classes, *topology.actors, *cast.called_for(topology.settings))):
+    for name in dict.fromkeys((*cast.classes, *topology.actors, *cast.called_for(topology))):
         spec = topology.actors.get(name, ActorSpec())
         cls = spec.cls or cast.classes.get(name) or cast.optional.get(name)
         if cls is None:

@@ -5,29 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pageant.actors.frontend.cast import limits_of
 from pageant.actors.frontend.frontend import CAST, Frontend
 from pageant.actors.frontend.http import listening, watching
-from pageant.actors.frontend.http.answers import PromptAnswers
 from pageant.actors.frontend.http.anthropic import messages
 from pageant.actors.frontend.http.app import make_app
 from pageant.actors.frontend.http.health import Health
-from pageant.actors.frontend.http.metrics import ServerStatistics, exposition
 from pageant.actors.frontend.http.openai import chat, chat_socket, completions, models, responses, tokens
 from pageant.actors.frontend.http.service import Served, Service
 from pageant.actors.frontend.http.streams import Pacemaker
 from pageant.actors.frontend.prompts import MAX_LOGPROBS
-from pageant.protocol.allocation import GetPoolStatistics
-from pageant.protocol.scheduling import GetSchedulerStatistics
 from pageant.protocol.serving import OutputBatch
+from pageant.protocol.statistics import GetMetricsPage, GetObservation, Observation
 
 log = logging.getLogger("pageant.http")
 
 STATISTICS_SECONDS = 5.0
+OPEN_SHOWN_MAX = 100
 FAMILIES = (completions, chat, chat_socket, models, tokens, responses, messages)
 
 
@@ -94,8 +91,6 @@ class HttpServer(Frontend):
         super().__init__(options)
         self.model_name: str = options.served_model_name or Path(options.model).name
         self.port: int = options.port
-        self._ended: Counter[str] = Counter()
-        self._prompt_tokens = self._output_tokens = 0
 
     async def on_start(self) -> None:
         await super().on_start()
@@ -129,6 +124,7 @@ class HttpServer(Frontend):
             lambda: self.is_ready,
             lambda: self._health.check(options.health_seconds),
             self._page,
+            self._observe,
         )
         app = make_app(
             routes,
@@ -170,29 +166,15 @@ class HttpServer(Frontend):
         return not self.service.draining and all(self._peers.role(role) for role in CAST)
 
     async def _page(self) -> str:
-        return exposition(await self.statistics())
+        return (await self.ask("observer", GetMetricsPage(), timeout=STATISTICS_SECONDS)).text
 
-    async def statistics(self) -> ServerStatistics:
-        """What `/metrics` shows."""
-        return ServerStatistics(
-            model=self.model_name,
-            scheduler=await self.ask("scheduler", GetSchedulerStatistics(), timeout=STATISTICS_SECONDS),
-            pool=await self.ask("blocks", GetPoolStatistics(), timeout=STATISTICS_SECONDS),
-            requests=self._ended,
-            prompt_tokens=self._prompt_tokens,
-            output_tokens=self._output_tokens,
-            fields_passed_over=self.service.fields_passed_over,
-        )
+    async def _observe(self) -> Observation:
+        return await self.ask("observer", GetObservation(open_max=OPEN_SHOWN_MAX), timeout=STATISTICS_SECONDS)
+
+    def fields_without_effect(self) -> dict[str, int]:
+        """Of HTTP requests."""
+        return dict(self.service.fields_passed_over)
 
     def _spread(self, batch: OutputBatch) -> None:
-        for index, finished in batch.finished.items():
-            sequence = self._open.get(batch.request_ids[index])
-            if sequence is None:
-                continue
-            self._ended[finished.reason] += 1
-            self._output_tokens += finished.num_output_tokens
-            if not sequence.sample:
-                sink = cast(PromptAnswers, sequence.request.opening.sink)
-                self._prompt_tokens += len(sink.token_ids)
         super()._spread(batch)
         self._health.stepped("")

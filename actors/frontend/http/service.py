@@ -208,9 +208,8 @@ class Service:
         self.idle.clear()
         for prompt, sink in zip(prompts, answers.prompts, strict=True):
             sink.name = self.new_id(name)  # whatever others are called by their clients
-            self.engine.open(
-                Opening(sink.name, prompt, params, sink, settings if settings is not None else {})
-            )
+            given = settings if settings is not None else {}
+            self.engine.open(Opening(sink.name, prompt, params, sink, given, is_probe))
         return answers
 
     def _ended(self, answers: Answers) -> None:

@@ -14,6 +14,7 @@ from pageant.actors.frontend.http.reading import read
 from pageant.actors.frontend.http.service import Http, Service
 from pageant.actors.frontend.http.streams import encode
 from pageant.actors.runtime.version import VERSION
+from pageant.protocol.statistics import Observation
 
 
 class Version(msgspec.Struct, kw_only=True):
@@ -39,6 +40,7 @@ def routes(
     is_ready: Callable[[], bool],
     is_healthy: Callable[[], Awaitable[bool]],
     page: Callable[[], Awaitable[str]],
+    observe: Callable[[], Awaitable[Observation]],
 ) -> list[Any]:
     """The routes of this family."""
 
@@ -62,6 +64,11 @@ def routes(
         """Counters and gauges, as Prometheus reads them."""
         return await page()
 
+    @get("/statistics", opt=describe())
+    async def statistics() -> Response[bytes]:
+        """Everybody's counters, and the oldest open requests, as JSON."""
+        return Response(encode(await observe()), media_type="application/json")
+
     @get("/openapi.json")
     async def openapi(request: Request[Any, Any, Any]) -> Response[bytes]:
         """The document of this API."""
@@ -76,4 +83,4 @@ def routes(
             raise NotFound("none of these requests is running here", "request_ids", "request_not_found")
         return Aborted(aborted=aborted)
 
-    return [health, ready, version, metrics, openapi, abort_requests]
+    return [health, ready, version, metrics, statistics, openapi, abort_requests]

@@ -1,0 +1,44 @@
+"""What an executor counts of its steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pageant.actors.runtime.histogram import Histogram, from_1_2_5
+from pageant.protocol.statistics import ExecutorStatistics
+from pageant.protocol.stepping import StepPlan
+
+
+class Metering:
+    """The counts of one executor. Steps may overlap on a device: the time that it is busy counts once."""
+
+    def __init__(self) -> None:
+        self._steps = self._rows = self._tokens = 0
+        self._busy_seconds = self._ended_at = 0.0
+        self._step_tokens = Histogram(from_1_2_5(1, 100_000))
+        self._step_seconds = Histogram(from_1_2_5(0.0001, 10))
+
+    def stepped(self, plan: StepPlan, began: float, ended: float) -> None:
+        """A step was on the device between those times."""
+        tokens = int(plan.num_tokens.sum())
+        self._steps += 1
+        self._rows += len(plan.rows)
+        self._tokens += tokens
+        self._busy_seconds += max(0.0, ended - max(began, self._ended_at))
+        self._ended_at = ended
+        self._step_tokens.observe(tokens)
+        self._step_seconds.observe(ended - began)
+
+    def statistics(self, **device: Any) -> ExecutorStatistics:
+        """As of now, with what is known of the device."""
+        return ExecutorStatistics(
+            **device,
+            busy_seconds=self._busy_seconds,
+            steps=self._steps,
+            rows=self._rows,
+            tokens=self._tokens,
+            histograms={
+                "iteration_tokens_total": self._step_tokens.statistics(),
+                "step_seconds": self._step_seconds.statistics(),
+            },
+        )

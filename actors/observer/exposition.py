@@ -1,0 +1,164 @@
+"""An observation in Prometheus' text format, with vLLM's names where it has the same thing (prefix `pageant:`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pageant.actors.observer.page import Page
+from pageant.actors.runtime.address import replica_of
+from pageant.protocol.allocation import PoolStatistics
+from pageant.protocol.statistics import FrontendStatistics, HistogramCounts, Observation
+
+# The scheduler's counters that vLLM's users know by another name.
+KNOWN = {"preemptions": "num_preemptions_total"}
+
+HISTOGRAMS = {
+    "time_to_first_token_seconds": "From a request's arrival to its first token.",
+    "inter_token_latency_seconds": "Between a sequence's tokens.",
+    "request_time_per_output_token_seconds": "A sequence's decode time by its tokens after the first.",
+    "e2e_request_latency_seconds": "From a request's arrival to a sequence's end.",
+    "request_queue_time_seconds": "Before a sequence was admitted.",
+    "request_prefill_time_seconds": "From its admission to its first token.",
+    "request_decode_time_seconds": "From its first token to its last.",
+    "request_inference_time_seconds": "From its admission to its last token.",
+    "request_prompt_tokens": "Tokens of prompts.",
+    "request_generation_tokens": "Tokens of outputs.",
+    "request_params_max_tokens": "The max_tokens that requests ask for.",
+    "request_params_n": "Sequences that requests ask for.",
+    "iteration_tokens_total": "Tokens computed in a step.",
+    "step_seconds": "How long a step was on the device.",
+}
+
+
+def exposition(observation: Observation) -> str:
+    """The page that a scrape gets."""
+    page = Page()
+    model = {"model_name": observation.model}
+    _requests(page, model, observation)
+    _blocks(page, model, observation)
+    _devices(page, model, observation)
+    _actors(page, observation)
+    return page.text()
+
+
+def _engine(model: Mapping[str, str], actor: str) -> dict[str, str]:
+    """The labels of what an actor says of its replica."""
+    return {**model, "engine": replica_of(actor).removeprefix("replica-").rstrip("/") or "0"}
+
+
+def _requests(page: Page, model: Mapping[str, str], observation: Observation) -> None:
+    for name, scheduler in observation.schedulers.items():
+        labels = _engine(model, name)
+        page.gauge("num_requests_running", "Requests that hold memory.", scheduler.num_running, labels)
+        page.gauge("num_requests_waiting", "Requests that wait for memory.", scheduler.num_waiting, labels)
+        for counter, count in sorted(scheduler.counters.items()):
+            known = KNOWN.get(counter, f"scheduler_{counter}_total")
+            page.counter(known, f"The scheduler's count of {counter}.", count, labels)
+    for name, frontend in observation.frontends.items():
+        _frontend(page, {**model, "actor": name}, frontend)
+
+
+def _frontend(page: Page, labels: Mapping[str, str], frontend: FrontendStatistics) -> None:
+    page.gauge("num_requests_open", "Requests that have not ended.", frontend.num_open, labels)
+    page.counter("prompt_tokens_total", "Prompt tokens of requests.", frontend.prompt_tokens, labels)
+    page.counter("generation_tokens_total", "Output tokens.", frontend.output_tokens, labels)
+    for name, about, label, counts in (
+        ("request_success_total", "Sequences by how they ended.", "finished_reason", frontend.ended),
+        ("request_errors_total", "Requests that failed, by what went wrong.", "kind", frontend.errors),
+        (
+            "request_fields_without_effect_total",
+            "Fields of requests that have no effect here.",
+            "field",
+            frontend.fields_without_effect,
+        ),
+    ):
+        page.counters(name, about, label, counts, labels)
+    _histograms(page, labels, frontend.histograms)
+
+
+def _histograms(page: Page, labels: Mapping[str, str], histograms: Mapping[str, HistogramCounts]) -> None:
+    for name, counts in histograms.items():
+        page.histogram(name, HISTOGRAMS.get(name, name), counts, labels)
+
+
+def _blocks(page: Page, model: Mapping[str, str], observation: Observation) -> None:
+    for name, pool in observation.pools.items():
+        _pool(page, _engine(model, name), pool)
+
+
+def _pool(page: Page, labels: Mapping[str, str], pool: PoolStatistics) -> None:
+    used = pool.blocks_held / pool.num_blocks if pool.num_blocks else 0.0
+    page.gauge("kv_cache_usage_perc", "Share of the KV blocks that are held.", used, labels)
+    for state, blocks in (
+        ("held", pool.blocks_held),
+        ("cached", pool.blocks_cached),
+        ("empty", pool.blocks_free - pool.blocks_cached),
+    ):
+        page.gauge("kv_blocks", "KV blocks by state.", blocks, {**labels, "state": state})
+    page.counter("prefix_cache_queries_total", "Prompt tokens looked up.", pool.tokens_queried, labels)
+    page.counter("prefix_cache_hits_total", "Of those, found in the cache.", pool.tokens_hit, labels)
+    page.counter(
+        "prefix_cache_copied_total", "Of those, in blocks shared in part.", pool.tokens_copied, labels
+    )
+    page.counter("kv_blocks_copied_total", "Blocks that were shared in part.", pool.blocks_copied, labels)
+    page.counter("kv_block_evictions_total", "Cached blocks given to others.", pool.evictions, labels)
+    page.gauge("kv_slots_wasted", "Slots of held blocks that hold no token.", pool.slots_wasted, labels)
+    for tier in pool.tiers:
+        each = {**labels, "tier": tier.name}
+        page.gauge("kv_tier_blocks", "Blocks of a tier below the device.", tier.num_blocks, each)
+        page.gauge("kv_tier_blocks_used", "Of those, that hold something.", tier.blocks_used, each)
+        page.counter("kv_tier_hits_total", "Prompt tokens found there.", tier.tokens_hit, each)
+        page.counter("kv_tier_saved_total", "Blocks that came from above.", tier.blocks_saved, each)
+        page.counter("kv_tier_restored_total", "Blocks that went back.", tier.blocks_restored, each)
+        page.counter("kv_tier_lost_total", "Blocks given up, and kept nowhere.", tier.blocks_lost, each)
+
+
+def _devices(page: Page, model: Mapping[str, str], observation: Observation) -> None:
+    for name, executor in observation.executors.items():
+        labels = {**model, "actor": name, "device": executor.device}
+        page.counter(
+            "device_busy_seconds_total", "Time with a step on the device.", executor.busy_seconds, labels
+        )
+        page.counter("device_steps_total", "Steps computed.", executor.steps, labels)
+        page.counter("device_rows_total", "Sequences in them.", executor.rows, labels)
+        page.counter("device_tokens_total", "Tokens in them.", executor.tokens, labels)
+        for part, size in sorted(executor.memory_bytes.items()):
+            page.gauge("device_memory_bytes", "Memory by what it is for.", size, {**labels, "part": part})
+        _histograms(page, labels, executor.histograms)
+        shape = {"block_size": str(executor.block_size), "num_gpu_blocks": str(executor.num_blocks)}
+        page.gauge("cache_config_info", "The KV cache.", 1, {**labels, **shape, "dtype": executor.dtype})
+
+
+def _actors(page: Page, observation: Observation) -> None:
+    for entry in observation.actors:
+        labels = {"actor": entry.name, "node": entry.node}
+        page.gauge("actor_up", "Whether an actor is up.", entry.up, labels)
+        page.counter("actor_restarts_total", "Times that it was started again.", entry.restarts, labels)
+    for node, statistics in observation.nodes.items():
+        for name, actor in statistics.actors.items():
+            labels = {"actor": name, "node": node}
+            page.gauge("actor_mailbox_depth", "Messages that wait for it.", actor.mailbox_depth, labels)
+            page.gauge("actor_mailbox_depth_max", "The most there were.", actor.mailbox_depth_max, labels)
+            page.gauge("actor_tasks", "Its background tasks.", actor.tasks, labels)
+            page.counter("actor_stale_total", "Messages of former lives, dropped.", actor.stale, labels)
+            for kind, handled in sorted(actor.kinds.items()):
+                each = {**labels, "kind": kind}
+                page.counter("actor_messages_total", "Messages that it handled.", handled.count, each)
+                page.counter("actor_handler_seconds_total", "Time in its handlers.", handled.seconds, each)
+        for flow in statistics.traffic:
+            for direction, count, size in (
+                ("sent", flow.sent, flow.sent_bytes),
+                ("received", flow.received, flow.received_bytes),
+            ):
+                each = {"actor": flow.actor, "node": node, "kind": flow.kind, "direction": direction}
+                if count:
+                    page.counter("actor_wire_messages_total", "Messages between nodes.", count, each)
+                    page.counter("actor_wire_bytes_total", "Bytes of those, all frames.", size, each)
+        here = {"node": node}
+        page.counter("node_cpu_seconds_total", "CPU time of a node's process.", statistics.cpu_seconds, here)
+        page.gauge("node_resident_memory_bytes", "Memory of its process.", statistics.resident_bytes, here)
+        page.counter("node_delivered_total", "Messages within a node.", statistics.delivered, here)
+        page.counters(
+            "node_dead_letters_total", "Messages that nobody took.", "why", statistics.dead_letters, here
+        )
+        page.counter("node_refused_total", "Envelopes that could not be read.", statistics.refused, here)

@@ -1,0 +1,112 @@
+"""observer ──Get...Statistics──▶ everybody; anyone ──GetObservation / GetMetricsPage──▶ observer.
+
+The observer asks each actor for its own counters when it is asked itself; nobody sends any unasked, so that
+what is not looked at costs nothing but the counting. An actor of a user's own that has no handler for its
+question is left out.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from pageant.protocol.allocation import PoolStatistics
+from pageant.protocol.message import Message, Request
+from pageant.protocol.scheduling import SchedulerStatistics
+from pageant.protocol.supervision import ActorEntry, NodeStatistics
+
+
+class HistogramCounts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`counts[i]` values were at most `bounds[i]` and above the bound before; the last, those above them all."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
+
+
+class OpenRequestEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request of which `num_sequences` have not ended, with what those have; `seconds` is since it came.
+
+    `num_prompt_tokens` is 0 until it is tokenised.
+    """
+
+    request_id: str
+    seconds: float
+    num_sequences: int
+    num_prompt_tokens: int
+    num_output_tokens: int
+
+
+class FrontendStatistics(Message, frozen=True, kw_only=True):
+    """A frontend's requests since its start, and the oldest of those that are open.
+
+    `ended` counts sequences by how they ended, `errors` requests by what went wrong, and
+    `fields_without_effect` the fields of HTTP requests. `histograms` are by the name of their metric, in
+    seconds or tokens.
+    """
+
+    num_open: int
+    ended: dict[str, int]
+    errors: dict[str, int]
+    prompt_tokens: int
+    output_tokens: int
+    histograms: dict[str, HistogramCounts]
+    open: tuple[OpenRequestEntry, ...] = ()
+    fields_without_effect: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class GetFrontendStatistics(Request[FrontendStatistics], frozen=True, kw_only=True):
+    """Ask a frontend, with at most `open_max` of its open requests."""
+
+    open_max: int = 0
+
+
+class ExecutorStatistics(Message, frozen=True, kw_only=True):
+    """A device and its steps since the start. `busy_seconds` is the time in which any was on it.
+
+    `memory_bytes` is what weights and KV cache take.
+    """
+
+    device: str
+    dtype: str
+    num_blocks: int
+    block_size: int
+    memory_bytes: dict[str, int]
+    busy_seconds: float
+    steps: int
+    rows: int
+    tokens: int
+    histograms: dict[str, HistogramCounts]
+
+
+class GetExecutorStatistics(Request[ExecutorStatistics], frozen=True, kw_only=True):
+    """Ask an executor."""
+
+
+class Observation(Message, frozen=True, kw_only=True):
+    """Everybody's counters, by the actors' names, `at` seconds of the observer's clock. Who did not answer in time
+    is missing."""
+
+    model: str
+    at: float
+    actors: tuple[ActorEntry, ...]
+    nodes: dict[str, NodeStatistics]
+    frontends: dict[str, FrontendStatistics]
+    schedulers: dict[str, SchedulerStatistics]
+    pools: dict[str, PoolStatistics]
+    executors: dict[str, ExecutorStatistics]
+
+
+class GetObservation(Request[Observation], frozen=True, kw_only=True):
+    """Ask the observer, with at most `open_max` open requests of each frontend."""
+
+    open_max: int = 0
+
+
+class MetricsPage(Message, frozen=True, kw_only=True):
+    """An observation in Prometheus' text format."""
+
+    text: str
+
+
+class GetMetricsPage(Request[MetricsPage], frozen=True, kw_only=True):
+    """Ask the observer."""
