@@ -11,7 +11,6 @@ import logging
 import random
 import traceback
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pageant.actors.runtime.handlers import Handler, Style
@@ -25,6 +24,7 @@ from pageant.protocol.supervision import ActorStatistics, Handled
 if TYPE_CHECKING:
     from pageant.actors.runtime.actor import Actor
     from pageant.actors.runtime.node import Node
+    from pageant.actors.runtime.platform import Lane
 
 R = TypeVar("R")
 
@@ -59,7 +59,7 @@ class Cell:
         self._serving = False
         self._tasks: dict[asyncio.Task[None], Envelope | None] = {}
         self._current: Envelope | None = None
-        self._threads: dict[str, ThreadPoolExecutor] = {}  # by lane
+        self._lanes: dict[str, Lane] = {}
         self._failure: BaseException | None = None
         self._stale = 0
         actor._cell = self
@@ -135,8 +135,8 @@ class Cell:
                 handled.reply.fail(gone)
             task.cancel()
         await self._ended([*self._tasks, *([self._task] if self._task is not None else [])])
-        for threads in self._threads.values():
-            threads.shutdown(wait=False, cancel_futures=True)
+        for lane in self._lanes.values():
+            lane.close()
 
     async def _ended(self, tasks: list[asyncio.Task[None]]) -> None:
         """Waits for cancelled tasks; one that will not end is left behind, loudly."""
@@ -304,13 +304,10 @@ class Cell:
             self.crash(task.exception())  # type: ignore[arg-type]
 
     async def offload(self, call: Callable[[], R], lane: str = "", threads: int = 1) -> R:
-        """Runs a function in one of the actor's own threads, or inline where the node says so."""
-        if self.node.inline_offload:
-            return call()
-        if lane not in self._threads:
-            prefix = f"pageant {self.name} {lane}".rstrip()
-            self._threads[lane] = ThreadPoolExecutor(threads, thread_name_prefix=prefix)
-        return await self.node.loop.run_in_executor(self._threads[lane], call)
+        """Runs a function in one of the actor's own threads, or in what its node has in place of them."""
+        if lane not in self._lanes:
+            self._lanes[lane] = self.node.platform.open_lane(f"pageant {self.name} {lane}".rstrip(), threads)
+        return await self._lanes[lane].run(call)
 
     def statistics(self) -> ActorStatistics:
         """The counters as they are now."""

@@ -12,13 +12,13 @@ import tempfile
 from collections.abc import AsyncIterator
 
 from pageant.actors.runtime.agent import NodeAgent
-from pageant.actors.runtime.launcher import LocalProcesses
+from pageant.actors.runtime.launcher import Launcher
 from pageant.actors.runtime.node import AGENT, SUPERVISOR, Node
+from pageant.actors.runtime.platform import Link, Platform
 from pageant.actors.runtime.restarts import RestartLimits, Supervision
 from pageant.actors.runtime.supervisor import RootSupervisor
 from pageant.actors.runtime.topology import Resolved
-from pageant.actors.runtime.transport.zeromq import LinkRefused, ZmqLink
-from pageant.actors.runtime.version import VERSION
+from pageant.actors.runtime.transport.errors import LinkRefused
 from pageant.protocol.errors import StartupError, TopologyError
 from pageant.protocol.supervision import GetStatistics, NodeStatistics, Progress, Startup, WatchStartup
 
@@ -32,17 +32,24 @@ class Cluster:
 
     Args:
         stop_order: actors that end first when the root node stops.
+        platform: what all of it stands on; None is this host.
     """
 
     def __init__(
-        self, topology: Resolved, limits: RestartLimits | None = None, stop_order: tuple[str, ...] = ()
+        self,
+        topology: Resolved,
+        limits: RestartLimits | None = None,
+        stop_order: tuple[str, ...] = (),
+        platform: Platform | None = None,
     ) -> None:
         self.topology = topology
-        self.node = Node(topology.root, seed=topology.seed, wire_always=topology.wire == "always")
+        self.node = Node(
+            topology.root, seed=topology.seed, wire_always=topology.wire == "always", platform=platform
+        )
         self._limits = limits
         self._stop_order = stop_order
         self._folder: str | None = None
-        self._link: ZmqLink | None = None
+        self._link: Link | None = None
         self._supervisor: RootSupervisor | None = None
         self._stopped: asyncio.Task[None] | None = None
 
@@ -64,15 +71,17 @@ class Cluster:
         await self.node.add(AGENT + topology.root, 1, NodeAgent(self.node)).start()
         await self.node.add(SUPERVISOR, 1, self._supervisor).start()
 
-    def _listen(self) -> LocalProcesses:
+    def _listen(self) -> Launcher:
         """Opens the root's socket, and prepares to launch processes that join it."""
         topology = self.topology
-        self._folder = tempfile.mkdtemp(prefix="pageant-")  # readable by this user only
-        ipc = f"ipc://{self._folder}/{{name}}-{{incarnation}}.sock"
-        endpoint = ipc if topology.transport == "ipc" else "tcp://127.0.0.1:*"
+        platform = self.node.platform
+        endpoint = "tcp://127.0.0.1:*"
+        if topology.transport == "ipc":
+            self._folder = tempfile.mkdtemp(prefix="pageant-")  # readable by this user only
+            endpoint = f"ipc://{self._folder}/{{name}}-{{incarnation}}.sock"
         own = topology.listen or endpoint.format(name="root", incarnation=1)
         try:
-            self._link = ZmqLink(topology.root, 1, own, self.node.remote, VERSION)
+            self._link = platform.open_link(topology.root, 1, own, self.node.remote)
         except LinkRefused as error:
             raise TopologyError("listen", str(error)) from None
         arguments = [
@@ -83,7 +92,7 @@ class Cluster:
         ]
         if topology.wire == "always":
             arguments.append("--wire-always")
-        return LocalProcesses(self._link.endpoint, endpoint, tuple(arguments))
+        return platform.launcher(self._link.endpoint, endpoint, tuple(arguments))
 
     @property
     def endpoint(self) -> str | None:

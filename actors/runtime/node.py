@@ -15,13 +15,14 @@ import os
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from pageant.actors.runtime.actor import Actor
 from pageant.actors.runtime.address import ALL, candidates, expected, matches, members, replica_of
 from pageant.actors.runtime.cell import Cell
-from pageant.actors.runtime.clock import Clock, MonotonicClock
+from pageant.actors.runtime.clock import Clock
 from pageant.actors.runtime.mailbox import Envelope
+from pageant.actors.runtime.platform import Machine, Platform
 from pageant.actors.runtime.remote import Remote
 from pageant.actors.runtime.replies import Answer, Items, Reply
 from pageant.actors.runtime.traffic import resident_bytes
@@ -45,16 +46,6 @@ SUPERVISOR = "supervisor"
 AGENT = "node/"  # an agent's address is this and its node's name
 
 
-class Link(Protocol):
-    """The way to other nodes."""
-
-    def send(self, node: str, frames: Sequence[Any]) -> bool:
-        """Queues frames for a node; False when it cannot be reached."""
-
-    def forget(self, node: str, incarnation: int) -> bool:
-        """That life of a node is over. False when another one has been linked already."""
-
-
 class Node:
     """Hosts actors on the running event loop.
 
@@ -63,7 +54,7 @@ class Node:
         incarnation: which life of that name.
         seed: from which the actors' random generators are seeded.
         wire_always: encode and decode every message, also between actors of this node.
-        inline_offload: run offloaded functions on the loop itself (simulation).
+        platform: where time and threads come from.
     """
 
     def __init__(
@@ -73,13 +64,13 @@ class Node:
         incarnation: int = 1,
         seed: int = 0,
         wire_always: bool = False,
-        inline_offload: bool = False,
-        clock: Clock | None = None,
+        platform: Platform | None = None,
     ) -> None:
         self.name, self.incarnation, self.seed = name, incarnation, seed
-        self.wire_always, self.inline_offload = wire_always, inline_offload
+        self.wire_always = wire_always
         self.loop = asyncio.get_running_loop()
-        self.clock: Clock = clock or MonotonicClock()
+        self.platform: Platform = platform or Machine()
+        self.clock: Clock = self.platform.clock
         self.random = random.Random(f"{seed}/{name}")
         self.cells: dict[str, Cell] = {}
         self.wire = Wire()

@@ -18,8 +18,8 @@ import zmq
 from pageant.actors.runtime.agent import NodeAgent
 from pageant.actors.runtime.loop import new_event_loop
 from pageant.actors.runtime.node import AGENT, SUPERVISOR, Node
-from pageant.actors.runtime.transport.zeromq import LinkRefused, NoAnswer, ZmqLink
-from pageant.actors.runtime.version import VERSION
+from pageant.actors.runtime.platform import Machine, Platform
+from pageant.actors.runtime.transport.errors import LinkRefused, NoAnswer
 from pageant.protocol.handshake import Welcome
 from pageant.protocol.supervision import Directory, NodeEntry, NodeJoined
 
@@ -43,11 +43,19 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 class NodeProcess:
     """The life of a node process."""
 
-    def __init__(self, options: argparse.Namespace, incarnation: int) -> None:
+    def __init__(
+        self, options: argparse.Namespace, incarnation: int, platform: Platform | None = None
+    ) -> None:
         self.node = Node(
-            options.name, incarnation=incarnation, seed=options.seed, wire_always=options.wire_always
+            options.name,
+            incarnation=incarnation,
+            seed=options.seed,
+            wire_always=options.wire_always,
+            platform=platform,
         )
-        self.link = ZmqLink(options.name, incarnation, options.endpoint, self.node.remote, VERSION)
+        self.link = self.node.platform.open_link(
+            options.name, incarnation, options.endpoint, self.node.remote
+        )
         self._join = options.join
         self._present: set[tuple[str, int]] = set()
         self._links: dict[tuple[str, int], asyncio.Task[None]] = {}
@@ -127,7 +135,7 @@ async def _ask_for_incarnation(options: argparse.Namespace) -> int:
         def replaced(self, node: str) -> None: ...
         def lost(self, node: str, envelopes: int) -> None: ...
 
-    link = ZmqLink(options.name, 0, "tcp://127.0.0.1:*", Nobody(), VERSION)
+    link = Machine().open_link(options.name, 0, "tcp://127.0.0.1:*", Nobody())
     try:
         return (await link.connect("root", 1, options.join)).issued
     finally:

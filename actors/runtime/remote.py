@@ -30,7 +30,8 @@ from pageant.protocol.supervision import ActorEntry
 
 if TYPE_CHECKING:
     from pageant.actors.runtime.cell import Cell
-    from pageant.actors.runtime.node import Link, Node
+    from pageant.actors.runtime.node import Node
+    from pageant.actors.runtime.platform import Link
 
 
 EARLY_MAX = 65_536  # messages that wait for news of their senders

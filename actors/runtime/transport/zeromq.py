@@ -14,13 +14,15 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import zmq
 
+from pageant.actors.runtime.platform import Receiver
+from pageant.actors.runtime.transport.errors import LinkRefused, NoAnswer
 from pageant.protocol.codec import Codec
 from pageant.protocol.envelope import FRAMES_MAX, Header, Mode, decode_header, encode_header
-from pageant.protocol.errors import PageantError, ProtocolError
+from pageant.protocol.errors import ProtocolError
 from pageant.protocol.handshake import Hello, Rejected, Welcome, fingerprint
 
 log = logging.getLogger("pageant.link")
@@ -34,23 +36,6 @@ RETRY_SECONDS = 0.001
 HANDSHAKE_SECONDS = 10.0
 LINGER_MS = 1000
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-
-
-class LinkRefused(PageantError):
-    """The other node speaks another protocol, or is another one than was expected."""
-
-
-class NoAnswer(LinkRefused):
-    """The other node is not there, or too busy."""
-
-
-class Receiver(Protocol):
-    """Who takes what comes in."""
-
-    def receive(self, node: str, frames: Sequence[Any]) -> None: ...
-    def refuse(self, node: str, reason: str) -> None: ...
-    def replaced(self, node: str) -> None: ...
-    def lost(self, node: str, envelopes: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -135,11 +120,7 @@ class ZmqLink:
     # Meeting others.
 
     async def connect(self, node: str, incarnation: int, endpoint: str) -> Welcome:
-        """Links to an earlier node, from then on known by the name that it gives itself.
-
-        Raises:
-            LinkRefused: it speaks another protocol, or (`NoAnswer`) did not answer.
-        """
+        """See `Link`."""
         # Our own name for the connection. Never used before: ZeroMQ aborts the process at one in use.
         identity = _identity(node, incarnation) + b"@" + os.urandom(8).hex().encode()
         self._socket.setsockopt(zmq.CONNECT_ROUTING_ID, identity)

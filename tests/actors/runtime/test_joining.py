@@ -16,7 +16,8 @@ from runtime_players import GetLog, Ping, Until
 
 from pageant.actors.runtime.cluster import Cluster
 from pageant.actors.runtime.transport import zeromq
-from pageant.actors.runtime.transport.zeromq import LinkRefused, NoAnswer, ZmqLink
+from pageant.actors.runtime.transport.errors import LinkRefused, NoAnswer
+from pageant.actors.runtime.transport.zeromq import ZmqLink
 from pageant.protocol.codec import Codec
 from pageant.protocol.envelope import Header, Mode, encode_header
 from pageant.protocol.handshake import Hello, fingerprint

@@ -1,0 +1,113 @@
+"""What nodes stand on: time, threads, and the ways to other nodes. `Machine` is a real one; the simulator has its own.
+
+Everything that a topology takes from the world beneath it comes through here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from pageant.actors.runtime.clock import Clock, MonotonicClock
+from pageant.actors.runtime.version import VERSION
+from pageant.protocol.handshake import Welcome
+
+if TYPE_CHECKING:
+    from pageant.actors.runtime.launcher import Launcher
+
+R = TypeVar("R")
+
+
+class Receiver(Protocol):
+    """Who takes what comes in over a link."""
+
+    def receive(self, node: str, frames: Sequence[Any]) -> None: ...
+    def refuse(self, node: str, reason: str) -> None: ...
+    def replaced(self, node: str) -> None: ...
+    def lost(self, node: str, envelopes: int) -> None: ...
+
+
+class Link(Protocol):
+    """A node's way to the others."""
+
+    endpoint: str
+    """Where it listens."""
+
+    issue: Callable[[str], int] | None
+    """The root's: a new incarnation for a node's name."""
+
+    async def connect(self, node: str, incarnation: int, endpoint: str) -> Welcome:
+        """Links to an earlier node, from then on known by the name that it gives itself.
+
+        Raises:
+            LinkRefused: it speaks another protocol, or (`NoAnswer`) did not answer.
+        """
+
+    def send(self, node: str, frames: Sequence[Any]) -> bool:
+        """Queues frames for a node; False when it cannot be reached."""
+
+    def forget(self, node: str, incarnation: int) -> bool:
+        """That life of a node is over. False when another one has been linked already."""
+
+    def close(self) -> None:
+        """Sends what is queued, and lets go of everything."""
+
+
+class Lane(Protocol):
+    """Where an actor's blocking functions run."""
+
+    async def run(self, call: Callable[[], R]) -> R:
+        """Runs one, in the order in which they come."""
+
+    def close(self) -> None:
+        """Nothing is run from now on."""
+
+
+class Platform(Protocol):
+    """What a node stands on."""
+
+    clock: Clock
+
+    def open_lane(self, name: str, threads: int) -> Lane:
+        """For functions of one actor, so many at once."""
+
+    def open_link(self, name: str, incarnation: int, endpoint: str, receiver: Receiver) -> Link:
+        """A node's socket. Raises `LinkRefused` where it cannot listen."""
+
+    def launcher(self, join: str, endpoint: str, arguments: tuple[str, ...]) -> Launcher:
+        """What starts the processes of nodes; see `launcher.LocalProcesses`."""
+
+
+class Machine:
+    """The host: its clock, its threads, its sockets and processes."""
+
+    def __init__(self) -> None:
+        self.clock: Clock = MonotonicClock()
+
+    def open_lane(self, name: str, threads: int) -> Lane:
+        return _Threads(name, threads)
+
+    def open_link(self, name: str, incarnation: int, endpoint: str, receiver: Receiver) -> Link:
+        from pageant.actors.runtime.transport.zeromq import ZmqLink
+
+        return ZmqLink(name, incarnation, endpoint, receiver, VERSION)
+
+    def launcher(self, join: str, endpoint: str, arguments: tuple[str, ...]) -> Launcher:
+        from pageant.actors.runtime.launcher import LocalProcesses
+
+        return LocalProcesses(join, endpoint, arguments)
+
+
+class _Threads:
+    """A lane of threads, started when they are first needed."""
+
+    def __init__(self, name: str, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+    async def run(self, call: Callable[[], R]) -> R:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
