@@ -40,8 +40,8 @@ DEFAULT_CAST = Cast(
         FRONTEND: "pageant.actors.frontend.frontend:Frontend",
     },
     groups=frozenset({"executor"}),
-    # They live with their callers, hold their connections, or ask the supervisor.
-    root_actors=frozenset({FRONTEND, HTTP, OBSERVER}),
+    # They live with their callers, or ask the supervisor.
+    root_actors=frozenset({FRONTEND, OBSERVER}),
     # Only a tokenizer's work can be shared out; more executors need tensors that cross between them.
     single=frozenset({"executor", "detokenizer", "scheduler", "blocks", FRONTEND, OBSERVER}),
     extra_settings=frozenset({"served_model_name", "max_logprobs", "generation_config"}),

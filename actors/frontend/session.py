@@ -5,6 +5,7 @@ The root node has a thread of its own. Everything here may be called from any th
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import itertools
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from pageant.actors.runtime.topology import Resolved, Topology, resolve
 from pageant.protocol.allocation import GetPoolStatistics, PoolStatistics
 from pageant.protocol.arrays import int32
 from pageant.protocol.errors import BadRequest, EngineClosed
+from pageant.protocol.fronting import Drain, GetServer, ServerAddress
 from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
 from pageant.protocol.supervision import NodeStatistics, Progress
 from pageant.protocol.tokenizing import Detokenize, Tokenize, Tokenized
@@ -31,6 +33,7 @@ from pageant.protocol.tokenizing import Detokenize, Tokenize, Tokenized
 if TYPE_CHECKING:
     from pageant.actors.frontend.http.server import HttpServer
 
+ANSWER_SECONDS = 5.0  # beside the time that was given
 OnProgress = Callable[[Progress], None]
 
 
@@ -112,16 +115,25 @@ class Session:
             thread.stop()
 
     def served_at(self) -> str:
-        """The model's name and the address of this process's HTTP server."""
-        server = self.http_server()
-        assert server is not None, "this topology has no HTTP server here"
-        return f"{server.model_name} on {server.url}"
+        """The models and the addresses of this topology's HTTP servers."""
+        found: list[ServerAddress] = [self.ask(name, GetServer()) for name in self.http_servers()]
+        models = ", ".join(found[0].models) if found else "nothing"
+        return f"{models} on {', '.join(dict.fromkeys(server.url for server in found))}"
 
     def drain(self, seconds: float) -> None:
-        """Lets the HTTP server of this process, if there is one, finish what it has, and take nothing more."""
-        server = self.http_server()
-        if server is not None and self._thread is not None:
-            self._thread.run(server.drain(seconds)).result()
+        """Lets the HTTP servers finish what they have, and take nothing more."""
+        if self._thread is not None:
+            self._thread.run(self._drain(seconds)).result()
+
+    async def _drain(self, seconds: float) -> None:
+        assert self._cluster is not None
+        node, names = self._cluster.node, self.http_servers()
+        asked = (node.ask(name, Drain(seconds=seconds), seconds + ANSWER_SECONDS) for name in names)
+        await asyncio.gather(*asked, return_exceptions=True)
+
+    def http_servers(self) -> list[str]:
+        """The names of the HTTP servers."""
+        return [actor.name for actor in self.resolved.actors if actor.name.partition("/")[0] == HTTP]
 
     def http_server(self) -> HttpServer | None:
         """The HTTP server of this process, if there is one."""

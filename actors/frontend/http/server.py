@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,15 @@ from pageant.actors.frontend.http.openai import chat, chat_socket, completions, 
 from pageant.actors.frontend.http.service import Served, Service
 from pageant.actors.frontend.http.streams import Pacemaker
 from pageant.actors.frontend.prompts import MAX_LOGPROBS
+from pageant.actors.runtime import receives
+from pageant.protocol.fronting import (
+    Drain,
+    Drained,
+    GetHttpStatistics,
+    GetServer,
+    HttpStatistics,
+    ServerAddress,
+)
 from pageant.protocol.serving import OutputBatch
 from pageant.protocol.statistics import GetMetricsPage, GetObservation, Observation
 
@@ -154,11 +164,27 @@ class HttpServer(Frontend):
         await asyncio.wait([self._serving])
         self._socket.close()
 
-    async def drain(self, seconds: float) -> None:
-        """Takes no more requests, and returns when those that are open have ended, or after that time."""
+    @receives
+    def address(self, _: GetServer) -> ServerAddress:
+        """Where it is found."""
+        return ServerAddress(url=self.url, models=tuple(self.service.models))
+
+    @receives
+    def http_statistics(self, _: GetHttpStatistics) -> HttpStatistics:
+        """How it stands."""
+        return HttpStatistics(
+            open_requests=self.service.num_open,
+            streamed_tokens=self.service.pacemaker.streamed_tokens,
+            loop_cpu_seconds=time.thread_time(),
+        )
+
+    @receives(concurrent=True)
+    async def drain(self, request: Drain) -> Drained:
+        """Takes no more requests, and answers when those that are open have ended, or after that time."""
         self.service.draining = True
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.service.idle.wait(), seconds)
+            await asyncio.wait_for(self.service.idle.wait(), request.seconds)
+        return Drained(open_requests=self.service.num_open)
 
     @property
     def is_ready(self) -> bool:

@@ -27,7 +27,7 @@ from pageant.actors.frontend.requests import Opening
 from pageant.protocol.arrays import int32
 from pageant.protocol.errors import BadRequest, Overloaded
 from pageant.protocol.message import Request as Asked
-from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 from pageant.protocol.tokenizing import Detokenize
 
 Http = Request[Any, Any, Any]
@@ -109,7 +109,7 @@ class Service:
         self._started = self.now()
         self._strict_fields, self._num_open_max = strict_fields, num_open_max
         self._open: dict[str, list[Answers]] = {}
-        self._num_open = 0
+        self.num_open = 0
 
     def now(self) -> int:
         """Seconds since 1970."""
@@ -189,9 +189,14 @@ class Service:
         settings: RequestSettings | None = None,
         parser: Callable[[], OutputParser] | None = None,
         *,
+        whole: bool = False,
         is_probe: bool = False,
     ) -> Answers:
-        """Begins to answer prompts, which are checked by now. A probe is always let in.
+        """Begins to answer prompts, which are checked by now.
+
+        Args:
+            whole: nobody looks at it before its end.
+            is_probe: it is let in whatever is open.
 
         Raises:
             BadRequest: a parameter is out of range.
@@ -199,12 +204,13 @@ class Service:
         """
         if self.draining and not is_probe:
             raise Draining("this server is shutting down")
-        if self._num_open >= self._num_open_max and not is_probe:
-            raise Overloaded(f"{self._num_open} requests are open here, at most; try again later")
-        params = check_params(params, served.limits)
+        if self.num_open >= self._num_open_max and not is_probe:
+            raise Overloaded(f"{self.num_open} requests are open here, at most; try again later")
+        kind = RequestOutputKind.FINAL_ONLY if whole else RequestOutputKind.DELTA
+        params = msgspec.structs.replace(check_params(params, served.limits), output_kind=kind)
         answers = Answers(name, len(prompts), params, parser, self.engine.abort_all, self._ended)
         self._open.setdefault(name, []).append(answers)
-        self._num_open += 1
+        self.num_open += 1
         self.idle.clear()
         for prompt, sink in zip(prompts, answers.prompts, strict=True):
             sink.name = self.new_id(name)  # whatever others are called by their clients
@@ -217,8 +223,8 @@ class Service:
         left.remove(answers)
         if not left:
             del self._open[answers.name]
-        self._num_open -= 1
-        if not self._num_open:
+        self.num_open -= 1
+        if not self.num_open:
             self.idle.set()
 
     def abort(self, name: str) -> bool:

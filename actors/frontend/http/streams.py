@@ -60,6 +60,7 @@ class Pacemaker:
         self.tick_seconds = tick_seconds
         self._stall_ticks = max(1, round(stall_seconds / tick_seconds))
         self.streams: set[Teller] = set()
+        self.streamed_tokens = 0
 
     async def run(self) -> None:
         """For ever."""
@@ -112,7 +113,10 @@ class Teller:
             while not answers.done:
                 await answers.wait()
                 pieces = answers.take()
-                events = [event for piece in pieces for event in telling.next(piece)]
+                events: list[bytes] = []
+                for piece in pieces:
+                    events += telling.next(piece)
+                    pacemaker.streamed_tokens += len(piece.token_ids)
                 if events or not pieces:
                     await self._send(events)
             await self._send(telling.last())

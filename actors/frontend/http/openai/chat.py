@@ -290,7 +290,8 @@ def begin(service: Service, asked: ChatRequest, served: Served, name: str) -> An
         BadRequest: what is wrong with it.
     """
     params = asked.sampling_params(served.limits.defaults, served.max_new_tokens)
-    return service.begin(served, [asked.conversation()], params, name, asked.settings(), asked.parser())
+    prompts, settings = [asked.conversation()], asked.settings()
+    return service.begin(served, prompts, params, name, settings, asked.parser(), whole=not asked.stream)
 
 
 def routes(service: Service) -> list[Any]:

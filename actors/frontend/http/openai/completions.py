@@ -196,7 +196,7 @@ def routes(service: Service) -> list[Any]:
             params = msgspec.structs.replace(params, prompt_logprobs=params.logprobs)
         checked = [check_prompt(prompt, served.limits, params) for prompt in prompts]
         echoes = await _echoes(service, served, prompts) if asked.echo else [""] * len(prompts)
-        answers = service.begin(served, checked, params, taken.name, asked.settings())
+        answers = service.begin(served, checked, params, taken.name, asked.settings(), whole=not asked.stream)
         telling = CompletionTelling(asked, answers, served.name, service.now(), echoes)
 
         async def whole(pieces: list[Piece]) -> Completion:

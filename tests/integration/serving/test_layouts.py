@@ -1,0 +1,67 @@
+"""Where HTTP servers live, and how many of them there are."""
+
+from __future__ import annotations
+
+import socket
+
+import httpx
+import pytest
+
+import pageant
+from pageant.protocol.fronting import GetHttpStatistics
+
+CHAT = "/v1/chat/completions"
+QUESTION = [{"role": "user", "content": "Explain the with statement"}]
+APART = {
+    "nodes": {"front": {}, "web-0": {"process": True}, "web-1": {"process": True}},
+    "actors": {"http": {"nodes": ["web-0", "web-1"]}},
+}
+
+
+@pytest.fixture(scope="module")
+def pair(start):
+    return start(APART)
+
+
+def urls(session):
+    return session.served_at().split(" on ")[1].split(", ")
+
+
+def test_several_servers_in_processes_of_their_own_share_an_engine(pair, llm):
+    right = llm.chat([QUESTION], pageant.SamplingParams(temperature=0.0, max_tokens=8))[0].outputs[0]
+    asked = {"messages": QUESTION, "temperature": 0, "max_tokens": 8}
+    assert pair.http_servers() == ["http/0", "http/1"]
+    assert len(set(urls(pair))) == 2
+    for url in urls(pair):
+        with httpx.Client(base_url=url, timeout=60) as http:
+            assert http.post(CHAT, json=asked).json()["choices"][0]["message"]["content"] == right.text
+            assert http.post(CHAT, json=asked | {"stream": True}).text.endswith("data: [DONE]\n\n")
+            assert http.get("/health").status_code == 200
+    for name in pair.http_servers():
+        statistics = pair.ask(name, GetHttpStatistics())
+        assert statistics.streamed_tokens == len(right.token_ids)
+        assert statistics.open_requests == 0 < statistics.loop_cpu_seconds
+
+
+def test_all_servers_drain(start):
+    session = start(APART)
+    session.drain(5.0)
+    for url in urls(session):
+        with httpx.Client(base_url=url) as http:
+            assert http.get("/ready").status_code == 503
+            assert http.post(CHAT, json={"messages": QUESTION}).status_code == 503
+
+
+def test_servers_can_share_a_port(start):
+    """The system deals connections out among them: 32 of them all to one would be a chance of one in 2**31."""
+    with socket.socket() as held:  # bound, but not listening: the port stays free for those who share it
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(("127.0.0.1", 0))
+        session = start(APART, port=held.getsockname()[1])
+    (url,) = set(urls(session))
+    asked = {"messages": QUESTION, "max_tokens": 1, "stream": True}
+    with httpx.Client(base_url=url, headers={"connection": "close"}) as http:
+        for _ in range(32):
+            http.post(CHAT, json=asked)
+    told = [session.ask(name, GetHttpStatistics()).streamed_tokens for name in session.http_servers()]
+    assert sum(told) == 32 and all(told)
