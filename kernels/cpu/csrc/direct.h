@@ -1,15 +1,16 @@
 // Attention's two products for few rows, with keys and values as they lie: what is read once is not worth packing.
 //
-// Each result has the bits that the panels give (panel.h), so that a row may go either way. A score is W chains,
-// one in each lane, which are then added up while their vectors are transposed: each lane with its neighbour,
-// then pairs, then fours. Sums of values are the same chains in both, along the tokens.
+// Each result has the bits that the panels give (panel.h), so that a row may go either way. Keys are exchanged within
+// quarters of vectors only, four tokens by four cells, which takes half of what a whole transposition does: a lane
+// then has a token's cells of one quarter. Sums of values are the same chains in both, along the tokens.
 #pragma once
 
 #include "packing.h"
 
 // Up to this many rows are computed directly. Measured on a Zen 4: up to there it takes 0.6 to 0.95 of the time.
+// Tiles have their own way to add up, and all rows take it.
 template <class Cells>
-constexpr int64_t FEW_ROWS = Cells::PER_CELL == 2 ? 8 : 4;
+constexpr int64_t FEW_ROWS = Cells::TILED ? 0 : Cells::PER_CELL == 2 ? 8 : 4;
 
 namespace direct {
 
@@ -18,55 +19,66 @@ template <int S, int... I>
 inline vf join(vf a, vf b, std::integer_sequence<int, I...>) {
     return shuffle<(I & S ? W + I - S : I)...>(a, b) + shuffle<(I & S ? W + I : I + S)...>(a, b);
 }
-
-// The scores of R rows by S tokens, each in W / S lanes.
-template <class Cells, int R, int S, class T>
-__attribute__((always_inline)) inline void scores(const Cell* query, int64_t query_stride, const T* const* rows,
-                                                  int64_t head_dim, vf (&sums)[R]) {
-    if constexpr (S == 2) {
-        constexpr int SPAN = W * Cells::PER_CELL;
-        vf other[R];
-        for (int r = 0; r < R; r++) sums[r] = other[r] = vf{};
-        auto add = [&](int64_t d, vu one, vu two) __attribute__((always_inline)) {
-            for (int r = 0; r < R; r++) {
-                vu q = load<vu>(query + r * query_stride + d / Cells::PER_CELL);
-                sums[r] = Cells::add(sums[r], q, one);
-                other[r] = Cells::add(other[r], q, two);
-            }
-        };
-        int64_t d = 0;
-        for (; d + SPAN <= head_dim; d += SPAN)
-            add(d, packing::cells<Cells>(rows[0] + d), packing::cells<Cells>(rows[1] + d));
-        if (d < head_dim) {
-            int64_t left = head_dim - d;
-            add(d, packing::cells<Cells>(rows[0] + d, left), packing::cells<Cells>(rows[1] + d, left));
-        }
-        for (int r = 0; r < R; r++) sums[r] = join<1>(sums[r], other[r], std::make_integer_sequence<int, W>{});
-    } else {
-        vf other[R];
-        scores<Cells, R, S / 2>(query, query_stride, rows, head_dim, sums);
-        scores<Cells, R, S / 2>(query, query_stride, rows + S / 2, head_dim, other);
-        for (int r = 0; r < R; r++) sums[r] = join<S / 2>(sums[r], other[r], std::make_integer_sequence<int, W>{});
-    }
+// Vectors of 4 tokens each, as one of all.
+inline vf join_all(const vf (&parts)[W / 4]) {
+    constexpr auto LANES = std::make_integer_sequence<int, W>{};
+    if constexpr (W == 4) return parts[0];
+    else if constexpr (W == 8) return join<4>(parts[0], parts[1], LANES);
+    else return join<8>(join<4>(parts[0], parts[1], LANES), join<4>(parts[2], parts[3], LANES), LANES);
 }
 
+// Lanes of a and b in turns: of each quarter the first two (HALF 0) or the last two, in groups of SPAN.
+template <int SPAN, int HALF, int... I>
+inline vu in_turns(vu a, vu b, std::integer_sequence<int, I...>) {
+    return shuffle<(I / SPAN % 2 * W + I / 4 * 4 + HALF * 2 + I % 4 / (2 * SPAN) * SPAN + I % SPAN)...>(a, b);
+}
+// Four vectors of four tokens: lane i of quarter q of vector t goes to lane t of quarter q of vector i.
+inline void exchange_quarters(vu (&rows)[4]) {
+    constexpr auto LANES = std::make_integer_sequence<int, W>{};
+    vu a = in_turns<1, 0>(rows[0], rows[1], LANES), b = in_turns<1, 1>(rows[0], rows[1], LANES);
+    vu c = in_turns<1, 0>(rows[2], rows[3], LANES), d = in_turns<1, 1>(rows[2], rows[3], LANES);
+    rows[0] = in_turns<2, 0>(a, c, LANES);
+    rows[1] = in_turns<2, 1>(a, c, LANES);
+    rows[2] = in_turns<2, 0>(b, d, LANES);
+    rows[3] = in_turns<2, 1>(b, d, LANES);
+}
+
+// Scores of R rows by W tokens, four of which share a vector of sums.
 template <class Cells, int R, class T>
-void scores_rows(const Cell* query, int64_t query_stride, const T* const* rows, int64_t head_dim, float* to) {
-    vf sums[R];
-    scores<Cells, R, W>(query, query_stride, rows, head_dim, sums);
-    for (int r = 0; r < R; r++) store(to + r * TILE, sums[r]);
+void scores_rows(const Cell* spread, int64_t depth, const T* const* rows, int64_t head_dim, float* to) {
+    vf sums[R][W / 4];
+    for (int r = 0; r < R; r++)
+        for (int part = 0; part < W / 4; part++) sums[r][part] = vf{};
+    auto add = [&](const Cell* query, const auto& cells_of) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+        for (int part = 0; part < W / 4; part++) {
+            vu square[4];
+            for (int t = 0; t < 4; t++) square[t] = cells_of(rows[part * 4 + t]);
+            exchange_quarters(square);
+#pragma GCC unroll 4
+            for (int r = 0; r < R; r++)
+                for (int i = 0; i < 4; i++)
+                    sums[r][part] = Cells::add(sums[r][part], load<vu>(query + r * depth * 4 + i * W), square[i]);
+        }
+    };
+    constexpr int64_t SPAN = W * Cells::PER_CELL;
+    int64_t d = 0;
+    for (; d + SPAN <= head_dim; d += SPAN, spread += 4 * W)
+        add(spread, [d](const T* row) { return packing::cells<Cells>(row + d); });
+    if (d < head_dim) add(spread, [d, head_dim](const T* row) { return packing::cells<Cells>(row + d, head_dim - d); });
+    for (int r = 0; r < R; r++) store(to + r * SCORES_STRIDE, join_all(sums[r]));
 }
 
 // Adds to R rows of sums, from number d on, V vectors of weighted values.
 template <class Cells, int R, int V, class T>
 void sums_tile(const Cell* weights, const T* const* rows, const T* const* next, int64_t head_dim, int64_t d,
                float* to, int64_t width) {
-    constexpr int PER_CELL = Cells::PER_CELL, CELLS = TILE / PER_CELL;
+    constexpr int PER_CELL = Cells::PER_CELL;
     vf sums[R][V];
     for (int r = 0; r < R; r++)
         for (int v = 0; v < V; v++) sums[r][v] = load<vf>(to + r * width + d + v * W);
     bool whole = d + V * W <= head_dim;
-    for (int64_t k = 0; k < CELLS; k++) {
+    for (int64_t k = 0; k < CHUNK / PER_CELL; k++) {
         if (next)
             for (int i = 0; i < PER_CELL; i++) packing::fetch(next[packing::in_turn(k * PER_CELL + i)], head_dim);
         vu values[V];
@@ -74,7 +86,7 @@ void sums_tile(const Cell* weights, const T* const* rows, const T* const* next, 
             packing::value_cells<Cells>(rows + k * PER_CELL, d + v * W,
                                         whole ? PER_CELL * W : head_dim - d - v * W, values + v);
         for (int r = 0; r < R; r++) {
-            vu weight = broadcast(weights + r * CELLS + k);
+            vu weight = broadcast(weights + r * SCORES_STRIDE + k);
             for (int v = 0; v < V; v++) sums[r][v] = Cells::add(sums[r][v], weight, values[v]);
         }
     }
@@ -109,25 +121,34 @@ void by_four(int64_t count, const Body& body) {
 
 }  // namespace direct
 
-// Scores [count, TILE] of queries [count, cells] and the keys at `rows`; fetches those at `next`.
+// Spreads a query's cells [depth] to [4 * depth], as scores are made with them: each vector to four, the i-th of which
+// has cell i of each quarter all over that quarter.
+inline void spread_query(const Cell* query, int64_t depth, Cell* spread) {
+    for (int64_t k = 0; k < depth; k += W)
+        for (int i = 0; i < 4; i++)
+            for (int lane = 0; lane < W; lane++) *spread++ = query[k + lane / 4 * 4 + i];
+}
+
+// Scores of queries [count, 4 * depth cells], spread, and a chunk of keys at `rows`, SCORES_STRIDE apart; fetches what
+// is at `next`.
 template <class Cells, class T>
-void direct_scores(const Cell* query, int64_t query_stride, const T* const* rows, const T* const* next,
-                   int64_t head_dim, float* scores, int64_t count) {
-    for (int64_t t = 0; t < TILE; t += W) {
+void direct_scores(const Cell* spread, int64_t depth, const T* const* rows, const T* const* next, int64_t head_dim,
+                   float* scores, int64_t count) {
+    for (int64_t t = 0; t < CHUNK; t += W) {
         for (int i = 0; i < W; i++) packing::fetch(next[packing::in_turn(t + i)], head_dim);
         direct::by_four(count, [&](int64_t r, auto R) {
-            direct::scores_rows<Cells, R>(query + r * query_stride, query_stride, rows + t, head_dim,
-                                          scores + r * TILE + t);
+            direct::scores_rows<Cells, R>(spread + r * depth * 4, depth, rows + t, head_dim,
+                                          scores + r * SCORES_STRIDE + t);
         });
     }
 }
 
-// Adds values, at `rows`, times weights [count, TILE] to sums [count, width]; fetches those at `next`.
+// Adds a chunk of values, at `rows`, times weights to sums [count, width]; fetches what is at `next`.
 template <class Cells, class T>
 void direct_sums(const Cell* weights, const T* const* rows, const T* const* next, int64_t head_dim, float* sums,
                  int64_t width, int64_t count) {
     direct::by_four(count, [&](int64_t r, auto R) {
-        direct::sums_rows<Cells, R>(weights + r * (TILE / Cells::PER_CELL), rows, r ? nullptr : next, head_dim,
+        direct::sums_rows<Cells, R>(weights + r * SCORES_STRIDE, rows, r ? nullptr : next, head_dim,
                                     sums + r * width, width);
     });
 }

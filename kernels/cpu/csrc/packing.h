@@ -1,5 +1,5 @@
-// Packing keys and values of a tile of the cache into panels (see panel.h), with a pointer for each token.
-// Meanwhile the memory of the tile after it is asked for, line by line: in one burst it would only queue.
+// Packing keys and values of a chunk of the cache into panels (see panel.h), with a pointer for each token.
+// Meanwhile the memory of what comes after it is asked for, line by line: in one burst it would only queue.
 #pragma once
 
 #include "panel.h"
@@ -33,10 +33,11 @@ inline vu cells(const bf16* p) {
 }
 template <class Cells>
 inline vu cells(const f16* p) { return (vu)read(p); }
-// The same where there are only n numbers, the rest zero.
+// The same where there are only n numbers, the rest zero; n may be none or less.
 template <class Cells, class T>
 inline vu cells(const T* p, int64_t n) {
     if (n >= W * Cells::PER_CELL) return cells<Cells>(p);
+    if (n <= 0) return vu{};
     T part[W * Cells::PER_CELL] = {};
     std::memcpy(part, p, n * sizeof(T));
     return cells<Cells>(part);
@@ -46,15 +47,20 @@ inline vu cells(const T* p, int64_t n) {
 // at one instruction each: within quarters of a vector. Sums stay in that order until `in_order`.
 template <class Cells, class T>
 inline void value_cells(const T* const* rows, int64_t d, int64_t left, vu* to) {
-    vu a = cells<Cells>(rows[0] + d, left);
-    to[0] = a;
-#if defined(__AVX512BF16__)
+    to[0] = cells<Cells>(rows[0] + d, left);
     if constexpr (Cells::PER_CELL == 2) {
-        __m512i b = (__m512i)cells<Cells>(rows[1] + d, left);
-        to[0] = (vu)_mm512_unpacklo_epi16((__m512i)a, b);
-        to[1] = (vu)_mm512_unpackhi_epi16((__m512i)a, b);
-    }
+        vu a = to[0], b = cells<Cells>(rows[1] + d, left);
+#if defined(__AVX512BF16__)
+        to[0] = (vu)_mm512_unpacklo_epi16((__m512i)a, (__m512i)b);
+        to[1] = (vu)_mm512_unpackhi_epi16((__m512i)a, (__m512i)b);
+#else
+        static_assert(W == 4 || Cells::PER_CELL == 1, "a vector is a quarter");
+        for (int i = 0; i < W; i++) {
+            to[i / 2][i % 2 * 2] = (a[i] & 0xffffu) | b[i] << 16;
+            to[i / 2][i % 2 * 2 + 1] = a[i] >> 16 | (b[i] & 0xffff0000u);
+        }
 #endif
+    }
 }
 
 // Asks for the cache lines of `count` numbers. Far enough ahead that they belong in the second cache.
@@ -63,23 +69,16 @@ inline void fetch(const T* p, int64_t count) {
     constexpr int64_t LINE = 64 / sizeof(T);
     for (int64_t d = 0; d < count; d += LINE) __builtin_prefetch(p + d, 0, 2);
 }
-// The order in which a tile's tokens are fetched: its four quarters side by side. They are mostly blocks of the
+// The order in which a chunk's tokens are fetched: its four quarters side by side. They are mostly blocks of the
 // cache, which lie apart, and memory answers twice as fast when several places are read at once.
-inline int64_t in_turn(int64_t t) { return t % 4 * (TILE / 4) + t / 4; }
+inline int64_t in_turn(int64_t t) { return t % 4 * (CHUNK / 4) + t / 4; }
 
 }  // namespace packing
-
-// Sums of values as [width] numbers: head_dim rounded up to whole vectors of cells.
-template <class Cells>
-inline int64_t values_width(int64_t head_dim) {
-    constexpr int64_t SPAN = W * Cells::PER_CELL;
-    return (head_dim + SPAN - 1) / SPAN * SPAN;
-}
 
 // Undoes the order of `value_cells`.
 template <class Cells>
 void in_order(float* values, int64_t width) {
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__)  // else pairs are as they should be, or there are none
     if constexpr (Cells::PER_CELL == 2) {
         for (int64_t d = 0; d < width; d += 2 * W) {
             vf low = load<vf>(values + d), high = load<vf>(values + d + W);
@@ -91,34 +90,34 @@ void in_order(float* values, int64_t width) {
 #endif
 }
 
-// panel[tokens / SCORES_WIDE][cell of the head][SCORES_WIDE tokens], TILE tokens with `head_dim` numbers each.
+// A chunk's panel of keys, with `depth` cells of the head.
 template <class Cells, class T>
-void pack_keys(const T* const* rows, const T* const* next, int64_t head_dim, Cell* panel) {
-    constexpr int SPAN = W * Cells::PER_CELL;
-    int64_t depth = (head_dim + Cells::PER_CELL - 1) / Cells::PER_CELL;
-    for (int64_t t = 0; t < TILE; t += W) {
+void pack_keys(const T* const* rows, const T* const* next, int64_t head_dim, int64_t depth, Cell* panel) {
+    constexpr int WIDE = SCORES_WIDE<Cells>;
+    for (int64_t t = 0; t < CHUNK; t += W) {
         for (int i = 0; i < W; i++) packing::fetch(next[packing::in_turn(t + i)], head_dim);
-        Cell* to = panel + t / SCORES_WIDE * depth * SCORES_WIDE + t % SCORES_WIDE;
-        for (int64_t d = 0; d < head_dim; d += SPAN) {
+        Cell* to = panel + t / WIDE * depth * WIDE + t % WIDE;
+        for (int64_t k = 0; k < depth; k += W) {
             vu square[W];
-            int64_t left = head_dim - d;
-            for (int i = 0; i < W; i++) square[i] = packing::cells<Cells>(rows[t + i] + d, left);
+            int64_t d = k * Cells::PER_CELL;
+            for (int i = 0; i < W; i++) square[i] = packing::cells<Cells>(rows[t + i] + d, head_dim - d);
             packing::transpose(square);
-            int64_t first = d / Cells::PER_CELL, stop = std::min(depth, first + W);
-            for (int64_t k = first; k < stop; k++) store(to + k * SCORES_WIDE, square[k - first]);
+            for (int i = 0; i < W; i++) store(to + (k + i) * WIDE, square[i]);
         }
     }
 }
 
-// panel[cell of tokens][number of the head], in the order of `value_cells`.
+// A chunk's part of a split's panel of values, `width` numbers of the head in the order of `value_cells`.
 template <class Cells, class T>
 void pack_values(const T* const* rows, const T* const* next, int64_t head_dim, int64_t width, Cell* panel) {
-    for (int64_t t = 0; t < TILE; t += Cells::PER_CELL, panel += width) {
+    constexpr int WIDE = VALUES_WIDE<Cells>;
+    for (int64_t t = 0; t < CHUNK; t += Cells::PER_CELL, panel += WIDE) {
         for (int i = 0; i < Cells::PER_CELL; i++) packing::fetch(next[packing::in_turn(t + i)], head_dim);
-        for (int64_t d = 0; d < head_dim; d += W * Cells::PER_CELL) {
+        for (int64_t d = 0; d < width; d += W * Cells::PER_CELL) {
             vu made[Cells::PER_CELL];
             packing::value_cells<Cells>(rows + t, d, head_dim - d, made);
-            for (int i = 0; i < Cells::PER_CELL; i++) store(panel + d + i * W, made[i]);
+            Cell* to = panel + d / WIDE * VALUES_DEEP<Cells> * WIDE + d % WIDE;
+            for (int i = 0; i < Cells::PER_CELL; i++) store(to + i * W, made[i]);
         }
     }
 }
