@@ -63,7 +63,8 @@ class Assign(Message, frozen=True, kw_only=True):
 class Admitted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A granted admission: its block table, how many tokens of it are cached already (in blocks that it
     shares, or that are copied or restored for it), and how many after those are to be computed in this step (its
-    slots reach that far). Of those cached, `num_restored_tokens` come from below the device."""
+    slots reach that far). Of those cached, `num_restored_tokens` come from below the device. With a window, what
+    the table says of blocks that the first of them does not reach means nothing."""
 
     serial: int
     blocks: Int32Vector
@@ -108,7 +109,7 @@ class PoolStatistics(Message, frozen=True, kw_only=True):
 
     Of the tokens admitted so far (`queried`), `hit` were in the cache, `copied` ones of them in a block that
     was shared in part; `blocks_copied` blocks were. `slots_wasted` of the held blocks hold no token: less than a
-    block per sequence.
+    block per sequence. Sequences that go on gave back `blocks_given_back`, which no window reaches any more.
     """
 
     num_blocks: int
@@ -123,6 +124,7 @@ class PoolStatistics(Message, frozen=True, kw_only=True):
     sequences: int = 0
     tiers: tuple[TierStatistics, ...] = ()
     blocks_copied: int = 0
+    blocks_given_back: int = 0
 
 
 class GetPoolStatistics(Request[PoolStatistics], frozen=True, kw_only=True):

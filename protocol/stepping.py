@@ -110,7 +110,8 @@ class ExecutorReady(Message, frozen=True, kw_only=True):
     """An executor introduces itself to the scheduler and to the block manager, whenever either (re)starts.
 
     Its KV memory holds `num_blocks` blocks of `block_size` tokens, each of `block_bytes` bytes; 0 says that it
-    cannot move any to the host's memory, of which `host_bytes` can be had. `epoch` is its incarnation.
+    cannot move any to the host's memory, of which `host_bytes` can be had. A token attends over no more than
+    the last `window` tokens, itself included; None is over all. `epoch` is its incarnation.
     """
 
     epoch: int
@@ -122,3 +123,4 @@ class ExecutorReady(Message, frozen=True, kw_only=True):
     dtype: str
     block_bytes: int = 0
     host_bytes: int = 0
+    window: int | None = None

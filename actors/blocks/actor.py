@@ -10,6 +10,7 @@ from pageant.actors.blocks.costs import Costs
 from pageant.actors.blocks.host import HostTier
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.tiers import Tiers
+from pageant.actors.blocks.window import Window
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.sizes import parse_bytes
 from pageant.protocol.allocation import Assign, Assigned, GetPoolStatistics, PoolReady, PoolStatistics
@@ -65,7 +66,8 @@ class BlockManager(Actor):
         if event.epoch > self._epoch:
             self._epoch = event.epoch
             pool = self.pool_class(event.num_blocks, self.options.enable_prefix_caching)
-            self._allocation = Allocation(pool, event.block_size, self._make_tiers(event, pool))
+            window = None if event.window is None else Window(event.window, event.block_size)
+            self._allocation = Allocation(pool, event.block_size, self._make_tiers(event, pool), window)
         self.tell("scheduler", PoolReady(epoch=self._epoch))
 
     def _make_tiers(self, event: ExecutorReady, pool: BlockPool) -> Tiers | None:

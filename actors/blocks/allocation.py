@@ -10,7 +10,6 @@ before their step computes, so that only what earlier exchanges granted can be c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
@@ -18,49 +17,11 @@ import numpy as np
 from pageant.actors.blocks.branches import FANOUT_MAX, TOKEN_BYTES, Branches, common_tokens
 from pageant.actors.blocks.hashing import block_name, block_names, full_blocks, root_name
 from pageant.actors.blocks.pool import BlockPool
+from pageant.actors.blocks.sequence import Copies, Found, Sequence
 from pageant.actors.blocks.tiers import Tiers
+from pageant.actors.blocks.window import Window
 from pageant.protocol.allocation import Admission, Admitted, Assign, Assigned, PoolStatistics
 from pageant.protocol.arrays import int32
-
-
-@dataclass(slots=True, eq=False)
-class _Sequence:
-    """A running sequence: its blocks in order, and the names of its full blocks as far as tokens are known."""
-
-    root: bytes  # the name that its first block follows
-    blocks: list[int]
-    names: list[bytes]
-    contents: list[bytes]  # the tokens of the blocks that have those names
-    tail: bytearray  # known tokens after the last full block, as bytes
-    start: bytes | None = None  # what its tail is filed under
-    named: int = 0  # how many of its blocks have been given their names
-    granted: int = 0  # tokens that it has been granted slots for
-    granted_step: int = 0  # by the exchange of this step
-    granted_before: int = 0  # tokens that it had been granted before that exchange
-
-    def parent(self, index: int) -> bytes:
-        """The name that its block `index` follows."""
-        return self.names[index - 1] if index else self.root
-
-
-@dataclass(slots=True)
-class _Found:
-    """What is cached of a new sequence: blocks of the device, then slots of the host; the first `num_full` of
-    both are full, and `num_partial` tokens of the next block are in the last slot or in block `source`."""
-
-    blocks: list[int] = field(default_factory=list)
-    slots: list[int] = field(default_factory=list)
-    num_full: int = 0
-    source: int | None = None
-    num_partial: int = 0
-
-
-@dataclass(slots=True)
-class _Copies:
-    """Blocks that are copied before a step computes. All are read before any is written."""
-
-    sources: list[int] = field(default_factory=list)
-    destinations: list[int] = field(default_factory=list)
 
 
 class Allocation:
@@ -70,17 +31,21 @@ class Allocation:
         pool: where blocks come from.
         block_size: tokens per block.
         tiers: where cached blocks go from there.
+        window: of all layers, if all have one.
     """
 
-    def __init__(self, pool: BlockPool, block_size: int, tiers: Tiers | None = None) -> None:
-        self.pool, self.block_size, self.tiers = pool, block_size, tiers
-        self._sequences: dict[int, _Sequence] = {}
+    def __init__(
+        self, pool: BlockPool, block_size: int, tiers: Tiers | None = None, window: Window | None = None
+    ) -> None:
+        self.pool, self.block_size, self.tiers, self.window = pool, block_size, tiers, window
+        self._sequences: dict[int, Sequence] = {}
         self._branches = Branches()
         pool.on_unnamed = self._branches.remove
-        self._tails: dict[bytes, dict[_Sequence, None]] = {}  # of running sequences, filed as `Branches` does
+        self._tails: dict[bytes, dict[Sequence, None]] = {}  # of running sequences, filed as `Branches` does
         self._uncomputed: list[tuple[int, int]] = []  # named blocks, by the step that fills them
         self._computed_step = 0
-        self._queried = self._hit = self._copied = self._blocks_copied = 0
+        self._queried = self._hit = self._copied = 0
+        self._blocks_copied = self._blocks_given_back = 0
 
     def assign(self, request: Assign) -> Assigned:
         """Carries out one exchange; see `protocol/allocation`."""
@@ -95,12 +60,14 @@ class Allocation:
         grown: list[int] = []
         for serial, length in zip(request.grow_serials.tolist(), request.grow_lengths.tolist(), strict=True):
             sequence = self._sequences.get(serial)  # None: it was held by this manager's former life
+            if sequence is not None and self.window is not None:
+                self._give_back(sequence, request.step, self.window)
             count = self._grow(sequence, length, request.step, grown) if sequence is not None else None
             if count is None:
                 break
             counts.append(count)
         complete = len(counts) == len(request.grow_serials)
-        copies = _Copies()
+        copies = Copies()
         admitted = self._admit_in_order(request, copies) if complete else []
         return Assigned(
             step=request.step,
@@ -124,7 +91,7 @@ class Allocation:
             self.tiers.forget_unsure()
         for sequence in self._sequences.values():
             self._close(sequence)
-            self._give_up(sequence)
+            self._let_go(sequence.held)
         self._sequences.clear()
 
     def statistics(self) -> PoolStatistics:
@@ -132,7 +99,7 @@ class Allocation:
         pool = self.pool
         slots: dict[int, int] = {}  # of each held block, those that have a token
         for sequence in self._sequences.values():
-            for index, block in enumerate(sequence.blocks):
+            for index, block in enumerate(sequence.held, sequence.first):
                 filled = min(self.block_size, sequence.granted - index * self.block_size)
                 slots[block] = max(slots.get(block, 0), filled)
         return PoolStatistics(
@@ -144,6 +111,7 @@ class Allocation:
             tokens_hit=self._hit,
             tokens_copied=self._copied,
             blocks_copied=self._blocks_copied,
+            blocks_given_back=self._blocks_given_back,
             slots_wasted=len(slots) * self.block_size - sum(slots.values()),
             sequences=len(self._sequences),
             evictions=pool.evictions,
@@ -157,7 +125,7 @@ class Allocation:
             self.tiers.host.check_integrity()
         held: dict[int, int] = {}
         for sequence in self._sequences.values():
-            for block in sequence.blocks:
+            for block in sequence.held:
                 held[block] = held.get(block, 0) + 1
         for block in range(self.pool.num_blocks):
             found, expected = self.pool.references(block), held.get(block, 0)
@@ -186,7 +154,7 @@ class Allocation:
             elif sequence.start is None:
                 self._open(sequence)
 
-    def _fill(self, sequence: _Sequence, size: int) -> None:
+    def _fill(self, sequence: Sequence, size: int) -> None:
         """The tail fills blocks, of `size` bytes."""
         self._close(sequence)
         while len(sequence.tail) >= size:
@@ -197,14 +165,14 @@ class Allocation:
         self._open(sequence)
         self._name_full_blocks(sequence)
 
-    def _open(self, sequence: _Sequence) -> None:
+    def _open(self, sequence: Sequence) -> None:
         """Files the tail of a running sequence, once it has a first token."""
         if sequence.start is None and sequence.tail:
             parent = sequence.parent(len(sequence.names))
             sequence.start = parent + bytes(sequence.tail[:TOKEN_BYTES])
             self._tails.setdefault(sequence.start, {})[sequence] = None
 
-    def _close(self, sequence: _Sequence) -> None:
+    def _close(self, sequence: Sequence) -> None:
         """Takes it from there: it is full, or its sequence is gone."""
         if sequence.start is not None:
             tails = self._tails[sequence.start]
@@ -218,16 +186,27 @@ class Allocation:
         if sequence is not None:
             self._close(sequence)
             self._name_last_block(sequence)
-            self._give_up(sequence)
+            self._let_go(sequence.held)
 
-    def _give_up(self, sequence: _Sequence) -> None:
-        """Its blocks lose a reference."""
-        self.pool.free(sequence.blocks)
+    def _let_go(self, blocks: list[int]) -> None:
+        """Blocks of a sequence lose a reference."""
+        self.pool.free(blocks)
         if self.tiers is not None:
-            named = ((block, self.pool.name_of(block)) for block in reversed(sequence.blocks))
+            named = ((block, self.pool.name_of(block)) for block in reversed(blocks))
             self.tiers.freed((block, name) for block, name in named if name is not None)
 
-    def _name_last_block(self, sequence: _Sequence) -> None:
+    def _give_back(self, sequence: Sequence, step: int, window: Window) -> None:
+        """What neither this step reaches, nor one before it that may not have been computed."""
+        starts = sequence.starts = [
+            *(entry for entry in sequence.starts if entry[0] > self._computed_step),
+            (step, sequence.granted),
+        ]
+        before, sequence.first = sequence.first, window.first_block(starts[0][1])
+        if before < sequence.first:
+            self._let_go(sequence.blocks[before : sequence.first])
+            self._blocks_given_back += sequence.first - before
+
+    def _name_last_block(self, sequence: Sequence) -> None:
         """A sequence that is given up leaves its partly filled block to those that continue it."""
         known = len(sequence.names) * self.block_size + len(sequence.tail) // TOKEN_BYTES
         index, count = divmod(min(known, sequence.granted), self.block_size)
@@ -237,11 +216,11 @@ class Allocation:
             tokens = held[: TOKEN_BYTES * count]
             self._name(sequence, index, block_name(sequence.parent(index), tokens), tokens)
 
-    def _written(self, sequence: _Sequence, granted: int) -> bytearray:
+    def _written(self, sequence: Sequence, granted: int) -> bytearray:
         """What the block of a sequence's tail holds once `granted` tokens of it have been computed."""
         return sequence.tail[: TOKEN_BYTES * max(0, granted - len(sequence.names) * self.block_size)]
 
-    def _grow(self, sequence: _Sequence, length: int, step: int, grown: list[int]) -> int | None:
+    def _grow(self, sequence: Sequence, length: int, step: int, grown: list[int]) -> int | None:
         """Gives a sequence the blocks that it lacks for `length` tokens, and appends them to `grown`; returns how
         many, None if there are too few."""
         count = 0
@@ -259,14 +238,14 @@ class Allocation:
             self._name_full_blocks(sequence)
         return count
 
-    def _name_full_blocks(self, sequence: _Sequence) -> None:
+    def _name_full_blocks(self, sequence: Sequence) -> None:
         """Names the blocks that are full of known tokens once what was granted is computed."""
         full = min(sequence.granted // self.block_size, len(sequence.names))
         for index in range(sequence.named, full):
             self._name(sequence, index, sequence.names[index], sequence.contents[index])
         sequence.named = max(sequence.named, full)
 
-    def _name(self, sequence: _Sequence, index: int, name: bytes, tokens: bytes) -> None:
+    def _name(self, sequence: Sequence, index: int, name: bytes, tokens: bytes) -> None:
         block, step = sequence.blocks[index], sequence.granted_step
         if self.pool.name(block, name):
             num_before = max(0, sequence.granted_before - index * self.block_size)
@@ -274,7 +253,7 @@ class Allocation:
             if step > self._computed_step:
                 self._uncomputed.append((step, block))
 
-    def _admit_in_order(self, request: Assign, copies: _Copies) -> list[Admitted]:
+    def _admit_in_order(self, request: Assign, copies: Copies) -> list[Admitted]:
         budget = request.admission_tokens
         admitted: list[Admitted] = []
         for admission in request.admissions:
@@ -285,7 +264,7 @@ class Allocation:
             admitted.append(grant)
         return admitted
 
-    def _admit(self, admission: Admission, budget: int, step: int, copies: _Copies) -> Admitted | None:
+    def _admit(self, admission: Admission, budget: int, step: int, copies: Copies) -> Admitted | None:
         """Admits a sequence with what is cached of it, or leaves everything as it was."""
         assert admission.serial not in self._sequences, f"sequence {admission.serial} is admitted twice"
         total = len(admission.token_ids)
@@ -295,28 +274,31 @@ class Allocation:
             if self.pool.enable_prefix_caching
             else ([], b"")
         )
-        sequence = _Sequence(root, [], block_names(root, contents), contents, bytearray(tail))
+        sequence = Sequence(root, [], block_names(root, contents), contents, bytearray(tail))
         cache = self.pool.enable_prefix_caching and not admission.skip_cache
-        found = self._find(sequence, total, step, self.tiers) if cache else _Found()
-        if self._blocks_for(total) - len(found.blocks) > self.pool.num_free:
-            self.pool.free(found.blocks)
-            return None
-        restored = self.pool.take(len(found.slots))
+        found = self._find(sequence, total, step, self.tiers) if cache else Found()
+        restored = self._take_room(total, found)
         if restored and not set(restored).isdisjoint((*copies.sources, found.source)):
             # What is restored may be there before the copies are made, so they must not meet. It is rare.
-            self.pool.free([*found.blocks, *restored])
-            found, restored = self._find(sequence, total, step, None), []
-        sequence.blocks = found.blocks + restored
-        sequence.named = len(found.blocks)
-        cached = found.num_full * self.block_size + found.num_partial
+            self.pool.free([*found.held, *restored])
+            found = self._find(sequence, total, step, None)
+            restored = self._take_room(total, found)
+        if restored is None:
+            return None
+        self._place(sequence, found, restored)
         num_copied = found.num_partial if found.source is not None else 0
-        num_restored = cached - len(found.blocks) * self.block_size - num_copied
+        num_restored = len(found.slots) * self.block_size
+        if found.source is None and found.num_partial:
+            num_restored += found.num_partial - self.block_size
+        cached = found.num_full * self.block_size + found.num_partial
         self._queried += total
         self._hit += cached
         self._copied += num_copied
         most = admission.num_tokens_max
         length = min(total - cached, budget if most is None else min(budget, most))
         self._grow(sequence, cached + length, step, [])
+        if self.window is not None:
+            sequence.starts.append((step, cached))
         self._sequences[admission.serial] = sequence
         self._open(sequence)
         if found.source is not None:
@@ -333,13 +315,34 @@ class Allocation:
             num_restored_tokens=num_restored,
         )
 
-    def _find(self, sequence: _Sequence, total: int, step: int, tiers: Tiers | None) -> _Found:
+    def _take_room(self, total: int, found: Found) -> list[int] | None:
+        """Blocks for what is restored of a new sequence; None, and nothing is held, if not all of it has room."""
+        held = found.held
+        if self._blocks_for(total) - found.first - len(held) > self.pool.num_free:
+            self.pool.free(held)
+            return None
+        return self.pool.take(len(found.slots))
+
+    def _place(self, sequence: Sequence, found: Found, restored: list[int]) -> None:
+        """Gives a new sequence the blocks that were found for it, and those that others are restored into."""
+        new = iter(restored)
+        blocks = [next(new) if block is None else block for block in found.blocks]
+        blocks += new
+        named = found.blocks.index(None) if None in found.blocks else len(found.blocks)
+        sequence.first, sequence.named = found.first, found.first + named
+        sequence.blocks = [*[0] * found.first, *blocks]
+
+    def _find(self, sequence: Sequence, total: int, step: int, tiers: Tiers | None) -> Found:
         """What is cached of a new sequence of `total` tokens, the last of which is to be computed."""
         names = sequence.names[: (total - 1) // self.block_size]
-        found = _Found(blocks=self.pool.match(names))
-        if tiers is not None:
-            found.slots = tiers.find(names[len(found.blocks) :])
-        found.num_full = index = len(found.blocks) + len(found.slots)
+        if self.window is not None:
+            found = self._find_in_window(names, tiers, self.window)
+        else:
+            found = Found(blocks=[*self.pool.match(names)])
+            if tiers is not None:
+                found.slots = tiers.find(names[len(found.blocks) :])
+                found.blocks += [None] * len(found.slots)
+        index = found.num_full
         tokens = sequence.contents[index] if index < len(sequence.contents) else bytes(sequence.tail)
         wanted = tokens[: TOKEN_BYTES * (total - 1 - index * self.block_size)]
         if wanted:
@@ -350,6 +353,18 @@ class Allocation:
                 found.source = None
                 found.slots.append(slot[0])
                 found.num_partial = slot[1]
+        return found
+
+    def _find_in_window(self, names: list[bytes], tiers: Tiers | None, window: Window) -> Found:
+        """The blocks that the first uncomputed token reaches, as late as they are all cached."""
+        pool = self.pool
+        first, end = window.longest(names, lambda name: name in pool or (tiers is not None and name in tiers))
+        found = Found(first=first)
+        for name in names[first:end]:
+            block = next(iter(pool.match([name])), None)
+            found.blocks.append(block)
+            if block is None and tiers is not None:
+                found.slots += tiers.find([name])
         return found
 
     def _find_partial(self, parent: bytes, wanted: bytes, step: int) -> tuple[int | None, int]:

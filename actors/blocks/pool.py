@@ -95,6 +95,10 @@ class BlockPool:
             blocks.append(block)
         return blocks
 
+    def __contains__(self, name: bytes) -> bool:
+        """Whether a block of that name is cached or held."""
+        return name in self._index
+
     def free(self, blocks: Sequence[int]) -> None:
         """Gives up one reference to each block of a sequence: last first, so that its end is evicted first."""
         for block in reversed(blocks):

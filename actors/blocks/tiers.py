@@ -66,6 +66,10 @@ class Tiers:
             saves.append((block, slot))
             self._unsure.append((self._step, name))
 
+    def __contains__(self, name: bytes) -> bool:
+        """Whether a block of that name is worth restoring."""
+        return name in self.host and self.costs.move_pays(self._block_size)
+
     def find(self, names: Iterable[bytes]) -> list[int]:
         """The slots of the longest prefix of `names` that is worth restoring. They keep it for this exchange."""
         slots: list[int] = []
@@ -100,7 +104,10 @@ class Tiers:
         urgent, restores = self._saves, self._restores
         if not (urgent or ahead or restores):
             return None
-        assert granted, "what is granted brings its moves along"
+        if not granted:
+            assert not restores, "what is restored is restored for somebody"
+            self._forget_saves()
+            return None
         self._saves, self._restores = [], []
         saves = [*urgent, *ahead]
         self._saved += len(saves)
@@ -122,6 +129,13 @@ class Tiers:
             if cached and name not in self.host and self.costs.move_pays(self._block_size):
                 self._save(block, name, saves)
         return saves
+
+    def _forget_saves(self) -> None:
+        """An admission was refused only after blocks had been taken for it: they will not be saved."""
+        for _, name in self._unsure[len(self._unsure) - len(self._saves) :]:
+            self.host.forget(name)
+        del self._unsure[len(self._unsure) - len(self._saves) :]
+        self._saves = []
 
     def forget_unsure(self) -> None:
         """The scheduler is gone, and its last steps may never be computed, nor anything moved with them."""

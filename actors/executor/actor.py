@@ -202,6 +202,7 @@ class Executor(Actor):
                 dtype=self._runner.dtype,
                 block_bytes=self._runner.host.block_bytes,
                 host_bytes=available_bytes(),
+                window=self._runner.window,
             ),
         )
 

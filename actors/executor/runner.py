@@ -67,6 +67,8 @@ class ModelRunner(Protocol):
     dtype: str
     memory_bytes: dict[str, int]
     """What weights and KV cache take."""
+    window: int | None
+    """How many tokens any layer attends over at most; None is all."""
 
     @property
     def host(self) -> Host:
@@ -153,6 +155,8 @@ class TorchRunner:
             max_num_seqs=max_num_seqs,
             budget_bytes=budget_bytes,
         )
+        window = self._decoder.spec.window
+        self.window = window if window is not None and window < max_model_len else None
         self.dtype = str(self._decoder.dtype).removeprefix("torch.")
         blocks = self.num_blocks + self.spare_blocks
         self._kv_caches = self._decoder.allocate_kv_caches(blocks, block_size)

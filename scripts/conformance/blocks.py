@@ -33,6 +33,7 @@ COPIES = "copy_sources and copy_destinations are as long, and of the destination
 MOVES = "moves come with what is granted, each of a block and a slot that there are, urgent saves first"
 SAVED = "what is saved is cached, and urgently if its block is written to by the same step"
 APART = "no block that is restored is copied from by the same plan"
+REACH = "only what no window reaches is given back, and no more blocks are free than that leaves"
 LOGITS = "the last token of an admission is computed again, for its logits"
 BUDGET = "admissions together compute at most admission_tokens tokens, and each at least one"
 FULL_CHUNK = "an admission computes all its uncomputed tokens, or what is left of the budget"
@@ -62,10 +63,15 @@ def check_block_manager(cls: type[Actor], **options: Any) -> tuple[str, ...]:
     rules.must("it takes the role of blocks", cls.role is BLOCKS, f"its role is {cls.role!r}")
     for seed, (num_blocks, block_size) in enumerate(((12, 4), (40, 2), (7, 16), (64, 1))):
         asyncio.run(_Trial(cls, options, rules, seed, num_blocks, block_size).run())
+    for seed, (num_blocks, block_size, window) in enumerate(
+        ((14, 4, 9), (40, 2, 5), (7, 16, 17), (50, 1, 8))
+    ):
+        asyncio.run(_Trial(cls, options, rules, seed, num_blocks, block_size, window=window).run())
     if "host_memory" in cls.Options.__struct_fields__ and options.get("enable_prefix_caching", True):
         for seed, (num_blocks, block_size, slots) in enumerate(((12, 4, 30), (16, 2, 5), (30, 3, 1000))):
             below = {**options, "host_memory": slots * BLOCK_BYTES}
-            asyncio.run(_Trial(cls, below, rules, seed, num_blocks, block_size, slots).run())
+            for reach in (None, 2 * block_size + 1):
+                asyncio.run(_Trial(cls, below, rules, seed, num_blocks, block_size, slots, reach).run())
     return rules.kept
 
 
@@ -76,6 +82,7 @@ class _Held:
     tokens: list[int]
     blocks: list[int]
     computed: int  # tokens whose KV is there once the last exchange's step is computed
+    start: int = 0  # the first token that was to be computed when it was last asked for
     fresh: list[int] = field(default_factory=list)  # drawn since the last exchange
 
 
@@ -91,10 +98,12 @@ class _Trial:
         num_blocks: int,
         block_size: int,
         slots: int = 0,
+        window: int | None = None,
     ) -> None:
         self._cls, self._options, self._rules = cls, options, rules
         self._random = random.Random(seed)
         self.num_blocks, self.size, self.num_slots = num_blocks, block_size, slots
+        self.window = window
         self.stage = Stage()
         self._step = self._serial = 0
         self._epoch = 1
@@ -151,6 +160,7 @@ class _Trial:
             dtype="none",
             block_bytes=BLOCK_BYTES,
             host_bytes=2**40,
+            window=self.window,
         )
 
     def _must(self, rule: str, kept: bool, detail: str) -> None:
@@ -215,7 +225,7 @@ class _Trial:
             admission_tokens=budget,
         )
         for held in growing.values():
-            held.fresh = []
+            held.fresh, held.start = [], held.computed
         self.stage.tell(SCHEDULER, "blocks", request)
         answer = await self.stage.expect(SCHEDULER, Assigned, ANSWERS)
         await self.stage.quiet(SCHEDULER, ANSWERS)
@@ -257,7 +267,7 @@ class _Trial:
         if answer.num_grown < len(growing):
             serial = list(growing)[answer.num_grown]
             wanted = self._blocks_for(lengths[serial]) - len(growing[serial].blocks)
-            free = self.num_blocks - self._num_held()
+            free = self.num_blocks - self._num_held_most()
             self._must(ROOM, wanted > free, f"growth by {wanted} was refused with {free} blocks free")
         return written
 
@@ -275,7 +285,7 @@ class _Trial:
             left -= grant.num_tokens
         if answer.num_grown == num_growing and len(granted) < len(admissions) and left > 0:
             tokens = list(admissions.values())[len(granted)]
-            free = self.num_blocks - self._num_held()
+            free = self.num_blocks - self._num_held_most()
             wanted = self._blocks_for(len(tokens))
             self._must(ROOM, wanted > free, f"{wanted} blocks were refused with {free} free")
         return written
@@ -290,7 +300,7 @@ class _Trial:
             FULL_CHUNK, grant.num_tokens == chunk, f"{grant.num_tokens} tokens instead of {chunk}; {who}"
         )
         before = self._num_held()
-        self._held[grant.serial] = _Held(tokens, blocks, cached + grant.num_tokens)
+        self._held[grant.serial] = _Held(tokens, blocks, cached + grant.num_tokens, cached)
         rest = self._blocks_for(len(tokens)) - len(blocks)
         free = self.num_blocks - self._num_held()
         self._must(ALL_OR_NOTHING, rest <= free, f"{rest} more blocks are needed, {free} free; {before} held")
@@ -302,8 +312,9 @@ class _Trial:
         self._must(POOL, not wrong, f"sequence {serial} has the blocks {wrong} of {self.num_blocks}")
         slots = len(held.blocks) * self.size
         self._must(SLOTS, slots >= end, f"sequence {serial} has {slots} slots for {end} tokens")
-        distinct = len(set(held.blocks)) == len(held.blocks)
-        self._must(ALONE, distinct, f"sequence {serial} has a block twice: {held.blocks}")
+        reached = self._reached(held)
+        distinct = len(set(reached)) == len(reached)
+        self._must(ALONE, distinct, f"sequence {serial} has a block twice: {reached}")
 
     def _check_alone(self, written: list[tuple[int, int, int]]) -> None:
         """A block that is full after this step may be matched in the very same exchange; no other may."""
@@ -314,7 +325,7 @@ class _Trial:
                 other = writers.setdefault(block, serial)
                 self._must(ALONE, other == serial, f"sequences {serial} and {other} both write block {block}")
             partial = blocks[end // self.size] if end % self.size else None
-            sharers = [s for s, held in self._held.items() if s != serial and partial in held.blocks]
+            sharers = [s for s, held in self._held.items() if s != serial and partial in self._reached(held)]
             self._must(ALONE, not sharers, f"sequences {sharers} have block {partial}, which {serial} fills")
 
     def _check_moves(self, answer: Assigned, moves: BlockMoves, written: list[tuple[int, int, int]]) -> None:
@@ -369,9 +380,9 @@ class _Trial:
             held = self._held[serial]
             for at in range(start, end):
                 self._content[self._slot(held, at)] = tuple(held.tokens[: at + 1])
-        for serial, _, end in written:
+        for serial, start, end in written:
             held = self._held[serial]
-            for at in range(end):
+            for at in range(0 if self.window is None else max(0, start + 1 - self.window), end):
                 right = self._content.get(self._slot(held, at)) == tuple(held.tokens[: at + 1])
                 self._must(CONTENT, right, f"sequence {serial} reads other content at position {at}")
 
@@ -381,13 +392,24 @@ class _Trial:
     def _blocks_for(self, length: int) -> int:
         return -(-length // self.size)
 
+    def _reached(self, held: _Held) -> list[int]:
+        """The blocks of a sequence that its last step's window reaches."""
+        first = 0 if self.window is None else max(0, held.start + 1 - self.window) // self.size
+        return held.blocks[first:]
+
     def _num_held(self) -> int:
+        return len({block for held in self._held.values() for block in self._reached(held)})
+
+    def _num_held_most(self) -> int:
+        """With what was reached once, and may not have been given back yet."""
         return len({block for held in self._held.values() for block in held.blocks})
 
     def _check_count(self, answer: Assigned, rule: str) -> None:
-        free = self.num_blocks - self._num_held()
-        right = (answer.blocks_free, answer.num_blocks) == (free, self.num_blocks)
+        free, least = (self.num_blocks - count for count in (self._num_held(), self._num_held_most()))
+        right = least <= answer.blocks_free <= free and answer.num_blocks == self.num_blocks
         told = f"{answer.blocks_free} of {answer.num_blocks} are said to be free; {free} are"
+        if self.window is not None:
+            self._must(REACH, answer.blocks_free <= free, told)
         self._must(rule, right, told)
 
     # What happens now and then.

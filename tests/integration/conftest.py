@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ torch.set_num_threads(1)
 FAMILIES: dict[str, tuple[Any, Any]] = {
     "llama": (LlamaForCausalLM, LlamaConfig),
     "mistral": (MistralForCausalLM, MistralConfig),
+    "mistral with a window": (MistralForCausalLM, partial(MistralConfig, sliding_window=24)),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config),
     "qwen3": (Qwen3ForCausalLM, Qwen3Config),
 }
@@ -84,7 +86,7 @@ def make_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str],
 
     def make(family: str) -> Checkpoint:
         if family not in made:
-            made[family] = _save(family, tmp_path_factory.mktemp(family))
+            made[family] = _save(family, tmp_path_factory.mktemp(family.replace(" ", "-")))
         return made[family]
 
     return make

@@ -20,7 +20,7 @@ def _generate(checkpoint, prompts, **settings) -> tuple[list[list[int]], Schedul
     return [output.outputs[0].token_ids for output in outputs], statistics
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "mistral with a window", "qwen2", "qwen3"])
 def test_every_family_generates_what_transformers_generates(make_checkpoint: Callable, mixed_prompts, family):
     checkpoint = make_checkpoint(family)
     expected = [checkpoint.greedy(prompt, MAX_TOKENS) for prompt in mixed_prompts]
@@ -37,6 +37,22 @@ def test_preempted_requests_generate_what_they_would_have(checkpoint, mixed_prom
     found, statistics = _generate(checkpoint, mixed_prompts, max_model_len=160, num_blocks=11, max_num_seqs=8)
     assert found == expected
     assert statistics.counters["preemptions"] > 0, "memory ran out"
+
+
+def test_with_a_window_in_every_layer_few_blocks_do_and_the_tokens_are_the_same(make_checkpoint: Callable):
+    checkpoint = make_checkpoint("mistral with a window")
+    prompts = [list(range(4, 4 + length)) for length in (130, 9, 40, 130)]
+    params = pageant.SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
+    settings = {"block_size": 8, "num_blocks": 32, "max_num_batched_tokens": 32, "dtype": "float32"}
+    with pageant.LLM(checkpoint.path, placement="one", progress=False, threads=1, **settings) as llm:
+        found = llm.generate(prompts, params)
+        scheduler, pool = llm.scheduler_statistics(), llm.pool_statistics()
+    assert [output.outputs[0].token_ids for output in found] == [
+        checkpoint.greedy(prompt, 100) for prompt in prompts
+    ]
+    assert pool.blocks_given_back > 40
+    assert pool.blocks_held == 0
+    assert scheduler.counters["preemptions"] == 0, "whole, the four would take 98 blocks"
 
 
 def test_without_prefix_caching_nothing_is_cached_and_the_tokens_are_the_same(checkpoint, mixed_prompts):

@@ -78,6 +78,7 @@ class Setting:
     policy: str = "fcfs"
     async_scheduling: bool = True
     host_blocks: int = 0
+    window: int | None = None
 
 
 @dataclass(eq=False)
@@ -154,7 +155,7 @@ class ShadowRunner:
         self.packed: dict[int, list[tuple[int, list[int]]]] = {}  # by step: its rows and their tokens
         self.last_drawn: dict[int, int] = {}
         self.tokens_computed = self.tokens_unknown = self.blocks_copied = 0
-        self.host = ShadowHost(self)
+        self.host, self.window = ShadowHost(self), setting.window
 
     def launch(self, inputs: Any) -> Any:
         slots, tokens, positions = inputs.slots.tolist(), inputs.token_ids.tolist(), inputs.positions.tolist()
@@ -177,7 +178,10 @@ class ShadowRunner:
                 self.kv[slots[at]] = follow(chain[positions[at] - 1] if positions[at] else ROOT, tokens[at])
         for index, chain in enumerate(known):
             table, size = tables[index], self.size
-            read = [self.kv[table[at // size] * size + at % size] for at in range(contexts[index])]
+            first = contexts[index] - (starts[index + 1] - starts[index])
+            reach = 0 if self.window is None else max(0, first + 1 - self.window)
+            read = [self.kv[table[at // size] * size + at % size] for at in range(reach, contexts[index])]
+            chain = chain[reach:]
             assert read == chain, (
                 f"row {packed[index][0]} reads wrong KV at {_differs(read, chain)} of {len(chain)}"
             )
@@ -484,6 +488,7 @@ class Play:
     def _collect_pool(self) -> None:
         statistics = self.allocation.statistics()
         self.seen["evictions"] += statistics.evictions
+        self.seen["blocks given back"] += statistics.blocks_given_back
         self.seen["prefix hits"] += statistics.tokens_hit // self.setting.block_size
 
     def revive(self) -> None:
@@ -692,7 +697,7 @@ class Play:
         """A block of two sequences is a full one, in both at the same place, and was named."""
         holders: dict[int, list[tuple[int, bytes | None]]] = defaultdict(list)
         for sequence in self.allocation._sequences.values():
-            for index, block in enumerate(sequence.blocks):
+            for index, block in enumerate(sequence.held, sequence.first):
                 name = sequence.names[index] if index < sequence.named else None
                 holders[block].append((index, name))
         for block, places in holders.items():

@@ -274,6 +274,16 @@ class Meeting(OfTiers):
         super().tell(address, message)
 
 
+class Shortsighted(BlockManager):
+    """Gives back blocks that are still reached."""
+
+    @receives
+    def executor_ready(self, event: ExecutorReady) -> None:
+        if event.window is not None:
+            event = replace(event, window=event.window // 2)
+        super().executor_ready(event)
+
+
 class Crashing(BlockManager):
     @receives
     def assign(self, request: Assign) -> None:
@@ -310,6 +320,7 @@ class Crashing(BlockManager):
         (Hasty, block_rules.MOVES),
         (Careless, block_rules.CONTENT),
         (Meeting, block_rules.APART),
+        (Shortsighted, block_rules.REACH),
     ],
 )
 def test_a_wrong_block_manager_is_refused_by_rule(cls, rule, monkeypatch):
