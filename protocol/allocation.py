@@ -41,7 +41,8 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Assign(Message, frozen=True, kw_only=True):
     """What step `step` would like. Of sequence `learned_serials[i]`, `learned_counts[i]` new tokens are next
     in `token_ids`: drawn since the last exchange, they name its blocks as they fill up. `freed` ones are
-    given up. Sequence `grow_serials[i]` is to have slots for `grow_lengths[i]` tokens. Admissions may
+    given up. Sequence `grow_serials[i]` is to have slots for `grow_lengths[i]` tokens, the last `grow_drafts[i]` of
+    which (none, where there is no such column) are guesses: what is computed there may be wrong. Admissions may
     together compute `admission_tokens` tokens in this step, given out in order; one for which none is left
     is refused. The steps up to `computed_step` have been computed.
     """
@@ -55,6 +56,7 @@ class Assign(Message, frozen=True, kw_only=True):
     freed: Int64Vector
     grow_serials: Int64Vector
     grow_lengths: Int32Vector
+    grow_drafts: Int32Vector = msgspec.field(default_factory=int32)
     admissions: tuple[Admission, ...]
     admission_tokens: int
     manager: int = 0

@@ -58,11 +58,14 @@ class Allocation:
             self._free(serial)
         counts: list[int] = []
         grown: list[int] = []
-        for serial, length in zip(request.grow_serials.tolist(), request.grow_lengths.tolist(), strict=True):
+        lengths, drafts = request.grow_lengths, request.grow_drafts
+        sure = lengths - drafts if len(drafts) else lengths
+        columns = (request.grow_serials.tolist(), lengths.tolist(), sure.tolist())
+        for serial, length, granted in zip(*columns, strict=True):
             sequence = self._sequences.get(serial)  # None: it was held by this manager's former life
             if sequence is not None and self.window is not None:
                 self._give_back(sequence, request.step, self.window)
-            count = self._grow(sequence, length, request.step, grown) if sequence is not None else None
+            count = None if sequence is None else self._grow(sequence, length, granted, request.step, grown)
             if count is None:
                 break
             counts.append(count)
@@ -100,7 +103,7 @@ class Allocation:
         slots: dict[int, int] = {}  # of each held block, those that have a token
         for sequence in self._sequences.values():
             for index, block in enumerate(sequence.held, sequence.first):
-                filled = min(self.block_size, sequence.granted - index * self.block_size)
+                filled = max(0, min(self.block_size, sequence.granted - index * self.block_size))
                 slots[block] = max(slots.get(block, 0), filled)
         return PoolStatistics(
             num_blocks=pool.num_blocks,
@@ -220,9 +223,9 @@ class Allocation:
         """What the block of a sequence's tail holds once `granted` tokens of it have been computed."""
         return sequence.tail[: TOKEN_BYTES * max(0, granted - len(sequence.names) * self.block_size)]
 
-    def _grow(self, sequence: Sequence, length: int, step: int, grown: list[int]) -> int | None:
-        """Gives a sequence the blocks that it lacks for `length` tokens, and appends them to `grown`; returns how
-        many, None if there are too few."""
+    def _grow(self, sequence: Sequence, length: int, granted: int, step: int, grown: list[int]) -> int | None:
+        """Gives a sequence the blocks that it lacks for `length` tokens, `granted` ones and guesses, and appends
+        them to `grown`; returns how many, None if there are too few."""
         count = 0
         missing = length - len(sequence.blocks) * self.block_size
         if missing > 0:
@@ -233,7 +236,7 @@ class Allocation:
             sequence.blocks += blocks
             grown += blocks
         sequence.granted_before = sequence.granted
-        sequence.granted, sequence.granted_step = length, step
+        sequence.granted, sequence.granted_step = granted, step
         if sequence.named < len(sequence.names):
             self._name_full_blocks(sequence)
         return count
@@ -296,7 +299,7 @@ class Allocation:
         self._copied += num_copied
         most = admission.num_tokens_max
         length = min(total - cached, budget if most is None else min(budget, most))
-        self._grow(sequence, cached + length, step, [])
+        self._grow(sequence, cached + length, cached + length, step, [])
         if self.window is not None:
             sequence.starts.append((step, cached))
         self._sequences[admission.serial] = sequence

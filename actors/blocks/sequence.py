@@ -20,7 +20,7 @@ class Sequence:
     start: bytes | None = None  # what its tail is filed under
     first: int = 0
     named: int = 0  # how many of its blocks have been given their names
-    granted: int = 0  # tokens that it has been granted slots for
+    granted: int = 0  # tokens that it has been granted slots for, guesses apart
     granted_step: int = 0  # by the exchange of this step
     granted_before: int = 0  # tokens that it had been granted before that exchange
     starts: list[tuple[int, int]] = field(default_factory=list)  # with a window: steps, and where they begin

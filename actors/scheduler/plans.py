@@ -133,6 +133,7 @@ def build_assign(
         freed=int64(freed),
         grow_serials=growing.serials,
         grow_lengths=growing.ends,
+        grow_drafts=growing.drafts if growing.drafts.any() else int32(),
         admissions=tuple(
             Admission(
                 serial=request.serial,

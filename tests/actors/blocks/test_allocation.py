@@ -17,7 +17,18 @@ class Manager:
         self.core = Allocation(BlockPool(num_blocks, caching), block_size)
         self.steps = 0
 
-    def assign(self, *, grow=(), admit=(), freed=(), budget=100, learn=(), computed=None, skip_cache=False):
+    def assign(
+        self,
+        *,
+        grow=(),
+        admit=(),
+        freed=(),
+        budget=100,
+        learn=(),
+        computed=None,
+        skip_cache=False,
+        drafts=(),
+    ):
         """`grow`: (serial, length, new tokens); `learn`: (serial, new tokens); `admit`: (serial, tokens[, salt])."""
         self.steps += 1
         learned = [*learn, *((serial, tokens) for serial, _, tokens in grow)]
@@ -32,6 +43,7 @@ class Manager:
                 freed=int64(freed),
                 grow_serials=int64([serial for serial, _, _ in grow]),
                 grow_lengths=int32([length for _, length, _ in grow]),
+                grow_drafts=int32(drafts),
                 admissions=tuple(
                     Admission(
                         serial=serial,
@@ -254,3 +266,18 @@ def test_integrity_notices_a_reference_that_is_no_sequences(manager):
     manager.core.pool.take(1)
     with pytest.raises(AssertionError, match="1 references, 0 sequences"):
         manager.core.check_integrity()
+
+
+def test_what_was_computed_of_a_guess_is_found_only_when_it_has_been_computed_again(manager):
+    manager.assign(admit=[(1, range(6))])
+    answer = manager.assign(grow=[(1, 10, [6])], drafts=[3])
+    assert answer.grown_counts.tolist() == [1], "slots for the guesses too"
+    manager.assign(learn=[(1, [70])], freed=[1])  # the guess at position 7 was wrong
+    assert granted(manager.assign(admit=[(2, [*range(7), 70, 8])])) == [(2, 7, 2)]
+
+
+def test_a_right_guess_is_found_from_the_next_step_on(manager):
+    manager.assign(admit=[(1, range(6))])
+    manager.assign(grow=[(1, 9, [6])], drafts=[2])
+    manager.assign(grow=[(1, 10, [7, 8, 9])])
+    assert granted(manager.assign(admit=[(2, [*range(10), 20])])) == [(2, 10, 1)]
