@@ -76,10 +76,10 @@ inline Rows strip_of(const void* weight, int64_t stride, int64_t used, int64_t o
 }
 
 // The way of multiplying (see product.h). A Strip says what a unit is, how x is packed, and how the two are multiplied.
-template <class Strip>
+template <class Strip, class T>
 struct Lanes {
     typedef typename Strip::Packed Packed;  // a unit of a row of x
-    Product<bf16> p;
+    Product<T> p;
     typename Strip::Matrix w;
 
     static constexpr int64_t PACKED_TOGETHER = 4;

@@ -29,15 +29,19 @@ class ByteStrip {
         float scales[2];
         int32_t starts[2];
 
-        void set(const bf16* x, int64_t count) {
-            for (int g = 0; g < 2; g++) set_group(g, x + g * GROUP, std::min<int64_t>(GROUP, count - g * GROUP));
+        template <class T>
+        void set(const T* x, int64_t count) {
+            T part[UNIT];
+            if (count < UNIT) {
+                std::memset(part, 0, sizeof part);
+                std::memcpy(part, x, count * sizeof(T));
+                x = part;
+            }
+            for (int g = 0; g < 2; g++) set_group(g, read(x + g * GROUP), read(x + g * GROUP + W));
         }
 
       private:
-        void set_group(int g, const bf16* x, int64_t count) {
-            __m512i bits = (__m512i)(count >= GROUP ? load<vu>(x) : first_of(x, std::max<int64_t>(0, count)));
-            vf low = widen((vu)_mm512_cvtepu16_epi32(_mm512_castsi512_si256(bits)));
-            vf high = widen((vu)_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(bits, 1)));
+        void set_group(int g, vf low, vf high) {
             // Sizes are compared as whole numbers, among which NaN is the largest: its row becomes NaN.
             const __m512i size = _mm512_set1_epi32(0x7fffffff);
             int32_t top = _mm512_reduce_max_epi32(

@@ -19,10 +19,14 @@ template <int BITS>
 TiledUnpacked<BITS> way_of(const Product<bf16>& p, const Quantized& w) { return {p, w}; }
 #else
 #if defined(__AVX512BF16__)
-inline Lanes<PairStrip> way_of(const Product<bf16>& p) { return {p, {p.weight, p.weight_stride, p.inputs}}; }
+inline Lanes<PairStrip, bf16> way_of(const Product<bf16>& p) { return {p, {p.weight, p.weight_stride, p.inputs}}; }
 #endif
 #if defined(__AVX512VNNI__)
 template <int BITS>
-Lanes<ByteStrip<BITS>> way_of(const Product<bf16>& p, const Quantized& w) { return {p, w}; }
+Lanes<ByteStrip<BITS>, bf16> way_of(const Product<bf16>& p, const Quantized& w) { return {p, w}; }
 #endif
+#endif
+#if defined(__AVX512VNNI__)
+template <int BITS>
+Lanes<ByteStrip<BITS>, f16> way_of(const Product<f16>& p, const Quantized& w) { return {p, w}; }
 #endif

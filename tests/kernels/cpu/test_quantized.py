@@ -40,7 +40,7 @@ def in_eight_bits(x: Tensor) -> Tensor:
 def test_a_product_is_that_of_the_dequantised_weight_bit_by_bit(
     leveled: CpuKernels, bits: Bits, dtype: torch.dtype, inputs: int
 ) -> None:
-    if dtype == torch.bfloat16 and leveled.level in OF_WHOLE_NUMBERS:
+    if dtype != torch.float32 and leveled.level in OF_WHOLE_NUMBERS:
         pytest.skip("x is rounded too")
     kernels = CpuKernels(leveled.level, deterministic=True)
     made = quantized(kernels, torch.randn(123, inputs).to(dtype), bits)
@@ -54,20 +54,21 @@ def test_a_product_is_that_of_the_dequantised_weight_bit_by_bit(
 @pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("inputs", [1, 31, 33, *INPUTS])
 @pytest.mark.parametrize("outputs", [5, 123, 160])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("leveled", OF_WHOLE_NUMBERS, indirect=True)
 def test_a_product_of_whole_numbers_is_that_of_the_rounded_rows(
-    leveled: CpuKernels, bits: Bits, inputs: int, outputs: int
+    leveled: CpuKernels, bits: Bits, inputs: int, outputs: int, dtype: torch.dtype
 ) -> None:
-    made = quantized(leveled, torch.randn(outputs, inputs).bfloat16(), bits)
-    bias = torch.randn(outputs).bfloat16()
-    x = torch.randn(200, inputs + 3).bfloat16()[:, :inputs] * torch.logspace(-3, 3, 200)[:, None].bfloat16()
+    made = quantized(leveled, torch.randn(outputs, inputs).to(dtype), bits)
+    bias = torch.randn(outputs).to(dtype)
+    x = torch.randn(200, inputs + 3).to(dtype)[:, :inputs] * torch.logspace(-2, 2, 200)[:, None].to(dtype)
     x[3, :40] = 0
     expected = in_eight_bits(x) @ dequantize(made, torch.float32).double().T
     for rows in (0, 1, 2, 3, 4, 5, 16, 97, 200):
         found = leveled.logits(x[:rows], made)
         error = (found - expected[:rows]).abs() / x[:rows].double().norm(dim=1, keepdim=True).clamp(min=1e-9)
         assert (error < 1e-5).all()
-        biased = (found + bias.float()).bfloat16()
+        biased = (found + bias.float()).to(dtype)
         assert torch.equal(leveled.linear(x[:rows], made, bias), biased)
 
 
