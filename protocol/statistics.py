@@ -39,9 +39,9 @@ class OpenRequestEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 class FrontendStatistics(Message, frozen=True, kw_only=True):
     """A frontend's requests since its start, and the oldest of those that are open.
 
-    `ended` counts sequences by how they ended, `errors` requests by what went wrong, and
-    `fields_without_effect` the fields of HTTP requests. `histograms` are by the name of their metric, in
-    seconds or tokens.
+    `ended` counts sequences by how they ended, and `errors` requests by what went wrong. `histograms` are by the
+    name of their metric, in seconds or tokens. Of HTTP: fields of requests that have no effect, and answers that
+    are errors, by their status.
     """
 
     num_open: int
@@ -52,6 +52,7 @@ class FrontendStatistics(Message, frozen=True, kw_only=True):
     histograms: dict[str, HistogramCounts]
     open: tuple[OpenRequestEntry, ...] = ()
     fields_without_effect: dict[str, int] = msgspec.field(default_factory=dict)
+    http_errors: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class GetFrontendStatistics(Request[FrontendStatistics], frozen=True, kw_only=True):
@@ -63,7 +64,7 @@ class GetFrontendStatistics(Request[FrontendStatistics], frozen=True, kw_only=Tr
 class ExecutorStatistics(Message, frozen=True, kw_only=True):
     """A device and its steps since the start. `busy_seconds` is the time in which any was on it.
 
-    `memory_bytes` is what weights and KV cache take.
+    `memory_bytes` is what weights and KV cache take, and of the device's memory what is free and all there is.
     """
 
     device: str

@@ -23,6 +23,11 @@ def available_bytes() -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+def total_bytes() -> int:
+    """Of this host's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def device_budget(*, free: int, total: int, share: float, step: int) -> int:
     """Bytes for the KV cache of a GPU.
 

@@ -18,7 +18,7 @@ import torch
 from pageant import kernels
 from pageant.actors.executor.batch import SamplingColumns, StepInputs
 from pageant.actors.executor.host_memory import HostMemory
-from pageant.actors.executor.memory import choose_num_blocks
+from pageant.actors.executor.memory import available_bytes, choose_num_blocks, total_bytes
 from pageant.actors.executor.moving import Move
 from pageant.actors.executor.processors import process_logits
 from pageant.actors.executor.programs import StepPrograms
@@ -65,10 +65,12 @@ class ModelRunner(Protocol):
 
     num_blocks: int
     dtype: str
-    memory_bytes: dict[str, int]
-    """What weights and KV cache take."""
     window: int | None
     """How many tokens any layer attends over at most; None is all."""
+
+    @property
+    def memory_bytes(self) -> dict[str, int]:
+        """What weights and KV cache take, and of the device's memory all that is free and all that there is."""
 
     @property
     def host(self) -> Host:
@@ -161,7 +163,7 @@ class TorchRunner:
         blocks = self.num_blocks + self.spare_blocks
         self._kv_caches = self._decoder.allocate_kv_caches(blocks, block_size)
         self.host = self.host_class(self._kv_caches)
-        self.memory_bytes = {"weights": self._decoder.num_bytes, "kv_cache": blocks * block_bytes}
+        self._kv_bytes = blocks * block_bytes
         self._last_drawn = torch.zeros(max_num_seqs, dtype=torch.int64, device=self.device)  # by row
         self._programs: StepPrograms | None = None
         if isinstance(self._kernels, CpuKernels):
@@ -184,6 +186,16 @@ class TorchRunner:
             ),
             *(self.num_blocks, block_size, self.num_blocks * block_bytes / 2**20),
         )
+
+    @property
+    def memory_bytes(self) -> dict[str, int]:
+        """See `ModelRunner`."""
+        free, total = self._memory()
+        return {"weights": self._decoder.num_bytes, "kv_cache": self._kv_bytes, "free": free, "total": total}
+
+    def _memory(self) -> tuple[int, int]:
+        """Of the device, free and total."""
+        return available_bytes(), total_bytes()
 
     @torch.inference_mode()
     def launch(self, inputs: StepInputs) -> Drawn:

@@ -295,6 +295,7 @@ class Frontend(Actor):
     def _sample_ended(self, wire_id: str, sequence: OpenSequence, finished: Finished) -> None:
         """A sample ended, and with the last the request; an error ends the others too."""
         request = sequence.request
+        request.longest_output = max(request.longest_output, finished.num_output_tokens)
         if not request.opening.is_probe:
             self._metering.finished(finished, self.clock.now() - request.arrived_at)
         del self._open[wire_id]
@@ -304,6 +305,8 @@ class Frontend(Actor):
             self._abort([request])
         elif not any(other in self._open for other in request.wire_ids):
             self._forget(request)
+            if not request.opening.is_probe:
+                self._metering.longest.observe(request.longest_output)
 
     @receives
     def peer_up(self, event: ActorUp) -> None:
@@ -347,11 +350,11 @@ class Frontend(Actor):
                 request.entry(now, [self._open[one] for one in request.wire_ids if one in self._open])
                 for request in itertools.islice(self._requests.values(), question.open_max)
             ),
-            fields_without_effect=self.fields_without_effect(),
+            **self.http_counts(),
         )
 
-    def fields_without_effect(self) -> dict[str, int]:
-        """Those that requests had so far; a frontend that takes typed parameters knows none."""
+    def http_counts(self) -> dict[str, dict[str, int]]:
+        """What an HTTP server counts besides."""
         return {}
 
     # Ends.

@@ -50,6 +50,7 @@ class Metering:
         self._inference = Histogram(LATENCIES)
         self._per_token = Histogram(GAPS)
         self._prompt_lengths, self._output_lengths = Histogram(TOKENS), Histogram(TOKENS)
+        self.longest = Histogram(TOKENS)
         self._max_tokens, self._samples = Histogram(TOKENS), Histogram(SAMPLES)
 
     def accepted(self, num_prompt_tokens: int, params: SamplingParams) -> None:
@@ -103,6 +104,7 @@ class Metering:
             "request_inference_time_seconds": self._inference,
             "request_prompt_tokens": self._prompt_lengths,
             "request_generation_tokens": self._output_lengths,
+            "request_max_num_generation_tokens": self.longest,
             "request_params_max_tokens": self._max_tokens,
             "request_params_n": self._samples,
         }

@@ -71,6 +71,7 @@ class OpenRequest:
     arrival_time: float
     submitted: bool = False
     first_token_at: float | None = None
+    longest_output: int = 0  # of its samples that have ended, in tokens
 
     def metrics(self, finished: Finished) -> RequestMetrics:
         """Of its sample that ended last."""

@@ -10,7 +10,14 @@ from pageant.protocol.allocation import PoolStatistics
 from pageant.protocol.statistics import FrontendStatistics, HistogramCounts, Observation
 
 # The scheduler's counters that vLLM's users know by another name.
-KNOWN = {"preemptions": "num_preemptions_total"}
+KNOWN = {
+    "preemptions": ("num_preemptions_total", "Sequences that gave up their memory to others."),
+    "tokens_cached": ("prompt_tokens_cached_total", "Prompt tokens that were not computed."),
+    "verifications": ("spec_decode_num_drafts_total", "Rows of steps that had drafts."),
+    "drafts_proposed": ("spec_decode_num_draft_tokens_total", "Tokens that were drafted and verified."),
+    "drafts_accepted": ("spec_decode_num_accepted_tokens_total", "Of those, that were right."),
+}
+ACCEPTED_AT = "drafts_accepted_at_"
 
 HISTOGRAMS = {
     "time_to_first_token_seconds": "From a request's arrival to its first token.",
@@ -23,6 +30,7 @@ HISTOGRAMS = {
     "request_inference_time_seconds": "From its admission to its last token.",
     "request_prompt_tokens": "Tokens of prompts.",
     "request_generation_tokens": "Tokens of outputs.",
+    "request_max_num_generation_tokens": "Tokens of a request's longest output.",
     "request_params_max_tokens": "The max_tokens that requests ask for.",
     "request_params_n": "Sequences that requests ask for.",
     "iteration_tokens_total": "Tokens computed in a step.",
@@ -52,8 +60,13 @@ def _requests(page: Page, model: Mapping[str, str], observation: Observation) ->
         page.gauge("num_requests_running", "Requests that hold memory.", scheduler.num_running, labels)
         page.gauge("num_requests_waiting", "Requests that wait for memory.", scheduler.num_waiting, labels)
         for counter, count in sorted(scheduler.counters.items()):
-            known = KNOWN.get(counter, f"scheduler_{counter}_total")
-            page.counter(known, f"The scheduler's count of {counter}.", count, labels)
+            if counter.startswith(ACCEPTED_AT):
+                place = {**labels, "position": counter.removeprefix(ACCEPTED_AT)}
+                about = "Drafts that were right, by their place among a row's."
+                page.counter("spec_decode_num_accepted_tokens_per_pos_total", about, count, place)
+                continue
+            unknown = (f"scheduler_{counter}_total", f"The scheduler's count of {counter}.")
+            page.counter(*KNOWN.get(counter, unknown), count, labels)
     for name, frontend in observation.frontends.items():
         _frontend(page, {**model, "actor": name}, frontend)
 
@@ -71,6 +84,7 @@ def _frontend(page: Page, labels: Mapping[str, str], frontend: FrontendStatistic
             "field",
             frontend.fields_without_effect,
         ),
+        ("http_errors_total", "HTTP requests answered with an error.", "status", frontend.http_errors),
     ):
         page.counters(name, about, label, counts, labels)
     _histograms(page, labels, frontend.histograms)
@@ -123,7 +137,12 @@ def _devices(page: Page, model: Mapping[str, str], observation: Observation) -> 
         page.counter("device_rows_total", "Sequences in them.", executor.rows, labels)
         page.counter("device_tokens_total", "Tokens in them.", executor.tokens, labels)
         for part, size in sorted(executor.memory_bytes.items()):
-            page.gauge("device_memory_bytes", "Memory by what it is for.", size, {**labels, "part": part})
+            page.gauge(
+                "device_memory_bytes",
+                "Memory by what it is for, free and total.",
+                size,
+                {**labels, "part": part},
+            )
         _histograms(page, labels, executor.histograms)
         shape = {"block_size": str(executor.block_size), "num_gpu_blocks": str(executor.num_blocks)}
         page.gauge("cache_config_info", "The KV cache.", 1, {**labels, **shape, "dtype": executor.dtype})

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hmac
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from litestar import Litestar
+from litestar import Litestar, Request, Response
 from litestar.config.cors import CORSConfig
 from litestar.connection import ASGIConnection
 from litestar.exceptions import NotAuthorizedException
 from litestar.handlers.base import BaseRouteHandler
 
-from pageant.actors.frontend.http.errors import Disconnected, nobody_there, respond
+from pageant.actors.frontend.http.errors import Disconnected, ErrorBody, nobody_there, respond
 
 OPEN_PATHS = {"/health", "/ready"}  # without a key
 
@@ -20,12 +21,23 @@ Guard = Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], None]
 
 
 def make_app(
-    routes: Sequence[Any], *, api_keys: Sequence[str], allowed_origins: Sequence[str], body_bytes_max: int
+    routes: Sequence[Any],
+    *,
+    api_keys: Sequence[str],
+    allowed_origins: Sequence[str],
+    body_bytes_max: int,
+    errors: Counter[str],
 ) -> Litestar:
-    """An application of these routes."""
+    """An application of these routes. `errors` counts by status the answers that are errors."""
+
+    def failed(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorBody]:
+        response = respond(request, error)
+        errors[str(response.status_code)] += 1
+        return response
+
     return Litestar(
         route_handlers=list(routes),
-        exception_handlers={Exception: respond, Disconnected: nobody_there},
+        exception_handlers={Exception: failed, Disconnected: nobody_there},
         guards=[_key_guard(api_keys)],
         cors_config=CORSConfig(allow_origins=list(allowed_origins)) if allowed_origins else None,
         openapi_config=None,

@@ -141,6 +141,7 @@ class HttpServer(Frontend):
             api_keys=options.api_keys,
             allowed_origins=options.allowed_origins,
             body_bytes_max=options.max_body_mib * 2**20,
+            errors=self.service.errors,
         )
         self._socket = listening.listener(options.host, options.port, shared="/" in self.name)
         self.port = self._socket.getsockname()[1]
@@ -197,9 +198,13 @@ class HttpServer(Frontend):
     async def _observe(self) -> Observation:
         return await self.ask("observer", GetObservation(open_max=OPEN_SHOWN_MAX), timeout=STATISTICS_SECONDS)
 
-    def fields_without_effect(self) -> dict[str, int]:
-        """Of HTTP requests."""
-        return dict(self.service.fields_passed_over)
+    def http_counts(self) -> dict[str, dict[str, int]]:
+        """Of requests that came over HTTP."""
+        service = self.service
+        return {
+            "fields_without_effect": dict(service.fields_passed_over),
+            "http_errors": dict(service.errors),
+        }
 
     def _spread(self, batch: OutputBatch) -> None:
         super()._spread(batch)

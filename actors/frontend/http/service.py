@@ -102,6 +102,7 @@ class Service:
         self.models = {served.name: served for served in models}
         self.default = models[0]
         self.fields_passed_over: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()  # answers that are errors, by their status
         self.draining = False
         self.idle = asyncio.Event()
         self.idle.set()
