@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pageant.actors.scheduler.policies import Policy, Shares
 from pageant.actors.scheduler.queue import WaitingQueue
+from pageant.actors.scheduler.recovery import Quarantine, is_suspect
 from pageant.actors.scheduler.request import ScheduledRequest, State
 
 
@@ -35,10 +36,11 @@ class Backlog:
         self._policy, self._limits = policy, limits
         self._shares = policy if isinstance(policy, Shares) else None
         self._queue = WaitingQueue(self._shares)
+        self.quarantine = Quarantine()
         self.num_tokens = 0  # of all that wait
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._queue) + len(self.quarantine)
 
     def overload(self, request: ScheduledRequest) -> str | None:
         """Why there is no room for a new request, or None."""
@@ -66,17 +68,31 @@ class Backlog:
     def add(self, request: ScheduledRequest) -> None:
         """A request waits, for the first time or again."""
         request.state = State.WAITING
-        self._queue.push(request)
+        if is_suspect(request):
+            self.quarantine.add(request)
+        else:
+            self._queue.push(request)
         self.num_tokens += request.num_tokens
 
     def take(self, count: int, num_long: int) -> Iterator[ScheduledRequest]:
         """The next requests, at most `count`; of long ones no more than the `num_long` that are being computed
         leave room for."""
         for request in self._queue.first(count, self._long_max(num_long)):
-            request.state = State.ASKED
-            self.num_tokens -= request.num_tokens
-            self._charge(request, request.num_tokens)
+            self._taken(request)
             yield request
+
+    def take_suspect(self) -> list[ScheduledRequest]:
+        """The one that is to be tried next, if there is one. Nobody runs."""
+        request = self.quarantine.take()
+        if request is None:
+            return []
+        self._taken(request)
+        return [request]
+
+    def _taken(self, request: ScheduledRequest) -> None:
+        request.state = State.ASKED
+        self.num_tokens -= request.num_tokens
+        self._charge(request, request.num_tokens)
 
     def put_back(self, request: ScheduledRequest) -> None:
         """One that was taken could not be admitted."""
@@ -93,8 +109,10 @@ class Backlog:
         """A request has ended; its state says so by now."""
         if self._shares is not None:
             self._shares.left(request)
+        self.quarantine.end(request)
         if waited:
-            self._queue.discard(request)
+            if not is_suspect(request):
+                self._queue.discard(request)
             self.num_tokens -= request.num_tokens
 
     def _long_max(self, num_long: int) -> int | None:

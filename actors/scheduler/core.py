@@ -29,6 +29,7 @@ from pageant.actors.scheduler.counters import SchedulerCounters
 from pageant.actors.scheduler.outputs import TokenOutputs
 from pageant.actors.scheduler.plans import Computing, Drawn, Exchange, admissions, build_assign, build_plan
 from pageant.actors.scheduler.policies import Policy
+from pageant.actors.scheduler.recovery import count_death
 from pageant.actors.scheduler.request import ScheduledRequest, State
 from pageant.actors.scheduler.running import Chunks, Running
 from pageant.actors.scheduler.speculation import Speculator
@@ -66,6 +67,7 @@ class SchedulerCore:
         self._deadlines = Deadlines()
         self._running = Running()
         self.speculator = None if speculation is None else Speculator(speculation, vocab_size, self._running)
+        self._waiting.quarantine.trial_tokens += 0 if speculation is None else speculation.tokens
         self._requests: dict[tuple[str, str], ScheduledRequest] = {}
         self._by_serial: dict[int, ScheduledRequest] = {}
         self._serial = 0
@@ -201,7 +203,19 @@ class SchedulerCore:
         if self._epoch is None or epoch < self._epoch:
             return  # late news: its successor is here already
         self._epoch = None
+        computing = {serial for step in self._computing for serial in step.chunks.serials.tolist()}
+        for request in self._running:
+            if request.serial in computing:
+                count_death(request)
+        tried = self._waiting.quarantine.on_trial
         self._lose_memory()
+        if tried is not None and tried.serial in computing:
+            self._end(
+                tried,
+                "error",
+                message="the executor died again and again while it computed this request, at last with no other",
+                cause="failure",
+            )
 
     def pool_ready(self, epoch: int, manager: int) -> None:
         """The block manager of that incarnation has a pool for that epoch."""
@@ -288,6 +302,11 @@ class SchedulerCore:
             propose = self.speculator.stepped(chunks, message, now)
             if propose is not None:
                 self._outbox.append((DRAFTER, propose))
+        acquitted = self._waiting.quarantine.acquit()
+        if acquitted is not None:
+            self.counters.suspects_tried += 1
+            if self._waiting.quarantine.active:  # the next one is to be alone
+                self._requeue(acquitted)
         self._advance()
 
     def _take_drawn(self, drawing: Chunks, going: BoolVector, message: StepResult) -> None:
@@ -365,7 +384,8 @@ class SchedulerCore:
         """Begins a step if there is something to compute, and nothing is in its way."""
         if self._epoch is None or self._epoch != self._pool_epoch or not self.outputs.stream.open:
             return
-        if self._exchange is not None or len(self._computing) > self.limits.async_scheduling:
+        ahead = self.limits.async_scheduling and not self._waiting.quarantine.active
+        if self._exchange is not None or len(self._computing) > ahead:
             return
         if self._refused and self._computing and not self._freed:
             return
@@ -399,6 +419,8 @@ class SchedulerCore:
         holds without one; the manager admits as many as fit. While the pool is full and nothing is freed,
         only the first is asked for: the others would be refused with it.
         """
+        if self._waiting.quarantine.active:
+            return [] if len(self._running) or self._computing else self._waiting.take_suspect()
         count = min(len(self._running.free_rows), max(0, budget)) if len(self._waiting) else 0
         if self._pool_full and not self._freed:
             count = min(count, 1)

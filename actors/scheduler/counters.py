@@ -20,6 +20,7 @@ class SchedulerCounters:
     rows_wasted: int = 0  # computed for requests that had ended
     chunk_splits: int = 0
     preemptions: int = 0
+    suspects_tried: int = 0  # requests that ran alone, since the executor died with them
     resumed: int = 0  # requests taken over from a scheduler that died
     recomputed: int = 0  # requests that went back to the queue because their memory was lost
     reopened: int = 0  # requests that a new detokenizer was told of

@@ -64,6 +64,8 @@ class ScheduledRequest:
     admitted_at: float | None = None  # for the first time, by the scheduler's clock
     first_token_at: float | None = None
     num_preemptions: int = 0
+    deaths: int = 0  # of executors that were computing it; see `recovery`
+    died_at: int = 0  # output tokens that were known at the last of them
 
     @classmethod
     def of(cls, message: Submit, serial: int, end_tokens: frozenset[int], now: float) -> ScheduledRequest:

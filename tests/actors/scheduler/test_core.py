@@ -11,6 +11,7 @@ from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.scheduler.backlog import Limits
 from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, EXECUTORS, SchedulerCore
 from pageant.actors.scheduler.policies import POLICIES, FairShare, FirstComeFirstServed, make_policy
+from pageant.actors.scheduler.recovery import FORGIVEN_TOKENS
 from pageant.protocol.allocation import Assigned
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.outputs import Stopped
@@ -37,7 +38,8 @@ class Scene:
 
     def ready(self, epoch=1, **changes):
         sizes = {"num_blocks": self.num_blocks, "block_size": 4, "max_num_seqs": 4, "max_model_len": 32}
-        self.core.executor_ready(ExecutorReady(epoch=epoch, device="", dtype="", **(sizes | changes)))
+        self.sizes = sizes | changes
+        self.core.executor_ready(ExecutorReady(epoch=epoch, device="", dtype="", **self.sizes))
         self.core.pool_ready(epoch, manager=1)
         return self
 
@@ -733,3 +735,107 @@ def test_a_deadline_holds_across_a_restart():
     scene.core.expire(20.0)
     scene.out(BLOCKS)
     assert scene.ends["a"].cause == "deadline"
+
+
+def die(scene, epoch):
+    """The executor dies, and is back with an empty memory."""
+    scene.core.executor_gone(epoch)
+    scene.allocation = Allocation(BlockPool(scene.num_blocks), 4)
+    scene.ready(epoch=epoch + 1, **scene.sizes)
+
+
+def play_with_poison(scene, poisonous, deaths_max=20):
+    """Goes on until everything has ended; the executor dies of each plan that computes such a row.
+
+    Returns who was computed in the plans that it died of.
+    """
+    died_of, epoch, names = [], 1, {}
+    while scene.core.num_running + scene.core.num_waiting or scene.core._exchange is not None:
+        dies = False
+        for target, message in scene.core.take_outbox():
+            if target == DETOKENIZER:
+                scene.read(message)
+            elif dies:
+                continue
+            elif target == BLOCKS:
+                scene.core.assigned(scene.allocation.assign(message))
+            else:
+                names |= {new.row: int(new.token_ids[0]) for new in message.new}
+                rows = [names[row] for row in message.rows.tolist()]
+                dies = any(poisonous(*at) for at in zip(rows, message.starts.tolist(), strict=True))
+                if dies:
+                    died_of.append(sorted(rows))
+                else:
+                    scene.compute(message)
+        if dies:
+            assert len(died_of) < deaths_max
+            die(scene, epoch)
+            epoch, names = epoch + 1, {}
+        scene.core.check_integrity()
+    scene.rest()
+    return died_of
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("position", [0, 3, 9])
+def test_a_request_that_kills_its_executor_ends_with_an_error_and_the_others_go_on(ahead, position):
+    scene = Scene(num_blocks=64, seqs=8, budget=64, ahead=ahead).ready(max_num_seqs=8)
+    for name in range(1, 8):
+        scene.submit(str(name), [name, 2, 3], max_tokens=20)
+    died_of = play_with_poison(scene, lambda row, start: row == 7 and start >= position)
+    assert len(died_of) == 3 and died_of[-1] == [7]
+    assert scene.ends.pop("7").cause == "failure"
+    assert {end.reason for end in scene.ends.values()} == {"length"}
+    assert all(scene.tokens[name] == [7] * 20 for name in scene.ends)
+    assert scene.core.counters.suspects_tried == 6
+
+
+def test_two_that_kill_their_executor_are_both_found():
+    scene = Scene(num_blocks=64, seqs=8).ready(max_num_seqs=8)
+    for name in range(1, 8):
+        scene.submit(str(name), [name, 2, 3], max_tokens=12)
+    died_of = play_with_poison(scene, lambda row, start: row in (2, 6) and start >= 4)
+    assert [rows for rows in died_of if len(rows) == 1] == [[2], [6]]
+    assert {name for name, end in scene.ends.items() if end.reason == "error"} == {"2", "6"}
+
+
+def compute_some(scene, count):
+    """So many steps; the next plan is out when it returns."""
+    while count >= 0 and scene.core.num_running + scene.core.num_waiting:
+        for target, message in scene.core.take_outbox():
+            if target == BLOCKS:
+                scene.core.assigned(scene.allocation.assign(message))
+            elif target == DETOKENIZER:
+                scene.read(message)
+            elif count > 0:
+                scene.compute(message)
+                count -= 1
+            else:
+                return
+
+
+@pytest.mark.parametrize(("tokens", "suspected"), [(FORGIVEN_TOKENS - 2, True), (FORGIVEN_TOKENS, False)])
+def test_deaths_that_lie_far_back_are_forgiven(tokens, suspected):
+    scene = Scene(num_blocks=64, budget=256, longest=256).ready(max_model_len=256)
+    scene.submit("a", [1, 2], max_tokens=200)
+    for epoch in range(1, 4):
+        compute_some(scene, tokens)
+        die(scene, epoch)
+    assert scene.rest()["a"].reason == "length"
+    assert bool(scene.core.counters.suspects_tried) == suspected
+
+
+def test_suspects_that_are_aborted_leave_the_quarantine():
+    scene = Scene(seqs=4).ready()
+    for name in (1, 2, 3):
+        scene.submit(str(name), [name, 2, 3], max_tokens=12)
+    for epoch in (1, 2):
+        compute_some(scene, 2)
+        die(scene, epoch)
+    quarantine = scene.core._waiting.quarantine
+    assert len(quarantine) == 2 and quarantine.on_trial is not None
+    scene.abort("1", "2")  # one is tried, and one waits for that
+    scene.core.check_integrity()
+    ends = scene.rest()
+    assert {name: end.reason for name, end in ends.items()} == {"1": "abort", "2": "abort", "3": "length"}
+    assert not quarantine.active
