@@ -1,0 +1,69 @@
+"""One request that kills the executor's process, whenever it is computed, among 64."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pageant
+from pageant import RequestFailed, SamplingParams
+from pageant.protocol.supervision import GetDirectory
+
+POISON = '''
+import os
+import signal
+
+class Poison:
+    """Kills its own process when a request has so many tokens."""
+
+    def wants(self, params):
+        return bool(params.extra_args)
+
+    def apply(self, logits, rows):
+        if any(len(row.output_token_ids) >= row.params.extra_args["deadly_at"] for row in rows):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return logits
+'''
+NUM_REQUESTS, POISONED = 64, 37
+
+
+def requests() -> list[tuple[list[int], SamplingParams]]:
+    """Greedy and seeded ones in turn."""
+    return [
+        (
+            [*range(10, 40), 100 + number],
+            SamplingParams(temperature=number % 2, seed=number, max_tokens=24 + number % 7, ignore_eos=True),
+        )
+        for number in range(NUM_REQUESTS)
+    ]
+
+
+async def test_the_others_finish_unchanged_and_it_ends_with_an_error(checkpoint, tmp_path, monkeypatch):
+    (tmp_path / "poison_processor.py").write_text(POISON)
+    monkeypatch.syspath_prepend(tmp_path)
+    async with pageant.Engine(
+        checkpoint.path,
+        placement="each",
+        dtype="float32",
+        threads=1,
+        num_blocks=512,
+        max_num_seqs=NUM_REQUESTS,
+        actors={"executor": {"options": {"logits_processors": ["poison_processor:Poison"]}}},
+    ) as engine:
+        asked = requests()
+        right = await asyncio.gather(*(engine.complete(*one) for one in asked))
+        prompt, params = asked[POISONED]
+        params = SamplingParams(
+            temperature=1, seed=POISONED, max_tokens=24, ignore_eos=True, extra_args={"deadly_at": 9}
+        )
+        asked[POISONED] = prompt, params
+        async with asyncio.timeout(60):
+            found = await asyncio.gather(*(engine.complete(*one) for one in asked), return_exceptions=True)
+        failure = found[POISONED]
+        assert isinstance(failure, RequestFailed) and "died" in str(failure)
+        for number, (one, other) in enumerate(zip(found, right, strict=True)):
+            if number != POISONED:
+                assert one.outputs[0].token_ids == other.outputs[0].token_ids, f"request {number}"
+        directory = {entry.name: entry for entry in (await engine.ask("supervisor", GetDirectory())).actors}
+        assert directory["executor/0"].restarts == 3
+        counters = (await engine.scheduler_statistics()).counters
+        assert counters["suspects_tried"] == NUM_REQUESTS - 1
