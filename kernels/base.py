@@ -276,6 +276,13 @@ class Kernels(Protocol):
         """
         ...
 
+    def mask_logits(self, logits: Tensor, rows: Tensor, bits: Tensor) -> None:
+        """Mutate rows (int64 [n]) of logits (float32 [R, V]): tokens that may not be drawn become -inf.
+
+        Token t of row rows[i] may be drawn if bit t % 32 of bits[i, t // 32] is 1: int32 [n, V / 32 rounded up].
+        """
+        ...
+
     def sample(self, logits: Tensor, params: SamplingTensors) -> Tensor:
         """Draw a token for each row of logits (float32 [R, V]); returns int64 [R].
 

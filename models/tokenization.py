@@ -96,6 +96,11 @@ class Tokenization:
         decoder = self._backend.decoder
         return None if decoder is None else json.loads(decoder.__getstate__())
 
+    def to_json(self) -> str:
+        """What a `tokenizer.json` of it holds, with the tokens that were added to that."""
+        text: str = self._backend.to_str()
+        return text
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """The token ids of `text`, with what the post-processor adds (often a bos) unless told otherwise."""
         # Not `encode`: it holds the GIL from end to end (160 ms for 400 kB); a batch of one releases it.

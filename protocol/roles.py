@@ -11,11 +11,12 @@ from enum import StrEnum
 
 from pageant.protocol.allocation import Assign, Assigned, GetPoolStatistics, PoolReady
 from pageant.protocol.drafting import Propose
+from pageant.protocol.guiding import CompileGrammar, GuidesLost, GuideStep, TokenMasks
 from pageant.protocol.message import Message
 from pageant.protocol.outputs import Stopped, TokenBatch
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.serving import Abort, OutputBatch, Submit
-from pageant.protocol.stepping import ExecutorReady, StepPlan, StepResult
+from pageant.protocol.stepping import ExecutorReady, LateTokens, StepPlan, StepResult
 from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.supervision import ActorDown, ActorUp
 from pageant.protocol.tokenizing import Tokenize, TokenizeChat
@@ -42,6 +43,7 @@ class Feature(StrEnum):
     BAD_WORDS = "bad_words"
     NO_DETOKENIZE = "no_detokenize"
     EXTRA_ARGS = "extra_args"
+    STRUCTURED_OUTPUTS = "structured_outputs"
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,12 @@ TOKENIZER = Role("tokenizer", (Tokenize, TokenizeChat), frozenset({Feature.CHAT}
 SCHEDULER = Role(
     "scheduler",
     (
-        *(Submit, Abort, Assigned, StepResult, Stopped, ExecutorReady, PoolReady),
+        *(Submit, Abort, Assigned, StepResult, LateTokens, Stopped, ExecutorReady, PoolReady),
         *(Acknowledge, Resume, ActorUp, ActorDown),
     ),
-    frozenset({Feature.STOP_TOKEN_IDS, *_SAMPLES_AND_LOGPROBS, Feature.BAD_WORDS}),
+    frozenset(
+        {Feature.STOP_TOKEN_IDS, *_SAMPLES_AND_LOGPROBS, Feature.BAD_WORDS, Feature.STRUCTURED_OUTPUTS}
+    ),
 )
 BLOCKS = Role(
     "blocks",
@@ -71,12 +75,12 @@ BLOCKS = Role(
 )
 EXECUTOR = Role(
     "executor",
-    (StepPlan, ActorUp, ActorDown),
+    (StepPlan, TokenMasks, GuidesLost, ActorUp, ActorDown),
     frozenset(
         {
             *(Feature.SAMPLING, Feature.TOP_K, Feature.TOP_P, Feature.MIN_P, Feature.MIN_TOKENS),
             *(Feature.PENALTIES, Feature.LOGIT_BIAS, Feature.ALLOWED_TOKENS, Feature.BAD_WORDS),
-            Feature.EXTRA_ARGS,
+            *(Feature.EXTRA_ARGS, Feature.STRUCTURED_OUTPUTS),
             *_SAMPLES_AND_LOGPROBS,
         }
     ),
@@ -92,9 +96,11 @@ DETOKENIZER = Role(
     ),
 )
 DRAFTER = Role("drafter", (Propose,))
+GRAMMAR = Role("grammar", (CompileGrammar, GuideStep, ActorUp, ActorDown))
 FRONTEND = Role("frontend", (OutputBatch, ActorUp, ActorDown))
 
-ROLES = {role.name: role for role in (TOKENIZER, SCHEDULER, BLOCKS, EXECUTOR, DETOKENIZER, DRAFTER, FRONTEND)}
+_ALL = (TOKENIZER, SCHEDULER, BLOCKS, EXECUTOR, DETOKENIZER, DRAFTER, GRAMMAR, FRONTEND)
+ROLES = {role.name: role for role in _ALL}
 
 
 def features_needed(params: SamplingParams) -> frozenset[Feature]:
@@ -118,5 +124,6 @@ def features_needed(params: SamplingParams) -> frozenset[Feature]:
         Feature.BAD_WORDS: bool(params.bad_words),
         Feature.NO_DETOKENIZE: not params.detokenize,
         Feature.EXTRA_ARGS: bool(params.extra_args),
+        Feature.STRUCTURED_OUTPUTS: params.structured_outputs is not None,
     }
     return frozenset(feature for feature, needed in needs.items() if needed)

@@ -14,6 +14,7 @@ import msgspec
 from pageant.protocol.checks import TOKEN_ID_MAX, check_integer, check_number, check_strings, check_token_ids
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.logprobs import ALL
+from pageant.protocol.structured_outputs import StructuredOutputsParams
 
 STOP_STRINGS_MAX = 64
 STOP_LENGTH_MAX = 1024
@@ -79,6 +80,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         spaces_between_special_tokens: False drops what a decoder puts between two special tokens.
         output_kind: what each output holds.
         extra_args: for logits processors of your own.
+        structured_outputs: what the output must look like. The request ends with `stop` when it does and nothing can
+            follow, whatever `min_tokens` and `ignore_eos` say.
 
     Raises:
         BadRequest: a value out of range; names the parameter, what was found and what is expected.
@@ -111,6 +114,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     spaces_between_special_tokens: bool = True
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     extra_args: dict[str, Scalar | tuple[Scalar, ...]] | None = None
+    structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
         self._normalise()
@@ -202,6 +206,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise BadRequest(f"extra_args: {error}", "extra_args") from None
         if self.stop and self.detokenize is False:
             raise BadRequest("stop needs text to be found in; expected detokenize to be true", "stop")
+        if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
+            raise BadRequest(
+                f"structured_outputs is a {type(self.structured_outputs).__name__}; expected StructuredOutputsParams",
+                "structured_outputs",
+            )
         if not isinstance(self.output_kind, RequestOutputKind):
             raise BadRequest(
                 f"output_kind is {self.output_kind!r}; expected a RequestOutputKind", "output_kind"

@@ -1,4 +1,4 @@
-"""scheduler ──StepPlan──▶ executor/* ──StepResult──▶ scheduler: one step of computation.
+"""scheduler ──StepPlan──▶ executor/* ──StepResult, LateTokens──▶ scheduler: one step of computation.
 
 Plans are deltas. The executor keeps each sequence's tokens, block table and sampling state in a row of its
 batch, and a plan carries only what is new. Plans are numbered from 1 by each incarnation of the scheduler
@@ -16,6 +16,8 @@ from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.message import Message
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.tiers import BlockMoves
+
+MISSING = -1  # no token id
 
 
 class NewSequence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,18 +69,19 @@ class StepPlan(Message, frozen=True, kw_only=True):
 
 
 def num_accepted(drafts: Int32Vector, counts: Int32Vector, token_ids: Int32Vector) -> Int32Vector:
-    """How many drafts of each row were right, up to the first that was not.
+    """How many drafts of each row were right, up to the first that was not, or that no token could be drawn after.
 
     Args:
         drafts: of all rows, `counts[i]` for each.
-        token_ids: what was drawn: one more for each row than it has drafts.
+        token_ids: what was drawn: one more for each row than it has drafts. Some may be MISSING.
     """
     if not len(drafts):
         return np.zeros(len(counts), np.int32)
     rows = np.repeat(np.arange(len(counts)), counts)
     before = np.cumsum(counts) - counts  # drafts of the rows before
     within = np.arange(len(drafts)) - before[rows]
-    wrong = token_ids[before[rows] + rows + within] != drafts
+    at = before[rows] + rows + within
+    wrong = (token_ids[at] != drafts) | (token_ids[at + 1] == MISSING)
     first_wrong = counts.astype(np.int32).copy()
     np.minimum.at(first_wrong, rows[wrong], within[wrong].astype(np.int32))
     return first_wrong
@@ -90,7 +93,10 @@ class StepResult(Message, frozen=True, kw_only=True):
 
     `seconds` is what the step took on the device. `logprobs` are of the tokens drawn, for those of `rows` that
     ask; `prompt_logprobs` of the prompt's tokens that follow those computed, for those of the plan's rows.
-    `failed` says why some of `rows`, by index, have no right token. `draft_counts[i]` of `draft_ids` are what the
+    `failed` says why some of `rows`, by index, have no right token. Those at the indices `deferred` get theirs
+    later (`LateTokens`); until then they cannot be computed further, and those at the indices `void` were not,
+    since the token before had been deferred. Neither has a token here, nor need there be one after every draft: what
+    is not there is MISSING. `draft_counts[i]` of `draft_ids` are what the
     executor's own proposer guesses to come next, for the i-th of the plan's drawing rows.
     """
 
@@ -104,6 +110,19 @@ class StepResult(Message, frozen=True, kw_only=True):
     failed: dict[int, str] = msgspec.field(default_factory=dict)
     draft_counts: Int32Vector = msgspec.field(default_factory=int32)
     draft_ids: Int32Vector = msgspec.field(default_factory=int32)
+    deferred: tuple[int, ...] = ()
+    void: tuple[int, ...] = ()
+
+
+class LateTokens(Message, frozen=True, kw_only=True):
+    """The tokens of rows that step `number` deferred, because what guides them was late."""
+
+    number: int
+    epoch: int
+    rows: Int32Vector
+    token_ids: Int32Vector
+    logprobs: Logprobs | None = None
+    failed: dict[int, str] = msgspec.field(default_factory=dict)
 
 
 class ExecutorReady(Message, frozen=True, kw_only=True):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import re
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,22 +18,29 @@ import numpy.typing as npt
 
 from pageant import kernels
 from pageant.actors.executor.batch import Batch, StepInputs
+from pageant.actors.executor.guiding import DrawnTokens
+from pageant.actors.executor.keeping import Kept, KeptDraws
 from pageant.actors.executor.memory import available_bytes
 from pageant.actors.executor.metering import Metering
 from pageant.actors.executor.moving import Move, Moving
 from pageant.actors.executor.processors import Processors
+from pageant.actors.executor.undrawn import Undrawn
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.address import expected
 from pageant.actors.runtime.sizes import parse_bytes
+from pageant.protocol.guiding import GuidesLost, TokenMasks
 from pageant.protocol.roles import EXECUTOR
 from pageant.protocol.statistics import ExecutorStatistics, GetExecutorStatistics
-from pageant.protocol.stepping import ExecutorReady, StepPlan, StepResult
+from pageant.protocol.stepping import MISSING, ExecutorReady, LateTokens, StepPlan, StepResult
 from pageant.protocol.supervision import ActorDown, ActorUp, Progress
 
 if TYPE_CHECKING:
     from pageant.actors.executor.runner import Drawn, ModelRunner
 
+GRAMMAR = "grammar"
 THREADS_MAX = 1024
+GRACE_SECONDS = 0.002  # that a step waits for masks before it draws without them
+GIVE_UP_POLL_SECONDS = 0.1
 PROGRESS_STEPS = 100  # messages about the loading of the weights, at most
 
 
@@ -44,9 +53,13 @@ class Step:
     incarnation: int
     inputs: StepInputs = field(init=False)
     drawn: Drawn = field(init=False)
+    undrawn: Undrawn | None = None  # while it waits for masks
     moves_needed: int = 0  # how many moves are to be made before
     began: float = 0.0
     computed: float | None = None  # when it was, unless its tokens are still on their way
+    missing: tuple[int, ...] = ()  # of its drawing rows, those whose masks were late
+    deferred: tuple[int, ...] = ()  # those of them that are drawn later
+    void: tuple[int, ...] = ()  # and those that were computed without the token before
 
 
 class Executor(Actor):
@@ -140,6 +153,9 @@ class Executor(Actor):
         self._moving = Moving()
         self._unanswered = 0  # steps that were packed
         self._metering = Metering()
+        self._masks_came = asyncio.Event()
+        self._kept: KeptDraws[Step] = KeptDraws(self._batch.guiding)
+        self._grammar_since: float | None = None  # when it came up; None while it is down
         if options.device != "cpu":
             self.offload_threads = 2  # one waits for tokens while the other launches the next step
 
@@ -147,6 +163,7 @@ class Executor(Actor):
         self._runner = await self.offload(self._make_runner)
         self.watch("scheduler")
         self.watch("blocks")
+        self.watch(GRAMMAR)
 
     def _make_runner(self) -> ModelRunner:
         """Loads the model, in the executor's own thread."""
@@ -189,7 +206,12 @@ class Executor(Actor):
 
     @receives
     def peer_up(self, event: ActorUp) -> None:
-        """Introduces itself to the scheduler and to the block manager, whichever came up."""
+        """Introduces itself to the scheduler and to the block manager, whichever came up. A grammar is told of all that
+        it is to follow."""
+        if event.address == GRAMMAR:
+            self._grammar_since = self.clock.now()
+            self._reopen()
+            return
         self.tell(
             event.address,
             ExecutorReady(
@@ -208,7 +230,14 @@ class Executor(Actor):
 
     @receives
     def peer_down(self, event: ActorDown) -> None:
-        """The next scheduler's first plan clears the batch; there is nothing to do before it comes."""
+        """The next scheduler's first plan clears the batch; rows that wait for masks wait for the next grammar."""
+        if event.address == GRAMMAR:
+            self._grammar_since = None
+            if event.final:
+                for row in self._batch.guiding.rows:
+                    reason = f"the grammar actor is down and will not be restarted: {event.reason}"
+                    self._batch.guiding.fail(self._batch.guiding.guide_of(row), reason)
+                self._masks_changed()
 
     @receives
     def compute(self, plan: StepPlan) -> None:
@@ -229,6 +258,7 @@ class Executor(Actor):
             step.moves_needed = self._moving.add(step.plan.moves, step.incarnation)
             self._unanswered += 1
             self._packed.append(step)
+            self._tell_grammar()
         self._go_on()
 
     def _go_on(self) -> None:
@@ -270,15 +300,21 @@ class Executor(Actor):
         """The step that can be given to the thread that computes, if what it needs is there.
 
         Where that thread does everything, it has the next one before it is done with this: it goes on without a
-        word from here. Where another waits for tokens, launches are short, and go one at a time.
+        word from here. Where another waits for tokens, launches are short, and go one at a time; so do steps that
+        may wait for masks between their computing and their draw.
         """
         step = self._packed[0] if self._packed else None
-        busy = self._launching and self.offload_threads > 1
+        busy = self._launching and (self.offload_threads > 1 or self._computing[-1].inputs.guided is not None)
         return step if step is not None and not busy and self._moving.allows(step.moves_needed) else None
 
     async def _launch(self, step: Step) -> None:
         """Computes a step after those before it."""
+        step.void = self._batch.guiding.void_places(step.inputs.rows, step.inputs.sampling.position)
+        if step.void and step.inputs.guided is not None:
+            step.inputs = replace(step.inputs, guided=step.inputs.guided.without(step.void))
         await self.offload(self._compute, step)
+        if step.undrawn is not None:
+            await self._draw_masked(step, step.undrawn)
         self._launching -= 1
         self._go_on()
         if step.drawn.ready and not self._launched:
@@ -291,8 +327,34 @@ class Executor(Actor):
     def _compute(self, step: Step) -> None:
         """In its thread."""
         step.began = self.clock.now()
-        step.drawn = self._runner.launch(step.inputs)
+        outcome = self._runner.launch(step.inputs)
+        if isinstance(outcome, Undrawn):
+            step.undrawn = outcome
+        else:
+            step.drawn = outcome
+            step.computed = self.clock.now() if outcome.ready else None
+
+    async def _draw_masked(self, step: Step, undrawn: Undrawn) -> None:
+        """Waits a moment for masks, and then draws the rows that have theirs. The others are deferred."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_SECONDS):
+                while len(undrawn.guided.late):
+                    self._masks_came.clear()
+                    await self._masks_came.wait()
+        step.drawn = await self.offload(self._runner.draw, undrawn)
         step.computed = self.clock.now() if step.drawn.ready else None
+        step.undrawn = None
+        step.missing = tuple(step.drawn.missing.tolist())
+        if step.drawn.late is None:
+            return
+        late = step.drawn.late.places
+        step.deferred = tuple(late.tolist())
+        if step.incarnation == self._scheduler:
+            self._batch.guiding.defer(step.inputs.rows[late], step.inputs.sampling.position[late])
+            self._kept.keep(step, step.drawn.late, self.clock.now())
+            if len(self._kept) == 1:
+                self.spawn(self._give_up())
+            self._masks_changed()  # perhaps they have just come
 
     async def _wait(self) -> None:
         """Waits for the tokens of launched steps, while the next one is launched."""
@@ -306,7 +368,10 @@ class Executor(Actor):
         self._unanswered -= 1
         self._computing.remove(step)
         if step.incarnation == self._scheduler:
-            self._batch.take_tokens(step.inputs, token_ids)
+            if step.missing or step.void:
+                token_ids[[*step.missing, *step.void]] = MISSING
+            drawn = self._batch.take_tokens(step.inputs, token_ids)
+            self._tell_grammar(drawn)  # first: the next step waits for its answer
             self._answer(step, token_ids)
         self._pack()
 
@@ -329,6 +394,8 @@ class Executor(Actor):
                 logprobs=logprobs,
                 prompt_logprobs=prompt_logprobs,
                 failed=step.drawn.failed,
+                deferred=step.deferred,
+                void=step.void,
             ),
         )
 
@@ -343,3 +410,62 @@ class Executor(Actor):
             block_size=options.block_size,
             memory_bytes=runner.memory_bytes,
         )
+
+    # What a grammar guides.
+
+    def _tell_grammar(self, drawn: DrawnTokens | None = None) -> None:
+        """Tells the grammar what is new of the guided rows."""
+        news = self._batch.guiding.take_news(self.incarnation, drawn)
+        if news is not None:
+            self.tell(GRAMMAR, news)
+
+    @receives
+    def masks(self, message: TokenMasks) -> None:
+        """What may be drawn next."""
+        if message.epoch == self.incarnation:
+            self._batch.guiding.take_masks(message)
+            self._masks_changed()
+
+    def _masks_changed(self) -> None:
+        self._masks_came.set()
+        for kept in self._kept.take_due():
+            self.spawn(self._draw_late(kept))
+
+    @receives
+    def guides_lost(self, message: GuidesLost) -> None:
+        """The grammar missed something of these rows."""
+        if message.epoch == self.incarnation:
+            self._reopen(message.guides.tolist())
+
+    def _reopen(self, guides: list[int] | None = None) -> None:
+        guiding = self._batch.guiding
+        guiding.reopen({row: self._batch.known_tokens(row) for row in guiding.rows}, guides)
+        self._tell_grammar()
+
+    async def _draw_late(self, kept: Kept[Step]) -> None:
+        """Draws rows that were deferred."""
+        drawn = await self.offload(self._runner.draw, kept.undrawn)
+        token_ids = await self.offload(drawn.token_ids)
+        step, guided = kept.step, kept.undrawn.guided
+        if step.incarnation != self._scheduler:
+            return
+        self._tell_grammar(self._batch.take_late(guided.rows, guided.positions, token_ids))
+        self.tell(
+            step.scheduler,
+            LateTokens(
+                number=step.plan.number,
+                epoch=step.plan.epoch,
+                rows=guided.rows.astype("int32"),
+                token_ids=token_ids.astype("int32"),
+                logprobs=drawn.logprobs()[0],
+                failed=drawn.failed,
+            ),
+        )
+
+    async def _give_up(self) -> None:
+        """Fails the rows whose masks do not come. While there is no grammar, they wait for the next one."""
+        while self._kept:
+            await asyncio.sleep(GIVE_UP_POLL_SECONDS)
+            if self._grammar_since is not None:
+                self._kept.give_up(self.clock.now(), self._grammar_since)
+                self._masks_changed()

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from pageant.actors.executor.guiding import DrawnTokens, Guiding
+from pageant.actors.executor.masks import GuidedStep
 from pageant.actors.executor.processors import Processing, Processors
 from pageant.actors.executor.scoring import Scorers, Scores
 from pageant.actors.executor.shaping import Shapers, Shaping
-from pageant.protocol.stepping import NewSequence, StepPlan, num_accepted
+from pageant.protocol.stepping import MISSING, NewSequence, StepPlan, num_accepted
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -61,6 +63,7 @@ class StepInputs:
     wanted: Int32 = field(
         default_factory=lambda: np.empty(0, np.int32)
     )  # drafts of each of the plan's drawing rows
+    guided: GuidedStep | None = None  # whose tokens a grammar allows
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ class Batch:
         self._sample = np.zeros(max_num_seqs, np.int32)
         self._shapers = Shapers(end_tokens)
         self._scorers = Scorers()
+        self.guiding = Guiding(max_num_seqs)
         self._next_number = 1
 
     def clear(self) -> None:
@@ -116,6 +120,7 @@ class Batch:
         self._shapers.clear()
         self._scorers.clear()
         self._processors.clear()
+        self.guiding.clear()
         self._next_number = 1
 
     def apply(self, plan: StepPlan) -> StepInputs:
@@ -132,6 +137,7 @@ class Batch:
         self._shapers.free(plan.freed_rows)
         self._scorers.free(plan.freed_rows)
         self._processors.free(plan.freed_rows)
+        self.guiding.free(plan.freed_rows.tolist())
         for sequence in plan.new:
             self._add(sequence)
         self._grow(plan)
@@ -155,16 +161,34 @@ class Batch:
         self._token_ids[rows, np.repeat(ends, plan.draft_counts) + _within(plan.draft_counts)] = (
             plan.draft_ids
         )
+        self.guiding.guess(plan.rows, ends.astype(np.int64), plan.draft_counts, plan.draft_ids)
         return ends + plan.draft_counts
 
-    def take_tokens(self, inputs: StepInputs, token_ids: Int64) -> None:
-        """The tokens that a step drew."""
+    def take_tokens(self, inputs: StepInputs, token_ids: Int64) -> DrawnTokens:
+        """The tokens that a step drew, some of which may be MISSING. Returns those that count."""
         rows, positions = inputs.rows, inputs.sampling.position
+        kept = token_ids != MISSING
         if inputs.drafts is not None:
-            right = self._verify(inputs.drafts, token_ids.astype(np.int32))
-            rows, positions, token_ids = rows[right], positions[right], token_ids[right]
+            kept &= self._verify(inputs.drafts, token_ids.astype(np.int32))
+        if not kept.all():
+            rows, positions, token_ids = rows[kept], positions[kept], token_ids[kept]
+        return self._take(rows, positions, token_ids)
+
+    def take_late(self, rows: Int64, positions: Int64, token_ids: Int64) -> DrawnTokens:
+        """Tokens that were deferred."""
+        self.guiding.arrived(rows.tolist())
+        return self._take(rows.astype(np.int32), positions, token_ids)
+
+    def _take(self, rows: Int32, positions: Int64, token_ids: Int64) -> DrawnTokens:
         self._token_ids[rows, positions] = token_ids
         self._shapers.take(rows, token_ids)
+        return DrawnTokens(rows, positions, token_ids)
+
+    def known_tokens(self, row: int) -> Int32:
+        """A row's tokens, as far as they are known."""
+        token_ids = self._token_ids[row, : self._lengths[row]]
+        unknown = np.flatnonzero(token_ids == UNKNOWN)
+        return token_ids[: unknown[0]] if len(unknown) else token_ids
 
     def _verify(self, drafts: Drafts, token_ids: Int32) -> npt.NDArray[np.bool_]:
         """Which of the step's places follow no wrong draft. Their rows end there."""
@@ -194,6 +218,7 @@ class Batch:
         self._shapers.add(sequence)
         self._scorers.add(sequence)
         self._processors.add(sequence)
+        self.guiding.add(sequence)
 
     def _grow(self, plan: StepPlan) -> None:
         """Appends new blocks to the tables of their rows."""
@@ -244,6 +269,7 @@ class Batch:
             processing=self._processors.of_step(draw_rows, draw_positions, known),
             drafts=self._drafts(plan),
             wanted=plan.wanted,
+            guided=self.guiding.of_step(draw_rows, draw_positions, ahead),
         )
 
     def _drafts(self, plan: StepPlan) -> Drafts | None:

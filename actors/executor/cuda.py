@@ -17,11 +17,10 @@ from pageant.actors.executor.batch import StepInputs
 from pageant.actors.executor.graphs import Capture, CudaCapture, DecodeGraphs
 from pageant.actors.executor.host_memory import DeviceHostMemory
 from pageant.actors.executor.memory import device_budget
-from pageant.actors.executor.processors import process_logits
 from pageant.actors.executor.runner import Drawn, DrawnHere, TorchRunner
 from pageant.actors.executor.scoring import Scoring
-from pageant.actors.executor.shaping import shape_logits
 from pageant.actors.executor.staging import Staging
+from pageant.actors.executor.undrawn import Undrawn
 from pageant.kernels.base import AttentionBatch, SamplingTensors
 
 __all__ = ["CudaRunner"]
@@ -89,7 +88,7 @@ class CudaRunner(TorchRunner):
             )
 
     @torch.inference_mode()
-    def launch(self, inputs: StepInputs) -> Drawn:
+    def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
         """See `ModelRunner`."""
         with self._on_device():
             self._copy_blocks(inputs)
@@ -98,12 +97,41 @@ class CudaRunner(TorchRunner):
             else:
                 hidden = self._compute(inputs)
             prompts = self._score_prompts(hidden, inputs.scores)
-            if not len(inputs.rows) and prompts is None:
-                return DrawnHere(np.empty(0, np.int64))
-            tokens, drawn, failed = self._draw_tokens(hidden, inputs)
-            if tokens.is_cuda:
-                return DrawnOnDevice(tokens, drawn, prompts, failed)
-            return DrawnHere(tokens.numpy(), drawn, prompts, failed)
+            if not len(inputs.rows):
+                if prompts is None:
+                    return DrawnHere(np.empty(0, np.int64))
+                nothing = torch.empty(0, dtype=torch.int64, device=self.device)
+                return self._drawn(nothing, None, prompts, {})
+            columns = inputs.sampling
+            last, rows, seed, position, temperature, top_p, min_p, top_k, sample = self._staging.send(
+                [
+                    *(inputs.last_tokens, inputs.rows.astype(np.int64), columns.seed, columns.position),
+                    *(columns.temperature, columns.top_p, columns.min_p, columns.top_k),
+                    columns.sample,
+                ]
+            )
+            params = SamplingTensors(
+                temperature=temperature,
+                top_k=top_k,
+                top_p=top_p,
+                min_p=min_p,
+                seed=seed,
+                sample=sample,
+                position=position,
+            )
+            return self._draw_or_wait(hidden[last], rows, params, inputs, prompts)
+
+    def draw(self, undrawn: Undrawn) -> Drawn:
+        """See `ModelRunner`."""
+        with self._on_device():
+            return super().draw(undrawn)
+
+    def _drawn(
+        self, tokens: Tensor, drawn: Scoring | None, prompts: Scoring | None, failed: dict[int, str]
+    ) -> DrawnHere:
+        if tokens.is_cuda:
+            return DrawnOnDevice(tokens, drawn, prompts, failed)
+        return super()._drawn(tokens, drawn, prompts, failed)
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
         """Kernels run on a thread's current device, and steps come from several threads."""
@@ -128,38 +156,6 @@ class CudaRunner(TorchRunner):
             max_context_length=inputs.max_context_length,
         )
         return self._forward(token_ids, positions, batch)
-
-    def _draw_tokens(
-        self, hidden: Tensor, inputs: StepInputs
-    ) -> tuple[Tensor, Scoring | None, dict[int, str]]:
-        columns = inputs.sampling
-        if not len(inputs.rows):
-            return torch.empty(0, dtype=torch.int64, device=self.device), None, {}
-        last, rows, seed, position, temperature, top_p, min_p, top_k, sample = self._staging.send(
-            [
-                *(inputs.last_tokens, inputs.rows.astype(np.int64), columns.seed, columns.position),
-                *(columns.temperature, columns.top_p, columns.min_p, columns.top_k),
-                columns.sample,
-            ]
-        )
-        logits = self._decoder.logits(hidden[last])
-        raw = self._unshaped(logits, inputs.scores)
-        shape_logits(logits, columns.shaping)
-        failed = process_logits(logits, inputs.processing)
-        tokens = self._kernels.sample(
-            logits,
-            SamplingTensors(
-                temperature=temperature,
-                top_k=top_k,
-                top_p=top_p,
-                min_p=min_p,
-                seed=seed,
-                sample=sample,
-                position=position,
-            ),
-        )
-        self._last_drawn[rows] = tokens
-        return tokens, self._score(raw, tokens, inputs.scores), failed
 
     @torch.inference_mode()
     def _memory(self) -> tuple[int, int]:

@@ -22,8 +22,9 @@ from pageant.actors.executor.memory import available_bytes, choose_num_blocks, t
 from pageant.actors.executor.moving import Move
 from pageant.actors.executor.processors import process_logits
 from pageant.actors.executor.programs import StepPrograms
-from pageant.actors.executor.scoring import Scores, Scoring, score_prompts
-from pageant.actors.executor.shaping import shape_logits
+from pageant.actors.executor.scoring import Scored, Scores, Scoring, score_prompts
+from pageant.actors.executor.shaping import NOTHING, shape_logits
+from pageant.actors.executor.undrawn import Undrawn
 from pageant.kernels.base import AttentionBatch, SamplingTensors
 from pageant.kernels.cpu import CpuKernels
 from pageant.models.checkpoint import Checkpoint
@@ -43,6 +44,12 @@ class Drawn(Protocol):
 
     failed: dict[int, str]
     """Why some drawing rows have no right token, by their places."""
+
+    missing: npt.NDArray[np.int64]
+    """Places of the drawing rows whose masks had not come: their tokens here mean nothing."""
+
+    late: Undrawn | None
+    """Those of them, if any, whose tokens are to be drawn when they come."""
 
     def token_ids(self) -> npt.NDArray[np.int64]:
         """One for each of the step's drawing rows. Waits for the device."""
@@ -76,15 +83,20 @@ class ModelRunner(Protocol):
     def host(self) -> Host:
         """Where blocks go that there is no room for."""
 
-    def launch(self, inputs: StepInputs) -> Drawn:
+    def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
         """Begins a step. The next may be launched before this one's tokens are there; it finds those that it
-        computes (`StepInputs.unknown`) on the device."""
+        computes (`StepInputs.unknown`) on the device. A step stays undrawn if its masks are not all there."""
+
+    def draw(self, undrawn: Undrawn) -> Drawn:
+        """Draws the rows that have their masks."""
 
 
 class DrawnHere:
     """Tokens that are there, as those of a CPU always are."""
 
     ready = True
+    missing = np.empty(0, np.int64)
+    late: Undrawn | None = None
 
     def __init__(
         self,
@@ -198,7 +210,7 @@ class TorchRunner:
         return available_bytes(), total_bytes()
 
     @torch.inference_mode()
-    def launch(self, inputs: StepInputs) -> Drawn:
+    def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
         """See `ModelRunner`."""
         self._copy_blocks(inputs)
         hidden = self._programs.run(inputs, self._last_drawn) if self._programs is not None else None
@@ -208,14 +220,84 @@ class TorchRunner:
             )
         prompts = self._score_prompts(hidden, inputs.scores)
         if not len(inputs.rows):
-            return DrawnHere(np.empty(0, np.int64), None, prompts)
-        logits = self._decoder.logits(hidden[self._tensor(inputs.last_tokens)])
-        raw = self._unshaped(logits, inputs.scores)
+            return self._drawn(torch.empty(0, dtype=torch.int64), None, prompts, {})
+        last, rows = self._tensor(inputs.last_tokens), self._tensor(inputs.rows)
+        return self._draw_or_wait(hidden[last], rows, self._params(inputs.sampling), inputs, prompts)
+
+    def _draw_or_wait(
+        self,
+        hidden: torch.Tensor,
+        rows: torch.Tensor,
+        params: SamplingTensors,
+        inputs: StepInputs,
+        prompts: Scoring | None,
+    ) -> Drawn | Undrawn:
+        """The tokens that follow hidden states [D, N]; without them, if a mask is missing."""
+        logits, scores, guided = self._decoder.logits(hidden), inputs.scores, inputs.guided
+        scored = scores.drawn if scores is not None else None
+        raw = logits[self._tensor(scored.places)] if scored is not None else None
+        shaped = inputs.sampling.shaping is not NOTHING or inputs.processing is not None
+        unshaped = logits[self._tensor(guided.places)] if guided is not None and shaped else None
         shape_logits(logits, inputs.sampling.shaping)
         failed = process_logits(logits, inputs.processing)
-        tokens = self._draw(logits, inputs.sampling)
-        self._last_drawn[self._tensor(inputs.rows)] = tokens
-        return DrawnHere(tokens.cpu().numpy(), self._score(raw, tokens, inputs.scores), prompts, failed)
+        if guided is None:
+            return self._sample(logits, params, rows, raw, scored, prompts, failed)
+        places = np.arange(len(inputs.rows))
+        undrawn = Undrawn(logits, params, rows, places, guided, failed, raw, scored, unshaped, prompts)
+        return undrawn if len(guided.late) else self.draw(undrawn)
+
+    @torch.inference_mode()
+    def draw(self, undrawn: Undrawn) -> Drawn:
+        """See `ModelRunner`."""
+        guided = undrawn.guided
+        late, deferred = guided.late, guided.deferred
+        kept = undrawn.part(deferred) if len(deferred) else None
+        self._mask(undrawn)
+        failed = {**guided.failures(), **undrawn.failed}
+        drawn = self._sample(
+            *(undrawn.logits, undrawn.params, undrawn.rows, undrawn.raw, undrawn.scored),
+            *(undrawn.prompts, failed),
+        )
+        drawn.missing, drawn.late = late, kept
+        return drawn
+
+    def _mask(self, undrawn: Undrawn) -> None:
+        """Forbids what the grammars do. Where nothing is left of what else a request forbids, they have their way."""
+        places, bits = undrawn.guided.present()
+        if not len(places):
+            return
+        rows, masks = self._tensor(places), self._tensor(bits)
+        self._kernels.mask_logits(undrawn.logits, rows, masks)
+        if undrawn.unshaped is None:
+            return
+        dead = (undrawn.logits[rows].amax(-1) == float("-inf")).nonzero()[:, 0]
+        if len(dead):
+            guided = torch.from_numpy(np.searchsorted(undrawn.guided.places, places)).to(self.device)
+            undrawn.logits[rows[dead]] = undrawn.unshaped[guided[dead]]
+            self._kernels.mask_logits(undrawn.logits, rows[dead], masks[dead])
+
+    def _sample(
+        self,
+        logits: torch.Tensor,
+        params: SamplingTensors,
+        rows: torch.Tensor,
+        raw: torch.Tensor | None,
+        scored: Scored | None,
+        prompts: Scoring | None,
+        failed: dict[int, str],
+    ) -> DrawnHere:
+        tokens = self._kernels.sample(logits, params)
+        self._last_drawn[rows] = tokens
+        scoring = None
+        if raw is not None and scored is not None:
+            scoring = Scoring(scored)
+            scoring.add(self._kernels, raw, tokens[self._tensor(scored.places)])
+        return self._drawn(tokens, scoring, prompts, failed)
+
+    def _drawn(
+        self, tokens: torch.Tensor, drawn: Scoring | None, prompts: Scoring | None, failed: dict[int, str]
+    ) -> DrawnHere:
+        return DrawnHere(tokens.numpy(), drawn, prompts, failed)
 
     def _forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, batch: AttentionBatch
@@ -226,19 +308,6 @@ class TorchRunner:
         if scores is None or scores.prompt is None:
             return None
         return score_prompts(scores.prompt, self._kernels, self._decoder.logits, hidden)
-
-    def _unshaped(self, logits: torch.Tensor, scores: Scores | None) -> torch.Tensor | None:
-        """A copy of the logits of the rows whose log-probabilities are asked for."""
-        if scores is None or scores.drawn is None:
-            return None
-        return logits[self._tensor(scores.drawn.places)]
-
-    def _score(self, raw: torch.Tensor | None, tokens: torch.Tensor, scores: Scores | None) -> Scoring | None:
-        if raw is None or scores is None or scores.drawn is None:
-            return None
-        scoring = Scoring(scores.drawn)
-        scoring.add(self._kernels, raw, tokens[self._tensor(scores.drawn.places)])
-        return scoring
 
     def _kv_budget(self, block_size: int, max_num_seqs: int) -> int | None:
         """Bytes for the KV cache where nobody said how many; None is a share of the host's memory."""
@@ -259,8 +328,8 @@ class TorchRunner:
             token_ids[self._tensor(inputs.unknown)] = self._last_drawn[self._tensor(inputs.unknown_rows)]
         return token_ids
 
-    def _draw(self, logits: torch.Tensor, sampling: SamplingColumns) -> torch.Tensor:
-        tensors = SamplingTensors(
+    def _params(self, sampling: SamplingColumns) -> SamplingTensors:
+        return SamplingTensors(
             temperature=self._tensor(sampling.temperature),
             top_k=self._tensor(sampling.top_k),
             top_p=self._tensor(sampling.top_p),
@@ -269,7 +338,6 @@ class TorchRunner:
             sample=self._tensor(sampling.sample),
             position=self._tensor(sampling.position),
         )
-        return self._kernels.sample(logits, tensors)
 
     def _attention(self, inputs: StepInputs) -> AttentionBatch:
         return AttentionBatch(

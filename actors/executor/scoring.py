@@ -40,6 +40,12 @@ class Scored:
     counts: Int32  # [N]
     token_ids: Int64  # [N], whose they are; empty for those that are drawn
 
+    def part(self, places: Int64) -> tuple[Int64, Scored]:
+        """Which of the N are at some of the drawing rows, and those alone, the rows being 0, 1, ... by now."""
+        kept = np.flatnonzero(np.isin(self.places, places))
+        new = np.searchsorted(places, self.places[kept])
+        return kept, Scored(new.astype(np.int32), new, self.counts[kept], self.token_ids)
+
 
 @dataclass(frozen=True)
 class Scores:

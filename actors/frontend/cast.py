@@ -37,13 +37,14 @@ DEFAULT_CAST = Cast(
         "detokenizer": "pageant.actors.detokenizer.actor:Detokenizer",
         "scheduler": "pageant.actors.scheduler.actor:Scheduler",
         "blocks": "pageant.actors.blocks.actor:BlockManager",
+        "grammar": "pageant.actors.grammar.actor:Grammar",
         FRONTEND: "pageant.actors.frontend.frontend:Frontend",
     },
     groups=frozenset({"executor"}),
     # They live with their callers, or ask the supervisor.
     root_actors=frozenset({FRONTEND, OBSERVER}),
     # Only a tokenizer's work can be shared out; more executors need tensors that cross between them.
-    single=frozenset({"executor", "detokenizer", "scheduler", "blocks", FRONTEND, OBSERVER}),
+    single=frozenset({"executor", "detokenizer", "scheduler", "blocks", "grammar", FRONTEND, OBSERVER}),
     extra_settings=frozenset({"served_model_name", "max_logprobs", "generation_config"}),
     optional={
         HTTP: "pageant.actors.frontend.http.server:HttpServer",

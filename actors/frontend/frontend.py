@@ -24,9 +24,10 @@ from pageant.actors.frontend.requests import Hub, Opening, OpenRequest, OpenSequ
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.streams import Arrival, Incoming
 from pageant.protocol.errors import BadRequest, Overloaded, PageantError, PeerGone, Unsupported
+from pageant.protocol.guiding import CompileGrammar, GrammarRefused
 from pageant.protocol.logprobs import split
 from pageant.protocol.roles import FRONTEND, ROLES, features_needed
-from pageant.protocol.sampling import SEED_MAX
+from pageant.protocol.sampling import SEED_MAX, SamplingParams
 from pageant.protocol.serving import Abort, Finished, OutputBatch, Submit
 from pageant.protocol.statistics import FrontendStatistics, GetFrontendStatistics
 from pageant.protocol.streams import Acknowledge, Resume
@@ -36,6 +37,7 @@ from pageant.protocol.tokenizing import Tokenize, TokenizeChat, Tokenized
 log = logging.getLogger("pageant.frontend")
 
 TOKENIZE_SECONDS = 60.0
+COMPILE_SECONDS = 60.0
 OPEN_MAX = 16_384  # sequences at a time; the scheduler's mailbox holds them all, with their aborts
 KEEPERS = ("scheduler", "detokenizer")  # of what they hold for a request, a new life knows nothing
 CAST = ("tokenizer", "scheduler", "blocks", "executor", "detokenizer")
@@ -155,6 +157,7 @@ class Frontend(Actor):
             check_length(len(token_ids), self.options.max_model_len)
             bad_words = await self._tokenize_bad_words(params.bad_words)
             check_allowed(params, bad_words)
+            await self._compile_grammar(params)
             await self._wait_for_cast()
         except PageantError as error:
             self._fail(request, error)
@@ -196,6 +199,17 @@ class Frontend(Actor):
             if len(led) == len(bare) and led[0] != bare[0]:
                 found[tuple(led.tolist())] = None
         return tuple(ids for ids in found if ids)
+
+    async def _compile_grammar(self, params: SamplingParams) -> None:
+        """Refuses a request whose output cannot be made to look as it asks."""
+        if params.structured_outputs is None:
+            return
+        asked = CompileGrammar(structured_outputs=params.structured_outputs)
+        answer = await self.ask("grammar", asked, timeout=COMPILE_SECONDS, again=True)
+        if isinstance(answer, GrammarRefused):
+            raise BadRequest(
+                f"structured_outputs.{params.structured_outputs.kind}: {answer.reason}", "structured_outputs"
+            )
 
     async def _tokenize(
         self, prompt: Tokenize | TokenizeChat | npt.NDArray[np.int32]

@@ -15,7 +15,7 @@ from pageant.protocol.outputs import Stopped
 from pageant.protocol.roles import SCHEDULER
 from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
 from pageant.protocol.serving import Abort, Submit
-from pageant.protocol.stepping import ExecutorReady, StepResult
+from pageant.protocol.stepping import ExecutorReady, LateTokens, StepResult
 from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.supervision import ActorDown, ActorUp
 
@@ -141,6 +141,11 @@ class Scheduler(Actor):
     @receives
     def stepped(self, message: StepResult) -> None:
         self.core.stepped(message, self.clock.now())
+        self._flush()
+
+    @receives
+    def late_tokens(self, message: LateTokens) -> None:
+        self.core.late_tokens(message, self.clock.now())
         self._flush()
 
     @receives

@@ -26,6 +26,7 @@ import numpy as np
 
 from pageant.actors.scheduler.backlog import Backlog, Deadlines, Limits
 from pageant.actors.scheduler.counters import SchedulerCounters
+from pageant.actors.scheduler.deferral import Deferrals
 from pageant.actors.scheduler.outputs import TokenOutputs
 from pageant.actors.scheduler.plans import Computing, Drawn, Exchange, admissions, build_assign, build_plan
 from pageant.actors.scheduler.policies import Policy
@@ -40,7 +41,7 @@ from pageant.protocol.logprobs import Piece, split
 from pageant.protocol.message import Message
 from pageant.protocol.outputs import Stopped
 from pageant.protocol.serving import Abort, EndCause, Finished, FinishReason, Submit
-from pageant.protocol.stepping import ExecutorReady, StepResult, num_accepted
+from pageant.protocol.stepping import ExecutorReady, LateTokens, StepResult, num_accepted
 
 EXECUTORS, BLOCKS, DETOKENIZER, DRAFTER = "executor/*", "blocks", "detokenizer", "drafter"
 
@@ -68,6 +69,7 @@ class SchedulerCore:
         self._running = Running()
         self.speculator = None if speculation is None else Speculator(speculation, vocab_size, self._running)
         self._waiting.quarantine.trial_tokens += 0 if speculation is None else speculation.tokens
+        self._deferrals = Deferrals(self._running)
         self._requests: dict[tuple[str, str], ScheduledRequest] = {}
         self._by_serial: dict[int, ScheduledRequest] = {}
         self._serial = 0
@@ -273,6 +275,7 @@ class SchedulerCore:
         freed_rows = self._running.take_freed_rows()
         plan = build_plan(self._plan_number, granted, freed_rows, chunks, new, drafts, wanted)
         self._running.planned(chunks)
+        self._drawn += self._deferrals.planned(chunks.rows)
         self.counters.steps += 1
         self.counters.steps_ahead += bool(self._computing)
         self._computing.append(Computing(granted.step, self._plan_number, chunks, drafts))
@@ -311,6 +314,10 @@ class SchedulerCore:
 
     def _take_drawn(self, drawing: Chunks, going: BoolVector, message: StepResult) -> None:
         """One token of each."""
+        for place in message.void:
+            self._take_void(drawing, going, place)
+        for place in message.deferred:
+            self._defer(drawing, going, place, message.number)
         for place, why in message.failed.items():
             if going[place]:
                 self._end(self._running.at(int(drawing.rows[place])), "error", message=why, cause="failure")
@@ -321,7 +328,8 @@ class SchedulerCore:
         token_ids = message.token_ids
         if not going.all():
             drawing, token_ids = drawing[going], token_ids[going]
-        self._take_tokens(drawing, token_ids)
+        self._take_computed(drawing, token_ids)
+        self._deferrals.settle()
 
     def _take_verified(
         self, drawing: Chunks, going: BoolVector, drafts: Int32Vector, message: StepResult
@@ -332,16 +340,44 @@ class SchedulerCore:
         self.speculator.verified(drawing.rows[going], drawing.drafts[going], accepted[going])
         pieces = split(message.logprobs)
         first = np.cumsum(drawing.drafts + 1) - drawing.drafts - 1
+        for index in np.flatnonzero(np.isin(first, message.void)).tolist():
+            self._take_void(drawing, going, index)
         for ahead in range(int(accepted.max()) + 1):
             going = going & (accepted >= ahead) & self._running.are_running(drawing.rows)
-            for index in np.flatnonzero(going).tolist() if message.failed or pieces else ():
+            for index in (
+                np.flatnonzero(going).tolist() if message.failed or message.deferred or pieces else ()
+            ):
                 place, request = int(first[index]) + ahead, self._running.at(int(drawing.rows[index]))
                 if place in message.failed:
                     self._end(request, "error", message=message.failed[place], cause="failure")
                     going[index] = False
+                elif place in message.deferred:
+                    self._defer(drawing, going, index, message.number)
                 elif place in pieces:
                     self.outputs.logprobs(request, pieces[place])
-            self._take_tokens(drawing[going], message.token_ids[first[going] + ahead])
+            self._take_computed(drawing[going], message.token_ids[first[going] + ahead])
+        self._deferrals.settle()
+
+    def _take_computed(self, drawing: Chunks, token_ids: Int32Vector) -> None:
+        """Tokens of rows that were computed up to them."""
+        self._drawn += self._deferrals.drew(drawing.rows)
+        self._drawn.append(Drawn(drawing.serials, token_ids))
+        self._take_tokens(drawing, token_ids)
+
+    def _defer(self, drawing: Chunks, going: BoolVector, index: int, plan: int) -> None:
+        """A row was computed, and its token comes later."""
+        if going[index]:
+            going[index] = False
+            self.counters.rows_deferred += 1
+            self._drawn += self._deferrals.drew(drawing.rows[index : index + 1])
+            self._deferrals.defer(int(drawing.rows[index]), plan)
+
+    def _take_void(self, drawing: Chunks, going: BoolVector, index: int) -> None:
+        """A row was not computed, since its last token had been deferred."""
+        if going[index]:
+            going[index] = False
+            self.counters.rows_void += 1
+            self._running.take_back(int(drawing.rows[index]), int(drawing.starts[index]))
 
     def proposed(self, message: Proposed) -> None:
         """Drafts have come."""
@@ -364,6 +400,28 @@ class SchedulerCore:
             request = self._by_serial.get(serial)
             if request is not None:
                 self.speculator.came(request, found)
+        self._advance()
+
+    def late_tokens(self, message: LateTokens, now: float = 0.0) -> None:
+        """Tokens that a step deferred. Those of requests that have ended, or gave way, are of no account."""
+        self._now = now
+        if message.epoch != self._epoch:
+            return
+        logprobs = split(message.logprobs)
+        for place, row in enumerate(message.rows.tolist()):
+            if not self._deferrals.awaits(row, message.number):
+                continue
+            request = self._running.at(row)
+            if place in message.failed:
+                self._end(request, "error", message=message.failed[place], cause="failure")
+                continue
+            if place in logprobs:
+                self.outputs.logprobs(request, logprobs[place])
+            token_ids = message.token_ids[place : place + 1]
+            drawing = Chunks.of([request.serial], [row], [0], [1], [True])
+            self._deferrals.arrived(row, Drawn(drawing.serials, token_ids))
+            self._take_tokens(drawing, token_ids)
+        self._deferrals.settle()
         self._advance()
 
     def acknowledged(self, up_to: int) -> None:
@@ -530,7 +588,6 @@ class SchedulerCore:
             request.first_token_at = self._now
             self.outputs.learned(request)
         self.outputs.tokens(drawing.serials, token_ids)
-        self._drawn.append(Drawn(drawing.serials, token_ids))
         self._waiting.drew(requests)
         for request in self._running.candidates(rows, token_ids, self.limits.end_tokens):
             self._end_if_complete(request)
@@ -591,6 +648,7 @@ class SchedulerCore:
     def _release(self, request: ScheduledRequest) -> None:
         """Gives back a request's row and blocks, with the next messages."""
         self._freed.append(request.serial)
+        self._deferrals.forget(request.held_row)
         self._running.release(request)
 
     def _give_up_exchange(self) -> None:

@@ -35,6 +35,8 @@ class SchedulerCounters:
     swaps: int = 0  # resumptions after a preemption with what was restored
     growth_refused: int = 0
     admissions_refused: int = 0
+    rows_deferred: int = 0  # whose masks were late
+    rows_void: int = 0  # computed for nothing after such a one
 
     def count_restored(self, request: ScheduledRequest, num_tokens: int) -> None:
         """A request was admitted with so many tokens from below the device."""

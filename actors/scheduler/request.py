@@ -23,6 +23,11 @@ class State(enum.Enum):
     ENDED = "ended"
 
 
+def ends_by_token(params: SamplingParams) -> bool:
+    """Whether a request ends at the model's end tokens. With a grammar those are drawn only where it is complete."""
+    return not params.ignore_eos or params.structured_outputs is not None
+
+
 Key = tuple[float, ...]
 
 
@@ -77,7 +82,7 @@ class ScheduledRequest:
             arrival=serial,
             prompt=message.prompt_token_ids,
             params=message.params,
-            end_tokens=frozenset() if message.params.ignore_eos else end_tokens,
+            end_tokens=end_tokens if ends_by_token(message.params) else frozenset(),
             salt=message.cache_salt,
             tenant=message.tenant,
             priority=message.priority,
@@ -123,11 +128,11 @@ class ScheduledRequest:
     def end_reason(self) -> tuple[str, int | None] | None:
         """After a token was drawn: why the request ends now (reason, stop token), or None."""
         token = self.output[-1]
-        if len(self.output) >= self.params.min_tokens:
-            if token in self.end_tokens:
-                return "stop", None
-            if token in self.params.stop_token_ids:
-                return "stop", token
+        enough = len(self.output) >= self.params.min_tokens
+        if token in self.end_tokens and (enough or self.params.structured_outputs is not None):
+            return "stop", None  # before that, an end token is drawn only where a grammar allows nothing else
+        if enough and token in self.params.stop_token_ids:
+            return "stop", token
         if self.num_tokens >= self.max_total:
             return "length", None
         return None

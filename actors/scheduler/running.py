@@ -108,6 +108,7 @@ class Running:
         self._awaits_drafts = np.zeros(num_rows, np.bool_)
         self._num_drafts = np.zeros(num_rows, np.int32)  # for the next step
         self._speculates = False  # whether any row ever went in lock-step
+        self._stalled = np.zeros(num_rows, np.bool_)  # a token of theirs comes late
 
     def __len__(self) -> int:
         return len(self._in_order)
@@ -133,6 +134,7 @@ class Running:
         self._is_long[row] = request.is_long
         self._in_lock_step[row] = self._awaits_drafts[row] = False
         self._num_drafts[row] = 0
+        self._stalled[row] = False
         if request.state is State.RUNNING:
             bisect.insort(self._in_order, request, key=_key)
             self._rows_in_order = None
@@ -271,6 +273,33 @@ class Running:
             some |= token_ids == token
         return [self.at(row) for row in rows[some].tolist()]
 
+    # Tokens that come late.
+
+    def stall(self, row: int) -> None:
+        """The token that a step was to draw is still pending, and nothing after it can be computed."""
+        self._num_pending[row] += 1
+        self._stalled[row] = True
+
+    def arrived(self, row: int) -> None:
+        """It is there."""
+        self._num_pending[row] -= 1
+
+    def go_on(self, row: int) -> None:
+        """The row may be planned again."""
+        self._stalled[row] = False
+
+    def take_back(self, row: int, start: int) -> None:
+        """What a step was to compute from `start` is not computed."""
+        self._num_computed[row] = min(self._num_computed[row], start)
+
+    def is_stalled(self, row: int) -> bool:
+        """Whether nothing is planned of a row."""
+        return bool(self._stalled[row])
+
+    def is_row_named(self, row: int) -> bool:
+        """Whether a step at hand names a row."""
+        return bool(self._num_steps[row])
+
     # Looking in.
 
     def at(self, row: int) -> ScheduledRequest:
@@ -288,7 +317,7 @@ class Running:
 
     def is_named(self, request: ScheduledRequest) -> bool:
         """Whether a step at hand names its row."""
-        return bool(self._num_steps[request.held_row])
+        return self.is_row_named(request.held_row)
 
     def num_pending(self, request: ScheduledRequest) -> int:
         """How many tokens the steps at hand draw for a request."""
@@ -322,14 +351,16 @@ class Running:
             request = self.at(row)
             assert request.row == row, f"request {request.serial} holds another row than {row}"
             assert self._num_steps[row] or row in running, f"request {request.serial} ended, and holds a row"
-            assert self._num_steps[row] or not self._num_pending[row], "no step draws what is pending"
+            pending = self._num_pending[row] and not self._stalled[row]
+            assert self._num_steps[row] or not pending, "no step draws what is pending"
             assert row not in running or self._num_tokens[row] == request.num_tokens, "tokens are miscounted"
 
     def _num_uncomputed(self, rows: Int32 | Int64) -> Int32:
         """Tokens whose KV is still to be planned: 1 for a request that is decoding, and 0 for one that will end
-        by its length when the pending tokens are there."""
+        by its length when the pending tokens are there, or waits for one that is late."""
         known = self._num_tokens[rows] + self._num_pending[rows]
-        return np.where(known < self._max_total[rows], known - self._num_computed[rows], np.int32(0))
+        more = (known < self._max_total[rows]) & ~self._stalled[rows]
+        return np.where(more, known - self._num_computed[rows], np.int32(0))
 
     def _rows(self) -> Int32:
         if self._rows_in_order is None:

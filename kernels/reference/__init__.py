@@ -19,7 +19,7 @@ from pageant.kernels.reference.norms import (
 )
 from pageant.kernels.reference.pointwise import gelu, gelu_and_mul, rope, silu_and_mul
 from pageant.kernels.reference.products import embed, linear, logits
-from pageant.kernels.reference.sampling import sample, top_logprobs
+from pageant.kernels.reference.sampling import mask_logits, sample, top_logprobs
 
 __all__ = ["ReferenceKernels"]
 
@@ -51,6 +51,7 @@ class ReferenceKernels:
     logits = staticmethod(logits)
     embed = staticmethod(embed)
     quantize = staticmethod(quantize)
+    mask_logits = staticmethod(mask_logits)
     sample = staticmethod(sample)
     top_logprobs = staticmethod(top_logprobs)
 

@@ -14,10 +14,17 @@ from pageant.kernels.sampling import (
     token_noise,
 )
 
-__all__ = ["sample", "top_logprobs"]
+__all__ = ["mask_logits", "sample", "top_logprobs"]
 
 # Noise is made for this many words at a time, so that its temporaries stay in the cache of a core.
 _NOISE_WORDS_MAX = 1 << 17
+
+
+def mask_logits(logits: Tensor, rows: Tensor, bits: Tensor) -> None:
+    """See `Kernels.mask_logits`."""
+    places = torch.arange(32, dtype=torch.int32, device=bits.device)
+    allowed = (bits[:, :, None] >> places & 1).flatten(1)[:, : logits.shape[-1]].bool()  # [n, V]
+    logits[rows] = logits[rows].masked_fill_(~allowed, float("-inf"))
 
 
 def sample(logits: Tensor, params: SamplingTensors) -> Tensor:

@@ -59,7 +59,7 @@ def test_every_message_through_the_codec_changes_nothing(checkpoint, mixed_promp
 @pytest.mark.parametrize("transport", ["ipc", "tcp"])
 def test_each_actor_in_its_own_process_changes_nothing(checkpoint, mixed_prompts, in_one_process, transport):
     nodes, outputs = _outputs(checkpoint, mixed_prompts, placement="each", transport=transport)
-    assert nodes == 6
+    assert nodes == 7
     assert outputs == in_one_process
 
 

@@ -227,7 +227,7 @@ async def test_closing_leaves_no_process(checkpoint):
     async with pageant.Engine(checkpoint.path, placement="each", **SETTINGS) as engine:
         await engine.complete([5, 6], SHORT)
         pids = [node.pid for node in await engine.statistics()]
-    assert len(pids) == 6
+    assert len(pids) == 7
     assert [pid for pid in pids if pid != os.getpid() and psutil.pid_exists(pid)] == []
 
 

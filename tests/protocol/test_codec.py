@@ -22,6 +22,7 @@ from pageant.protocol.message import Message
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.schema import protocol_kinds
 from pageant.protocol.stepping import StepResult
+from pageant.protocol.structured_outputs import StructuredOutputsParams
 from pageant.protocol.tokenizing import Tokenize, Tokenized
 
 KINDS = [kind for kind in protocol_kinds() if kind.__name__ != "Request"]
@@ -29,6 +30,12 @@ CODEC = Codec()
 ALLOCATION_FACTOR = 100  # a Python object per byte of input at most
 ALLOCATION_FIXED = 64 * 1024
 
+STRUCTURED = st.one_of(
+    st.builds(StructuredOutputsParams, json=st.text(min_size=1), disable_any_whitespace=st.booleans()),
+    st.builds(
+        StructuredOutputsParams, choice=st.lists(st.text(min_size=1), min_size=1, max_size=3).map(tuple)
+    ),
+)
 PARAMS = st.builds(
     SamplingParams,
     temperature=st.floats(0, 100),
@@ -46,6 +53,7 @@ PARAMS = st.builds(
     stop=st.lists(st.text(min_size=1, max_size=9), max_size=3).map(tuple),
     stop_token_ids=st.lists(st.integers(0, 2**31 - 1), max_size=3).map(tuple),
     ignore_eos=st.booleans(),
+    structured_outputs=st.none() | STRUCTURED,
 )
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(-(2**63), 2**63 - 1),
@@ -55,6 +63,7 @@ SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     bytes: st.binary(max_size=12),
     type(None): st.none(),
     SamplingParams: PARAMS,
+    StructuredOutputsParams: STRUCTURED,
 }
 
 

@@ -1,0 +1,245 @@
+"""The rows of the batch whose output a grammar guides: their masks, and the draws that wait for one.
+
+A step's forward pass begins without masks, which come while it runs. Where one has not come when the step is to draw,
+the other rows are drawn, and this row's logits are kept: it is deferred, alone, and drawn when its mask comes. Until
+then it is not computed further: what a plan that was made ahead has of it is void. A row with drafts has a mask for
+each place along them; where one is late, the drafts from there on are not verified.
+
+A guide is a number that no other sequence of this executor gets: a count, times the size of the batch, plus the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pageant.actors.executor.masks import GuidedStep, MaskTable
+from pageant.protocol.arrays import int32, int64
+from pageant.protocol.guiding import GuideStep, OpenGuide, TokenMasks
+from pageant.protocol.stepping import NewSequence
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+
+class DrawnTokens(NamedTuple):
+    """Tokens, their rows of the batch, and their positions."""
+
+    rows: Int32
+    positions: Int64
+    token_ids: Int64
+
+
+NO_TOKENS = DrawnTokens(int32(), int64(), int64())
+
+
+@dataclass
+class _Row:
+    """A guided row. `masked` tells whether this life of the grammar has sent it a mask."""
+
+    guide: int
+    sequence: NewSequence
+    masked: bool = False
+
+
+@dataclass
+class _Stall:
+    """A row whose token at `position` was deferred, and whether it is there by now."""
+
+    position: int
+    known: bool = False
+
+
+@dataclass
+class _News:
+    """What the grammar is to be told with the next message."""
+
+    opened: dict[int, OpenGuide] = field(default_factory=dict)
+    closed: list[int] = field(default_factory=list)
+    drafts: list[tuple[int, int, Int32]] = field(default_factory=list)  # guide, position, and what they are
+
+    def __bool__(self) -> bool:
+        return bool(self.opened or self.closed or self.drafts)
+
+
+class Guiding:
+    """All guided rows of a batch of `max_num_seqs` rows."""
+
+    def __init__(self, max_num_seqs: int) -> None:
+        self._size = max_num_seqs
+        self._count = 0
+        self._rows: dict[int, _Row] = {}
+        self._stalled: dict[int, _Stall] = {}
+        self._news = _News()
+        self.table = MaskTable(max_num_seqs)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    # Plans.
+
+    def clear(self) -> None:
+        """Forgets every row."""
+        self.free(list(self._rows))
+
+    def free(self, rows: Iterable[int]) -> None:
+        """Forgets some rows."""
+        if not self._rows:
+            return
+        for row in rows:
+            gone = self._rows.pop(int(row), None)
+            if gone is not None:
+                self._stalled.pop(int(row), None)
+                self.table.forget(int(row))
+                if self._news.opened.pop(gone.guide, None) is None:
+                    self._news.closed.append(gone.guide)
+
+    def add(self, sequence: NewSequence) -> None:
+        """Takes a new sequence, or a resumed one, in place of what was in its row."""
+        self.free((sequence.row,))
+        if sequence.params.structured_outputs is None:
+            return
+        self._count += 1
+        row = self._rows[sequence.row] = _Row(self._count * self._size + sequence.row, sequence)
+        self._open(row, sequence.token_ids)
+
+    def _open(self, row: _Row, token_ids: Int32) -> None:
+        params, num_prompt = row.sequence.params, row.sequence.num_prompt_tokens
+        assert params.structured_outputs is not None, "the row is guided"
+        self._news.opened[row.guide] = OpenGuide(
+            guide=row.guide,
+            structured_outputs=params.structured_outputs,
+            position=len(token_ids),
+            token_ids=token_ids[num_prompt:].copy(),
+            ignore_eos=params.ignore_eos,
+        )
+
+    def of_step(self, rows: Int32, positions: Int64, ahead: Int64) -> GuidedStep | None:
+        """What guides these rows, which draw the tokens at these positions, after so many drafts each."""
+        if not self._rows:
+            return None
+        places = np.flatnonzero(np.isin(rows, list(self._rows)))
+        if not len(places):
+            return None
+        return GuidedStep.of(
+            places, rows[places].astype(np.int64), positions[places], ahead[places], self.table
+        )
+
+    def guess(self, rows: Int32, positions: Int64, counts: Int32, token_ids: Int32) -> None:
+        """A step has these drafts: `counts[i]` of the tokens for each row, from `positions[i]` on."""
+        if not self._rows:
+            return
+        parts = np.split(token_ids, np.cumsum(counts)[:-1])
+        for row, position, part in zip(rows.tolist(), positions.tolist(), parts, strict=True):
+            if row in self._rows and len(part):
+                self._news.drafts.append((self._rows[row].guide, position, part))
+
+    # What is deferred.
+
+    def defer(self, rows: Int32, positions: Int64) -> None:
+        """These rows' tokens at these positions come later."""
+        for row, position in zip(rows.tolist(), positions.tolist(), strict=True):
+            self._stalled[row] = _Stall(position)
+
+    def arrived(self, rows: Iterable[int]) -> None:
+        """Deferred tokens are there."""
+        for row in rows:
+            if row in self._stalled:
+                self._stalled[row].known = True
+
+    def void_places(self, rows: Int32, positions: Int64) -> tuple[int, ...]:
+        """Those of a step's drawing rows for which the token before is missing; the step is about to be computed."""
+        if not self._stalled:
+            return ()
+        void = []
+        for place, (row, position) in enumerate(zip(rows.tolist(), positions.tolist(), strict=True)):
+            stall = self._stalled.get(row)
+            if stall is None:
+                continue
+            if stall.known and position == stall.position + 1:
+                del self._stalled[row]
+            else:
+                void.append(place)
+        return tuple(void)
+
+    # Messages.
+
+    def take_news(self, epoch: int, drawn: DrawnTokens | None = None) -> GuideStep | None:
+        """What the grammar is to know after some tokens were drawn, if anything."""
+        if not (self._rows or self._news):
+            return None
+        news, self._news = self._news, _News()
+        rows, positions, token_ids = drawn if drawn is not None else NO_TOKENS
+        places = np.array([place for place, row in enumerate(rows.tolist()) if row in self._rows], np.int64)
+        if not (len(places) or news):
+            return None
+        return GuideStep(
+            epoch=epoch,
+            opened=tuple(news.opened.values()),
+            closed=int64(news.closed),
+            guides=int64([self._rows[row].guide for row in rows[places].tolist()]),
+            positions=positions[places],
+            token_ids=int32(token_ids[places]),
+            drafting=int64([guide for guide, _, _ in news.drafts]),
+            draft_positions=int64([position for _, position, _ in news.drafts]),
+            draft_counts=int32([len(part) for _, _, part in news.drafts]),
+            draft_ids=np.concatenate([part for _, _, part in news.drafts]) if news.drafts else int32(),
+        )
+
+    def take_masks(self, message: TokenMasks) -> None:
+        """Masks of rows that are still there."""
+        rows = message.guides % self._size
+        slots = self.table.slots(rows, message.ahead)
+        known = np.array([self._is_row(row, guide) for row, guide in _pairs(rows, message.guides)], np.bool_)
+        if known.all():
+            self.table.take(slots, message.positions, message.bits)
+        else:
+            self.table.take(slots[known], message.positions[known], message.bits[known])
+        for row in rows[known].tolist():
+            self._rows[row].masked = True
+        for guide, reason in message.failed.items():
+            self.fail(guide, reason)
+
+    def _is_row(self, row: int, guide: int) -> bool:
+        found = self._rows.get(row)
+        return found is not None and found.guide == guide
+
+    def fail(self, guide: int, reason: str) -> None:
+        """A sequence will have no more masks."""
+        if self.is_open(guide):
+            self.table.failed[guide % self._size] = reason
+
+    def is_open(self, guide: int) -> bool:
+        """Whether a guide's row is still its."""
+        return self._is_row(guide % self._size, guide)
+
+    def guide_of(self, row: int) -> int:
+        """A guided row's guide."""
+        return self._rows[row].guide
+
+    def has_masks(self, guide: int) -> bool:
+        """Whether this life of the grammar has sent a mask for an open guide."""
+        return self._rows[guide % self._size].masked
+
+    @property
+    def rows(self) -> list[int]:
+        """All guided rows."""
+        return list(self._rows)
+
+    def reopen(self, tokens_of: dict[int, Int32], guides: Iterable[int] | None = None) -> None:
+        """The grammar does not know these guides, or any: they are opened again, with all tokens of their rows."""
+        wanted = None if guides is None else set(guides)
+        for number, row in self._rows.items():
+            if wanted is None or row.guide in wanted:
+                row.masked = False
+                self._open(row, tokens_of[number])
+        if wanted is None:
+            self._news.closed.clear()
+
+
+def _pairs(rows: Int64, guides: Int64) -> Iterable[tuple[int, int]]:
+    return zip(rows.tolist(), guides.tolist(), strict=True)

@@ -1,0 +1,113 @@
+"""The masks that have come, and what a step takes of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+
+class MaskTable:
+    """The last masks of each row, by how many drafts come before, and the positions of the tokens that they are for.
+
+    Slot `row + ahead * rows` is for what comes after `ahead` drafts. What is left there of a step that is over is never
+    taken for a later one's: that has other positions. Written on the actor's loop, and read by the thread that
+    computes.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self.bits: Int32 = np.zeros((rows, 0), np.int32)  # [slots, W]; W comes with the first masks
+        self.positions: Int64 = np.zeros(rows, np.int64)  # [slots]
+        self.failed: dict[int, str] = {}  # by row, instead of a mask
+
+    def slots(self, rows: Int64, ahead: Int64) -> Int64:
+        """Where the masks of rows are, after so many drafts each."""
+        missing = (1 + int(ahead.max(initial=0))) * self._rows - len(self.positions)
+        if missing > 0:
+            self.bits = np.concatenate([self.bits, np.zeros((missing, self.bits.shape[1]), np.int32)])
+            self.positions = np.concatenate([self.positions, np.zeros(missing, np.int64)])
+        found: Int64 = rows + ahead * self._rows
+        return found
+
+    def take(self, slots: Int64, positions: Int64, bits: Int32) -> None:
+        """Masks have come."""
+        if len(slots) and self.bits.shape[1] != bits.shape[1]:
+            self.bits = np.zeros((len(self.positions), bits.shape[1]), np.int32)
+        self.bits[slots] = bits
+        self.positions[slots] = positions  # after the bits, which it vouches for
+
+    def forget(self, row: int) -> None:
+        """A row is another's from now on."""
+        self.failed.pop(row, None)
+        self.positions[row :: self._rows] = 0
+
+
+@dataclass(frozen=True)
+class GuidedStep:
+    """Those of a step's D drawing rows that are guided: G of them, by place, row, the position that they draw, and the
+    drafts that come before."""
+
+    places: Int64
+    rows: Int64
+    positions: Int64
+    ahead: Int64
+    slots: Int64  # of their masks
+    table: MaskTable
+
+    @classmethod
+    def of(cls, places: Int64, rows: Int64, positions: Int64, ahead: Int64, table: MaskTable) -> GuidedStep:
+        """With the slots that the table has for them."""
+        return cls(places, rows, positions, ahead, table.slots(rows, ahead), table)
+
+    def _part(self, some: npt.NDArray[np.bool_]) -> GuidedStep:
+        places, rows, positions = self.places[some], self.rows[some], self.positions[some]
+        return GuidedStep(places, rows, positions, self.ahead[some], self.slots[some], self.table)
+
+    @property
+    def late(self) -> Int64:
+        """The places whose masks have not come."""
+        found: Int64 = self.places[self._is_late]
+        return found
+
+    @property
+    def deferred(self) -> Int64:
+        """Those of the late ones that come after no drafts. The others are done without: a row ends before them."""
+        found: Int64 = self.places[self._is_late & (self.ahead == 0)]
+        return found
+
+    @property
+    def _is_late(self) -> npt.NDArray[np.bool_]:
+        missing: npt.NDArray[np.bool_] = self.table.positions[self.slots] != self.positions
+        if self.table.failed and missing.any():
+            missing &= ~np.isin(self.rows, list(self.table.failed))
+        return missing
+
+    def failures(self) -> dict[int, str]:
+        """Why some places will have no mask."""
+        failed = self.table.failed
+        if not failed:
+            return {}
+        pairs = zip(self.places.tolist(), self.rows.tolist(), strict=True)
+        return {place: failed[row] for place, row in pairs if row in failed}
+
+    def present(self) -> tuple[Int64, Int32]:
+        """The places [P] whose masks have come, and the masks [P, W]."""
+        here = self.table.positions[self.slots] == self.positions
+        if here.all():
+            return self.places, self.table.bits[self.slots]
+        return self.places[here], self.table.bits[self.slots[here]]
+
+    def without(self, places: tuple[int, ...]) -> GuidedStep | None:
+        """But for some of the drawing rows."""
+        kept = ~np.isin(self.places, places)
+        return self._part(kept) if kept.any() else None
+
+    def part(self, places: Int64) -> GuidedStep:
+        """Of some of the drawing rows, which get new places: 0, 1, ..."""
+        part = self._part(np.isin(self.places, places))
+        return replace(part, places=np.searchsorted(places, part.places))

@@ -1,0 +1,68 @@
+"""A step between its forward pass and its draw, where it waits for its masks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from pageant.actors.executor.masks import GuidedStep
+from pageant.actors.executor.scoring import Scored, Scoring
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pageant.kernels.base import SamplingTensors
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Undrawn:
+    """Logits [D, V] of the drawing rows of a step that a grammar guides, all else done that comes before the draw.
+
+    `raw` are those of the rows whose log-probabilities are asked for, `unshaped` those of the guided rows, if anything
+    shaped them: a grammar comes before all that.
+    """
+
+    logits: Tensor
+    params: SamplingTensors
+    rows: Tensor  # [D], of the batch
+    places: Int64  # [D], among the drawing rows of their step
+    guided: GuidedStep
+    failed: dict[int, str]
+    raw: Tensor | None
+    scored: Scored | None
+    unshaped: Tensor | None
+    prompts: Scoring | None
+
+    def part(self, places: Int64) -> Undrawn:
+        """Some of the rows, in memory of their own."""
+        import torch
+
+        from pageant.kernels.sampling import select_rows
+
+        some = torch.from_numpy(places).to(self.logits.device)
+        raw, scored = None, None
+        if self.scored is not None and self.raw is not None:
+            kept, scored = self.scored.part(places)
+            raw = self.raw[torch.from_numpy(kept).to(self.raw.device)]
+            scored = scored if len(kept) else None
+        unshaped = None
+        if self.unshaped is not None:
+            kept = np.flatnonzero(np.isin(self.guided.places, places))
+            unshaped = self.unshaped[torch.from_numpy(kept).to(self.unshaped.device)]
+        return Undrawn(
+            logits=self.logits[some],
+            params=select_rows(self.params, some),
+            rows=self.rows[some],
+            places=self.places[places],
+            guided=self.guided.part(places),
+            failed={},
+            raw=raw,
+            scored=scored,
+            unshaped=unshaped,
+            prompts=None,
+        )

@@ -1,0 +1,192 @@
+"""What a request asks for, as a grammar that can be followed token by token."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pageant.models.tokenization import Tokenization
+from pageant.protocol.structured_outputs import StructuredOutputsParams
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+WHITESPACE = r"( |\n {0,32})?"
+"""Between the parts of JSON, unless a request says otherwise. Without a bound, a model may never leave it."""
+DEPTH_MAX = 64  # of a schema
+REASON_LENGTH_MAX = 500
+# The costs of one mask, and what a lexer may hold (1 to 2 kB a state); llguidance's own are five times as large.
+LEXER_STATES_MAX = 50_000
+STEP_FUEL = 100_000
+START_FUEL = 500_000
+
+
+class GrammarError(ValueError):
+    """It cannot be followed, and says why."""
+
+
+class Compiler:
+    """Compiles for one vocabulary. May be used by several threads.
+
+    Args:
+        end_tokens: what is drawn where the output may end, and where nothing else may follow.
+
+    Raises:
+        GrammarError: no text can be put together from this tokenizer's tokens, or the model has no end token.
+    """
+
+    def __init__(self, tokenization: Tokenization, vocab_size: int, end_tokens: Sequence[int]) -> None:
+        from llguidance import LLParserLimits, LLTokenizer
+
+        if not end_tokens:
+            raise GrammarError("structured output needs a model that has an end token")
+        try:
+            self._tokenizer = LLTokenizer(
+                tokenization.to_json(), n_vocab=vocab_size, eos_token=list(end_tokens)
+            )
+        except ValueError as error:
+            raise GrammarError(f"structured output cannot be had with this tokenizer: {error}") from None
+        self._limits = LLParserLimits(
+            max_lexer_states=LEXER_STATES_MAX,
+            step_lexer_fuel=STEP_FUEL,
+            initial_lexer_fuel=START_FUEL,
+            verbose_errors=False,
+        )
+
+    @classmethod
+    def from_checkpoint(cls, path: Path, vocab_size: int, end_tokens: Sequence[int]) -> Compiler:
+        """For a checkpoint's tokenizer. Raises what its reading raises, too."""
+        return cls(Tokenization.from_checkpoint(path), vocab_size, end_tokens)
+
+    def compile(self, asked: StructuredOutputsParams) -> LLMatcher:
+        """A matcher at the beginning, to be copied; its first mask is computed, so that it is cheap from then on.
+
+        Raises:
+            GrammarError: it makes no sense, needs what is not supported, or costs too much.
+        """
+        from llguidance import LLMatcher
+
+        try:
+            matcher = LLMatcher(self._tokenizer, _source(asked), log_level=0, limits=self._limits)
+            if not matcher.is_error():
+                matcher.compute_bitmask()
+        except RecursionError:
+            raise GrammarError("it is nested too deeply") from None
+        except ValueError as error:
+            raise GrammarError(_first_line(str(error))) from None
+        if matcher.is_error():
+            raise GrammarError(_first_line(matcher.get_error()))
+        return matcher
+
+
+def _first_line(text: str) -> str:
+    """What went wrong, without the state that it left."""
+    text = text.split("\n<")[0].strip()
+    return text[:REASON_LENGTH_MAX] or "it cannot be followed"
+
+
+def _source(asked: StructuredOutputsParams) -> str:
+    """In llguidance's own form."""
+    source = _answer(asked)
+    if asked.reasoning_end is None:
+        return source
+    grammars = (
+        json.loads(source)["grammars"] if source.lstrip().startswith("{") else [{"lark_grammar": source}]
+    )
+    grammars[0]["name"] = "answer"
+    end = json.dumps(asked.reasoning_end, ensure_ascii=False)
+    thought = f"start: thought BLANK @answer\nthought[suffix={end}]: /(.|\\n)*/\nBLANK: /[ \\n]*/\n"
+    return json.dumps({"grammars": [{"name": "reasoning", "lark_grammar": thought}, *grammars]})
+
+
+def _answer(asked: StructuredOutputsParams) -> str:
+    from llguidance import LLMatcher, grammar_from
+
+    if asked.json is not None:
+        return _of_schema(_schema(asked), asked)
+    if asked.json_object:
+        return _of_schema({"type": "object"}, asked)
+    if asked.regex is not None:
+        return LLMatcher.grammar_from_regex(asked.regex)
+    if asked.choice is not None:
+        return grammar_from("choice", json.dumps(asked.choice))
+    if asked.grammar is not None:
+        return grammar_from("grammar", asked.grammar)
+    assert asked.structural_tag is not None, "one of them is given"
+    return _of_tags(_loaded("structural_tag", asked.structural_tag))
+
+
+def _of_schema(schema: Any, asked: StructuredOutputsParams) -> str:
+    from llguidance import LLMatcher
+
+    if asked.disable_any_whitespace:
+        overrides: dict[str, Any] = {"whitespace_flexible": False}
+    else:
+        overrides = {"whitespace_pattern": asked.whitespace_pattern or WHITESPACE}
+    return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=overrides)  # type: ignore[arg-type]
+
+
+def _schema(asked: StructuredOutputsParams) -> Any:
+    schema = _loaded("json", asked.json)
+    if not isinstance(schema, dict):
+        raise GrammarError(f"the schema is a {type(schema).__name__}; expected an object")
+    _check_depth(schema)
+    if asked.disable_additional_properties:
+        _close_objects(schema)
+    return schema
+
+
+def _loaded(name: str, text: str | None) -> Any:
+    assert text is not None, "it is given"
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise GrammarError(f"{name} is no JSON: {error}") from None
+
+
+def _check_depth(value: Any) -> None:
+    """Refuses what is nested deeper than parsers in between can follow."""
+    level = [value]
+    for _ in range(DEPTH_MAX):
+        nested = [item for item in level if isinstance(item, dict | list)]
+        level = [part for item in nested for part in (item.values() if isinstance(item, dict) else item)]
+        if not level:
+            return
+    raise GrammarError(f"the schema is nested deeper than {DEPTH_MAX} levels")
+
+
+def _close_objects(schema: Any) -> None:
+    """Where a schema does not say that there may be more properties, there are none."""
+    if isinstance(schema, list):
+        for item in schema:
+            _close_objects(item)
+    elif isinstance(schema, dict):
+        if isinstance(schema.get("properties"), dict) and "patternProperties" not in schema:
+            schema.setdefault("additionalProperties", False)
+        for item in schema.values():
+            _close_objects(item)
+
+
+def _of_tags(tags: Any) -> str:
+    """vLLM's structural tags: `{"structures": [{"begin", "schema", "end"}], "triggers": [...]}`."""
+    from llguidance import StructTag
+
+    found = []
+    try:
+        for structure in tags["structures"]:
+            begin, end = structure["begin"], structure["end"]
+            trigger = next((one for one in tags["triggers"] if begin.startswith(one)), None)
+            if trigger is None:
+                raise GrammarError(f"no trigger begins {begin!r:.80}")
+            grammar = structure["schema"]
+            _check_depth(grammar)
+            found.append(StructTag(trigger=trigger, begin=begin, grammar=grammar, end=end))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise GrammarError(
+            f"structural_tag has not the form of structures (begin, schema, end) and triggers: {error!r:.80}"
+        ) from None
+    if not found:
+        raise GrammarError("structural_tag has no structures")
+    return StructTag.to_grammar(found, assume_special=False)

@@ -1,0 +1,105 @@
+"""What a request's output must look like. Part of `SamplingParams`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from pageant.protocol.checks import check_strings
+from pageant.protocol.errors import BadRequest
+
+SOURCE_CHARACTERS_MAX = 262_144  # of a schema, an expression or a grammar
+CHOICES_MAX = 4096
+CHOICE_LENGTH_MAX = 1024
+
+KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+"""Of which exactly one is given."""
+_TEXTS = ("json", "regex", "grammar", "structural_tag")
+
+
+class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the whole output must be, with the names and meanings that users of vLLM know: one of the first six.
+
+    A mapping is taken for a text of JSON, and a list for a tuple.
+
+    Attributes:
+        json: a JSON value that is valid by this schema.
+        regex: a text that the whole expression matches; without look-around and back references.
+        choice: one of these texts.
+        grammar: a text of this context-free grammar, in Lark's form or in GBNF.
+        json_object: a JSON object of any form.
+        structural_tag: any text; after each of its `triggers`, one of the `structures` that begin so.
+        disable_any_whitespace: no blanks between the parts of JSON. Otherwise there may be one blank, or a new
+            line with its indentation.
+        disable_additional_properties: objects have only the properties that the schema names.
+        whitespace_pattern: an expression for what may stand between the parts of JSON, instead.
+        reasoning_end: all this begins after the text has had this in it; before, it is free.
+
+    Raises:
+        BadRequest: none or several of the first six, or one out of range. Whether it makes sense is found when it is
+            compiled.
+    """
+
+    json: str | None = None
+    regex: str | None = None
+    choice: tuple[str, ...] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: str | None = None
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    whitespace_pattern: str | None = None
+    reasoning_end: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("json", "structural_tag"):
+            if isinstance(getattr(self, name), dict):
+                msgspec.structs.force_setattr(self, name, _written(name, getattr(self, name)))
+        if isinstance(self.choice, list):
+            msgspec.structs.force_setattr(self, "choice", tuple(self.choice))
+        if self.json_object is False:
+            msgspec.structs.force_setattr(self, "json_object", None)
+        given = [name for name in KINDS if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = " and ".join(given) or "none of them"
+            raise BadRequest(f"structured_outputs has {found}; expected one of {', '.join(KINDS)}", _place())
+        for name in (*_TEXTS, "whitespace_pattern", "reasoning_end"):
+            _check_text(name, getattr(self, name))
+        if self.choice is not None:
+            if not self.choice:
+                raise BadRequest("structured_outputs.choice is empty; expected at least one text", _place())
+            check_strings("structured_outputs.choice", self.choice, CHOICES_MAX, CHOICE_LENGTH_MAX)
+        for name in ("json_object", "disable_any_whitespace", "disable_additional_properties"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, bool):
+                raise BadRequest(
+                    f"structured_outputs.{name} is {value!r:.80}; expected true or false", _place()
+                )
+
+    @property
+    def kind(self) -> str:
+        """Which of `KINDS` it is."""
+        return next(name for name in KINDS if getattr(self, name) is not None)
+
+
+def _place() -> str:
+    return "structured_outputs"
+
+
+def _written(name: str, value: dict[str, Any]) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadRequest(f"structured_outputs.{name} is no JSON: {error}", _place()) from None
+
+
+def _check_text(name: str, text: object) -> None:
+    if text is None:
+        return
+    if not isinstance(text, str) or not 1 <= len(text) <= SOURCE_CHARACTERS_MAX:
+        found = f"has {len(text)} characters" if isinstance(text, str) else f"is a {type(text).__name__}"
+        raise BadRequest(
+            f"structured_outputs.{name} {found}; expected a text of 1 to {SOURCE_CHARACTERS_MAX}", _place()
+        )
