@@ -7,15 +7,16 @@ from typing import Any
 from pageant.protocol.errors import BadRequest
 
 TOKEN_ID_MAX = 2**31 - 1
+_NUMBERS = (int, float)
 
 
 def check_number(name: str, value: Any, low: float, high: float, *, above_low: bool = False) -> None:
     """Refuses all but numbers from low to high, and so NaN; with `above_low`, low itself too."""
+    is_number = isinstance(value, _NUMBERS) and not isinstance(value, bool)
+    if is_number and low <= value <= high and not (above_low and value == low):
+        return
     bounds = f"a number {'above' if above_low else 'from'} {low:g} {'up ' if above_low else ''}to {high:g}"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadRequest(f"{name} is {value!r}; expected {bounds}", name)
-    if not low <= value <= high or (above_low and value == low):
-        raise BadRequest(f"{name} is {value}; expected {bounds}", name)
+    raise BadRequest(f"{name} is {value!r}; expected {bounds}", name)
 
 
 def check_integer(name: str, value: Any, low: int, high: int, parameter: str | None = None) -> None:

@@ -201,7 +201,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 "extra_args",
             )
         try:
-            msgspec.convert(self.extra_args, dict[str, Scalar | tuple[Scalar, ...]] | None, strict=True)
+            if self.extra_args is not None:
+                msgspec.convert(self.extra_args, dict[str, Scalar | tuple[Scalar, ...]], strict=True)
         except msgspec.ValidationError as error:
             raise BadRequest(f"extra_args: {error}", "extra_args") from None
         if self.stop and self.detokenize is False:

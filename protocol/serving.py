@@ -39,7 +39,7 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Submit(Message, frozen=True, kw_only=True):
-    """Serve this request. `params.seed` is drawn by now, and `prompt_token_ids` are valid ids.
+    """Serve this request. `params.seed` is drawn by now unless it is greedy, and `prompt_token_ids` are valid ids.
 
     `frontend` is where its outputs go. `priority` (lower is sooner), `tenant` and `deadline` (seconds from
     now, after which it is aborted) are for the policy and the queue. Prefixes are shared only with requests

@@ -221,8 +221,10 @@ class TorchRunner:
         prompts = self._score_prompts(hidden, inputs.scores)
         if not len(inputs.rows):
             return self._drawn(torch.empty(0, dtype=torch.int64), None, prompts, {})
-        last, rows = self._tensor(inputs.last_tokens), self._tensor(inputs.rows)
-        return self._draw_or_wait(hidden[last], rows, self._params(inputs.sampling), inputs, prompts)
+        if len(inputs.last_tokens) < len(hidden):  # else a token is drawn after each
+            hidden = hidden[self._tensor(inputs.last_tokens)]
+        rows = self._tensor(inputs.rows)
+        return self._draw_or_wait(hidden, rows, self._params(inputs.sampling), inputs, prompts)
 
     def _draw_or_wait(
         self,

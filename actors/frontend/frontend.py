@@ -7,10 +7,8 @@ once per step and not once per token.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -19,6 +17,7 @@ import numpy.typing as npt
 
 from pageant.actors.frontend.metering import Metering
 from pageant.actors.frontend.outputs import Arrived, RequestFailed
+from pageant.actors.frontend.peers import CAST, Peers
 from pageant.actors.frontend.prompts import check_allowed, check_length, truncated
 from pageant.actors.frontend.requests import Hub, Opening, OpenRequest, OpenSequence
 from pageant.actors.runtime import Actor, ActorOptions, receives
@@ -27,7 +26,7 @@ from pageant.protocol.errors import BadRequest, Overloaded, PageantError, PeerGo
 from pageant.protocol.guiding import CompileGrammar, GrammarRefused
 from pageant.protocol.logprobs import split
 from pageant.protocol.roles import FRONTEND, ROLES, features_needed
-from pageant.protocol.sampling import SEED_MAX, SamplingParams
+from pageant.protocol.sampling import GREEDY_TEMPERATURE, SEED_MAX, SamplingParams
 from pageant.protocol.serving import Abort, Finished, OutputBatch, Submit
 from pageant.protocol.statistics import FrontendStatistics, GetFrontendStatistics
 from pageant.protocol.streams import Acknowledge, Resume
@@ -40,33 +39,6 @@ TOKENIZE_SECONDS = 60.0
 COMPILE_SECONDS = 60.0
 OPEN_MAX = 16_384  # sequences at a time; the scheduler's mailbox holds them all, with their aborts
 KEEPERS = ("scheduler", "detokenizer")  # of what they hold for a request, a new life knows nothing
-CAST = ("tokenizer", "scheduler", "blocks", "executor", "detokenizer")
-
-
-@dataclass
-class _Peers:
-    """Which actors are up, with their features, and who waits for all of them."""
-
-    up: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    known: dict[str, str | None] = field(default_factory=dict)  # whoever was up; why it is gone for good
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def role(self, role: str) -> list[tuple[str, ...]]:
-        """The features of every actor of a role that is up."""
-        return [features for name, features in self.up.items() if _role_of(name) == role]
-
-    def lost(self) -> str | None:
-        """Says of a role whose actors are all gone for good that it is."""
-        for role in CAST:
-            reasons = {name: why for name, why in self.known.items() if _role_of(name) == role}
-            if reasons and None not in reasons.values():
-                name, why = next(reversed(reasons.items()))
-                return f"{name} is down and will not be restarted: {why}"
-        return None
-
-
-def _role_of(name: str) -> str:
-    return name.partition("/")[0]
 
 
 class Frontend(Actor):
@@ -87,7 +59,7 @@ class Frontend(Actor):
         self._requests: dict[str, OpenRequest] = {}  # by the user's own names
         self._numbers = itertools.count(1)
         self._incoming = Incoming("outputs")
-        self._peers = _Peers()
+        self._peers = Peers()
         self._metering = Metering()
 
     async def on_start(self) -> None:
@@ -164,7 +136,7 @@ class Frontend(Actor):
             return
         if self._requests.get(opening.request_id) is not request:
             return  # aborted meanwhile
-        if params.seed is None:
+        if params.seed is None and params.temperature >= GREEDY_TEMPERATURE:
             params = msgspec.structs.replace(params, seed=self.random.randint(0, SEED_MAX))
         if params.num_sequences > params.n and params.logprobs is None:
             params = msgspec.structs.replace(params, logprobs=0)  # by which the best are known
@@ -228,9 +200,9 @@ class Frontend(Actor):
             PeerGone: one of them will not come back.
         """
         while True:
-            if (reason := self._peers.lost()) is not None:
-                raise PeerGone(reason)
-            if all(self._peers.role(role) for role in CAST):
+            if self._peers.lost is not None:
+                raise PeerGone(self._peers.lost)
+            if self._peers.complete:
                 return
             self._peers.changed.clear()
             await self._peers.changed.wait()
@@ -324,9 +296,7 @@ class Frontend(Actor):
 
     @receives
     def peer_up(self, event: ActorUp) -> None:
-        self._peers.up[event.address] = event.features
-        self._peers.known[event.address] = None
-        self._peers.changed.set()
+        self._peers.came(event)
         if event.address in KEEPERS:
             self._submit_again()
 
@@ -340,12 +310,9 @@ class Frontend(Actor):
     @receives
     def peer_down(self, event: ActorDown) -> None:
         """Open requests wait for its next life; without one, they end with a clear error."""
-        self._peers.up.pop(event.address, None)
-        if event.final:
-            self._peers.known[event.address] = event.reason
-            if (reason := self._peers.lost()) is not None:
-                self._fail_all(PeerGone(reason))
-        self._peers.changed.set()
+        self._peers.went(event)
+        if event.final and self._peers.lost is not None:
+            self._fail_all(PeerGone(self._peers.lost))
 
     # Looking in.
 

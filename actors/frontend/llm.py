@@ -219,9 +219,8 @@ def _at(index: int, check: Any, *arguments: Any) -> Any:
 
 def _final_only(params: list[SamplingParams]) -> list[SamplingParams]:
     """As they are, but for what each output holds; those that are one stay one."""
-    replaced = {
-        id(one): msgspec.structs.replace(one, output_kind=RequestOutputKind.FINAL_ONLY) for one in params
-    }
+    final, each = RequestOutputKind.FINAL_ONLY, {id(one): one for one in params}
+    replaced = {name: msgspec.structs.replace(one, output_kind=final) for name, one in each.items()}
     return [replaced[id(one)] for one in params]
 
 

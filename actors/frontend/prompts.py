@@ -136,6 +136,8 @@ def check_token_ids(ids: Sequence[Any] | npt.NDArray[Any], limits: Limits) -> np
     """
     vocab_size = limits.vocab_size
     check_length(len(ids), limits.max_model_len)
+    if isinstance(ids, list) and set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < vocab_size:
+        return int32(ids)
     for index, token in enumerate(ids):
         if isinstance(token, bool) or not isinstance(token, int | np.integer) or not 0 <= token < vocab_size:
             raise BadRequest(

@@ -32,6 +32,7 @@ class NodeAgent(Actor):
         node: the node that it acts for.
         on_directory: called with each new directory before it takes effect (links to new peers).
         on_stop_node: called when the node is to end.
+        on_started: called when an actor is up.
     """
 
     def __init__(
@@ -39,9 +40,11 @@ class NodeAgent(Actor):
         node: Node,
         on_directory: Callable[[Directory], Any] | None = None,
         on_stop_node: Callable[[str], None] | None = None,
+        on_started: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(self.Options())
         self._node, self._on_directory, self._on_stop_node = node, on_directory, on_stop_node
+        self._on_started = on_started
 
     @receives
     def start_actor(self, order: StartActor) -> None:
@@ -63,6 +66,8 @@ class NodeAgent(Actor):
         except Exception as error:
             self.tell(SUPERVISOR, _failed(order, error))
             return
+        if self._on_started is not None:
+            self._on_started()
         features = tuple(sorted(cls.features))
         self.tell(SUPERVISOR, ActorStarted(name=order.name, incarnation=order.incarnation, features=features))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -80,7 +81,9 @@ class NodeProcess:
             return
         root = self._joining.result().node
         self.node.remote.connect(self.link, root)
-        agent = NodeAgent(self.node, self._meet_peers, lambda reason: self._stop.set())
+        # What an actor has loaded lives as long as the process: torch's modules alone, looked through by the
+        # garbage collector, would hold up a step for a tenth of a second.
+        agent = NodeAgent(self.node, self._meet_peers, lambda reason: self._stop.set(), gc.freeze)
         await self.node.add(AGENT + self.node.name, self.node.incarnation, agent).start()
         self.node.tell(
             SUPERVISOR,

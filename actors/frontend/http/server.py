@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pageant.actors.frontend.cast import limits_of
-from pageant.actors.frontend.frontend import CAST, Frontend
+from pageant.actors.frontend.frontend import Frontend
 from pageant.actors.frontend.http import listening, watching
 from pageant.actors.frontend.http.anthropic import messages
 from pageant.actors.frontend.http.app import make_app
@@ -190,7 +190,7 @@ class HttpServer(Frontend):
     @property
     def is_ready(self) -> bool:
         """Whether requests are taken."""
-        return not self.service.draining and all(self._peers.role(role) for role in CAST)
+        return not self.service.draining and self._peers.complete
 
     async def _page(self) -> str:
         return (await self.ask("observer", GetMetricsPage(), timeout=STATISTICS_SECONDS)).text

@@ -1,0 +1,60 @@
+"""Which actors a frontend's requests need, and whether they are there."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pageant.protocol.supervision import ActorDown, ActorUp
+
+CAST = ("tokenizer", "scheduler", "blocks", "executor", "detokenizer")
+
+
+class Peers:
+    """Those that are up, with their features. Asked for each request, so the answers are made when news comes."""
+
+    def __init__(self) -> None:
+        self._up: dict[str, tuple[str, ...]] = {}
+        self._known: dict[str, str | None] = {}  # whoever was up; why it is gone for good
+        self._features: dict[str, list[tuple[str, ...]]] = {}  # by role, of each actor that is up
+        self.lost: str | None = None  # says of a role whose actors are all gone for good that it is
+        self.changed = asyncio.Event()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every role has an actor that is up."""
+        return self._features.keys() >= set(CAST)
+
+    def role(self, role: str) -> list[tuple[str, ...]]:
+        """The features of every actor of a role that is up."""
+        return self._features.get(role, [])
+
+    def came(self, event: ActorUp) -> None:
+        """One is up."""
+        self._up[event.address], self._known[event.address] = event.features, None
+        self._learn()
+
+    def went(self, event: ActorDown) -> None:
+        """One is down."""
+        self._up.pop(event.address, None)
+        if event.final:
+            self._known[event.address] = event.reason
+        self._learn()
+
+    def _learn(self) -> None:
+        self._features = {}
+        for name, features in self._up.items():
+            self._features.setdefault(_role_of(name), []).append(features)
+        self.lost = self._find_lost()
+        self.changed.set()
+
+    def _find_lost(self) -> str | None:
+        for role in CAST:
+            reasons = {name: why for name, why in self._known.items() if _role_of(name) == role}
+            if reasons and None not in reasons.values():
+                name, why = next(reversed(reasons.items()))
+                return f"{name} is down and will not be restarted: {why}"
+        return None
+
+
+def _role_of(name: str) -> str:
+    return name.partition("/")[0]
