@@ -21,7 +21,7 @@ class OpenOutput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A request whose tokens will come. `prompt_tail` is the end of its prompt, for the text's context.
 
     `token_ids` are output that its frontend had before this scheduler knew the request. Of one that is `held`
-    nobody looks at the output before its end: it may go on in larger pieces.
+    nobody looks at the output before its end: it may go on in larger pieces. For `trace` see `Submit`.
     """
 
     serial: int
@@ -36,6 +36,7 @@ class OpenOutput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     spaces_between_special_tokens: bool = True
     token_ids: Int32Vector = msgspec.field(default_factory=int32)
     held: bool = False
+    trace: str | None = None
 
 
 class RowFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

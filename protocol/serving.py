@@ -45,7 +45,8 @@ class Submit(Message, frozen=True, kw_only=True):
     now, after which it is aborted) are for the policy and the queue. Prefixes are shared only with requests
     of the same `cache_salt`. Samples of one prompt and seed differ by their `sample`. `bad_words` are those of
     `params`, as token ids. With `resume` it goes on from there: it has passed admission, its output is output,
-    and what its tenant has been given for it counts.
+    and what its tenant has been given for it counts. With `trace` (a `traceparent`) the observer is told of its
+    steps.
     """
 
     request_id: str
@@ -59,6 +60,7 @@ class Submit(Message, frozen=True, kw_only=True):
     sample: int = 0
     bad_words: tuple[tuple[int, ...], ...] = ()
     resume: Resumption | None = None
+    trace: str | None = None
 
 
 class Abort(Message, frozen=True, kw_only=True):

@@ -85,7 +85,7 @@ class GetExecutorStatistics(Request[ExecutorStatistics], frozen=True, kw_only=Tr
 
 class Observation(Message, frozen=True, kw_only=True):
     """Everybody's counters, by the actors' names, `at` seconds of the observer's clock. Who did not answer in time
-    is missing."""
+    is missing. `spans` are those of traces, by what became of them."""
 
     model: str
     at: float
@@ -95,6 +95,7 @@ class Observation(Message, frozen=True, kw_only=True):
     schedulers: dict[str, SchedulerStatistics]
     pools: dict[str, PoolStatistics]
     executors: dict[str, ExecutorStatistics]
+    spans: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class GetObservation(Request[Observation], frozen=True, kw_only=True):

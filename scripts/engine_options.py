@@ -54,6 +54,13 @@ def _options(
             help='Guess tokens ahead, as JSON: {"method": "ngram", "tokens": 4}.', callback=_mapping
         ),
     ] = None,
+    otlp_traces_endpoint: Annotated[
+        str | None, typer.Option(help="Where traces go: http://localhost:4318/v1/traces.")
+    ] = None,
+    traces_sampled: Annotated[
+        float | None, typer.Option(help="The share of requests that is traced, where clients do not say.")
+    ] = None,
+    detailed_traces: Annotated[bool | None, typer.Option(help="Trace every step of theirs.")] = None,
     seed: Annotated[int | None, typer.Option(help="From which requests without a seed draw theirs.")] = None,
     served_model_name: Annotated[str | None, typer.Option(help="What the model is called outside.")] = None,
     set_: Annotated[

@@ -17,6 +17,7 @@ from pageant.protocol.roles import DETOKENIZER
 from pageant.protocol.serving import Finished
 from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.supervision import ActorDown, ActorUp
+from pageant.protocol.tracing import Attribute, TraceContext
 
 HELD_MAX = 16  # tokens of a request that nobody looks at before its end
 
@@ -62,6 +63,7 @@ class Detokenizer(Actor):
         self._requests: dict[int, _Open] = {}
         self._deliveries: dict[str, Delivery] = {}
         self._incoming = Incoming("tokens")
+        self._traces: dict[int, TraceContext] = {}  # by serial, of those whose steps are told of
 
     async def on_start(self) -> None:
         tokenization = await self.offload(Tokenization.from_checkpoint, Path(self.options.model))
@@ -81,7 +83,10 @@ class Detokenizer(Actor):
             case Arrival.NEXT:
                 if self._incoming.incarnation != life:
                     self._forget_all()
+                began = self.clock.now()
                 self._take(batch)
+                if self._traces:
+                    self._tell_spans(batch, began)
         self.tell(self.sender, Acknowledge(stream="tokens", up_to=self._incoming.last))
 
     def _take(self, batch: TokenBatch) -> None:
@@ -123,12 +128,27 @@ class Detokenizer(Actor):
             counts = int32(list(stopped.values()))
             self.tell(self.sender, Stopped(serials=int64(list(stopped)), num_output_tokens=counts))
 
+    def _tell_spans(self, batch: TokenBatch, began: float) -> None:
+        """A batch was worked on, also for requests that are traced, which may have ended by now."""
+        now = self.clock.now()
+        facts: dict[str, Attribute] = {"pageant.batch": batch.number, "pageant.rows": len(batch.serials)}
+        traced = [serial for serial in batch.serials.tolist() if serial in self._traces]
+        self.tracer.tell(
+            *(
+                self.tracer.part("detokenize", self._traces[one], began, now, attributes=facts)
+                for one in traced
+            )
+        )
+        self._traces = {serial: self._traces[serial] for serial in self._traces if serial in self._requests}
+
     def _open(self, opened: OpenOutput) -> int | None:
         """Begins a request, after the output that it brings along; returns what `_push` does."""
         if opened.frontend not in self._deliveries:
             self._deliveries[opened.frontend] = Delivery(self._token_texts.__getitem__)
             self.watch(opened.frontend)
         entry = self._requests[opened.serial] = _Open(opened)
+        if opened.trace is not None and (context := TraceContext.parse(opened.trace)) is not None:
+            self._traces[opened.serial] = context
         if opened.detokenize:
             self._detokenization.open(
                 opened.serial,

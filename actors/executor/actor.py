@@ -24,6 +24,7 @@ from pageant.actors.executor.memory import available_bytes
 from pageant.actors.executor.metering import Metering
 from pageant.actors.executor.moving import Move, Moving
 from pageant.actors.executor.processors import Processors
+from pageant.actors.executor.tracing import StepTracing, step_spans
 from pageant.actors.executor.undrawn import Undrawn
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.address import expected
@@ -33,6 +34,7 @@ from pageant.protocol.roles import EXECUTOR
 from pageant.protocol.statistics import ExecutorStatistics, GetExecutorStatistics
 from pageant.protocol.stepping import MISSING, ExecutorReady, LateTokens, StepPlan, StepResult
 from pageant.protocol.supervision import ActorDown, ActorUp, Progress
+from pageant.protocol.tracing import TraceContext
 
 if TYPE_CHECKING:
     from pageant.actors.executor.runner import Drawn, ModelRunner
@@ -52,6 +54,7 @@ class Step:
     scheduler: str
     incarnation: int
     inputs: StepInputs = field(init=False)
+    traces: dict[int, TraceContext] = field(init=False)
     drawn: Drawn = field(init=False)
     undrawn: Undrawn | None = None  # while it waits for masks
     moves_needed: int = 0  # how many moves are to be made before
@@ -156,6 +159,7 @@ class Executor(Actor):
         self._masks_came = asyncio.Event()
         self._kept: KeptDraws[Step] = KeptDraws(self._batch.guiding)
         self._grammar_since: float | None = None  # when it came up; None while it is down
+        self._tracing = StepTracing()
         if options.device != "cpu":
             self.offload_threads = 2  # one waits for tokens while the other launches the next step
 
@@ -246,6 +250,7 @@ class Executor(Actor):
             self._scheduler = self.sender_incarnation
             self._batch.clear()
             self._plans.clear()
+            self._tracing.clear()
         if plan.epoch == self.incarnation:  # not for the memory of an earlier life
             self._plans.append(Step(plan, self.sender, self.sender_incarnation))
             self._pack()
@@ -255,6 +260,7 @@ class Executor(Actor):
         while self._plans and not (self._unanswered and self._batch.needs_tokens):
             step = self._plans.popleft()
             step.inputs = self._batch.apply(step.plan)
+            step.traces = self._tracing.apply(step.plan)
             step.moves_needed = self._moving.add(step.plan.moves, step.incarnation)
             self._unanswered += 1
             self._packed.append(step)
@@ -380,6 +386,8 @@ class Executor(Actor):
         ended = step.computed or self.clock.now()
         seconds = ended - step.began
         self._metering.stepped(step.plan, step.began, ended)
+        if step.traces:
+            self.tracer.tell(*step_spans(self.tracer, step.plan, step.traces, step.began, ended))
         self._moving.stepped(len(step.inputs.positions), seconds)
         if (report := self._moving.take_report(self.incarnation)) is not None:
             self.tell("blocks", report)

@@ -25,7 +25,7 @@ def _called_for(topology: Topology) -> Iterator[str]:
     speculation = topology.settings.get("speculation")
     if isinstance(speculation, Mapping) and speculation.get("method") not in DEVICE_METHODS:
         yield DRAFTER
-    if HTTP in topology.actors:
+    if HTTP in topology.actors or topology.settings.get("otlp_traces_endpoint") is not None:
         yield OBSERVER
 
 

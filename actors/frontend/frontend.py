@@ -20,8 +20,10 @@ from pageant.actors.frontend.outputs import Arrived, RequestFailed
 from pageant.actors.frontend.peers import CAST, Peers
 from pageant.actors.frontend.prompts import check_allowed, check_length, truncated
 from pageant.actors.frontend.requests import Hub, Opening, OpenRequest, OpenSequence
+from pageant.actors.frontend.tracing import Tracing
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.streams import Arrival, Incoming
+from pageant.actors.runtime.tracing import CURRENT
 from pageant.protocol.errors import BadRequest, Overloaded, PageantError, PeerGone, Unsupported
 from pageant.protocol.guiding import CompileGrammar, GrammarRefused
 from pageant.protocol.logprobs import split
@@ -47,10 +49,24 @@ class Frontend(Actor):
     role = FRONTEND
 
     class Options(ActorOptions, frozen=True, kw_only=True):
-        """`max_model_len` and `vocab_size` of the model."""
+        """Options of a frontend.
+
+        Attributes:
+            max_model_len, vocab_size: of the model.
+            otlp_traces_endpoint: with one, requests are traced; see `Observer`.
+            traces_sampled: the share of them that is, where the client does not say.
+            detailed_traces: tell of every step of theirs.
+        """
 
         max_model_len: int
         vocab_size: int
+        otlp_traces_endpoint: str | None = None
+        traces_sampled: float = 1.0
+        detailed_traces: bool = False
+
+        def __post_init__(self) -> None:
+            if not 0 <= self.traces_sampled <= 1:
+                raise ValueError(f"traces_sampled is {self.traces_sampled}; expected 0 to 1")
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -61,8 +77,11 @@ class Frontend(Actor):
         self._incoming = Incoming("outputs")
         self._peers = Peers()
         self._metering = Metering()
+        self._tracing: Tracing | None = None
 
     async def on_start(self) -> None:
+        if self.options.otlp_traces_endpoint is not None:
+            self._tracing = Tracing(self.tracer, self.options.traces_sampled)
         for address in CAST:
             self.watch(address)
 
@@ -84,7 +103,9 @@ class Frontend(Actor):
             opening.sink.hub.flush()
             return
         wire_ids = [f"{self.incarnation}.{next(self._numbers)}" for _ in range(count)]
-        request = OpenRequest(opening, wire_ids, self.clock.now(), self.clock.wall())
+        traceparent = opening.settings.pop("traceparent", None)
+        trace = self._tracing.begin(traceparent) if self._tracing is not None else None
+        request = OpenRequest(opening, wire_ids, self.clock.now(), self.clock.wall(), trace=trace)
         self._requests[name] = request
         for sample, wire_id in enumerate(wire_ids):
             self._open[wire_id] = OpenSequence(request, sample)
@@ -111,6 +132,8 @@ class Frontend(Actor):
     def _forget(self, request: OpenRequest) -> list[str]:
         """Takes a request out of the books. Returns those of its sequences that the scheduler has."""
         del self._requests[request.opening.request_id]
+        if request.trace is not None and self._tracing is not None:
+            self._tracing.ended(request.trace, request, self.clock.now())
         running = [wire_id for wire_id in request.wire_ids if self._open.pop(wire_id, None) is not None]
         return running if request.submitted else []
 
@@ -121,6 +144,8 @@ class Frontend(Actor):
 
     async def _start(self, request: OpenRequest) -> None:
         opening, params = request.opening, request.opening.params
+        if request.trace is not None:
+            CURRENT.set(request.trace.context)  # of this request's own task
         try:
             await self._wait_for_cast()
             self._check_features(opening)
@@ -145,6 +170,9 @@ class Frontend(Actor):
         if not opening.is_probe:
             self._metering.accepted(len(token_ids), params)
         settings: dict[str, Any] = {**opening.settings}
+        if request.trace is not None:
+            request.trace.num_prompt_tokens, request.trace.submitted_at = len(token_ids), self.clock.now()
+            settings["trace"] = str(request.trace.context) if self.options.detailed_traces else None
         if settings.get("deadline") is not None:
             settings["deadline"] += request.arrived_at - self.clock.now()
         for sample, wire_id in enumerate(request.wire_ids):
@@ -284,6 +312,8 @@ class Frontend(Actor):
         request.longest_output = max(request.longest_output, finished.num_output_tokens)
         if not request.opening.is_probe:
             self._metering.finished(finished, self.clock.now() - request.arrived_at)
+        if request.trace is not None:
+            request.trace.sample_ended(sequence.sample, finished)
         del self._open[wire_id]
         if sequence.resumed:  # what ended it may be of a former life, and the scheduler be at it still
             self.tell("scheduler", Abort(frontend=self.name, request_ids=(wire_id,)))
@@ -342,6 +372,8 @@ class Frontend(Actor):
 
     def _fail(self, request: OpenRequest, error: PageantError) -> None:
         if self._requests.get(request.opening.request_id) is request:
+            if request.trace is not None:
+                request.trace.error = f"{type(error).__name__}: {error}"
             self._forget(request)
             self._metering.failed(error)
             request.opening.sink.failed(error)

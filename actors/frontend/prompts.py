@@ -49,12 +49,14 @@ class RequestSettings(TypedDict, total=False):
         tenant: whose share of the service it takes, with a policy that looks at it.
         deadline: seconds from now; then it ends with `abort`, and keeps the tokens that it has.
         cache_salt: its cached prefixes are shared only with requests of the same salt.
+        traceparent: the span that it is a part of, as W3C writes it, where requests are traced.
     """
 
     priority: int
     tenant: str
     deadline: float | None
     cache_salt: str | None
+    traceparent: str | None
 
 
 def check_settings(settings: Mapping[str, Any]) -> RequestSettings:
@@ -68,7 +70,7 @@ def check_settings(settings: Mapping[str, Any]) -> RequestSettings:
             check_integer(name, value, -PRIORITY_MAX, PRIORITY_MAX)
         elif name == "deadline" and value is not None:
             check_number(name, value, 0.0, DEADLINE_MAX, above_low=True)
-        elif name == "tenant" or (name == "cache_salt" and value is not None):
+        elif name == "tenant" or (name in ("cache_salt", "traceparent") and value is not None):
             check_name(name, value, shortest=0)
         elif name not in RequestSettings.__annotations__:
             raise BadRequest(

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from pageant.actors.frontend.outputs import Arrived, RequestMetrics
 from pageant.actors.frontend.prompts import RequestSettings
+from pageant.actors.frontend.tracing import RequestTrace
 from pageant.protocol.arrays import int32
 from pageant.protocol.errors import PageantError
 from pageant.protocol.sampling import SamplingParams
@@ -72,6 +73,7 @@ class OpenRequest:
     submitted: bool = False
     first_token_at: float | None = None
     longest_output: int = 0  # of its samples that have ended, in tokens
+    trace: RequestTrace | None = None
 
     def metrics(self, finished: Finished) -> RequestMetrics:
         """Of its sample that ended last."""

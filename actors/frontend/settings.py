@@ -41,6 +41,9 @@ class EngineSettings(TypedDict, total=False):
     threads: int | None
     policy: str | None
     speculation: Mapping[str, Any] | None
+    otlp_traces_endpoint: str | None
+    traces_sampled: float | None
+    detailed_traces: bool | None
 
 
 def topology_of(

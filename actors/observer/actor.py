@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from pageant.actors.observer.exposition import exposition
+from pageant.actors.observer.otlp import Failure, Outgoing, check_endpoint, encode, post
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.address import replica_of
 from pageant.protocol.allocation import GetPoolStatistics
@@ -22,10 +26,15 @@ from pageant.protocol.statistics import (
     Observation,
 )
 from pageant.protocol.supervision import ActorEntry, GetDirectory, GetStatistics
+from pageant.protocol.tracing import Spans
 
 R = TypeVar("R", bound=Message)
 
+log = logging.getLogger("pageant.observer")
+
 NODE = "node/"
+EXPORT_SECONDS = 0.5  # that spans wait for others
+EXPORT_SECONDS_MAX = 30.0  # where nobody takes them
 
 
 class Observer(Actor):
@@ -38,19 +47,40 @@ class Observer(Actor):
             model: the checkpoint's folder; its name is what the model is called outside.
             served_model_name: what it is called instead.
             answer_seconds: who does not answer within this time is missing from an observation.
+            otlp_traces_endpoint: where the spans of traced requests go, as OTLP over HTTP; of a URL without a path
+                it is `/v1/traces`.
+            otlp_headers: of what is sent there.
+            otlp_service_name: what this service is called there.
         """
 
         model: str = ""
         served_model_name: str | None = None
         answer_seconds: float = 2.0
+        otlp_traces_endpoint: str | None = None
+        otlp_headers: dict[str, str] = msgspec.field(default_factory=dict)
+        otlp_service_name: str = "pageant"
 
         def __post_init__(self) -> None:
             if not 0 < self.answer_seconds < 1e6:
                 raise ValueError(f"answer_seconds is {self.answer_seconds}; expected a number above 0")
+            if self.otlp_traces_endpoint is not None:
+                check_endpoint(self.otlp_traces_endpoint)
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
         self._model = options.served_model_name or Path(options.model).name
+        self._outgoing: Outgoing | None = None
+        self._sending = asyncio.Event()
+        self._has_said = False
+
+    async def on_start(self) -> None:
+        if self.options.otlp_traces_endpoint is not None:
+            self._outgoing = Outgoing()
+            self.spawn(self._export())
+
+    async def on_stop(self) -> None:
+        if self._outgoing is not None:
+            await self._send_all()
 
     @receives(concurrent=True)
     async def observe(self, request: GetObservation) -> Observation:
@@ -74,12 +104,52 @@ class Observer(Actor):
             schedulers=schedulers,
             pools=pools,
             executors=executors,
+            spans=dict(self._outgoing.counts) if self._outgoing is not None else {},
         )
 
     @receives(concurrent=True)
     async def page(self, request: GetMetricsPage) -> MetricsPage:
         """The same, as Prometheus reads it."""
         return MetricsPage(text=exposition(await self.observe(GetObservation())))
+
+    @receives
+    def spans(self, message: Spans) -> None:
+        """They wait until there are many, or for a moment."""
+        if self._outgoing is not None:
+            self._outgoing.add(message.spans)
+            self._sending.set()
+
+    async def _export(self) -> None:
+        """Sends what there is; what cannot be sent now is tried again, as long as there is room for what comes."""
+        pause = EXPORT_SECONDS
+        while True:
+            await self._sending.wait()
+            self._sending.clear()
+            await asyncio.sleep(pause)
+            pause = EXPORT_SECONDS if await self._send_all() else min(2 * pause, EXPORT_SECONDS_MAX)
+
+    async def _send_all(self) -> bool:
+        """Whether all of it was taken."""
+        outgoing, options = self._outgoing, self.options
+        assert outgoing is not None
+        while batch := outgoing.next():
+            body = encode(batch, options.otlp_service_name, self._model)
+            failure = await self.offload(post, options.otlp_traces_endpoint, options.otlp_headers, body)
+            if failure is not None and failure.passes:
+                outgoing.put_back(batch)
+                self._sending.set()
+                self._say(failure)
+                return False
+            outgoing.done(batch, "failed" if failure is not None else "exported")
+            if failure is not None:
+                self._say(failure)
+        return True
+
+    def _say(self, failure: Failure) -> None:
+        """The first time aloud; it will be so for as long as nothing is done about it."""
+        level = logging.DEBUG if self._has_said else logging.WARNING
+        self._has_said = True
+        log.log(level, "traces cannot be sent to %s: %s", self.options.otlp_traces_endpoint, failure.reason)
 
     async def _ask_all(self, addresses: dict[str, str], request: Request[R]) -> dict[str, R]:
         """What those answer that do, by name."""

@@ -149,6 +149,9 @@ def _devices(page: Page, model: Mapping[str, str], observation: Observation) -> 
 
 
 def _actors(page: Page, observation: Observation) -> None:
+    page.counters(
+        "trace_spans_total", "Spans of traces, by what became of them.", "state", observation.spans, {}
+    )
     for entry in observation.actors:
         labels = {"actor": entry.name, "node": entry.node}
         page.gauge("actor_up", "Whether an actor is up.", entry.up, labels)

@@ -28,6 +28,7 @@ from pageant.protocol.roles import Role
 
 if TYPE_CHECKING:
     from pageant.actors.runtime.cell import Cell
+    from pageant.actors.runtime.tracing import Tracer
 
 R = TypeVar("R")
 P = ParamSpec("P")
@@ -114,6 +115,11 @@ class Actor:
     def random(self) -> random.Random:
         """The only source of randomness, seeded by the node."""
         return self._cell.random
+
+    @property
+    def tracer(self) -> Tracer:
+        """Makes this actor's spans of requests that are traced."""
+        return self._cell.tracer
 
     def tell(self, address: str, message: Message) -> None:
         """Sends and returns at once. What cannot be delivered is counted as a dead letter."""

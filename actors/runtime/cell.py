@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pageant.actors.runtime.handlers import Handler, Style
 from pageant.actors.runtime.mailbox import Envelope, Mailbox
+from pageant.actors.runtime.tracing import Handling, Tracer
 from pageant.protocol.arrays import freeze
 from pageant.protocol.errors import PageantError, PeerGone
 from pageant.protocol.failure import error_of, failure_of
@@ -50,6 +51,8 @@ class Cell:
         self.node, self.name, self.incarnation, self.actor = node, name, incarnation, actor
         self.mailbox = Mailbox(node.loop)
         self.random = random.Random(f"{node.seed}/{name}/{incarnation}")
+        # No two runs have the same ids, whatever their seed.
+        self.tracer = Tracer(self, random.Random(f"{node.name}/{name}/{incarnation}/{node.clock.wall()}"))
         self.sender, self.sender_incarnation = "", 0
         self.closed = self._stopped = False
         self._table = {
@@ -242,6 +245,9 @@ class Cell:
         reply = envelope.reply
         clock = self.node.clock
         began = clock.now()
+        traced: Handling | None = None
+        if envelope.trace is not None:
+            traced = Handling(self.tracer, type(envelope.message).__name__, envelope.trace, began)
         try:
             if handler.style is Style.STREAM:
                 if reply is not None and not reply.streams:
@@ -257,10 +263,15 @@ class Cell:
                         freeze(result)
                     reply.resolve(result)
         except Exception as error:
+            if traced is not None:
+                traced.error = f"{type(error).__name__}: {error}"
             self._failed(envelope, error)
         finally:
+            ended = clock.now()
             tally.count += 1
-            tally.seconds += clock.now() - began
+            tally.seconds += ended - began
+            if traced is not None:
+                traced.end(ended)
 
     async def _run_stream(self, items: Any, envelope: Envelope) -> None:
         reply = envelope.reply

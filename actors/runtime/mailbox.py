@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pageant.actors.runtime.replies import Reply
+    from pageant.protocol.tracing import TraceContext
 
 CAPACITY = 65_536
 
@@ -18,7 +19,7 @@ CAPACITY = 65_536
 class Envelope:
     """A message on its way within this process, with what is needed to answer it."""
 
-    __slots__ = ("cancelled", "from_incarnation", "message", "reply", "sender")
+    __slots__ = ("cancelled", "from_incarnation", "message", "reply", "sender", "trace")
 
     def __init__(
         self,
@@ -26,11 +27,13 @@ class Envelope:
         sender: str,
         from_incarnation: int = 0,
         reply: Reply | None = None,
+        trace: TraceContext | None = None,
     ) -> None:
         self.message = message
         self.sender = sender
         self.from_incarnation = from_incarnation
         self.reply = reply
+        self.trace = trace
         self.cancelled = False
 
 

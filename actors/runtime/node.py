@@ -25,6 +25,7 @@ from pageant.actors.runtime.mailbox import Envelope
 from pageant.actors.runtime.platform import Machine, Platform
 from pageant.actors.runtime.remote import Remote
 from pageant.actors.runtime.replies import Answer, Items, Reply
+from pageant.actors.runtime.tracing import CURRENT
 from pageant.actors.runtime.traffic import resident_bytes
 from pageant.actors.runtime.wire import Wire
 from pageant.protocol.arrays import freeze
@@ -259,10 +260,11 @@ class Node:
         if self.wire_always:
             message = self.wire.round_trip(message)
             reply = self.wire.wrap(reply)
+        trace = CURRENT.get() if reply is not None else None
         if sender is not None:
-            envelope = Envelope(message, sender.name, sender.incarnation, reply)
+            envelope = Envelope(message, sender.name, sender.incarnation, reply, trace)
         else:
-            envelope = Envelope(message, AGENT + self.name, 0, reply)
+            envelope = Envelope(message, AGENT + self.name, 0, reply, trace)
         self.delivered += 1
         cell.deliver(envelope)
         return envelope

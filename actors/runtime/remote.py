@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pageant.actors.runtime.mailbox import Envelope
 from pageant.actors.runtime.replies import Answer, Items
+from pageant.actors.runtime.tracing import CURRENT
 from pageant.actors.runtime.traffic import TrafficCounts
 from pageant.protocol.codec import Codec
 from pageant.protocol.envelope import FRAMES_MAX, Header, Mode, decode_header, encode_header
@@ -27,6 +28,7 @@ from pageant.protocol.errors import (
 from pageant.protocol.failure import Failure, error_of, failure_of
 from pageant.protocol.message import Message
 from pageant.protocol.supervision import ActorEntry
+from pageant.protocol.tracing import TraceContext
 
 if TYPE_CHECKING:
     from pageant.actors.runtime.cell import Cell
@@ -95,7 +97,7 @@ class Remote:
         mode = Mode.STREAM if isinstance(reply, Items) else Mode.ASK
         timeout = None if deadline is None else max(0.0, deadline - self._node.clock.now())
         credit = reply.credit if isinstance(reply, Items) else 0
-        header = self._header(mode, place, request, sender, number, timeout, credit)
+        header = self._header(mode, place, request, sender, number, timeout, credit, CURRENT.get())
         if isinstance(reply, Items):
             reply.on_taken = lambda count: self._grant(place.node, number, count)
         if self._send(place.node, header, request):
@@ -150,6 +152,7 @@ class Remote:
         correlation: int = 0,
         timeout: float | None = None,
         credit: int = 0,
+        trace: TraceContext | None = None,
     ) -> Header:
         return Header(
             mode,
@@ -160,7 +163,8 @@ class Remote:
             place.incarnation,
             sender.incarnation if sender is not None else 0,
             timeout,
-            credit=credit,
+            None if trace is None else str(trace),
+            credit,
         )
 
     def _send(self, node: str, header: Header, message: Message) -> bool:
@@ -254,7 +258,8 @@ class Remote:
         if self._is_stale(header):
             cell.count_stale()
             return
-        envelope = Envelope(message, header.sender, header.from_incarnation, reply)
+        trace = TraceContext.parse(header.trace) if header.trace is not None else None
+        envelope = Envelope(message, header.sender, header.from_incarnation, reply, trace)
         if reply is not None:
             self._answering[(node, header.correlation)] = (cell, envelope)
         cell.deliver(envelope)

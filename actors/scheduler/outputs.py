@@ -52,6 +52,7 @@ class TokenOutputs:
             spaces_between_special_tokens=params.spaces_between_special_tokens,
             token_ids=int32(request.output[: request.num_resumed]),
             held=_may_be_held(params),
+            trace=request.trace,
         )
         self._opened.append(opened)
 

@@ -75,6 +75,7 @@ def build_plan(
                 params=request.params,
                 sample=request.sample,
                 bad_words=request.bad_words,
+                trace=request.trace,
             )
             for request, grant in zip(new, granted.admitted, strict=True)
         ),

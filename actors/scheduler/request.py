@@ -71,6 +71,7 @@ class ScheduledRequest:
     num_preemptions: int = 0
     deaths: int = 0  # of executors that were computing it; see `recovery`
     died_at: int = 0  # output tokens that were known at the last of them
+    trace: str | None = None
 
     @classmethod
     def of(cls, message: Submit, serial: int, end_tokens: frozenset[int], now: float) -> ScheduledRequest:
@@ -90,6 +91,7 @@ class ScheduledRequest:
             deadline=math.inf if message.deadline is None else now + message.deadline,
             sample=message.sample,
             bad_words=message.bad_words,
+            trace=message.trace,
         )
         behind = message.resume
         if behind is not None:

@@ -10,6 +10,7 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -37,6 +38,9 @@ PASSED_OVER = "x-pageant-fields-without-effect"
 REQUEST_ID = "x-request-id"
 REQUEST_ID_FORM = re.compile(r"[\x21-\x7e]{1,128}")
 ASK_SECONDS = 60.0
+
+# Of the HTTP request that the running task answers: what it is a part of at the client's.
+_TRACEPARENT: ContextVar[str | None] = ContextVar("traceparent", default=None)
 
 
 R = TypeVar("R", bound=Any)
@@ -148,6 +152,7 @@ class Service:
         Raises:
             BadRequest, NotFound: what is wrong with it.
         """
+        _TRACEPARENT.set(request.headers.get("traceparent"))
         return self.check(await request.body(), shape, kind, request.headers.get(REQUEST_ID))
 
     def check(self, body: bytes, shape: type[R], kind: str, request_id: str | None = None) -> Taken[R]:
@@ -215,7 +220,7 @@ class Service:
         self.idle.clear()
         for prompt, sink in zip(prompts, answers.prompts, strict=True):
             sink.name = self.new_id(name)  # whatever others are called by their clients
-            given = settings if settings is not None else {}
+            given = RequestSettings(**(settings or {}), traceparent=_TRACEPARENT.get())
             self.engine.open(Opening(sink.name, prompt, params, sink, given, is_probe))
         return answers
 

@@ -16,6 +16,7 @@ from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.protocol.arrays import Int32Vector, int32
 from pageant.protocol.message import Message, Request
 from pageant.protocol.supervision import ActorDown, ActorUp
+from pageant.protocol.tracing import Span, Spans
 
 
 class Pong(Message, frozen=True, kw_only=True):
@@ -212,6 +213,60 @@ class Watcher(Echo):
     @receives
     async def down(self, event: ActorDown) -> None:
         await self.record(f"down {event.address}#{event.incarnation}{' for good' if event.final else ''}")
+
+
+class Told(Message, frozen=True, kw_only=True):
+    spans: tuple[Span, ...]
+
+
+class GetTold(Request[Told], frozen=True, kw_only=True):
+    """Answered once there are that many."""
+
+    count: int
+
+
+class Relay(Request[Pong], frozen=True, kw_only=True):
+    """Asks `echo`, beside whatever else it does."""
+
+    value: int
+
+
+class Listener(Actor):
+    """An observer that keeps the spans that it is told of; and someone who asks."""
+
+    def __init__(self, options) -> None:
+        super().__init__(options)
+        self.told: list[Span] = []
+        self.came = asyncio.Event()
+        self.echo_is_up = asyncio.Event()
+
+    async def on_start(self) -> None:
+        self.watch("echo")
+
+    @receives
+    def up(self, event: ActorUp) -> None:
+        self.echo_is_up.set()
+
+    @receives
+    def down(self, event: ActorDown) -> None:
+        self.echo_is_up.clear()
+
+    @receives
+    def spans(self, message: Spans) -> None:
+        self.told += message.spans
+        self.came.set()
+
+    @receives(concurrent=True)
+    async def get(self, request: GetTold) -> Told:
+        while len(self.told) < request.count:
+            self.came.clear()
+            await self.came.wait()
+        return Told(spans=tuple(self.told))
+
+    @receives(concurrent=True)
+    async def relay(self, request: Relay) -> Pong:
+        await self.echo_is_up.wait()
+        return await self.ask("echo", Ping(value=request.value))
 
 
 class Stillborn(Actor):
