@@ -16,7 +16,9 @@ BENCHMARKS = {
     for name in (
         "beside",
         "blocks",
+        "latency",
         "overhead",
+        "prefix",
         "runtime",
         "serve",
         "throughput",

@@ -11,6 +11,12 @@ from dataclasses import dataclass
 from pageant.protocol.errors import BadRequest
 
 FIRST_ID, END_ID = 10, 16000  # prompts draw ids from this range, which every model that is compared has
+SMALL_END_ID = 4000  # which the demo has too
+
+
+def random_ids(chance: random.Random, count: int) -> list[int]:
+    """Token ids that every model has."""
+    return chance.choices(range(FIRST_ID, SMALL_END_ID), k=count)
 
 
 @dataclass(frozen=True)
