@@ -4,6 +4,7 @@
     supervisor ──Directory──▶ node/*      after every change, whole: which actor lives where, with its
                                           incarnation. Nodes tell their watchers `ActorUp` and `ActorDown`.
     node/X ──ActorFailed──▶ supervisor    whenever an actor of X crashes
+    node/X ──RenewLease──▶ supervisor ──LeaseGranted──▶ node/X      once per heartbeat
     supervisor ──StopNode──▶ node/*       at the end
 
 The root supervisor alone issues incarnations.
@@ -106,6 +107,23 @@ class Progress(Message, frozen=True, kw_only=True):
     done: int
     total: int
     unit: str = ""
+
+
+class RenewLease(Message, frozen=True, kw_only=True):
+    """A node lives. `number` counts these."""
+
+    node: str
+    incarnation: int
+    number: int
+
+
+class LeaseGranted(Message, frozen=True, kw_only=True):
+    """From when it sent that `number`, a node's lease runs for so many `seconds`. It is to be heard of once per
+    `heartbeat` (seconds)."""
+
+    number: int
+    seconds: float
+    heartbeat: float
 
 
 class StopNode(Message, frozen=True, kw_only=True):

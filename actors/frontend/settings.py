@@ -21,6 +21,8 @@ class EngineSettings(TypedDict, total=False):
     nodes: Mapping[str, Any] | None
     actors: Mapping[str, Any] | None
     seed: int | None
+    heartbeat_seconds: float | None
+    suspicion_seconds: float | None
     served_model_name: str | None
     max_logprobs: int | None
     generation_config: Literal["auto", "none"] | None

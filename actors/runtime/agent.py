@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import traceback
@@ -10,6 +11,7 @@ from typing import Any
 
 from pageant.actors.runtime.actor import Actor, receives
 from pageant.actors.runtime.classes import decode_options, load_actor_class
+from pageant.actors.runtime.lease import Tenure
 from pageant.actors.runtime.node import SUPERVISOR, Node
 from pageant.protocol.failure import printable
 from pageant.protocol.supervision import (
@@ -17,7 +19,9 @@ from pageant.protocol.supervision import (
     ActorStarted,
     Directory,
     GetStatistics,
+    LeaseGranted,
     NodeStatistics,
+    RenewLease,
     StartActor,
     StopNode,
 )
@@ -45,6 +49,29 @@ class NodeAgent(Actor):
         super().__init__(self.Options())
         self._node, self._on_directory, self._on_stop_node = node, on_directory, on_stop_node
         self._on_started = on_started
+        self._tenure = Tenure(node.clock.now())
+
+    def keep_lease(self, on_lapse: Callable[[], None] | None) -> None:
+        """From now on the root is told that this node lives.
+
+        Args:
+            on_lapse: called when the root does not answer for too long; None where the root would see to that.
+        """
+        self.spawn(self._keep_lease(on_lapse))
+
+    async def _keep_lease(self, on_lapse: Callable[[], None] | None) -> None:
+        while on_lapse is None or not self._tenure.lapsed(self.clock.now()):
+            number = self._tenure.ask(self.clock.now())
+            renew = RenewLease(node=self._node.name, incarnation=self._node.incarnation, number=number)
+            self.tell(SUPERVISOR, renew)
+            await asyncio.sleep(self._tenure.next_in(self.clock.now()))
+        log.error("node %s has not heard of the root in time: it ends", self._node.name)
+        on_lapse()
+
+    @receives
+    def lease_granted(self, lease: LeaseGranted) -> None:
+        """The root has heard of this node."""
+        self._tenure.granted(lease.number, lease.seconds, lease.heartbeat)
 
     @receives
     def start_actor(self, order: StartActor) -> None:

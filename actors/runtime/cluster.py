@@ -63,7 +63,9 @@ class Cluster:
         others = any(node.process or node.joins for node in topology.nodes)
         launcher = self._listen() if others else None
         endpoint = self._link.endpoint if self._link is not None else ""
-        core = Supervision(topology.root, endpoint, topology.nodes, topology.actors, self._limits)
+        core = Supervision(
+            topology.root, endpoint, topology.nodes, topology.actors, self._limits, topology.lease
+        )
         if self._link is not None:
             self._link.issue = core.issue
             self.node.remote.connect(self._link, topology.root)

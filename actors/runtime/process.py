@@ -57,7 +57,8 @@ class NodeProcess:
         self.link = self.node.platform.open_link(
             options.name, incarnation, options.endpoint, self.node.remote
         )
-        self._join = options.join
+        self._join, self._detached = options.join, options.detached
+        self.lapsed = False
         self._present: set[tuple[str, int]] = set()
         self._links: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
@@ -94,7 +95,14 @@ class NodeProcess:
                 pid=os.getpid(),
             ),
         )
+        # A child of the root is killed by it in time; where the root cannot, the node ends by itself.
+        agent.keep_lease(self._lapse if self._detached else None)
         await self._stop.wait()
+
+    def _lapse(self) -> None:
+        """What was held here is given to others."""
+        self.lapsed = True
+        self._stop.set()
 
     def stop(self) -> None:
         """Ends the node in an orderly way."""
@@ -158,7 +166,7 @@ async def _run(options: argparse.Namespace) -> int:
     except (LinkRefused, zmq.ZMQError) as error:
         print(f"pageant node {options.name}: {error}", file=sys.stderr)
         return 1
-    return 0
+    return 1 if process.lapsed else 0
 
 
 def _end_with_parent(process: NodeProcess) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pageant.actors.runtime.lease import Leases, LeaseTerms
 from pageant.protocol.supervision import ActorEntry, Directory, NodeEntry, StartActor
 
 
@@ -72,11 +73,20 @@ class GiveUp:
 
 
 @dataclass(frozen=True)
+class Fence:
+    """Kill the process of a node that has not been heard of: it may be stopped, and wake at any time."""
+
+    node: str
+    incarnation: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class Publish:
     """Tell every node who is there now."""
 
 
-Instruction = Launch | Start | GiveUp | Publish
+Instruction = Launch | Start | GiveUp | Fence | Publish
 
 
 @dataclass
@@ -133,6 +143,7 @@ class _ActorState(_Life):
 class _NodeState(_Life):
     plan: NodePlan = field(kw_only=True)
     endpoint: str = ""
+    suspicion: str = ""  # why it was fenced
     issued: int = 0  # the latest incarnation given to one that joins by itself
 
 
@@ -150,8 +161,10 @@ class Supervision:
         nodes: Sequence[NodePlan],
         actors: Sequence[ActorPlan],
         limits: RestartLimits | None = None,
+        terms: LeaseTerms | None = None,
     ) -> None:
         self.limits = limits or RestartLimits()
+        self.leases = Leases(terms or LeaseTerms())
         self.root = root
         self._nodes = {plan.name: _NodeState(plan=plan) for plan in nodes}
         self._actors = {plan.name: _ActorState(plan=plan) for plan in actors}
@@ -165,7 +178,7 @@ class Supervision:
         instructions: list[Instruction] = []
         for name, node in self._nodes.items():
             if node.plan.process:
-                instructions.append(Launch(name, node.begin()))
+                instructions.append(self._launch(node, now))
         self._nodes[self.root].ready(now)
         return [*instructions, *self._start_actors_of(self.root), Publish()]
 
@@ -190,12 +203,16 @@ class Supervision:
             return []
         state.endpoint = endpoint
         state.ready(now)
+        self._grant(state, now)
         return [Publish(), *self._start_actors_of(node)]
 
     def node_exited(self, node: str, incarnation: int, reason: str, now: float) -> list[Instruction]:
         state = self._nodes.get(node)
         if state is None or state.incarnation != incarnation or not state.alive:
             return []
+        self.leases.end(node)
+        if state.suspicion:
+            reason, state.suspicion = f"{state.suspicion}; {reason}", ""
         state.end(reason, "", now, self.limits)
         instructions: list[Instruction] = [Publish()]
         for actor in self._end_actors_of(node, reason):
@@ -203,6 +220,35 @@ class Supervision:
             if state.final:
                 instructions.append(GiveUp(actor.plan.name, state.early_deaths, reason, actor.traceback))
         return instructions
+
+    def renewed(self, node: str, incarnation: int, now: float) -> float | None:
+        """That life of a node asks for its lease. Returns for how many seconds it is granted; None if it is over."""
+        state = self._nodes.get(node)
+        if state is None or state.incarnation != incarnation or not state.up or state.suspicion:
+            return None
+        return self._grant(state, now)
+
+    def _grant(self, node: _NodeState, now: float) -> float:
+        plan = node.plan
+        starting = not node.up or any(actor.alive and not actor.up for actor in self._actors_of(plan.name))
+        return self.leases.grant(plan.name, node.incarnation, now, starting=starting, fence=plan.process)
+
+    def _suspect(self, node: str, incarnation: int) -> list[Instruction]:
+        """A node's lease is over. What cannot be killed has ended itself by now."""
+        state = self._nodes[node]
+        assert state.alive and state.incarnation == incarnation, "only the living hold leases"
+        reason = "it was not heard of in time"
+        if state.plan.process:
+            state.suspicion = reason
+            return [Fence(node, incarnation, reason)]
+        state.fall(reason)
+        self._end_actors_of(node, reason)
+        return [Publish()]
+
+    def _launch(self, node: _NodeState, now: float) -> Launch:
+        launch = Launch(node.plan.name, node.begin())
+        self._grant(node, now)
+        return launch
 
     def _end_actors_of(self, node: str, reason: str) -> list[_ActorState]:
         """Takes a node's actors down with it; those that were given up before are left alone."""
@@ -244,7 +290,9 @@ class Supervision:
         instructions: list[Instruction] = []
         for name, node in self._nodes.items():
             if node.retry_at is not None and node.retry_at <= now:
-                instructions.append(Launch(name, node.begin()))
+                instructions.append(self._launch(node, now))
+        for name, incarnation in self.leases.lapsed(now):
+            instructions += self._suspect(name, incarnation)
         for actor in self._actors.values():
             if actor.retry_at is not None and actor.retry_at <= now:
                 instructions.append(self._start(actor))
@@ -253,7 +301,7 @@ class Supervision:
     def wake_at(self) -> float | None:
         """When `tick` is next worth calling, or None."""
         times = [life.retry_at for life in (*self._nodes.values(), *self._actors.values())]
-        return min((time for time in times if time is not None), default=None)
+        return min((time for time in (*times, self.leases.look_at) if time is not None), default=None)
 
     def all_up(self) -> bool:
         """Whether every actor takes messages."""

@@ -8,15 +8,17 @@ from collections.abc import AsyncIterator, Sequence
 
 from pageant.actors.runtime.actor import Actor, receives
 from pageant.actors.runtime.launcher import Launcher, Process
-from pageant.actors.runtime.restarts import GiveUp, Instruction, Launch, Publish, Start, Supervision
+from pageant.actors.runtime.restarts import Fence, GiveUp, Instruction, Launch, Publish, Start, Supervision
 from pageant.protocol.supervision import (
     ActorFailed,
     ActorStarted,
     Directory,
     GetDirectory,
+    LeaseGranted,
     NodeExited,
     NodeJoined,
     Progress,
+    RenewLease,
     Startup,
     StopNode,
     WatchStartup,
@@ -50,9 +52,10 @@ class RootSupervisor(Actor):
 
     @receives
     async def node_joined(self, event: NodeJoined) -> None:
-        await self._carry_out(
-            self.core.node_joined(event.node, event.incarnation, event.endpoint, self.clock.now())
-        )
+        now = self.clock.now()
+        instructions = self.core.node_joined(event.node, event.incarnation, event.endpoint, now)
+        self._grant_lease(event.node, event.incarnation, 0)  # before anything starts there
+        await self._carry_out(instructions)
 
     @receives
     async def node_exited(self, event: NodeExited) -> None:
@@ -61,6 +64,17 @@ class RootSupervisor(Actor):
             await self._carry_out(
                 self.core.node_exited(event.node, event.incarnation, event.reason, self.clock.now())
             )
+
+    @receives
+    def renew_lease(self, request: RenewLease) -> None:
+        """A node lives. One that has been given up on hears nothing."""
+        self._grant_lease(request.node, request.incarnation, request.number)
+
+    def _grant_lease(self, node: str, incarnation: int, number: int) -> None:
+        seconds = self.core.renewed(node, incarnation, self.clock.now())
+        if seconds is not None:
+            heartbeat = self.core.leases.terms.heartbeat
+            self.tell(f"node/{node}", LeaseGranted(number=number, seconds=seconds, heartbeat=heartbeat))
 
     @receives
     async def actor_started(self, event: ActorStarted) -> None:
@@ -121,6 +135,10 @@ class RootSupervisor(Actor):
                     directory = self.core.directory()
                     for node in self.core.nodes_up():
                         self.tell(f"node/{node}", directory)
+                case Fence(node, incarnation, reason):
+                    log.error("node %s#%d is killed: %s", node, incarnation, reason)
+                    if (process := self._processes.get(node)) is not None:
+                        self.spawn(process.end(0.0))
                 case GiveUp():
                     self._give_up(instruction)
         self._wake.set()

@@ -26,6 +26,7 @@ import msgspec
 
 from pageant.actors.runtime.address import expected
 from pageant.actors.runtime.classes import load_actor_class
+from pageant.actors.runtime.lease import LeaseTerms
 from pageant.actors.runtime.placement import Placement, place
 from pageant.actors.runtime.restarts import ActorPlan, NodePlan
 from pageant.actors.runtime.transport.zeromq import LOOPBACK, objection_to
@@ -68,6 +69,8 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     listen: str | None = None
     replicas: int = 1
     seed: int = 0
+    heartbeat_seconds: float = LeaseTerms.heartbeat
+    suspicion_seconds: float = LeaseTerms.suspicion
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
@@ -100,6 +103,7 @@ class Resolved:
     listen: str | None
     seed: int
     placement: str
+    lease: LeaseTerms
 
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}", re.ASCII)
@@ -137,6 +141,12 @@ def parse(data: Mapping[str, Any]) -> Topology:
             raise TopologyError("listen", objection)
     if not 0 <= topology.seed < 2**63:
         raise TopologyError("seed", f"found {topology.seed}; expected 0 to 2**63 - 1")
+    if not 0 < topology.heartbeat_seconds * 2 <= topology.suspicion_seconds:
+        raise TopologyError(
+            "suspicion_seconds",
+            f"found {topology.suspicion_seconds:g} with heartbeat_seconds of {topology.heartbeat_seconds:g}; "
+            "expected at least two heartbeats, which take longer than no time",
+        )
     if topology.replicas != 1:
         raise TopologyError(
             "replicas",
@@ -243,6 +253,7 @@ def resolve(topology: Topology, cast: Cast, settings: Mapping[str, Any] | None =
         listen=topology.listen,
         seed=topology.seed,
         placement=topology.placement,
+        lease=LeaseTerms(topology.heartbeat_seconds, topology.suspicion_seconds),
     )
 
 

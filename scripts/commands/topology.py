@@ -51,6 +51,7 @@ def show(arguments: dict[str, Any]) -> None:
     settings = {**_agreed(options), **topology.settings}
     data: dict[str, Any] = {"model": topology.model, "placement": resolved.placement, "wire": resolved.wire}
     data |= {"transport": resolved.transport, "replicas": topology.replicas, "seed": resolved.seed}
+    data |= {name: getattr(topology, name) for name in ("heartbeat_seconds", "suspicion_seconds")}
     if resolved.listen is not None:
         data["listen"] = resolved.listen
     data |= {name: value for name, value in settings.items() if value is not None and name != "model"}

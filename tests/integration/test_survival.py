@@ -16,6 +16,7 @@ import pageant
 from pageant import BeamSearchParams, SamplingParams
 
 SETTINGS = {"dtype": "float32", "threads": 1, "num_blocks": 160, "max_num_seqs": 24, "seed": 5}
+SUSPICION = {"heartbeat_seconds": 0.5, "suspicion_seconds": 3.0}
 SHORT = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 LOGPROB_TOLERANCE = 1e-4  # a prompt that is computed in one piece rounds otherwise than token by token
 
@@ -136,7 +137,7 @@ def right(checkpoint) -> list[pageant.RequestOutput]:
 @pytest.fixture(scope="module")
 def engine(checkpoint) -> Iterator[pageant.Engine]:
     """Every actor in its own process, with no option beside."""
-    engine = pageant.Engine(checkpoint.path, placement="each", **SETTINGS)
+    engine = pageant.Engine(checkpoint.path, placement="each", **SETTINGS, **SUSPICION)
     asyncio.run(engine.start())
     yield engine
     asyncio.run(engine.close())
@@ -146,9 +147,9 @@ async def pid_of(engine: pageant.Engine, node: str) -> int:
     return next(one.pid for one in await engine.statistics() if one.node == node)
 
 
-async def kill(engine: pageant.Engine, *nodes: str) -> None:
+async def kill(engine: pageant.Engine, *nodes: str, number: int = signal.SIGKILL) -> None:
     for pid in [await pid_of(engine, node) for node in nodes]:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
 
 
 HELD = {
@@ -188,6 +189,15 @@ async def rest(engine: pageant.Engine) -> None:
 async def test_all_of_them_at_once_cost_nobody_a_token(engine, right):
     found = await run_all(engine, lambda: kill(engine, *HELD))
     assert_same(found, right)
+    await rest(engine)
+
+
+async def test_processes_that_stop_are_killed_and_cost_nobody_a_token(engine, right):
+    hung = ("executor", "scheduler")
+    pids = [await pid_of(engine, node) for node in hung]
+    found = await run_all(engine, lambda: kill(engine, *hung, number=signal.SIGSTOP))
+    assert_same(found, right)
+    assert not any(psutil.pid_exists(pid) for pid in pids)
     await rest(engine)
 
 

@@ -269,6 +269,18 @@ class Listener(Actor):
         return await self.ask("echo", Ping(value=request.value))
 
 
+class Talker(Echo):
+    """Says all the time which life this is."""
+
+    async def on_start(self) -> None:
+        self.spawn(self._talk())
+
+    async def _talk(self) -> None:
+        while True:
+            self.tell("watcher", Note(text=f"life {self.incarnation}"))
+            await asyncio.sleep(0.02)
+
+
 class Stillborn(Actor):
     """Never starts."""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from pageant.actors.runtime.transport.errors import LinkRefused, NoAnswer
 from pageant.actors.runtime.transport.zeromq import ZmqLink
 from pageant.protocol.codec import Codec
 from pageant.protocol.envelope import Header, Mode, encode_header
+from pageant.protocol.errors import PeerGone
 from pageant.protocol.handshake import Hello, fingerprint
 
 SECONDS = 20.0
@@ -316,3 +319,45 @@ def test_no_process_outlives_a_parent_that_is_killed(actor):
     for left in Path(folder).glob("*"):  # a killed parent cannot clean up
         left.unlink()
     Path(folder).rmdir()
+
+
+async def test_a_guest_that_stops_is_replaced_and_when_it_wakes_nothing_of_it_is_believed(start):
+    actors = GUEST["actors"] | {"echo": {"class": "runtime_players:Talker", "node": "b"}}
+    terms = {"heartbeat_seconds": 0.1, "suspicion_seconds": 0.5}
+    cluster = await start({**GUEST, "actors": actors, **terms}, wait=False)
+    first = await join(cluster, "b")
+    async for _ in cluster.startup():
+        pass
+    node = cluster.node
+    await node.ask("watcher", Until(event="up echo#1"), SECONDS)
+    first.send_signal(signal.SIGSTOP)
+    asked = asyncio.create_task(node.ask("echo", Ping(value=1), SECONDS))  # which it will find when it wakes
+    await node.ask("watcher", Until(event="down echo#1"), SECONDS)
+    with pytest.raises(PeerGone):
+        await asked
+    second = await join(cluster, "b")
+    await node.ask("watcher", Until(event="up echo#2"), SECONDS)
+    refused = node.remote.refused
+    first.send_signal(signal.SIGCONT)
+    code, errors = await ended(first)
+    assert code == 1 and "has not heard of the root in time" in errors
+    await node.ask("watcher", Until(event="life 2"), SECONDS)
+    assert node.remote.refused > refused, "it said something"
+    events = (await node.ask("watcher", GetLog(), SECONDS)).events
+    heard = [event for event, _ in itertools.groupby(events)]
+    assert heard == ["up echo#1", "life 1", "down echo#1", "up echo#2", "life 2"]
+    await cluster.stop()
+    assert await ended(second) == (0, "")
+
+
+async def test_a_process_that_stops_is_killed_and_replaced(start):
+    watcher = {"watcher": {"class": "runtime_players:Watcher"}}
+    terms = {"heartbeat_seconds": 0.1, "suspicion_seconds": 1.0}
+    cluster = await start({"placement": "each", "actors": watcher, **terms})
+    node = cluster.node
+    await node.ask("watcher", Until(event="up echo#1"), SECONDS)
+    (process,) = psutil.Process().children()
+    process.send_signal(signal.SIGSTOP)
+    await node.ask("watcher", Until(event="up echo#2"), SECONDS)
+    assert not psutil.pid_exists(process.pid) or process.status() == psutil.STATUS_ZOMBIE
+    assert (await node.ask("echo", GetLog(), SECONDS)).incarnation == 2

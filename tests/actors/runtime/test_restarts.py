@@ -7,8 +7,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from pageant.actors.runtime.lease import LeaseTerms
 from pageant.actors.runtime.restarts import (
     ActorPlan,
+    Fence,
     GiveUp,
     Launch,
     NodePlan,
@@ -29,10 +31,12 @@ ACTORS = (
     ActorPlan("visitor", "guest", "m:C", b"{}"),
 )
 
+PATIENT = LeaseTerms(heartbeat=1e6, suspicion=1e9)
+
 
 @pytest.fixture
 def core() -> Supervision:
-    core = Supervision("root", "ipc://root", NODES, ACTORS, LIMITS)
+    core = Supervision("root", "ipc://root", NODES, ACTORS, LIMITS, PATIENT)
     core.begin(0.0)
     return core
 
@@ -81,7 +85,7 @@ def test_early_deaths_double_the_delay_up_to_its_bound_and_then_end_it(core):
     instructions = core.actor_failed("here", 4, "E: last", "its trace", now)
     assert instructions == [Publish(), GiveUp("here", 4, "E: last", "its trace")]
     assert entry(core, "here").final and entry(core, "here").reason == "E: last (death 4 in a row)"
-    assert core.wake_at() is None and starts(core.tick(1e9)) == []
+    assert core.wake_at() > PATIENT.heartbeat and starts(core.tick(1e9)) == []
 
 
 def test_what_was_up_once_may_fail_more_often_than_what_never_was():
@@ -199,12 +203,64 @@ def test_directories_are_numbered(core):
     assert core.directory().version < core.directory().version
 
 
+def impatient() -> Supervision:
+    """Everybody is up; processes are suspected after 5 s."""
+    core = Supervision("root", "ipc://root", NODES, ACTORS, LIMITS, LeaseTerms(heartbeat=1.0, suspicion=5.0))
+    core.begin(0.0)
+    core.node_joined("apart", 1, "ipc://a", 0.0)
+    assert core.issue("guest") == 1
+    core.node_joined("guest", 1, "tcp://g", 0.0)
+    for actor in ACTORS:
+        core.actor_started(actor.name, 1, (), 0.0)
+    return core
+
+
+def ticks(core: Supervision, until: float, renewing: tuple[str, ...] = ()) -> list:
+    """Time passes; some are heard of."""
+    instructions, now = [], 0.0
+    while (due := core.wake_at()) is not None and due <= until:
+        now = max(now, due)
+        for node in renewing:
+            core.renewed(node, 1, now)
+        instructions += core.tick(now)
+    return instructions
+
+
+def test_a_process_that_is_not_heard_of_is_killed_and_only_then_replaced():
+    core = impatient()
+    core.renewed("apart", 1, 1.0)
+    core.renewed("guest", 1, 1.0)
+    assert ticks(core, 20.0, renewing=("guest",)) == [Fence("apart", 1, "it was not heard of in time")]
+    assert entry(core, "there/0").up, "it may be, until its process has ended"
+    assert core.renewed("apart", 1, 20.0) is None, "it is too late for that"
+    core.node_exited("apart", 1, "its process 7 was ended by signal 9", 20.0)
+    assert not entry(core, "there/0").up
+    assert entry(core, "there/0").reason == (
+        "it was not heard of in time; its process 7 was ended by signal 9"
+    )
+    assert launches(core.tick(core.wake_at())) == [("apart", 2)]
+    core.node_joined("apart", 2, "ipc://a", 21.0)
+    assert core.renewed("apart", 1, 21.0) is None
+    assert core.renewed("apart", 2, 21.0) == 30.0, "while its actors start"
+
+
+def test_a_guest_that_is_not_heard_of_is_gone_until_it_comes_again():
+    core = impatient()
+    core.renewed("apart", 1, 1.0)
+    assert ticks(core, 40.0, renewing=("apart",)) == [Publish()]
+    assert not entry(core, "visitor").up and core.nodes_up() == ["root", "apart"]
+    assert core.renewed("guest", 1, 40.0) is None
+    assert core.node_joined("guest", 1, "tcp://g", 40.0) == []
+    assert core.issue("guest") == 2
+    assert starts(core.node_joined("guest", 2, "tcp://g", 41.0)) == [("visitor", 2)]
+
+
 class Supervised(RuleBasedStateMachine):
     """Anything may happen at any time, and be told late, twice or not at all."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.core = Supervision("root", "", NODES, ACTORS, LIMITS)
+        self.core = Supervision("root", "", NODES, ACTORS, LIMITS, PATIENT)
         self.now = 0.0
         self.alive: dict[str, int] = {}  # actors and nodes that were started and of whose end we know nothing
         self.latest: dict[str, int] = {}
