@@ -176,7 +176,7 @@ class Supervision:
     def begin(self, now: float) -> list[Instruction]:
         """Launches every process and starts the root's own actors."""
         instructions: list[Instruction] = []
-        for name, node in self._nodes.items():
+        for node in self._nodes.values():
             if node.plan.process:
                 instructions.append(self._launch(node, now))
         self._nodes[self.root].ready(now)
@@ -288,7 +288,7 @@ class Supervision:
     def tick(self, now: float) -> list[Instruction]:
         """Carries out the restarts that are due."""
         instructions: list[Instruction] = []
-        for name, node in self._nodes.items():
+        for node in self._nodes.values():
             if node.retry_at is not None and node.retry_at <= now:
                 instructions.append(self._launch(node, now))
         for name, incarnation in self.leases.lapsed(now):
