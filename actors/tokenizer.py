@@ -57,8 +57,7 @@ class Tokenizer(Actor):
     @receives(concurrent=True)
     async def tokenize(self, request: Tokenize) -> Tokenized | NotTokenized:
         """A text's token ids."""
-        ids = await self._encode(request.text, request.add_special_tokens)
-        return Tokenized(token_ids=int32(ids), text=request.text)
+        return await self._tokenized(request.text, request)
 
     @receives(concurrent=True)
     async def tokenize_chat(self, request: TokenizeChat) -> Tokenized | NotTokenized:
@@ -70,6 +69,16 @@ class Tokenizer(Actor):
             return NotTokenized(reason=error.summary, parameter="messages")
         except ChatTemplateError as error:
             return NotTokenized(reason=str(error), parameter="messages")
+        return await self._tokenized(text, request)
+
+    async def _tokenized(self, text: str, request: Tokenize | TokenizeChat) -> Tokenized | NotTokenized:
+        most = request.tokens_max
+        if most is not None and len(text) > max(SHORT_CHARACTERS, most * self._tokenization.token_length_max):
+            bound = most * self._tokenization.token_length_max
+            reason = (
+                f"the prompt has {len(text)} characters; {most} tokens, as many as leave room for an answer, "
+            )
+            return NotTokenized(reason=reason + f"have at most {bound}", parameter="prompt")
         return Tokenized(token_ids=int32(await self._encode(text, request.add_special_tokens)), text=text)
 
     def _render(self, request: TokenizeChat) -> str:

@@ -9,6 +9,7 @@ that `tokenizer_config.json` declares are added, truncation and padding are off.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,11 @@ class Tokenization:
             now=now,
             origin=path.name,
         )
+
+    @cached_property
+    def token_length_max(self) -> int:
+        """Characters of the longest token as the vocabulary spells it, which is no shorter than its text."""
+        return max(map(len, self._backend.get_vocab(with_added_tokens=True)))
 
     @property
     def bos_token(self) -> str | None:

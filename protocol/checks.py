@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pageant.protocol.errors import BadRequest
@@ -47,3 +48,14 @@ def check_strings(name: str, strings: Any, most: int, length_max: int) -> None:
     for index, one in enumerate(strings):
         if not 1 <= len(one) <= length_max:
             raise BadRequest(f"{name}[{index}] has {len(one)} characters; expected 1 to {length_max}", name)
+
+
+def expected(name: str, known: Iterable[str]) -> str:
+    """`did you mean X?` or what there is, for the end of an error message."""
+    import difflib
+
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"expected one of: {', '.join(names)}" if names else "there are none"

@@ -14,6 +14,7 @@ import msgspec
 from pageant.protocol.checks import TOKEN_ID_MAX, check_integer, check_number, check_strings, check_token_ids
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.logprobs import ALL
+from pageant.protocol.parameters import Parameters
 from pageant.protocol.structured_outputs import StructuredOutputsParams
 
 STOP_STRINGS_MAX = 64
@@ -46,7 +47,7 @@ _FLAGS = (
 )
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Sampling parameters, with the names and meanings that users of vLLM know.
 
     Attributes:

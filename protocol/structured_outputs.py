@@ -9,6 +9,7 @@ import msgspec
 
 from pageant.protocol.checks import check_strings
 from pageant.protocol.errors import BadRequest
+from pageant.protocol.parameters import Parameters
 
 SOURCE_CHARACTERS_MAX = 262_144  # of a schema, an expression or a grammar
 CHOICES_MAX = 4096
@@ -19,7 +20,7 @@ KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 _TEXTS = ("json", "regex", "grammar", "structural_tag")
 
 
-class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StructuredOutputsParams(Parameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the whole output must be, with the names and meanings that users of vLLM know: one of the first six.
 
     A mapping is taken for a text of JSON, and a list for a tuple.

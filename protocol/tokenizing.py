@@ -25,10 +25,14 @@ class NotTokenized(Message, frozen=True, kw_only=True):
 
 
 class Tokenize(Request[Tokenized | NotTokenized], frozen=True, kw_only=True):
-    """Turn a text into token ids, adding the special tokens that the checkpoint asks for."""
+    """Turn a text into token ids, adding the special tokens that the checkpoint asks for.
+
+    One that must have more than `tokens_max` of them, by how long the longest token is, is refused unread.
+    """
 
     text: str
     add_special_tokens: bool = True
+    tokens_max: int | None = None
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,7 +58,7 @@ class TokenizeChat(Request[Tokenized | NotTokenized], frozen=True, kw_only=True)
     """Render a conversation through the checkpoint's own chat template, then turn it into token ids.
 
     `tools` (a list) and `template_kwargs` (an object: further variables of the template) are JSON, since only
-    the template knows what they hold.
+    the template knows what they hold. `tokens_max` is as in `Tokenize`.
     """
 
     messages: tuple[ChatMessage, ...]
@@ -63,6 +67,7 @@ class TokenizeChat(Request[Tokenized | NotTokenized], frozen=True, kw_only=True)
     tools: str | None = None
     template_kwargs: str | None = None
     add_special_tokens: bool = False
+    tokens_max: int | None = None
 
 
 class Detokenized(Message, frozen=True, kw_only=True):

@@ -27,8 +27,8 @@ from pageant.actors.executor.processors import Processors
 from pageant.actors.executor.tracing import StepTracing, step_spans
 from pageant.actors.executor.undrawn import Undrawn
 from pageant.actors.runtime import Actor, ActorOptions, receives
-from pageant.actors.runtime.address import expected
 from pageant.actors.runtime.sizes import parse_bytes
+from pageant.protocol.checks import expected
 from pageant.protocol.guiding import GuidesLost, TokenMasks
 from pageant.protocol.roles import EXECUTOR
 from pageant.protocol.statistics import ExecutorStatistics, GetExecutorStatistics

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -19,12 +18,13 @@ from pageant.actors.frontend.outputs import RequestOutput
 from pageant.protocol.arrays import int32
 from pageant.protocol.checks import check_integer, check_number
 from pageant.protocol.errors import BadRequest
+from pageant.protocol.parameters import Parameters
 from pageant.protocol.sampling import SamplingParams
 
 BEAM_WIDTH_MAX = 64
 
 
-class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BeamSearchParams(Parameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to search.
 
     Attributes:

@@ -43,6 +43,9 @@ OPEN_MAX = 16_384  # sequences at a time; the scheduler's mailbox holds them all
 KEEPERS = ("scheduler", "detokenizer")  # of what they hold for a request, a new life knows nothing
 
 
+AnyPrompt = Tokenize | TokenizeChat | npt.NDArray[np.int32]
+
+
 class Frontend(Actor):
     """Speaks for the users in this process."""
 
@@ -149,7 +152,7 @@ class Frontend(Actor):
         try:
             await self._wait_for_cast()
             self._check_features(opening)
-            text, token_ids = await self._tokenize(opening.prompt)
+            text, token_ids = await self._tokenize(self._bounded(opening.prompt, params))
             token_ids = truncated(token_ids, params, self.options.max_model_len)
             check_length(len(token_ids), self.options.max_model_len)
             bad_words = await self._tokenize_bad_words(params.bad_words)
@@ -189,6 +192,12 @@ class Frontend(Actor):
             )
             self.tell("scheduler", self._open[wire_id].begin(submit, self.clock.now()))
 
+    def _bounded(self, prompt: AnyPrompt, params: SamplingParams) -> AnyPrompt:
+        """With how many tokens it may have at most, unless it is cut to fit."""
+        if isinstance(prompt, np.ndarray) or params.truncate_prompt_tokens is not None:
+            return prompt
+        return msgspec.structs.replace(prompt, tokens_max=self.options.max_model_len - 1)
+
     async def _tokenize_bad_words(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """As in vLLM: each as it begins a text and, where that is another token, as it follows a blank."""
         found: dict[tuple[int, ...], None] = {}
@@ -211,9 +220,7 @@ class Frontend(Actor):
                 f"structured_outputs.{params.structured_outputs.kind}: {answer.reason}", "structured_outputs"
             )
 
-    async def _tokenize(
-        self, prompt: Tokenize | TokenizeChat | npt.NDArray[np.int32]
-    ) -> tuple[str | None, npt.NDArray[np.int32]]:
+    async def _tokenize(self, prompt: AnyPrompt) -> tuple[str | None, npt.NDArray[np.int32]]:
         if not isinstance(prompt, Tokenize | TokenizeChat):
             return None, prompt
         answer = await self.ask("tokenizer", prompt, timeout=TOKENIZE_SECONDS, again=True)

@@ -9,9 +9,8 @@ from typing import Any, TypedDict, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from pageant.actors.runtime.address import expected
 from pageant.protocol.arrays import int32
-from pageant.protocol.checks import check_integer, check_number
+from pageant.protocol.checks import check_integer, check_number, expected
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.tokenizing import ChatMessage, Tokenize, TokenizeChat

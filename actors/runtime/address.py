@@ -34,14 +34,3 @@ def matches(pattern: str, name: str, replica: str) -> bool:
     return any(
         name == candidate or bool(members(candidate, (name,))) for candidate in candidates(pattern, replica)
     )
-
-
-def expected(name: str, known: Iterable[str]) -> str:
-    """`; did you mean X?` or what there is, for the end of an error message."""
-    import difflib
-
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    return f"expected one of: {', '.join(names)}" if names else "there are none"

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from pageant.actors.runtime.actor import Actor
-from pageant.actors.runtime.address import expected
+from pageant.protocol.checks import expected
 from pageant.protocol.errors import TopologyError
 
 

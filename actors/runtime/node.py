@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 from pageant.actors.runtime.actor import Actor
-from pageant.actors.runtime.address import ALL, candidates, expected, matches, members, replica_of
+from pageant.actors.runtime.address import ALL, candidates, matches, members, replica_of
 from pageant.actors.runtime.cell import Cell
 from pageant.actors.runtime.clock import Clock
 from pageant.actors.runtime.mailbox import Envelope
@@ -29,6 +29,7 @@ from pageant.actors.runtime.tracing import CURRENT
 from pageant.actors.runtime.traffic import resident_bytes
 from pageant.actors.runtime.wire import Wire
 from pageant.protocol.arrays import freeze
+from pageant.protocol.checks import expected
 from pageant.protocol.errors import DeadlineExceeded, NoSuchActor, Overloaded, PeerGone
 from pageant.protocol.failure import printable
 from pageant.protocol.message import Message

@@ -24,13 +24,13 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from pageant.actors.runtime.address import expected
 from pageant.actors.runtime.classes import load_actor_class
 from pageant.actors.runtime.lease import LeaseTerms
 from pageant.actors.runtime.placement import Placement, place
 from pageant.actors.runtime.restarts import ActorPlan, NodePlan
 from pageant.actors.runtime.transport.zeromq import LOOPBACK, objection_to
 from pageant.actors.runtime.yaml import load_yaml
+from pageant.protocol.checks import expected
 from pageant.protocol.errors import TopologyError
 from pageant.protocol.roles import ROLES, Role
 

@@ -12,6 +12,7 @@ import pytest
 import pageant
 from pageant import BadRequest, SamplingParams, TopologyError
 from pageant.models.errors import CheckpointError
+from pageant.models.tokenization import Tokenization
 
 SHORT = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 
@@ -42,6 +43,17 @@ def test_a_text_that_becomes_too_many_tokens_is_refused(llm):
     with pytest.raises(BadRequest, match=r"prompts\[1\]: .* has 300 tokens; max_model_len is 256"):
         llm.generate(["fine", "x" * 300, "also fine"], SHORT)
     assert llm.generate("fine", SHORT)[0].finished
+
+
+def test_a_text_that_no_tokens_could_hold_is_refused_unread(llm, monkeypatch):
+    encode = Tokenization.encode
+    monkeypatch.setattr(Tokenization, "encode", lambda self, text, *more: encode(self, text[:9999], *more))
+    with pytest.raises(BadRequest, match="has 200000 characters; 255 tokens, as many as leave room"):
+        llm.generate("word " * 40_000, SHORT)
+    with pytest.raises(BadRequest, match=r"has \d+ characters; 255 tokens"):
+        llm.chat([{"role": "user", "content": "word " * 40_000}], SHORT)
+    cut = msgspec.structs.replace(SHORT, truncate_prompt_tokens=5)
+    assert len(llm.generate("word " * 40_000, cut)[0].prompt_token_ids) == 5
 
 
 @pytest.mark.parametrize("conversations", [5, None, "hi", {"role": "user", "content": "x"}, iter([])])

@@ -83,9 +83,18 @@ def test_bounds_between_and_within_parameters_are_held(arguments, parameter, tex
     assert text in str(caught.value)
 
 
-def test_an_unknown_parameter_is_refused():
-    with pytest.raises(TypeError, match="beam_width"):
+def test_an_unknown_parameter_is_refused_with_the_nearest_that_there_is():
+    with pytest.raises(
+        BadRequest, match=r"^temprature is no parameter of SamplingParams; did you mean 'temp"
+    ) as caught:
+        SamplingParams(temprature=0.5)
+    assert caught.value.parameter == "temprature"
+    with pytest.raises(
+        BadRequest, match="beam_width is no parameter of SamplingParams; expected one of: allowed_"
+    ):
         SamplingParams(beam_width=4)
+    with pytest.raises(TypeError, match="positional"):
+        SamplingParams(0.5)
 
 
 def test_single_strings_lists_and_none_are_taken_where_tuples_are_meant():
