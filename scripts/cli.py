@@ -104,6 +104,20 @@ def serve(
     command.serve(engine, checkpoint, options, drain_seconds)
 
 
+@app.command()
+def top(
+    url: Annotated[str, typer.Argument(help="Of the server.")] = "http://127.0.0.1:8000",
+    api_key: Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY")] = None,
+    interval: Annotated[float, typer.Option(min=0.01, help="Seconds between looks.")] = 1.0,
+    once: Annotated[bool, typer.Option(help="Print one interval's figures, and end.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each interval.")] = False,
+) -> None:
+    """Watch a server live: requests, tokens, latencies, blocks, devices and actors."""
+    from pageant.scripts.commands import top as command
+
+    command.top(url, api_key, interval, once=once, as_json=json)
+
+
 @topology_app.command("check")
 @with_engine_options
 def topology_check(engine: dict[str, Any]) -> None:

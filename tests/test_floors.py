@@ -144,6 +144,7 @@ ALLOWED = {
     "actors/runtime/platform.py": {"concurrent.futures"},
     "actors/runtime/node.py": {"random"},
     "actors/runtime/actor.py": {"random"},
+    "actors/runtime/tracing.py": {"random"},
     "actors/runtime/loop_thread.py": {"threading", "concurrent.futures"},
     "actors/frontend/llm.py": {"concurrent.futures"},
     "actors/frontend/engine.py": {"concurrent.futures"},

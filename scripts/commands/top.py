@@ -1,0 +1,68 @@
+"""`pageant top`: looks at a server again and again, and shows what happened between the looks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+from rich.console import Console
+from rich.live import Live
+
+from pageant.protocol.errors import PageantError, PeerGone
+from pageant.protocol.statistics import Observation
+from pageant.scripts.bench.serving.client import Client, Failed
+from pageant.scripts.top.figures import Figures, figures
+from pageant.scripts.top.view import view
+
+
+def top(url: str, api_key: str | None, seconds: float, *, once: bool, as_json: bool) -> None:
+    """Shows a server until Ctrl-C, or once; as JSON, an object in each line.
+
+    Raises:
+        PeerGone: the server cannot be asked.
+    """
+    console = Console()
+    if once or as_json:
+
+        def show(found: Figures) -> None:
+            if as_json:
+                print(msgspec.json.encode(found).decode(), flush=True)
+            else:
+                console.print(view(found, console.height))
+
+        asyncio.run(_look_on(url, api_key, seconds, show, once=once))
+        return
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        show_live = partial(live.update, refresh=True)
+        asyncio.run(_look_on(url, api_key, seconds, lambda found: show_live(view(found, console.height))))
+
+
+async def _look_on(
+    url: str, api_key: str | None, seconds: float, show: Callable[[Figures], None], once: bool = False
+) -> None:
+    """Shows the time between looks, each time."""
+    client = Client(url, api_key)
+    try:
+        before = await look(client)
+        while True:
+            await asyncio.sleep(seconds)
+            after = await look(client)
+            show(figures(before, after))
+            before = after
+            if once:
+                return
+    finally:
+        client.close()
+        await asyncio.sleep(0)  # connections close in the loop's next round
+
+
+async def look(client: Client) -> Observation:
+    """As of now."""
+    try:
+        return msgspec.json.decode(await client.get("/statistics"), type=Observation)
+    except Failed as error:
+        raise PeerGone(f"the server does not tell what it does: {error}") from None
+    except msgspec.ValidationError as error:
+        raise PageantError(f"the server is of another version: {error}") from None

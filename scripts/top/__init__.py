@@ -1,0 +1,1 @@
+"""`pageant top`: what a running server does, between two looks at it."""
