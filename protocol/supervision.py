@@ -35,11 +35,12 @@ class ActorDown(Message, frozen=True, kw_only=True):
 
 
 class NodeEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A node of the topology and where it listens."""
+    """A node of the topology, its process, and where it listens."""
 
     name: str
     incarnation: int
     endpoint: str
+    pid: int = 0
 
 
 class ActorEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -174,6 +175,23 @@ def doctor(json: Json = False) -> None:
     from pageant.scripts.commands import doctor as command
 
     command.doctor(as_json=json)
+
+
+@app.command()
+@with_engine_options
+def chaos(
+    engine: dict[str, Any],
+    minutes: Annotated[float, typer.Option(help="Of kills at random, after each process in turn.")] = 1.0,
+    requests: Annotated[int, typer.Option(help="That stream at a time.")] = 64,
+    tokens: Annotated[int, typer.Option(help="Of each request, about.")] = 200,
+    random_seed: Annotated[int, typer.Option(help="Of who is killed.")] = 0,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the figures there too.")] = None,
+) -> None:
+    """Kill the processes of a topology while requests stream, and see that no token is lost or changed."""
+    from pageant.scripts.chaos.run import chaos as command
+
+    missed = command(engine, minutes=minutes, requests=requests, tokens=tokens, seed=random_seed, path=json)
+    raise typer.Exit(1 if missed else 0)
 
 
 @app.command()

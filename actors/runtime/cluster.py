@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
@@ -64,7 +65,8 @@ class Cluster:
         launcher = self._listen() if others else None
         endpoint = self._link.endpoint if self._link is not None else ""
         core = Supervision(
-            topology.root, endpoint, topology.nodes, topology.actors, self._limits, topology.lease
+            *(topology.root, endpoint, topology.nodes, topology.actors, self._limits, topology.lease),
+            pid=os.getpid(),
         )
         if self._link is not None:
             self._link.issue = core.issue

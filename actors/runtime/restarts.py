@@ -143,6 +143,7 @@ class _ActorState(_Life):
 class _NodeState(_Life):
     plan: NodePlan = field(kw_only=True)
     endpoint: str = ""
+    pid: int = 0
     suspicion: str = ""  # why it was fenced
     issued: int = 0  # the latest incarnation given to one that joins by itself
 
@@ -152,6 +153,7 @@ class Supervision:
 
     Args:
         root: the node of the supervisor itself, which is there from the beginning.
+        pid: of its process.
     """
 
     def __init__(
@@ -162,6 +164,7 @@ class Supervision:
         actors: Sequence[ActorPlan],
         limits: RestartLimits | None = None,
         terms: LeaseTerms | None = None,
+        pid: int = 0,
     ) -> None:
         self.limits = limits or RestartLimits()
         self.leases = Leases(terms or LeaseTerms())
@@ -171,7 +174,7 @@ class Supervision:
         self._version = 0
         root_state = self._nodes[root]
         root_state.begin()
-        root_state.endpoint = root_endpoint
+        root_state.endpoint, root_state.pid = root_endpoint, pid
 
     def begin(self, now: float) -> list[Instruction]:
         """Launches every process and starts the root's own actors."""
@@ -190,7 +193,10 @@ class Supervision:
         state.issued = max(state.issued, state.incarnation) + 1
         return state.issued
 
-    def node_joined(self, node: str, incarnation: int, endpoint: str, now: float) -> list[Instruction]:
+    def node_joined(
+        self, node: str, incarnation: int, endpoint: str, now: float, pid: int = 0
+    ) -> list[Instruction]:
+        """A node is up, and linked to the root."""
         state = self._nodes.get(node)
         if state is None:
             return []
@@ -201,7 +207,7 @@ class Supervision:
             state.incarnation = incarnation
         if state.incarnation != incarnation or state.up or not state.alive:
             return []
-        state.endpoint = endpoint
+        state.endpoint, state.pid = endpoint, pid
         state.ready(now)
         self._grant(state, now)
         return [Publish(), *self._start_actors_of(node)]
@@ -313,7 +319,7 @@ class Supervision:
         return Directory(
             version=self._version,
             nodes=tuple(
-                NodeEntry(name=name, incarnation=node.incarnation, endpoint=node.endpoint)
+                NodeEntry(name=name, incarnation=node.incarnation, endpoint=node.endpoint, pid=node.pid)
                 for name, node in self._nodes.items()
                 if node.up
             ),

@@ -53,7 +53,7 @@ class RootSupervisor(Actor):
     @receives
     async def node_joined(self, event: NodeJoined) -> None:
         now = self.clock.now()
-        instructions = self.core.node_joined(event.node, event.incarnation, event.endpoint, now)
+        instructions = self.core.node_joined(event.node, event.incarnation, event.endpoint, now, event.pid)
         self._grant_lease(event.node, event.incarnation, 0)  # before anything starts there
         await self._carry_out(instructions)
 

@@ -14,113 +14,29 @@ import pytest
 
 import pageant
 from pageant import BeamSearchParams, SamplingParams
+from pageant.scripts.chaos.load import Stream, difference, mixed_requests
 
 SETTINGS = {"dtype": "float32", "threads": 1, "num_blocks": 160, "max_num_seqs": 24, "seed": 5}
 SUSPICION = {"heartbeat_seconds": 0.5, "suspicion_seconds": 3.0}
 SHORT = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
-LOGPROB_TOLERANCE = 1e-4  # a prompt that is computed in one piece rounds otherwise than token by token
-
-
-def mixed_requests() -> list[tuple[str | list[int], SamplingParams]]:
-    """Prompts as text and as ids, some that begin alike; parameters of every kind."""
-    shared = list(range(40, 90))
-    some = [
-        SamplingParams(temperature=0, max_tokens=180, ignore_eos=True),
-        SamplingParams(temperature=0.9, seed=11, max_tokens=170, ignore_eos=True),
-        SamplingParams(temperature=0.7, seed=2, max_tokens=150, ignore_eos=True, top_p=0.9, top_k=50),
-        SamplingParams(
-            temperature=0.8,
-            seed=3,
-            max_tokens=160,
-            presence_penalty=0.7,
-            frequency_penalty=0.4,
-            ignore_eos=True,
-        ),
-        SamplingParams(temperature=0.0, max_tokens=150, repetition_penalty=1.3, ignore_eos=True),
-        SamplingParams(temperature=1.0, seed=4, max_tokens=140, logprobs=3, ignore_eos=True),
-        SamplingParams(
-            temperature=1.0, seed=5, max_tokens=120, logprobs=1, prompt_logprobs=2, ignore_eos=True
-        ),
-        SamplingParams(temperature=1.0, seed=6, max_tokens=120, n=3, ignore_eos=True),
-        SamplingParams(temperature=1.0, seed=7, max_tokens=110, n=2, best_of=3, ignore_eos=True),
-        SamplingParams(temperature=1.1, seed=8, max_tokens=150, stop=("qx", "zz", "0 1"), min_tokens=60),
-        SamplingParams(
-            temperature=1.0,
-            seed=9,
-            max_tokens=150,
-            stop=("e",),
-            min_tokens=100,
-            include_stop_str_in_output=True,
-        ),
-        SamplingParams(temperature=1.0, seed=10, max_tokens=160, min_tokens=90, stop_token_ids=(70, 71, 72)),
-        SamplingParams(temperature=1.2, seed=12, max_tokens=150, bad_words=("a", "the"), ignore_eos=True),
-        SamplingParams(temperature=0.6, seed=13, max_tokens=150, detokenize=False, ignore_eos=True),
-        SamplingParams(temperature=1.0, seed=14, max_tokens=140, logit_bias={50: 3.0}, ignore_eos=True),
-        SamplingParams(temperature=0, max_tokens=190, ignore_eos=True),
-    ]
-    prompts: list[str | list[int]] = [
-        *(shared[: 20 + index] for index in range(0, 24, 3)),
-        *(f"Once upon a time there were {number}" for number in range(8)),
-    ]
-    return list(zip(prompts, some, strict=True))
-
-
-class Stream:
-    """One request's outputs as its user sees them."""
-
-    def __init__(self, engine: pageant.Engine, prompt: str | list[int], params: SamplingParams) -> None:
-        self._outputs = engine.generate(prompt, params)
-        self.begun = asyncio.Event()
-        self.texts: dict[int, str] = {}
-        self.token_ids: dict[int, list[int]] = {}
-
-    async def read(self) -> pageant.RequestOutput:
-        async for output in self._outputs:
-            for sample in output.outputs:
-                if output.finished and len(output.outputs) < len(self.token_ids):
-                    continue  # the best of several, numbered anew
-                self.texts[sample.index] = self.texts.get(sample.index, "") + sample.new_text
-                self.token_ids.setdefault(sample.index, []).extend(sample.new_token_ids)
-            self.begun.set()
-        for sample in output.outputs:
-            assert self.texts[sample.index] == sample.text, "the pieces add up"
-            assert self.token_ids[sample.index] == sample.token_ids
-        return output
-
-
-def told(output: pageant.RequestOutput) -> list[tuple]:
-    return [(one.token_ids, one.text, one.finish_reason, one.stop_reason) for one in output.outputs]
-
-
-def scored(output: pageant.RequestOutput) -> list[list[dict[int, float]]]:
-    """Every log-probability, by token."""
-    places = [one.logprobs or [] for one in output.outputs]
-    places.append([place for place in output.prompt_logprobs or [] if place is not None])
-    return [[{token: one.logprob for token, one in place.items()} for place in some] for some in places]
-
-
-def assert_same(found: list[pageant.RequestOutput], right: list[pageant.RequestOutput]) -> None:
-    for number, (one, other) in enumerate(zip(found, right, strict=True)):
-        assert told(one) == told(other), f"request {number}"
-        for places, expected in zip(scored(one), scored(other), strict=True):
-            assert len(places) == len(expected), f"request {number} has log-probabilities for other tokens"
-            for place, wanted in zip(places, expected, strict=True):
-                assert place == pytest.approx(wanted, abs=LOGPROB_TOLERANCE), f"request {number}"
+ASKED = mixed_requests(16, 110)
 
 
 async def run_all(engine: pageant.Engine, disturb=None) -> list[pageant.RequestOutput]:
     """All requests side by side; `disturb` is awaited when each has begun."""
-    streams = [Stream(engine, prompt, params) for prompt, params in mixed_requests()]
+    streams = [Stream(engine, asked) for asked in ASKED]
     reading = [asyncio.create_task(stream.read()) for stream in streams]
     if disturb is not None:
         # The best of several are known at the end only.
-        shown = [
-            one for one, (_, params) in zip(streams, mixed_requests(), strict=True) if not params.best_of
-        ]
+        shown = [one for one, asked in zip(streams, ASKED, strict=True) if not asked.params.best_of]
         await asyncio.gather(*(stream.begun.wait() for stream in shown))
         await disturb()
     async with asyncio.timeout(60):
         return await asyncio.gather(*reading)
+
+
+def assert_same(found: list[pageant.RequestOutput], right: list[pageant.RequestOutput]) -> None:
+    assert [difference(*pair) for pair in zip(found, right, strict=True)] == [None] * len(right)
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +74,7 @@ HELD = {
     "detokenizer": ("reopened",),
     "scheduler": ("resumed",),
     "tokenizer": (),
+    "grammar": (),
 }
 
 
@@ -229,7 +146,7 @@ def test_a_batch_does_not_notice_a_death(checkpoint):
             pass
         os.kill(next(node.pid for node in llm.statistics() if node.node == "executor"), signal.SIGKILL)
         thread.join(timeout=60)
-        assert [told(output) for output in caught[0]] == [told(output) for output in right]
+        assert_same(caught[0], right)
         assert llm.scheduler_statistics().counters["recomputed"] == 8
 
 

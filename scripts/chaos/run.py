@@ -1,0 +1,79 @@
+"""`pageant chaos`: each process killed in turn while requests stream, then any at random."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+from pageant.actors.frontend.engine import Engine
+from pageant.scripts.bench.report import publish, table
+from pageant.scripts.chaos.killing import Killer
+from pageant.scripts.chaos.load import Load, mixed_requests, undisturbed
+
+SETTINGS: dict[str, Any] = {"placement": "each", "dtype": "float32", "max_num_seqs": 128}
+
+
+def chaos(
+    engine: dict[str, Any], *, minutes: float, requests: int, tokens: int, seed: int, path: Path | None
+) -> int:
+    """Prints what became of the requests, and how long each death held them up. Returns how many bars were missed.
+
+    Args:
+        engine: arguments of the engine, over `SETTINGS`.
+        requests: that stream at a time.
+        tokens: of each, about.
+        path: where the figures go as JSON.
+    """
+    given = SETTINGS | {key: value for key, value in engine.items() if value is not None}
+    figures = asyncio.run(run(given, minutes=minutes, requests=requests, tokens=tokens, seed=seed))
+    rows = [(node, *row.values()) for node, row in figures["killed"].items()]
+    lines = table(("killed", "times", "median pause", "longest", "away", "over the bar"), rows)
+    lines += [
+        f"{figures['requests']} requests with {figures['tokens']} tokens: {len(figures['lost'])} lost, "
+        f"{len(figures['changed'])} changed",
+        *figures["lost"][:10],
+        *figures["changed"][:10],
+    ]
+    publish(figures, lines, path)
+    over = sum(row["over_the_bar"] for row in figures["killed"].values())
+    return over + len(figures["lost"]) + len(figures["changed"])
+
+
+async def run(
+    settings: dict[str, Any], *, minutes: float, requests: int, tokens: int, seed: int
+) -> dict[str, Any]:
+    """Figures of one run: what was lost or changed, and the pauses by node."""
+    asked = mixed_requests(requests, tokens)
+    async with Engine(**settings) as engine:
+        right = await undisturbed(engine, asked)
+        load = Load(engine, asked, right)
+        load.begin()
+        killer = Killer(engine, load, random.Random(seed))
+        await asyncio.sleep(1.0)
+        await killer.each_in_turn()
+        await killer.at_random(minutes * 60)
+        await load.end()
+        await _rest(engine)
+    return {
+        "settings": settings | {"model": Path(settings.get("model") or "").name},
+        **{"streams": requests, "minutes_of_random_kills": minutes, "seed": seed},
+        **{"requests": load.requests, "tokens": load.tokens, "lost": load.lost, "changed": load.changed},
+        "kills": len(killer.kills),
+        "killed": killer.figures(),
+    }
+
+
+async def _rest(engine: Engine) -> None:
+    """Nothing is left of anything.
+
+    Raises:
+        TimeoutError: something is.
+    """
+    async with asyncio.timeout(20):
+        while True:
+            scheduler, pool = await engine.scheduler_statistics(), await engine.pool_statistics()
+            if not (scheduler.num_running or scheduler.num_waiting or pool.blocks_held):
+                return
+            await asyncio.sleep(0.1)
