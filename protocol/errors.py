@@ -35,7 +35,11 @@ class TopologyError(PageantError, ValueError):
 
     def __init__(self, place: str, message: str) -> None:
         super().__init__(f"{place}: {message}" if place else message)
-        self.place = place
+        self.place, self.message = place, message
+
+    def within(self, place: str) -> TopologyError:
+        """The same, in a topology that is a part of another."""
+        return TopologyError(f"{place}.{self.place}".rstrip("."), self.message)
 
 
 class Refused(PageantError):

@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from pageant.protocol.message import Message, Request
+
+
+class ServedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model, as those know it who speak for its users.
+
+    Attributes:
+        name: what it is called outside.
+        replica: what stands before its actors' names.
+        folder: its checkpoint's.
+        max_logprobs, generation_config: see `Engine`.
+    """
+
+    name: str
+    replica: str
+    folder: str
+    vocab_size: int
+    max_model_len: int
+    max_logprobs: int
+    generation_config: str
 
 
 class ServerAddress(Message, frozen=True, kw_only=True):
@@ -17,13 +38,12 @@ class GetServer(Request[ServerAddress], frozen=True, kw_only=True):
 
 
 class HttpStatistics(Message, frozen=True, kw_only=True):
-    """A server's counters. `loop_cpu_seconds` is CPU time of the thread that it runs in, with whatever else runs
-    there: alone in its process, divided by `streamed_tokens`, it is what a streamed token costs.
+    """A server's counters. Alone in its process, its node's `cpu_seconds` divided by `streamed_tokens` is what a
+    streamed token costs.
     """
 
     open_requests: int
     streamed_tokens: int
-    loop_cpu_seconds: float
 
 
 class GetHttpStatistics(Request[HttpStatistics], frozen=True, kw_only=True):

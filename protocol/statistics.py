@@ -56,9 +56,10 @@ class FrontendStatistics(Message, frozen=True, kw_only=True):
 
 
 class GetFrontendStatistics(Request[FrontendStatistics], frozen=True, kw_only=True):
-    """Ask a frontend, with at most `open_max` of its open requests."""
+    """Ask a frontend for a model's requests, with at most `open_max` of those that are open."""
 
     open_max: int = 0
+    replica: str = ""
 
 
 class ExecutorStatistics(Message, frozen=True, kw_only=True):
@@ -85,9 +86,10 @@ class GetExecutorStatistics(Request[ExecutorStatistics], frozen=True, kw_only=Tr
 
 class Observation(Message, frozen=True, kw_only=True):
     """Everybody's counters, by the actors' names, `at` seconds of the observer's clock. Who did not answer in time
-    is missing. `spans` are those of traces, by what became of them."""
+    is missing. `models` are the models' names by their replicas, where a frontend stands once for each of them;
+    `spans` are those of traces, by what became of them."""
 
-    model: str
+    models: dict[str, str]
     at: float
     actors: tuple[ActorEntry, ...]
     nodes: dict[str, NodeStatistics]

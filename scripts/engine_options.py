@@ -124,4 +124,4 @@ def _assigned(assignment: str) -> dict[str, Any]:
 def _names_model(topology: str | None) -> bool:
     from pageant.actors.runtime.yaml import load_yaml
 
-    return topology is not None and "model" in load_yaml(Path(topology))
+    return topology is not None and not {"model", "models"}.isdisjoint(load_yaml(Path(topology)))

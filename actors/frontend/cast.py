@@ -12,6 +12,7 @@ from pageant.models.checkpoint import Checkpoint, resolve
 from pageant.models.errors import CheckpointError
 from pageant.protocol.drafting import DEVICE_METHODS
 from pageant.protocol.errors import BadRequest, TopologyError
+from pageant.protocol.fronting import ServedModel
 from pageant.protocol.sampling import SamplingParams
 
 FRONTEND = "frontend"
@@ -45,6 +46,7 @@ DEFAULT_CAST = Cast(
     root_actors=frozenset({FRONTEND, OBSERVER}),
     # Only a tokenizer's work can be shared out; more executors need tensors that cross between them.
     single=frozenset({"executor", "detokenizer", "scheduler", "blocks", "grammar", FRONTEND, OBSERVER}),
+    shared=frozenset({FRONTEND, HTTP, OBSERVER}),
     extra_settings=frozenset({"served_model_name", "max_logprobs", "generation_config"}),
     optional={
         HTTP: "pageant.actors.frontend.http.server:HttpServer",
@@ -87,37 +89,56 @@ _DEFAULTS = {
 }
 
 
-def request_limits(topology: Topology, settings: Mapping[str, Any]) -> Limits:
-    """What requests may ask for, and what they get that ask for nothing.
+def served_models(
+    topology: Topology, settings: Mapping[str, Any], of_models: Mapping[str, Mapping[str, Any]]
+) -> tuple[ServedModel, ...]:
+    """The models of a topology, as those know them who speak for their users.
 
     Args:
-        settings: see `model_settings`.
+        settings, of_models: see `model_settings`; of each of several models.
+
+    Raises:
+        TopologyError: two have one name.
+    """
+    if not topology.models:
+        folder = Path(topology.model or "")
+        return (_served(topology, settings, "", folder.resolve().name if folder.exists() else str(folder)),)
+    found: dict[str, ServedModel] = {}
+    for name, part in topology.models.items():
+        served = _served(part, of_models[name], f"{name}/", name)
+        if served.name in found:
+            raise TopologyError(f"models.{name}", f"another model is called {served.name!r} too")
+        found[served.name] = served
+    return tuple(found.values())
+
+
+def _served(topology: Topology, settings: Mapping[str, Any], replica: str, name: str) -> ServedModel:
+    return ServedModel(
+        name=topology.settings.get("served_model_name") or name,
+        replica=replica,
+        folder=settings["model"],
+        vocab_size=settings["vocab_size"],
+        max_model_len=settings["max_model_len"],
+        max_logprobs=topology.settings.get("max_logprobs", MAX_LOGPROBS),
+        generation_config=topology.settings.get("generation_config", "auto"),
+    )
+
+
+def limits_of(model: ServedModel) -> tuple[Limits, int | None]:
+    """What requests to a model may ask for, and how long answers are that nobody set a length for, if it says so.
 
     Raises:
         TopologyError: a setting is out of range.
         CheckpointError: generation_config.json is.
     """
-    limits, _ = limits_of(
-        Path(settings["model"]),
-        settings["vocab_size"],
-        settings["max_model_len"],
-        topology.settings.get("max_logprobs", MAX_LOGPROBS),
-        topology.settings.get("generation_config", "auto"),
-    )
-    return limits
-
-
-def limits_of(
-    model: Path, vocab_size: int, max_model_len: int, max_logprobs: Any, generation_config: Any
-) -> tuple[Limits, int | None]:
-    """The same of a model's folder, and how long answers are that nobody set a length for, if it says so."""
-    if isinstance(max_logprobs, bool) or not isinstance(max_logprobs, int) or max_logprobs < -1:
-        raise TopologyError("max_logprobs", f"found {max_logprobs!r}; expected a number, or -1 for all")
-    if generation_config not in ("auto", "none"):
-        raise TopologyError("generation_config", f"found {generation_config!r}; expected auto or none")
-    config = Checkpoint(model).generation_config if generation_config == "auto" else {}
-    defaults = _default_params(model, config)
-    return Limits(vocab_size, max_model_len, max_logprobs, defaults), config.get("max_new_tokens")
+    folder, most, config_from = Path(model.folder), model.max_logprobs, model.generation_config
+    if isinstance(most, bool) or not isinstance(most, int) or most < -1:
+        raise TopologyError("max_logprobs", f"found {most!r}; expected a number, or -1 for all")
+    if config_from not in ("auto", "none"):
+        raise TopologyError("generation_config", f"found {config_from!r}; expected auto or none")
+    config = Checkpoint(folder).generation_config if config_from == "auto" else {}
+    limits = Limits(model.vocab_size, model.max_model_len, most, _default_params(folder, config))
+    return limits, config.get("max_new_tokens")
 
 
 def _default_params(path: Path, config: Mapping[str, Any]) -> SamplingParams:

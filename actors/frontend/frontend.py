@@ -2,29 +2,31 @@
 
 It lives on the root node. The user's side hands it requests by `open`, on this node's loop; what comes back
 goes to each request's sink, and each sink's hub is told once per step, so that a user's own loop wakes up
-once per step and not once per token.
+once per step and not once per token. It may speak to the actors of several models, each request to one.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+from collections import defaultdict
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pageant.actors.frontend.metering import Metering
 from pageant.actors.frontend.outputs import Arrived, RequestFailed
 from pageant.actors.frontend.peers import CAST, Peers
 from pageant.actors.frontend.prompts import check_allowed, check_length, truncated
 from pageant.actors.frontend.requests import Hub, Opening, OpenRequest, OpenSequence
 from pageant.actors.frontend.tracing import Tracing
 from pageant.actors.runtime import Actor, ActorOptions, receives
-from pageant.actors.runtime.streams import Arrival, Incoming
+from pageant.actors.runtime.address import replica_of, role_of
+from pageant.actors.runtime.streams import Arrival
 from pageant.actors.runtime.tracing import CURRENT
 from pageant.protocol.errors import BadRequest, Overloaded, PageantError, PeerGone, Unsupported
+from pageant.protocol.fronting import ServedModel
 from pageant.protocol.guiding import CompileGrammar, GrammarRefused
 from pageant.protocol.logprobs import split
 from pageant.protocol.roles import FRONTEND, ROLES, features_needed
@@ -55,14 +57,13 @@ class Frontend(Actor):
         """Options of a frontend.
 
         Attributes:
-            max_model_len, vocab_size: of the model.
+            served: the models, the first being that of requests that name none. The topology fills it in.
             otlp_traces_endpoint: with one, requests are traced; see `Observer`.
             traces_sampled: the share of them that is, where the client does not say.
             detailed_traces: tell of every step of theirs.
         """
 
-        max_model_len: int
-        vocab_size: int
+        served: tuple[ServedModel, ...]
         otlp_traces_endpoint: str | None = None
         traces_sampled: float = 1.0
         detailed_traces: bool = False
@@ -77,19 +78,19 @@ class Frontend(Actor):
         self._open: dict[str, OpenSequence] = {}
         self._requests: dict[str, OpenRequest] = {}  # by the user's own names
         self._numbers = itertools.count(1)
-        self._incoming = Incoming("outputs")
-        self._peers = Peers()
-        self._metering = Metering()
+        self._peers = {model.replica: Peers(model) for model in options.served}
         self._tracing: Tracing | None = None
 
     async def on_start(self) -> None:
         if self.options.otlp_traces_endpoint is not None:
             self._tracing = Tracing(self.tracer, self.options.traces_sampled)
-        for address in CAST:
-            self.watch(address)
+        for peers in self._peers.values():
+            for role in CAST:
+                self.watch(peers.address(role))
 
     async def on_stop(self) -> None:
-        self._fail_all(PeerGone("the engine was closed while this request was open"))
+        for request in list(self._requests.values()):
+            self._fail(request, PeerGone("the engine was closed while this request was open"))
 
     # From the user's side, on this node's loop.
 
@@ -108,7 +109,8 @@ class Frontend(Actor):
         wire_ids = [f"{self.incarnation}.{next(self._numbers)}" for _ in range(count)]
         traceparent = opening.settings.pop("traceparent", None)
         trace = self._tracing.begin(traceparent) if self._tracing is not None else None
-        request = OpenRequest(opening, wire_ids, self.clock.now(), self.clock.wall(), trace=trace)
+        peers = self._peers[self.options.served[0].replica if opening.replica is None else opening.replica]
+        request = OpenRequest(opening, peers, wire_ids, self.clock.now(), self.clock.wall(), trace=trace)
         self._requests[name] = request
         for sample, wire_id in enumerate(wire_ids):
             self._open[wire_id] = OpenSequence(request, sample)
@@ -122,15 +124,18 @@ class Frontend(Actor):
     def abort_all(self, request_ids: list[str]) -> None:
         """Ends requests, wherever they are. Their sinks hear no more of them."""
         requests = [self._requests[name] for name in request_ids if name in self._requests]
-        self._metering.aborted(sum(len(one.wire_ids) for one in requests if not one.opening.is_probe))
+        for request in requests:
+            if not request.opening.is_probe:
+                request.peers.metering.aborted(len(request.wire_ids))
         self._abort(requests)
 
     def _abort(self, requests: list[OpenRequest]) -> None:
-        submitted: list[str] = []
+        submitted: defaultdict[str, list[str]] = defaultdict(list)
         for request in requests:
-            submitted += self._forget(request)
-        if submitted:
-            self.tell("scheduler", Abort(frontend=self.name, request_ids=tuple(submitted)))
+            submitted[request.peers.address("scheduler")] += self._forget(request)
+        for scheduler, wire_ids in submitted.items():
+            if wire_ids:
+                self.tell(scheduler, Abort(frontend=self.name, request_ids=tuple(wire_ids)))
 
     def _forget(self, request: OpenRequest) -> list[str]:
         """Takes a request out of the books. Returns those of its sequences that the scheduler has."""
@@ -146,19 +151,20 @@ class Frontend(Actor):
         return len(self._requests)
 
     async def _start(self, request: OpenRequest) -> None:
-        opening, params = request.opening, request.opening.params
+        opening, params, peers = request.opening, request.opening.params, request.peers
+        max_model_len = peers.model.max_model_len
         if request.trace is not None:
             CURRENT.set(request.trace.context)  # of this request's own task
         try:
-            await self._wait_for_cast()
-            self._check_features(opening)
-            text, token_ids = await self._tokenize(self._bounded(opening.prompt, params))
-            token_ids = truncated(token_ids, params, self.options.max_model_len)
-            check_length(len(token_ids), self.options.max_model_len)
-            bad_words = await self._tokenize_bad_words(params.bad_words)
+            await peers.wait()
+            self._check_features(opening, peers)
+            text, token_ids = await self._tokenize(_bounded(opening.prompt, params, max_model_len), peers)
+            token_ids = truncated(token_ids, params, max_model_len)
+            check_length(len(token_ids), max_model_len)
+            bad_words = await self._tokenize_bad_words(params.bad_words, peers)
             check_allowed(params, bad_words)
-            await self._compile_grammar(params)
-            await self._wait_for_cast()
+            await self._compile_grammar(params, peers)
+            await peers.wait()
         except PageantError as error:
             self._fail(request, error)
             return
@@ -171,7 +177,7 @@ class Frontend(Actor):
         opening.sink.accepted(text, token_ids.tolist())
         request.submitted = True
         if not opening.is_probe:
-            self._metering.accepted(len(token_ids), params)
+            peers.metering.accepted(len(token_ids), params)
         settings: dict[str, Any] = {**opening.settings}
         if request.trace is not None:
             request.trace.num_prompt_tokens, request.trace.submitted_at = len(token_ids), self.clock.now()
@@ -190,66 +196,47 @@ class Frontend(Actor):
                 bad_words=bad_words,
                 **settings,
             )
-            self.tell("scheduler", self._open[wire_id].begin(submit, self.clock.now()))
+            self.tell(peers.address("scheduler"), self._open[wire_id].begin(submit, self.clock.now()))
 
-    def _bounded(self, prompt: AnyPrompt, params: SamplingParams) -> AnyPrompt:
-        """With how many tokens it may have at most, unless it is cut to fit."""
-        if isinstance(prompt, np.ndarray) or params.truncate_prompt_tokens is not None:
-            return prompt
-        return msgspec.structs.replace(prompt, tokens_max=self.options.max_model_len - 1)
-
-    async def _tokenize_bad_words(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+    async def _tokenize_bad_words(self, words: tuple[str, ...], peers: Peers) -> tuple[tuple[int, ...], ...]:
         """As in vLLM: each as it begins a text and, where that is another token, as it follows a blank."""
         found: dict[tuple[int, ...], None] = {}
         for word in words:
-            _, bare = await self._tokenize(Tokenize(text=word.lstrip() or word, add_special_tokens=False))
-            _, led = await self._tokenize(Tokenize(text=" " + word.lstrip(), add_special_tokens=False))
+            alone = Tokenize(text=word.lstrip() or word, add_special_tokens=False)
+            after = Tokenize(text=" " + word.lstrip(), add_special_tokens=False)
+            (_, bare), (_, led) = await self._tokenize(alone, peers), await self._tokenize(after, peers)
             found[tuple(bare.tolist())] = None
             if len(led) == len(bare) and led[0] != bare[0]:
                 found[tuple(led.tolist())] = None
         return tuple(ids for ids in found if ids)
 
-    async def _compile_grammar(self, params: SamplingParams) -> None:
+    async def _compile_grammar(self, params: SamplingParams, peers: Peers) -> None:
         """Refuses a request whose output cannot be made to look as it asks."""
         if params.structured_outputs is None:
             return
         asked = CompileGrammar(structured_outputs=params.structured_outputs)
-        answer = await self.ask("grammar", asked, timeout=COMPILE_SECONDS, again=True)
+        answer = await self.ask(peers.address("grammar"), asked, timeout=COMPILE_SECONDS, again=True)
         if isinstance(answer, GrammarRefused):
             raise BadRequest(
                 f"structured_outputs.{params.structured_outputs.kind}: {answer.reason}", "structured_outputs"
             )
 
-    async def _tokenize(self, prompt: AnyPrompt) -> tuple[str | None, npt.NDArray[np.int32]]:
+    async def _tokenize(self, prompt: AnyPrompt, peers: Peers) -> tuple[str | None, npt.NDArray[np.int32]]:
         if not isinstance(prompt, Tokenize | TokenizeChat):
             return None, prompt
-        answer = await self.ask("tokenizer", prompt, timeout=TOKENIZE_SECONDS, again=True)
+        answer = await self.ask(peers.address("tokenizer"), prompt, timeout=TOKENIZE_SECONDS, again=True)
         if isinstance(answer, Tokenized):
             return answer.text, answer.token_ids
         raise BadRequest(answer.reason, answer.parameter)
 
-    async def _wait_for_cast(self) -> None:
-        """Returns when every role has an actor that is up.
-
-        Raises:
-            PeerGone: one of them will not come back.
-        """
-        while True:
-            if self._peers.lost is not None:
-                raise PeerGone(self._peers.lost)
-            if self._peers.complete:
-                return
-            self._peers.changed.clear()
-            await self._peers.changed.wait()
-
-    def _check_features(self, opening: Opening) -> None:
+    def _check_features(self, opening: Opening, peers: Peers) -> None:
         """Refuses by name what an actor of this topology does not honour."""
         needed = set(features_needed(opening.params))
         if isinstance(opening.prompt, TokenizeChat):
             needed |= ROLES["tokenizer"].features
         for role in CAST:
             for feature in sorted(needed & ROLES[role].features):
-                if not all(feature in features for features in self._peers.role(role)):
+                if not all(feature in features for features in peers.role(role)):
                     raise Unsupported(
                         f"this request needs {feature}, which this topology's {role} does not honour"
                     )
@@ -259,16 +246,18 @@ class Frontend(Actor):
     @receives
     def outputs(self, batch: OutputBatch) -> None:
         """One step's outputs."""
-        match self._incoming.arrive(batch.number, self.sender_incarnation):
+        peers = self._peers[replica_of(self.sender)]
+        incoming = peers.incoming
+        match incoming.arrive(batch.number, self.sender_incarnation):
             case Arrival.GAP:
-                if self._incoming.should_ask():
-                    self.tell(self.sender, Resume(stream="outputs", after=self._incoming.last))
+                if incoming.should_ask():
+                    self.tell(self.sender, Resume(stream="outputs", after=incoming.last))
                 return
             case Arrival.NEXT:
-                self._spread(batch)
-        self.tell(self.sender, Acknowledge(stream="outputs", up_to=self._incoming.last))
+                self._spread(batch, peers)
+        self.tell(self.sender, Acknowledge(stream="outputs", up_to=incoming.last))
 
-    def _spread(self, batch: OutputBatch) -> None:
+    def _spread(self, batch: OutputBatch, peers: Peers) -> None:
         token_ids = batch.token_ids.tolist()
         logprobs, prompt_logprobs = split(batch.logprobs), split(batch.prompt_logprobs)
         text_starts, token_starts = batch.text_starts.tolist(), batch.token_starts.tolist()
@@ -286,7 +275,7 @@ class Frontend(Actor):
             if tokens and request.first_token_at is None:
                 request.first_token_at = now
                 if not request.opening.is_probe:
-                    self._metering.first_token.observe(now - request.arrived_at)
+                    peers.metering.first_token.observe(now - request.arrived_at)
             arrived = sequence.take(
                 Arrived(
                     *(sequence.sample, batch.texts[index], tokens, finished),
@@ -311,62 +300,66 @@ class Frontend(Actor):
                 self._sample_ended(wire_id, sequence, finished)
         for hub in hubs:
             hub.flush()
-        self._metering.stepped(num_tokens, before, now)
+        peers.metering.stepped(num_tokens, before, now)
 
     def _sample_ended(self, wire_id: str, sequence: OpenSequence, finished: Finished) -> None:
         """A sample ended, and with the last the request; an error ends the others too."""
         request = sequence.request
         request.longest_output = max(request.longest_output, finished.num_output_tokens)
         if not request.opening.is_probe:
-            self._metering.finished(finished, self.clock.now() - request.arrived_at)
+            request.peers.metering.finished(finished, self.clock.now() - request.arrived_at)
         if request.trace is not None:
             request.trace.sample_ended(sequence.sample, finished)
         del self._open[wire_id]
         if sequence.resumed:  # what ended it may be of a former life, and the scheduler be at it still
-            self.tell("scheduler", Abort(frontend=self.name, request_ids=(wire_id,)))
+            self.tell(request.peers.address("scheduler"), Abort(frontend=self.name, request_ids=(wire_id,)))
         if finished.reason == "error":
             self._abort([request])
         elif not any(other in self._open for other in request.wire_ids):
             self._forget(request)
             if not request.opening.is_probe:
-                self._metering.longest.observe(request.longest_output)
+                request.peers.metering.longest.observe(request.longest_output)
 
     @receives
     def peer_up(self, event: ActorUp) -> None:
-        self._peers.came(event)
-        if event.address in KEEPERS:
-            self._submit_again()
+        peers = self._peers[replica_of(event.address)]
+        peers.came(event)
+        if role_of(event.address) in KEEPERS:
+            self._submit_again(peers)
 
-    def _submit_again(self) -> None:
+    def _submit_again(self, peers: Peers) -> None:
         """Someone new may not know of our open requests, or have had their ends die with a former life."""
         now = self.clock.now()
         for sequence in self._open.values():
-            if sequence.request.submitted:
-                self.tell("scheduler", sequence.again(now))
+            if sequence.request.submitted and sequence.request.peers is peers:
+                self.tell(peers.address("scheduler"), sequence.again(now))
 
     @receives
     def peer_down(self, event: ActorDown) -> None:
         """Open requests wait for its next life; without one, they end with a clear error."""
-        self._peers.went(event)
-        if event.final and self._peers.lost is not None:
-            self._fail_all(PeerGone(self._peers.lost))
+        peers = self._peers[replica_of(event.address)]
+        peers.went(event)
+        if event.final and peers.lost is not None:
+            for request in [one for one in self._requests.values() if one.peers is peers]:
+                self._fail(request, PeerGone(peers.lost))
 
     # Looking in.
 
     @receives
     def statistics(self, question: GetFrontendStatistics) -> FrontendStatistics:
-        """What was counted so far, and the oldest requests that are open."""
-        now = self.clock.now()
+        """What was counted so far of a model, and the oldest of its requests that are open."""
+        now, peers = self.clock.now(), self._peers[question.replica]
+        requests = [request for request in self._requests.values() if request.peers is peers]
         return FrontendStatistics(
-            num_open=self.num_open,
-            ended=dict(self._metering.ended),
-            errors=dict(self._metering.errors),
-            prompt_tokens=self._metering.prompt_tokens,
-            output_tokens=self._metering.output_tokens,
-            histograms=self._metering.histograms(),
+            num_open=len(requests),
+            ended=dict(peers.metering.ended),
+            errors=dict(peers.metering.errors),
+            prompt_tokens=peers.metering.prompt_tokens,
+            output_tokens=peers.metering.output_tokens,
+            histograms=peers.metering.histograms(),
             open=tuple(
                 request.entry(now, [self._open[one] for one in request.wire_ids if one in self._open])
-                for request in itertools.islice(self._requests.values(), question.open_max)
+                for request in requests[: question.open_max]
             ),
             **self.http_counts(),
         )
@@ -382,10 +375,13 @@ class Frontend(Actor):
             if request.trace is not None:
                 request.trace.error = f"{type(error).__name__}: {error}"
             self._forget(request)
-            self._metering.failed(error)
+            request.peers.metering.failed(error)
             request.opening.sink.failed(error)
             request.opening.sink.hub.flush()
 
-    def _fail_all(self, error: PageantError) -> None:
-        for request in list(self._requests.values()):
-            self._fail(request, error)
+
+def _bounded(prompt: AnyPrompt, params: SamplingParams, max_model_len: int) -> AnyPrompt:
+    """With how many tokens it may have at most, unless it is cut to fit."""
+    if isinstance(prompt, np.ndarray) or params.truncate_prompt_tokens is not None:
+        return prompt
+    return msgspec.structs.replace(prompt, tokens_max=max_model_len - 1)

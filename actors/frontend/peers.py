@@ -1,28 +1,57 @@
-"""Which actors a frontend's requests need, and whether they are there."""
+"""A model's actors, as a frontend knows them: which its requests need, and whether they are there."""
 
 from __future__ import annotations
 
 import asyncio
 
+from pageant.actors.frontend.metering import Metering
+from pageant.actors.runtime.address import role_of
+from pageant.actors.runtime.streams import Incoming
+from pageant.protocol.errors import PeerGone
+from pageant.protocol.fronting import ServedModel
 from pageant.protocol.supervision import ActorDown, ActorUp
 
 CAST = ("tokenizer", "scheduler", "blocks", "executor", "detokenizer")
 
 
 class Peers:
-    """Those that are up, with their features. Asked for each request, so the answers are made when news comes."""
+    """Those of a model that are up, with their features; what came from them last, and what was counted of it.
 
-    def __init__(self) -> None:
+    Asked for each request, so the answers are made when news comes.
+    """
+
+    def __init__(self, model: ServedModel) -> None:
+        self.model = model
+        self.incoming = Incoming("outputs")
+        self.metering = Metering()
         self._up: dict[str, tuple[str, ...]] = {}
         self._known: dict[str, str | None] = {}  # whoever was up; why it is gone for good
         self._features: dict[str, list[tuple[str, ...]]] = {}  # by role, of each actor that is up
         self.lost: str | None = None  # says of a role whose actors are all gone for good that it is
-        self.changed = asyncio.Event()
+        self._changed = asyncio.Event()
+
+    def address(self, role: str) -> str:
+        """Of an actor, or of a group."""
+        return self.model.replica + role
 
     @property
     def complete(self) -> bool:
         """Whether every role has an actor that is up."""
         return self._features.keys() >= set(CAST)
+
+    async def wait(self) -> None:
+        """Returns when they are complete.
+
+        Raises:
+            PeerGone: one of them will not come back.
+        """
+        while True:
+            if self.lost is not None:
+                raise PeerGone(self.lost)
+            if self.complete:
+                return
+            self._changed.clear()
+            await self._changed.wait()
 
     def role(self, role: str) -> list[tuple[str, ...]]:
         """The features of every actor of a role that is up."""
@@ -43,18 +72,14 @@ class Peers:
     def _learn(self) -> None:
         self._features = {}
         for name, features in self._up.items():
-            self._features.setdefault(_role_of(name), []).append(features)
+            self._features.setdefault(role_of(name), []).append(features)
         self.lost = self._find_lost()
-        self.changed.set()
+        self._changed.set()
 
     def _find_lost(self) -> str | None:
         for role in CAST:
-            reasons = {name: why for name, why in self._known.items() if _role_of(name) == role}
+            reasons = {name: why for name, why in self._known.items() if role_of(name) == role}
             if reasons and None not in reasons.values():
                 name, why = next(reversed(reasons.items()))
                 return f"{name} is down and will not be restarted: {why}"
         return None
-
-
-def _role_of(name: str) -> str:
-    return name.partition("/")[0]

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.frontend.outputs import Arrived, RequestMetrics
+from pageant.actors.frontend.peers import Peers
 from pageant.actors.frontend.prompts import RequestSettings
 from pageant.actors.frontend.tracing import RequestTrace
 from pageant.protocol.arrays import int32
@@ -52,14 +53,20 @@ class Sink(Protocol):
 
 @dataclass(eq=False)
 class Opening:
-    """A request as the user's side hands it over, checked as far as it could be there."""
+    """A request as the user's side hands it over, checked as far as it could be there.
+
+    Attributes:
+        replica: of the model that is to answer it; None is the first.
+        is_probe: of ours: it does not count.
+    """
 
     request_id: str
     prompt: Tokenize | TokenizeChat | npt.NDArray[np.int32]
     params: SamplingParams
     sink: Sink
     settings: RequestSettings = field(default_factory=RequestSettings)
-    is_probe: bool = False  # of ours: it does not count
+    replica: str | None = None
+    is_probe: bool = False
 
 
 @dataclass(eq=False)
@@ -67,6 +74,7 @@ class OpenRequest:
     """A request that has not ended: its sequences' wire ids, and when things happened."""
 
     opening: Opening
+    peers: Peers
     wire_ids: list[str]
     arrived_at: float
     arrival_time: float

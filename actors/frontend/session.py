@@ -11,11 +11,19 @@ import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.frontend.beams import BeamSearch, BeamSearchOutput, BeamSearchParams
-from pageant.actors.frontend.cast import DEFAULT_CAST, FRONTEND, HTTP, model_settings, request_limits
+from pageant.actors.frontend.cast import (
+    DEFAULT_CAST,
+    FRONTEND,
+    HTTP,
+    limits_of,
+    model_settings,
+    served_models,
+)
 from pageant.actors.frontend.frontend import Frontend
 from pageant.actors.frontend.prompts import check_length
 from pageant.actors.frontend.requests import Opening
@@ -24,8 +32,8 @@ from pageant.actors.runtime.loop_thread import LoopThread
 from pageant.actors.runtime.topology import Resolved, Topology, resolve
 from pageant.protocol.allocation import GetPoolStatistics, PoolStatistics
 from pageant.protocol.arrays import int32
-from pageant.protocol.errors import BadRequest, EngineClosed
-from pageant.protocol.fronting import Drain, GetServer, ServerAddress
+from pageant.protocol.errors import BadRequest, EngineClosed, TopologyError
+from pageant.protocol.fronting import Drain, GetServer, ServedModel, ServerAddress
 from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
 from pageant.protocol.supervision import NodeStatistics, Progress
 from pageant.protocol.tokenizing import Detokenize, Tokenize, Tokenized
@@ -43,11 +51,25 @@ def resolve_topology(topology: Topology) -> Resolved:
     Raises:
         TopologyError, CheckpointError: what is wrong, and where.
     """
-    return resolve(topology, DEFAULT_CAST, model_settings(topology))
+    return _resolve(topology)[0]
+
+
+def _resolve(topology: Topology) -> tuple[Resolved, dict[str, Any], tuple[ServedModel, ...]]:
+    """The same, with what the first model's folder says of it, and all models."""
+    of_models: dict[str, dict[str, Any]] = {}
+    for name, part in topology.models.items():
+        try:
+            of_models[name] = model_settings(part)
+        except TopologyError as error:
+            raise error.within(f"models.{name}") from None
+    first = next(iter(of_models.values())) if of_models else model_settings(topology)
+    served = served_models(topology, first, of_models)
+    shared = {"served": msgspec.to_builtins(served)}
+    return resolve(topology, DEFAULT_CAST, shared if of_models else first | shared, of_models), first, served
 
 
 class Session:
-    """A running topology with a frontend in this process.
+    """A running topology with a frontend in this process. Of several models it speaks to the first.
 
     Args:
         topology: as written; it is resolved, and thereby checked, here.
@@ -55,11 +77,11 @@ class Session:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        settings = model_settings(topology)
-        self.resolved = resolve(topology, DEFAULT_CAST, settings)
-        self.limits = request_limits(topology, settings)
+        self.resolved, settings, served = _resolve(topology)
+        self.limits, *_ = [limits_of(model)[0] for model in served]
         self._end_tokens: tuple[int, ...] = settings["eos_token_ids"]
-        self.model_name: str = topology.settings.get("served_model_name") or topology.model or ""
+        self._replica = served[0].replica
+        self.model_name: str = topology.settings.get("served_model_name") or topology.model or served[0].name
         self.has_chat_template: bool = settings["has_chat_template"]
         self._thread: LoopThread | None = None
         self._cluster: Cluster | None = None
@@ -179,12 +201,12 @@ class Session:
 
     def scheduler_statistics(self) -> SchedulerStatistics:
         """The scheduler's counters."""
-        answer: SchedulerStatistics = self.ask("scheduler", GetSchedulerStatistics())
+        answer: SchedulerStatistics = self.ask(f"{self._replica}scheduler", GetSchedulerStatistics())
         return answer
 
     def pool_statistics(self) -> PoolStatistics:
         """How the KV pool stands; its integrity is checked when nothing runs."""
-        answer: PoolStatistics = self.ask("blocks", GetPoolStatistics())
+        answer: PoolStatistics = self.ask(f"{self._replica}blocks", GetPoolStatistics())
         return answer
 
     def tokenize(self, prompt: Tokenize | npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
@@ -195,7 +217,7 @@ class Session:
         """
         if not isinstance(prompt, Tokenize):
             return prompt
-        answer = self.ask("tokenizer", prompt, again=True)
+        answer = self.ask(f"{self._replica}tokenizer", prompt, again=True)
         if not isinstance(answer, Tokenized):
             raise BadRequest(answer.reason, answer.parameter)
         check_length(len(answer.token_ids), self.limits.max_model_len)
@@ -210,7 +232,7 @@ class Session:
         token_ids = [token for beam in search.best for token in beam]
         counts = int32([len(beam) for beam in search.best])
         request = Detokenize(counts=counts, token_ids=int32(token_ids))
-        answer = self.ask("tokenizer", request, again=True)
+        answer = self.ask(f"{self._replica}tokenizer", request, again=True)
         return search.output(answer.texts)
 
     def ask(self, address: str, request: Any, timeout: float = 30.0, *, again: bool = False) -> Any:

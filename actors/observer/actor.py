@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,12 +11,14 @@ import msgspec
 from pageant.actors.observer.exposition import exposition
 from pageant.actors.observer.otlp import Failure, Outgoing, check_endpoint, encode, post
 from pageant.actors.runtime import Actor, ActorOptions, receives
-from pageant.actors.runtime.address import replica_of
+from pageant.actors.runtime.address import role_of
 from pageant.protocol.allocation import GetPoolStatistics
 from pageant.protocol.errors import PageantError
+from pageant.protocol.fronting import ServedModel
 from pageant.protocol.message import Message, Request
 from pageant.protocol.scheduling import GetSchedulerStatistics
 from pageant.protocol.statistics import (
+    FrontendStatistics,
     GetExecutorStatistics,
     GetFrontendStatistics,
     GetMetricsPage,
@@ -44,8 +45,7 @@ class Observer(Actor):
         """Options of the observer.
 
         Attributes:
-            model: the checkpoint's folder; its name is what the model is called outside.
-            served_model_name: what it is called instead.
+            served: the models. The topology fills it in.
             answer_seconds: who does not answer within this time is missing from an observation.
             otlp_traces_endpoint: where the spans of traced requests go, as OTLP over HTTP; of a URL without a path
                 it is `/v1/traces`.
@@ -53,8 +53,7 @@ class Observer(Actor):
             otlp_service_name: what this service is called there.
         """
 
-        model: str = ""
-        served_model_name: str | None = None
+        served: tuple[ServedModel, ...] = ()
         answer_seconds: float = 2.0
         otlp_traces_endpoint: str | None = None
         otlp_headers: dict[str, str] = msgspec.field(default_factory=dict)
@@ -68,7 +67,6 @@ class Observer(Actor):
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
-        self._model = options.served_model_name or Path(options.model).name
         self._outgoing: Outgoing | None = None
         self._sending = asyncio.Event()
         self._has_said = False
@@ -89,14 +87,14 @@ class Observer(Actor):
         up = [entry for entry in directory.actors if entry.up]
         nodes, frontends, https, schedulers, pools, executors = await asyncio.gather(
             self._ask_all({entry.name: f"{NODE}{entry.name}" for entry in directory.nodes}, GetStatistics()),
-            self._ask_all(_of_role(up, "frontend"), GetFrontendStatistics(open_max=request.open_max)),
-            self._ask_all(_of_role(up, "http"), GetFrontendStatistics(open_max=request.open_max)),
+            self._ask_frontends(_of_role(up, "frontend"), request.open_max),
+            self._ask_frontends(_of_role(up, "http"), request.open_max),
             self._ask_all(_of_role(up, "scheduler"), GetSchedulerStatistics()),
             self._ask_all(_of_role(up, "blocks"), GetPoolStatistics()),
             self._ask_all(_of_role(up, "executor"), GetExecutorStatistics()),
         )
         return Observation(
-            model=self._model,
+            models={model.replica: model.name for model in self.options.served},
             at=self.clock.now(),
             actors=directory.actors,
             nodes=nodes,
@@ -133,7 +131,9 @@ class Observer(Actor):
         outgoing, options = self._outgoing, self.options
         assert outgoing is not None
         while batch := outgoing.next():
-            body = encode(batch, options.otlp_service_name, self._model)
+            body = encode(
+                batch, options.otlp_service_name, ", ".join(model.name for model in self.options.served)
+            )
             failure = await self.offload(post, options.otlp_traces_endpoint, options.otlp_headers, body)
             if failure is not None and failure.passes:
                 outgoing.put_back(batch)
@@ -156,6 +156,15 @@ class Observer(Actor):
         answers = await asyncio.gather(*(self._ask_one(address, request) for address in addresses.values()))
         return {name: answer for name, answer in zip(addresses, answers, strict=True) if answer is not None}
 
+    async def _ask_frontends(self, addresses: dict[str, str], open_max: int) -> dict[str, FrontendStatistics]:
+        """Of each model; under the model's replica and the frontend's name."""
+        found: dict[str, FrontendStatistics] = {}
+        for model in self.options.served:
+            question = GetFrontendStatistics(open_max=open_max, replica=model.replica)
+            answers = await self._ask_all(addresses, question)
+            found |= {model.replica + name: answer for name, answer in answers.items()}
+        return found
+
     async def _ask_one(self, address: str, request: Request[R]) -> R | None:
         """None where it is down, slow, or an actor of a user's own that does not know the question."""
         try:
@@ -166,5 +175,4 @@ class Observer(Actor):
 
 def _of_role(actors: list[ActorEntry], role: str) -> dict[str, str]:
     """The actors of a role, in any replica and group."""
-    names = [entry.name for entry in actors]
-    return {name: name for name in names if name.removeprefix(replica_of(name)).partition("/")[0] == role}
+    return {entry.name: entry.name for entry in actors if role_of(entry.name) == role}

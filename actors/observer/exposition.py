@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from pageant.actors.observer.page import Page
@@ -18,6 +19,8 @@ KNOWN = {
     "drafts_accepted": ("spec_decode_num_accepted_tokens_total", "Of those, that were right."),
 }
 ACCEPTED_AT = "drafts_accepted_at_"
+
+_REPLICA = re.compile(r"replica-(\d+)/$")  # one of several engines of a model
 
 HISTOGRAMS = {
     "time_to_first_token_seconds": "From a request's arrival to its first token.",
@@ -41,22 +44,27 @@ HISTOGRAMS = {
 def exposition(observation: Observation) -> str:
     """The page that a scrape gets."""
     page = Page()
-    model = {"model_name": observation.model}
-    _requests(page, model, observation)
-    _blocks(page, model, observation)
-    _devices(page, model, observation)
+    _requests(page, observation.models, observation)
+    _blocks(page, observation.models, observation)
+    _devices(page, observation.models, observation)
     _actors(page, observation)
     return page.text()
 
 
-def _engine(model: Mapping[str, str], actor: str) -> dict[str, str]:
+def _model(models: Mapping[str, str], actor: str) -> dict[str, str]:
+    """The label of what an actor says of its model."""
+    return {"model_name": models.get(_REPLICA.sub("", replica_of(actor)), "")}
+
+
+def _engine(models: Mapping[str, str], actor: str) -> dict[str, str]:
     """The labels of what an actor says of its replica."""
-    return {**model, "engine": replica_of(actor).removeprefix("replica-").rstrip("/") or "0"}
+    found = _REPLICA.search(replica_of(actor))
+    return {**_model(models, actor), "engine": found[1] if found else "0"}
 
 
-def _requests(page: Page, model: Mapping[str, str], observation: Observation) -> None:
+def _requests(page: Page, models: Mapping[str, str], observation: Observation) -> None:
     for name, scheduler in observation.schedulers.items():
-        labels = _engine(model, name)
+        labels = _engine(models, name)
         page.gauge("num_requests_running", "Requests that hold memory.", scheduler.num_running, labels)
         page.gauge("num_requests_waiting", "Requests that wait for memory.", scheduler.num_waiting, labels)
         for counter, count in sorted(scheduler.counters.items()):
@@ -68,7 +76,8 @@ def _requests(page: Page, model: Mapping[str, str], observation: Observation) ->
             unknown = (f"scheduler_{counter}_total", f"The scheduler's count of {counter}.")
             page.counter(*KNOWN.get(counter, unknown), count, labels)
     for name, frontend in observation.frontends.items():
-        _frontend(page, {**model, "actor": name}, frontend)
+        labels = {**_model(models, name), "actor": name.removeprefix(replica_of(name))}
+        _frontend(page, labels, frontend)
 
 
 def _frontend(page: Page, labels: Mapping[str, str], frontend: FrontendStatistics) -> None:
@@ -95,9 +104,9 @@ def _histograms(page: Page, labels: Mapping[str, str], histograms: Mapping[str, 
         page.histogram(name, HISTOGRAMS.get(name, name), counts, labels)
 
 
-def _blocks(page: Page, model: Mapping[str, str], observation: Observation) -> None:
+def _blocks(page: Page, models: Mapping[str, str], observation: Observation) -> None:
     for name, pool in observation.pools.items():
-        _pool(page, _engine(model, name), pool)
+        _pool(page, _engine(models, name), pool)
 
 
 def _pool(page: Page, labels: Mapping[str, str], pool: PoolStatistics) -> None:
@@ -127,9 +136,9 @@ def _pool(page: Page, labels: Mapping[str, str], pool: PoolStatistics) -> None:
         page.counter("kv_tier_lost_total", "Blocks given up, and kept nowhere.", tier.blocks_lost, each)
 
 
-def _devices(page: Page, model: Mapping[str, str], observation: Observation) -> None:
+def _devices(page: Page, models: Mapping[str, str], observation: Observation) -> None:
     for name, executor in observation.executors.items():
-        labels = {**model, "actor": name, "device": executor.device}
+        labels = {**_model(models, name), "actor": name, "device": executor.device}
         page.counter(
             "device_busy_seconds_total", "Time with a step on the device.", executor.busy_seconds, labels
         )

@@ -1,6 +1,7 @@
 """Addresses are names: `scheduler`, `executor/0`, `executor/*` (all of a group), `replica-1/scheduler`.
 
-A name is looked for in the sender's own replica first. A bare group name (`tokenizer` where there are
+What stands before an actor's own name is its replica: one of several engines of a topology, or one of several
+models. A name is looked for in the sender's own replica first. A bare group name (`tokenizer` where there are
 `tokenizer/0` and `tokenizer/1`) means any one of the group, in turn.
 """
 
@@ -9,12 +10,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 ALL = "/*"
+AGENT = "node/"  # an agent's address is this and its node's name
 
 
 def replica_of(address: str) -> str:
     """The replica prefix of an actor's full name, with its slash, or ""."""
-    head, slash, rest = address.partition("/")
-    return f"{head}/" if slash and head.startswith("replica-") and rest else ""
+    name = group_of(address)
+    return "" if name.startswith(AGENT) else name[: name.rfind("/") + 1]
+
+
+def group_of(address: str) -> str:
+    """An actor's full name without its number in its group."""
+    group, _, index = address.rpartition("/")
+    return group if index.isdecimal() or index == "*" else address
+
+
+def role_of(address: str) -> str:
+    """An actor's own name, without its replica and its number: what it is."""
+    return group_of(address).rpartition("/")[2]
 
 
 def candidates(address: str, replica: str) -> tuple[str, ...]:

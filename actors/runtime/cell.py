@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pageant.actors.runtime.address import replica_of
 from pageant.actors.runtime.handlers import Handler, Style
 from pageant.actors.runtime.mailbox import Envelope, Mailbox
 from pageant.actors.runtime.tracing import Handling, Tracer
@@ -49,6 +50,7 @@ class Cell:
 
     def __init__(self, node: Node, name: str, incarnation: int, actor: Actor) -> None:
         self.node, self.name, self.incarnation, self.actor = node, name, incarnation, actor
+        self.replica = replica_of(name)
         self.mailbox = Mailbox(node.loop)
         self.random = random.Random(f"{node.seed}/{name}/{incarnation}")
         # No two runs have the same ids, whatever their seed.

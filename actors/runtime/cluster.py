@@ -12,9 +12,10 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator
 
+from pageant.actors.runtime.address import AGENT
 from pageant.actors.runtime.agent import NodeAgent
 from pageant.actors.runtime.launcher import Launcher
-from pageant.actors.runtime.node import AGENT, SUPERVISOR, Node
+from pageant.actors.runtime.node import SUPERVISOR, Node
 from pageant.actors.runtime.platform import Link, Platform
 from pageant.actors.runtime.restarts import RestartLimits, Supervision
 from pageant.actors.runtime.supervisor import RootSupervisor

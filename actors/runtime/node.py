@@ -17,8 +17,10 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
+import msgspec
+
 from pageant.actors.runtime.actor import Actor
-from pageant.actors.runtime.address import ALL, candidates, matches, members, replica_of
+from pageant.actors.runtime.address import AGENT, ALL, candidates, matches, members
 from pageant.actors.runtime.cell import Cell
 from pageant.actors.runtime.clock import Clock
 from pageant.actors.runtime.mailbox import Envelope
@@ -45,7 +47,6 @@ from pageant.protocol.supervision import (
 log = logging.getLogger("pageant.node")
 
 SUPERVISOR = "supervisor"
-AGENT = "node/"  # an agent's address is this and its node's name
 
 
 class Node:
@@ -183,13 +184,19 @@ class Node:
                 raise TypeError(f"{cell.name} watches {address} but has no handler for {kind.__name__}")
         self._watchers[(address, cell.name)] = cell
         for entry in self._directory.values():
-            if entry.up and matches(address, entry.name, replica_of(cell.name)):
-                cell.deliver(Envelope(_up(entry), SUPERVISOR))
+            if entry.up and matches(address, entry.name, cell.replica):
+                self._tell_watcher(cell, _up(entry))
 
     def _tell_watchers(self, event: ActorUp | ActorDown) -> None:
         for (pattern, _), cell in list(self._watchers.items()):
-            if matches(pattern, event.address, replica_of(cell.name)):
-                cell.deliver(Envelope(event, SUPERVISOR))
+            if matches(pattern, event.address, cell.replica):
+                self._tell_watcher(cell, event)
+
+    def _tell_watcher(self, cell: Cell, event: ActorUp | ActorDown) -> None:
+        """One of its own replica goes by the name that it knows it by."""
+        if cell.replica:
+            event = msgspec.structs.replace(event, address=event.address.removeprefix(cell.replica))
+        cell.deliver(Envelope(event, SUPERVISOR))
 
     def _resolve(self, address: str, replica: str) -> list[Cell | ActorEntry]:
         """Who an address means now: cells of this node, or entries of actors on others. Kept until
@@ -244,7 +251,7 @@ class Node:
     def tell(self, address: str, message: Message, sender: Cell | None = None) -> None:
         """Sends without an answer, to every actor that the address means."""
         freeze(message)
-        replica = replica_of(sender.name) if sender is not None else ""
+        replica = sender.replica if sender is not None else ""
         route = self._routes.get((address, replica))
         if route is None:
             route = self._resolve(address, replica)
@@ -372,7 +379,7 @@ class Node:
         self, address: str, request: Message, deadline: float, sender: Cell | None
     ) -> Cell | ActorEntry:
         """Where an ask goes, waiting for an actor that is being restarted."""
-        replica = replica_of(sender.name) if sender is not None else ""
+        replica = sender.replica if sender is not None else ""
         while True:
             if self.stopped:
                 raise PeerGone(f"{address} cannot be asked: node {self.name} has stopped")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from pageant.actors.runtime.address import role_of
 from pageant.actors.runtime.restarts import NodePlan
 
 Placement = Literal["one", "each", "auto"]
@@ -41,7 +42,7 @@ def place(
             node = wish
             if node is None:
                 node = root
-                apart = placement == "each" or (placement == "auto" and actor in AUTO_PROCESSES)
+                apart = placement == "each" or (placement == "auto" and role_of(actor) in AUTO_PROCESSES)
                 if apart and actor not in root_actors:
                     node = f"{actor}-{index}" if len(wishes) > 1 else actor
                     plans.setdefault(node, NodePlan(node, process=True))

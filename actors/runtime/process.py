@@ -16,9 +16,10 @@ import sys
 
 import zmq
 
+from pageant.actors.runtime.address import AGENT
 from pageant.actors.runtime.agent import NodeAgent
 from pageant.actors.runtime.loop import new_event_loop
-from pageant.actors.runtime.node import AGENT, SUPERVISOR, Node
+from pageant.actors.runtime.node import SUPERVISOR, Node
 from pageant.actors.runtime.platform import Machine, Platform
 from pageant.actors.runtime.transport.errors import LinkRefused, NoAnswer
 from pageant.protocol.handshake import Welcome

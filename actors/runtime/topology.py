@@ -10,6 +10,15 @@
       tokenizer: {count: 2}
     placement: auto
 
+Several models live side by side, each with actors of its own under its name (`small/scheduler`); what they share,
+and the nodes, stand at the top, and so do settings that reach all of them:
+
+    models:
+      small: {model: ./models/small, max_num_seqs: 64}
+      large: {model: ./models/large, actors: {executor: {node: gpu-0}}}
+    actors:
+      http: {options: {port: 8000}}
+
 `parse` checks the form; `resolve` fills in defaults and checks everything that can be known without
 starting anything. Every error names the place and, for a name, the nearest valid one.
 """
@@ -17,13 +26,14 @@ starting anything. Every error names the place and, for a name, the nearest vali
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from pageant.actors.runtime.address import replica_of, role_of
 from pageant.actors.runtime.classes import load_actor_class
 from pageant.actors.runtime.lease import LeaseTerms
 from pageant.actors.runtime.placement import Placement, place
@@ -58,9 +68,13 @@ class ActorSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A topology as written. `settings` are the keys at the top that are not part of its form."""
+    """A topology as written. `settings` are the keys at the top that are not part of its form.
+
+    `models` are topologies that have no form of their own but a model and actors.
+    """
 
     model: str | None = None
+    models: dict[str, Topology] = msgspec.field(default_factory=dict)
     nodes: dict[str, NodeSpec] = msgspec.field(default_factory=dict)
     actors: dict[str, ActorSpec] = msgspec.field(default_factory=dict)
     placement: Placement = "auto"
@@ -88,6 +102,7 @@ class Cast:
     single: frozenset[str] = frozenset()  # of which there is exactly one member
     extra_settings: frozenset[str] = frozenset()
     optional: Mapping[str, str] = field(default_factory=dict)
+    shared: frozenset[str] = frozenset()  # by all models of a topology
     called_for: Callable[[Topology], Iterable[str]] = lambda topology: ()
 
 
@@ -134,7 +149,11 @@ def parse(data: Mapping[str, Any]) -> Topology:
     settings = {key: value for key, value in data.items() if key not in _FORM}
     for section, spec in (("nodes", NodeSpec), ("actors", ActorSpec)):
         form[section] = _section(form.get(section), section, spec)
+    models = _models(form.pop("models", None), settings)
     topology = _convert({**form, "settings": settings}, Topology, "")
+    topology = msgspec.structs.replace(topology, models=models)
+    if models and topology.model is not None:
+        raise TopologyError("model", f"found {topology.model!r}; expected none beside models")
     if topology.listen is not None:
         objection = objection_to(topology.listen)
         if objection is not None:
@@ -153,6 +172,32 @@ def parse(data: Mapping[str, Any]) -> Topology:
             f"found {topology.replicas}; expected 1: more need a router, which is not in this version",
         )
     return topology
+
+
+def _models(section: Any, settings: Mapping[str, Any]) -> dict[str, Topology]:
+    """The topology of each model, with the settings that are for all of them."""
+    if section is None:
+        return {}
+    if not isinstance(section, Mapping) or not section:
+        raise TopologyError("models", f"found {_shown(section)}; expected a mapping of names to their keys")
+    models = {}
+    for name, keys in section.items():
+        place = f"models.{name}"
+        _check_name(name, place)
+        if not isinstance(keys, Mapping):
+            raise TopologyError(
+                place, f"found {_shown(keys)}; expected a mapping, such as {{model: ./folder}}"
+            )
+        for key in keys:
+            if key in _FORM - {"model", "actors"}:
+                raise TopologyError(
+                    f"{place}.{key}", "no key of a model; it stands at the top, for all of them"
+                )
+        try:
+            models[name] = parse({**settings, **keys})
+        except TopologyError as error:
+            raise error.within(place) from None
+    return models
 
 
 def _section(section: Any, name: str, spec: type[S]) -> dict[str, S]:
@@ -211,16 +256,21 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:80]}..."
 
 
-def resolve(topology: Topology, cast: Cast, settings: Mapping[str, Any] | None = None) -> Resolved:
+def resolve(
+    topology: Topology,
+    cast: Cast,
+    settings: Mapping[str, Any] | None = None,
+    of_models: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Resolved:
     """Every node and actor of a topology, with its class found and its options valid.
 
     Args:
         settings: more settings, such as what was read from the model's folder; the topology's own win.
+        of_models: the same of each of several models.
 
     Raises:
         TopologyError: see `parse`.
     """
-    specs = _with_defaults(topology, cast)
     written = _resolve_likes(topology.nodes)
     for name, node in written.items():
         if node.host is not None and node.host not in LOOPBACK:
@@ -230,18 +280,30 @@ def resolve(topology: Topology, cast: Cast, settings: Mapping[str, Any] | None =
                 "which are not in this version",
             )
     root = _root_of(written)
-    classes = {name: load_actor_class(spec.cls or "", f"actors.{name}.class") for name, spec in specs.items()}
+    parts = {"": topology, **{f"{name}/": one for name, one in topology.models.items()}}
+    found = {f"{name}/": of for name, of in (of_models or {}).items()} | {"": settings or {}}
+    chosen = {prefix: {**found.get(prefix, {}), **part.settings} for prefix, part in parts.items()}
+    specs = {
+        name: spec
+        for prefix, part in parts.items()
+        for name, spec in _with_defaults(part, cast, prefix, parts)
+    }
+    classes = {
+        name: load_actor_class(spec.cls or "", f"{_entry(name)}.class") for name, spec in specs.items()
+    }
     _check_roles(specs, classes)
-    chosen = {**(settings or {}), **topology.settings}
-    _check_settings(topology.settings, classes, cast)
+    for prefix, part in parts.items():
+        own = part.settings.keys() - (topology.settings.keys() if prefix else ())
+        known = {name: cls for name, cls in classes.items() if not prefix or name.startswith(prefix)}
+        _check_settings(sorted(own), prefix, known, cast)
     nodes, where = place(topology.placement, root, written_nodes(written), _wanted(specs), cast.root_actors)
     _check_nodes(specs, nodes)
     _check_root_actors(where, root, cast)
     actors = []
     for name, spec in specs.items():
         cls = classes[name]
-        options = _options(cls, name, spec.options, chosen)
-        grouped = name in cast.groups or len(where[name]) > 1
+        options = _options(cls, name, spec.options, chosen[replica_of(name)])
+        grouped = role_of(name) in cast.groups or len(where[name]) > 1
         for index, home in enumerate(where[name]):
             actors.append(ActorPlan(f"{name}/{index}" if grouped else name, home, spec.cls or "", options))
     return Resolved(
@@ -257,29 +319,51 @@ def resolve(topology: Topology, cast: Cast, settings: Mapping[str, Any] | None =
     )
 
 
-def _with_defaults(topology: Topology, cast: Cast) -> dict[str, ActorSpec]:
-    """The cast's actors, as the topology has them, then its own additions."""
-    specs = {}
-    for name in dict.fromkeys((*cast.classes, *topology.actors, *cast.called_for(topology))):
+def _entry(name: str) -> str:
+    """Where an actor's entry stands."""
+    prefix = replica_of(name)
+    own = f"actors.{name.removeprefix(prefix)}"
+    return f"models.{prefix}{own}".replace("/", ".") if prefix else own
+
+
+def _with_defaults(
+    topology: Topology, cast: Cast, prefix: str, parts: Collection[str]
+) -> Iterator[tuple[str, ActorSpec]]:
+    """The cast's actors, as the topology has them, then its own additions, by their full names.
+
+    Where there are several models, each part has its own of them: the models', or those that they share.
+    """
+    due = [
+        name
+        for name in (*cast.classes, *cast.called_for(topology))
+        if len(parts) == 1 or (name in cast.shared) == (not prefix)
+    ]
+    for name in dict.fromkeys((*due, *topology.actors)):
+        place = _entry(prefix + name)
         spec = topology.actors.get(name, ActorSpec())
         cls = spec.cls or cast.classes.get(name) or cast.optional.get(name)
         if cls is None:
             known = (*cast.classes, *cast.optional)
             raise TopologyError(
-                f"actors.{name}",
-                f"no default actor has this name, and no class is given; {expected(name, known)}",
+                place, f"no default actor has this name, and no class is given; {expected(name, known)}"
             )
+        if (
+            len(parts) > 1
+            and name in (*cast.classes, *cast.optional)
+            and (name in cast.shared) == bool(prefix)
+        ):
+            other = f"models.NAME.actors.{name}: each model has its own" if not prefix else f"actors.{name}"
+            raise TopologyError(place, f"with several models this stands at {other}")
         if spec.node is not None and spec.nodes is not None:
-            raise TopologyError(f"actors.{name}", "both node and nodes are given; expected one of them")
+            raise TopologyError(place, "both node and nodes are given; expected one of them")
         if spec.nodes == ():
-            raise TopologyError(f"actors.{name}.nodes", "found none; expected at least one")
+            raise TopologyError(f"{place}.nodes", "found none; expected at least one")
         if spec.count is not None and not 1 <= spec.count <= 1024:
-            raise TopologyError(f"actors.{name}.count", f"found {spec.count}; expected 1 to 1024")
+            raise TopologyError(f"{place}.count", f"found {spec.count}; expected 1 to 1024")
         members = max(spec.count or 1, len(spec.nodes or ()))
         if name in cast.single and members > 1:
-            raise TopologyError(f"actors.{name}", f"found {members} of it; expected exactly one")
-        specs[name] = msgspec.structs.replace(spec, cls=cls)
-    return specs
+            raise TopologyError(place, f"found {members} of it; expected exactly one")
+        yield prefix + name, msgspec.structs.replace(spec, cls=cls)
 
 
 def _resolve_likes(nodes: Mapping[str, NodeSpec]) -> dict[str, NodeSpec]:
@@ -331,7 +415,7 @@ def _wanted(specs: Mapping[str, ActorSpec]) -> dict[str, tuple[str | None, ...]]
         if spec.nodes is not None:
             if spec.count not in (None, len(spec.nodes)):
                 raise TopologyError(
-                    f"actors.{name}.count", f"found {spec.count}, but {len(spec.nodes)} nodes are named"
+                    f"{_entry(name)}.count", f"found {spec.count}, but {len(spec.nodes)} nodes are named"
                 )
             wanted[name] = spec.nodes
         else:
@@ -344,7 +428,7 @@ def _check_nodes(specs: Mapping[str, ActorSpec], nodes: Mapping[str, NodePlan]) 
         for node in (spec.node, *(spec.nodes or ())):
             if node is not None and node not in nodes:
                 key = "node" if spec.node is not None else "nodes"
-                raise TopologyError(f"actors.{name}.{key}", f"no node {node!r}; {expected(node, nodes)}")
+                raise TopologyError(f"{_entry(name)}.{key}", f"no node {node!r}; {expected(node, nodes)}")
 
 
 def _check_root_actors(where: Mapping[str, tuple[str, ...]], root: str, cast: Cast) -> None:
@@ -359,21 +443,23 @@ def _check_root_actors(where: Mapping[str, tuple[str, ...]], root: str, cast: Ca
 def _check_roles(specs: Mapping[str, ActorSpec], classes: Mapping[str, type]) -> None:
     """An actor that stands where a role is expected must have it."""
     for name in specs:
-        role: Role | None = ROLES.get(name)
+        role: Role | None = ROLES.get(role_of(name))
         if role is not None and getattr(classes[name], "role", None) is not role:
             raise TopologyError(
-                f"actors.{name}.class",
-                f"{classes[name].__qualname__} does not take the role of {name}; set `role = {name.upper()}` "
+                f"{_entry(name)}.class",
+                f"{classes[name].__qualname__} does not take the role of {role.name}; set "
+                f"`role = {role.name.upper()}` "
                 "(from pageant.protocol.roles) and handle its messages",
             )
 
 
-def _check_settings(settings: Mapping[str, Any], classes: Mapping[str, Any], cast: Cast) -> None:
+def _check_settings(settings: Iterable[str], prefix: str, classes: Mapping[str, Any], cast: Cast) -> None:
     known = {field for cls in classes.values() for field in cls.Options.__struct_fields__}
     known |= _FORM | cast.extra_settings
     for name in settings:
         if name not in known:
-            raise TopologyError(str(name), f"no such key; {expected(str(name), known)}")
+            place = f"models.{prefix}{name}".replace("/", ".") if prefix else str(name)
+            raise TopologyError(place, f"no such key; {expected(str(name), known)}")
 
 
 def _options(cls: Any, name: str, given: Mapping[str, Any], settings: Mapping[str, Any]) -> bytes:
@@ -382,7 +468,7 @@ def _options(cls: Any, name: str, given: Mapping[str, Any], settings: Mapping[st
     for option in given:
         if option not in fields:
             raise TopologyError(
-                f"actors.{name}.options.{option}", f"no such option; {expected(option, fields)}"
+                f"{_entry(name)}.options.{option}", f"no such option; {expected(option, fields)}"
             )
     merged = {key: value for key, value in settings.items() if key in fields} | dict(given)
     try:
@@ -396,5 +482,7 @@ def _options(cls: Any, name: str, given: Mapping[str, Any], settings: Mapping[st
         option = path.strip("`").removeprefix("$")
         key = option.lstrip(".").partition(".")[0].partition("[")[0]
         message += _choices(cls.Options, key, merged)
-        where = key if key in settings and key not in given else f"actors.{name}.options{option}"
+        where = f"{_entry(name)}.options{option}"
+        if key in settings and key not in given:
+            where = f"models.{replica_of(name)}{key}".replace("/", ".") if replica_of(name) else key
         raise TopologyError(where, message) from None

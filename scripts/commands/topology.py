@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import yaml
 
 from pageant.actors.frontend.session import resolve_topology
 from pageant.actors.frontend.settings import topology_of
+from pageant.actors.runtime.address import replica_of, role_of
 from pageant.actors.runtime.placement import AUTO_PROCESSES
 from pageant.actors.runtime.restarts import ActorPlan
 from pageant.actors.runtime.topology import Resolved, Topology
@@ -47,19 +49,22 @@ def show(arguments: dict[str, Any]) -> None:
     overridden there; who lives where stands beside each actor, unless it was written.
     """
     topology, resolved = _load(arguments)
-    options = {actor.name: json.loads(actor.options) for actor in resolved.actors}
-    settings = {**_agreed(options), **topology.settings}
+    settings = {**_agreed(resolved.actors), **topology.settings}
     data: dict[str, Any] = {"model": topology.model, "placement": resolved.placement, "wire": resolved.wire}
     data |= {"transport": resolved.transport, "replicas": topology.replicas, "seed": resolved.seed}
     data |= {name: getattr(topology, name) for name in ("heartbeat_seconds", "suspicion_seconds")}
     if resolved.listen is not None:
         data["listen"] = resolved.listen
-    data |= {name: value for name, value in settings.items() if value is not None and name != "model"}
+    data |= _shown(settings)
     data["nodes"] = {name: _written(node) for name, node in topology.nodes.items()} or {resolved.root: {}}
-    data["actors"] = {
-        name: _actor(topology, name, [actor for actor in resolved.actors if _role(actor) == name], settings)
-        for name in dict.fromkeys(map(_role, resolved.actors))
-    }
+    for name, part in topology.models.items():
+        actors = _of(resolved, f"{name}/")
+        own = {key: value for key, value in _agreed(actors).items() if settings.get(key) != value}
+        shown = {"model": part.model, **_shown(own), "actors": _entries(part, actors, {**settings, **own})}
+        data.setdefault("models", {})[name] = shown
+    data["actors"] = _entries(topology, _of(resolved, ""), settings)
+    if topology.models:
+        del data["model"]
     print(yaml.safe_dump(data, sort_keys=False), end="")
     apart = ", ".join(sorted(AUTO_PROCESSES)) or "none"
     print(f"# placement auto gives a process of its own to: {apart}")
@@ -67,16 +72,23 @@ def show(arguments: dict[str, Any]) -> None:
         print(f"# {actor.name} lives on {actor.node}")
 
 
-def _role(actor: ActorPlan) -> str:
-    return actor.name.partition("/")[0]
+FILLED_IN = ("model", "served")  # by what is written elsewhere
 
 
-def _agreed(options: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _shown(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None and name not in FILLED_IN}
+
+
+def _of(resolved: Resolved, replica: str) -> list[ActorPlan]:
+    return [actor for actor in resolved.actors if replica_of(actor.name) == replica]
+
+
+def _agreed(actors: Sequence[ActorPlan]) -> dict[str, Any]:
     """Options that have one value wherever they are."""
     agreed: dict[str, Any] = {}
     differing: set[str] = set()
-    for values in options.values():
-        for name, value in values.items():
+    for actor in actors:
+        for name, value in json.loads(actor.options).items():
             if agreed.setdefault(name, value) != value:
                 differing.add(name)
     return {name: value for name, value in agreed.items() if name not in differing}
@@ -87,13 +99,18 @@ def _written(entry: Any) -> dict[str, Any]:
     return {key: value for key, value in msgspec.to_builtins(entry).items() if value not in (None, False, {})}
 
 
-def _actor(
-    topology: Topology, name: str, members: list[ActorPlan], settings: dict[str, Any]
-) -> dict[str, Any]:
-    """An actor's entry: its class, where it was told to live, and the options in which it differs."""
-    entry = _written(topology.actors[name]) if name in topology.actors else {}
-    own = {key: value for key, value in json.loads(members[0].options).items() if settings.get(key) != value}
-    return {"class": members[0].cls, **entry} | ({"options": own} if own else {})
+def _entries(
+    topology: Topology, actors: Sequence[ActorPlan], settings: dict[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Actors' entries: the class, where it was told to live, and the options in which it differs."""
+    entries: dict[str, dict[str, Any]] = {}
+    for actor in actors:
+        name = role_of(actor.name)
+        entry = _written(topology.actors[name]) if name in topology.actors else {}
+        own = {key: value for key, value in json.loads(actor.options).items() if settings.get(key) != value}
+        own = {key: value for key, value in own.items() if key not in FILLED_IN}
+        entries.setdefault(name, {"class": actor.cls, **entry} | ({"options": own} if own else {}))
+    return entries
 
 
 def draw(arguments: dict[str, Any]) -> None:
@@ -110,9 +127,13 @@ def draw(arguments: dict[str, Any]) -> None:
             if actor.node == node.name:
                 print(f"│  {actor.name}  {actor.cls}".ljust(width + 1) + "│")
         print("└" + "─" * width + "┘")
-    home = {actor.name.partition("/")[0]: actor.node for actor in resolved.actors}
-    for sender, receiver, messages in MESSAGES:
-        if sender in home and receiver in home:
-            line = "──▶" if home[sender] == home[receiver] else "══▶"
-            print(f"  {sender:>11} {line} {receiver:<11}  {messages}")
+    shared = {role_of(actor.name): actor.node for actor in _of(resolved, "")}
+    for replica in dict.fromkeys(replica_of(actor.name) for actor in resolved.actors):
+        own = {role_of(actor.name): actor.node for actor in _of(resolved, replica)}
+        home = shared | own
+        for sender, receiver, messages in MESSAGES:
+            if sender in home and receiver in home and not own.keys().isdisjoint((sender, receiver)):
+                line = "──▶" if home[sender] == home[receiver] else "══▶"
+                sides = [(replica if role in own else "") + role for role in (sender, receiver)]
+                print(f"  {sides[0]:>11} {line} {sides[1]:<11}  {messages}")
     print("  ──▶ within a process, ══▶ over ZeroMQ")

@@ -105,7 +105,7 @@ def figures(before: Observation, after: Observation) -> Figures:
     rates = _Rates(before, after)
     requests = [one for frontend in after.frontends.values() for one in frontend.open]
     return Figures(
-        model=after.model,
+        model=", ".join(after.models.values()),
         seconds=rates.seconds,
         engine=_engine(rates),
         pools=_pools(rates),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
-from pathlib import Path
 from typing import Any
 
 from pageant.actors.frontend.cast import limits_of
@@ -18,7 +16,7 @@ from pageant.actors.frontend.http.health import Health
 from pageant.actors.frontend.http.openai import chat, chat_socket, completions, models, responses, tokens
 from pageant.actors.frontend.http.service import Served, Service
 from pageant.actors.frontend.http.streams import Pacemaker
-from pageant.actors.frontend.prompts import MAX_LOGPROBS
+from pageant.actors.frontend.peers import Peers
 from pageant.actors.runtime import receives
 from pageant.protocol.fronting import (
     Drain,
@@ -45,9 +43,7 @@ class HttpServer(Frontend):
         """Options of the server.
 
         Attributes:
-            model: the checkpoint's folder; its name is what the model is called outside.
-            served_model_name: what it is called instead.
-            max_logprobs, generation_config: see `Engine`.
+            served: see `Frontend`.
             host, port: where to listen; port 0 is any that is free.
             api_keys: a request must bear one of them; without any, everybody is served.
             allowed_origins: web pages of these origins may call (`*` is all); without any, none may.
@@ -62,10 +58,6 @@ class HttpServer(Frontend):
             stall_seconds: a client that reads nothing for longer is dropped.
         """
 
-        model: str
-        served_model_name: str | None = None
-        max_logprobs: int = MAX_LOGPROBS
-        generation_config: str = "auto"
         host: str = "127.0.0.1"
         port: int = 8000
         api_keys: tuple[str, ...] = ()
@@ -99,23 +91,15 @@ class HttpServer(Frontend):
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
-        self.model_name: str = options.served_model_name or Path(options.model).name
         self.port: int = options.port
 
     async def on_start(self) -> None:
         await super().on_start()
         options = self.options
-        limits, max_new_tokens = limits_of(
-            Path(options.model),
-            options.vocab_size,
-            options.max_model_len,
-            options.max_logprobs,
-            options.generation_config,
-        )
         pacemaker = Pacemaker(options.keep_alive_seconds, options.stall_seconds)
         self.service = Service(
             self,
-            [Served(self.model_name, "", limits, max_new_tokens)],
+            [Served(model.name, model.replica, *limits_of(model)) for model in options.served],
             pacemaker,
             self.clock.wall,
             self.random.getrandbits,
@@ -150,7 +134,7 @@ class HttpServer(Frontend):
             app, backlog=options.backlog, connections_max=options.limit_concurrency, tls=tls
         )
         self._serving = asyncio.create_task(self._server.serve([self._socket]), name="http")
-        log.info("serving %s on %s", self.model_name, self.url)
+        log.info("serving %s on %s", ", ".join(self.service.models), self.url)
 
     @property
     def url(self) -> str:
@@ -176,7 +160,6 @@ class HttpServer(Frontend):
         return HttpStatistics(
             open_requests=self.service.num_open,
             streamed_tokens=self.service.pacemaker.streamed_tokens,
-            loop_cpu_seconds=time.thread_time(),
         )
 
     @receives(concurrent=True)
@@ -190,7 +173,7 @@ class HttpServer(Frontend):
     @property
     def is_ready(self) -> bool:
         """Whether requests are taken."""
-        return not self.service.draining and self._peers.complete
+        return not self.service.draining and all(peers.complete for peers in self._peers.values())
 
     async def _page(self) -> str:
         return (await self.ask("observer", GetMetricsPage(), timeout=STATISTICS_SECONDS)).text
@@ -206,6 +189,6 @@ class HttpServer(Frontend):
             "http_errors": dict(service.errors),
         }
 
-    def _spread(self, batch: OutputBatch) -> None:
-        super()._spread(batch)
-        self._health.stepped("")
+    def _spread(self, batch: OutputBatch, peers: Peers) -> None:
+        super()._spread(batch, peers)
+        self._health.stepped(peers.model.replica)

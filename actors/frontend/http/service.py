@@ -111,7 +111,7 @@ class Service:
         self.idle = asyncio.Event()
         self.idle.set()
         self._clock, self._random_bits = clock, random_bits
-        self._started = self.now()
+        self._started, self._born = self.now(), int(clock() * 1e3)
         self._strict_fields, self._num_open_max = strict_fields, num_open_max
         self._open: dict[str, list[Answers]] = {}
         self.num_open = 0
@@ -121,8 +121,8 @@ class Service:
         return int(self._clock())
 
     def new_id(self, kind: str) -> str:
-        """A name that nothing has had."""
-        return f"{kind}-{self._random_bits(96):024x}"
+        """A name that nothing has had, here or in an earlier life of this server, whose random bits may be the same."""
+        return f"{kind}-{self._born:012x}{self._random_bits(64):016x}"
 
     # Models.
 
@@ -221,7 +221,7 @@ class Service:
         for prompt, sink in zip(prompts, answers.prompts, strict=True):
             sink.name = self.new_id(name)  # whatever others are called by their clients
             given = RequestSettings(**(settings or {}), traceparent=_TRACEPARENT.get())
-            self.engine.open(Opening(sink.name, prompt, params, sink, given, is_probe))
+            self.engine.open(Opening(sink.name, prompt, params, sink, given, served.replica, is_probe))
         return answers
 
     def _ended(self, answers: Answers) -> None:

@@ -52,7 +52,7 @@ def everything() -> Observation:
     speculation = SpeculationCounters(verifications=3, drafts_proposed=12, drafts_accepted=7)
     counters = vars(SchedulerCounters(preemptions=2, steps=11)) | vars(speculation)
     return Observation(
-        model="demo",
+        models={"": "demo"},
         at=10.0,
         actors=(ActorEntry(name="scheduler", node="front", incarnation=3, up=True, restarts=2),),
         nodes={

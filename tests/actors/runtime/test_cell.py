@@ -301,6 +301,16 @@ async def test_a_replicas_actor_finds_its_own_first(node):
     assert (own.notes, other.notes) == (["hello"], [])
 
 
+@pytest.mark.parametrize("prefix", ["", "replica-1/", "small/", "small/replica-1/"])
+async def test_a_watcher_knows_those_of_its_replica_by_their_own_names(node, prefix):
+    watcher = await add(node, Watcher(Watcher.Options(watched="group/*")), f"{prefix}watcher")
+    names = (f"{prefix}group/0", "large/group/1", f"{prefix}group/2")
+    entries = [ActorEntry(name=name, node="there", incarnation=1, up=True) for name in names]
+    node.update(Directory(version=1, nodes=(), actors=tuple(entries)))
+    await settle(3)
+    assert watcher.actor.log == ["up group/0#1", "up group/2#1"]
+
+
 async def test_an_actor_that_has_just_ended_here_is_waited_for(node):
     """The directory, which comes from the supervisor, still has it."""
     entry = ActorEntry(name="x", node="here", incarnation=1, up=True)

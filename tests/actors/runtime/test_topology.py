@@ -12,6 +12,7 @@ CAST = Cast(
     classes={"echo": "runtime_players:Echo", "watcher": "runtime_players:Watcher"},
     groups=frozenset({"echo"}),
     root_actors=frozenset({"watcher"}),
+    shared=frozenset({"watcher"}),
     extra_settings=frozenset({"served_model_name"}),
 )
 
@@ -106,6 +107,30 @@ def homes(topology: Resolved) -> dict[str, str]:
         ({"placement": "everywhere"}, "placement", "everywhere"),
         ({"wire": "never"}, "wire", "never"),
         ({"seed": "x"}, "seed", "Expected `int`"),
+        ({"models": {}}, "models", "expected a mapping of names"),
+        ({"models": {"a b": {}}}, "models.a b", "found the name 'a b'"),
+        ({"models": {"node": {}}}, "models.node", "none of node, supervisor"),
+        ({"models": {"a": "folder"}}, "models.a", "found 'folder'; expected a mapping"),
+        ({"models": {"a": {"nodes": {}}}}, "models.a.nodes", "it stands at the top"),
+        ({"models": {"a": {"models": {}}}}, "models.a.models", "it stands at the top"),
+        ({"models": {"a": {"model": 5}}}, "models.a.model", "Expected `str | null`"),
+        ({"model": "x", "models": {"a": {}}}, "model", "found 'x'; expected none beside models"),
+        ({"models": {"a": {"widht": 3}}}, "models.a.widht", "did you mean 'width'?"),
+        ({"models": {"a": {"watched": "x"}}}, "models.a.watched", "no such key"),
+        ({"models": {"a": {"width": "x"}}}, "models.a.width", "Expected `int`"),
+        ({"models": {"a": {"actors": {"ecko": {}}}}}, "models.a.actors.ecko", "did you mean 'echo'?"),
+        (
+            {"models": {"a": {"actors": {"echo": {"node": "gpu"}}}}},
+            "models.a.actors.echo.node",
+            "no node 'gpu'",
+        ),
+        (
+            {"models": {"a": {"actors": {"echo": {"options": {"widht": 1}}}}}},
+            "models.a.actors.echo.options.widht",
+            "did you mean 'width'?",
+        ),
+        ({"models": {"a": {"actors": {"watcher": {}}}}}, "models.a.actors.watcher", "at actors.watcher"),
+        ({"models": {"a": {}}, "actors": {"echo": {}}}, "actors.echo", "at models.NAME.actors.echo"),
         ([], "", "expected a mapping"),
         (None, "", "expected a mapping"),
     ],
@@ -174,3 +199,29 @@ def test_a_node_with_a_host_joins_by_itself():
         ("front", False, False),
         ("b", True, False),
     ]
+
+
+def test_models_have_actors_of_their_own_and_share_the_others():
+    topology = resolved(
+        {
+            "models": {
+                "a": {"width": 2},
+                "b": {"actors": {"echo": {"node": "gpu", "options": {"width": 3}}}},
+            },
+            "nodes": {"gpu": {"process": True}},
+            "width": 1,
+            "placement": "each",
+        },
+        settings={"watched": "x"},
+        of_models={"a": {"ratio": 0.25}, "b": {"ratio": 0.5}},
+    )
+    assert homes(topology) == {"watcher": "front", "a/echo/0": "a/echo", "b/echo/0": "gpu"}
+    assert [(node.name, node.process) for node in topology.nodes] == [
+        ("front", False),
+        ("gpu", True),
+        ("a/echo", True),
+    ]
+    widths = {name: options_of(topology, name)["width"] for name in homes(topology)}
+    assert widths == {"watcher": 1, "a/echo/0": 2, "b/echo/0": 3}
+    assert options_of(topology, "a/echo/0")["ratio"] == 0.25
+    assert options_of(topology, "b/echo/0")["ratio"] == 0.5

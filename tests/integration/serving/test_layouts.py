@@ -40,7 +40,7 @@ def test_several_servers_in_processes_of_their_own_share_an_engine(pair, llm):
     for name in pair.http_servers():
         statistics = pair.ask(name, GetHttpStatistics())
         assert statistics.streamed_tokens == len(right.token_ids)
-        assert statistics.open_requests == 0 < statistics.loop_cpu_seconds
+        assert statistics.open_requests == 0
 
 
 def test_all_servers_drain(start):

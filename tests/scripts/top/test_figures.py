@@ -63,7 +63,7 @@ def look(
     )
     counters = {"drafts_proposed": drafts[0], "drafts_accepted": drafts[1]}
     return Observation(
-        model="demo",
+        models={"": "demo"},
         at=at,
         actors=(
             ActorEntry(name="scheduler", node="front", incarnation=1, up=True, restarts=1),
