@@ -558,6 +558,22 @@ def test_nobody_starves_however_many_others_are_favoured(name):
     assert scene.ends["unlucky"].reason == "length", f"{before} others went past it"
 
 
+@pytest.mark.parametrize("name", POLICIES)
+def test_nobody_starves_though_memory_is_short_and_others_are_favoured(name):
+    scene = Scene(seqs=4, policy=make_policy(name), num_blocks=7).ready()
+    scene.submit("unlucky", [9] * 12, max_tokens=12, priority=1, tenant="modest")
+    for index in range(3000):
+        if index % 4 == 0:  # hardly more than can be served
+            scene.submit(f"x{index}", [1, 2, 3], now=0.05 * index, **{"max_tokens": 9} | FAVOURED[name])
+        scene.step()
+        scene.core.expire(-1.0)
+        if "unlucky" in scene.ends:
+            break
+    assert scene.ends["unlucky"].reason == "length", f"{len(scene.ends)} others went past it"
+    if name in ("priority", "deadline"):  # by which who comes later may go first
+        assert scene.ends["unlucky"].num_preemptions, "it was preempted on its way"
+
+
 @pytest.mark.parametrize("name", sorted(FAVOURED.keys() - {"fcfs"}))
 def test_a_policy_favours_whom_it_says(name):
     scene = Scene(seqs=1, policy=make_policy(name)).ready()
