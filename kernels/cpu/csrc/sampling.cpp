@@ -33,8 +33,15 @@ struct Rows {
     const int64_t* position;
 };
 
+// By groups: a loop that may end at each number is not made vectors of.
 int64_t first_of(const float* x, int64_t n, float value) {
-    for (int64_t i = 0; i < n; i++)
+    int64_t i = 0;
+    for (; i + GROUP <= n; i += GROUP) {
+        int found = 0;
+        for (int64_t j = 0; j < GROUP; j++) found |= x[i + j] == value;
+        if (found) break;
+    }
+    for (; i < n; i++)
         if (x[i] == value) return i;
     return 0;
 }
