@@ -105,6 +105,42 @@ def serve(
     command.serve(engine, checkpoint, options, drain_seconds)
 
 
+@app.command("run-batch")
+@with_engine_options
+def run_batch(
+    engine: dict[str, Any],
+    source: Annotated[
+        str, typer.Option("--input", "-i", help="The requests, one a line; - is standard input.")
+    ],
+    target: Annotated[
+        str, typer.Option("--output", "-o", help="The answers, as they come; - is standard output.")
+    ],
+    errors: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Answers that are errors go there instead.")
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="Ask this server, instead of one of our own.")] = None,
+    api_key: Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY", help="Of that server.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests open at a time.")] = 512,
+    resume: Annotated[
+        bool, typer.Option(help="Go on: what is answered in the output is not asked again.")
+    ] = False,
+) -> None:
+    """Answer a file of requests in OpenAI's batch format. Ends with 1 if any of them failed."""
+    from pageant.scripts.commands import run_batch as command
+
+    failed = command.run_batch(
+        engine,
+        source,
+        target,
+        errors=errors,
+        url=url,
+        api_key=api_key,
+        concurrency=concurrency,
+        resume=resume,
+    )
+    raise typer.Exit(1 if failed else 0)
+
+
 @app.command()
 def top(
     url: Annotated[str, typer.Argument(help="Of the server.")] = "http://127.0.0.1:8000",

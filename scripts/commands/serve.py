@@ -23,11 +23,7 @@ def serve(
         options: of the HTTP server; None leaves one as the topology has it.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    arguments = merge(engine_arguments, {"actors": {HTTP: {"options": given}}})
-    topology = arguments.pop("topology", None)
-    chosen = model or arguments.pop("model", None)
-    arguments.pop("model", None)
-    session = Session(topology_of(chosen, topology, arguments))
+    session = session_of(merge(engine_arguments, {"actors": {HTTP: {"options": given}}}), model)
     signals = (signal.SIGINT, signal.SIGTERM)
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # threads started from here on leave them to this one
     try:
@@ -39,3 +35,10 @@ def serve(
         session.drain(drain_seconds)
     finally:
         session.stop()
+
+
+def session_of(engine_arguments: dict[str, Any], model: str | None) -> Session:
+    """What a command's engine options describe, of that model rather than theirs."""
+    arguments = dict(engine_arguments)
+    topology, chosen = arguments.pop("topology", None), arguments.pop("model", None)
+    return Session(topology_of(model or chosen, topology, arguments))

@@ -106,6 +106,15 @@ class Client:
             raise Failed(f"{path} is answered with {reading.status}")
         return reading.body()
 
+    async def post(self, path: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers (their names in lower case) and body of an answer, whatever they are.
+
+        Raises:
+            Failed: there is none.
+        """
+        reading, _ = await self._exchange(self._request("POST", path, body))
+        return reading.status, reading.headers, reading.body()
+
     def close(self) -> None:
         """Closes what is kept open between requests."""
         for connection in self._idle:
@@ -151,6 +160,7 @@ class _Reading:
 
     def __init__(self) -> None:
         self.status = 0
+        self.headers: dict[str, str] = {}
         self.keeps_alive = True
         self.pieces: list[bytes] = []  # of the body; before the headers are complete, of everything
         self._times = array("d")
@@ -193,7 +203,7 @@ class _Reading:
             self.status = int(first.split(" ", 2)[1])
         except (IndexError, ValueError):
             raise Failed(f"{first[:80]!r} is no HTTP response") from None
-        headers = {
+        self.headers = headers = {
             name.strip().lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)
         }
         self._chunked = headers.get("transfer-encoding", "").lower() == "chunked"

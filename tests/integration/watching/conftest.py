@@ -1,4 +1,4 @@
-"""A collector of traces, as OpenTelemetry's is to its clients."""
+"""A server, and a collector of traces, as OpenTelemetry's is to its clients."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+
+from pageant.actors.frontend.cast import HTTP
+from pageant.actors.frontend.session import Session
+from pageant.actors.frontend.settings import topology_of
+
+KEY = "secret"
 
 
 class Collector:
@@ -71,3 +77,14 @@ def collector() -> Iterator[Collector]:
     collector = Collector()
     yield collector
     collector.close()
+
+
+@pytest.fixture(scope="module")
+def server(checkpoint) -> Iterator[str]:
+    """The URL of a server; it asks for a key."""
+    settings = {"placement": "one", "wire": "always", "threads": 1, "num_blocks": 64}
+    http = {"options": {"port": 0, "api_keys": [KEY]}}
+    session = Session(topology_of(checkpoint.path, None, settings | {"actors": {HTTP: http}}))
+    session.start()
+    yield session.served_at().split()[-1]
+    session.stop()

@@ -5,27 +5,14 @@ import json
 import httpx
 import pytest
 
-from pageant.actors.frontend.cast import HTTP
-from pageant.actors.frontend.session import Session
-from pageant.actors.frontend.settings import topology_of
 from pageant.protocol.errors import PeerGone
 from pageant.scripts.bench.serving.client import Client
 from pageant.scripts.commands import top
 from pageant.scripts.top.figures import figures
 
 
-@pytest.fixture(scope="module")
-def server(checkpoint):
-    settings = {"placement": "one", "wire": "always", "threads": 1, "num_blocks": 64}
-    http = {"options": {"port": 0, "api_keys": ["secret"]}}
-    session = Session(topology_of(checkpoint.path, None, settings | {"actors": {HTTP: http}}))
-    session.start()
-    yield session
-    session.stop()
-
-
 async def test_top_shows_what_a_server_did(server):
-    url = server.served_at().split()[-1]
+    url = server
     client = Client(url, "secret")
     before = await top.look(client)
     body = {"prompt": "hello", "max_tokens": 5, "ignore_eos": True, "n": 2}
@@ -45,7 +32,7 @@ async def test_top_shows_what_a_server_did(server):
 
 
 def test_once_prints_one_interval_as_text_or_json(server, capsys):
-    url = server.served_at().split()[-1]
+    url = server
     top.top(url, "secret", 0.01, once=True, as_json=True)
     assert json.loads(capsys.readouterr().out)["engine"]["running"] == 0
     top.top(url, "secret", 0.01, once=True, as_json=False)
@@ -54,4 +41,4 @@ def test_once_prints_one_interval_as_text_or_json(server, capsys):
 
 def test_who_may_not_look_is_told_so(server):
     with pytest.raises(PeerGone, match="401"):
-        top.top(server.served_at().split()[-1], None, 0.01, once=True, as_json=False)
+        top.top(server, None, 0.01, once=True, as_json=False)

@@ -1,0 +1,114 @@
+"""Lines of batch files: what is asked, checked as a whole before anything runs; and what is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import msgspec
+
+from pageant.protocol.errors import BadRequest
+
+PROBLEMS_MAX = 10  # that are told of
+CUSTOM_ID_MAX = 512  # characters
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A request. `url` is the path of an endpoint, `body` what it takes."""
+
+    custom_id: str
+    method: Literal["POST"]
+    url: str
+    body: msgspec.Raw
+
+
+class Response(msgspec.Struct, frozen=True, kw_only=True):
+    """What the endpoint answered, errors of its own included."""
+
+    status_code: int
+    request_id: str
+    body: msgspec.Raw
+
+
+class Error(msgspec.Struct, frozen=True, kw_only=True):
+    """Why there is no response."""
+
+    code: str
+    message: str
+
+
+class Answered(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer. Either `response` or `error` is there."""
+
+    id: str
+    custom_id: str
+    response: Response | None = None
+    error: Error | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it is what was asked for."""
+        return self.response is not None and 200 <= self.response.status_code < 300
+
+
+class _Body(msgspec.Struct):
+    stream: Any = None
+
+
+class _Known(msgspec.Struct):
+    custom_id: str
+
+
+_decode = msgspec.json.Decoder(Asked).decode
+_decode_body = msgspec.json.Decoder(_Body).decode
+_decode_known = msgspec.json.Decoder(_Known).decode
+
+
+def read(lines: Iterable[bytes]) -> list[Asked]:
+    """The requests of a file; blank lines are none.
+
+    Raises:
+        BadRequest: the file is not as it should be; names the first lines that are not, and what is wrong there.
+    """
+    found: list[Asked] = []
+    problems: list[str] = []
+    first: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            asked = _decode(line)
+            _check(asked, first)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            problems.append(f"line {number}: {error}")
+            continue
+        first[asked.custom_id] = number
+        found.append(asked)
+    if problems:
+        rest = len(problems) - PROBLEMS_MAX
+        more = [f"and {rest} more"] if rest > 0 else []
+        raise BadRequest("\n".join(["no batch was begun:", *problems[:PROBLEMS_MAX], *more]), "input")
+    return found
+
+
+def _check(asked: Asked, first: dict[str, int]) -> None:
+    if not 0 < len(asked.custom_id) <= CUSTOM_ID_MAX:
+        raise ValueError(f"custom_id has {len(asked.custom_id)} characters; expected 1 to {CUSTOM_ID_MAX}")
+    if asked.custom_id in first:
+        raise ValueError(f"custom_id {asked.custom_id!r} is that of line {first[asked.custom_id]} too")
+    if (
+        not asked.url.startswith("/v1/")
+        or not asked.url.isascii()
+        or not asked.url.isprintable()
+        or " " in asked.url
+    ):
+        raise ValueError(
+            f"url is {asked.url!r:.100}; expected an endpoint's path, such as /v1/chat/completions"
+        )
+    if _decode_body(asked.body).stream:
+        raise ValueError("body.stream is set; a batch is not streamed")
+
+
+def known(lines: Iterable[bytes]) -> set[str]:
+    """The ids of the answers that a file has."""
+    return {_decode_known(line).custom_id for line in lines if line.strip()}

@@ -1,0 +1,129 @@
+"""`pageant run-batch`: a file of requests in, a file of answers out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pageant.actors.frontend.cast import HTTP
+from pageant.actors.frontend.progress import BatchProgress, LoadProgress
+from pageant.actors.runtime.loop import new_event_loop
+from pageant.actors.runtime.yaml import merge
+from pageant.protocol.errors import BadRequest
+from pageant.scripts.batch.drive import Tally, drive, line
+from pageant.scripts.batch.lines import Answered, known, read
+from pageant.scripts.bench.serving.client import Client
+from pageant.scripts.commands.serve import session_of
+
+STREAM = "-"  # standard input or output
+
+
+def run_batch(
+    engine_arguments: dict[str, Any],
+    source: str,
+    target: str,
+    *,
+    errors: Path | None,
+    url: str | None,
+    api_key: str | None,
+    concurrency: int,
+    resume: bool,
+) -> int:
+    """Answers every request of a file. Returns how many failed.
+
+    Args:
+        errors: where answers that are errors go, apart from the others.
+        url: of a server that is there; without one, a model is served for as long as it takes.
+        resume: what the target has answers to by now is not asked again.
+
+    Raises:
+        BadRequest: the file is not as it should be; nothing was run.
+    """
+    data = sys.stdin.buffer.read() if source == STREAM else _content(Path(source))
+    requests = read(data.splitlines())
+    if resume:
+        if target == STREAM:
+            raise BadRequest("what went to standard output cannot be read again: expected a file", "output")
+        done = _answered(Path(target)) | (_answered(errors) if errors is not None else set())
+        requests = [asked for asked in requests if asked.custom_id not in done]
+    mode = "ab" if resume else "wb"
+    with contextlib.ExitStack() as stack:
+        out = sys.stdout.buffer if target == STREAM else stack.enter_context(_opened(Path(target), mode))
+        failed = stack.enter_context(_opened(errors, mode)) if errors is not None else out
+        client = stack.enter_context(_client(engine_arguments, url, api_key))
+        began = time.perf_counter()
+        shown = sys.stderr.isatty() and target != STREAM
+        bar = stack.enter_context(BatchProgress(shown, len(requests)))
+
+        def write(answered: Answered) -> None:
+            file = out if answered.succeeded else failed
+            file.write(line(answered))
+            file.flush()
+
+        def update(tally: Tally) -> None:
+            bar.update(tally.ended, tally.output_tokens)
+
+        async def run() -> Tally:
+            try:
+                return await drive(client, requests, concurrency, write, update)
+            finally:
+                client.close()
+                await asyncio.sleep(0)  # connections close in the loop's next round
+
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            tally = runner.run(run())
+        seconds = time.perf_counter() - began
+    rate = tally.output_tokens / seconds
+    said = (
+        f"{tally.succeeded} answered, {tally.failed} failed in {seconds:.1f} s ({rate:,.0f} output tokens/s)"
+    )
+    print(said, file=sys.stderr)
+    return tally.failed
+
+
+@contextlib.contextmanager
+def _client(engine_arguments: dict[str, Any], url: str | None, api_key: str | None) -> Iterator[Client]:
+    """To a server that is there, or to one of our own, which nobody else can ask."""
+    if url is not None:
+        yield Client(url, api_key)
+        return
+    key = secrets.token_hex(16)
+    own = {"actors": {HTTP: {"options": {"host": "127.0.0.1", "port": 0, "api_keys": [key]}}}}
+    session = session_of(merge(engine_arguments, own), None)
+    try:
+        with LoadProgress(sys.stderr.isatty()) as bar:
+            session.start(bar.update)
+        yield Client(session.served_at().split()[-1], key)
+    finally:
+        session.stop()
+
+
+def _opened(path: Path, mode: str) -> BinaryIO:
+    try:
+        return path.open(mode)  # type: ignore[return-value]
+    except OSError as error:
+        raise BadRequest(f"{path}: {error.strerror}", "output") from None
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadRequest(f"{path}: {error.strerror}", "input") from None
+
+
+def _answered(path: Path) -> set[str]:
+    """The ids that a file has answers to. A last line that was cut off is taken back."""
+    if not path.exists():
+        return set()
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if len(whole) < len(data):
+        path.write_bytes(whole)
+    return known(whole.splitlines())
