@@ -134,6 +134,13 @@ class Kernels(Protocol):
         """
         ...
 
+    def move_slots(self, caches: Sequence[KVCache], sources: Tensor, destinations: Tensor) -> None:
+        """Copy single tokens' keys and values, from slots to slots (int64 [N] each), in every layer's cache.
+
+        All reads come before all writes. Destinations are distinct. Mutates the caches.
+        """
+        ...
+
     def paged_attention(
         self,
         query: Tensor,

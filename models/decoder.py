@@ -24,6 +24,10 @@ class Decoder(Protocol):
     dtype: torch.dtype
     device: torch.device
     kernels: Kernels
+    taps: tuple[int, ...]
+    """The layers whose inputs `forward` leaves in `tapped`; none at first."""
+    tapped: Tensor | None
+    """[T, len(taps) * hidden_size], of the last forward pass."""
 
     @property
     def spec(self) -> ModelSpec:

@@ -58,6 +58,8 @@ class FallbackDecoder:
         self.dtype = model.dtype
         self.device = device
         self.kernels = kernels
+        self.taps: tuple[int, ...] = ()  # transformers' layers have none
+        self.tapped: Tensor | None = None
         self.num_bytes = _num_bytes(model)
         self._layers = layers
         self._step = PagedStep(kernels)

@@ -42,6 +42,8 @@ class NativeDecoder:
         self.device = torch.device(device)
         self.kernels = kernels
         self.quantization = quantization
+        self.taps: tuple[int, ...] = ()
+        self.tapped: Tensor | None = None
         self._weights = self._allocate(model_shapes(spec))
         self._layer_weights = [self._allocate(layer_shapes(spec, layer)) for layer in spec.layers]
         ropes = {layer.rope for layer in spec.layers if layer.rope is not None}
@@ -63,8 +65,13 @@ class NativeDecoder:
     ) -> Tensor:
         """See `Decoder.forward`."""
         hidden, residual = self._embed(token_ids, positions), None
-        for layer, kv_cache in zip(self._layers, kv_caches, strict=True):
+        tapped = []
+        for index, (layer, kv_cache) in enumerate(zip(self._layers, kv_caches, strict=True)):
+            if index in self.taps:
+                stream = hidden.clone() if residual is None else hidden + residual
+                tapped.extend([stream] * self.taps.count(index))
             hidden, residual = layer.forward(hidden, residual, positions, batch, kv_cache)
+        self.tapped = torch.cat(tapped, dim=1) if tapped else None
         return self._final_norm.add(hidden, residual)[0]
 
     def _embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
@@ -115,6 +122,11 @@ class NativeDecoder:
             return split
         part: Tensor = whole[place.row : place.row + rows]
         return part.T if place.transposed else part
+
+    @property
+    def embedding(self) -> Weight:
+        """[vocab_size, hidden_size], as the checkpoint has it."""
+        return self._weights["embedding.weight"]
 
     @property
     def num_bytes(self) -> int:

@@ -18,7 +18,7 @@ import msgspec
 from pageant.protocol.arrays import Int32Vector, Int64Vector
 from pageant.protocol.message import Message
 
-DRAFTS_MAX = 64
+DRAFTS_MAX = 62  # with the token before them, they fit a mask of ancestors
 
 
 class Speculation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,15 +9,12 @@ executor that missed a plan crashes and comes back with a new epoch, rather than
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 
 from pageant.protocol.arrays import BoolVector, Int32Vector, int32
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.message import Message
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.tiers import BlockMoves
-
-MISSING = -1  # no token id
 
 
 class NewSequence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,7 +40,8 @@ class StepPlan(Message, frozen=True, kw_only=True):
 
     Row `rows[i]` computes `num_tokens[i]` tokens from position `starts[i]`; where `draws[i]`, a token is
     drawn after the last of them. Where there are drafts, `draft_counts[i]` of `draft_ids` follow these tokens as if
-    they had been drawn, and a token is drawn after each of them too. `grown_rows[i]` gets `grown_counts[i]` more of
+    they had been drawn, and a token is drawn after each of them too; with `draft_parents` they are a tree (see
+    `verification`), else a chain. `grown_rows[i]` gets `grown_counts[i]` more of
     `grown_blocks` at the end of its table first. Before anything is computed, blocks `copy_sources` are copied to
     `copy_destinations`: all reads come before all writes. `wanted[i]` drafts are asked of the executor's own
     proposer, if it has one, for the i-th row that draws. `freed_rows` are empty from this plan on; a new sequence
@@ -66,26 +64,8 @@ class StepPlan(Message, frozen=True, kw_only=True):
     moves: BlockMoves | None = None
     draft_counts: Int32Vector = msgspec.field(default_factory=int32)
     draft_ids: Int32Vector = msgspec.field(default_factory=int32)
+    draft_parents: Int32Vector = msgspec.field(default_factory=int32)
     wanted: Int32Vector = msgspec.field(default_factory=int32)
-
-
-def num_accepted(drafts: Int32Vector, counts: Int32Vector, token_ids: Int32Vector) -> Int32Vector:
-    """How many drafts of each row were right, up to the first that was not, or that no token could be drawn after.
-
-    Args:
-        drafts: of all rows, `counts[i]` for each.
-        token_ids: what was drawn: one more for each row than it has drafts. Some may be MISSING.
-    """
-    if not len(drafts):
-        return np.zeros(len(counts), np.int32)
-    rows = np.repeat(np.arange(len(counts)), counts)
-    before = np.cumsum(counts) - counts  # drafts of the rows before
-    within = np.arange(len(drafts)) - before[rows]
-    at = before[rows] + rows + within
-    wrong = (token_ids[at] != drafts) | (token_ids[at + 1] == MISSING)
-    first_wrong = counts.astype(np.int32).copy()
-    np.minimum.at(first_wrong, rows[wrong], within[wrong].astype(np.int32))
-    return first_wrong
 
 
 class StepResult(Message, frozen=True, kw_only=True):
@@ -97,8 +77,8 @@ class StepResult(Message, frozen=True, kw_only=True):
     `failed` says why some of `rows`, by index, have no right token. Those at the indices `deferred` get theirs
     later (`LateTokens`); until then they cannot be computed further, and those at the indices `void` were not,
     since the token before had been deferred. Neither has a token here, nor need there be one after every draft: what
-    is not there is MISSING. `draft_counts[i]` of `draft_ids` are what the
-    executor's own proposer guesses to come next, for the i-th of the plan's drawing rows.
+    is not there is MISSING. `draft_counts[i]` of `draft_ids` are what the executor's own proposer guesses to come
+    next, for the i-th of the plan's drawing rows; with `draft_parents` they are trees.
     """
 
     number: int
@@ -111,6 +91,7 @@ class StepResult(Message, frozen=True, kw_only=True):
     failed: dict[int, str] = msgspec.field(default_factory=dict)
     draft_counts: Int32Vector = msgspec.field(default_factory=int32)
     draft_ids: Int32Vector = msgspec.field(default_factory=int32)
+    draft_parents: Int32Vector = msgspec.field(default_factory=int32)
     deferred: tuple[int, ...] = ()
     void: tuple[int, ...] = ()
 

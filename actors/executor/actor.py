@@ -29,12 +29,14 @@ from pageant.actors.executor.undrawn import Undrawn
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.sizes import parse_bytes
 from pageant.protocol.checks import expected
+from pageant.protocol.drafting import Speculation
 from pageant.protocol.guiding import GuidesLost, TokenMasks
 from pageant.protocol.roles import EXECUTOR
 from pageant.protocol.statistics import ExecutorStatistics, GetExecutorStatistics
-from pageant.protocol.stepping import MISSING, ExecutorReady, LateTokens, StepPlan, StepResult
+from pageant.protocol.stepping import ExecutorReady, LateTokens, StepPlan, StepResult
 from pageant.protocol.supervision import ActorDown, ActorUp, Progress
 from pageant.protocol.tracing import TraceContext
+from pageant.protocol.verification import MISSING
 
 if TYPE_CHECKING:
     from pageant.actors.executor.runner import Drawn, ModelRunner
@@ -89,6 +91,7 @@ class Executor(Actor):
             threads: that compute on a CPU; None is all of this process's cores.
             eos_token_ids: the model's end tokens, held back by `min_tokens`.
             logits_processors: `module:Class` of your own; see `pageant.actors.executor.processors`.
+            speculation: whose drafts are made here, if its method is one of the device's.
         """
 
         model: str
@@ -106,6 +109,7 @@ class Executor(Actor):
         threads: int | None = None
         eos_token_ids: tuple[int, ...] = ()
         logits_processors: tuple[str, ...] = ()
+        speculation: Speculation | None = None
 
         def __post_init__(self) -> None:
             if not 0 < self.gpu_memory_utilization <= 1:
@@ -198,6 +202,7 @@ class Executor(Actor):
             budget_bytes=None if memory is None else parse_bytes(memory),
             num_blocks=options.num_blocks,
             threads=options.threads,
+            speculation=options.speculation,
             progress=self._report,
         )
 
@@ -383,6 +388,7 @@ class Executor(Actor):
 
     def _answer(self, step: Step, token_ids: npt.NDArray[np.int64]) -> None:
         logprobs, prompt_logprobs = step.drawn.logprobs()
+        proposed = step.drawn.proposed
         ended = step.computed or self.clock.now()
         seconds = ended - step.began
         self._metering.stepped(step.plan, step.began, ended)
@@ -404,6 +410,9 @@ class Executor(Actor):
                 failed=step.drawn.failed,
                 deferred=step.deferred,
                 void=step.void,
+                draft_counts=proposed.counts,
+                draft_ids=proposed.token_ids,
+                draft_parents=proposed.parents,
             ),
         )
 

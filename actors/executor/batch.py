@@ -7,7 +7,7 @@ it is computed: what that one draws has its place here, and its ids are taken fr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,9 @@ from pageant.actors.executor.masks import GuidedStep
 from pageant.actors.executor.processors import Processing, Processors
 from pageant.actors.executor.scoring import Scorers, Scores
 from pageant.actors.executor.shaping import Shapers, Shaping
-from pageant.protocol.stepping import MISSING, NewSequence, StepPlan, num_accepted
+from pageant.actors.executor.trees import grow_trees
+from pageant.protocol.stepping import NewSequence, StepPlan
+from pageant.protocol.verification import MISSING, Drafts, within
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -39,8 +41,8 @@ class SamplingColumns:
 
 
 @dataclass(frozen=True)
-class StepInputs:
-    """One step, packed: T tokens of S sequences, one after another. See `kernels.base.AttentionBatch`."""
+class Packed:
+    """T tokens of S sequences, one after another. See `kernels.base.AttentionBatch`."""
 
     token_ids: Int64  # [T], UNKNOWN where the step before draws it
     unknown: Int64  # [U], of the T tokens: those
@@ -52,6 +54,12 @@ class StepInputs:
     block_tables: Int32  # [S, blocks of the longest]
     max_query_length: int
     max_context_length: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepInputs(Packed):
+    """One step, with what is done after its tokens are computed."""
+
     last_tokens: Int64  # [D], of the T tokens: those after which one is drawn
     rows: Int32  # [D], their rows of the batch
     sampling: SamplingColumns
@@ -59,22 +67,34 @@ class StepInputs:
     copy_sources: Int32  # [C], blocks to be copied before anything else
     copy_destinations: Int32  # [C]
     processing: Processing | None = None  # by logits processors of the user's own
-    drafts: Drafts | None = None  # that this step verifies
-    wanted: Int32 = field(
-        default_factory=lambda: np.empty(0, np.int32)
-    )  # drafts of each of the plan's drawing rows
+    verifying: Verifying | None = None
+    ancestors: Int64 | None = None  # [T], where there are trees of drafts
+    proposing: Proposing | None = None
     guided: GuidedStep | None = None  # whose tokens a grammar allows
 
 
 @dataclass(frozen=True)
-class Drafts:
-    """Of N of the plan's drawing rows, all of them: how many drafts each has, and what they are. A row with drafts
-    has that many more of the step's D places than one without."""
+class Verifying:
+    """The drafts of the N rows that draw: each row with drafts has that many more of the step's D places."""
 
     rows: Int32  # [N]
     starts: Int64  # [N], the positions of the first token that each draws
-    counts: Int32  # [N]
-    token_ids: Int32
+    drafts: Drafts
+
+
+@dataclass(frozen=True)
+class Proposing:
+    """What the executor's own proposer may look at. The arrays by row are the batch's: rows that drafts are
+    wanted for stay as they are until the step's tokens are taken."""
+
+    wanted: Int32  # [N], drafts for each of the rows that draw
+    rows: Int32  # [S], of the step's sequences
+    starts: Int32  # [S]
+    draws: npt.NDArray[np.bool_]  # [S]
+    new_rows: Int32  # those whose sequences are new
+    token_ids: Int32  # [rows, positions]
+    block_tables: Int32  # [rows, blocks]
+    block_counts: Int32  # [rows]
 
 
 UNKNOWN = -1
@@ -154,13 +174,12 @@ class Batch:
         return inputs
 
     def _put_drafts(self, plan: StepPlan, ends: Int32) -> Int32:
-        """Drafts stand where the tokens that they guess will. Returns the ends of the rows with them."""
+        """Drafts stand where the tokens that they guess will, those of a tree one after another. Returns the ends
+        of the rows with them."""
         if np.any((plan.draft_counts > 0) & ((ends != self._lengths[plan.rows]) | ~plan.draws)):
             raise PlanMismatch(f"plan {plan.number} has drafts that follow no last token")
         rows = np.repeat(plan.rows, plan.draft_counts)
-        self._token_ids[rows, np.repeat(ends, plan.draft_counts) + _within(plan.draft_counts)] = (
-            plan.draft_ids
-        )
+        self._token_ids[rows, np.repeat(ends, plan.draft_counts) + within(plan.draft_counts)] = plan.draft_ids
         self.guiding.guess(plan.rows, ends.astype(np.int64), plan.draft_counts, plan.draft_ids)
         return ends + plan.draft_counts
 
@@ -168,9 +187,12 @@ class Batch:
         """The tokens that a step drew, some of which may be MISSING. Returns those that count."""
         rows, positions = inputs.rows, inputs.sampling.position
         kept = token_ids != MISSING
-        if inputs.drafts is not None:
-            kept &= self._verify(inputs.drafts, token_ids.astype(np.int32))
-        if not kept.all():
+        if (verifying := inputs.verifying) is not None:
+            accepted, right = verifying.drafts.verify(token_ids.astype(np.int32))
+            self._lengths[verifying.rows] = verifying.starts + accepted + 1
+            right = right[kept[right]]
+            rows, positions, token_ids = rows[right], positions[right], token_ids[right]
+        elif not kept.all():
             rows, positions, token_ids = rows[kept], positions[kept], token_ids[kept]
         return self._take(rows, positions, token_ids)
 
@@ -189,13 +211,6 @@ class Batch:
         token_ids = self._token_ids[row, : self._lengths[row]]
         unknown = np.flatnonzero(token_ids == UNKNOWN)
         return token_ids[: unknown[0]] if len(unknown) else token_ids
-
-    def _verify(self, drafts: Drafts, token_ids: Int32) -> npt.NDArray[np.bool_]:
-        """Which of the step's places follow no wrong draft. Their rows end there."""
-        accepted = num_accepted(drafts.token_ids, drafts.counts, token_ids)
-        self._lengths[drafts.rows] = drafts.starts + accepted + 1
-        right: npt.NDArray[np.bool_] = _within(drafts.counts + 1) <= np.repeat(accepted, drafts.counts + 1)
-        return right
 
     @property
     def needs_tokens(self) -> bool:
@@ -226,7 +241,7 @@ class Batch:
         if not len(plan.grown_blocks):
             return
         rows = np.repeat(plan.grown_rows, counts)
-        offsets = _within(counts) + np.repeat(self._block_counts[plan.grown_rows], counts)
+        offsets = within(counts) + np.repeat(self._block_counts[plan.grown_rows], counts)
         self._block_tables[rows, offsets] = plan.grown_blocks
         self._block_counts[plan.grown_rows] += counts
 
@@ -234,56 +249,54 @@ class Batch:
         rows, counts, drawn = plan.rows, plan.num_tokens, plan.draws.astype(np.int32)
         if len(plan.draft_ids):
             counts, drawn = counts + plan.draft_counts, drawn + plan.draft_counts
-        token_rows = np.repeat(rows, counts)
-        positions = (np.repeat(plan.starts, counts) + _within(counts)).astype(np.int64)
-        block_of_token = self._block_tables[token_rows, positions // self.block_size].astype(np.int64)
-        context_lengths = plan.starts + counts
-        ends = np.cumsum(counts, dtype=np.int32)
-        longest = int(context_lengths.max())
-        token_ids = self._token_ids[token_rows, positions].astype(np.int64)
-        unknown = np.flatnonzero(token_ids == UNKNOWN)
+        packed = pack(rows, plan.starts, counts, self._token_ids, self._block_tables, self.block_size)
         # A row draws after each of its last `drawn` tokens.
         draw_rows = np.repeat(rows, drawn)
-        ahead = _within(drawn).astype(np.int64)
-        last_tokens = np.repeat(ends.astype(np.int64) - drawn, drawn) + ahead
-        draw_positions = np.repeat(context_lengths.astype(np.int64) - drawn + 1, drawn) + ahead
-        # Processors see their tokens later, when drafts are no longer where they are now.
-        known = self._token_ids.copy() if len(plan.draft_ids) and len(self._processors) else self._token_ids
+        last_tokens = np.repeat(packed.query_starts[1:].astype(np.int64) - drawn, drawn) + within(drawn)
+        verifying = self._verifying(plan)
+        positions, ancestors = packed.positions, None
+        if len(plan.draft_parents) and verifying is not None:
+            first = last_tokens[np.cumsum(drawn) - drawn][drawn > 0]
+            positions, ancestors = grow_trees(positions, first, verifying.drafts)
+        draw_positions = positions[last_tokens] + 1
+        ahead = self._ahead(verifying)
         return StepInputs(
-            token_ids=token_ids,
-            unknown=unknown,
-            unknown_rows=token_rows[unknown].astype(np.int64),
-            positions=positions,
-            slots=block_of_token * self.block_size + positions % self.block_size,
-            query_starts=np.concatenate([np.zeros(1, np.int32), ends]),
-            context_lengths=context_lengths,
-            block_tables=self._block_tables[rows, : -(-longest // self.block_size)],
-            max_query_length=int(counts.max()),
-            max_context_length=longest,
-            last_tokens=last_tokens,
+            **vars(packed) | {"positions": positions},
+            last_tokens=last_tokens.astype(np.int64),
             rows=draw_rows,
             sampling=self._sampling(draw_rows, draw_positions, ahead),
             scores=self._scorers.of_step(plan, self._token_ids),
             copy_sources=plan.copy_sources,
             copy_destinations=plan.copy_destinations,
-            processing=self._processors.of_step(draw_rows, draw_positions, known),
-            drafts=self._drafts(plan),
-            wanted=plan.wanted,
-            guided=self.guiding.of_step(draw_rows, draw_positions, ahead),
+            processing=self._processors.of_step(draw_rows, draw_positions, self._token_ids, ahead),
+            verifying=verifying,
+            ancestors=ancestors,
+            proposing=self._proposing(plan) if len(plan.wanted) else None,
+            guided=self.guiding.of_step(draw_rows, draw_positions, within(drawn).astype(np.int64)),
         )
 
-    def _drafts(self, plan: StepPlan) -> Drafts | None:
+    def _verifying(self, plan: StepPlan) -> Verifying | None:
         if not len(plan.draft_ids):
             return None
         drawing = plan.draws
-        return Drafts(
-            rows=plan.rows[drawing],
-            starts=(plan.starts + plan.num_tokens)[drawing].astype(np.int64),
-            counts=plan.draft_counts[drawing],
-            token_ids=plan.draft_ids,
+        drafts = Drafts(plan.draft_counts[drawing], plan.draft_ids, plan.draft_parents)
+        return Verifying(
+            plan.rows[drawing], (plan.starts + plan.num_tokens)[drawing].astype(np.int64), drafts
         )
 
-    def _sampling(self, rows: Int32, positions: Int64, ahead: Int64) -> SamplingColumns:
+    def _proposing(self, plan: StepPlan) -> Proposing:
+        return Proposing(
+            wanted=plan.wanted,
+            rows=plan.rows,
+            starts=plan.starts,
+            draws=plan.draws,
+            new_rows=np.array([sequence.row for sequence in plan.new], np.int32),
+            token_ids=self._token_ids,
+            block_tables=self._block_tables,
+            block_counts=self._block_counts,
+        )
+
+    def _sampling(self, rows: Int32, positions: Int64, ahead: dict[int, list[int]]) -> SamplingColumns:
         return SamplingColumns(
             temperature=self._temperature[rows],
             top_k=self._top_k[rows],
@@ -292,20 +305,42 @@ class Batch:
             seed=self._seed[rows],
             sample=self._sample[rows],
             position=positions,
-            shaping=self._shapers.of_step(rows, positions, self._ahead(rows, positions, ahead)),
+            shaping=self._shapers.of_step(rows, positions, ahead),
         )
 
-    def _ahead(self, rows: Int32, positions: Int64, ahead: Int64) -> dict[int, list[int]]:
-        """The drafts that come before each place, of those that follow any."""
-        return {
-            place: self._token_ids[rows[place], positions[place] - ahead[place] : positions[place]].tolist()
-            for place in np.flatnonzero(ahead).tolist()
-            if int(rows[place]) in self._shapers
-        }
+    def _ahead(self, verifying: Verifying | None) -> dict[int, list[int]]:
+        """The drafts that come before each of a step's places, for rows whose tokens change how they draw."""
+        if verifying is None or not (self._shapers or self._processors):
+            return {}
+        asking = [row in self._shapers or row in self._processors for row in verifying.rows.tolist()]
+        return verifying.drafts.paths(asking)
 
 
-def _within(counts: Int32) -> Int32:
-    """0, 1, ... within each of the runs that `counts` gives the lengths of."""
-    total = int(counts.sum())
-    starts = np.cumsum(counts) - counts
-    return (np.arange(total, dtype=np.int32) - np.repeat(starts, counts)).astype(np.int32)
+def pack(
+    rows: Int32, starts: Int32, counts: Int32, token_ids: Int32, block_tables: Int32, block_size: int
+) -> Packed:
+    """`counts[i]` tokens of row `rows[i]` from position `starts[i]`, where each stands where its position says.
+
+    Args:
+        token_ids: [rows of the batch, positions]
+        block_tables: [rows of the batch, blocks]
+    """
+    token_rows = np.repeat(rows, counts)
+    positions = (np.repeat(starts, counts) + within(counts)).astype(np.int64)
+    blocks = block_tables[token_rows, positions // block_size].astype(np.int64)
+    found = token_ids[token_rows, positions].astype(np.int64)
+    unknown = np.flatnonzero(found == UNKNOWN)
+    context_lengths = starts + counts
+    longest = int(context_lengths.max())
+    return Packed(
+        token_ids=found,
+        unknown=unknown,
+        unknown_rows=token_rows[unknown].astype(np.int64),
+        positions=positions,
+        slots=blocks * block_size + positions % block_size,
+        query_starts=np.concatenate([np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32)]),
+        context_lengths=context_lengths,
+        block_tables=block_tables[rows, : -(-longest // block_size)],
+        max_query_length=int(counts.max()),
+        max_context_length=longest,
+    )

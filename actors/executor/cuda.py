@@ -75,9 +75,9 @@ class CudaRunner(TorchRunner):
         # The reference kernels look at what is on the device, which a graph cannot.
         if capture is None and self.device.type == "cuda" and self._kernels.name == "triton":
             capture = CudaCapture()
-        if capture is not None:
+        if capture is not None and not self._decoder.taps:
             self._graphs = DecodeGraphs(
-                self._forward,
+                self._passes.forward,
                 capture,
                 self._staging,
                 last_drawn=self._last_drawn,
@@ -98,10 +98,11 @@ class CudaRunner(TorchRunner):
                 hidden = self._compute(inputs)
             prompts = self._score_prompts(hidden, inputs.scores)
             if not len(inputs.rows):
-                if prompts is None:
-                    return DrawnHere(np.empty(0, np.int64))
                 nothing = torch.empty(0, dtype=torch.int64, device=self.device)
-                return self._drawn(nothing, None, prompts, {})
+                drawn = DrawnHere(np.empty(0, np.int64))
+                if prompts is not None:
+                    drawn = self._drawn(nothing, None, prompts, {})
+                return self._with_drafts(drawn, inputs, hidden)
             columns = inputs.sampling
             last, rows, seed, position, temperature, top_p, min_p, top_k, sample = self._staging.send(
                 [
@@ -119,7 +120,7 @@ class CudaRunner(TorchRunner):
                 sample=sample,
                 position=position,
             )
-            return self._draw_or_wait(hidden[last], rows, params, inputs, prompts)
+            return self._draw_or_wait(hidden, hidden[last], rows, params, inputs, prompts)
 
     def draw(self, undrawn: Undrawn) -> Drawn:
         """See `ModelRunner`."""
@@ -154,8 +155,9 @@ class CudaRunner(TorchRunner):
             positions=positions,
             max_query_length=inputs.max_query_length,
             max_context_length=inputs.max_context_length,
+            ancestors=None if inputs.ancestors is None else self._tensor(inputs.ancestors),
         )
-        return self._forward(token_ids, positions, batch)
+        return self._passes.forward(token_ids, positions, batch)
 
     @torch.inference_mode()
     def _memory(self) -> tuple[int, int]:

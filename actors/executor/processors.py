@@ -9,7 +9,7 @@ row by row, so that only the requests for which it raises end, with an error tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.runtime.classes import load_object
+from pageant.protocol.arrays import int32
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.stepping import NewSequence
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Int32 = npt.NDArray[np.int32]
+
+
+_NOTHING_AHEAD: dict[int, list[int]] = {}
 
 
 @dataclass(frozen=True)
@@ -87,8 +91,22 @@ class Processors:
         if wanted:
             self._rows[sequence.row] = sequence.params, sequence.num_prompt_tokens, wanted
 
-    def of_step(self, rows: Int32, positions: npt.NDArray[np.int64], token_ids: Int32) -> Processing | None:
-        """What is to be done for these rows, which draw the tokens at these positions; all before is known."""
+    def __contains__(self, row: int) -> bool:
+        return row in self._rows
+
+    def of_step(
+        self,
+        rows: Int32,
+        positions: npt.NDArray[np.int64],
+        token_ids: Int32,
+        ahead: Mapping[int, Sequence[int]] = _NOTHING_AHEAD,
+    ) -> Processing | None:
+        """What is to be done for these rows, which draw the tokens at these positions; all before is known.
+
+        Args:
+            token_ids: the batch's, by row.
+            ahead: by place, the drafts before it, if there are any: the last tokens that it follows.
+        """
         if not self._rows:
             return None
         processing = Processing([(processor, [], []) for processor in self._processors], {})
@@ -97,7 +115,11 @@ class Processors:
             if params is None or isinstance(wanted, str):
                 processing.failed.update({place: wanted} if isinstance(wanted, str) else {})
                 continue
-            view = ProcessedRow(params, token_ids[row, :num_prompt], token_ids[row, num_prompt:position])
+            drafts = ahead.get(place, ())
+            output = token_ids[row, num_prompt : position - len(drafts)]
+            if drafts:
+                output = np.concatenate([output, int32(drafts)])
+            view = ProcessedRow(params, token_ids[row, :num_prompt], output)
             for processor, places, views in processing.work:
                 if processor in wanted:
                     places.append(place)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pageant.actors.executor.batch import StepInputs
+from pageant.actors.executor.batch import Packed
 from pageant.actors.executor.graphs import Capture, Forward
 from pageant.kernels.base import AttentionBatch
 
@@ -74,7 +74,7 @@ class StepPrograms:
         """How many recordings there are."""
         return sum(shape.replay is not None for shape in self._shapes.values())
 
-    def run(self, inputs: StepInputs, last_drawn: Tensor) -> Tensor | None:
+    def run(self, inputs: Packed, last_drawn: Tensor) -> Tensor | None:
         """Return hidden states [T, hidden_size], good until the next call, or None where it is not for this.
 
         Args:
@@ -98,7 +98,7 @@ class StepPrograms:
             return shape.replay()
         return self._record(shape, inputs)
 
-    def _record(self, shape: _Shape, inputs: StepInputs) -> Tensor | None:
+    def _record(self, shape: _Shape, inputs: Packed) -> Tensor | None:
         tokens, sequences = len(inputs.positions), len(inputs.context_lengths)
         positions = self._positions[:tokens]
         batch = AttentionBatch(
@@ -118,7 +118,7 @@ class StepPrograms:
             return None
         return shape.replay()
 
-    def _write(self, inputs: StepInputs, last_drawn: Tensor) -> None:
+    def _write(self, inputs: Packed, last_drawn: Tensor) -> None:
         token_ids, positions, slots, starts, lengths, tables = self._inputs
         tokens, (sequences, width) = len(inputs.positions), inputs.block_tables.shape
         token_ids[:tokens] = inputs.token_ids

@@ -20,18 +20,21 @@ from pageant.actors.executor.batch import SamplingColumns, StepInputs
 from pageant.actors.executor.host_memory import HostMemory
 from pageant.actors.executor.memory import available_bytes, choose_num_blocks, total_bytes
 from pageant.actors.executor.moving import Move
+from pageant.actors.executor.passes import Passes, to_device
 from pageant.actors.executor.processors import process_logits
-from pageant.actors.executor.programs import StepPrograms
+from pageant.actors.executor.proposers.base import Room, Verified
+from pageant.actors.executor.proposers.loading import load_proposer
 from pageant.actors.executor.scoring import Scored, Scores, Scoring, score_prompts
 from pageant.actors.executor.shaping import NOTHING, shape_logits
 from pageant.actors.executor.undrawn import Undrawn
-from pageant.kernels.base import AttentionBatch, SamplingTensors
-from pageant.kernels.cpu import CpuKernels
+from pageant.kernels.base import SamplingTensors
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.decoder import Decoder
 from pageant.models.loading import load_decoder
 from pageant.models.quantization import Quantization
+from pageant.protocol.drafting import Speculation
 from pageant.protocol.logprobs import Logprobs
+from pageant.protocol.verification import MISSING, NO_DRAFTS, Drafts
 
 log = logging.getLogger("pageant.executor")
 
@@ -53,6 +56,9 @@ class Drawn(Protocol):
 
     def token_ids(self) -> npt.NDArray[np.int64]:
         """One for each of the step's drawing rows. Waits for the device."""
+
+    proposed: Drafts
+    """What comes next, for each of the plan's drawing rows, if there is a proposer."""
 
     def logprobs(self) -> tuple[Logprobs | None, Logprobs | None]:
         """Of the tokens drawn and of the prompts' tokens, where asked for; once the tokens are there."""
@@ -104,8 +110,10 @@ class DrawnHere:
         drawn: Scoring | None = None,
         prompts: Scoring | None = None,
         failed: dict[int, str] | None = None,
+        proposed: Drafts = NO_DRAFTS,
     ) -> None:
         self._token_ids = token_ids
+        self.proposed = proposed
         self.failed = failed or {}
         self._scorings = drawn, prompts
 
@@ -144,6 +152,7 @@ class TorchRunner:
         budget_bytes: int | None,
         num_blocks: int | None,
         threads: int | None,
+        speculation: Speculation | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         if device == "cpu":
@@ -159,7 +168,11 @@ class TorchRunner:
             quantization=quantization,
             progress=progress,
         )
+        self._proposer = load_proposer(speculation, self._decoder, dtype, max_model_len)
         block_bytes = self._decoder.kv_bytes_per_block(block_size)
+        if self._proposer is not None:
+            self._decoder.taps = self._proposer.taps
+            block_bytes += self._proposer.kv_bytes_per_block(block_size)
         if budget_bytes is None and num_blocks is None:
             budget_bytes = self._kv_budget(block_size, max_num_seqs)
         self.num_blocks = num_blocks or choose_num_blocks(
@@ -172,20 +185,19 @@ class TorchRunner:
         window = self._decoder.spec.window
         self.window = window if window is not None and window < max_model_len else None
         self.dtype = str(self._decoder.dtype).removeprefix("torch.")
-        blocks = self.num_blocks + self.spare_blocks
-        self._kv_caches = self._decoder.allocate_kv_caches(blocks, block_size)
+        room = Room(self.num_blocks + self.spare_blocks, block_size, max_num_seqs, max_model_len)
+        caches = self._decoder.allocate_kv_caches(room.num_blocks, block_size)
+        self._kv_caches = [*caches, *(self._proposer.allocate(room) if self._proposer is not None else ())]
         self.host = self.host_class(self._kv_caches)
-        self._kv_bytes = blocks * block_bytes
+        self._kv_bytes = room.num_blocks * block_bytes
         self._last_drawn = torch.zeros(max_num_seqs, dtype=torch.int64, device=self.device)  # by row
-        self._programs: StepPrograms | None = None
-        if isinstance(self._kernels, CpuKernels):
-            self._programs = StepPrograms(
-                self._forward,
-                self._kernels.capture,
-                max_num_seqs=max_num_seqs,
-                max_model_len=max_model_len,
-                block_size=block_size,
-            )
+        self._passes = Passes(
+            self._decoder,
+            caches,
+            max_num_seqs=max_num_seqs,
+            max_model_len=max_model_len,
+            block_size=block_size,
+        )
         log.info(
             "%s in %s%s on %s with %s kernels: %.0f MiB of weights, %d KV blocks of %d tokens (%.0f MiB)",
             *(
@@ -213,29 +225,28 @@ class TorchRunner:
     def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
         """See `ModelRunner`."""
         self._copy_blocks(inputs)
-        hidden = self._programs.run(inputs, self._last_drawn) if self._programs is not None else None
-        if hidden is None:
-            hidden = self._forward(
-                self._token_ids(inputs), self._tensor(inputs.positions), self._attention(inputs)
-            )
+        hidden = self._passes.run(inputs, self._last_drawn, inputs.ancestors)
         prompts = self._score_prompts(hidden, inputs.scores)
         if not len(inputs.rows):
-            return self._drawn(torch.empty(0, dtype=torch.int64), None, prompts, {})
+            drawn = self._drawn(torch.empty(0, dtype=torch.int64), None, prompts, {})
+            return self._with_drafts(drawn, inputs, hidden)
+        drawing = hidden
         if len(inputs.last_tokens) < len(hidden):  # else a token is drawn after each
-            hidden = hidden[self._tensor(inputs.last_tokens)]
+            drawing = hidden[self._tensor(inputs.last_tokens)]
         rows = self._tensor(inputs.rows)
-        return self._draw_or_wait(hidden, rows, self._params(inputs.sampling), inputs, prompts)
+        return self._draw_or_wait(hidden, drawing, rows, self._params(inputs.sampling), inputs, prompts)
 
     def _draw_or_wait(
         self,
         hidden: torch.Tensor,
+        drawing: torch.Tensor,
         rows: torch.Tensor,
         params: SamplingTensors,
         inputs: StepInputs,
         prompts: Scoring | None,
     ) -> Drawn | Undrawn:
-        """The tokens that follow hidden states [D, N]; without them, if a mask is missing."""
-        logits, scores, guided = self._decoder.logits(hidden), inputs.scores, inputs.guided
+        """The tokens that follow `drawing` [D, N] of the hidden states [T, N]; without them, if a mask is missing."""
+        logits, scores, guided = self._decoder.logits(drawing), inputs.scores, inputs.guided
         scored = scores.drawn if scores is not None else None
         raw = logits[self._tensor(scored.places)] if scored is not None else None
         shaped = inputs.sampling.shaping is not NOTHING or inputs.processing is not None
@@ -243,9 +254,13 @@ class TorchRunner:
         shape_logits(logits, inputs.sampling.shaping)
         failed = process_logits(logits, inputs.processing)
         if guided is None:
-            return self._sample(logits, params, rows, raw, scored, prompts, failed)
+            drawn = self._sample(logits, params, rows, raw, scored, prompts, failed)
+            return self._with_drafts(drawn, inputs, hidden)
         places = np.arange(len(inputs.rows))
-        undrawn = Undrawn(logits, params, rows, places, guided, failed, raw, scored, unshaped, prompts)
+        undrawn = Undrawn(
+            *(logits, params, rows, places, guided, failed, raw, scored, unshaped, prompts),
+            computed=(inputs, hidden),
+        )
         return undrawn if len(guided.late) else self.draw(undrawn)
 
     @torch.inference_mode()
@@ -261,7 +276,7 @@ class TorchRunner:
             *(undrawn.prompts, failed),
         )
         drawn.missing, drawn.late = late, kept
-        return drawn
+        return drawn if undrawn.computed is None else self._with_drafts(drawn, *undrawn.computed)
 
     def _mask(self, undrawn: Undrawn) -> None:
         """Forbids what the grammars do. Where nothing is left of what else a request forbids, they have their way."""
@@ -301,10 +316,22 @@ class TorchRunner:
     ) -> DrawnHere:
         return DrawnHere(tokens.numpy(), drawn, prompts, failed)
 
-    def _forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, batch: AttentionBatch
-    ) -> torch.Tensor:
-        return self._decoder.forward(token_ids, positions, batch, self._kv_caches)
+    def _with_drafts(self, drawn: DrawnHere, inputs: StepInputs, hidden: torch.Tensor) -> DrawnHere:
+        """Keeps what was right of a tree, and asks the proposer. The host must know the tokens for that."""
+        verifying = inputs.verifying
+        has_trees = verifying is not None and len(verifying.drafts.parents) > 0
+        if inputs.proposing is None and not has_trees:
+            return drawn
+        token_ids = drawn.token_ids().copy()
+        token_ids[drawn.missing] = MISSING
+        step = Verified(inputs, hidden, self._decoder.tapped, token_ids)
+        if has_trees:
+            sources, destinations = step.moved()
+            self._kernels.move_slots(self._kv_caches, self._tensor(sources), self._tensor(destinations))
+        if self._proposer is not None and inputs.proposing is not None:
+            step.write_tokens()
+            drawn.proposed = self._proposer.propose(step)
+        return drawn
 
     def _score_prompts(self, hidden: torch.Tensor, scores: Scores | None) -> Scoring | None:
         if scores is None or scores.prompt is None:
@@ -324,12 +351,6 @@ class TorchRunner:
             )
             self._kernels.move_kv(self._kv_caches, sources, destinations)
 
-    def _token_ids(self, inputs: StepInputs) -> torch.Tensor:
-        token_ids = self._tensor(inputs.token_ids)
-        if len(inputs.unknown):
-            token_ids[self._tensor(inputs.unknown)] = self._last_drawn[self._tensor(inputs.unknown_rows)]
-        return token_ids
-
     def _params(self, sampling: SamplingColumns) -> SamplingTensors:
         return SamplingTensors(
             temperature=self._tensor(sampling.temperature),
@@ -341,16 +362,5 @@ class TorchRunner:
             position=self._tensor(sampling.position),
         )
 
-    def _attention(self, inputs: StepInputs) -> AttentionBatch:
-        return AttentionBatch(
-            query_starts=self._tensor(inputs.query_starts),
-            context_lengths=self._tensor(inputs.context_lengths),
-            block_tables=self._tensor(inputs.block_tables),
-            slots=self._tensor(inputs.slots),
-            positions=self._tensor(inputs.positions),
-            max_query_length=inputs.max_query_length,
-            max_context_length=inputs.max_context_length,
-        )
-
     def _tensor(self, array: npt.NDArray[np.generic]) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, non_blocking=True)
+        return to_device(array, self.device)

@@ -14,6 +14,7 @@ from pageant.actors.executor.scoring import Scored, Scoring
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pageant.actors.executor.batch import StepInputs
     from pageant.kernels.base import SamplingTensors
 
 Int64 = npt.NDArray[np.int64]
@@ -37,6 +38,8 @@ class Undrawn:
     scored: Scored | None
     unshaped: Tensor | None
     prompts: Scoring | None
+    computed: tuple[StepInputs, Tensor] | None = None
+    """The step and its hidden states, for drafts that follow; none for rows that are drawn alone."""
 
     def part(self, places: Int64) -> Undrawn:
         """Some of the rows, in memory of their own."""

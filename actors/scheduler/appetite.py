@@ -42,7 +42,7 @@ class StepTime:
     def line(self) -> tuple[float, float]:
         """(fixed, each). Of steps of one size alone, a token's share is taken to be small."""
         weight, tokens, seconds, squares, products = self._sums.tolist()
-        if not weight:
+        if not weight or seconds <= 0:
             return 1.0, 0.01
         mean_tokens, mean = tokens / weight, seconds / weight
         spread = squares / weight - mean_tokens**2

@@ -33,7 +33,7 @@ from pageant.actors.scheduler.policies import Policy
 from pageant.actors.scheduler.recovery import count_death
 from pageant.actors.scheduler.request import ScheduledRequest, State
 from pageant.actors.scheduler.running import Chunks, Running
-from pageant.actors.scheduler.speculation import Speculator
+from pageant.actors.scheduler.speculation import NOTHING, Guess, Speculator
 from pageant.protocol.allocation import Assigned
 from pageant.protocol.arrays import BoolVector, Int32Vector, int32
 from pageant.protocol.drafting import Proposed, Speculation
@@ -41,7 +41,8 @@ from pageant.protocol.logprobs import Piece, split
 from pageant.protocol.message import Message
 from pageant.protocol.outputs import Stopped
 from pageant.protocol.serving import Abort, EndCause, Finished, FinishReason, Submit
-from pageant.protocol.stepping import ExecutorReady, LateTokens, StepResult, num_accepted
+from pageant.protocol.stepping import ExecutorReady, LateTokens, StepResult
+from pageant.protocol.verification import NO_DRAFTS, Drafts
 
 EXECUTORS, BLOCKS, DETOKENIZER, DRAFTER = "executor/*", "blocks", "detokenizer", "drafter"
 
@@ -271,7 +272,7 @@ class SchedulerCore:
     def _compute(self, chunks: Chunks, new: list[ScheduledRequest], granted: Assigned) -> None:
         """Sends the plan of what was granted."""
         self._plan_number += 1
-        drafts, wanted = (int32(), int32()) if self.speculator is None else self.speculator.plan(chunks)
+        drafts, wanted = (NO_DRAFTS, int32()) if self.speculator is None else self.speculator.plan(chunks)
         freed_rows = self._running.take_freed_rows()
         plan = build_plan(self._plan_number, granted, freed_rows, chunks, new, drafts, wanted)
         self._running.planned(chunks)
@@ -297,7 +298,7 @@ class SchedulerCore:
                 request = self._running.at(int(chunks.rows[index]))
                 self._take_prompt_logprobs(request, int(chunks.starts[index]), piece)
         drawing, going = chunks[chunks.draws], going[chunks.draws]
-        if len(drafts):
+        if drafts:
             self._take_verified(drawing, going, drafts, message)
         else:
             self._take_drawn(drawing, going, message)
@@ -331,23 +332,22 @@ class SchedulerCore:
         self._take_computed(drawing, token_ids)
         self._deferrals.settle()
 
-    def _take_verified(
-        self, drawing: Chunks, going: BoolVector, drafts: Int32Vector, message: StepResult
-    ) -> None:
-        """The tokens of each up to the first that follows a wrong draft, place by place."""
+    def _take_verified(self, drawing: Chunks, going: BoolVector, drafts: Drafts, message: StepResult) -> None:
+        """The tokens of each up to the first that follows a wrong draft, one after another."""
         assert self.speculator is not None
-        accepted = num_accepted(drafts, drawing.drafts, message.token_ids)
-        self.speculator.verified(drawing.rows[going], drawing.drafts[going], accepted[going])
+        drafts = drafts._replace(counts=drawing.drafts)
+        accepted, places = drafts.verify(message.token_ids)
+        self.speculator.verified(drawing.rows, going, drafts, accepted)
         pieces = split(message.logprobs)
-        first = np.cumsum(drawing.drafts + 1) - drawing.drafts - 1
-        for index in np.flatnonzero(np.isin(first, message.void)).tolist():
+        for index in np.flatnonzero(np.isin(drafts.first_places, message.void)).tolist():
             self._take_void(drawing, going, index)
+        first = np.cumsum(accepted + 1) - accepted - 1
         for ahead in range(int(accepted.max()) + 1):
             going = going & (accepted >= ahead) & self._running.are_running(drawing.rows)
-            for index in (
-                np.flatnonzero(going).tolist() if message.failed or message.deferred or pieces else ()
-            ):
-                place, request = int(first[index]) + ahead, self._running.at(int(drawing.rows[index]))
+            some = message.failed or message.deferred or pieces
+            for index in np.flatnonzero(going).tolist() if some else ():
+                place = int(places[first[index] + ahead])
+                request = self._running.at(int(drawing.rows[index]))
                 if place in message.failed:
                     self._end(request, "error", message=message.failed[place], cause="failure")
                     going[index] = False
@@ -355,7 +355,7 @@ class SchedulerCore:
                     self._defer(drawing, going, index, message.number)
                 elif place in pieces:
                     self.outputs.logprobs(request, pieces[place])
-            self._take_computed(drawing[going], message.token_ids[first[going] + ahead])
+            self._take_computed(drawing[going], message.token_ids[places[first[going] + ahead]])
         self._deferrals.settle()
 
     def _take_computed(self, drawing: Chunks, token_ids: Int32Vector) -> None:
@@ -387,14 +387,14 @@ class SchedulerCore:
     def drafts_late(self, now: float) -> None:
         """Who has waited too long for drafts goes on without."""
         if self.speculator is not None:
-            self._take_drafts(dict.fromkeys(self.speculator.late(now), int32()))
+            self._take_drafts(dict.fromkeys(self.speculator.late(now), NOTHING))
 
     def drafter_gone(self) -> None:
         """Nobody proposes anything any more."""
         if self.speculator is not None:
-            self._take_drafts(dict.fromkeys(self.speculator.drafter_down(), int32()))
+            self._take_drafts(dict.fromkeys(self.speculator.drafter_down(), NOTHING))
 
-    def _take_drafts(self, drafts: dict[int, Int32Vector]) -> None:
+    def _take_drafts(self, drafts: dict[int, Guess]) -> None:
         assert self.speculator is not None
         for serial, found in drafts.items():
             request = self._by_serial.get(serial)
@@ -460,6 +460,7 @@ class SchedulerCore:
         drawn, self._drawn = self._drawn, []
         assign = build_assign(
             self._exchange,
+            growing.ends if self.speculator is None else self.speculator.room_for(growing),
             self._epoch,
             self._manager,
             freed,

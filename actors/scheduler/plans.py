@@ -13,6 +13,7 @@ from pageant.actors.scheduler.running import Chunks
 from pageant.protocol.allocation import Admission, Admitted, Assign, Assigned
 from pageant.protocol.arrays import Int32Vector, Int64Vector, int32, int64
 from pageant.protocol.stepping import NewSequence, StepPlan
+from pageant.protocol.verification import Drafts
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Computing(NamedTuple):
     step: int
     plan: int
     chunks: Chunks
-    drafts: Int32Vector
+    drafts: Drafts
 
 
 def admissions(requests: Sequence[ScheduledRequest], granted: Sequence[Admitted]) -> Chunks:
@@ -51,7 +52,7 @@ def build_plan(
     freed_rows: Sequence[int],
     chunks: Chunks,
     new: Sequence[ScheduledRequest],
-    drafts: Int32Vector,
+    drafts: Drafts,
     wanted: Int32Vector,
 ) -> StepPlan:
     """The plan of one step.
@@ -59,7 +60,7 @@ def build_plan(
     Args:
         chunks: what is computed; the first `granted.num_grown` are of requests that were in the batch.
         new: the requests that take a row, in the order of `granted.admitted`.
-        drafts: as many as the chunks have, in order.
+        drafts: of the chunks.
         wanted: how many the executor is to propose for each chunk that draws, or none at all.
     """
     return StepPlan(
@@ -89,8 +90,9 @@ def build_plan(
         num_tokens=chunks.lengths,
         draws=chunks.draws,
         moves=granted.moves,
-        draft_counts=chunks.drafts if len(drafts) else int32(),
-        draft_ids=drafts,
+        draft_counts=drafts.counts,
+        draft_ids=drafts.token_ids,
+        draft_parents=drafts.parents,
         wanted=wanted,
     )
 
@@ -105,6 +107,7 @@ class Drawn:
 
 def build_assign(
     exchange: Exchange,
+    lengths: Int32Vector,
     epoch: int,
     manager: int,
     freed: Sequence[int],
@@ -117,6 +120,7 @@ def build_assign(
     """What a step asks of the block manager.
 
     Args:
+        lengths: how many tokens each growing one is to have slots for.
         freed: serials of the sequences that are given up.
         drawn: since the last time.
         budget: tokens that admissions may compute, all together.
@@ -124,6 +128,7 @@ def build_assign(
     """
     growing, admitting = exchange.growing, exchange.admitting
     serials = np.concatenate([one.serials for one in drawn]) if drawn else int64()
+    ahead = lengths - growing.starts - growing.lengths
     return Assign(
         step=exchange.step,
         epoch=epoch,
@@ -133,8 +138,8 @@ def build_assign(
         token_ids=np.concatenate([one.token_ids for one in drawn]) if drawn else int32(),
         freed=int64(freed),
         grow_serials=growing.serials,
-        grow_lengths=growing.ends,
-        grow_drafts=growing.drafts if growing.drafts.any() else int32(),
+        grow_lengths=lengths,
+        grow_drafts=ahead if ahead.any() else int32(),
         admissions=tuple(
             Admission(
                 serial=request.serial,

@@ -200,6 +200,12 @@ class Running:
         fitting: Int32 = np.clip(budget - before, 0, drafts).astype(np.int32)
         return fitting
 
+    def ends_with(self, chunks: Chunks, lookahead: int) -> Int32:
+        """Of each request: how many tokens there must be room for, with so many that may be drafted after it draws,
+        as far as it can still grow."""
+        further: Int32 = np.minimum(chunks.ends + lookahead * chunks.draws, self._max_total[chunks.rows])
+        return np.maximum(chunks.ends, further)
+
     def hold(self, request: ScheduledRequest, *, in_lock_step: bool, awaits_drafts: bool = False) -> None:
         """Whether a row is planned ahead, and whether drafts are on their way to it."""
         row = request.held_row

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +19,10 @@ from pageant.actors.scheduler.running import Chunks, Running
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.drafting import Drafted, Propose, Proposed, Speculation
 from pageant.protocol.stepping import StepResult
+from pageant.protocol.verification import NO_DRAFTS, Drafts, within
 
 Int32 = npt.NDArray[np.int32]
+Bool = npt.NDArray[np.bool_]
 
 
 @dataclass
@@ -32,6 +35,32 @@ class SpeculationCounters:
     proposals: int = 0
     proposals_late: int = 0
     verifications: int = 0  # of rows that had drafts
+
+
+class Guess(NamedTuple):
+    """A row's drafts; see `Drafts`."""
+
+    token_ids: Int32
+    parents: Int32 = int32()
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def first(self, count: int) -> Guess:
+        """As many, which need none of the others."""
+        return Guess(self.token_ids[:count], self.parents[:count])
+
+    def chain(self) -> Guess:
+        """Of a tree, the likeliest path: each draft's first child."""
+        path, at = [], -1
+        for index, parent in enumerate(self.parents.tolist()):
+            if parent == at:
+                path.append(index)
+                at = index
+        return Guess(self.token_ids[path]) if len(self.parents) else self
+
+
+NOTHING = Guess(int32())
 
 
 @dataclass(frozen=True)
@@ -70,7 +99,8 @@ class Speculator:
     def reset(self, num_rows: int) -> None:
         """A new executor: nobody has a row."""
         self.appetite = Appetite(self.settings, num_rows)
-        self._drafts: dict[int, Int32] = {}
+        self._drafts: dict[int, Guess] = {}
+        self._is_short = False  # of memory: no room is asked for ahead
         self._wanted = np.zeros(num_rows, np.int32)
 
     # The drafter, coming and going.
@@ -113,34 +143,43 @@ class Speculator:
 
     # One step.
 
-    def plan(self, chunks: Chunks) -> tuple[Int32, Int32]:
-        """A step's drafts, all in one; and how many the executor is to propose for each row that draws."""
+    def plan(self, chunks: Chunks) -> tuple[Drafts, Int32]:
+        """A step's drafts; and how many the executor is to propose for each row that draws."""
         some = chunks.drafts > 0
         pairs = zip(chunks.rows[some].tolist(), chunks.drafts[some].tolist(), strict=True)
-        found = [self._drafts.pop(row)[:count] for row, count in pairs]
-        drafts = np.concatenate(found) if found else int32()
+        found = [self._drafts.pop(row).first(count) for row, count in pairs]
+        drafts = _together(chunks.drafts, found) if found else NO_DRAFTS
         if not self.settings.on_device:
             return drafts, int32()
         rows = chunks.rows[chunks.draws]
         wanted = self._wanted[rows] = self._appetite_for([self._running.at(row) for row in rows.tolist()])
-        for row, count in zip(rows.tolist(), wanted.tolist(), strict=True):
-            self._running.hold(self._running.at(row), in_lock_step=count > 0)
+        held = (wanted > 0) | (chunks.drafts[chunks.draws] > 0)
+        for row, is_held in zip(rows.tolist(), held.tolist(), strict=True):
+            self._running.hold(self._running.at(row), in_lock_step=is_held)
         return drafts, wanted
 
+    def room_for(self, chunks: Chunks) -> Int32:
+        """How many tokens each is to have slots for. A proposer on the device writes to those of its drafts before
+        they are planned."""
+        if not self.settings.on_device or self._is_short:
+            return chunks.ends
+        return self._running.ends_with(chunks, self.settings.tokens)
+
     def make_room(self, refused: Chunks) -> bool:
-        """Rows were refused memory. Returns whether giving up their drafts may be enough."""
+        """Rows were refused memory. Returns whether giving up their drafts, and room for more, may be enough."""
+        was_short, self._is_short = self._is_short, self.settings.on_device
         some = refused.rows[refused.drafts > 0]
         for row in some.tolist():
             self._drafts.pop(row, None)
         self._running.drop_drafts(some)
-        return len(some) > 0
+        return len(some) > 0 or self._is_short != was_short
 
-    def verified(self, rows: Int32, counts: Int32, accepted: Int32) -> None:
-        """Of so many drafts of these rows, so many were right."""
-        some = counts > 0
-        rows, counts, accepted = rows[some], counts[some], accepted[some]
-        self.counters.verifications += len(rows)
-        self.counters.drafts_proposed += int(counts.sum())
+    def verified(self, rows: Int32, going: Bool, drafts: Drafts, accepted: Int32) -> None:
+        """Of these rows' drafts, so many were right. Only those count that are of rows that still run."""
+        some = going & (drafts.counts > 0)
+        self.counters.verifications += int(some.sum())
+        self.counters.drafts_proposed += int(drafts.counts[some].sum())
+        rows, counts, accepted = rows[some], drafts.lengths[some], accepted[some]
         self.counters.drafts_accepted += int(accepted.sum())
         for place in range(int(accepted.max(initial=0))):
             self.accepted_at[place] += int((accepted > place).sum())
@@ -149,16 +188,20 @@ class Speculator:
 
     def stepped(self, chunks: Chunks, result: StepResult, now: float) -> Propose | None:
         """The tokens of a step are taken. Returns what the drafter is asked now."""
+        self._is_short = False
         if (chunks.lengths == 1).all():
             self.appetite.stepped(chunks.num_tokens, result.seconds)
         drawing = chunks[chunks.draws]
         going = self._running.are_running(drawing.rows)
         if self.settings.on_device:
             if len(result.draft_counts) == len(drawing):
-                parts = np.split(result.draft_ids, np.cumsum(result.draft_counts)[:-1])
-                for index in np.flatnonzero(going).tolist():
-                    row = int(drawing.rows[index])
-                    self._take(self._running.at(row), self._checked(parts[index], int(self._wanted[row])))
+                guesses = _apart(result.draft_counts, result.draft_ids, result.draft_parents)
+                for index in np.flatnonzero(going & (result.draft_counts > 0)).tolist():
+                    request = self._running.at(int(drawing.rows[index]))
+                    if self._running.is_stalled(request.held_row):
+                        continue  # its last token is still to come
+                    most = min(int(self._wanted[request.held_row]), self._room(request))
+                    self._take(request, self._checked(guesses[index], most))
             return None
         return self._ask([self._running.at(row) for row in drawing.rows[going].tolist()], now)
 
@@ -167,8 +210,12 @@ class Speculator:
         if not self._up:
             return np.zeros(len(requests), np.int32)
         rows = int32([request.held_row for request in requests])
-        room = int32([request.max_total - request.num_tokens - 1 for request in requests])
-        return np.minimum(self.appetite.wanted(rows), np.maximum(room, 0)).astype(np.int32)
+        room = int32([self._room(request) for request in requests])
+        return np.minimum(self.appetite.wanted(rows), room).astype(np.int32)
+
+    def _room(self, request: ScheduledRequest) -> int:
+        """How many drafts can be right, so that the token after them is a request's last."""
+        return max(0, request.max_total - request.num_tokens - 1)
 
     def _ask(self, requests: list[ScheduledRequest], now: float) -> Propose | None:
         """Asks for those that want drafts. Those that were planned ahead are waited for first."""
@@ -206,7 +253,7 @@ class Speculator:
             wanted=int32(most),
         )
 
-    def proposed(self, message: Proposed) -> dict[int, Int32]:
+    def proposed(self, message: Proposed) -> dict[int, Guess]:
         """The drafts that came, by serial: those that can be verified. Late ones are none."""
         asked = self._asked.pop(message.number, None)
         if asked is None:
@@ -215,29 +262,55 @@ class Speculator:
         counts = message.counts
         if len(counts) != len(asked.serials) or (counts < 0).any() or counts.sum() != len(message.token_ids):
             self.counters.drafts_ignored += len(message.token_ids)
-            return {serial: int32() for serial in asked.serials}
-        parts = np.split(message.token_ids, np.cumsum(counts)[:-1])
+            return dict.fromkeys(asked.serials, NOTHING)
+        guesses = _apart(counts, message.token_ids, int32())
         return {
-            serial: self._checked(part, most)
-            for serial, part, most in zip(asked.serials, parts, asked.wanted.tolist(), strict=True)
+            serial: self._checked(guess, most)
+            for serial, guess, most in zip(asked.serials, guesses, asked.wanted.tolist(), strict=True)
         }
 
-    def came(self, request: ScheduledRequest, drafts: Int32) -> None:
+    def came(self, request: ScheduledRequest, guess: Guess) -> None:
         """Drafts, or none, for a request that may have been waiting for them."""
         if self._running.awaits_drafts(request):
-            self._take(request, drafts)
+            self._take(request, guess)
 
-    def _take(self, request: ScheduledRequest, drafts: Int32) -> None:
+    def _take(self, request: ScheduledRequest, guess: Guess) -> None:
         row = request.held_row
-        self._running.drafted(request, len(drafts))
-        if len(drafts):
-            self._drafts[row] = drafts
+        if request.params.structured_outputs is not None:
+            guess = guess.chain()  # a grammar follows one path
+        self._running.drafted(request, len(guess))
+        if len(guess):
+            self._drafts[row] = guess
         else:
             self.appetite.missed(row)
 
-    def _checked(self, drafts: Int32, most: int) -> Int32:
+    def _checked(self, guess: Guess, most: int) -> Guess:
         """As far as they are tokens, and were asked for."""
+        drafts = guess.token_ids
         bad = drafts < 0 if self._vocab_size is None else (drafts < 0) | (drafts >= self._vocab_size)
         good = min(most, int(bad.argmax()) if bad.any() else len(drafts))
         self.counters.drafts_ignored += len(drafts) - good
-        return drafts[:good]
+        return guess.first(good)
+
+
+def _together(counts: Int32, guesses: Sequence[Guess]) -> Drafts:
+    """The drafts of those rows that have any."""
+    token_ids = np.concatenate([guess.token_ids for guess in guesses])
+    if not any(len(guess.parents) for guess in guesses):
+        return Drafts(counts, token_ids, int32())
+    chain = within(int32([len(guess) for guess in guesses])) - 1
+    ends = np.cumsum([len(guess) for guess in guesses])[:-1]
+    parents = [
+        guess.parents if len(guess.parents) else mine
+        for guess, mine in zip(guesses, np.split(chain, ends), strict=True)
+    ]
+    return Drafts(counts, token_ids, np.concatenate(parents))
+
+
+def _apart(counts: Int32, token_ids: Int32, parents: Int32) -> list[Guess]:
+    """Each row's."""
+    ends = np.cumsum(counts)[:-1]
+    parts = np.split(token_ids, ends)
+    if not len(parents):
+        return [Guess(part) for part in parts]
+    return [Guess(*pair) for pair in zip(parts, np.split(parents, ends), strict=True)]

@@ -7,7 +7,7 @@ from torch import Tensor
 from pageant.kernels.base import HeadNorms
 from pageant.kernels.quantized import quantize
 from pageant.kernels.reference.attention import paged_attention
-from pageant.kernels.reference.cache import move_kv, write_kv
+from pageant.kernels.reference.cache import move_kv, move_slots, write_kv
 from pageant.kernels.reference.experts import moe, route
 from pageant.kernels.reference.norms import (
     add_layer_norm,
@@ -34,6 +34,7 @@ class ReferenceKernels:
 
     write_kv = staticmethod(write_kv)
     move_kv = staticmethod(move_kv)
+    move_slots = staticmethod(move_slots)
     paged_attention = staticmethod(paged_attention)
     rms_norm = staticmethod(rms_norm)
     add_rms_norm = staticmethod(add_rms_norm)

@@ -13,6 +13,7 @@ import os
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 from pageant.kernels.reference import ReferenceKernels
+from pageant.kernels.reference.cache import move_slots
 from pageant.kernels.triton.attention import paged_attention
 from pageant.kernels.triton.cache import move_kv, write_kv
 from pageant.kernels.triton.experts import moe, route
@@ -40,6 +41,7 @@ class TritonKernels(ReferenceKernels):
 
     write_kv = staticmethod(write_kv)
     move_kv = staticmethod(move_kv)
+    move_slots = staticmethod(move_slots)
     paged_attention = staticmethod(paged_attention)
     rms_norm = staticmethod(rms_norm)
     add_rms_norm = staticmethod(add_rms_norm)

@@ -33,3 +33,16 @@ def test_blocks_move_in_every_layer_reads_before_writes(backend: Kernels) -> Non
     for moved, old in zip(caches, before, strict=True):
         for after, was in zip(moved, old, strict=True):
             assert torch.equal(after, was[[1, 0, 5, 3, 4, 5]])
+
+
+def test_tokens_move_in_every_layer_reads_before_writes(backend: Kernels) -> None:
+    caches = [(torch.randn(3, 2, 4, 3), torch.randn(3, 2, 4, 3)) for _ in range(2)]
+    before = [(keys.clone(), values.clone()) for keys, values in caches]
+    sources, destinations = torch.tensor([5, 6, 11]), torch.tensor([4, 5, 0])
+    backend.move_slots(caches, sources, destinations)
+    for moved, old in zip(caches, before, strict=True):
+        for after, was in zip(moved, old, strict=True):
+            expected = was.clone()
+            for source, destination in zip(sources.tolist(), destinations.tolist(), strict=True):
+                expected[destination // 4, :, destination % 4] = was[source // 4, :, source % 4]
+            assert torch.equal(after, expected)

@@ -12,9 +12,11 @@ from pageant.actors.executor.runner import TorchRunner
 def test_recorded_steps_draw_the_same_tokens(generate, demo, options, temperature, dtype):
     runner = TorchRunner(demo, **options | {"backend": "cpu", "dtype": dtype})
     without = TorchRunner(demo, **options | {"backend": "cpu", "dtype": dtype})
-    without._programs = None
+    without._passes._programs = None
     assert generate(runner, 12, temperature) == generate(without, 12, temperature)
-    assert runner._programs.num_recorded == 1, "the second decode is recorded, and the prompts came once"
+    assert runner._passes._programs.num_recorded == 1, (
+        "the second decode is recorded, and the prompts came once"
+    )
 
 
 def test_a_shape_that_cannot_be_recorded_is_computed_and_not_tried_again(generate, demo, options):
@@ -25,12 +27,12 @@ def test_a_shape_that_cannot_be_recorded_is_computed_and_not_tried_again(generat
         raise RuntimeError("no")
 
     runner = TorchRunner(demo, **options | {"backend": "cpu"})
-    runner._programs._capture = refuse
+    runner._passes._programs._capture = refuse
     without = TorchRunner(demo, **options | {"backend": "cpu"})
-    without._programs = None
+    without._passes._programs = None
     assert generate(runner, 5) == generate(without, 5)
-    assert len(tries) == 1 and runner._programs.num_recorded == 0
+    assert len(tries) == 1 and runner._passes._programs.num_recorded == 0
 
 
 def test_the_reference_is_not_recorded(demo, options):
-    assert TorchRunner(demo, **options)._programs is None
+    assert TorchRunner(demo, **options)._passes._programs is None

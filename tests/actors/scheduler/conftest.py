@@ -17,19 +17,21 @@ import pytest
 
 from pageant.actors.blocks.actor import BlockManager
 from pageant.actors.executor.actor import Executor
-from pageant.actors.executor.batch import UNKNOWN
+from pageant.actors.executor.proposers.base import Verified
 from pageant.actors.runtime.streams import Arrival, Incoming
 from pageant.actors.scheduler.actor import Scheduler
 from pageant.actors.scheduler.core import SchedulerCore
 from pageant.actors.scheduler.request import State
 from pageant.protocol.allocation import Assigned
 from pageant.protocol.arrays import freeze, int32, int64
+from pageant.protocol.drafting import Speculation
 from pageant.protocol.outputs import OpenOutput, Stopped, TokenBatch
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.serving import Abort, Finished, OutputBatch, Resumption, Submit
 from pageant.protocol.stepping import StepPlan
 from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.supervision import ActorDown, ActorUp
+from pageant.protocol.verification import NO_DRAFTS, Drafts
 
 VOCABULARY = 32
 END_TOKEN = 0
@@ -79,6 +81,7 @@ class Setting:
     async_scheduling: bool = True
     host_blocks: int = 0
     window: int | None = None
+    speculation: Speculation | None = None
 
 
 @dataclass(eq=False)
@@ -168,10 +171,11 @@ class ShadowRunner:
         starts, contexts = inputs.query_starts.tolist(), inputs.context_lengths.tolist()
         packed, tables = self.packed.pop(id(inputs)), inputs.block_tables.tolist()
         known = []
-        for index, (row, context) in enumerate(packed):
+        for index, (_, context) in enumerate(packed):
+            computed = tokens[starts[index] : starts[index + 1]]
             chain, prefix = [], ROOT
-            for token in context:
-                prefix = follow(prefix, self.last_drawn[row] if token == UNKNOWN else token)
+            for token in context[: len(context) - len(computed)] + computed:
+                prefix = follow(prefix, token)
                 chain.append(prefix)
             known.append(chain)
             for at in range(starts[index], starts[index + 1]):
@@ -196,7 +200,24 @@ class ShadowRunner:
             token_ids=lambda: token_ids,
             logprobs=lambda: (None, None),
             failed={},
+            proposed=self.propose(inputs, token_ids) if inputs.proposing is not None else NO_DRAFTS,
         )
+
+    def propose(self, inputs: Any, token_ids: Any) -> Drafts:
+        """Chains that are right for a while, and then may be wrong."""
+        step: Any = Verified(inputs, None, None, token_ids)  # type: ignore[arg-type]
+        counts = step.wanted_within(self.size, 10**6)
+        drafts = []
+        for at, token, count in zip(
+            step.last_hidden, step.next_tokens.tolist(), counts.tolist(), strict=True
+        ):
+            prefix = self.kv[int(inputs.slots[at])]
+            for _ in range(count):
+                prefix = follow(prefix or 0, token)
+                right = next_token(prefix, ())
+                token = right if self.tokens_computed % 5 else 7
+                drafts.append(token)
+        return Drafts(counts, np.array(drafts, np.int32), np.empty(0, np.int32))
 
     def copy(self, sources: list[int], destinations: list[int]) -> None:
         size = self.size
@@ -421,6 +442,7 @@ class Play:
                     max_model_len=setting.max_model_len,
                     eos_token_ids=(END_TOKEN,),
                     async_scheduling=setting.async_scheduling,
+                    speculation=setting.speculation,
                 )
             )
         if name == BLOCKS:
@@ -475,7 +497,7 @@ class Play:
 
     def _collect_counters(self, name: str) -> None:
         if name == SCHEDULER:
-            self.seen.update(vars(self.core.counters))
+            self.seen.update(self.core.count())
         if self.allocation is not None and name in (BLOCKS, EXECUTOR):
             self._collect_pool()
         if name == EXECUTOR:

@@ -6,6 +6,7 @@ from pageant.actors.scheduler.running import Chunks
 from pageant.protocol.allocation import Admitted, Assigned
 from pageant.protocol.arrays import freeze, int32
 from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.verification import NO_DRAFTS
 
 
 def request(serial, row, prompt, output=()):
@@ -36,7 +37,7 @@ def test_running_and_new_requests_share_a_plan():
         num_blocks=10,
     )
     chunks = Chunks.of([1], [running.row], [2], [1], [True]) + admissions([new], granted.admitted)
-    plan = build_plan(4, granted, [0], chunks, [new], int32(), int32())
+    plan = build_plan(4, granted, [0], chunks, [new], NO_DRAFTS, int32())
     freeze(plan)
     assert (plan.number, plan.epoch, plan.freed_rows.tolist()) == (4, 2, [0])
     assert (plan.rows.tolist(), plan.starts.tolist(), plan.num_tokens.tolist()) == ([3, 0], [2, 0], [1, 2])

@@ -27,8 +27,10 @@ from pageant.actors.scheduler import core
 from pageant.actors.scheduler.core import SchedulerCore
 from pageant.actors.scheduler.queue import WaitingQueue
 from pageant.actors.scheduler.running import Running
+from pageant.protocol.drafting import Speculation
 from pageant.protocol.stepping import ExecutorReady
 
+DRAFTS = Speculation(method="draft", model="any", tokens=3, adaptive=False)
 STAGES: tuple[dict[str, Any], ...] = (
     {},
     {"num_blocks": 15, "max_num_seqs": 8, "max_num_batched_tokens": 16},
@@ -44,6 +46,10 @@ STAGES: tuple[dict[str, Any], ...] = (
     {"num_blocks": 20, "block_size": 3, "window": 7, "max_num_batched_tokens": 9, "host_blocks": 10},
     {"num_blocks": 15, "max_num_seqs": 8, "host_blocks": 40},
     {"num_blocks": 20, "block_size": 3, "host_blocks": 5, "max_num_batched_tokens": 16},
+    {"speculation": DRAFTS, "num_blocks": 30},
+    {"speculation": DRAFTS, "block_size": 3, "num_blocks": 19, "host_blocks": 5},
+    {"speculation": msgspec.structs.replace(DRAFTS, adaptive=True), "max_num_batched_tokens": 12},
+    {"speculation": DRAFTS, "async_scheduling": False, "max_num_seqs": 3},
 )
 OFTEN = (
     *("steps_ahead", "rows_wasted", "tokens not known to the host"),
@@ -68,6 +74,7 @@ OFTEN = (
     ),
     *("abort of running while assigning", "abort of running while computing", "abort in the last step"),
     *("ended by stop", "ended by length", "ended by abort"),
+    *("drafts_accepted", "verifications"),
 )
 AFTER_DEATHS = ("resumed", "recomputed", "reopened", "tokens dropped")
 
@@ -154,8 +161,10 @@ def test_hypothesis_finds_no_order_of_events_that_breaks_the_play(make_play, mak
 def _lose_frees(patch: Any) -> None:
     build = core.build_assign
 
-    def build_assign(exchange: Any, epoch: int, manager: int, freed: Any, **rest: Any) -> Any:
-        return build(exchange, epoch, manager, freed[1:] if exchange.step % 7 == 0 else freed, **rest)
+    def build_assign(exchange: Any, lengths: Any, epoch: int, manager: int, freed: Any, **rest: Any) -> Any:
+        return build(
+            exchange, lengths, epoch, manager, freed[1:] if exchange.step % 7 == 0 else freed, **rest
+        )
 
     patch.setattr(core, "build_assign", build_assign)
 

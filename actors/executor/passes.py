@@ -1,0 +1,88 @@
+"""A decoder's passes over packed tokens: from arrays of the host to hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pageant.actors.executor.batch import Packed
+from pageant.actors.executor.programs import StepPrograms
+from pageant.kernels.base import AttentionBatch, KVCache
+from pageant.kernels.cpu import CpuKernels
+from pageant.models.decoder import Decoder
+
+__all__ = ["Passes", "to_device"]
+
+
+class Passes:
+    """Of one decoder. On a CPU, small ones are recorded, if nobody reads between its layers."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        kv_caches: Sequence[KVCache],
+        *,
+        max_num_seqs: int,
+        max_model_len: int,
+        block_size: int,
+    ) -> None:
+        self.decoder = decoder
+        self._kv_caches = kv_caches
+        self._programs: StepPrograms | None = None
+        if isinstance(decoder.kernels, CpuKernels) and not decoder.taps:
+            self._programs = StepPrograms(
+                self.forward,
+                decoder.kernels.capture,
+                max_num_seqs=max_num_seqs,
+                max_model_len=max_model_len,
+                block_size=block_size,
+            )
+
+    def run(
+        self, packed: Packed, last_drawn: Tensor, ancestors: npt.NDArray[np.int64] | None = None
+    ) -> Tensor:
+        """Return hidden states [T, hidden_size], good until the next call.
+
+        Args:
+            last_drawn: int64 [rows of the batch], the token that each drew last.
+            ancestors: see `AttentionBatch`.
+        """
+        if self._programs is not None and ancestors is None:
+            hidden = self._programs.run(packed, last_drawn)
+            if hidden is not None:
+                return hidden
+        device = self.decoder.device
+        token_ids = to_device(packed.token_ids, device)
+        if len(packed.unknown):
+            token_ids[to_device(packed.unknown, device)] = last_drawn[to_device(packed.unknown_rows, device)]
+        positions = to_device(packed.positions, device)
+        return self.forward(token_ids, positions, attention_batch(packed, device, ancestors))
+
+    def forward(self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch) -> Tensor:
+        """See `Decoder.forward`."""
+        return self.decoder.forward(token_ids, positions, batch, self._kv_caches)
+
+
+def attention_batch(
+    packed: Packed, device: torch.device, ancestors: npt.NDArray[np.int64] | None = None
+) -> AttentionBatch:
+    """What attention needs to know of packed tokens, on the device."""
+    return AttentionBatch(
+        query_starts=to_device(packed.query_starts, device),
+        context_lengths=to_device(packed.context_lengths, device),
+        block_tables=to_device(packed.block_tables, device),
+        slots=to_device(packed.slots, device),
+        positions=to_device(packed.positions, device),
+        max_query_length=packed.max_query_length,
+        max_context_length=packed.max_context_length,
+        ancestors=None if ancestors is None else to_device(ancestors, device),
+    )
+
+
+def to_device(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
+    """The array, where the device can read it."""
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)

@@ -1,0 +1,1 @@
+"""Small heads on a model's hidden states, which guess what it will say: Medusa's and EAGLE's."""
