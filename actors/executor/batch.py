@@ -62,6 +62,7 @@ class StepInputs(Packed):
 
     last_tokens: Int64  # [D], of the T tokens: those after which one is drawn
     rows: Int32  # [D], their rows of the batch
+    tenures: Int64  # [D], how many sequences these rows have had
     sampling: SamplingColumns
     scores: Scores | None  # whose log-probabilities are asked for
     copy_sources: Int32  # [C], blocks to be copied before anything else
@@ -91,8 +92,7 @@ class Proposing:
     rows: Int32  # [S], of the step's sequences
     starts: Int32  # [S]
     draws: npt.NDArray[np.bool_]  # [S]
-    new_rows: Int32  # those whose sequences are new
-    token_ids: Int32  # [rows, positions]
+    new: tuple[NewSequence, ...]
     block_tables: Int32  # [rows, blocks]
     block_counts: Int32  # [rows]
 
@@ -120,6 +120,7 @@ class Batch:
         blocks = -(-max_model_len // block_size)
         self._token_ids = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
         self._lengths = np.zeros(max_num_seqs, np.int32)
+        self._tenures = np.zeros(max_num_seqs, np.int64)
         self._block_tables = np.zeros((max_num_seqs, blocks), np.int32)
         self._block_counts = np.zeros(max_num_seqs, np.int32)
         self._temperature = np.zeros(max_num_seqs, np.float32)
@@ -184,12 +185,16 @@ class Batch:
         return ends + plan.draft_counts
 
     def take_tokens(self, inputs: StepInputs, token_ids: Int64) -> DrawnTokens:
-        """The tokens that a step drew, some of which may be MISSING. Returns those that count."""
+        """The tokens that a step drew, some of which may be MISSING. Returns those that count.
+
+        A row may have another sequence by now: when memory is lost, nobody waits for the steps at hand.
+        """
         rows, positions = inputs.rows, inputs.sampling.position
-        kept = token_ids != MISSING
+        kept = (token_ids != MISSING) & (self._tenures[rows] == inputs.tenures)
         if (verifying := inputs.verifying) is not None:
             accepted, right = verifying.drafts.verify(token_ids.astype(np.int32))
-            self._lengths[verifying.rows] = verifying.starts + accepted + 1
+            same = kept[verifying.drafts.first_places]
+            self._lengths[verifying.rows[same]] = (verifying.starts + accepted + 1)[same]
             right = right[kept[right]]
             rows, positions, token_ids = rows[right], positions[right], token_ids[right]
         elif not kept.all():
@@ -219,6 +224,7 @@ class Batch:
 
     def _add(self, sequence: NewSequence) -> None:
         row, params = sequence.row, sequence.params
+        self._tenures[row] += 1
         length, blocks = len(sequence.token_ids), len(sequence.blocks)
         self._token_ids[row, :length] = sequence.token_ids
         self._lengths[row] = length
@@ -264,6 +270,7 @@ class Batch:
             **vars(packed) | {"positions": positions},
             last_tokens=last_tokens.astype(np.int64),
             rows=draw_rows,
+            tenures=self._tenures[draw_rows],
             sampling=self._sampling(draw_rows, draw_positions, ahead),
             scores=self._scorers.of_step(plan, self._token_ids),
             copy_sources=plan.copy_sources,
@@ -290,8 +297,7 @@ class Batch:
             rows=plan.rows,
             starts=plan.starts,
             draws=plan.draws,
-            new_rows=np.array([sequence.row for sequence in plan.new], np.int32),
-            token_ids=self._token_ids,
+            new=plan.new,
             block_tables=self._block_tables,
             block_counts=self._block_counts,
         )

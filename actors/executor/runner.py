@@ -22,7 +22,7 @@ from pageant.actors.executor.memory import available_bytes, choose_num_blocks, t
 from pageant.actors.executor.moving import Move
 from pageant.actors.executor.passes import Passes, to_device
 from pageant.actors.executor.processors import process_logits
-from pageant.actors.executor.proposers.base import Room, Verified
+from pageant.actors.executor.proposers.base import History, Room, Verified
 from pageant.actors.executor.proposers.loading import load_proposer
 from pageant.actors.executor.scoring import Scored, Scores, Scoring, score_prompts
 from pageant.actors.executor.shaping import NOTHING, shape_logits
@@ -188,6 +188,7 @@ class TorchRunner:
         room = Room(self.num_blocks + self.spare_blocks, block_size, max_num_seqs, max_model_len)
         caches = self._decoder.allocate_kv_caches(room.num_blocks, block_size)
         self._kv_caches = [*caches, *(self._proposer.allocate(room) if self._proposer is not None else ())]
+        self._history = History(room)
         self.host = self.host_class(self._kv_caches)
         self._kv_bytes = room.num_blocks * block_bytes
         self._last_drawn = torch.zeros(max_num_seqs, dtype=torch.int64, device=self.device)  # by row
@@ -324,12 +325,12 @@ class TorchRunner:
             return drawn
         token_ids = drawn.token_ids().copy()
         token_ids[drawn.missing] = MISSING
-        step = Verified(inputs, hidden, self._decoder.tapped, token_ids)
+        step = Verified(inputs, hidden, self._decoder.tapped, token_ids, self._history)
         if has_trees:
             sources, destinations = step.moved()
             self._kernels.move_slots(self._kv_caches, self._tensor(sources), self._tensor(destinations))
         if self._proposer is not None and inputs.proposing is not None:
-            step.write_tokens()
+            self._history.take(step)
             drawn.proposed = self._proposer.propose(step)
         return drawn
 

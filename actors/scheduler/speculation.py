@@ -200,8 +200,8 @@ class Speculator:
                     request = self._running.at(int(drawing.rows[index]))
                     if self._running.is_stalled(request.held_row):
                         continue  # its last token is still to come
-                    most = min(int(self._wanted[request.held_row]), self._room(request))
-                    self._take(request, self._checked(guesses[index], most))
+                    guess = self._checked(guesses[index], int(self._wanted[request.held_row]))
+                    self._take(request, guess.first(self._room(request)))
             return None
         return self._ask([self._running.at(row) for row in drawing.rows[going].tolist()], now)
 

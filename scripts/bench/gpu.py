@@ -384,6 +384,7 @@ def decode_inputs(count: int, context: int) -> StepInputs:
         max_context_length=context,
         last_tokens=rows,
         rows=rows.astype(np.int32),
+        tenures=rows,
         sampling=columns,
         scores=None,
         copy_sources=ints[:0],

@@ -21,7 +21,7 @@ from pageant.protocol.arrays import int32
 from pageant.protocol.errors import TopologyError
 from pageant.protocol.verification import MISSING, Drafts, Verdict
 
-__all__ = ["Proposer", "Room", "Verified", "chains", "hidden_size_of", "sampled"]
+__all__ = ["History", "Proposer", "Room", "Verified", "chains", "hidden_size_of", "sampled"]
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -54,6 +54,25 @@ class Proposer(Protocol):
         """Return drafts for each of the step's drawing rows, at most as many as are wanted."""
 
 
+class History:
+    """The tokens of all rows, as far as the steps that were computed tell. The batch's own belong to another thread,
+    which is a plan ahead."""
+
+    def __init__(self, room: Room) -> None:
+        self.token_ids: Int32 = np.zeros((room.max_num_seqs, room.max_model_len + 1), np.int32)
+
+    def take(self, step: Verified) -> None:
+        """What a step computed and drew."""
+        inputs = step.inputs
+        for sequence in step.proposing.new:
+            self.token_ids[sequence.row, : len(sequence.token_ids)] = sequence.token_ids
+        known = inputs.token_ids >= 0
+        rows = np.repeat(step.proposing.rows, np.diff(inputs.query_starts))
+        self.token_ids[rows[known], inputs.positions[known]] = inputs.token_ids[known]
+        places = step.places[step.token_ids[step.places] != MISSING]
+        self.token_ids[inputs.rows[places], inputs.sampling.position[places]] = step.token_ids[places]
+
+
 @dataclass(frozen=True)
 class Verified:
     """A step whose tokens are drawn: D of them, at the places of its N drawing rows."""
@@ -62,19 +81,13 @@ class Verified:
     hidden: Tensor  # [T, hidden_size]
     tapped: Tensor | None  # [T, taps * hidden_size]
     token_ids: Int64  # [D]
+    history: History
 
     @property
     def proposing(self) -> Proposing:
         """What is asked for."""
         assert self.inputs.proposing is not None, "a step without a proposer"
         return self.inputs.proposing
-
-    def write_tokens(self) -> None:
-        """Puts the tokens that stand where the batch will have them when it is told."""
-        _, places = self._verdict
-        places = places[self.token_ids[places] != MISSING]
-        rows, positions = self.inputs.rows[places], self.inputs.sampling.position[places]
-        self.proposing.token_ids[rows, positions] = self.token_ids[places]
 
     @cached_property
     def _verdict(self) -> Verdict:
@@ -83,6 +96,11 @@ class Verified:
                 np.zeros(len(self.inputs.rows), np.int32), np.arange(len(self.inputs.rows), dtype=np.int32)
             )
         return self.inputs.verifying.drafts.verify(self.token_ids.astype(np.int32))
+
+    @property
+    def places(self) -> Int32:
+        """Of the D places, those whose tokens stand."""
+        return self._verdict.places
 
     @cached_property
     def last_places(self) -> Int64:

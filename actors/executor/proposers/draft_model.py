@@ -104,7 +104,7 @@ class DraftModel:
         proposing = step.proposing
         rows, starts, draws = proposing.rows, proposing.starts, proposing.draws
         lengths = np.diff(step.inputs.query_starts)
-        is_new = np.isin(rows, proposing.new_rows)
+        is_new = np.isin(rows, [sequence.row for sequence in proposing.new])
         self._known[rows[is_new]] = starts[is_new]
         self._known[step.rows] = np.minimum(self._known[step.rows], step.next_positions)
         ends = starts + lengths
@@ -126,7 +126,7 @@ class DraftModel:
             asked[computed],
         )
         packed = pack(
-            rows, begins, ends - begins, proposing.token_ids, proposing.block_tables, self._block_size
+            rows, begins, ends - begins, step.history.token_ids, proposing.block_tables, self._block_size
         )
         self._known[rows] = ends
         return packed, np.flatnonzero(asked)
@@ -137,7 +137,7 @@ class DraftModel:
         starts = (step.next_positions[which] + ahead).astype(np.int32)
         ones = np.ones(len(rows), np.int32)
         proposing = step.proposing
-        packed = pack(rows, starts, ones, proposing.token_ids, proposing.block_tables, self._block_size)
+        packed = pack(rows, starts, ones, step.history.token_ids, proposing.block_tables, self._block_size)
         everywhere = np.arange(len(rows))
         packed = Packed(
             **vars(packed)

@@ -76,7 +76,7 @@ class Eagle:
         """int64 [T]: the token that follows each of the step's."""
         inputs, proposing = step.inputs, step.proposing
         rows = np.repeat(proposing.rows, np.diff(inputs.query_starts))
-        follow = proposing.token_ids[rows, inputs.positions + 1].astype(np.int64)
+        follow = step.history.token_ids[rows, inputs.positions + 1].astype(np.int64)
         follow[inputs.last_tokens] = step.token_ids
         return to_device(np.maximum(follow, 0), step.hidden.device)
 
@@ -85,5 +85,5 @@ class Eagle:
         starts = (step.next_positions[which] + ahead - 1).astype(np.int32)
         ones, proposing = np.ones(len(which), np.int32), step.proposing
         return pack(
-            step.rows[which], starts, ones, proposing.token_ids, proposing.block_tables, self._block_size
+            step.rows[which], starts, ones, step.history.token_ids, proposing.block_tables, self._block_size
         )

@@ -196,3 +196,51 @@ def test_the_steps_arrays_are_no_views_of_the_batch(executor):
     executor.step([(0, 0, 2, True)], freed=[0], new=[(0, [8, 9], [3])])
     assert inputs.token_ids.tolist() == [1, 2]
     assert inputs.block_tables.tolist() == [[0]]
+
+
+def test_what_a_step_draws_for_a_row_that_is_anothers_by_then_is_not_taken(executor):
+    drawing = executor.step([(0, 0, 3, True)], new=[(0, [5, 6, 7], [2])])
+    executor.step([(0, 0, 4, False)], new=[(0, [10, 11, 12, 13, 14], [1, 3])], freed=[0])
+    executor.draw(drawing, [42])
+    inputs = executor.step([(0, 3, 2, True)])
+    assert inputs.token_ids.tolist() == [13, 14], "the former sequence drew its token for position 3"
+
+
+def _verify(executor, parents=()):
+    """Row 0 knows 5, 6, 7; 8, 9 and 8 are its drafts."""
+    executor.step([(0, 0, 2, False)], new=[(0, [5, 6, 7], [2, 1])])
+    plan = StepPlan(
+        **dict(number=2, epoch=1, freed_rows=int32(), new=(), grown_rows=int32(), grown_counts=int32()),
+        **dict(grown_blocks=int32(), rows=int32([0]), starts=int32([2]), num_tokens=int32([1])),
+        draws=bools([True]),
+        draft_counts=int32([3]),
+        draft_ids=int32([8, 9, 8]),
+        draft_parents=int32(parents),
+    )
+    executor.number = 2
+    return executor.batch.apply(plan)
+
+
+def test_drafts_follow_what_is_known_and_a_token_is_drawn_after_each(executor):
+    inputs = _verify(executor)
+    assert inputs.token_ids.tolist() == [7, 8, 9, 8]
+    assert inputs.positions.tolist() == [2, 3, 4, 5]
+    assert inputs.slots.tolist() == [10, 11, 4, 5]
+    assert inputs.sampling.position.tolist() == [3, 4, 5, 6]
+    assert inputs.ancestors is None
+
+
+def test_after_a_wrong_draft_the_row_ends_with_what_was_drawn_instead(executor):
+    executor.draw(_verify(executor), [8, 33, 1, 2])
+    inputs = executor.step([(0, 4, 1, True)])
+    assert inputs.token_ids.tolist() == [33] and inputs.slots.tolist() == [4]
+
+
+def test_drafts_of_a_tree_stand_by_depth_and_see_their_ancestors(executor):
+    inputs = _verify(executor, parents=[-1, -1, 1])  # 8, or 9 and then 8
+    assert inputs.positions.tolist() == [2, 3, 3, 4]
+    assert inputs.slots.tolist() == [10, 11, 4, 5], "where they stand in memory has nothing to do with it"
+    assert inputs.sampling.position.tolist() == [3, 4, 4, 5]
+    assert inputs.ancestors.tolist() == [0b0001, 0b0011, 0b0101, 0b1101]
+    executor.draw(inputs, [9, 1, 8, 44])
+    assert executor.step([(0, 5, 1, True)]).token_ids.tolist() == [44]

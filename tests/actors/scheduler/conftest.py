@@ -205,7 +205,7 @@ class ShadowRunner:
 
     def propose(self, inputs: Any, token_ids: Any) -> Drafts:
         """Chains that are right for a while, and then may be wrong."""
-        step: Any = Verified(inputs, None, None, token_ids)  # type: ignore[arg-type]
+        step: Any = Verified(inputs, None, None, token_ids, None)  # type: ignore[arg-type]
         counts = step.wanted_within(self.size, 10**6)
         drafts = []
         for at, token, count in zip(
