@@ -74,7 +74,7 @@ class Tokenization:
         return cls(
             backend,
             special_tokens=special_tokens,
-            chat_templates=_read_chat_templates(path, config),
+            chat_templates=read_chat_templates(path),
             now=now,
             origin=path.name,
         )
@@ -101,6 +101,11 @@ class Tokenization:
         """The decoder as tokenizer.json has it (`{"type": "ByteLevel", ...}`); None where there is none."""
         decoder = self._backend.decoder
         return None if decoder is None else json.loads(decoder.__getstate__())
+
+    @property
+    def added_tokens(self) -> Mapping[str, int]:
+        """Tokens for whole texts, such as `<|im_end|>`, that stand beside the vocabulary that was learned."""
+        return {token.content: number for number, token in self._backend.get_added_tokens_decoder().items()}
 
     def to_json(self) -> str:
         """What a `tokenizer.json` of it holds, with the tokens that were added to that."""
@@ -278,15 +283,17 @@ def _added_token(flags: Mapping[str, Any]) -> AddedToken:
     return AddedToken(flags["content"], **{name: bool(flags[name]) for name in names if name in flags})
 
 
-def _read_chat_templates(path: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    """Templates by name. Files of their own come before tokenizer_config.json, as in transformers."""
+def read_chat_templates(path: Path) -> dict[str, str]:
+    """A checkpoint's templates by name. Files of their own come before tokenizer_config.json, as in transformers."""
     files = {"default": path / "chat_template.jinja"}
     files |= {file.stem: file for file in sorted((path / "chat_templates").glob("*.jinja"))}
     templates = {name: _read_text(file) for name, file in files.items() if file.is_file()}
     if templates:
         return templates
     # The last resort is the file that processors of multimodal checkpoints used to write.
-    declared = config.get("chat_template") or _read_json(path / "chat_template.json").get("chat_template")
+    declared = _read_config(path).get("chat_template") or _read_json(path / "chat_template.json").get(
+        "chat_template"
+    )
     if isinstance(declared, str):
         return {"default": declared}
     entries = declared if isinstance(declared, list) else ()

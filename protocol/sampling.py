@@ -66,7 +66,8 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
         max_tokens: most tokens to generate; None is as many as fit into `max_model_len`.
         min_tokens: end tokens and stops are not acted on before this many tokens.
         stop: end when one of these strings appears; it is cut off unless `include_stop_str_in_output`.
-        stop_token_ids: end when one of these tokens is drawn.
+        stop_token_ids: end when one of these tokens is drawn; its text is left out as a stop string is, and so is that
+            of an end token.
         ignore_eos: do not end at the model's own end tokens.
         skip_special_tokens: leave special tokens out of the text.
         n: how many samples to return. They share the prompt's blocks; sample 0 is what n=1 would return.

@@ -31,12 +31,14 @@ class StructuredOutputsParams(Parameters, frozen=True, kw_only=True, forbid_unkn
         choice: one of these texts.
         grammar: a text of this context-free grammar, in Lark's form or in GBNF.
         json_object: a JSON object of any form.
-        structural_tag: any text; after each of its `triggers`, one of the `structures` that begin so.
+        structural_tag: a tree of formats, as xgrammar has them; or any text, with one of the `structures` wherever one
+            of the `triggers` has come, which begins it.
         disable_any_whitespace: no blanks between the parts of JSON. Otherwise there may be one blank, or a new
             line with its indentation.
         disable_additional_properties: objects have only the properties that the schema names.
         whitespace_pattern: an expression for what may stand between the parts of JSON, instead.
         reasoning_end: all this begins after the text has had this in it; before, it is free.
+        reasoning_begin: where the text does not begin with this, there is no such part.
 
     Raises:
         BadRequest: none or several of the first six, or one out of range. Whether it makes sense is found when it is
@@ -53,6 +55,7 @@ class StructuredOutputsParams(Parameters, frozen=True, kw_only=True, forbid_unkn
     disable_additional_properties: bool = False
     whitespace_pattern: str | None = None
     reasoning_end: str | None = None
+    reasoning_begin: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("json", "structural_tag"):
@@ -66,18 +69,29 @@ class StructuredOutputsParams(Parameters, frozen=True, kw_only=True, forbid_unkn
         if len(given) != 1:
             found = " and ".join(given) or "none of them"
             raise BadRequest(f"structured_outputs has {found}; expected one of {', '.join(KINDS)}", _place())
-        for name in (*_TEXTS, "whitespace_pattern", "reasoning_end"):
+        for name in (*_TEXTS, "whitespace_pattern", "reasoning_end", "reasoning_begin"):
             _check_text(name, getattr(self, name))
         if self.choice is not None:
             if not self.choice:
                 raise BadRequest("structured_outputs.choice is empty; expected at least one text", _place())
             check_strings("structured_outputs.choice", self.choice, CHOICES_MAX, CHOICE_LENGTH_MAX)
+        if self.reasoning_begin is not None and self.reasoning_end is None:
+            raise BadRequest("structured_outputs.reasoning_begin needs a reasoning_end", _place())
         for name in ("json_object", "disable_any_whitespace", "disable_additional_properties"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, bool):
                 raise BadRequest(
                     f"structured_outputs.{name} is {value!r:.80}; expected true or false", _place()
                 )
+
+    def after(self, prompt: str) -> StructuredOutputsParams:
+        """The same for an output that follows a prompt, in which the reasoning may have begun already, or be over."""
+        said = prompt.rstrip()
+        if self.reasoning_end is not None and said.endswith(self.reasoning_end):
+            return msgspec.structs.replace(self, reasoning_begin=None, reasoning_end=None)
+        if self.reasoning_begin is not None and said.endswith(self.reasoning_begin):
+            return msgspec.structs.replace(self, reasoning_begin=None)
+        return self
 
     @property
     def kind(self) -> str:

@@ -181,7 +181,11 @@ class Detokenizer(Actor):
         if not entry.request.detokenize:
             self._deliver(serial, entry, "", [] if known else tokens, finished)
             return None
-        delta = self._detokenization.push(serial, tokens)
+        ended_by = (
+            finished is not None and finished.reason == "stop"
+        )  # the last token, which then says nothing
+        is_silent = ended_by and not entry.request.include_stop_str_in_output
+        delta = self._detokenization.push(serial, tokens[:-1] if is_silent else tokens)
         text, stop = delta.text, delta.stop
         if stop is None:
             if finished is not None:

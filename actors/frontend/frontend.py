@@ -34,6 +34,7 @@ from pageant.protocol.sampling import GREEDY_TEMPERATURE, SEED_MAX, SamplingPara
 from pageant.protocol.serving import Abort, Finished, OutputBatch, Submit
 from pageant.protocol.statistics import FrontendStatistics, GetFrontendStatistics
 from pageant.protocol.streams import Acknowledge, Resume
+from pageant.protocol.structured_outputs import StructuredOutputsParams
 from pageant.protocol.supervision import ActorDown, ActorUp
 from pageant.protocol.tokenizing import Tokenize, TokenizeChat, Tokenized
 
@@ -163,7 +164,10 @@ class Frontend(Actor):
             check_length(len(token_ids), max_model_len)
             bad_words = await self._tokenize_bad_words(params.bad_words, peers)
             check_allowed(params, bad_words)
-            await self._compile_grammar(params, peers)
+            if params.structured_outputs is not None:
+                asked = params.structured_outputs.after(text or "")
+                params = msgspec.structs.replace(params, structured_outputs=asked)
+                await self._compile_grammar(asked, peers)
             await peers.wait()
         except PageantError as error:
             self._fail(request, error)
@@ -210,16 +214,12 @@ class Frontend(Actor):
                 found[tuple(led.tolist())] = None
         return tuple(ids for ids in found if ids)
 
-    async def _compile_grammar(self, params: SamplingParams, peers: Peers) -> None:
+    async def _compile_grammar(self, asked: StructuredOutputsParams, peers: Peers) -> None:
         """Refuses a request whose output cannot be made to look as it asks."""
-        if params.structured_outputs is None:
-            return
-        asked = CompileGrammar(structured_outputs=params.structured_outputs)
-        answer = await self.ask(peers.address("grammar"), asked, timeout=COMPILE_SECONDS, again=True)
+        request = CompileGrammar(structured_outputs=asked)
+        answer = await self.ask(peers.address("grammar"), request, timeout=COMPILE_SECONDS, again=True)
         if isinstance(answer, GrammarRefused):
-            raise BadRequest(
-                f"structured_outputs.{params.structured_outputs.kind}: {answer.reason}", "structured_outputs"
-            )
+            raise BadRequest(f"structured_outputs.{asked.kind}: {answer.reason}", "structured_outputs")
 
     async def _tokenize(self, prompt: AnyPrompt, peers: Peers) -> tuple[str | None, npt.NDArray[np.int32]]:
         if not isinstance(prompt, Tokenize | TokenizeChat):

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pageant.actors.grammar.compiling import Compiler, GrammarError
+from pageant.actors.grammar.compiling import Compiler
 from pageant.actors.grammar.core import Guides, Masks
+from pageant.actors.grammar.errors import GrammarError
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.protocol.arrays import int64
 from pageant.protocol.guiding import (

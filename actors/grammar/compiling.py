@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pageant.actors.grammar.errors import GrammarError
+from pageant.actors.grammar.tags import TEXT, Literals, TagGrammar
 from pageant.models.tokenization import Tokenization
 from pageant.protocol.structured_outputs import StructuredOutputsParams
 
@@ -21,10 +23,6 @@ REASON_LENGTH_MAX = 500
 LEXER_STATES_MAX = 50_000
 STEP_FUEL = 100_000
 START_FUEL = 500_000
-
-
-class GrammarError(ValueError):
-    """It cannot be followed, and says why."""
 
 
 class Compiler:
@@ -48,6 +46,7 @@ class Compiler:
             )
         except ValueError as error:
             raise GrammarError(f"structured output cannot be had with this tokenizer: {error}") from None
+        self._literals = Literals(tokenization.added_tokens)
         self._limits = LLParserLimits(
             max_lexer_states=LEXER_STATES_MAX,
             step_lexer_fuel=STEP_FUEL,
@@ -69,9 +68,13 @@ class Compiler:
         from llguidance import LLMatcher
 
         try:
-            matcher = LLMatcher(self._tokenizer, _source(asked), log_level=0, limits=self._limits)
+            matcher = LLMatcher(
+                self._tokenizer, _source(asked, self._literals), log_level=0, limits=self._limits
+            )
             if not matcher.is_error():
                 matcher.compute_bitmask()
+        except GrammarError:
+            raise
         except RecursionError:
             raise GrammarError("it is nested too deeply") from None
         except ValueError as error:
@@ -87,55 +90,57 @@ def _first_line(text: str) -> str:
     return text[:REASON_LENGTH_MAX] or "it cannot be followed"
 
 
-def _source(asked: StructuredOutputsParams) -> str:
+def _source(asked: StructuredOutputsParams, literals: Literals) -> str:
     """In llguidance's own form."""
-    source = _answer(asked)
+    source = _answer(asked, literals)
     if asked.reasoning_end is None:
         return source
-    grammars = (
-        json.loads(source)["grammars"] if source.lstrip().startswith("{") else [{"lark_grammar": source}]
-    )
+    is_list = source.lstrip().startswith("{")
+    grammars = json.loads(source)["grammars"] if is_list else [{"lark_grammar": source}]
     grammars[0]["name"] = "answer"
-    end = json.dumps(asked.reasoning_end, ensure_ascii=False)
-    thought = f"start: thought BLANK @answer\nthought[suffix={end}]: /(.|\\n)*/\nBLANK: /[ \\n]*/\n"
-    return json.dumps({"grammars": [{"name": "reasoning", "lark_grammar": thought}, *grammars]})
+    thought, rule = literals.up_to("thought", asked.reasoning_end)
+    if asked.reasoning_begin is not None:
+        thought = f"({literals(asked.reasoning_begin)} {thought})?"
+    lark = "\n".join([f"start: {thought} BLANK @answer", rule, TEXT, "BLANK: /[ \\n]{0,8}/", ""])
+    return json.dumps({"grammars": [{"name": "reasoning", "lark_grammar": lark}, *grammars]})
 
 
-def _answer(asked: StructuredOutputsParams) -> str:
+def _answer(asked: StructuredOutputsParams, literals: Literals) -> str:
     from llguidance import LLMatcher, grammar_from
 
     if asked.json is not None:
-        return _of_schema(_schema(asked), asked)
+        return LLMatcher.grammar_from_json_schema(_schema("json", asked.json, asked))
     if asked.json_object:
-        return _of_schema({"type": "object"}, asked)
+        return LLMatcher.grammar_from_json_schema(_schema("json", '{"type": "object"}', asked))
     if asked.regex is not None:
         return LLMatcher.grammar_from_regex(asked.regex)
     if asked.choice is not None:
         return grammar_from("choice", json.dumps(asked.choice))
     if asked.grammar is not None:
         return grammar_from("grammar", asked.grammar)
-    assert asked.structural_tag is not None, "one of them is given"
-    return _of_tags(_loaded("structural_tag", asked.structural_tag))
+    tags = _loaded("structural_tag", asked.structural_tag)
+    _check_depth(tags)
+    return TagGrammar(literals, lambda schema: f"%json {_with_blanks(schema, asked)}").source(tags)
 
 
-def _of_schema(schema: Any, asked: StructuredOutputsParams) -> str:
-    from llguidance import LLMatcher
-
-    if asked.disable_any_whitespace:
-        overrides: dict[str, Any] = {"whitespace_flexible": False}
-    else:
-        overrides = {"whitespace_pattern": asked.whitespace_pattern or WHITESPACE}
-    return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=overrides)  # type: ignore[arg-type]
-
-
-def _schema(asked: StructuredOutputsParams) -> Any:
-    schema = _loaded("json", asked.json)
+def _schema(name: str, text: str | None, asked: StructuredOutputsParams) -> str:
+    schema = _loaded(name, text)
     if not isinstance(schema, dict):
         raise GrammarError(f"the schema is a {type(schema).__name__}; expected an object")
     _check_depth(schema)
     if asked.disable_additional_properties:
         _close_objects(schema)
-    return schema
+    return _with_blanks(schema, asked)
+
+
+def _with_blanks(schema: Any, asked: StructuredOutputsParams) -> str:
+    """A schema that says what may stand between its values' parts."""
+    if not isinstance(schema, dict):
+        raise GrammarError(f"the schema is a {type(schema).__name__}; expected an object")
+    blanks: dict[str, Any] = {"whitespace_pattern": asked.whitespace_pattern or WHITESPACE}
+    if asked.disable_any_whitespace:
+        blanks = {"whitespace_flexible": False}
+    return json.dumps({**schema, "x-guidance": blanks})
 
 
 def _loaded(name: str, text: str | None) -> Any:
@@ -167,26 +172,3 @@ def _close_objects(schema: Any) -> None:
             schema.setdefault("additionalProperties", False)
         for item in schema.values():
             _close_objects(item)
-
-
-def _of_tags(tags: Any) -> str:
-    """vLLM's structural tags: `{"structures": [{"begin", "schema", "end"}], "triggers": [...]}`."""
-    from llguidance import StructTag
-
-    found = []
-    try:
-        for structure in tags["structures"]:
-            begin, end = structure["begin"], structure["end"]
-            trigger = next((one for one in tags["triggers"] if begin.startswith(one)), None)
-            if trigger is None:
-                raise GrammarError(f"no trigger begins {begin!r:.80}")
-            grammar = structure["schema"]
-            _check_depth(grammar)
-            found.append(StructTag(trigger=trigger, begin=begin, grammar=grammar, end=end))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise GrammarError(
-            f"structural_tag has not the form of structures (begin, schema, end) and triggers: {error!r:.80}"
-        ) from None
-    if not found:
-        raise GrammarError("structural_tag has no structures")
-    return StructTag.to_grammar(found, assume_special=False)

@@ -1,5 +1,7 @@
 """Sampling parameters, seen from outside."""
 
+import pytest
+
 from pageant import SamplingParams
 
 PROMPT = list(range(10, 40))
@@ -90,10 +92,10 @@ def test_the_models_end_token_ends_the_output_unless_ignored(llm):
         assert "<|end|>" not in output.text
 
 
-def test_special_tokens_are_shown_when_asked_for(llm):
-    params = [
-        SamplingParams(temperature=2.0, seed=seed, max_tokens=64, skip_special_tokens=False)
-        for seed in range(40)
-    ]
+@pytest.mark.parametrize("included", [False, True])
+def test_the_token_that_ends_an_output_is_shown_when_asked_for(llm, included):
+    shown = {"skip_special_tokens": False, "include_stop_str_in_output": included}
+    params = [SamplingParams(temperature=2.0, seed=seed, max_tokens=64, **shown) for seed in range(40)]
     ended = [o.outputs[0] for o in llm.generate([PROMPT] * 40, params)]
-    assert any(output.text.endswith("<|end|>") for output in ended if output.finish_reason == "stop")
+    stopped = [output for output in ended if output.finish_reason == "stop"]
+    assert stopped and all(output.text.endswith("<|end|>") == included for output in stopped)

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from pageant.actors.frontend.http.errors import Disconnected, failure
+from pageant.actors.frontend.http.errors import Disconnected, failure, renamed
 from pageant.actors.frontend.http.parsers.base import OutputParser, Said
 from pageant.actors.frontend.outputs import Arrived, TokenLogprobs, token_logprobs
 from pageant.protocol.errors import PageantError
@@ -50,6 +50,11 @@ class Choice:
         self._texts: list[str] = []
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprobs] = []
+
+    def begin(self, prompt: str | None) -> None:
+        """What it continues is known."""
+        if self._parser is not None:
+            self._parser.begin(prompt)
 
     def add(self, arrived: Arrived) -> None:
         """The next piece has come."""
@@ -91,6 +96,8 @@ class PromptAnswers:
     def accepted(self, prompt: str | None, prompt_token_ids: list[int]) -> None:
         """The request is on its way."""
         self.text, self.token_ids = prompt, prompt_token_ids
+        for choice in self.choices:
+            choice.begin(prompt)
 
     def output(self, arrived: Arrived) -> None:
         """The next piece of one of its choices."""
@@ -106,7 +113,7 @@ class PromptAnswers:
 
     def failed(self, error: PageantError) -> None:
         """There will be no (more) output."""
-        self.hub.fail(error)
+        self.hub.fail(renamed(error, self.hub.structured_by))
 
 
 class Answers:
@@ -118,6 +125,7 @@ class Answers:
         parser: makes a parser for each choice.
         abort: ends requests, by their names at the frontend.
         ended: called once, when nothing of it is left.
+        structured_by: the field that says what the answer has to look like.
     """
 
     def __init__(
@@ -128,8 +136,9 @@ class Answers:
         parser: Callable[[], OutputParser] | None,
         abort: Callable[[list[str]], None],
         ended: Callable[[Answers], None],
+        structured_by: str = "structured_outputs",
     ) -> None:
-        self.name, self.params = name, params
+        self.name, self.params, self.structured_by = name, params, structured_by
         self.prompts = [PromptAnswers(f"{name}/{index}", self) for index in range(num_prompts)]
         for number, prompt in enumerate(self.prompts):
             for sample in range(params.num_sequences):

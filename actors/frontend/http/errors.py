@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
 from pageant.actors.frontend.outputs import RequestFailed
-from pageant.protocol.errors import BadRequest, EngineClosed, Overloaded, PeerGone, Unsupported
+from pageant.protocol.errors import BadRequest, EngineClosed, Overloaded, PageantError, PeerGone, Unsupported
 from pageant.protocol.serving import Finished
 
 log = logging.getLogger("pageant.http")
@@ -129,3 +130,14 @@ def respond(request: Request[Any, Any, Any], error: Exception) -> Response[Error
         body.type = _ANTHROPIC_KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
         shape = TypedErrorBody(error=body)
     return Response(shape, status_code=status, headers=headers, media_type="application/json")
+
+
+def renamed(error: PageantError, place: str) -> PageantError:
+    """What is wrong with a grammar, as what is wrong with the field that it was made of."""
+    if (
+        place == "structured_outputs"
+        or not isinstance(error, BadRequest)
+        or error.parameter != "structured_outputs"
+    ):
+        return error
+    return BadRequest(re.sub(r"^structured_outputs(\.\w+)?", place, str(error)), place)

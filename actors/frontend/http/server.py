@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from pathlib import Path
 from typing import Any
 
 from pageant.actors.frontend.cast import limits_of
@@ -14,6 +15,13 @@ from pageant.actors.frontend.http.anthropic import messages
 from pageant.actors.frontend.http.app import make_app
 from pageant.actors.frontend.http.health import Health
 from pageant.actors.frontend.http.openai import chat, chat_socket, completions, models, responses, tokens
+from pageant.actors.frontend.http.parsers.formats import (
+    AUTO,
+    REASONING_MARKS,
+    TOOL_FORMATS,
+    check_names,
+    formats_of,
+)
 from pageant.actors.frontend.http.service import Served, Service
 from pageant.actors.frontend.http.streams import Pacemaker
 from pageant.actors.frontend.peers import Peers
@@ -24,6 +32,7 @@ from pageant.protocol.fronting import (
     GetHttpStatistics,
     GetServer,
     HttpStatistics,
+    ServedModel,
     ServerAddress,
 )
 from pageant.protocol.serving import OutputBatch
@@ -48,6 +57,9 @@ class HttpServer(Frontend):
             api_keys: a request must bear one of them; without any, everybody is served.
             allowed_origins: web pages of these origins may call (`*` is all); without any, none may.
             ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs: serve over TLS with these.
+            tool_call_parser: how models write calls of tools: auto (by their chat templates), none, or one of
+                `parsers.formats.TOOL_FORMATS`; or these by the models' names.
+            reasoning_parser: likewise, how they mark what they think: auto, none, or one of `REASONING_MARKS` there.
             strict_fields: refuse requests with fields that have no effect here.
             max_body_mib: of a request, in MiB.
             max_open_requests: at a time; further ones are answered with 429.
@@ -66,6 +78,8 @@ class HttpServer(Frontend):
         ssl_keyfile: str | None = None
         ssl_keyfile_password: str | None = None
         ssl_ca_certs: str | None = None
+        tool_call_parser: str | dict[str, str] = AUTO
+        reasoning_parser: str | dict[str, str] = AUTO
         strict_fields: bool = False
         max_body_mib: int = 64
         max_open_requests: int = 8192
@@ -84,6 +98,8 @@ class HttpServer(Frontend):
             for name in ("health_seconds", "keep_alive_seconds", "stall_seconds"):
                 if not 0 < getattr(self, name) < 1e6:
                     raise ValueError(f"{name} is {getattr(self, name)}; expected a number above 0")
+            check_names("tool_call_parser", self.tool_call_parser, TOOL_FORMATS)
+            check_names("reasoning_parser", self.reasoning_parser, REASONING_MARKS)
             if not all(key.isascii() and key for key in self.api_keys):
                 raise ValueError("api_keys has an empty key, or one that is not ASCII")
             if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
@@ -99,7 +115,7 @@ class HttpServer(Frontend):
         pacemaker = Pacemaker(options.keep_alive_seconds, options.stall_seconds)
         self.service = Service(
             self,
-            [Served(model.name, model.replica, *limits_of(model)) for model in options.served],
+            [await self.offload(self._served, model) for model in options.served],
             pacemaker,
             self.clock.wall,
             self.random.getrandbits,
@@ -109,6 +125,16 @@ class HttpServer(Frontend):
         self._health = Health(self.service)
         self.spawn(pacemaker.run())
         await self._listen()
+
+    def _served(self, model: ServedModel) -> Served:
+        from pageant.models.tokenization import read_chat_templates
+
+        templates = [*read_chat_templates(Path(model.folder)).values()]
+        named = [
+            one if isinstance(one, str) else one.get(model.name, AUTO)
+            for one in (self.options.tool_call_parser, self.options.reasoning_parser)
+        ]
+        return Served(model.name, model.replica, *limits_of(model), formats_of(templates, *named))
 
     async def _listen(self) -> None:
         options = self.options

@@ -20,6 +20,7 @@ from litestar import Request, Response
 from pageant.actors.frontend.http.answers import Answers, Piece
 from pageant.actors.frontend.http.errors import Draining, NotFound
 from pageant.actors.frontend.http.parsers.base import OutputParser
+from pageant.actors.frontend.http.parsers.formats import NO_FORMATS, Formats
 from pageant.actors.frontend.http.reading import read
 from pageant.actors.frontend.http.shapes import Model
 from pageant.actors.frontend.http.streams import EventStream, Pacemaker, Telling, encode, until_gone
@@ -54,12 +55,14 @@ class Served:
         name: what it is called outside.
         replica: before its actors' names.
         max_new_tokens: of an answer whose request does not say; None is as many as fit.
+        formats: of its calls, and of what it thinks.
     """
 
     name: str
     replica: str
     limits: Limits
     max_new_tokens: int | None
+    formats: Formats = NO_FORMATS
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,10 @@ class Service:
     def new_id(self, kind: str) -> str:
         """A name that nothing has had, here or in an earlier life of this server, whose random bits may be the same."""
         return f"{kind}-{self._born:012x}{self._random_bits(64):016x}"
+
+    def new_call_id(self, length: int | None) -> str:
+        """An id for a tool call; of so many letters and digits, for models that know no other ones."""
+        return self.new_id("call") if length is None else f"{self._random_bits(4 * length):0{length}x}"
 
     # Models.
 
@@ -197,10 +204,12 @@ class Service:
         *,
         whole: bool = False,
         is_probe: bool = False,
+        structured_by: str = "structured_outputs",
     ) -> Answers:
         """Begins to answer prompts, which are checked by now.
 
         Args:
+            structured_by: the field that says what the answer has to look like.
             whole: nobody looks at it before its end.
             is_probe: it is let in whatever is open.
 
@@ -214,7 +223,9 @@ class Service:
             raise Overloaded(f"{self.num_open} requests are open here, at most; try again later")
         kind = RequestOutputKind.FINAL_ONLY if whole else RequestOutputKind.DELTA
         params = msgspec.structs.replace(check_params(params, served.limits), output_kind=kind)
-        answers = Answers(name, len(prompts), params, parser, self.engine.abort_all, self._ended)
+        answers = Answers(
+            name, len(prompts), params, parser, self.engine.abort_all, self._ended, structured_by
+        )
         self._open.setdefault(name, []).append(answers)
         self.num_open += 1
         self.idle.clear()

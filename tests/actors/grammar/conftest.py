@@ -1,4 +1,4 @@
-"""A vocabulary of the 256 bytes and three end tokens' worth of specials, and grammars over it."""
+"""A vocabulary of the 256 bytes, two end tokens and some marks, and grammars over it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def tokenization() -> Tokenization:
     backend = Tokenizer(models.BPE(vocab, [], unk_token=None))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens(["<end>", "<stop>"])
+    backend.add_special_tokens(["<end>", "<stop>", "[TOOL_CALLS]", "<|python_tag|>"])
+    backend.add_tokens(["<tool_call>", "</tool_call>", "<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>", "[ARGS]"])
     return Tokenization(backend)
 
 

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from pageant.actors.grammar.compiling import Compiler, GrammarError
+from pageant.actors.grammar.compiling import Compiler
+from pageant.actors.grammar.errors import GrammarError
 from pageant.protocol.structured_outputs import StructuredOutputsParams as Asked
 
 PERSON = {
@@ -71,6 +72,11 @@ def takes(matcher, tokenization, text: str) -> bool:
             ["yes", "</think>no"],
         ),
         (Asked(json=PERSON, reasoning_end="END"), ['{"}END{"name":"","age":1}'], ["END{}"]),
+        (
+            Asked(choice=["yes"], reasoning_begin="<think>", reasoning_end="</think>"),
+            ["yes", "<think>well</think>\nyes"],
+            ["well</think>yes", "<think>yes"],
+        ),
     ],
 )
 def test_what_is_asked_for_is_allowed_and_nothing_else(compiler, tokenization, asked, allowed, refused):

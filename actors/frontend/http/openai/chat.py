@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -18,8 +18,16 @@ from pageant.actors.frontend.http.openai.logprobs import (
     chat_logprobs,
     prompt_logprobs,
 )
+from pageant.actors.frontend.http.openai.structure import (
+    Tool,
+    ToolChoice,
+    Tools,
+    parser,
+    shows_special,
+    with_reasoning,
+)
 from pageant.actors.frontend.http.openapi import describe
-from pageant.actors.frontend.http.parsers.base import CallPiece, OutputParser, joined
+from pageant.actors.frontend.http.parsers.base import CallPiece, joined
 from pageant.actors.frontend.http.reading import convert
 from pageant.actors.frontend.http.service import Http, Served, Service, respond
 from pageant.actors.frontend.http.shapes import Reason, Usage, usage_of
@@ -41,6 +49,10 @@ class ChatRequest(Generation, kw_only=True):
     add_special_tokens: bool = False
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: tuple[Tool, ...] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    include_reasoning: bool = True
 
     def num_logprobs(self) -> int | None:
         """See `Generation`."""
@@ -68,6 +80,7 @@ class ChatRequest(Generation, kw_only=True):
             add_generation_prompt=self.add_generation_prompt,
             continue_final_message=self.continue_final_message,
             add_special_tokens=self.add_special_tokens,
+            tools=self.tools if self.tool_choice != "none" else None,
             template_kwargs=self.chat_template_kwargs,
         )
 
@@ -78,9 +91,13 @@ class ChatRequest(Generation, kw_only=True):
             return ""
         return final.text("messages") or ""
 
-    def parser(self) -> Callable[[], OutputParser] | None:
-        """What makes the reader of a choice's text; None takes all of it for content."""
-        return None
+    def callable(self) -> Tools | None:
+        """The tools that may be called.
+
+        Raises:
+            BadRequest: what is wrong with them.
+        """
+        return Tools.of(self.tools, self.tool_choice, self.parallel_tool_calls)
 
 
 class FunctionCall(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -291,7 +308,21 @@ def begin(service: Service, asked: ChatRequest, served: Served, name: str) -> An
     """
     params = asked.sampling_params(served.limits.defaults, served.max_new_tokens)
     prompts, settings = [asked.conversation()], asked.settings()
-    return service.begin(served, prompts, params, name, settings, asked.parser(), whole=not asked.stream)
+    tools, structure, formats = asked.callable(), asked.structure(), served.formats
+    if tools is not None:
+        structure = tools.structure(formats, structure)
+    special = (
+        False
+        if shows_special(formats, tools) and asked.skip_special_tokens is None
+        else params.skip_special_tokens
+    )
+    params = msgspec.structs.replace(
+        params, structured_outputs=with_reasoning(structure.asked, formats), skip_special_tokens=special
+    )
+    read = parser(formats, tools, service.new_call_id, tells_reasoning=asked.include_reasoning)
+    return service.begin(
+        served, prompts, params, name, settings, read, whole=not asked.stream, structured_by=structure.place
+    )
 
 
 def routes(service: Service) -> list[Any]:

@@ -194,9 +194,15 @@ def routes(service: Service) -> list[Any]:
         params = asked.sampling_params(served.limits.defaults, served.max_new_tokens, len(prompts))
         if asked.echo and params.logprobs is not None and params.prompt_logprobs is None:
             params = msgspec.structs.replace(params, prompt_logprobs=params.logprobs)
+        structure = asked.structure()
+        params = msgspec.structs.replace(params, structured_outputs=structure.asked)
         checked = [check_prompt(prompt, served.limits, params) for prompt in prompts]
         echoes = await _echoes(service, served, prompts) if asked.echo else [""] * len(prompts)
-        answers = service.begin(served, checked, params, taken.name, asked.settings(), whole=not asked.stream)
+        answers = service.begin(
+            *(served, checked, params, taken.name, asked.settings()),
+            whole=not asked.stream,
+            structured_by=structure.place,
+        )
         telling = CompletionTelling(asked, answers, served.name, service.now(), echoes)
 
         async def whole(pieces: list[Piece]) -> Completion:

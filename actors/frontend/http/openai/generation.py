@@ -6,6 +6,12 @@ from typing import Any
 
 import msgspec
 
+from pageant.actors.frontend.http.openai.structure import (
+    ResponseFormat,
+    Structure,
+    StructuredOutputs,
+    asked_for,
+)
 from pageant.actors.frontend.prompts import RequestSettings, check_settings
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.sampling import SamplingParams, Scalar
@@ -51,6 +57,8 @@ class Generation(msgspec.Struct, kw_only=True):
     spaces_between_special_tokens: bool | None = None
     truncate_prompt_tokens: int | None = None
     prompt_logprobs: int | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     vllm_xargs: dict[str, Scalar | tuple[Scalar, ...]] | None = None
     priority: int = 0
     cache_salt: str | None = None
@@ -114,6 +122,14 @@ class Generation(msgspec.Struct, kw_only=True):
         if self.stream_options is not None and not self.stream:
             raise BadRequest("stream_options is given; expected stream to be true with it", "stream_options")
 
+    def structure(self) -> Structure:
+        """What the answer's text has to be.
+
+        Raises:
+            BadRequest: it makes no sense.
+        """
+        return asked_for(self.response_format, self.structured_outputs)
+
     def settings(self) -> RequestSettings:
         """What is said of the request, besides its prompt and its parameters.
 
@@ -142,5 +158,6 @@ class Generation(msgspec.Struct, kw_only=True):
 _SAMPLED = tuple(
     name
     for name in Generation.__struct_fields__
-    if name in SamplingParams.__struct_fields__ and name not in ("max_tokens", "logprobs")
+    if name in SamplingParams.__struct_fields__
+    and name not in ("max_tokens", "logprobs", "structured_outputs")
 )

@@ -42,6 +42,9 @@ def joined(pieces: Sequence[CallPiece]) -> list[CallPiece]:
 class OutputParser(Protocol):
     """Reads one choice's text as it comes."""
 
+    def begin(self, prompt: str | None) -> None:
+        """The prompt is known, before the first piece; None where it has no text."""
+
     def feed(self, text: str, token_ids: Sequence[int], ended: bool) -> Said:
         """What the next piece means. What is not yet known to mean anything is kept, until more comes or it has
         `ended`."""

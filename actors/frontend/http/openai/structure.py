@@ -1,0 +1,242 @@
+"""What an answer has to look like, by `response_format`, `structured_outputs` and tools; and what reads it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+
+from pageant.actors.frontend.http.errors import renamed
+from pageant.actors.frontend.http.parsers.base import OutputParser
+from pageant.actors.frontend.http.parsers.formats import Formats, ToolFormat
+from pageant.actors.frontend.http.parsers.reading import ChatParser
+from pageant.protocol.errors import BadRequest
+from pageant.protocol.structured_outputs import StructuredOutputsParams
+
+TOOLS_MAX = 1024
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+
+
+class SchemaFormat(msgspec.Struct, kw_only=True):
+    """`strict` changes nothing: a schema is always kept to."""
+
+    name: str = "output"
+    schema: dict[str, Any] | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, kw_only=True):
+    """`response_format`: text, a JSON object, JSON by a schema, or structural tags."""
+
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
+    json_schema: SchemaFormat | None = None
+    format: dict[str, Any] | None = None
+    structures: tuple[dict[str, Any], ...] | None = None
+    triggers: tuple[str, ...] | None = None
+
+    def asked(self) -> StructuredOutputsParams | None:
+        """What it asks for."""
+        if self.type == "text":
+            return None
+        if self.type == "json_object":
+            return StructuredOutputsParams(json_object=True)
+        if self.type == "structural_tag":
+            given = {name: getattr(self, name) for name in ("format", "structures", "triggers")}
+            tree = {name: value for name, value in given.items() if value is not None}
+            return StructuredOutputsParams(structural_tag=msgspec.to_builtins(tree))
+        if self.json_schema is None:
+            raise BadRequest(
+                "response_format lacks json_schema, which its type json_schema needs", "response_format"
+            )
+        schema: Any = self.json_schema.schema
+        return (
+            StructuredOutputsParams(json=schema)
+            if schema is not None
+            else StructuredOutputsParams(json_object=True)
+        )
+
+
+class StructuredOutputs(msgspec.Struct, kw_only=True):
+    """`structured_outputs`: one of the first six. See `StructuredOutputsParams`."""
+
+    json: str | dict[str, Any] | None = None
+    regex: str | None = None
+    choice: tuple[str, ...] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: str | dict[str, Any] | None = None
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    whitespace_pattern: str | None = None
+
+    def asked(self) -> StructuredOutputsParams:
+        """What it asks for."""
+        return StructuredOutputsParams(**msgspec.structs.asdict(self))
+
+
+class ToolFunction(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What can be called."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct, kw_only=True):
+    """A tool, which is a function."""
+
+    function: ToolFunction
+    type: Literal["function"] = "function"
+
+
+class ChosenFunction(msgspec.Struct, kw_only=True):
+    """Its name."""
+
+    name: str
+
+
+class ChosenTool(msgspec.Struct, kw_only=True):
+    """The tool that has to be called."""
+
+    function: ChosenFunction
+    type: Literal["function"] = "function"
+
+
+ToolChoice = Literal["none", "auto", "required"] | ChosenTool
+
+
+def asked_for(response_format: ResponseFormat | None, structured: StructuredOutputs | None) -> Structure:
+    """What a request says of its answer's text.
+
+    Raises:
+        BadRequest: both, or one that makes no sense.
+    """
+    if structured is not None and response_format is not None and response_format.type != "text":
+        raise BadRequest(
+            "structured_outputs and response_format are given; expected one", "structured_outputs"
+        )
+    if structured is not None:
+        return Structure(structured.asked(), "structured_outputs")
+    try:
+        return Structure(response_format.asked() if response_format is not None else None, "response_format")
+    except BadRequest as error:
+        raise renamed(error, "response_format") from None
+
+
+class Structure(msgspec.Struct, frozen=True):
+    """What the text of an answer has to be, if anything, and the field that says so."""
+
+    asked: StructuredOutputsParams | None = None
+    place: str = "structured_outputs"
+
+
+class Tools(msgspec.Struct, frozen=True, kw_only=True):
+    """A request's tools, and which of them may be called."""
+
+    tools: tuple[Tool, ...]
+    choice: ToolChoice
+    one: bool
+
+    @classmethod
+    def of(
+        cls, tools: tuple[Tool, ...] | None, choice: ToolChoice | None, parallel: bool | None
+    ) -> Tools | None:
+        """Those that may be called; None where none may.
+
+        Raises:
+            BadRequest: a name that cannot be, or is not there.
+        """
+        if not tools:
+            if choice in (None, "none", "auto"):
+                return None
+            raise BadRequest("tool_choice is given; expected tools with it", "tool_choice")
+        if len(tools) > TOOLS_MAX:
+            raise BadRequest(f"tools has {len(tools)} entries; at most {TOOLS_MAX} are taken", "tools")
+        for index, tool in enumerate(tools):
+            if not _NAME.fullmatch(tool.function.name):
+                raise BadRequest(
+                    f"tools[{index}].function.name is {tool.function.name!r:.200}; expected letters, digits and _.:-",
+                    "tools",
+                )
+        if isinstance(choice, ChosenTool) and all(
+            tool.function.name != choice.function.name for tool in tools
+        ):
+            raise BadRequest(f"tool_choice: there is no tool {choice.function.name!r:.200}", "tool_choice")
+        if choice == "none":
+            return None
+        return cls(
+            tools=tools, choice=choice or "auto", one=parallel is False or isinstance(choice, ChosenTool)
+        )
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether one has to be called."""
+        return self.choice != "auto"
+
+    def _schemas(self) -> dict[str, dict[str, Any] | None]:
+        """By name, of those that may be called; None where their arguments are free."""
+        chosen = self.choice.function.name if isinstance(self.choice, ChosenTool) else None
+        functions = [tool.function for tool in self.tools if chosen in (None, tool.function.name)]
+        return {
+            one.name: one.parameters if one.strict or (self.is_forced and one.strict is not False) else None
+            for one in functions
+        }
+
+    def structure(self, formats: Formats, text: Structure) -> Structure:
+        """What the answer has to be, whose text, if it has any, has to be that."""
+        form, schemas = formats.forced if self.is_forced else formats.tools, self._schemas()
+        is_strict = any(tool.function.strict for tool in self.tools)
+        if form is None or not (self.is_forced or (is_strict and text.asked is None) or _is_json(text)):
+            return text
+        if self.is_forced:
+            tree = form.calls(schemas, one=self.one)
+        elif text.asked is None:
+            tree = form.text_with_calls(schemas, one=self.one)
+        else:
+            tree = {"type": "or", "elements": [_json_tree(text.asked), form.calls(schemas, one=self.one)]}
+        return Structure(StructuredOutputsParams(structural_tag={"format": tree}), "tools")  # type: ignore[arg-type]
+
+
+def _is_json(text: Structure) -> bool:
+    return text.asked is not None and text.asked.kind in ("json", "json_object")
+
+
+def _json_tree(asked: StructuredOutputsParams) -> dict[str, Any]:
+    schema = msgspec.json.decode(asked.json) if asked.json is not None else {"type": "object"}
+    return {"type": "json_schema", "json_schema": schema}
+
+
+def with_reasoning(asked: StructuredOutputsParams | None, formats: Formats) -> StructuredOutputsParams | None:
+    """What the answer has to be after what the model thinks, if it does."""
+    if asked is None or formats.reasoning is None:
+        return asked
+    begin, end = formats.reasoning
+    return msgspec.structs.replace(asked, reasoning_begin=begin, reasoning_end=end)
+
+
+def parser(
+    formats: Formats, tools: Tools | None, new_id: Callable[[int | None], str], *, tells_reasoning: bool
+) -> Callable[[], OutputParser] | None:
+    """What makes the reader of a choice's text; None takes all of it for content."""
+    form: ToolFormat | None = None
+    if tools is not None:
+        form = formats.forced if tools.is_forced else formats.tools
+    if form is None and formats.reasoning is None:
+        return None
+
+    def make() -> OutputParser:
+        calls = form.reader(lambda: new_id(form.id_length)) if form is not None else None
+        one = tools is not None and tools.one
+        return ChatParser(formats.reasoning, calls, one_call=one, tells_reasoning=tells_reasoning)
+
+    return make
+
+
+def shows_special(formats: Formats, tools: Tools | None) -> bool:
+    """Whether special tokens must have a text, since some of them mean something to the reader."""
+    form = formats.tools if tools is not None else None
+    return formats.special or (form is not None and form.special)

@@ -1,0 +1,262 @@
+"""Which formats a model writes its calls and its thoughts in, and what those look like as grammars."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pageant.actors.frontend.http.parsers import calls
+from pageant.actors.frontend.http.parsers.reading import Marks
+
+AUTO, NONE = "auto", "none"
+ANY_OBJECT: dict[str, Any] = {"type": "object"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolFormat:
+    """How calls are written: `head`, then each call with `separator` between, then `tail`.
+
+    Attributes:
+        begin, end: around a call's arguments; `NAME` stands for its name.
+        trigger: what a text has wherever calls are, perhaps in its midst.
+        opening: without a trigger, calls are all of a text, which begins with this character.
+        special: whether its marks may be special tokens, which then must have a text.
+        id_length: of the ids that the model knows calls by; None is any.
+        found_by: each of these in a chat template says that it is this format.
+    """
+
+    reader: type[calls.Calls]
+    begin: str
+    end: str
+    found_by: tuple[str, ...]
+    trigger: str = ""
+    opening: str = ""
+    separator: str = ""
+    head: str = ""
+    tail: str = ""
+    special: bool = False
+    id_length: int | None = None
+    python: bool = False
+
+    def calls(
+        self, tools: Mapping[str, dict[str, Any] | None], *, one: bool, optional: bool = False
+    ) -> dict[str, Any]:
+        """Calls and nothing else, as a tree of structural tags.
+
+        Args:
+            tools: by name, the schemas of their arguments.
+            one: there is a single call.
+        """
+        inner = {
+            "type": "tags_with_separator",
+            "tags": [self._tag(name, schema) for name, schema in tools.items()],
+            "separator": self.separator,
+            "at_least_one": not optional,
+            "stop_after_first": one,
+        }
+        if not (self.head or self.tail):
+            return inner
+        return {"type": "sequence", "elements": [_const(self.head), inner, _const(self.tail)]}
+
+    def text_with_calls(self, tools: Mapping[str, dict[str, Any] | None], *, one: bool) -> dict[str, Any]:
+        """Any text, with calls where it has the trigger; or either."""
+        if not self.trigger:
+            other = {"type": "regex", "pattern": rf"([^\s\{self.opening}](.|\n)*)?"}
+            return {"type": "or", "elements": [self.calls(tools, one=one), other]}
+        tags = [self._tag(name, schema) for name, schema in tools.items()]
+        if self.head or self.tail:
+            sequence = self.calls(tools, one=one)
+            tags = [
+                {"begin": self.head, "content": {**sequence, "elements": sequence["elements"][1:]}, "end": ""}
+            ]
+        return {
+            "type": "triggered_tags",
+            "triggers": [self.trigger],
+            "tags": tags,
+            "stop_after_first": one,
+        }
+
+    def _tag(self, name: str, schema: dict[str, Any] | None) -> dict[str, Any]:
+        schema = ANY_OBJECT if schema is None else schema
+        content = _python_arguments(schema) if self.python else {"type": "json_schema", "json_schema": schema}
+        return {"type": "tag", "begin": self.begin.replace("NAME", name), "content": content, "end": self.end}
+
+
+def _const(value: str) -> dict[str, Any]:
+    return {"type": "const_string", "value": value}
+
+
+def _sequence(*elements: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "sequence", "elements": elements}
+
+
+def _python_arguments(schema: dict[str, Any]) -> dict[str, Any]:
+    """`a=1, b="x"`: the properties in their order, those that are required and perhaps others. Values are JSON, which
+    are Python's literals but for three words; and those are read too."""
+    defined = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    required = set(schema.get("required", ()))
+
+    def argument(name: str, value: Any, before: str = "") -> dict[str, Any]:
+        value = {**defined, **value} if isinstance(value, dict) else {}
+        return _sequence(_const(f"{before}{name}="), {"type": "json_schema", "json_schema": value})
+
+    def perhaps(tree: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "or", "elements": [tree, _const("")]}
+
+    properties = {name: value for name, value in schema.get("properties", {}).items() if name.isidentifier()}
+    others = [name for name in properties if name not in required]
+    ordered = [name for name in properties if name in required] + others
+    if not ordered:
+        return _const("")
+    firsts = ordered[:1] if ordered[0] in required else ordered
+    options = []
+    for index, first in enumerate(firsts):
+        rest = [argument(name, properties[name], ", ") for name in ordered[index + 1 :]]
+        wanted = [
+            tree if name in required else perhaps(tree)
+            for name, tree in zip(ordered[index + 1 :], rest, strict=True)
+        ]
+        options.append(_sequence(argument(first, properties[first]), *wanted))
+    return {"type": "or", "elements": options if ordered[0] in required else [*options, _const("")]}
+
+
+_DEEPSEEK = calls.DeepSeek
+
+# In the order in which they are looked for: what is found in others' templates too comes last.
+TOOL_FORMATS = {
+    "hermes": ToolFormat(
+        reader=calls.Hermes,
+        begin='<tool_call>\n{"name": "NAME", "arguments": ',
+        end="}\n</tool_call>",
+        separator="\n",
+        trigger="<tool_call>",
+        found_by=("<tool_call>", "arguments"),
+    ),
+    "deepseek_v3": ToolFormat(
+        reader=_DEEPSEEK,
+        begin=f"{_DEEPSEEK.CALL}function{_DEEPSEEK.SEP}NAME\n```json\n",
+        end=f"\n```{_DEEPSEEK.CALL_END}",
+        separator="\n",
+        found_by=(_DEEPSEEK.SEP, "```json"),
+        head=_DEEPSEEK.BEGIN,
+        tail=_DEEPSEEK.END,
+        trigger=_DEEPSEEK.BEGIN,
+        special=True,
+    ),
+    "deepseek_v31": ToolFormat(
+        reader=_DEEPSEEK,
+        begin=f"{_DEEPSEEK.CALL}NAME{_DEEPSEEK.SEP}",
+        end=_DEEPSEEK.CALL_END,
+        found_by=(_DEEPSEEK.SEP,),
+        head=_DEEPSEEK.BEGIN,
+        tail=_DEEPSEEK.END,
+        trigger=_DEEPSEEK.BEGIN,
+        special=True,
+    ),
+    "mistral_args": ToolFormat(
+        reader=calls.Mistral,
+        begin="[TOOL_CALLS]NAME[ARGS]",
+        end="",
+        trigger="[TOOL_CALLS]",
+        special=True,
+        id_length=9,
+        found_by=("[TOOL_CALLS]", "[ARGS]"),
+    ),
+    "mistral": ToolFormat(
+        reader=calls.Mistral,
+        head="[TOOL_CALLS][",
+        begin='{"name": "NAME", "arguments": ',
+        end="}",
+        separator=", ",
+        tail="]",
+        trigger="[TOOL_CALLS][",
+        special=True,
+        id_length=9,
+        found_by=("[TOOL_CALLS]",),
+    ),
+    "pythonic": ToolFormat(
+        reader=calls.Pythonic,
+        head="[",
+        begin="NAME(",
+        end=")",
+        separator=", ",
+        tail="]",
+        opening="[",
+        python=True,
+        found_by=("[func_name1(params_name1=params_value1",),
+    ),
+    "llama3_json": ToolFormat(
+        reader=calls.Llama,
+        begin='{"name": "NAME", "parameters": ',
+        end="}",
+        separator="; ",
+        opening="{",
+        special=True,
+        found_by=("ipython", "parameters"),
+    ),
+    "json": ToolFormat(
+        reader=calls.JsonList,
+        head="[",
+        begin='{"name": "NAME", "parameters": ',
+        end="}",
+        separator=", ",
+        tail="]",
+        opening="[",
+        found_by=(),
+    ),
+}
+
+# A model that thinks writes one of these; its template has both, since it leaves earlier thoughts out.
+REASONING_MARKS = {
+    "think": Marks("<think>", "</think>"),
+    "magistral": Marks("[THINK]", "[/THINK]"),
+    "seed": Marks("<seed:think>", "</seed:think>"),
+    "command": Marks("<|START_THINKING|>", "<|END_THINKING|>"),
+}
+_SPECIAL_MARKS = ("magistral", "command")
+
+
+@dataclass(frozen=True)
+class Formats:
+    """A model's. `tools` is None where no text is read for calls unless some are forced."""
+
+    tools: ToolFormat | None = None
+    reasoning: Marks | None = None
+    special: bool = False  # whether the marks around thoughts may be special tokens
+
+    @property
+    def forced(self) -> ToolFormat:
+        """The format of calls that a model has to make."""
+        return self.tools or TOOL_FORMATS["json"]
+
+
+NO_FORMATS = Formats()
+
+
+def check_names(option: str, named: str | Mapping[str, str], known: Mapping[str, object]) -> None:
+    """Refuses what names no format.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    for name in (named,) if isinstance(named, str) else named.values():
+        if name not in (AUTO, NONE, *known):
+            raise ValueError(f"{option} is {name!r}; expected {', '.join((AUTO, NONE, *known))}")
+
+
+def formats_of(templates: Sequence[str], tools: str = AUTO, reasoning: str = AUTO) -> Formats:
+    """The formats of a model, by its chat templates unless they are named."""
+    text = "\n".join(templates)
+    if tools == AUTO:
+        tools = next(
+            (
+                name
+                for name, one in TOOL_FORMATS.items()
+                if one.found_by and all(map(text.__contains__, one.found_by))
+            ),
+            NONE,
+        )
+    if reasoning == AUTO:
+        reasoning = next((name for name, marks in REASONING_MARKS.items() if marks.end in text), NONE)
+    return Formats(TOOL_FORMATS.get(tools), REASONING_MARKS.get(reasoning), reasoning in _SPECIAL_MARKS)

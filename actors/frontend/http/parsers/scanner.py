@@ -1,0 +1,277 @@
+"""A text that comes piece by piece, read by code that goes straight on.
+
+A reader of a format is a generator: it asks the scanner for the next thing, and where that has not all come, the
+generator waits. It yields what pieces mean (`Said`), and None where it needs more text.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+from pageant.actors.frontend.http.parsers.base import Said
+
+T = TypeVar("T")
+Reading = Generator[Said | None, None, T]
+Say = Callable[[str], Said]
+
+_BLANKS = " \n\r\t"
+_IN_JSON = re.compile(r'["\\{}\[\]]')
+_SCALAR_ENDS = re.compile(r"[\s,\]}]")
+
+
+class Malformed(Exception):
+    """The text is not what was to come, or has ended before it came."""
+
+
+def as_content(text: str) -> Said:
+    """It means what it says."""
+    return Said(content=text)
+
+
+class Scanner:
+    """What has come and was not read yet. `read` is what has been since the last `mark`, if that is of interest."""
+
+    def __init__(self) -> None:
+        self._rest = ""
+        self._ended = False
+        self._read: list[str] = []
+
+    def add(self, text: str, ended: bool) -> None:
+        """More has come, perhaps the last."""
+        self._rest += text
+        self._ended = ended
+
+    def mark(self, text: str = "") -> None:
+        """Begins to keep what is read, after a text that has been."""
+        self._read = [text]
+
+    def since_mark(self) -> str:
+        """What has been read since."""
+        return "".join(self._read)
+
+    def _take(self, count: int) -> str:
+        taken, self._rest = self._rest[:count], self._rest[count:]
+        self._read.append(taken)
+        return taken
+
+    def _more(self) -> Reading[None]:
+        """Waits for more text.
+
+        Raises:
+            Malformed: there is none.
+        """
+        if self._ended:
+            raise Malformed
+        had = len(self._rest)
+        while len(self._rest) == had:
+            yield None
+            if self._ended:
+                return
+
+    # Texts between marks.
+
+    def until(self, marks: tuple[str, ...], say: Say) -> Reading[str | None]:
+        """Says what comes before one of the marks, but for the blanks at its end; returns them and the mark, or None if
+        there is none to the end."""
+        while True:
+            places = [(place, mark) for mark in marks if (place := self._rest.find(mark)) >= 0]
+            if places:
+                place, mark = min(places)
+                before = self._take(len(self._rest[:place].rstrip()))
+                if before:
+                    yield say(before)
+                return self._take(place - len(before) + len(mark))
+            text = self._rest
+            ready = len(text) if self._ended else len(text[: len(text) - _begun(text, marks)].rstrip())
+            if ready:
+                yield say(self._take(ready))
+            if self._ended:
+                return None
+            yield None
+
+    def blanks(self) -> Reading[None]:
+        """Passes over blanks."""
+        while True:
+            left = self._rest.lstrip(_BLANKS)
+            self._take(len(self._rest) - len(left))
+            if left or self._ended:
+                return
+            yield None
+
+    def comes(self, *texts: str) -> Reading[str | None]:
+        """Whether one of the texts is next, which then is read."""
+        while True:
+            for text in texts:
+                if self._rest.startswith(text):
+                    self._take(len(text))
+                    return text
+            if self._ended or not any(text.startswith(self._rest) for text in texts):
+                return None
+            yield None
+
+    def looks_like(self, pattern: re.Pattern[str], length_max: int) -> Reading[bool]:
+        """Whether what is next matches; decided after so many characters at most."""
+        while not self._ended and len(self._rest) < length_max and not pattern.match(self._rest):
+            yield None
+        return pattern.match(self._rest) is not None
+
+    def before(self, *marks: str) -> Reading[str]:
+        """The text up to one of the marks, which is not read."""
+        while True:
+            places = [place for mark in marks if (place := self._rest.find(mark)) >= 0]
+            if places:
+                return self._take(min(places))
+            yield from self._more()
+
+    def expect(self, text: str) -> Reading[None]:
+        """Reads a text, after blanks."""
+        yield from self.blanks()
+        if (yield from self.comes(text)) is None:
+            raise Malformed
+
+    # JSON.
+
+    def string(self) -> Reading[str]:
+        """A string."""
+        yield from self.blanks()
+        written = "".join((yield from self._pieces()))
+        if not written.startswith('"'):
+            raise Malformed
+        return _decoded(written)
+
+    def value(self) -> Reading[str]:
+        """A value, as it is written."""
+        yield from self.blanks()
+        return "".join((yield from self._pieces()))
+
+    def said_value(self, say: Say) -> Reading[None]:
+        """Says a value as it comes. A string is said as what it means, when it has come: it is the text of a value."""
+        yield from self.blanks()
+        if (yield from self.looks_like(re.compile('"'), 1)):
+            yield say((yield from self.string()))
+            return
+        yield from self._pieces(say)
+
+    def _pieces(self, say: Say | None = None) -> Reading[list[str]]:
+        """The pieces that a value comes in."""
+        pieces: list[str] = []
+        depth, in_string, skip, place = 0, False, False, 0
+        while True:
+            if not self._rest:
+                yield from self._more()
+                continue
+            end = None
+            if not depth and not in_string and not pieces and self._rest[0] not in '"{[':
+                end = yield from self._scalar()
+                place = end
+            while end is None:
+                if skip:  # what follows a backslash
+                    if place >= len(self._rest):
+                        break
+                    skip, place = False, place + 1
+                found = _IN_JSON.search(self._rest, place)
+                if found is None:
+                    place = len(self._rest)
+                    break
+                place, what = found.end(), found[0]
+                if in_string:
+                    skip = what == "\\"
+                    in_string = what != '"'
+                elif what == '"':
+                    in_string = True
+                else:
+                    depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(what, 0)
+                if not depth and not in_string:
+                    end = place
+            piece = self._take(place if end is None else end)
+            place = 0
+            if piece:
+                pieces.append(piece)
+                if say is not None:
+                    yield say(piece)
+            if end is not None:
+                return pieces
+            yield from self._more()
+
+    def _scalar(self) -> Reading[int]:
+        """The length of a number, or of a word."""
+        while True:
+            found = _SCALAR_ENDS.search(self._rest)
+            if found is not None:
+                if not found.start():
+                    raise Malformed
+                return found.start()
+            if self._ended:
+                return len(self._rest)
+            yield None
+
+    # Python.
+
+    def python_call(self) -> Reading[tuple[str, str]]:
+        """`name(key=literal, ...)`: the name, and the arguments as JSON."""
+        name = (yield from self.before("(")).strip()
+        written, quote, depth, skip = "", "", 0, False
+        while True:
+            while not self._rest:
+                yield from self._more()
+            what = self._take(1)
+            written += what
+            if skip:
+                skip = False
+            elif quote:
+                skip, quote = what == "\\", "" if what == quote else quote
+            elif what in "\"'":
+                quote = what
+            else:
+                depth += (what in "([{") - (what in ")]}")
+                if not depth:
+                    return name, _python_arguments(name + written)
+
+
+def _begun(text: str, marks: tuple[str, ...]) -> int:
+    """The length of a text's end that may be the beginning of a mark."""
+    for length in range(min(len(text), max(map(len, marks), default=1) - 1), 0, -1):
+        if any(mark.startswith(text[-length:]) for mark in marks):
+            return length
+    return 0
+
+
+def _decoded(written: str) -> str:
+    try:
+        return str(json.loads(written))
+    except ValueError:
+        raise Malformed from None
+
+
+def _python_arguments(written: str) -> str:
+    try:
+        call = ast.parse(written, mode="eval").body
+        if not isinstance(call, ast.Call) or call.args:
+            raise Malformed
+        arguments: dict[Any, Any] = {
+            keyword.arg: ast.literal_eval(_plain(keyword.value)) for keyword in call.keywords if keyword.arg
+        }
+        return json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        raise Malformed from None
+
+
+class _Words(ast.NodeTransformer):
+    """JSON's own words, where a model has mixed them in."""
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if node.id not in _WORDS:
+            return node
+        return ast.copy_location(ast.Constant(_WORDS[node.id]), node)
+
+
+_WORDS = {"true": True, "false": False, "null": None}
+
+
+def _plain(node: ast.expr) -> ast.expr:
+    plain: ast.expr = _Words().visit(node)
+    return plain

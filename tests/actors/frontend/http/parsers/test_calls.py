@@ -1,0 +1,207 @@
+"""Each format of calls is read in whatever pieces its text comes; what is no call is content."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pageant.actors.frontend.http.parsers.base import Said, joined
+from pageant.actors.frontend.http.parsers.formats import REASONING_MARKS, TOOL_FORMATS
+from pageant.actors.frontend.http.parsers.reading import ChatParser
+
+A, B = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+C, D, S = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"
+RAIN = ("weather", {"city": 'Köln "x" \\ {[', "days": [1, 2.5, {"a": None}]})
+TIME = ("now", {})
+
+
+def reader(name, reasoning=None, **more):
+    ids = itertools.count()
+    calls = TOOL_FORMATS[name].reader(lambda: f"id{next(ids)}") if name is not None else None
+    return ChatParser(REASONING_MARKS.get(reasoning), calls, **more)
+
+
+def read(parser, text, cuts=None, prompt="") -> Said:
+    """All that is said of a text that comes in pieces; every letter by itself unless told where to cut."""
+    parser.begin(prompt)
+    cuts = range(1, len(text)) if cuts is None else cuts
+    places = [0, *cuts, len(text)]
+    said = [parser.feed(text[a:b], (), False) for a, b in itertools.pairwise(places)]
+    said.append(parser.feed("", (), True))
+    content = "".join(one.content for one in said)
+    reasoning = "".join(one.reasoning for one in said)
+    return Said(content, reasoning, tuple(joined([call for one in said for call in one.calls])))
+
+
+def calls_of(said) -> list:
+    return [(call.name, json.loads(call.arguments)) for call in said.calls]
+
+
+def written(value) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+WEATHER = written(RAIN[1])
+OBJECTS = f'{{"name": "weather", "SLOT": {WEATHER}}}', '{"name": "now", "SLOT": {}}'
+NAMED, WITH_PARAMETERS = (
+    [one.replace("SLOT", slot) for one in OBJECTS] for slot in ("arguments", "parameters")
+)
+AS_STRING = written({"name": "f", "arguments": written({"a": 1})})
+FENCED = [f"{C}function{S}{name}\n```json\n{written(arguments)}\n```{D}" for name, arguments in (RAIN, TIME)]
+TEXTS = [
+    ("hermes", f"<tool_call>\n{NAMED[0]}\n</tool_call>", [RAIN], ""),
+    (
+        "hermes",
+        f"Let me see.\n\n<tool_call>{NAMED[1]}</tool_call>\n"
+        f'<tool_call>\n{{"arguments": {WEATHER}, "name": "weather"}}\n</tool_call>\n',
+        [TIME, RAIN],
+        "Let me see.",
+    ),
+    ("hermes", '<tool_call>{"name": "now"}</tool_call> Done.', [TIME], "Done."),
+    ("hermes", f"<tool_call>{AS_STRING}</tool_call>", [("f", {"a": 1})], ""),
+    ("llama3_json", WITH_PARAMETERS[0], [RAIN], ""),
+    (
+        "llama3_json",
+        f'<|python_tag|>{{"type": "function", {WITH_PARAMETERS[0][1:]}; {WITH_PARAMETERS[1]}',
+        [RAIN, TIME],
+        "",
+    ),
+    ("mistral", f"[TOOL_CALLS] [{', '.join(NAMED)}]", [RAIN, TIME], ""),
+    ("mistral", f"Well.[TOOL_CALLS]weather{WEATHER}[TOOL_CALLS]now{{}}", [RAIN, TIME], "Well."),
+    ("mistral_args", f"[TOOL_CALLS]weather[CALL_ID]123456789[ARGS]{WEATHER}", [RAIN], ""),
+    (
+        "pythonic",
+        '[weather(city="Köln \\"x\\" \\\\ {[", days=[1, 2.5, {"a": None}]), now()]',
+        [RAIN, TIME],
+        "",
+    ),
+    (
+        "pythonic",
+        "<|python_start|>[f(a=-1, b=true, c=(1, 'x)'))]<|python_end|>",
+        [("f", {"a": -1, "b": True, "c": [1, "x)"]})],
+        "",
+    ),
+    ("deepseek_v3", f"Yes.{A}{FENCED[0]}\n{FENCED[1]}{B}", [RAIN, TIME], "Yes."),
+    ("deepseek_v31", f"{A}{C}weather{S}{WEATHER}{D}{C}now{S}{{}}{D}{B}", [RAIN, TIME], ""),
+    ("json", f"[{', '.join(WITH_PARAMETERS)}]", [RAIN, TIME], ""),
+]
+
+
+@pytest.mark.parametrize(("form", "text", "calls", "content"), TEXTS)
+def test_calls_are_read_letter_by_letter_and_all_at_once(form, text, calls, content):
+    for cuts in (None, ()):
+        said = read(reader(form), text, cuts)
+        assert calls_of(said) == calls
+        assert said.content.strip() == content
+        assert len({call.id for call in said.calls}) == len(calls)
+        assert [call.number for call in said.calls] == list(range(len(calls)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_how_a_text_is_cut_changes_nothing(data):
+    form, text, calls, content = data.draw(st.sampled_from(TEXTS))
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(text) - 1), max_size=8)))
+    said = read(reader(form), text, cuts)
+    assert calls_of(said) == calls and said.content.strip() == content
+
+
+NO_CALLS = [
+    ("hermes", "Use <tool_call> like this: <tool"),
+    ("hermes", "a < b <tool_call>[1]</tool_call>"),
+    ("hermes", '<tool_call>{"nam": 1}</tool_call>'),
+    ("llama3_json", '{"answer": {"name": "x"}} '),
+    ("llama3_json", "{ is a brace"),
+    ("mistral", "[TOOL_CALLS]"),
+    ("mistral", "[TOOL_CALLS][1, 2]"),
+    ("pythonic", "[1, 2, 3]"),
+    ("pythonic", "[f(x)] is a list"),
+    ("pythonic", "[f(x=__import__('os'))]"),
+    ("deepseek_v3", f"{C}nothing"),
+    ("json", '["a"]'),
+    ("json", "  plain"),
+    (None, "<tool_call>{}"),
+]
+
+
+@pytest.mark.parametrize(("form", "text"), NO_CALLS)
+def test_what_is_no_call_is_content_to_the_letter(form, text):
+    for cuts in (None, ()):
+        said = read(reader(form), text, cuts)
+        assert not said.calls
+        assert said.content == text
+
+
+MARKS = [
+    "<tool_call>",
+    "</tool_call>",
+    "[TOOL_CALLS]",
+    C,
+    D,
+    S,
+    A,
+    "name",
+    '"name": "f", ',
+    '"arguments": ',
+    "f(",
+    "```",
+]
+SCRAPS = st.lists(st.sampled_from([*'{}[]"\\,:() \n<a1', *MARKS]), max_size=30).map("".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(sorted(TOOL_FORMATS)), SCRAPS)
+def test_nothing_that_a_model_writes_breaks_a_reader(form, text):
+    whole, letters = read(reader(form), text, ()), read(reader(form), text)
+    assert whole == letters
+    if not whole.calls and form not in ("pythonic", "deepseek_v3", "deepseek_v31"):
+        assert whole.content.split() == text.split() or "tool_call>" in text
+
+
+def test_arguments_are_told_as_they_come():
+    parser = reader("hermes")
+    parser.begin(None)
+    start = parser.feed('<tool_call>{"name": "f", "arguments": {"a": ', (), False)
+    assert [(call.name, call.arguments) for call in joined(start.calls)] == [("f", '{"a": ')]
+    assert parser.feed('"long ', (), False).calls[0].arguments == '"long '
+    assert parser.feed('text"}}', (), False).calls[0].arguments == 'text"}'
+    assert parser.feed("</tool_call>", (), True) == Said()
+
+
+def test_a_call_that_is_cut_off_keeps_what_there_is():
+    said = read(reader("hermes"), '<tool_call>{"name": "f", "arguments": {"a": "x')
+    assert [(call.name, call.arguments) for call in said.calls] == [("f", '{"a": "x')]
+    assert not said.content
+
+
+def test_one_call_is_enough_where_they_are_not_to_be_parallel():
+    form, text, calls, _ = TEXTS[1]
+    assert calls_of(read(reader(form, one_call=True), text)) == calls[:1]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text", "reasoning", "content"),
+    [
+        ("", "<think>\nHm.\n\nYes.\n</think>\n\nIt is 4.", "Hm.\n\nYes.", "It is 4."),
+        ("...<think>\n", "Hm.</think>It is 4.", "Hm.", "It is 4."),
+        ("...<think>\n\n</think>\n\n", "It is 4.", "", "It is 4."),
+        ("", " <thin", "", " <thin"),
+        ("", "It is <think>4</think>", "", "It is <think>4</think>"),
+        ("<think>", "cut off </thi", "cut off </thi", ""),
+    ],
+)
+def test_what_it_thinks_is_split_off(prompt, text, reasoning, content):
+    for cuts in (None, ()):
+        assert read(reader(None, "think"), text, cuts, prompt) == Said(content, reasoning)
+    assert read(reader(None, "think", tells_reasoning=False), text, None, prompt) == Said(content)
+
+
+def test_calls_come_after_thoughts_and_not_in_them():
+    call = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+    said = read(reader("hermes", "think"), f"<think>I could {call}.</think>\n{call}")
+    assert said.reasoning == f"I could {call}."
+    assert calls_of(said) == [TIME] and not said.content

@@ -1,0 +1,51 @@
+"""Formats are found by a model's chat template, and what they say as grammars is what their readers read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pageant.actors.frontend.http.parsers.formats import (
+    REASONING_MARKS,
+    TOOL_FORMATS,
+    check_names,
+    formats_of,
+)
+
+TEMPLATES = {
+    "hermes": "{{ '<tool_call>\\n{\"name\": ' ~ name ~ ', \"arguments\": ' }}",
+    "deepseek_v3": "<｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>' + name + '\\n' + '```json'",
+    "deepseek_v31": "<｜tool▁call▁begin｜>'+ name + '<｜tool▁sep｜>'",
+    "mistral": "{{- '[TOOL_CALLS][' }}",
+    "mistral_args": "{{- '[TOOL_CALLS]' + name + '[ARGS]' }}",
+    "pythonic": "in the format of [func_name1(params_name1=params_value1), func_name2(params)]",
+    "llama3_json": 'Environment: ipython {"name": function name, "parameters": dictionary}',
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_template_tells_the_format(name):
+    assert formats_of([TEMPLATES[name]]).tools is TOOL_FORMATS[name]
+    assert formats_of([TEMPLATES[name]], tools="none").tools is None
+    assert formats_of([TEMPLATES[name]], tools="json").tools is TOOL_FORMATS["json"]
+
+
+def test_a_template_tells_whether_the_model_thinks():
+    assert formats_of(["{{ content.split('</think>')[-1] }}"]).reasoning == REASONING_MARKS["think"]
+    assert formats_of(["{{ content }}"]).reasoning is None
+    assert formats_of(["[THINK] [/THINK]"]).special
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(ValueError, match="hermes"):
+        check_names("tool_call_parser", {"demo": "herms"}, TOOL_FORMATS)
+
+
+def test_trees_of_calls_are_plain_data():
+    for form in TOOL_FORMATS.values():
+        for tree in (
+            form.calls({"f": None}, one=True),
+            form.text_with_calls({"f": {"type": "object"}}, one=False),
+        ):
+            assert json.loads(json.dumps(tree))
