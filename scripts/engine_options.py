@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+LEVELS = ("debug", "info", "warning", "error")
 DEMO_MODEL = Path(__file__).parent.parent / "models" / "demo"
 
 
@@ -61,6 +62,12 @@ def _options(
         float | None, typer.Option(help="The share of requests that is traced, where clients do not say.")
     ] = None,
     detailed_traces: Annotated[bool | None, typer.Option(help="Trace every step of theirs.")] = None,
+    log_level: Annotated[
+        str | None, typer.Option(envvar="PAGEANT_LOG_LEVEL", help="debug, info, warning or error.")
+    ] = None,
+    log_format: Annotated[
+        str | None, typer.Option(envvar="PAGEANT_LOG_FORMAT", help="text, or json: an object a line.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="From which requests without a seed draw theirs.")] = None,
     served_model_name: Annotated[str | None, typer.Option(help="What the model is called outside.")] = None,
     set_: Annotated[
@@ -82,6 +89,7 @@ def with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def wrapper(**values: Any) -> None:
         engine = {option.name: values.pop(option.name) for option in shared}
+        _log(engine.pop("log_level"), engine.pop("log_format"))
         command(engine=_as_arguments(engine), **values)
 
     parameters = sorted(own + shared, key=lambda p: p.default is not inspect.Parameter.empty)
@@ -90,6 +98,19 @@ def with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
     wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
     del wrapper.__wrapped__
     return wrapper
+
+
+def _log(level: str | None, form: str | None) -> None:
+    """As the options say; without any, only warnings are told."""
+    from pageant.actors.runtime.logs import configure
+
+    if level is None and form is None:
+        return
+    if level is not None and level not in LEVELS:
+        raise typer.BadParameter(f"found {level!r}; expected {', '.join(LEVELS)}", param_hint="--log-level")
+    if form not in (None, "text", "json"):
+        raise typer.BadParameter(f"found {form!r}; expected text or json", param_hint="--log-format")
+    configure((level or "warning").upper(), "json" if form == "json" else "text", "front")
 
 
 def _as_arguments(engine: dict[str, Any]) -> dict[str, Any]:

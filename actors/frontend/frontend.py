@@ -8,7 +8,6 @@ once per step and not once per token. It may speak to the actors of several mode
 from __future__ import annotations
 
 import itertools
-import logging
 from collections import defaultdict
 from typing import Any
 
@@ -20,7 +19,7 @@ from pageant.actors.frontend.outputs import Arrived, RequestFailed
 from pageant.actors.frontend.peers import CAST, Peers
 from pageant.actors.frontend.prompts import check_allowed, check_length, truncated
 from pageant.actors.frontend.requests import Hub, Opening, OpenRequest, OpenSequence
-from pageant.actors.frontend.tracing import Tracing
+from pageant.actors.frontend.tracing import Tracing, log_end
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.address import replica_of, role_of
 from pageant.actors.runtime.streams import Arrival
@@ -37,8 +36,6 @@ from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.structured_outputs import StructuredOutputsParams
 from pageant.protocol.supervision import ActorDown, ActorUp
 from pageant.protocol.tokenizing import Tokenize, TokenizeChat, Tokenized
-
-log = logging.getLogger("pageant.frontend")
 
 TOKENIZE_SECONDS = 60.0
 COMPILE_SECONDS = 60.0
@@ -143,6 +140,8 @@ class Frontend(Actor):
         del self._requests[request.opening.request_id]
         if request.trace is not None and self._tracing is not None:
             self._tracing.ended(request.trace, request, self.clock.now())
+        if not request.opening.is_probe:
+            log_end(request, self.clock.now())
         running = [wire_id for wire_id in request.wire_ids if self._open.pop(wire_id, None) is not None]
         return running if request.submitted else []
 
@@ -179,12 +178,12 @@ class Frontend(Actor):
         if params.num_sequences > params.n and params.logprobs is None:
             params = msgspec.structs.replace(params, logprobs=0)  # by which the best are known
         opening.sink.accepted(text, token_ids.tolist())
-        request.submitted = True
+        request.submitted, request.submitted_at = True, self.clock.now()
+        request.num_prompt_tokens = len(token_ids)
         if not opening.is_probe:
             peers.metering.accepted(len(token_ids), params)
         settings: dict[str, Any] = {**opening.settings}
         if request.trace is not None:
-            request.trace.num_prompt_tokens, request.trace.submitted_at = len(token_ids), self.clock.now()
             settings["trace"] = str(request.trace.context) if self.options.detailed_traces else None
         if settings.get("deadline") is not None:
             settings["deadline"] += request.arrived_at - self.clock.now()
@@ -305,20 +304,20 @@ class Frontend(Actor):
     def _sample_ended(self, wire_id: str, sequence: OpenSequence, finished: Finished) -> None:
         """A sample ended, and with the last the request; an error ends the others too."""
         request = sequence.request
-        request.longest_output = max(request.longest_output, finished.num_output_tokens)
+        request.ended[sequence.sample] = finished
         if not request.opening.is_probe:
             request.peers.metering.finished(finished, self.clock.now() - request.arrived_at)
-        if request.trace is not None:
-            request.trace.sample_ended(sequence.sample, finished)
         del self._open[wire_id]
         if sequence.resumed:  # what ended it may be of a former life, and the scheduler be at it still
             self.tell(request.peers.address("scheduler"), Abort(frontend=self.name, request_ids=(wire_id,)))
         if finished.reason == "error":
+            request.error = finished.message or finished.cause or "failure"
             self._abort([request])
         elif not any(other in self._open for other in request.wire_ids):
             self._forget(request)
             if not request.opening.is_probe:
-                request.peers.metering.longest.observe(request.longest_output)
+                longest = max(one.num_output_tokens for one in request.ended.values())
+                request.peers.metering.longest.observe(longest)
 
     @receives
     def peer_up(self, event: ActorUp) -> None:
@@ -361,7 +360,7 @@ class Frontend(Actor):
                 request.entry(now, [self._open[one] for one in request.wire_ids if one in self._open])
                 for request in requests[: question.open_max]
             ),
-            **self.http_counts(),
+            **(self.http_counts() if question.replica == self.options.served[0].replica else {}),
         )
 
     def http_counts(self) -> dict[str, dict[str, int]]:
@@ -372,8 +371,7 @@ class Frontend(Actor):
 
     def _fail(self, request: OpenRequest, error: PageantError) -> None:
         if self._requests.get(request.opening.request_id) is request:
-            if request.trace is not None:
-                request.trace.error = f"{type(error).__name__}: {error}"
+            request.error = f"{type(error).__name__}: {error}"
             self._forget(request)
             request.peers.metering.failed(error)
             request.opening.sink.failed(error)

@@ -80,7 +80,10 @@ class OpenRequest:
     arrival_time: float
     submitted: bool = False
     first_token_at: float | None = None
-    longest_output: int = 0  # of its samples that have ended, in tokens
+    submitted_at: float = 0.0
+    num_prompt_tokens: int = 0
+    ended: dict[int, Finished] = field(default_factory=dict)  # by sample
+    error: str | None = None
     trace: RequestTrace | None = None
 
     def metrics(self, finished: Finished) -> RequestMetrics:

@@ -1,13 +1,15 @@
-"""The spans of a request as its frontend sees it: the whole of it, and how each of its sequences spent the time.
+"""What is told of a request when it has ended: its spans (the whole of it, and how each of its sequences spent the
+time), and a line of the log.
 
 Names of attributes are OpenTelemetry's for generative models where it has any, else vLLM's.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from pageant.actors.runtime.tracing import Tracer
 from pageant.protocol.serving import Finished
@@ -17,22 +19,15 @@ if TYPE_CHECKING:
     from pageant.actors.frontend.requests import OpenRequest
 
 
-@dataclass(eq=False)
+log = logging.getLogger("pageant.requests")
+
+
+@dataclass(frozen=True)
 class RequestTrace:
-    """What is noted of a request that is traced until it ends."""
+    """Of a request that is traced: its span, and the one that this is a part of."""
 
     context: TraceContext
     parent_id: str | None
-    num_prompt_tokens: int = 0
-    submitted_at: float = 0.0
-    ended: dict[int, Finished] = field(default_factory=dict)  # by sample
-    error: str | None = None
-
-    def sample_ended(self, sample: int, finished: Finished) -> None:
-        """One of its sequences ended."""
-        self.ended[sample] = finished
-        if finished.reason == "error":
-            self.error = finished.message or finished.cause or "failure"
 
 
 class Tracing:
@@ -61,20 +56,23 @@ class Tracing:
             request.arrived_at,
             now,
             kind="server",
-            error=trace.error,
-            attributes=self._attributes(trace, request, now),
+            error=request.error,
+            attributes=self._attributes(request, now),
         )
-        phases = [span for sample, end in trace.ended.items() for span in self._phases(trace, sample, end)]
+        phases = [
+            span
+            for sample, finished in request.ended.items()
+            for span in self._phases(trace, request.submitted_at, sample, finished)
+        ]
         self._tracer.tell(whole, *phases)
 
-    def _phases(self, trace: RequestTrace, sample: int, finished: Finished) -> Iterator[Span]:
+    def _phases(self, trace: RequestTrace, began: float, sample: int, finished: Finished) -> Iterator[Span]:
         """How a sequence spent its time, as the scheduler measured it."""
         facts: dict[str, dict[str, Attribute]] = {
             "queue": {"pageant.preemptions": finished.num_preemptions},
             "prefill": {"pageant.cached_tokens": finished.num_cached_tokens},
             "decode": {"gen_ai.usage.output_tokens": finished.num_output_tokens},
         }
-        began = trace.submitted_at
         for name, attributes in facts.items():
             seconds = getattr(finished, f"{name}_seconds")
             if seconds > 0:
@@ -85,16 +83,17 @@ class Tracing:
                 )
                 began = ended
 
-    def _attributes(self, trace: RequestTrace, request: OpenRequest, now: float) -> dict[str, Attribute]:
+    def _attributes(self, request: OpenRequest, now: float) -> dict[str, Attribute]:
         params, first = request.opening.params, request.first_token_at
         found: dict[str, Attribute] = {
+            "gen_ai.request.model": request.peers.model.name,
             "gen_ai.request.id": request.opening.request_id,
             "gen_ai.request.n": params.num_sequences,
             "gen_ai.request.temperature": params.temperature,
             "gen_ai.request.top_p": params.top_p,
-            "gen_ai.usage.input_tokens": trace.num_prompt_tokens,
-            "gen_ai.usage.output_tokens": sum(end.num_output_tokens for end in trace.ended.values()),
-            "gen_ai.response.finish_reasons": tuple(end.reason for end in trace.ended.values()) or ("abort",),
+            "gen_ai.usage.input_tokens": request.num_prompt_tokens,
+            "gen_ai.usage.output_tokens": _output_tokens(request),
+            "gen_ai.response.finish_reasons": _reasons(request),
             "gen_ai.latency.e2e": now - request.arrived_at,
         }
         if params.max_tokens is not None:
@@ -102,3 +101,38 @@ class Tracing:
         if first is not None:
             found["gen_ai.latency.time_to_first_token"] = first - request.arrived_at
         return found
+
+
+def log_end(request: OpenRequest, now: float) -> None:
+    """A line of the log, with the same as facts, where it says that much."""
+    if not log.isEnabledFor(logging.INFO):
+        return
+    first = request.first_token_at
+    reasons, tokens = _reasons(request), _output_tokens(request)
+    facts: dict[str, Any] = {
+        "request_id": request.opening.request_id,
+        "model": request.peers.model.name,
+        "finish_reasons": reasons,
+        "prompt_tokens": request.num_prompt_tokens,
+        "cached_tokens": max((end.num_cached_tokens for end in request.ended.values()), default=0),
+        "output_tokens": tokens,
+        "preemptions": sum(end.num_preemptions for end in request.ended.values()),
+        "seconds": round(now - request.arrived_at, 6),
+        "first_token_seconds": None if first is None else round(first - request.arrived_at, 6),
+        "error": request.error,
+        "trace_id": request.trace.context.trace_id if request.trace is not None else None,
+    }
+    log.info(
+        "%s ended with %s after %.3f s: %d prompt tokens, %d output tokens",
+        *(request.opening.request_id, request.error or ", ".join(reasons), facts["seconds"]),
+        *(request.num_prompt_tokens, tokens),
+        extra={"facts": facts},
+    )
+
+
+def _output_tokens(request: OpenRequest) -> int:
+    return sum(end.num_output_tokens for end in request.ended.values())
+
+
+def _reasons(request: OpenRequest) -> tuple[str, ...]:
+    return tuple(end.reason for end in request.ended.values()) or ("error" if request.error else "abort",)

@@ -131,9 +131,7 @@ class Observer(Actor):
         outgoing, options = self._outgoing, self.options
         assert outgoing is not None
         while batch := outgoing.next():
-            body = encode(
-                batch, options.otlp_service_name, ", ".join(model.name for model in self.options.served)
-            )
+            body = encode(batch, options.otlp_service_name)
             failure = await self.offload(post, options.otlp_traces_endpoint, options.otlp_headers, body)
             if failure is not None and failure.passes:
                 outgoing.put_back(batch)

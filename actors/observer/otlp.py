@@ -90,9 +90,9 @@ def post(url: str, headers: Mapping[str, str], body: bytes) -> Failure | None:
     return Failure(f"{answer.status} {answer.reason}: {said}", passes=answer.status in PASSING)
 
 
-def encode(spans: Sequence[Span], service: str, model: str) -> bytes:
+def encode(spans: Sequence[Span], service: str) -> bytes:
     """The body that tells of these spans."""
-    resource = {"service.name": service, "service.version": VERSION, "gen_ai.response.model": model}
+    resource = {"service.name": service, "service.version": VERSION}
     scope = {"name": "pageant", "version": VERSION}
     return _encode(
         {

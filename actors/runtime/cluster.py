@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 from pageant.actors.runtime.address import AGENT
 from pageant.actors.runtime.agent import NodeAgent
 from pageant.actors.runtime.launcher import Launcher
+from pageant.actors.runtime.logs import current_form
 from pageant.actors.runtime.node import SUPERVISOR, Node
 from pageant.actors.runtime.platform import Link, Platform
 from pageant.actors.runtime.restarts import RestartLimits, Supervision
@@ -94,6 +95,8 @@ class Cluster:
             str(topology.seed),
             "--log-level",
             logging.getLevelName(log.getEffectiveLevel()),
+            "--log-format",
+            current_form(),
         ]
         if topology.wire == "always":
             arguments.append("--wire-always")

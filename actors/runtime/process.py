@@ -18,6 +18,7 @@ import zmq
 
 from pageant.actors.runtime.address import AGENT
 from pageant.actors.runtime.agent import NodeAgent
+from pageant.actors.runtime.logs import configure
 from pageant.actors.runtime.loop import new_event_loop
 from pageant.actors.runtime.node import SUPERVISOR, Node
 from pageant.actors.runtime.platform import Machine, Platform
@@ -38,6 +39,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the actors' random generators")
     parser.add_argument("--wire-always", action="store_true", help="encode messages within the node too")
     parser.add_argument("--log-level", default="WARNING")
+    parser.add_argument("--log-format", default="text", choices=("text", "json"))
     parser.add_argument("--detached", action="store_true", help="do not end with standard input")
     return parser.parse_args(arguments)
 
@@ -179,7 +181,7 @@ def _end_with_parent(process: NodeProcess) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Runs a node until it is told to stop; returns the exit code."""
     options = parse_arguments(arguments)
-    logging.basicConfig(level=options.log_level, format=f"%(levelname)s {options.name}: %(message)s")
+    configure(options.log_level, options.log_format, options.name)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(_run(options))
 

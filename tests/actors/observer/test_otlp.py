@@ -22,7 +22,7 @@ def span(name="x", **more):
 
 def test_a_span_is_written_as_otlps_json_has_it():
     given = {"i": 2, "f": 0.5, "b": True, "s": "t", "l": ("p",)}
-    body = json.loads(encode([span(kind="server", error="E", attributes=given)], "service", "model"))
+    body = json.loads(encode([span(kind="server", error="E", attributes=given)], "service"))
     (resource,) = body["resourceSpans"]
     assert {"key": "service.name", "value": {"stringValue": "service"}} in resource["resource"]["attributes"]
     (found,) = resource["scopeSpans"][0]["spans"]

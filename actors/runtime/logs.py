@@ -1,0 +1,52 @@
+"""Logs, as text for people or as JSON lines for machines.
+
+A record's own facts (`extra={"facts": {...}}`) are fields of its JSON object; in a text they are left to the message.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+
+Form = Literal["text", "json"]
+
+_encode = msgspec.json.Encoder(enc_hook=str).encode
+
+
+class JsonFormatter(logging.Formatter):
+    """An object in a line: when (UTC), how grave, who on which node, what; and how it came to that."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__()
+        self._node = node
+
+    def format(self, record: logging.LogRecord) -> str:
+        found = {
+            "time": datetime.fromtimestamp(record.created, UTC),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "node": self._node,
+            "message": record.getMessage(),
+            **getattr(record, "facts", {}),
+        }
+        if record.exc_info:
+            found["exception"] = self.formatException(record.exc_info)
+        return _encode(found).decode()
+
+
+def configure(level: str | int, form: Form, node: str) -> None:
+    """From now on this process logs to standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        JsonFormatter(node) if form == "json" else logging.Formatter(f"%(levelname)s {node}: %(message)s")
+    )
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+def current_form() -> Form:
+    """How this process logs, for those that it starts."""
+    handlers = logging.getLogger().handlers
+    return "json" if any(isinstance(one.formatter, JsonFormatter) for one in handlers) else "text"
