@@ -92,13 +92,15 @@ class Cores:
         )
         self.core.pool_ready(EPOCH, 1)
 
-    def submit(self, requests: list[Submit]) -> None:
-        """Requests come."""
+    def submit(self, requests: list[Submit]) -> Seconds:
+        """Requests come. Returns the seconds that both spend on them."""
+        self.seconds = Seconds()
         began = thread_time()
         for request in requests:
             self.core.submit(request, time.monotonic())
         self.seconds.scheduler += thread_time() - began
         self._pump()
+        return self.seconds
 
     def step(self) -> Seconds:
         """Answers the oldest plan. Returns the seconds that both spend until they wait for the next answer."""
@@ -207,8 +209,7 @@ class Crowd:
         self.cores.ended = 0
         seconds = self.cores.step().total()
         if coming:
-            self.cores.submit(coming)
-            seconds += self.cores.seconds.total()
+            seconds += self.cores.submit(coming).total()
         return seconds
 
 

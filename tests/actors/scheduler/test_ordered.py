@@ -11,7 +11,8 @@ from pageant.actors.scheduler.ordered import Ordered
 
 
 def request(key):
-    return SimpleNamespace(key=(float(key),), serial=key)
+    """Those of the same third have keys that begin alike."""
+    return SimpleNamespace(key=(float(key // 3), key), serial=key)
 
 
 @pytest.fixture(autouse=True)
@@ -32,9 +33,10 @@ def test_it_is_what_a_sorted_list_is(operations):
             assert mine.first() is right[min(right)]
             assert mine.pop() is right.pop(min(right))
         assert bool(mine) == bool(right)
-        assert [entry[1].serial for piece in mine._pieces for entry in piece] == sorted(right)
-        assert mine._lasts == [piece[-1][0] for piece in mine._pieces]
-        assert all(0 < len(piece) <= 6 for piece in mine._pieces)
+        assert [entry[1].serial for piece in mine._pieces for entry in piece.entries] == sorted(right)
+        assert mine._lasts == [piece.entries[-1][0] for piece in mine._pieces]
+        assert all(list(piece.firsts) == [key[0] for key, _ in piece.entries] for piece in mine._pieces)
+        assert all(0 < len(piece.entries) <= 6 for piece in mine._pieces)
 
 
 def test_a_request_that_is_not_there_is_noticed():
