@@ -584,12 +584,12 @@ class SchedulerCore:
     def _take_tokens(self, drawing: Chunks, token_ids: Int32Vector) -> None:
         """The tokens that were drawn for requests that run."""
         rows = drawing.rows
-        requests = self._running.drew(rows, token_ids)
+        self._running.drew(rows, token_ids)
         for request in self._running.first_drawn(rows):
             request.first_token_at = self._now
             self.outputs.learned(request)
         self.outputs.tokens(drawing.serials, token_ids)
-        self._waiting.drew(requests)
+        self._waiting.drew(map(self._running.at, rows.tolist()))
         for request in self._running.candidates(rows, token_ids, self.limits.end_tokens):
             self._end_if_complete(request)
 

@@ -94,6 +94,7 @@ class Running:
         self._in_order: list[ScheduledRequest] = []
         self._rows_in_order: Int32 | None = None  # made when it is needed
         self._by_row: list[ScheduledRequest | None] = [None] * num_rows
+        self._outputs: list[list[int]] = [[]] * num_rows  # each request's own
         self._serials = np.zeros(num_rows, np.int64)
         self._num_tokens = np.zeros(num_rows, np.int32)  # known: prompt and output
         self._num_pending = np.zeros(num_rows, np.int32)  # tokens that the steps at hand draw
@@ -121,7 +122,7 @@ class Running:
     def admit(self, request: ScheduledRequest, num_cached: int) -> None:
         """A request gets a row, which the step at hand names; one that has ended too, for that step."""
         row = request.row = self.free_rows.pop()
-        self._by_row[row] = request
+        self._by_row[row], self._outputs[row] = request, request.output
         self._serials[row] = request.serial
         self._num_tokens[row] = request.num_tokens
         self._num_pending[row] = 0
@@ -149,6 +150,7 @@ class Running:
         """Its row may be another's."""
         row = request.held_row
         self._by_row[row] = request.row = None
+        self._outputs[row] = []
         self._freed_rows.append(row)
         self.free_rows.append(row)
 
@@ -258,13 +260,12 @@ class Running:
         self._num_pending[chunks.rows] -= chunks.draws
         return self.are_running(chunks.rows)
 
-    def drew(self, rows: Int32, token_ids: Int32) -> list[ScheduledRequest]:
-        """Appends the tokens that were drawn for these rows. Returns their requests."""
-        requests = [self.at(row) for row in rows.tolist()]
-        for request, token in zip(requests, token_ids.tolist(), strict=True):
-            request.output.append(token)
+    def drew(self, rows: Int32, token_ids: Int32) -> None:
+        """Appends the tokens that were drawn for these rows."""
+        outputs = self._outputs
+        for row, token in zip(rows.tolist(), token_ids.tolist(), strict=True):
+            outputs[row].append(token)
         self._num_tokens[rows] += 1
-        return requests
 
     def first_drawn(self, rows: Int32) -> list[ScheduledRequest]:
         """Those of rows that drew which have done so for the first time."""
@@ -356,6 +357,7 @@ class Running:
         for row in held:
             request = self.at(row)
             assert request.row == row, f"request {request.serial} holds another row than {row}"
+            assert self._outputs[row] is request.output, f"row {row} writes to another's output"
             assert self._num_steps[row] or row in running, f"request {request.serial} ended, and holds a row"
             pending = self._num_pending[row] and not self._stalled[row]
             assert self._num_steps[row] or not pending, "no step draws what is pending"
