@@ -1,6 +1,12 @@
-"""session ──GetServer / GetHttpStatistics / Drain──▶ http: what whoever started a server asks of it."""
+"""session ──GetServer / GetHttpStatistics / Drain──▶ http ◀──UseResponse / AbortNamed──▶ http.
+
+What whoever started a server asks of it; and what servers of one engine ask each other, because a client may come
+to any of them with what it began at another.
+"""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import msgspec
 
@@ -60,3 +66,32 @@ class Drain(Request[Drained], frozen=True, kw_only=True):
     """Take no more requests, and let those that are open end, within so many seconds."""
 
     seconds: float
+
+
+class UsedResponse(Message, frozen=True, kw_only=True):
+    """A stored response as it is now, and the conversation up to its end, both as JSON; None if it is not stored
+    there. `running`: it has not ended yet.
+    """
+
+    response: str | None = None
+    turns: str = "[]"
+    running: bool = False
+
+
+class UseResponse(Request[UsedResponse], frozen=True, kw_only=True):
+    """Show a stored response, or end it, or forget it."""
+
+    name: str
+    use: Literal["show", "cancel", "delete"] = "show"
+
+
+class AbortedNamed(Message, frozen=True, kw_only=True):
+    """Those that were running."""
+
+    names: tuple[str, ...]
+
+
+class AbortNamed(Request[AbortedNamed], frozen=True, kw_only=True):
+    """End requests, by the names that clients know."""
+
+    names: tuple[str, ...]

@@ -1,26 +1,20 @@
-"""Sockets and connections: where the server listens, and what a connection may do before it is a request.
-
-uvicorn bounds neither the size of a request's head nor the time that it takes; a connection's protocol here
-does, for otherwise a few clients that never finish theirs would take up all there are.
-"""
+"""Where the server listens, and uvicorn as it serves there."""
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
+import resource
 import socket
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from pageant.actors.frontend.http.streams import ABORT
+from pageant.actors.frontend.http.connection import Connection
 from pageant.protocol.errors import TopologyError
 
 TLS_OPTIONS = ("certfile", "keyfile", "keyfile_password", "ca_certs")
-HEAD_BYTES_MAX = 65_536  # of the request line and all headers
-HEADERS_MAX = 128
-HEAD_SECONDS_MAX = 20.0  # from the first byte of a connection to its first whole head
 IDLE_SECONDS_MAX = 60  # between requests
+FILES_BESIDE = 1024  # connections: what else this process may have open
 CLOSE_SECONDS = 2  # for the last bytes of answers, when the server stops
 
 
@@ -46,7 +40,8 @@ def listener(host: str, port: int, *, shared: bool) -> socket.socket:
 
 
 def server(app: Any, *, backlog: int, connections_max: int, tls: dict[str, str | None]) -> uvicorn.Server:
-    """uvicorn over an application, with connections of the kind below."""
+    """uvicorn over an application, with connections that are bounded."""
+    _allow_files(connections_max + FILES_BESIDE)
     return uvicorn.Server(
         uvicorn.Config(
             app,
@@ -66,46 +61,10 @@ def server(app: Any, *, backlog: int, connections_max: int, tls: dict[str, str |
     )
 
 
-class Connection(HttpToolsProtocol):
-    """An HTTP connection whose heads are bounded in size and in time."""
-
-    _in_head = True  # from the connection's or the head's begin until the head is whole
-    _head_bytes = 0
-    _head_timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._head_begins()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._head_is_whole()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
-                self.send_400_response("The request's head is too long.")
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._head_begins()
-        self.scope["state"][ABORT] = self.transport.abort
-
-    def on_headers_complete(self) -> None:
-        self._head_is_whole()
-        if len(self.headers) > HEADERS_MAX:
-            raise ValueError("too many headers")  # which the parser makes an error of its own of: a 400
-        super().on_headers_complete()
-
-    def _head_begins(self) -> None:
-        self._head_is_whole()
-        self._in_head, self._head_bytes = True, 0
-        self._head_timer = self.loop.call_later(HEAD_SECONDS_MAX, self.transport.abort)
-
-    def _head_is_whole(self) -> None:
-        self._in_head = False
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+def _allow_files(count: int) -> None:
+    """A connection is a file, of which the system lets few be open unless it is asked for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))

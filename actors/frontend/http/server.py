@@ -15,6 +15,7 @@ from pageant.actors.frontend.http.anthropic import messages
 from pageant.actors.frontend.http.app import make_app
 from pageant.actors.frontend.http.health import Health
 from pageant.actors.frontend.http.openai import chat, chat_socket, completions, models, responses, tokens
+from pageant.actors.frontend.http.openai.response_store import ResponseStore
 from pageant.actors.frontend.http.parsers.formats import (
     AUTO,
     REASONING_MARKS,
@@ -23,10 +24,13 @@ from pageant.actors.frontend.http.parsers.formats import (
     formats_of,
 )
 from pageant.actors.frontend.http.service import Served, Service
+from pageant.actors.frontend.http.siblings import Siblings
 from pageant.actors.frontend.http.streams import Pacemaker
 from pageant.actors.frontend.peers import Peers
 from pageant.actors.runtime import receives
 from pageant.protocol.fronting import (
+    AbortedNamed,
+    AbortNamed,
     Drain,
     Drained,
     GetHttpStatistics,
@@ -34,6 +38,8 @@ from pageant.protocol.fronting import (
     HttpStatistics,
     ServedModel,
     ServerAddress,
+    UsedResponse,
+    UseResponse,
 )
 from pageant.protocol.serving import OutputBatch
 from pageant.protocol.statistics import GetMetricsPage, GetObservation, Observation
@@ -42,7 +48,7 @@ log = logging.getLogger("pageant.http")
 
 STATISTICS_SECONDS = 5.0
 OPEN_SHOWN_MAX = 100
-FAMILIES = (completions, chat, chat_socket, models, tokens, responses, messages)
+FAMILIES = (completions, chat, chat_socket, models, tokens, messages)
 
 
 class HttpServer(Frontend):
@@ -123,6 +129,7 @@ class HttpServer(Frontend):
             num_open_max=options.max_open_requests,
         )
         self._health = Health(self.service)
+        self._responses, self._siblings = ResponseStore(), Siblings(self)
         self.spawn(pacemaker.run())
         await self._listen()
 
@@ -139,10 +146,12 @@ class HttpServer(Frontend):
     async def _listen(self) -> None:
         options = self.options
         routes = [route for family in FAMILIES for route in family.routes(self.service)]
+        routes += responses.routes(self.service, self._responses, self._siblings)
         routes += watching.routes(
             self.service,
             lambda: self.is_ready,
             lambda: self._health.check(options.health_seconds),
+            self._siblings,
             self._page,
             self._observe,
         )
@@ -187,6 +196,16 @@ class HttpServer(Frontend):
             open_requests=self.service.num_open,
             streamed_tokens=self.service.pacemaker.streamed_tokens,
         )
+
+    @receives
+    def response_used(self, asked: UseResponse) -> UsedResponse:
+        """A client has come to another server with a response that it was given here."""
+        return self._responses.use(asked)
+
+    @receives
+    def abort_named(self, asked: AbortNamed) -> AbortedNamed:
+        """The same of requests that run here."""
+        return AbortedNamed(names=tuple(self.service.abort_all(asked.names)))
 
     @receives(concurrent=True)
     async def drain(self, request: Drain) -> Drained:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -244,7 +244,11 @@ class Service:
         if not self.num_open:
             self.idle.set()
 
-    def abort(self, name: str) -> bool:
+    def abort_all(self, names: Iterable[str]) -> list[str]:
+        """Those of the names of which there were requests, which are ended."""
+        return [name for name in dict.fromkeys(names) if self._abort(name)]
+
+    def _abort(self, name: str) -> bool:
         """Ends the requests of a name, with what they have by now. Whether there was one."""
         found = [
             answers

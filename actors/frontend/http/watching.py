@@ -12,8 +12,10 @@ from pageant.actors.frontend.http.errors import NotFound
 from pageant.actors.frontend.http.openapi import describe, document
 from pageant.actors.frontend.http.reading import read
 from pageant.actors.frontend.http.service import Http, Service
+from pageant.actors.frontend.http.siblings import Siblings
 from pageant.actors.frontend.http.streams import encode
 from pageant.actors.runtime.version import VERSION
+from pageant.protocol.fronting import AbortNamed
 from pageant.protocol.statistics import Observation
 
 
@@ -39,6 +41,7 @@ def routes(
     service: Service,
     is_ready: Callable[[], bool],
     is_healthy: Callable[[], Awaitable[bool]],
+    siblings: Siblings,
     page: Callable[[], Awaitable[str]],
     observe: Callable[[], Awaitable[Observation]],
 ) -> list[Any]:
@@ -78,7 +81,10 @@ def routes(
     async def abort_requests(request: Http) -> Aborted:
         """End requests by their ids, with what they have by now."""
         asked, _ = read(await request.body(), AbortRequest)
-        aborted = [name for name in dict.fromkeys(asked.request_ids) if service.abort(name)]
+        aborted = service.abort_all(asked.request_ids)
+        if missing := tuple(name for name in asked.request_ids if name not in aborted):
+            for found in await siblings.ask(AbortNamed(names=missing)):
+                aborted += found.names
         if not aborted:
             raise NotFound("none of these requests is running here", "request_ids", "request_not_found")
         return Aborted(aborted=aborted)

@@ -15,6 +15,8 @@ import threading
 
 import httpx
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 import pageant
 
@@ -210,3 +212,73 @@ def test_sigterm_lets_open_requests_end_within_the_time_given():
         server.kill()
         server.wait()
         server.stderr.close()
+
+
+def said(connection, until=None):
+    """All that the server says, until it closes or has said that."""
+    received = b""
+    while (until is None or until not in received) and (part := connection.recv(65_536)):
+        received += part
+    return received
+
+
+def test_who_is_one_too_many_is_told_to_come_back(start):
+    url = start(limit_concurrency=8).served_at().split()[-1]
+    held = [socket.create_connection(address(url)) for _ in range(8)]
+    try:
+        with socket.create_connection(address(url), timeout=30) as late:
+            late.sendall(head(SHORT))
+            status, _, rest = said(late).partition(b"\r\n")
+        fields, _, body = rest.partition(b"\r\n\r\n")
+        assert status.split()[1] == b"503" and b"retry-after: 1" in fields.lower()
+        assert json.loads(body)["error"]["code"] == "overloaded"
+    finally:
+        for connection in held:
+            connection.close()
+    with httpx.Client(base_url=url, timeout=60) as http:
+        while (answer := http.post(CHAT, json=SHORT)).status_code == 503:
+            pass
+        assert answer.status_code == 200
+
+
+def test_a_head_or_a_body_that_does_not_come_is_not_waited_for(url, monkeypatch, http, answers_rightly):
+    monkeypatch.setattr("pageant.actors.frontend.http.connection.HEAD_SECONDS_MAX", 0.2)
+    monkeypatch.setattr("pageant.actors.frontend.http.connection.BODY_SECONDS_MAX", 0.3)
+    half = head(SHORT)[:-5]
+    for begun in (b"", b"POST", half):
+        with socket.create_connection(address(url), timeout=30) as connection:
+            connection.sendall(begun)
+            with contextlib.suppress(ConnectionResetError):
+                assert said(connection) == b""
+    with socket.create_connection(address(url), timeout=30) as slow:  # but an answer has its time
+        slow.sendall(head(LONG | {"stream": True}))
+        assert b"[DONE]" in said(slow, until=b"[DONE]")
+
+
+def test_what_is_no_http_is_refused_in_the_same_shape(url):
+    with socket.create_connection(address(url), timeout=30) as connection:
+        connection.sendall(b"HELLO\r\n\r\n")
+        answer = said(connection)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["type"] == "invalid_request_error"
+
+
+def test_every_route_but_health_and_ready_asks_for_a_key(start):
+    url = start(api_keys=("right", "also")).served_at().split()[-1]
+    with httpx.Client(base_url=url, timeout=60) as http:
+        key = {"authorization": "Bearer right"}
+        paths = http.get("/openapi.json", headers=key).json()["paths"]
+        assert len(paths) > 12
+        for path, methods in paths.items():
+            for method in methods:
+                answer = http.request(method, path.format(name="x"), json={})
+                assert (answer.status_code == 401) == (path not in ("/health", "/ready")), (method, path)
+        assert http.get("/openapi.json").status_code == http.get("/statistics").status_code == 401
+        assert http.get("/version", headers={"x-api-key": "also"}).status_code == 200
+    place = url.replace("http", "ws") + CHAT
+    with pytest.raises(InvalidStatus) as refused, connect(place):
+        pass
+    assert refused.value.response.status_code in (401, 403)
+    with connect(place, additional_headers=key) as socket_:
+        socket_.send(json.dumps(SHORT))
+        assert "chat.completion.chunk" in socket_.recv()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import threading
 
 import httpx
+import openai
 import pytest
 
 import pageant
@@ -12,6 +14,7 @@ from pageant.protocol.fronting import GetHttpStatistics
 
 CHAT = "/v1/chat/completions"
 QUESTION = [{"role": "user", "content": "Explain the with statement"}]
+ENDLESS = {"ignore_eos": True}
 APART = {
     "nodes": {"front": {}, "web-0": {"process": True}, "web-1": {"process": True}},
     "actors": {"http": {"nodes": ["web-0", "web-1"]}},
@@ -41,6 +44,35 @@ def test_several_servers_in_processes_of_their_own_share_an_engine(pair, llm):
         statistics = pair.ask(name, GetHttpStatistics())
         assert statistics.streamed_tokens == len(right.token_ids)
         assert statistics.open_requests == 0
+
+
+def test_what_began_at_one_server_is_found_by_the_others(pair):
+    with (
+        openai.OpenAI(base_url=f"{urls(pair)[0]}/v1", api_key="none", max_retries=0) as here,
+        openai.OpenAI(base_url=f"{urls(pair)[1]}/v1", api_key="none", max_retries=0) as there,
+        httpx.Client(base_url=urls(pair)[1], timeout=60) as http,
+    ):
+        one = here.responses.create(model="demo", input="Explain the with statement", max_output_tokens=8)
+        assert there.responses.retrieve(one.id) == one
+        two = there.responses.create(
+            model="demo", input="Why?", previous_response_id=one.id, max_output_tokens=8
+        )
+        assert two.usage.input_tokens > one.usage.total_tokens
+        there.responses.delete(one.id)
+        for client in (here, there):
+            with pytest.raises(openai.NotFoundError):
+                client.responses.retrieve(one.id)
+        running = here.responses.create(model="demo", input="Count", background=True, extra_body=ENDLESS)
+        assert there.responses.cancel(running.id).status == "cancelled"
+        answer = threading.Thread(
+            target=here.chat.completions.create,
+            kwargs={"model": "demo", "messages": QUESTION, "extra_body": ENDLESS | {"request_id": "mine"}},
+        )
+        answer.start()
+        while (aborted := http.post("/abort_requests", json={"request_ids": ["mine"]})).status_code == 404:
+            pass
+        answer.join()
+        assert aborted.json() == {"aborted": ["mine"]}
 
 
 def test_all_servers_drain(start):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-import msgspec
-
 from pageant.actors.frontend.http.answers import Answers
 from pageant.actors.frontend.http.errors import NotFound
 from pageant.actors.frontend.http.openai.conversation import Turn
 from pageant.actors.frontend.http.openai.response_shapes import ResponseObject
+from pageant.actors.frontend.http.streams import encode
+from pageant.protocol.fronting import UsedResponse, UseResponse
 
 STORED_MAX = 4096
 STORED_BYTES_MAX = 256 * 2**20
@@ -25,6 +25,12 @@ class Stored:
     answers: Answers | None
     num_bytes: int = 0
 
+    def cancel(self) -> None:
+        """Ends it, if it still runs."""
+        if self.answers is not None:
+            self.answers.abort()
+            self.response.status = "cancelled"
+
 
 class ResponseStore:
     """Drops the oldest when there are too many, or they are too large. What still runs is kept anyway: requests
@@ -38,11 +44,13 @@ class ResponseStore:
     def __len__(self) -> int:
         return len(self._stored)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._stored
+
     def put(self, stored: Stored) -> None:
         """Keeps a response; again when it has ended, with what it has become."""
         self._forget(stored.response.id)
-        encoded = msgspec.json.encode([stored.response, stored.turns])
-        stored.num_bytes = len(encoded)
+        stored.num_bytes = len(encode([stored.response, stored.turns]))
         self._stored[stored.response.id] = stored
         self.num_bytes += stored.num_bytes
         ended = [name for name, one in self._stored.items() if one.answers is None]
@@ -66,6 +74,22 @@ class ResponseStore:
         if stored.answers is not None:
             stored.answers.abort()
         self._forget(name)
+
+    def use(self, asked: UseResponse) -> UsedResponse:
+        """For a server beside this one."""
+        try:
+            stored = self.get(asked.name)
+        except NotFound:
+            return UsedResponse()
+        if asked.use == "cancel":
+            stored.cancel()
+        elif asked.use == "delete":
+            self.delete(asked.name)
+        return UsedResponse(
+            response=encode(stored.response).decode(),
+            turns=encode(stored.turns).decode(),
+            running=stored.answers is not None,
+        )
 
     def _forget(self, name: str) -> None:
         stored = self._stored.pop(name, None)

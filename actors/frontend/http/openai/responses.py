@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 from litestar import Response, delete, get, post
 from litestar.params import FromPath
 
 from pageant.actors.frontend.http.answers import Answers, Piece
 from pageant.actors.frontend.http.blocks import Block, Blocks, Step
-from pageant.actors.frontend.http.errors import Disconnected, ErrorBody, told
+from pageant.actors.frontend.http.errors import Disconnected, ErrorBody, NotFound, told
 from pageant.actors.frontend.http.openai.chat import as_chat, begin
 from pageant.actors.frontend.http.openai.conversation import Turn
 from pageant.actors.frontend.http.openai.response_requests import ResponseRequest
@@ -27,8 +28,10 @@ from pageant.actors.frontend.http.openai.response_shapes import (
 from pageant.actors.frontend.http.openai.response_store import ResponseStore, Stored
 from pageant.actors.frontend.http.openapi import describe
 from pageant.actors.frontend.http.service import Http, Service, respond
+from pageant.actors.frontend.http.siblings import Siblings
 from pageant.actors.frontend.http.streams import encode
 from pageant.protocol.errors import BadRequest
+from pageant.protocol.fronting import UsedResponse, UseResponse
 from pageant.protocol.serving import Finished
 
 
@@ -136,9 +139,23 @@ class ResponseTelling:
             yield self._event("output_item.done", **place, item=shown)
 
 
-def routes(service: Service) -> list[Any]:
+def routes(service: Service, store: ResponseStore, siblings: Siblings) -> list[Any]:
     """The routes of this family."""
-    store = ResponseStore()
+
+    async def use(
+        name: str, then: Literal["show", "cancel", "delete"], param: str | None = None
+    ) -> UsedResponse:
+        """A stored response, here or at a server beside this one.
+
+        Raises:
+            NotFound: at none of them.
+        """
+        asked = UseResponse(name=name, use=then)
+        found = [store.use(asked)] if name in store else await siblings.ask(asked)
+        for one in found:
+            if one.response is not None:
+                return one
+        raise NotFound(f"no response {name!r:.200} is stored here", param, "response_not_found")
 
     @post("/v1/responses", status_code=200, opt=describe(ResponseRequest, ResponseObject, streams=True))
     async def create_response(request: Http) -> Response[Any]:
@@ -147,10 +164,10 @@ def routes(service: Service) -> list[Any]:
         asked = taken.asked
         before: list[Turn] = []
         if asked.previous_response_id is not None:
-            earlier = store.get(asked.previous_response_id, "previous_response_id")
-            if earlier.answers is not None:
+            earlier = await use(asked.previous_response_id, "show", "previous_response_id")
+            if earlier.running:
                 raise BadRequest("the previous response has not ended yet", "previous_response_id")
-            before = earlier.turns
+            before = msgspec.json.decode(earlier.turns, type=list[Turn])
         if asked.background and asked.stream:
             raise BadRequest("stream is true; expected false with background", "stream")
         answers = begin(service, as_chat(asked.chat_fields(before)), taken.served, taken.name)
@@ -167,23 +184,19 @@ def routes(service: Service) -> list[Any]:
         return await respond(service, request, answers, telling.whole, told_to, taken.headers)
 
     @get("/v1/responses/{name:str}", opt=describe(answer=ResponseObject))
-    async def retrieve_response(name: FromPath[str]) -> ResponseObject:
+    async def retrieve_response(name: FromPath[str]) -> Response[Any]:
         """A response that is stored."""
-        return store.get(name).response
+        return Response((await use(name, "show")).response, media_type="application/json")
 
     @post("/v1/responses/{name:str}/cancel", status_code=200, opt=describe(answer=ResponseObject))
-    async def cancel_response(name: FromPath[str]) -> ResponseObject:
+    async def cancel_response(name: FromPath[str]) -> Response[Any]:
         """End a response that still runs."""
-        stored = store.get(name)
-        if stored.answers is not None:
-            stored.answers.abort()
-            stored.response.status = "cancelled"
-        return stored.response
+        return Response((await use(name, "cancel")).response, media_type="application/json")
 
     @delete("/v1/responses/{name:str}", status_code=200, opt=describe(answer=Deleted))
     async def delete_response(name: FromPath[str]) -> Deleted:
         """Forget a response."""
-        store.delete(name)
+        await use(name, "delete")
         return Deleted(id=name)
 
     return [create_response, retrieve_response, cancel_response, delete_response]

@@ -1,0 +1,105 @@
+"""What a connection may do before it is a request.
+
+uvicorn bounds neither the size of a request's head, nor the time that its head and its body take; a connection's
+protocol here does, for otherwise a few clients that never finish theirs would take up all there are. And what is
+refused here is refused in the same shape as everything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from pageant.actors.frontend.http.errors import RETRY_SECONDS, Error, ErrorBody
+from pageant.actors.frontend.http.streams import ABORT, encode
+
+HEAD_BYTES_MAX = 65_536  # of the request line and all headers
+HEADERS_MAX = 128
+HEAD_SECONDS_MAX = 20.0  # from the first byte of a connection to its first whole head
+BODY_SECONDS_MAX = 60.0  # from there to the end of its body
+
+
+async def full(scope: Any, receive: Any, send: Any) -> None:
+    """The application of those who are too many."""
+    error = Error(
+        message="too many connections are open; try again later", type="server_error", code="overloaded"
+    )
+    body = encode(ErrorBody(error=error))
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"retry-after", str(RETRY_SECONDS).encode()),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+class Connection(HttpToolsProtocol):
+    """An HTTP connection whose heads are bounded in size, and heads and bodies in time."""
+
+    _head_bytes: int | None = 0  # of the head that is on its way
+    _timer: asyncio.TimerHandle | None = None
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self._connections_max, self.limit_concurrency = self.limit_concurrency, None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._head_begins()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._within(None)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._head_bytes is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
+                self.send_400_response("the request's head is too long")
+
+    def handle_websocket_upgrade(self) -> None:
+        self._within(None)
+        super().handle_websocket_upgrade()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_begins()
+        self.scope["state"][ABORT] = self.transport.abort
+
+    def on_headers_complete(self) -> None:
+        self._head_bytes = None
+        self._within(BODY_SECONDS_MAX)
+        if len(self.headers) > HEADERS_MAX:
+            raise ValueError("too many headers")  # which the parser makes an error of its own of: a 400
+        if self._connections_max is not None and (
+            max(len(self.connections), len(self.tasks)) > self._connections_max
+        ):
+            self.app = full
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._within(None)
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP has no request that could be answered; the connection ends."""
+        error = Error(message=msg, type="invalid_request_error")
+        body = encode(ErrorBody(error=error))
+        head = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        self.transport.close()
+
+    def _head_begins(self) -> None:
+        self._head_bytes = 0
+        self._within(HEAD_SECONDS_MAX)
+
+    def _within(self, seconds: float | None) -> None:
+        """What is next must come within this time."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_later(seconds, self.transport.abort) if seconds is not None else None

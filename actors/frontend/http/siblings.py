@@ -1,0 +1,46 @@
+"""The servers beside this one, which share its engine and maybe its port.
+
+A client's next connection may lead to any of them. What it began at one and asks another for is looked for at all:
+they are asked only for what is not here, so that the usual case costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+from pageant.actors.runtime import Actor
+from pageant.actors.runtime.address import group_of
+from pageant.protocol.errors import PageantError
+from pageant.protocol.message import Message, Request
+from pageant.protocol.supervision import GetDirectory
+
+ANSWER_SECONDS = 5.0
+R = TypeVar("R", bound=Message)
+
+
+class Siblings:
+    """Asks them for a server."""
+
+    def __init__(self, server: Actor) -> None:
+        self._server = server
+
+    async def ask(self, request: Request[R]) -> list[R]:
+        """What those answer that can."""
+        server = self._server
+        if group_of(server.name) == server.name:
+            return []  # it is the only one
+        directory = await server.ask("supervisor", GetDirectory(), timeout=ANSWER_SECONDS)
+        beside = [
+            entry.name
+            for entry in directory.actors
+            if entry.up and entry.name != server.name and group_of(entry.name) == group_of(server.name)
+        ]
+        answers = await asyncio.gather(*(self._ask(name, request) for name in beside))
+        return [answer for answer in answers if answer is not None]
+
+    async def _ask(self, name: str, request: Request[R]) -> R | None:
+        try:
+            return await self._server.ask(name, request, timeout=ANSWER_SECONDS)
+        except PageantError:  # it is going down, with all that it had
+            return None
