@@ -192,11 +192,13 @@ class GetDirectory(Request[Directory], frozen=True, kw_only=True):
 
 
 class NodeExited(Message, frozen=True, kw_only=True):
-    """A launcher to the supervisor: the process of that incarnation of a node ended."""
+    """A launcher to the supervisor: the process of that incarnation of a node ended; with its last `traceback`, if
+    it left one."""
 
     node: str
     incarnation: int
     reason: str
+    traceback: str = ""
 
 
 class Startup(Message, frozen=True, kw_only=True):

@@ -90,6 +90,11 @@ class Frontend(Actor):
         for request in list(self._requests.values()):
             self._fail(request, PeerGone("the engine was closed while this request was open"))
 
+    def on_crash(self, error: BaseException) -> None:
+        self._fail_all(
+            PeerGone(f"{self.name} crashed while this request was open: {type(error).__name__}: {error}")
+        )
+
     # From the user's side, on this node's loop.
 
     def open(self, opening: Opening) -> None:

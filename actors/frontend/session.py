@@ -32,7 +32,7 @@ from pageant.actors.runtime.loop_thread import LoopThread
 from pageant.actors.runtime.topology import Resolved, Topology, resolve
 from pageant.protocol.allocation import GetPoolStatistics, PoolStatistics
 from pageant.protocol.arrays import int32
-from pageant.protocol.errors import BadRequest, EngineClosed, TopologyError
+from pageant.protocol.errors import BadRequest, EngineClosed, PeerGone, TopologyError
 from pageant.protocol.fronting import Drain, GetServer, ServedModel, ServerAddress
 from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
 from pageant.protocol.supervision import NodeStatistics, Progress
@@ -85,7 +85,7 @@ class Session:
         self.has_chat_template: bool = settings["has_chat_template"]
         self._thread: LoopThread | None = None
         self._cluster: Cluster | None = None
-        self._frontend: Frontend | None = None
+        self._is_open = False
         self._numbers = itertools.count()
 
     async def _start(self, on_progress: OnProgress | None) -> None:
@@ -98,9 +98,16 @@ class Session:
         except BaseException:
             await cluster.stop()
             raise
-        frontend = cluster.node.cells[FRONTEND].actor
-        assert isinstance(frontend, Frontend), "the frontend lives on the root node"
-        self._frontend = frontend
+        self._is_open = True
+
+    @property
+    def frontend(self) -> Frontend | None:
+        """This process's, on the node's loop; None while it is started again."""
+        cell = self._cluster.node.cells.get(FRONTEND) if self._cluster is not None else None
+        if cell is None or cell.closed:
+            return None
+        assert isinstance(cell.actor, Frontend), "the frontend lives on the root node"
+        return cell.actor
 
     def start(self, on_progress: OnProgress | None = None) -> None:
         """Starts everything; returns when it is ready.
@@ -126,7 +133,7 @@ class Session:
     def stop(self) -> None:
         """Stops everything: no task, thread, socket or process is left. May be called twice."""
         thread, self._thread = self._thread, None
-        self._frontend = None
+        self._is_open = False
         if thread is None:
             return
         atexit.unregister(self.stop)
@@ -168,24 +175,34 @@ class Session:
 
     def open(self, opening: Opening) -> None:
         """Hands a request over; its outcome goes to its sink."""
-        frontend = self._running()
-        self._call(frontend.open, opening)
+        self.open_all([opening])
 
     def open_all(self, openings: list[Opening]) -> None:
         """Hands several over, with one wake-up."""
-        frontend = self._running()
-        self._call(frontend.open_all, openings)
+        self._check_open()
+        self._call(self._open_all, openings)
+
+    def _open_all(self, openings: list[Opening]) -> None:
+        frontend = self.frontend
+        if frontend is not None:
+            frontend.open_all(openings)
+            return
+        for opening in openings:
+            opening.sink.failed(PeerGone("this process's frontend is being started again; try again"))
+            opening.sink.hub.flush()
 
     def abort(self, request_ids: list[str]) -> None:
         """Ends requests; no matter whether they still run, or anything does."""
-        frontend = self._frontend
-        if frontend is not None:
-            self._call(frontend.abort_all, request_ids)
+        self._call(self._abort, request_ids)
 
-    def _running(self) -> Frontend:
-        if self._frontend is None:
+    def _abort(self, request_ids: list[str]) -> None:
+        frontend = self.frontend
+        if frontend is not None:
+            frontend.abort_all(request_ids)
+
+    def _check_open(self) -> None:
+        if not self._is_open:
             raise EngineClosed("the engine is not running: it was closed, or never started")
-        return self._frontend
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> None:
         if self._thread is not None:
@@ -195,7 +212,7 @@ class Session:
 
     def statistics(self) -> list[NodeStatistics]:
         """The counters of every node."""
-        self._running()
+        self._check_open()
         assert self._thread is not None and self._cluster is not None
         return self._thread.run(self._cluster.statistics()).result()
 
@@ -237,6 +254,6 @@ class Session:
 
     def ask(self, address: str, request: Any, timeout: float = 30.0, *, again: bool = False) -> Any:
         """Asks any actor of the topology; for `again` see `Actor.ask`."""
-        self._running()
+        self._check_open()
         assert self._thread is not None and self._cluster is not None
         return self._thread.run(self._cluster.node.ask(address, request, timeout, again=again)).result()

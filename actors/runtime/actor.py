@@ -84,6 +84,9 @@ class Actor:
     async def on_stop(self) -> None:
         """After the last message of an orderly stop; not after a crash."""
 
+    def on_crash(self, error: BaseException) -> None:
+        """After a crash, which is reported next: whoever waits for this actor outside of the runtime is to be told."""
+
     # What a handler may use.
 
     @property

@@ -127,6 +127,10 @@ class Cell:
 
     async def _report_crash(self, error: BaseException) -> None:
         await self._close(f"crashed with {type(error).__name__}: {error}")
+        try:
+            self.actor.on_crash(error)
+        except Exception:
+            log.exception("%s failed to say that it crashed", self.name)
         trace = "".join(traceback.format_exception(error))
         self.node.actor_crashed(self, f"{type(error).__name__}: {error}", trace)
 

@@ -10,14 +10,17 @@ import asyncio
 import os
 import signal
 import sys
-from typing import Protocol
+import tempfile
+from typing import Protocol, TextIO
+
+TRACE_CHARACTERS_MAX = 65_536
 
 
 class Process(Protocol):
     """A node's process."""
 
     async def wait(self) -> str:
-        """Returns how it ended, once it has."""
+        """Returns how it ended, once it has. Lines after the first are its last traceback, if it left one."""
 
     def close_input(self) -> None:
         """Lets it see that its parent is leaving."""
@@ -56,24 +59,37 @@ class LocalProcesses:
         command += ["--endpoint", endpoint, *self._arguments]
         # What is importable here is importable there; and a Ctrl-C is for the parent to act on.
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.PIPE, env=environment, start_new_session=True
-        )
-        return LocalProcess(process)
+        # Open for as long as the process runs.
+        crash_log = tempfile.TemporaryFile("w+", errors="backslashreplace")  # noqa: SIM115
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(*command, "--crash-log", str(crash_log.fileno())),
+                stdin=asyncio.subprocess.PIPE,
+                env=environment,
+                start_new_session=True,
+                pass_fds=(crash_log.fileno(),),
+            )
+        except BaseException:
+            crash_log.close()
+            raise
+        return LocalProcess(process, crash_log)
 
 
 class LocalProcess:
     """A child process of this one."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
+    def __init__(self, process: asyncio.subprocess.Process, crash_log: TextIO) -> None:
+        self._process, self._crash_log = process, crash_log
         self.pid = process.pid
 
     async def wait(self) -> str:
         code = await self._process.wait()
+        with self._crash_log:
+            self._crash_log.seek(0)
+            trace = self._crash_log.read(TRACE_CHARACTERS_MAX)
         if code < 0:
-            return f"its process {self.pid} was ended by signal {-code} ({signal.strsignal(-code)})"
-        return f"its process {self.pid} ended with exit code {code}"
+            return f"its process {self.pid} was ended by signal {-code} ({signal.strsignal(-code)})\n{trace}"
+        return f"its process {self.pid} ended with exit code {code}\n{trace}"
 
     def close_input(self) -> None:
         if self._process.stdin is not None:

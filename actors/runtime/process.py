@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import faulthandler
 import gc
 import logging
 import os
@@ -40,6 +41,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--wire-always", action="store_true", help="encode messages within the node too")
     parser.add_argument("--log-level", default="WARNING")
     parser.add_argument("--log-format", default="text", choices=("text", "json"))
+    parser.add_argument("--crash-log", type=int, help="descriptor of a file for the last traceback")
     parser.add_argument("--detached", action="store_true", help="do not end with standard input")
     return parser.parse_args(arguments)
 
@@ -182,6 +184,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs a node until it is told to stop; returns the exit code."""
     options = parse_arguments(arguments)
     configure(options.log_level, options.log_format, options.name)
+    if options.crash_log is not None:
+        faulthandler.enable(options.crash_log)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(_run(options))
 

@@ -212,19 +212,23 @@ class Supervision:
         self._grant(state, now)
         return [Publish(), *self._start_actors_of(node)]
 
-    def node_exited(self, node: str, incarnation: int, reason: str, now: float) -> list[Instruction]:
+    def node_exited(
+        self, node: str, incarnation: int, reason: str, now: float, traceback: str = ""
+    ) -> list[Instruction]:
+        """The process of that life of a node has ended."""
         state = self._nodes.get(node)
         if state is None or state.incarnation != incarnation or not state.alive:
             return []
         self.leases.end(node)
         if state.suspicion:
             reason, state.suspicion = f"{state.suspicion}; {reason}", ""
-        state.end(reason, "", now, self.limits)
+        state.end(reason, traceback, now, self.limits)
         instructions: list[Instruction] = [Publish()]
-        for actor in self._end_actors_of(node, reason):
+        for actor in self._end_actors_of(node, state.reason):
             actor.final = state.final
             if state.final:
-                instructions.append(GiveUp(actor.plan.name, state.early_deaths, reason, actor.traceback))
+                trace = traceback or actor.traceback
+                instructions.append(GiveUp(actor.plan.name, state.early_deaths, reason, trace))
         return instructions
 
     def renewed(self, node: str, incarnation: int, now: float) -> float | None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from pageant.actors.runtime.actor import Actor, receives
 from pageant.actors.runtime.launcher import Launcher, Process
 from pageant.actors.runtime.restarts import Fence, GiveUp, Instruction, Launch, Publish, Start, Supervision
+from pageant.protocol.failure import printable
 from pageant.protocol.supervision import (
     ActorFailed,
     ActorStarted,
@@ -62,7 +63,9 @@ class RootSupervisor(Actor):
         if not self._stopping:
             log.error("node %s#%d is gone: %s", event.node, event.incarnation, event.reason)
             await self._carry_out(
-                self.core.node_exited(event.node, event.incarnation, event.reason, self.clock.now())
+                self.core.node_exited(
+                    event.node, event.incarnation, event.reason, self.clock.now(), event.traceback
+                )
             )
 
     @receives
@@ -159,15 +162,16 @@ class RootSupervisor(Actor):
         self.spawn(self._await_exit(node, incarnation, process))
 
     async def _await_exit(self, node: str, incarnation: int, process: Process) -> None:
-        reason = await process.wait()
-        self.tell("supervisor", NodeExited(node=node, incarnation=incarnation, reason=reason))
+        reason, _, trace = (await process.wait()).partition("\n")
+        exited = NodeExited(node=node, incarnation=incarnation, reason=reason, traceback=printable(trace))
+        self.tell("supervisor", exited)
 
     def _give_up(self, end: GiveUp) -> None:
         if self._outcome is None:
             error = f"{end.who} failed {end.deaths} times while starting: {end.error}"
             self._announce(Startup(error=error, traceback=end.traceback))
         elif not self._outcome.error:
-            message = "%s is given up after %d early deaths; last: %s\n%s"
+            message = "%s is given up after %d early deaths in a row; the last: %s\n%s"
             log.critical(message, end.who, end.deaths, end.error, end.traceback)
 
     def _announce_if_ready(self) -> None:

@@ -72,7 +72,7 @@ class Stream:
     def __init__(self, engine: Engine, asked: Asked, on_output: Callable[[], None] = lambda: None) -> None:
         self._on_output = on_output
         self._outputs = engine.generate(asked.prompt, asked.params, **asked.settings)
-        self._shown = not asked.params.best_of  # the best of several are known at the end only
+        self.is_shown = not asked.params.best_of  # the best of several are known at the end only
         self.begun = asyncio.Event()
         self.texts: dict[int, str] = {}
         self.token_ids: dict[int, list[int]] = {}
@@ -88,18 +88,18 @@ class Stream:
         """
         async for output in self._outputs:
             self._came()
-            for sample in output.outputs if self._shown else ():
+            for sample in output.outputs if self.is_shown else ():
                 self.texts[sample.index] = self.texts.get(sample.index, "") + sample.new_text
                 self.token_ids.setdefault(sample.index, []).extend(sample.new_token_ids)
             self.begun.set()
-        for sample in output.outputs if self._shown else ():
+        for sample in output.outputs if self.is_shown else ():
             assert self.texts[sample.index] == sample.text, "the pieces add up"
             assert self.token_ids[sample.index] == sample.token_ids, "the pieces add up"
         return output
 
     def _came(self) -> None:
         now = time.monotonic()
-        if now - self.last_at > GAP_SECONDS:
+        if self.is_shown and now - self.last_at > GAP_SECONDS:
             self.gaps.append((self.last_at, now))
         self.last_at = now
         self._on_output()
@@ -192,7 +192,7 @@ class Load:
 
     async def all_have_moved(self, since: float) -> None:
         """Returns when every stream that is open has brought something after that time."""
-        while any(stream.last_at < since for stream in self._streams.values()):
+        while any(one.is_shown and one.last_at < since for one in self._streams.values()):
             self._news.clear()
             await self._news.wait()
 

@@ -37,7 +37,7 @@ def chaos(
         *figures["changed"][:10],
     ]
     publish(figures, lines, path)
-    over = sum(row["over_the_bar"] for row in figures["killed"].values())
+    over: int = sum(row["over_the_bar"] for row in figures["killed"].values())
     return over + len(figures["lost"]) + len(figures["changed"])
 
 

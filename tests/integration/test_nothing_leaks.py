@@ -75,7 +75,7 @@ async def test_thousands_of_random_requests_leave_nothing_behind(checkpoint, wir
                 scheduler, pool = await engine.scheduler_statistics(), await engine.pool_statistics()
                 if not (scheduler.num_running or scheduler.num_waiting or pool.blocks_held):
                     break
-        assert engine._session._frontend.num_open == 0
+        assert engine._session.frontend.num_open == 0
         counters = scheduler.counters
         assert counters["submitted"] == counters["ended"]
         assert pool.blocks_free == pool.num_blocks

@@ -125,7 +125,7 @@ async def test_what_a_dying_tokenizer_had_in_its_hands_is_asked_of_its_successor
     chat = asyncio.create_task(_last(engine.chat([{"role": "user", "content": "Hi"}], SHORT)))
     beams = asyncio.create_task(engine.beam_search("One", BeamSearchParams(beam_width=2, max_tokens=2)))
     await asyncio.sleep(0)  # they begin
-    while engine._session._frontend.num_open < 5:
+    while engine._session.frontend.num_open < 5:
         pass
     os.kill(pid, signal.SIGKILL)
     async with asyncio.timeout(30):

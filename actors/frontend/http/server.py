@@ -184,6 +184,11 @@ class HttpServer(Frontend):
         await asyncio.wait([self._serving])
         self._socket.close()
 
+    def on_crash(self, error: BaseException) -> None:
+        super().on_crash(error)
+        self._serving.cancel()
+        self._socket.close()  # the next life listens there
+
     @receives
     def address(self, _: GetServer) -> ServerAddress:
         """Where it is found."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import os
 import signal
 import threading
@@ -140,6 +141,8 @@ class Echo(Actor):
                 raise ValueError("told to crash")
             case "spawn":
                 self.spawn(self._fail_soon())
+            case "fault":
+                faulthandler._sigsegv()
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
 

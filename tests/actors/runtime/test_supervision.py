@@ -72,6 +72,19 @@ async def test_an_actor_that_goes_on_crashing_is_given_up_for_good(start):
         await cluster.node.ask("echo", Ping(), SECONDS)
 
 
+async def test_a_process_that_goes_on_crashing_is_given_up_with_its_last_traceback(start, caplog):
+    cluster = await start({"placement": "each", "actors": WATCHED}, limits=NO_DELAY)
+    for life in (1, 2):
+        await watched(cluster, f"up echo#{life}")
+        cluster.node.tell("echo", Crash(how="fault"))
+    await watched(cluster, "down echo#2 for good")
+    with pytest.raises(PeerGone, match=r"echo is down and will not.*signal 11.*\(death 2 in a row\)"):
+        await cluster.node.ask("echo", Ping(), SECONDS)
+    (last,) = [record.getMessage() for record in caplog.records if record.levelname == "CRITICAL"]
+    assert "echo is given up after 2 early deaths in a row; the last: its process" in last
+    assert "Fatal Python error: Segmentation fault" in last and "in crash" in last
+
+
 async def test_an_ask_waits_for_its_deadline_at_most_while_an_actor_is_down(start):
     slow = RestartLimits(delay_first=3600.0, delay_max=3600.0)
     cluster = await start({"placement": "one", "actors": WATCHED}, limits=slow)

@@ -43,7 +43,7 @@ class Played:
     def __init__(self, *answers) -> None:
         self.answers = list(answers)
 
-    async def generate(self, prompt, params):
+    async def generate(self, prompt, params, **settings):
         for one in self.answers.pop(0):
             await asyncio.sleep(0)
             if isinstance(one, Exception):
@@ -83,6 +83,13 @@ async def test_the_pause_is_the_longest_wait_that_ended_after_the_kill():
     stream.last_at -= 2 * GAP_SECONDS
     stream._came()
     assert len(stream.gaps) == 4
+
+
+def test_of_those_that_show_nothing_before_their_end_nobody_says_that_they_pause():
+    stream = Stream(Played(), Asked([1], SamplingParams(n=1, best_of=2)))
+    stream.last_at -= 2 * GAP_SECONDS
+    stream._came()
+    assert stream.gaps == []
 
 
 def test_only_an_executor_may_take_as_long_as_it_needs_to_be_ready():
