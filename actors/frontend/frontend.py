@@ -87,8 +87,7 @@ class Frontend(Actor):
                 self.watch(peers.address(role))
 
     async def on_stop(self) -> None:
-        for request in list(self._requests.values()):
-            self._fail(request, PeerGone("the engine was closed while this request was open"))
+        self._fail_all(PeerGone("the engine was closed while this request was open"))
 
     def on_crash(self, error: BaseException) -> None:
         self._fail_all(
@@ -373,6 +372,10 @@ class Frontend(Actor):
         return {}
 
     # Ends.
+
+    def _fail_all(self, error: PageantError) -> None:
+        for request in list(self._requests.values()):
+            self._fail(request, error)
 
     def _fail(self, request: OpenRequest, error: PageantError) -> None:
         if self._requests.get(request.opening.request_id) is request:
