@@ -10,6 +10,7 @@ before their step computes, so that only what earlier exchanges granted can be c
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import islice
 
 import numpy as np
@@ -100,11 +101,6 @@ class Allocation:
     def statistics(self) -> PoolStatistics:
         """How the pool stands."""
         pool = self.pool
-        slots: dict[int, int] = {}  # of each held block, those that have a token
-        for sequence in self._sequences.values():
-            for index, block in enumerate(sequence.held, sequence.first):
-                filled = max(0, min(self.block_size, sequence.granted - index * self.block_size))
-                slots[block] = max(slots.get(block, 0), filled)
         return PoolStatistics(
             num_blocks=pool.num_blocks,
             blocks_free=pool.num_free,
@@ -115,10 +111,27 @@ class Allocation:
             tokens_copied=self._copied,
             blocks_copied=self._blocks_copied,
             blocks_given_back=self._blocks_given_back,
-            slots_wasted=len(slots) * self.block_size - sum(slots.values()),
+            slots_wasted=self._slots_wasted(),
             sequences=len(self._sequences),
             evictions=pool.evictions,
             tiers=self.tiers.statistics() if self.tiers is not None else (),
+        )
+
+    def _slots_wasted(self) -> int:
+        """Of the held blocks, those without a token. Only what is behind a sequence's last full block is looked at;
+        what others hold of that besides is full in one of them."""
+        filled: dict[int, int] = {}
+        seen: Counter[int] = Counter()
+        for sequence in self._sequences.values():
+            full = max(sequence.first, sequence.granted // self.block_size)
+            for index, block in enumerate(sequence.held[full - sequence.first :], full):
+                slots = max(0, sequence.granted - index * self.block_size)
+                filled[block] = max(filled.get(block, 0), slots)
+                seen[block] += 1
+        return sum(
+            self.block_size - slots
+            for block, slots in filled.items()
+            if self.pool.references(block) == seen[block]
         )
 
     def check_integrity(self) -> None:

@@ -267,7 +267,8 @@ class Frontend(Actor):
         now = self.clock.now()
         position = 0
         hubs: dict[Hub, None] = {}
-        num_tokens, before = 0, list[tuple[float, int]]()  # the last tokens' times, and how many follow
+        metering = peers.metering
+        num_tokens = num_steady = 0  # most sequences get one, and had their last with the batch before
         for index, (wire_id, count) in enumerate(zip(batch.request_ids, batch.counts.tolist(), strict=True)):
             tokens = token_ids[position : position + count]
             position += count
@@ -293,8 +294,10 @@ class Frontend(Actor):
                 continue
             if fresh := len(arrived.token_ids):
                 num_tokens += fresh
-                if sequence.last_token_at:
-                    before.append((sequence.last_token_at, fresh))
+                if sequence.last_token_at == metering.stepped_at and fresh == 1:
+                    num_steady += 1
+                elif sequence.last_token_at:
+                    metering.gap(now - sequence.last_token_at, fresh)
                 sequence.last_token_at = now
             if arrived.is_news:
                 request.opening.sink.output(arrived)
@@ -303,7 +306,7 @@ class Frontend(Actor):
                 self._sample_ended(wire_id, sequence, finished)
         for hub in hubs:
             hub.flush()
-        peers.metering.stepped(num_tokens, before, now)
+        metering.stepped(num_tokens, num_steady, now)
 
     def _sample_ended(self, wire_id: str, sequence: OpenSequence, finished: Finished) -> None:
         """A sample ended, and with the last the request; an error ends the others too."""

@@ -7,7 +7,6 @@ histograms are vLLM's, whose dashboards people have.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 
 from pageant.actors.runtime.histogram import Histogram, from_1_2_5
 from pageant.protocol.errors import (
@@ -43,8 +42,9 @@ class Metering:
         self.ended: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
         self.prompt_tokens = self.output_tokens = 0
+        self.stepped_at = -1.0
         self.first_token = Histogram(LATENCIES)
-        self.gaps = Histogram(GAPS)
+        self._gaps = Histogram(GAPS)
         self._whole = Histogram(LATENCIES)
         self._queue, self._prefill, self._decode = (Histogram(LATENCIES) for _ in range(3))
         self._inference = Histogram(LATENCIES)
@@ -61,12 +61,16 @@ class Metering:
         if params.max_tokens is not None:
             self._max_tokens.observe(params.max_tokens)
 
-    def stepped(self, num_tokens: int, before: Iterable[tuple[float, int]], now: float) -> None:
-        """One step brought tokens: to each sequence that had some, when it had the last, and how many these are.
-        Most had theirs in the step before: equal ones are looked up once."""
+    def stepped(self, num_tokens: int, num_steady: int, now: float) -> None:
+        """A batch brought tokens: one each to `num_steady` sequences that had their last with the batch before."""
         self.output_tokens += num_tokens
-        for (last, fresh), times in Counter(before).items():
-            self.gaps.observe((now - last) / fresh, times * fresh)
+        if num_steady:
+            self._gaps.observe(now - self.stepped_at, num_steady)
+        self.stepped_at = now
+
+    def gap(self, seconds: float, num_tokens: int) -> None:
+        """Another sequence had waited so long for so many tokens."""
+        self._gaps.observe(seconds / num_tokens, num_tokens)
 
     def finished(self, finished: Finished, seconds: float) -> None:
         """A sequence ended, so long after its request came."""
@@ -95,7 +99,7 @@ class Metering:
         """By the name of their metric."""
         named = {
             "time_to_first_token_seconds": self.first_token,
-            "inter_token_latency_seconds": self.gaps,
+            "inter_token_latency_seconds": self._gaps,
             "request_time_per_output_token_seconds": self._per_token,
             "e2e_request_latency_seconds": self._whole,
             "request_queue_time_seconds": self._queue,

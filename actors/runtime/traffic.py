@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from pageant.protocol.supervision import Traffic
@@ -59,6 +58,10 @@ def _count(counts: dict[tuple[str, str], list[int]], key: tuple[str, str], frame
 def resident_bytes() -> int:
     """Of this process; 0 where the system does not say."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+        file = os.open("/proc/self/statm", os.O_RDONLY)  # each call may wait for the GIL: as few as can be
+        try:
+            return int(os.read(file, 256).split()[1]) * _PAGE
+        finally:
+            os.close(file)
     except (OSError, ValueError, IndexError):
         return 0

@@ -218,8 +218,9 @@ class Scheduler(Actor):
 
     @receives
     def statistics(self, request: GetSchedulerStatistics) -> SchedulerStatistics:
-        """How many requests there are, and what happened so far."""
-        self.core.check_integrity()
+        """How many requests there are, and what happened so far; checked for integrity first when there are none."""
+        if not (self.core.num_waiting or self.core.num_running):
+            self.core.check_integrity()
         return SchedulerStatistics(
             num_waiting=self.core.num_waiting,
             num_running=self.core.num_running,

@@ -22,6 +22,7 @@ BENCHMARKS = {
         "runtime",
         "serve",
         "throughput",
+        "watching",
     )
 }
 

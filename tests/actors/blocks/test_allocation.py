@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from pageant.actors.blocks.allocation import Allocation
@@ -253,6 +255,32 @@ def test_slots_that_hold_no_token_are_fewer_than_a_block_for_each_sequence(manag
     manager.assign(admit=[(1, range(9)), (2, range(6))])
     statistics = manager.core.statistics()
     assert (statistics.slots_wasted, statistics.sequences) == (3 + 2, 2)
+
+
+def test_slots_that_hold_no_token_are_counted_whatever_is_shared():
+    manager, rng = Manager(num_blocks=64), random.Random(3)
+    lengths: dict[int, int] = {}
+    for serial in range(60):
+        freed = [one for one in lengths if rng.random() < 0.2]
+        lengths = {one: length for one, length in lengths.items() if one not in freed}
+        room = manager.core.pool.num_free > 12
+        tokens = [rng.randrange(2) for _ in range(rng.randrange(1, 14))]
+        grown = {
+            one: length + rng.randrange(5) for one, length in lengths.items() if room and rng.random() < 0.5
+        }
+        answer = manager.assign(
+            freed=freed,
+            grow=[(one, length, [7] * (length - lengths[one])) for one, length in grown.items()],
+            admit=[(serial, tokens)] if room else [],
+        )
+        lengths |= dict(list(grown.items())[: answer.num_grown])
+        lengths |= {one.serial: len(tokens) for one in answer.admitted}
+        filled: dict[int, int] = {}
+        for one in manager.core._sequences.values():
+            for index, block in enumerate(one.held):
+                filled[block] = max(filled.get(block, 0), max(0, min(4, one.granted - 4 * index)))
+        assert manager.core.statistics().slots_wasted == 4 * len(filled) - sum(filled.values())
+    assert manager.core.statistics().tokens_hit > 20, "some of it was shared"
 
 
 def test_without_prefix_caching_every_token_is_computed():

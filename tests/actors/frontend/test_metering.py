@@ -32,9 +32,12 @@ def test_a_requests_times_go_to_the_metrics_that_are_named_after_them():
 
 def test_gaps_are_between_a_sequences_own_tokens():
     metering = Metering()
-    metering.stepped(8, [(1.0, 1), (1.0, 1), (0.5, 1), (1.0, 4)], 2.0)
+    metering.stepped(2, 0, 1.0)  # the first of two sequences
+    metering.gap(1.5, 1)  # of one that had its last 1.5 s before
+    metering.gap(1.0, 4)
+    metering.stepped(7, 2, 2.0)
     assert seen(metering, "inter_token_latency_seconds") == (7, 4.5)
-    assert metering.output_tokens == 8, "one of them was a sequence's first"
+    assert metering.output_tokens == 9
 
 
 def test_errors_count_by_kind_and_not_among_latencies():
