@@ -110,7 +110,9 @@ class Frontend(Actor):
             return
         wire_ids = [f"{self.incarnation}.{next(self._numbers)}" for _ in range(count)]
         traceparent = opening.settings.pop("traceparent", None)
-        trace = self._tracing.begin(traceparent) if self._tracing is not None else None
+        trace = None
+        if self._tracing is not None and not opening.is_probe:
+            trace = self._tracing.begin(traceparent)
         peers = self._peers[self.options.served[0].replica if opening.replica is None else opening.replica]
         request = OpenRequest(opening, peers, wire_ids, self.clock.now(), self.clock.wall(), trace=trace)
         self._requests[name] = request

@@ -19,6 +19,7 @@ from pageant.scripts.conformance import run
 EXAMPLES = Path(pageant.__file__).parent / "docs" / "examples"
 TOPOLOGIES = ("shortest_first", "eviction", "simple_blocks")
 SETTINGS = {
+    "served": (),
     "model": "checkpoint",
     "max_model_len": 64,
     "vocab_size": 96,

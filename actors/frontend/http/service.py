@@ -153,13 +153,18 @@ class Service:
 
     # Requests in.
 
+    @staticmethod
+    def part_of(traceparent: str | None) -> None:
+        """What the running task takes is a part of that, at its client's."""
+        _TRACEPARENT.set(traceparent)
+
     async def take(self, request: Http, shape: type[R], kind: str) -> Taken[R]:
         """Reads a request.
 
         Raises:
             BadRequest, NotFound: what is wrong with it.
         """
-        _TRACEPARENT.set(request.headers.get("traceparent"))
+        self.part_of(request.headers.get("traceparent"))
         return self.check(await request.body(), shape, kind, request.headers.get(REQUEST_ID))
 
     def check(self, body: bytes, shape: type[R], kind: str, request_id: str | None = None) -> Taken[R]:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import json
+
 import httpx
 import pytest
+from websockets.sync.client import connect
 
 import pageant
 from pageant.actors.frontend.cast import HTTP
@@ -13,6 +16,7 @@ from pageant.protocol.statistics import GetObservation
 TINY = {"threads": 1, "num_blocks": 64, "progress": False}
 OURS = {"threads": 1, "num_blocks": 64}
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+OTHER = "1" * 32
 
 
 def attributes(span):
@@ -46,13 +50,21 @@ def test_a_request_is_followed_through_all_actors_from_the_clients_own_span(chec
         body = {"prompt": "hello there", "max_tokens": 4, "temperature": 0, "ignore_eos": True, "n": 1}
         headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
         assert httpx.post(f"{url}/v1/completions", json=body, headers=headers).status_code == 200
-        unsampled = {"traceparent": f"00-{'1' * 32}-{PARENT}-00"}
+        unsampled = {"traceparent": f"00-{'2' * 32}-{PARENT}-00"}
         assert httpx.post(f"{url}/v1/completions", json=body, headers=unsampled).status_code == 200
-        collector.wait("llm_request")
+        assert httpx.get(f"{url}/health").status_code == 200  # by a request of its own, which is nobody's
+        with connect(
+            f"ws{url.removeprefix('http')}/v1/chat/completions",
+            additional_headers={"traceparent": f"00-{OTHER}-{PARENT}-01"},
+        ) as socket:
+            socket.send(json.dumps({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}))
+            while socket.recv() != "[DONE]":
+                pass
+        collector.wait("llm_request", 2)
     finally:
         session.stop()
-    spans = collector.spans
-    assert {span["traceId"] for span in spans} == {TRACE}
+    assert {span["traceId"] for span in collector.spans} == {TRACE, OTHER}
+    spans = [span for span in collector.spans if span["traceId"] == TRACE]
     names = [span["name"] for span in spans]
     assert sorted(set(names)) == [
         "Tokenize",

@@ -52,6 +52,7 @@ def routes(service: Service) -> list[Any]:
     async def chat_socket(socket: Socket) -> None:
         """Answer conversations, one after the other."""
         await socket.accept()
+        service.part_of(socket.headers.get("traceparent"))
         inbox = _Inbox(socket)
         with contextlib.suppress(Disconnected):
             while (body := await inbox.next()) is not None:
