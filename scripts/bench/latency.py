@@ -33,6 +33,7 @@ from pageant.scripts.engine_options import with_engine_options
 
 STREAM_PROMPT = 64  # tokens
 POLL_SECONDS = 0.005
+ONE = SamplingParams(temperature=0, max_tokens=1)
 MARGIN = 64  # tokens of a stream before the long prompt comes, and after
 
 
@@ -100,9 +101,10 @@ async def _rounds(settings: dict[str, Any], prompt: int, streams: int, rounds: i
 
 async def _alone(engine: Engine, prompt: list[int]) -> tuple[list[float], float]:
     """The seconds of each chunk of a prompt, and of all of it."""
+    await engine.complete(prompt[:1], ONE)  # the steps that were at hand when streams were aborted are over
     TimedScheduler.seconds.clear()
     began = time.perf_counter()
-    await engine.complete(prompt, SamplingParams(temperature=0, max_tokens=1))
+    await engine.complete(prompt, ONE)
     took = time.perf_counter() - began
     if not TimedScheduler.seconds:
         raise BadRequest("the scheduler lives in another process; expected it in this one", "topology")
@@ -120,14 +122,13 @@ async def _beside(
     try:
         await _until(all_streams, MARGIN)
         began = time.perf_counter()
-        await engine.complete(random_ids(chance, prompt), SamplingParams(temperature=0, max_tokens=1))
+        await engine.complete(random_ids(chance, prompt), ONE)
         ended = time.perf_counter()
         await _until(all_streams, max(len(one.times) for one in all_streams) + 1)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await _until_idle(engine)
     return [gap for one in all_streams for gap in one.gaps(began, ended)], ended - began
 
 
@@ -142,12 +143,6 @@ async def _listen(engine: Engine, prompt: list[int], stream: Stream) -> None:
 
 async def _until(streams: Iterable[Stream], tokens: int) -> None:
     while any(len(one.times) < tokens for one in streams):  # noqa: ASYNC110 (nothing says so)
-        await asyncio.sleep(POLL_SECONDS)
-
-
-async def _until_idle(engine: Engine) -> None:
-    """The steps that were at hand when the streams were aborted are over."""
-    while (await engine.scheduler_statistics()).num_running:  # noqa: ASYNC110 (likewise)
         await asyncio.sleep(POLL_SECONDS)
 
 
