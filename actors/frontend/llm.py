@@ -83,7 +83,8 @@ class LLM:
         """Completes prompts, batched together; the outputs are in the prompts' order.
 
         Args:
-            prompts: texts or lists of token ids, mixed as you like; or a single one.
+            prompts: texts or lists of token ids, mixed as you like; or a single one. vLLM's `{"prompt": ...}` and
+                `{"prompt_token_ids": ...}` are taken too.
             params: for all prompts, or one for each; None is `default_params`. Whatever their `output_kind`,
                 only final outputs come back.
             settings: see `RequestSettings`; for all prompts.
@@ -200,7 +201,7 @@ class LLM:
 
 def _as_prompts(prompts: Any) -> list[Any]:
     """A single prompt, text or ids, as a list of one."""
-    if isinstance(prompts, str):
+    if isinstance(prompts, str | Mapping):
         return [prompts]
     if not isinstance(prompts, Sequence):
         raise BadRequest(f"prompts is a {type(prompts).__name__}; expected a text, or a list", "prompts")

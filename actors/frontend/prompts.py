@@ -15,7 +15,7 @@ from pageant.protocol.errors import BadRequest
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.tokenizing import ChatMessage, Tokenize, TokenizeChat
 
-Prompt = str | Sequence[int]
+Prompt = str | Sequence[int] | Mapping[str, str | Sequence[int]]
 REQUEST_TEXT_MAX = 256  # characters of a request's names
 DEADLINE_MAX = 1e9
 MAX_LOGPROBS = 20  # unless an engine says otherwise
@@ -94,6 +94,8 @@ def check_prompt(prompt: object, limits: Limits, params: SamplingParams) -> Toke
     Raises:
         BadRequest: neither, empty, too long, or not ids of this model.
     """
+    if isinstance(prompt, Mapping):
+        prompt = _unwrapped(prompt)
     if isinstance(prompt, str):
         if not prompt:
             raise BadRequest("the prompt is empty; expected some text", "prompt")
@@ -109,6 +111,20 @@ def check_prompt(prompt: object, limits: Limits, params: SamplingParams) -> Toke
     raise BadRequest(
         f"the prompt is a {type(prompt).__name__}; expected a str or a list of token ids", "prompt"
     )
+
+
+def _unwrapped(prompt: Mapping[Any, Any]) -> object:
+    """A prompt in vLLM's form: `{"prompt": text}` or `{"prompt_token_ids": ids}`."""
+    keys, known = list(prompt), ("prompt", "prompt_token_ids")
+    if len(keys) != 1 or keys[0] not in known:
+        raise BadRequest(
+            f"the prompt is a mapping of {keys!r:.200}; expected one of {', '.join(known)}", "prompt"
+        )
+    text = keys[0] == "prompt"
+    if isinstance(prompt[keys[0]], str) != text:
+        kind = "a text" if text else "a list of token ids"
+        raise BadRequest(f"{keys[0]} is a {type(prompt[keys[0]]).__name__}; expected {kind}", "prompt")
+    return prompt[keys[0]]
 
 
 def truncated(prompt: T, params: SamplingParams, max_model_len: int) -> T:

@@ -220,6 +220,14 @@ def test_a_batch_keeps_order_and_takes_one_set_of_parameters_per_prompt(llm, che
     assert outputs[1].outputs[0].token_ids == checkpoint.greedy([5, 6, 7], 5)
 
 
+def test_texts_ids_and_vllms_mappings_are_mixed_in_one_call(llm):
+    ids = llm.generate("Anna", SHORT)[0].prompt_token_ids
+    prompts = ["Anna", ids, {"prompt": "Anna"}, {"prompt_token_ids": ids}]
+    texts = [output.outputs[0].text for output in llm.generate(prompts, SHORT)]
+    assert texts == [texts[0]] * 4
+    assert llm.generate({"prompt": "Anna"}, SHORT)[0].outputs[0].text == texts[0]
+
+
 def test_chat_takes_one_conversation_or_several(llm):
     one = [{"role": "user", "content": "Hi"}]
     two = [{"role": "system", "content": "S"}, {"role": "user", "content": "Hello"}]
