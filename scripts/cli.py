@@ -206,6 +206,14 @@ def node(context: typer.Context) -> None:
 
 
 @app.command()
+def ps(json: Json = False) -> None:
+    """List the topologies that run here: nodes and actors, with processes, incarnations and restarts."""
+    from pageant.scripts.commands import ps as command
+
+    command.ps(as_json=json)
+
+
+@app.command()
 def doctor(json: Json = False) -> None:
     """Say what was found here (devices, compilers, versions), and what that means."""
     from pageant.scripts.commands import doctor as command

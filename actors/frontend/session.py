@@ -89,7 +89,7 @@ class Session:
         self._numbers = itertools.count()
 
     async def _start(self, on_progress: OnProgress | None) -> None:
-        self._cluster = cluster = Cluster(self.resolved, stop_order=(HTTP, FRONTEND))
+        self._cluster = cluster = Cluster(self.resolved, stop_order=(HTTP, FRONTEND), name=self.model_name)
         try:
             await cluster.start()
             async for progress in cluster.startup():

@@ -49,6 +49,9 @@ class NodeAgent(Actor):
         super().__init__(self.Options())
         self._node, self._on_directory, self._on_stop_node = node, on_directory, on_stop_node
         self._on_started = on_started
+        self._linked = asyncio.Event()  # to everybody who was there before
+        if on_directory is None:
+            self._linked.set()
         self._tenure = Tenure(node.clock.now())
 
     def keep_lease(self, on_lapse: Callable[[], None] | None) -> None:
@@ -83,6 +86,7 @@ class NodeAgent(Actor):
         try:
             cls = await self.offload(load_actor_class, order.cls, f"{place}.class")
             options = decode_options(cls, order.options, f"{place}.options")
+            await self._linked.wait()  # once it is up, others write to it
             await self._replace(order)
             cell = self._node.add(order.name, order.incarnation, cls(options))
             try:
@@ -111,6 +115,7 @@ class NodeAgent(Actor):
         may be gone by now."""
         if self._on_directory is not None:
             await self._on_directory(directory)
+            self._linked.set()
         self._node.update(directory)
 
     @receives

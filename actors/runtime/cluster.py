@@ -19,6 +19,7 @@ from pageant.actors.runtime.logs import current_form
 from pageant.actors.runtime.node import SUPERVISOR, Node
 from pageant.actors.runtime.platform import Link, Platform
 from pageant.actors.runtime.restarts import RestartLimits, Supervision
+from pageant.actors.runtime.roster import Roster
 from pageant.actors.runtime.supervisor import RootSupervisor
 from pageant.actors.runtime.topology import Resolved
 from pageant.actors.runtime.transport.errors import LinkRefused
@@ -36,6 +37,7 @@ class Cluster:
     Args:
         stop_order: actors that end first when the root node stops.
         platform: what all of it stands on; None is this host.
+        name: by which `pageant ps` lists it; without one, it does not.
     """
 
     def __init__(
@@ -44,8 +46,11 @@ class Cluster:
         limits: RestartLimits | None = None,
         stop_order: tuple[str, ...] = (),
         platform: Platform | None = None,
+        name: str = "",
     ) -> None:
         self.topology = topology
+        self._name = name
+        self._roster: Roster | None = None
         self.node = Node(
             topology.root, seed=topology.seed, wire_always=topology.wire == "always", platform=platform
         )
@@ -73,9 +78,18 @@ class Cluster:
         if self._link is not None:
             self._link.issue = core.issue
             self.node.remote.connect(self._link, topology.root)
-        self._supervisor = RootSupervisor(core, launcher)
+        self._enlist(endpoint)
+        self._supervisor = RootSupervisor(core, launcher, self._roster.write if self._roster else None)
         await self.node.add(AGENT + topology.root, 1, NodeAgent(self.node)).start()
         await self.node.add(SUPERVISOR, 1, self._supervisor).start()
+
+    def _enlist(self, endpoint: str) -> None:
+        """From now on `pageant ps` lists it. Nothing depends on that."""
+        if self._name:
+            try:
+                self._roster = Roster(self._name, self.topology.placement, endpoint, self.node.clock.wall())
+            except (OSError, TopologyError) as error:
+                log.warning("pageant ps will not list this topology: %s", error)
 
     def _listen(self) -> Launcher:
         """Opens the root's socket, and prepares to launch processes that join it."""
@@ -146,5 +160,7 @@ class Cluster:
         finally:
             if self._link is not None:
                 self._link.close()
+            if self._roster is not None:
+                self._roster.close()
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)

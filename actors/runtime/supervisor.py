@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from pageant.actors.runtime.actor import Actor, receives
 from pageant.actors.runtime.launcher import Launcher, Process
@@ -34,8 +34,14 @@ EVENTS_MAX = 1024
 class RootSupervisor(Actor):
     """Lives on the root node, for as long as the topology does."""
 
-    def __init__(self, core: Supervision, launcher: Launcher | None) -> None:
+    def __init__(
+        self,
+        core: Supervision,
+        launcher: Launcher | None,
+        on_directory: Callable[[Directory], None] | None = None,
+    ) -> None:
         super().__init__(self.Options())
+        self._on_directory = on_directory
         self.core = core
         self._launcher = launcher
         self._processes: dict[str, Process] = {}
@@ -136,6 +142,8 @@ class RootSupervisor(Actor):
                     self.tell(f"node/{node}", order)
                 case Publish():
                     directory = self.core.directory()
+                    if self._on_directory is not None:
+                        self._on_directory(directory)
                     for node in self.core.nodes_up():
                         self.tell(f"node/{node}", directory)
                 case Fence(node, incarnation, reason):

@@ -14,7 +14,7 @@ from collections import deque
 from pageant.actors.scheduler.request import ScheduledRequest
 
 DEATHS_SUSPECT = 2
-FORGIVEN_TOKENS = 32
+FORGIVEN_TOKENS = 16
 TRIAL_TOKENS = 3  # two steps were at hand at most, and the one after them is to be planned; drafts are beside
 
 

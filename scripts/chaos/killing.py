@@ -54,15 +54,21 @@ class Killer:
         """Kills a node's process; returns when all streams go on, and its actors are back.
 
         Raises:
-            TimeoutError: that takes longer than `RECOVERY_SECONDS_MAX`.
+            TimeoutError: that takes longer than `RECOVERY_SECONDS_MAX`; with how everything stands.
         """
         directory = await self.directory()
         (entry,) = [one for one in directory.nodes if one.name == node]
         os.kill(entry.pid, signal.SIGKILL)
         at = time.monotonic()
-        async with asyncio.timeout(RECOVERY_SECONDS_MAX):
-            away = await self._away(node, entry.incarnation, at)
-            await self._load.all_have_moved(time.monotonic())
+        try:
+            async with asyncio.timeout(RECOVERY_SECONDS_MAX):
+                away = await self._away(node, entry.incarnation, at)
+                back = time.monotonic()
+                await self._load.all_have_moved(back)
+        except TimeoutError:
+            stuck = self._load.waiting_since(at)
+            scheduler = await self._engine.scheduler_statistics()
+            raise TimeoutError(f"after the death of {node}, requests {stuck} wait; {scheduler}") from None
         self.kills.append(Kill(node, away, self._load.pause(at)))
         return self.kills[-1]
 

@@ -190,9 +190,13 @@ class Load:
             del self._streams[place]
             self._news.set()
 
+    def waiting_since(self, time: float) -> list[int]:
+        """The places of those that are open, and have brought nothing after that time."""
+        return [place for place, one in self._streams.items() if one.is_shown and one.last_at < time]
+
     async def all_have_moved(self, since: float) -> None:
         """Returns when every stream that is open has brought something after that time."""
-        while any(one.is_shown and one.last_at < since for one in self._streams.values()):
+        while self.waiting_since(since):
             self._news.clear()
             await self._news.wait()
 
