@@ -9,12 +9,15 @@ from functools import partial
 import msgspec
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from pageant.protocol.errors import PageantError, PeerGone
 from pageant.protocol.statistics import Observation
 from pageant.scripts.bench.serving.client import Client, Failed
 from pageant.scripts.top.figures import Figures, figures
 from pageant.scripts.top.view import view
+
+LOOK_SECONDS_MAX = 10.0
 
 
 def top(url: str, api_key: str | None, seconds: float, *, once: bool, as_json: bool) -> None:
@@ -32,23 +35,44 @@ def top(url: str, api_key: str | None, seconds: float, *, once: bool, as_json: b
             else:
                 console.print(view(found, console.height))
 
-        asyncio.run(_look_on(url, api_key, seconds, show, once=once))
+        asyncio.run(watch(url, api_key, seconds, show, once=once))
         return
     with Live(console=console, screen=True, auto_refresh=False) as live:
-        show_live = partial(live.update, refresh=True)
-        asyncio.run(_look_on(url, api_key, seconds, lambda found: show_live(view(found, console.height))))
+        draw = partial(live.update, refresh=True)
+        asyncio.run(
+            watch(
+                *(url, api_key, seconds, lambda found: draw(view(found, console.height))),
+                gone=lambda error: draw(Text(f"{error}; trying again", "red")),
+            )
+        )
 
 
-async def _look_on(
-    url: str, api_key: str | None, seconds: float, show: Callable[[Figures], None], once: bool = False
+async def watch(
+    url: str,
+    api_key: str | None,
+    seconds: float,
+    show: Callable[[Figures], None],
+    *,
+    gone: Callable[[PeerGone], None] | None = None,
+    once: bool = False,
 ) -> None:
-    """Shows the time between looks, each time."""
+    """Shows the time between looks, each time.
+
+    Args:
+        gone: is told that a server that was there is not, and then it is looked for again.
+    """
     client = Client(url, api_key)
     try:
         before = await look(client)
         while True:
             await asyncio.sleep(seconds)
-            after = await look(client)
+            try:
+                after = await look(client)
+            except PeerGone as error:
+                if gone is None:
+                    raise
+                gone(error)
+                continue
             show(figures(before, after))
             before = after
             if once:
@@ -59,9 +83,16 @@ async def _look_on(
 
 
 async def look(client: Client) -> Observation:
-    """As of now."""
+    """As of now.
+
+    Raises:
+        PeerGone: the server does not answer, or refuses to.
+    """
     try:
-        return msgspec.json.decode(await client.get("/statistics"), type=Observation)
+        async with asyncio.timeout(LOOK_SECONDS_MAX):
+            return msgspec.json.decode(await client.get("/statistics"), type=Observation)
+    except TimeoutError:
+        raise PeerGone(f"the server did not tell what it does within {LOOK_SECONDS_MAX:g} s") from None
     except Failed as error:
         raise PeerGone(f"the server does not tell what it does: {error}") from None
     except msgspec.ValidationError as error:

@@ -70,7 +70,7 @@ def routes(
     @get("/statistics", opt=describe())
     async def statistics() -> Response[bytes]:
         """Everybody's counters, and the oldest open requests, as JSON."""
-        return Response(encode(await observe()), media_type="application/json")
+        return Response(encode(without_reasons(await observe())), media_type="application/json")
 
     @get("/openapi.json")
     async def openapi(request: Request[Any, Any, Any]) -> Response[bytes]:
@@ -90,3 +90,9 @@ def routes(
         return Aborted(aborted=aborted)
 
     return [health, ready, version, metrics, statistics, openapi, abort_requests]
+
+
+def without_reasons(seen: Observation) -> Observation:
+    """An observation as it may be told outside: what actors died of is for the log."""
+    actors = tuple(msgspec.structs.replace(entry, reason="") for entry in seen.actors)
+    return msgspec.structs.replace(seen, actors=actors)

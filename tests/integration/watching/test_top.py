@@ -39,6 +39,22 @@ def test_once_prints_one_interval_as_text_or_json(server, capsys):
     assert "0 running, 0 waiting" in capsys.readouterr().out
 
 
+async def test_a_server_that_goes_and_comes_back_is_shown_again(monkeypatch):
+    looks = iter(["there", PeerGone("gone"), "there again"])
+
+    async def look(client):
+        found = next(looks)
+        if isinstance(found, PeerGone):
+            raise found
+        return found
+
+    told = []
+    monkeypatch.setattr(top, "look", look)
+    monkeypatch.setattr(top, "figures", lambda before, after: (before, after))
+    await top.watch("http://127.0.0.1:9", None, 0.0, told.append, gone=told.append, once=True)
+    assert [str(one) for one in told] == ["gone", "('there', 'there again')"]
+
+
 def test_who_may_not_look_is_told_so(server):
     with pytest.raises(PeerGone, match="401"):
         top.top(server, None, 0.01, once=True, as_json=False)
