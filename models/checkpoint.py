@@ -14,9 +14,12 @@ from pageant.models.foreign import foreign_spec
 from pageant.models.hub import resolve
 from pageant.models.spec import DecoderSpec, ModelSpec
 from pageant.models.tensor_files import TensorInfo, read_header
-from pageant.models.weights import Places
+from pageant.models.weights import Place, Places
 
-__all__ = ["Checkpoint", "CheckpointError", "resolve"]
+__all__ = ["HEAD", "Checkpoint", "CheckpointError", "resolve"]
+
+HEAD = "lm_head.weight"
+"""A head's name, where it may be saved though it is the embedding."""
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -68,7 +71,10 @@ class Checkpoint:
         """The decoder that config.json describes, and where each tensor goes in it."""
         assert self.architecture is not None, "a model without an architecture has no specification"
         spec = self.architecture.spec(self._config)
-        return spec, self.architecture.places(spec)
+        places = self.architecture.places(spec)
+        if spec.tie_word_embeddings:
+            places = {self._name_of_tied(name, place): place for name, place in places.items()}
+        return spec, places
 
     @cached_property
     def generation_config(self) -> Mapping[str, Any]:
@@ -154,7 +160,7 @@ class Checkpoint:
         if missing:
             raise self._wrong_tensors("missing", missing, "every tensor of the architecture")
         superfluous = (*_BUFFERS, *architecture.names.ignored)
-        copies = {"lm_head.weight"} if spec.tie_word_embeddings else set()
+        copies = {HEAD} if spec.tie_word_embeddings else set()
         extra = [
             info.name
             for name, info in self.tensors.items()
@@ -168,6 +174,11 @@ class Checkpoint:
                 raise self._wrong_tensor(info, f"shape {list(info.shape)}", f"{list(place.shape)}")
             if info.dtype not in _DTYPES:
                 raise self._wrong_tensor(info, f"dtype {info.dtype}", f"one of {', '.join(_DTYPES)}")
+
+    def _name_of_tied(self, name: str, place: Place) -> str:
+        """The name that a tensor is saved by: one matrix that is embedding and head may be saved as either."""
+        saved_as_head = place.name == "embedding.weight" and name not in self.tensors and HEAD in self.tensors
+        return HEAD if saved_as_head else name
 
     def _wrong_tensors(self, kind: str, names: list[str], expected: str) -> CheckpointError:
         listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -13,6 +13,9 @@ __all__ = ["REQUIRED", "Config", "read_json"]
 
 _REMEDY = "Check that the file is the model's own and was downloaded whole."
 
+# What is gone through one by one before any weight is seen, and at most how many of it: ten times what models have.
+_MOST = {"num_hidden_layers": 1000, "num_experts": 5000}
+
 
 class _Required:
     """Stands for "no default"."""
@@ -74,10 +77,11 @@ class Config:
         return Config({}, self.path, f"{self._prefix}{keys[0]}.")
 
     def count(self, key: str, default: int | _Required = REQUIRED, minimum: int = 1) -> int:
-        """A whole number, no less than `minimum`."""
-        expected = f"a whole number from {minimum} up"
+        """A whole number, no less than `minimum`, and not so large that going through so many would never end."""
+        most = _MOST.get(key)
+        expected = f"a whole number from {minimum} {'up' if most is None else f'to {most}'}"
         value = self._get(key, default, expected)
-        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        if type(value) is not int or value < minimum or (most is not None and value > most):
             raise self.wrong(key, value, expected)
         return value
 

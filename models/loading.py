@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pageant.kernels.base import Kernels
 from pageant.kernels.quantized import QuantizedWeight
-from pageant.models.checkpoint import Checkpoint
+from pageant.models.checkpoint import HEAD, Checkpoint
 from pageant.models.decoder import Decoder
 from pageant.models.errors import CheckpointError
 from pageant.models.native import NativeDecoder
@@ -78,13 +78,13 @@ def load_decoder(
 def _check_tied_head(checkpoint: Checkpoint, places: Places) -> None:
     """Raise CheckpointError for a head that is saved beside the embedding it is said to be, and is another."""
     embedding = next(name for name, place in places.items() if place.name == "embedding.weight")
-    if "lm_head.weight" not in checkpoint.tensors:
+    if HEAD not in checkpoint.tensors or embedding == HEAD:
         return
-    head, tied = (_read(checkpoint.tensors[name]) for name in ("lm_head.weight", embedding))
+    head, tied = (_read(checkpoint.tensors[name]) for name in (HEAD, embedding))
     if head.shape != tied.shape or not torch.equal(head.to(tied.dtype), tied):
         raise CheckpointError(
             checkpoint.path,
-            f"lm_head.weight, which is not {embedding}",
+            f"{HEAD}, which is not {embedding}",
             "the same, since tie_word_embeddings is true",
             'If the head is meant, set "tie_word_embeddings": false in config.json.',
         )

@@ -195,7 +195,8 @@ def test_quantised_weights_are_refused_by_method(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
-        ({"num_hidden_layers": -1}, "num_hidden_layers is -1; expected a whole number from 1 up"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers is -1; expected a whole number from 1 to 1000"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000; expected a whole number from 1 to"),
         ({"hidden_size": 0}, "hidden_size is 0"),
         ({"vocab_size": "10"}, "vocab_size is '10'"),
         ({"vocab_size": True}, "vocab_size is True"),

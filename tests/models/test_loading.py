@@ -123,6 +123,24 @@ def test_a_tied_head_that_is_saved_must_be_the_embedding(
             load_decoder(Checkpoint(tmp_path), kernels=kernels.load())
 
 
+def test_a_tied_matrix_that_is_saved_as_the_head_alone_is_the_embedding_too(
+    family: Callable[[str], Any], tmp_path: Path
+) -> None:
+    source = family("llama3_tied").path
+    (tmp_path / "config.json").write_bytes((source / "config.json").read_bytes())
+    tensors = load_file(source / "model.safetensors")
+    embedding = tensors.pop("model.embed_tokens.weight")
+    tensors.pop("lm_head.weight", None)
+    save_file(tensors | {"lm_head.weight": embedding}, tmp_path / "model.safetensors")
+    decoder = load_decoder(Checkpoint(tmp_path), kernels=kernels.load())
+    whole = load_decoder(Checkpoint(source), kernels=kernels.load())
+    hidden = torch.randn(3, embedding.shape[1], dtype=embedding.dtype)
+    assert torch.equal(decoder.logits(hidden), whole.logits(hidden))
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"missing tensors: model\.embed_tokens\.weight"):
+        Checkpoint(tmp_path).check()
+
+
 MEASURE = """
 import re, sys, torch
 from pageant import kernels
