@@ -3,7 +3,8 @@
 The scheduler says what it would like to compute; the manager decides what there is room for. Within an
 `Assign` the order is: tokens become known, sequences are freed, running ones grow, new ones are admitted.
 Grants are given in the order asked; from the first that does not fit, all later ones are refused (a
-suffix), so that a policy's order is never overtaken by a smaller request.
+suffix), so that a policy's order is never overtaken by a smaller request. An admission may also be refused
+while what is cached of it comes back from below the device, beside what is granted.
 
 `epoch` is the incarnation of the executor group whose memory this is, `manager` that of the block manager
 that the scheduler believes to speak with. An exchange about another epoch's memory, or one that reaches
@@ -111,7 +112,8 @@ class PoolStatistics(Message, frozen=True, kw_only=True):
 
     Of the tokens admitted so far (`queried`), `hit` were in the cache, `copied` ones of them in a block that
     was shared in part; `blocks_copied` blocks were. `slots_wasted` of the held blocks hold no token: less than a
-    block per sequence. Sequences that go on gave back `blocks_given_back`, which no window reaches any more.
+    block per sequence. Sequences that go on gave back `blocks_given_back`, which no window reaches any more. Of
+    those that came back from below, `blocks_restored_ahead` did so beside steps before the one that wanted them.
     """
 
     num_blocks: int
@@ -127,6 +129,7 @@ class PoolStatistics(Message, frozen=True, kw_only=True):
     tiers: tuple[TierStatistics, ...] = ()
     blocks_copied: int = 0
     blocks_given_back: int = 0
+    blocks_restored_ahead: int = 0
 
 
 class GetPoolStatistics(Request[PoolStatistics], frozen=True, kw_only=True):

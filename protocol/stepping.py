@@ -111,8 +111,9 @@ class ExecutorReady(Message, frozen=True, kw_only=True):
     """An executor introduces itself to the scheduler and to the block manager, whenever either (re)starts.
 
     Its KV memory holds `num_blocks` blocks of `block_size` tokens, each of `block_bytes` bytes; 0 says that it
-    cannot move any to the host's memory, of which `host_bytes` can be had. A token attends over no more than
-    the last `window` tokens, itself included; None is over all. `epoch` is its incarnation.
+    cannot move any to the host's memory, of which `host_bytes` can be had, or to its disk, of which `disk_bytes` can.
+    A token attends over no more than the last `window` tokens, itself included; None is over all. `epoch` is its
+    incarnation.
     """
 
     epoch: int
@@ -124,4 +125,5 @@ class ExecutorReady(Message, frozen=True, kw_only=True):
     dtype: str
     block_bytes: int = 0
     host_bytes: int = 0
+    disk_bytes: int = 0
     window: int | None = None

@@ -6,8 +6,7 @@ import logging
 from typing import Any
 
 from pageant.actors.blocks.allocation import Allocation
-from pageant.actors.blocks.costs import Costs
-from pageant.actors.blocks.host import HostTier
+from pageant.actors.blocks.costs import Costs, Move
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.tiers import Tiers
 from pageant.actors.blocks.window import Window
@@ -21,6 +20,9 @@ from pageant.protocol.supervision import ActorDown, ActorUp
 from pageant.protocol.tiers import MoveTimes
 
 log = logging.getLogger("pageant.blocks")
+
+SIZE_MAX = 2**50  # bytes
+SLOTS_MAX = 2**26  # of a store, each of which costs some hundred bytes to keep the books on
 
 
 class BlockManager(Actor):
@@ -40,16 +42,27 @@ class BlockManager(Actor):
             enable_prefix_caching: keep the KV of ended requests, by prefix, while there is room.
             host_memory: bytes of the executor's host, such as `8GiB`, for blocks that there is no more room for
                 on the device; they come back when that is quicker than to compute them again.
+            disk_space: bytes of its disk, such as `100GiB`, for those that there is no more room for there; in the
+                executor's `disk_path`.
         """
 
         enable_prefix_caching: bool = True
         host_memory: str | int = 0
+        disk_space: str | int = 0
 
         def __post_init__(self) -> None:
-            if parse_bytes(self.host_memory) < 0:
-                raise ValueError(f"host_memory is {self.host_memory!r}; expected a size such as 8GiB, or 0")
-            if parse_bytes(self.host_memory) and not self.enable_prefix_caching:
-                raise ValueError("host_memory keeps cached prefixes; it needs enable_prefix_caching")
+            for name in ("host_memory", "disk_space"):
+                size = getattr(self, name)
+                try:
+                    wanted = parse_bytes(size)
+                except ValueError as error:
+                    raise ValueError(f"{name}: {error}") from None
+                if not 0 <= wanted <= SIZE_MAX:
+                    raise ValueError(f"{name} is {size!r}; expected a size such as 8GiB, of 0 to 1 PiB")
+                if wanted and not self.enable_prefix_caching:
+                    raise ValueError(f"{name} keeps cached prefixes; it needs enable_prefix_caching")
+            if parse_bytes(self.disk_space) and not parse_bytes(self.host_memory):
+                raise ValueError("disk_space keeps what there is no room for in host_memory, which is 0")
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -72,14 +85,18 @@ class BlockManager(Actor):
 
     def _make_tiers(self, event: ExecutorReady, pool: BlockPool) -> Tiers | None:
         """What there is below the device, as far as options and the executor's host have room for it."""
-        wanted = parse_bytes(self.options.host_memory)
-        if wanted > event.host_bytes:
+        host = self._num_slots("host_memory", event.host_bytes, event.block_bytes)
+        disk = self._num_slots("disk_space", event.disk_bytes, event.block_bytes)
+        return Tiers(pool, Costs(), event.block_size, host, disk) if host else None
+
+    def _num_slots(self, name: str, left: int, block_bytes: int) -> int:
+        wanted = parse_bytes(getattr(self.options, name))
+        if wanted > left:
             log.warning(
-                "host_memory is %s, and %d MiB are left on the executor's host: it is taken down to that",
-                *(self.options.host_memory, event.host_bytes // 2**20),
+                "%s is %s, and the executor can have %d MiB: it is taken down to that",
+                *(name, getattr(self.options, name), left // 2**20),
             )
-        slots = min(wanted, event.host_bytes) // event.block_bytes if event.block_bytes else 0
-        return Tiers(pool, HostTier(slots), Costs(), event.block_size) if slots else None
+        return min(min(wanted, left) // block_bytes, SLOTS_MAX) if block_bytes else 0
 
     @receives
     def measured(self, event: MoveTimes) -> None:
@@ -89,8 +106,8 @@ class BlockManager(Actor):
             return
         for tokens, seconds in zip(event.step_tokens.tolist(), event.step_seconds.tolist(), strict=True):
             tiers.costs.stepped(tokens, seconds)
-        if event.num_moved:
-            tiers.costs.moved(event.num_moved, event.move_seconds)
+        for way, moved in zip(Move, (event.host, event.written, event.read), strict=True):
+            tiers.costs.moved(way, moved)
 
     @receives
     def assign(self, request: Assign) -> None:

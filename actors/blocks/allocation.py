@@ -44,14 +44,16 @@ class Allocation:
         pool.on_unnamed = self._branches.remove
         self._tails: dict[bytes, dict[Sequence, None]] = {}  # of running sequences, filed as `Branches` does
         self._uncomputed: list[tuple[int, int]] = []  # named blocks, by the step that fills them
+        self._copied_from: list[tuple[int, int]] = []  # blocks, by the step that reads them, not computed yet
         self._computed_step = 0
         self._queried = self._hit = self._copied = 0
-        self._blocks_copied = self._blocks_given_back = 0
+        self._blocks_copied = self._blocks_given_back = self._blocks_warmed = 0
 
     def assign(self, request: Assign) -> Assigned:
         """Carries out one exchange; see `protocol/allocation`."""
         self._computed_step = request.computed_step
         self._uncomputed = [entry for entry in self._uncomputed if entry[0] > self._computed_step]
+        self._copied_from = [entry for entry in self._copied_from if entry[0] > self._computed_step]
         if self.tiers is not None:
             self.tiers.begin(request.step, self._computed_step)
         self._learn(request)
@@ -72,7 +74,7 @@ class Allocation:
             counts.append(count)
         complete = len(counts) == len(request.grow_serials)
         copies = Copies()
-        admitted = self._admit_in_order(request, copies) if complete else []
+        admitted = self._admit_in_order(request, copies, bool(counts)) if complete else []
         return Assigned(
             step=request.step,
             epoch=request.epoch,
@@ -91,6 +93,7 @@ class Allocation:
         """Frees every sequence: their scheduler is gone, and its last steps may never be computed."""
         self.pool.forget(block for _, block in self._uncomputed)
         self._uncomputed.clear()
+        self._copied_from.clear()
         if self.tiers is not None:
             self.tiers.forget_unsure()
         for sequence in self._sequences.values():
@@ -111,6 +114,7 @@ class Allocation:
             tokens_copied=self._copied,
             blocks_copied=self._blocks_copied,
             blocks_given_back=self._blocks_given_back,
+            blocks_restored_ahead=self._blocks_warmed,
             slots_wasted=self._slots_wasted(),
             sequences=len(self._sequences),
             evictions=pool.evictions,
@@ -138,7 +142,7 @@ class Allocation:
         """Asserts that every reference to a block is some sequence's."""
         self.pool.check_integrity()
         if self.tiers is not None:
-            self.tiers.host.check_integrity()
+            self.tiers.check_integrity()
         held: dict[int, int] = {}
         for sequence in self._sequences.values():
             for block in sequence.held:
@@ -262,25 +266,41 @@ class Allocation:
         sequence.named = max(sequence.named, full)
 
     def _name(self, sequence: Sequence, index: int, name: bytes, tokens: bytes) -> None:
-        block, step = sequence.blocks[index], sequence.granted_step
+        before = max(0, sequence.granted_before - index * self.block_size)
+        self._index(sequence.blocks[index], sequence, index, name, tokens, sequence.granted_step, before)
+
+    def _index(
+        self,
+        block: int,
+        sequence: Sequence,
+        index: int,
+        name: bytes,
+        tokens: bytes,
+        step: int,
+        num_before: int = 0,
+    ) -> None:
+        """A block holds `tokens` of block `index` of a sequence when that step is computed."""
         if self.pool.name(block, name):
-            num_before = max(0, sequence.granted_before - index * self.block_size)
             self._branches.add(block, sequence.parent(index), tokens, step, num_before)
             if step > self._computed_step:
                 self._uncomputed.append((step, block))
 
-    def _admit_in_order(self, request: Assign, copies: Copies) -> list[Admitted]:
+    def _admit_in_order(self, request: Assign, copies: Copies, others: bool) -> list[Admitted]:
+        """Admits as many as there is room for. While there are `others` in the step, none of them holds it up."""
         budget = request.admission_tokens
         admitted: list[Admitted] = []
         for admission in request.admissions:
-            grant = self._admit(admission, budget, request.step, copies) if budget > 0 else None
+            beside = others or bool(admitted)
+            grant = self._admit(admission, budget, request.step, copies, beside) if budget > 0 else None
             if grant is None:
                 break
             budget -= grant.num_tokens
             admitted.append(grant)
         return admitted
 
-    def _admit(self, admission: Admission, budget: int, step: int, copies: Copies) -> Admitted | None:
+    def _admit(
+        self, admission: Admission, budget: int, step: int, copies: Copies, beside: bool
+    ) -> Admitted | None:
         """Admits a sequence with what is cached of it, or leaves everything as it was."""
         assert admission.serial not in self._sequences, f"sequence {admission.serial} is admitted twice"
         total = len(admission.token_ids)
@@ -293,8 +313,10 @@ class Allocation:
         sequence = Sequence(root, [], block_names(root, contents), contents, bytearray(tail))
         cache = self.pool.enable_prefix_caching and not admission.skip_cache
         found = self._find(sequence, total, step, self.tiers) if cache else Found()
+        if beside and self.tiers is not None and self._warm(sequence, total, found, step, self.tiers):
+            return None
         restored = self._take_room(total, found)
-        if restored and not set(restored).isdisjoint((*copies.sources, found.source)):
+        if restored and not (self._are_unread(restored) and found.source not in restored):
             # What is restored may be there before the copies are made, so they must not meet. It is rare.
             self.pool.free([*found.held, *restored])
             found = self._find(sequence, total, step, None)
@@ -319,6 +341,7 @@ class Allocation:
         self._open(sequence)
         if found.source is not None:
             self._blocks_copied += 1
+            self._copied_from.append((step, found.source))
             copies.sources.append(found.source)
             copies.destinations.append(sequence.blocks[found.num_full])
         if self.tiers is not None:
@@ -330,6 +353,31 @@ class Allocation:
             num_tokens=length,
             num_restored_tokens=num_restored,
         )
+
+    def _warm(self, sequence: Sequence, total: int, found: Found, step: int, tiers: Tiers) -> bool:
+        """Begins to restore what would hold up the step: some blocks, which are cached from then on. Returns whether
+        it did, with nothing held."""
+        in_time = tiers.time_for(found.slots)
+        missing = [found.first + index for index, block in enumerate(found.blocks) if block is None]
+        needed = self._blocks_for(total) - found.first - len(found.held)
+        if in_time == len(found.slots) or not missing or needed > self.pool.num_free:
+            return False
+        count = min(len(missing), max(1, in_time))
+        blocks = self.pool.take(count)
+        apart = self._are_unread(blocks)
+        if apart:
+            tiers.warm(found.slots[:count], blocks)
+            self._blocks_warmed += count
+            for index, block in zip(missing, blocks, strict=False):
+                self._index(block, sequence, index, sequence.names[index], sequence.contents[index], step)
+        self.pool.free(blocks)
+        if apart:
+            self.pool.free(found.held)
+        return apart
+
+    def _are_unread(self, blocks: list[int]) -> bool:
+        """Whether nobody copies from any of these blocks in a step that has not been computed."""
+        return not self._copied_from or {block for _, block in self._copied_from}.isdisjoint(blocks)
 
     def _take_room(self, total: int, found: Found) -> list[int] | None:
         """Blocks for what is restored of a new sequence; None, and nothing is held, if not all of it has room."""

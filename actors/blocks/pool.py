@@ -119,9 +119,8 @@ class BlockPool:
         return True
 
     def forget(self, blocks: Iterable[int]) -> None:
-        """Held blocks do not hold what their names say: nobody is to find them."""
+        """Blocks do not hold what their names say: nobody is to find them."""
         for block in blocks:
-            assert self._references[block] > 0, f"block {block} loses its name while nobody holds it"
             name, self._names[block] = self._names[block], None
             if name is not None:
                 del self._index[name]

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from pageant import kernels
 from pageant.actors.executor.batch import Batch, StepInputs
+from pageant.actors.executor.disk import DiskFile
 from pageant.actors.executor.guiding import DrawnTokens
 from pageant.actors.executor.keeping import Kept, KeptDraws
 from pageant.actors.executor.memory import available_bytes
@@ -89,6 +90,8 @@ class Executor(Actor):
             max_num_batched_tokens: of the largest step, for which a GPU's memory must do.
             num_blocks: exactly so many KV blocks instead.
             threads: that compute on a CPU; None is all of this process's cores.
+            disk_path: a folder for KV blocks that there is no more room for in the host's memory, where the block
+                manager's `disk_space` allows for any.
             eos_token_ids: the model's end tokens, held back by `min_tokens`.
             logits_processors: `module:Class` of your own; see `pageant.actors.executor.processors`.
             speculation: whose drafts are made here, if its method is one of the device's.
@@ -107,6 +110,7 @@ class Executor(Actor):
         max_num_batched_tokens: int = 2048
         num_blocks: int | None = None
         threads: int | None = None
+        disk_path: str | None = None
         eos_token_ids: tuple[int, ...] = ()
         logits_processors: tuple[str, ...] = ()
         speculation: Speculation | None = None
@@ -149,6 +153,7 @@ class Executor(Actor):
             options.eos_token_ids,
             Processors(options.logits_processors),
         )
+        self._disk: DiskFile | None = None
         self._scheduler = 0  # the incarnation whose batch this is
         self._reported = 0
         self._plans: deque[Step] = deque()  # that came, and could not be packed yet
@@ -182,6 +187,8 @@ class Executor(Actor):
         from pageant.actors.executor.runner import TorchRunner
 
         options = self.options
+        if options.disk_path is not None:
+            self._disk = DiskFile(options.disk_path)
         memory = options.kv_cache_memory
         runner: Callable[..., ModelRunner] = TorchRunner
         if options.device != "cpu":
@@ -204,6 +211,7 @@ class Executor(Actor):
             threads=options.threads,
             speculation=options.speculation,
             progress=self._report,
+            disk=self._disk,
         )
 
     def _report(self, done: int, total: int) -> None:
@@ -233,6 +241,7 @@ class Executor(Actor):
                 dtype=self._runner.dtype,
                 block_bytes=self._runner.host.block_bytes,
                 host_bytes=available_bytes(),
+                disk_bytes=0 if self._disk is None else self._disk.bytes_free,
                 window=self._runner.window,
             ),
         )
@@ -281,6 +290,7 @@ class Executor(Actor):
             self._packed.popleft()
             if step.incarnation != self._scheduler:
                 self._unanswered -= 1
+                self._moving.ended()
                 continue  # its scheduler is dead
             self._computing.append(step)
             self._launching += 1
@@ -377,6 +387,7 @@ class Executor(Actor):
 
     def _finish(self, step: Step, token_ids: npt.NDArray[np.int64]) -> None:
         self._unanswered -= 1
+        self._moving.ended()
         self._computing.remove(step)
         if step.incarnation == self._scheduler:
             if step.missing or step.void:

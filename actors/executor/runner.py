@@ -17,6 +17,7 @@ import torch
 
 from pageant import kernels
 from pageant.actors.executor.batch import SamplingColumns, StepInputs
+from pageant.actors.executor.disk import DiskFile
 from pageant.actors.executor.host_memory import HostMemory
 from pageant.actors.executor.memory import available_bytes, choose_num_blocks, total_bytes
 from pageant.actors.executor.moving import Move
@@ -154,6 +155,7 @@ class TorchRunner:
         threads: int | None,
         speculation: Speculation | None = None,
         progress: Callable[[int, int], None] | None = None,
+        disk: DiskFile | None = None,
     ) -> None:
         if device == "cpu":
             torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
@@ -189,7 +191,7 @@ class TorchRunner:
         caches = self._decoder.allocate_kv_caches(room.num_blocks, block_size)
         self._kv_caches = [*caches, *(self._proposer.allocate(room) if self._proposer is not None else ())]
         self._history = History(room)
-        self.host = self.host_class(self._kv_caches)
+        self.host = self.host_class(self._kv_caches, disk)
         self._kv_bytes = room.num_blocks * block_bytes
         self._last_drawn = torch.zeros(max_num_seqs, dtype=torch.int64, device=self.device)  # by row
         self._passes = Passes(

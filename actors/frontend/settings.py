@@ -38,6 +38,8 @@ class EngineSettings(TypedDict, total=False):
     block_size: int | None
     kv_cache_memory: str | int | None
     host_memory: str | int | None
+    disk_space: str | int | None
+    disk_path: str | None
     gpu_memory_utilization: float | None
     num_blocks: int | None
     threads: int | None

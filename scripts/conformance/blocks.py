@@ -11,12 +11,14 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from pageant.actors.runtime import Actor
 from pageant.protocol.allocation import Admission, Admitted, Assign, Assigned, GetPoolStatistics, PoolReady
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.roles import BLOCKS
 from pageant.protocol.stepping import ExecutorReady
-from pageant.protocol.tiers import BlockMoves
+from pageant.protocol.tiers import DISK, BlockMoves, Moved, MoveTimes
 from pageant.scripts.conformance.rules import Rules
 from pageant.scripts.conformance.stage import Stage
 
@@ -30,7 +32,9 @@ POOL = "blocks are those of the pool, 0 to num_blocks - 1"
 ALONE = "a block that a sequence writes to belongs to no other sequence"
 CONTENT = "what is said to be cached was computed, for the very same tokens from the first on"
 COPIES = "copy_sources and copy_destinations are as long, and of the destinations none comes twice"
-MOVES = "moves come with what is granted, each of a block and a slot that there are, urgent saves first"
+MOVES = (
+    "moves come with what is granted, each of a block and a slot that there are, urgent and needed ones first"
+)
 SAVED = "what is saved is cached, and urgently if its block is written to by the same step"
 APART = "no block that is restored is copied from by the same plan"
 REACH = "only what no window reaches is given back, and no more blocks are free than that leaves"
@@ -68,8 +72,10 @@ def check_block_manager(cls: type[Actor], **options: Any) -> tuple[str, ...]:
     ):
         asyncio.run(_Trial(cls, options, rules, seed, num_blocks, block_size, window=window).run())
     if "host_memory" in cls.Options.__struct_fields__ and options.get("enable_prefix_caching", True):
-        for seed, (num_blocks, block_size, slots) in enumerate(((12, 4, 30), (16, 2, 5), (30, 3, 1000))):
-            below = {**options, "host_memory": slots * BLOCK_BYTES}
+        for seed, (num_blocks, block_size, slots, disk) in enumerate(
+            ((12, 4, 30, 0), (16, 2, 5, 0), (30, 3, 1000, 0), (12, 4, 8, 50), (20, 2, 5, 9))
+        ):
+            below = {**options, "host_memory": slots * BLOCK_BYTES, "disk_space": disk * BLOCK_BYTES}
             for reach in (None, 2 * block_size + 1):
                 asyncio.run(_Trial(cls, below, rules, seed, num_blocks, block_size, slots, reach).run())
     return rules.kept
@@ -81,9 +87,10 @@ class _Held:
 
     tokens: list[int]
     blocks: list[int]
-    computed: int  # tokens whose KV is there once the last exchange's step is computed
+    computed: int  # tokens whose KV is there, and right, once the last exchange's step is computed
     start: int = 0  # the first token that was to be computed when it was last asked for
     fresh: list[int] = field(default_factory=list)  # drawn since the last exchange
+    guesses: list[int] = field(default_factory=list)  # of what comes next, computed besides
 
 
 class _Trial:
@@ -160,6 +167,7 @@ class _Trial:
             dtype="none",
             block_bytes=BLOCK_BYTES,
             host_bytes=2**40,
+            disk_bytes=2**40,
             window=self.window,
         )
 
@@ -176,15 +184,23 @@ class _Trial:
                 self._freed.append(serial)
                 del self._held[serial]
         growing = {} if idle else {s: held for s, held in self._held.items() if chance.random() < 0.9}
+        longest = self.num_blocks * self.size
         for held in growing.values():
-            if held.computed == len(held.tokens) and len(held.tokens) < self.num_blocks * self.size:
-                held.tokens.append(chance.randrange(VOCABULARY))
-                held.fresh.append(held.tokens[-1])
+            if held.computed == len(held.tokens) and len(held.tokens) < longest:
+                right = held.guesses[: chance.randint(0, len(held.guesses))]
+                held.computed += len(right)
+                held.fresh = [*right, chance.randrange(VOCABULARY)]
+                held.tokens += held.fresh
         growing = {serial: held for serial, held in growing.items() if held.computed < len(held.tokens)}
         lengths = {
             serial: min(len(held.tokens), held.computed + chance.choice([1, 1, 5]))
             for serial, held in growing.items()
         }
+        for serial, held in growing.items():
+            most = longest - len(held.tokens) - 1 if lengths[serial] == len(held.tokens) else 0
+            held.guesses = [
+                chance.randrange(VOCABULARY) for _ in range(min(most, chance.choice([0, 0, 0, 3])))
+            ]
         waiting = [] if idle else [self._prompt() for _ in range(chance.choice([0, 0, 1, 2, 3]))]
         await self._ask(growing, lengths, waiting, chance.choice([0, 3, 20, 200]), counts=counts)
 
@@ -218,7 +234,8 @@ class _Trial:
             token_ids=int32([token for held in growing.values() for token in held.fresh]),
             freed=int64(freed),
             grow_serials=int64(list(growing)),
-            grow_lengths=int32(list(lengths.values())),
+            grow_lengths=int32([lengths[serial] + len(held.guesses) for serial, held in growing.items()]),
+            grow_drafts=int32([len(held.guesses) for held in growing.values()]),
             admissions=tuple(
                 Admission(serial=serial, token_ids=int32(tokens)) for serial, tokens in admissions.items()
             ),
@@ -229,6 +246,7 @@ class _Trial:
         self.stage.tell(SCHEDULER, "blocks", request)
         answer = await self.stage.expect(SCHEDULER, Assigned, ANSWERS)
         await self.stage.quiet(SCHEDULER, ANSWERS)
+        self._tell_times()
         got = (answer.step, answer.epoch)
         self._must(ANSWERS, got == (self._step, self._epoch), f"(step, epoch) is {got}")
         cached = [grant.num_cached_tokens for grant in answer.admitted]
@@ -249,6 +267,24 @@ class _Trial:
         self._check_count(answer, counts)
         return answer
 
+    def _tell_times(self) -> None:
+        """What steps and moves took, so that now this pays and now that."""
+        if self._options.get("disk_space") and self._step % 3 == 0:
+            chance = self._random
+            host, written, read = (Moved(blocks=1, seconds=chance.uniform(0, 3)) for _ in range(3))
+            self.stage.tell(
+                EXECUTOR,
+                "blocks",
+                MoveTimes(
+                    epoch=self._epoch,
+                    step_tokens=int32([1, 2]),
+                    step_seconds=np.array([1.0, chance.uniform(1, 2)], np.float32),
+                    host=host,
+                    written=written,
+                    read=read,
+                ),
+            )
+
     def _check_growth(
         self, answer: Assigned, growing: dict[int, _Held], lengths: dict[int, int]
     ) -> list[tuple[int, int, int]]:
@@ -262,11 +298,12 @@ class _Trial:
             held = growing[serial]
             held.blocks += blocks[position : position + count]
             position += count
-            written.append((serial, held.computed, lengths[serial]))
+            written.append((serial, held.computed, lengths[serial] + len(held.guesses)))
             held.computed = lengths[serial]
         if answer.num_grown < len(growing):
             serial = list(growing)[answer.num_grown]
-            wanted = self._blocks_for(lengths[serial]) - len(growing[serial].blocks)
+            length = lengths[serial] + len(growing[serial].guesses)
+            wanted = self._blocks_for(length) - len(growing[serial].blocks)
             free = self.num_blocks - self._num_held_most()
             self._must(ROOM, wanted > free, f"growth by {wanted} was refused with {free} blocks free")
         return written
@@ -287,7 +324,8 @@ class _Trial:
             tokens = list(admissions.values())[len(granted)]
             free = self.num_blocks - self._num_held_most()
             wanted = self._blocks_for(len(tokens))
-            self._must(ROOM, wanted > free, f"{wanted} blocks were refused with {free} free")
+            comes = answer.moves is not None and len(answer.moves.restore_blocks) > answer.moves.num_needed
+            self._must(ROOM, wanted > free or comes, f"{wanted} blocks were refused with {free} free")
         return written
 
     def _check_grant(self, grant: Admitted, tokens: list[int], left: int) -> tuple[int, int, int]:
@@ -333,13 +371,20 @@ class _Trial:
         restored, read = moves.restore_blocks.tolist(), moves.restore_slots.tolist()
         fine = len(saved) == len(slots) >= urgent >= 0 and len(restored) == len(read) == len(set(restored))
         fine = fine and all(0 <= block < self.num_blocks for block in (*saved, *restored))
-        fine = fine and all(0 <= slot < self.num_slots for slot in (*slots, *read))
+        spilled, to = moves.spill_slots.tolist(), moves.spill_to.tolist()
+        fine = fine and 0 <= moves.num_needed <= len(read) and len(spilled) == len(to)
+        fine = fine and all(0 <= slot < self.num_slots for slot in (*slots, *spilled))
+        fine = fine and all(0 <= slot < self.num_slots or slot >= DISK for slot in read)
+        fine = fine and all(slot >= DISK for slot in to)
         granted = bool(answer.num_grown or answer.admitted)
         self._must(MOVES, fine and granted, f"{moves!r} of {self.num_blocks} blocks, {self.num_slots} slots")
         self._must(APART, set(restored).isdisjoint(answer.copy_sources.tolist()), f"{answer!r}")
         changed = {*restored, *answer.copy_destinations.tolist()}
         for serial, start, end in written:
             changed.update(self._held[serial].blocks[start // self.size : self._blocks_for(end)])
+        beside = restored[moves.num_needed :]
+        used = {block for held in self._held.values() for block in self._reached(held)}
+        self._must(APART, used.isdisjoint(beside), f"{beside} are restored beside a step that uses them")
         late = set(saved[urgent:]) & changed
         self._must(SAVED, not late, f"blocks {late} are saved beside the step that writes to them")
         blank = [block for block in saved if self._content.get(block * self.size) is None]
@@ -347,13 +392,15 @@ class _Trial:
 
     def _move(self, moves: BlockMoves, before: bool) -> None:
         """What is moved before a step's copies, or beside it."""
+        if not before:
+            for slot, to in zip(moves.spill_slots.tolist(), moves.spill_to.tolist(), strict=True):
+                self._below[to] = list(self._below.get(slot, [None] * self.size))
         saves = list(zip(moves.save_blocks.tolist(), moves.save_slots.tolist(), strict=True))
         for block, slot in saves[: moves.num_urgent] if before else saves[moves.num_urgent :]:
             places = range(block * self.size, (block + 1) * self.size)
             self._below[slot] = [self._content.get(place) for place in places]
-        if not before:
-            return
-        for slot, block in zip(moves.restore_slots.tolist(), moves.restore_blocks.tolist(), strict=True):
+        restores = list(zip(moves.restore_slots.tolist(), moves.restore_blocks.tolist(), strict=True))
+        for slot, block in restores[: moves.num_needed] if before else restores[moves.num_needed :]:
             for at, content in enumerate(self._below.get(slot, [None] * self.size)):
                 self._content.pop(block * self.size + at, None)
                 if content is not None:
@@ -378,12 +425,14 @@ class _Trial:
         """The step: all is written, then all is read."""
         for serial, start, end in written:
             held = self._held[serial]
+            tokens = [*held.tokens[: held.computed], *held.guesses]
             for at in range(start, end):
-                self._content[self._slot(held, at)] = tuple(held.tokens[: at + 1])
+                self._content[self._slot(held, at)] = tuple(tokens[: at + 1])
         for serial, start, end in written:
             held = self._held[serial]
             for at in range(0 if self.window is None else max(0, start + 1 - self.window), end):
-                right = self._content.get(self._slot(held, at)) == tuple(held.tokens[: at + 1])
+                tokens = [*held.tokens[: held.computed], *held.guesses]
+                right = self._content.get(self._slot(held, at)) == tuple(tokens[: at + 1])
                 self._must(CONTENT, right, f"sequence {serial} reads other content at position {at}")
 
     def _slot(self, held: _Held, at: int) -> int:
@@ -445,7 +494,7 @@ class _Trial:
         self._freed += list(self._held)
         self._held.clear()
         before, below = dict(self._content), dict(self._below)
-        prompt = [VOCABULARY] * min(self.num_blocks * self.size, 3 * self.size + 1)  # never seen before
+        prompt = [VOCABULARY] * (self.num_blocks * self.size)  # never seen before
         await self._ask({}, {}, [prompt], 10**4)
         self._content, self._below = before, below
         self._held.clear()
@@ -458,6 +507,9 @@ class _Trial:
         await self._ask({}, {}, [prompt], 0)
         answer = await self._ask({}, {}, [prompt], 10**4, UNCOMPUTED)
         self._must(ROOM, len(answer.admitted) == 1, "an admission into an empty pool was refused")
+        for prompt in self._prompts:  # what that step was to move away is not where it would be
+            await self._free_all()
+            await self._ask({}, {}, [prompt[: self.num_blocks * self.size]], 10**4)
 
     async def _check_all_free(self, rule: str) -> None:
         statistics = await self.stage.ask("blocks", GetPoolStatistics())

@@ -16,6 +16,8 @@ from pageant.actors.blocks.costs import Costs
 BLOCK_SIZE = 4
 NUM_REQUESTS = 330
 OFTEN = 100
+BLOCK_BYTES = 2 * 2 * 2 * BLOCK_SIZE * 16 * 4  # two layers' keys and values, of two heads of 16 float32 each
+HOST_SLOTS = 150
 
 
 def crowd(vocab_size):
@@ -70,22 +72,25 @@ def alone(checkpoint, asked):
 @pytest.fixture
 def moving_pays(monkeypatch):
     """What is quicker for models this small is a matter of chance."""
-    monkeypatch.setattr(Costs, "move_pays", lambda self, tokens, moves=1: True)
+    monkeypatch.setattr(Costs, "move_pays", lambda self, tokens, *ways: True)
 
 
-def test_every_request_gets_the_tokens_that_it_gets_alone(checkpoint, asked, alone, moving_pays):
+def test_every_request_gets_the_tokens_that_it_gets_alone(checkpoint, asked, alone, moving_pays, tmp_path):
     prompts, params = asked
     with engine(
         checkpoint,
         num_blocks=84,
         max_num_seqs=24,
         max_num_batched_tokens=24,
-        host_memory="8MiB",
+        host_memory=HOST_SLOTS * BLOCK_BYTES,
+        disk_space="64MiB",
+        disk_path=str(tmp_path),
     ) as llm:
         outputs = llm.generate(prompts, params)
         scheduler, pool = llm.scheduler_statistics().counters, llm.pool_statistics()
     assert [output.outputs[0].token_ids for output in outputs] == alone
-    (host,) = pool.tiers
+    host, disk = pool.tiers
+    assert host.num_blocks == HOST_SLOTS
     happened = {
         **{name: scheduler[name] for name in ("chunk_splits", "preemptions", "swaps", "steps_ahead")},
         "rows beside others": sum(map(len, alone)) - scheduler["steps"],
@@ -94,6 +99,8 @@ def test_every_request_gets_the_tokens_that_it_gets_alone(checkpoint, asked, alo
         "evictions": pool.evictions,
         "blocks saved": host.blocks_saved,
         "blocks restored": host.blocks_restored,
+        "blocks written to the disk": disk.blocks_saved,
+        "blocks read from the disk": disk.blocks_restored,
     }
     assert {name: count for name, count in happened.items() if count < OFTEN} == {}
     assert pool.blocks_held == 0, "every block is given back"

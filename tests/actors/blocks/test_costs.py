@@ -2,14 +2,15 @@
 
 import pytest
 
-from pageant.actors.blocks.costs import Costs
+from pageant.actors.blocks.costs import Costs, Move
+from pageant.protocol.tiers import Moved
 
 
 def test_while_nothing_is_known_moving_pays():
     costs = Costs()
-    assert costs.move_pays(16)
-    costs.moved(4, 1.0)
-    assert costs.move_pays(16), "what a token costs is not known"
+    assert costs.move_pays(16, Move.HOST)
+    costs.moved(Move.HOST, Moved(blocks=4, seconds=1.0))
+    assert costs.move_pays(16, Move.HOST), "what a token costs is not known"
 
 
 @pytest.mark.parametrize("fixed", [0.0, 0.02])
@@ -38,15 +39,35 @@ def test_the_cheaper_way_is_taken():
     costs = Costs()
     costs.stepped(1, 0.011)
     costs.stepped(100, 0.11)  # a millisecond each
-    costs.moved(10, 0.05)  # five each
-    assert costs.move_pays(16)
-    assert not costs.move_pays(4)
-    assert not costs.move_pays(16, moves=4), "there and back, twice"
+    costs.moved(Move.HOST, Moved(blocks=10, seconds=0.05))  # five each
+    assert costs.move_pays(16, Move.HOST)
+    assert not costs.move_pays(4, Move.HOST)
+    assert not costs.move_pays(16, *4 * [Move.HOST]), "there and back, twice"
 
 
 def test_what_was_measured_long_ago_fades():
     costs = Costs()
-    costs.moved(1, 100.0)
+    costs.moved(Move.HOST, Moved(blocks=1, seconds=100.0))
     for _ in range(1000):
-        costs.moved(1, 0.001)
-    assert costs.seconds_per_move < 0.1
+        costs.moved(Move.HOST, Moved(blocks=1, seconds=0.001))
+    assert costs.seconds_per_move(Move.HOST) < 0.1
+
+
+def test_every_way_has_its_own_price():
+    costs = Costs()
+    costs.stepped(10, 0.01)
+    costs.moved(Move.HOST, Moved(blocks=1, seconds=0.001))
+    costs.moved(Move.READ, Moved(blocks=1, seconds=0.1))
+    costs.moved(Move.WRITE, Moved())
+    assert costs.move_pays(16, Move.HOST, Move.WRITE)
+    assert not costs.move_pays(16, Move.READ)
+
+
+def test_what_was_slow_once_is_tried_again_some_day():
+    costs = Costs()
+    costs.moved(Move.READ, Moved(blocks=1, seconds=0.1))
+    costs.stepped(1, 0.001)
+    assert not costs.move_pays(16, Move.READ)
+    for _ in range(2500):
+        costs.stepped(1, 0.001)
+    assert costs.move_pays(16, Move.READ)

@@ -6,10 +6,10 @@ import pytest
 
 from pageant.actors.blocks import tiers as module
 from pageant.actors.blocks.allocation import Allocation
-from pageant.actors.blocks.costs import Costs
-from pageant.actors.blocks.host import HostTier
+from pageant.actors.blocks.costs import Costs, Move
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.tiers import Tiers
+from pageant.protocol.tiers import DISK, Moved
 from tests.actors.blocks.test_allocation import Manager, copies, granted
 
 
@@ -18,10 +18,10 @@ def nothing_is_saved_ahead(monkeypatch):
     monkeypatch.setattr(module, "RESERVE", 0)
 
 
-def make(num_blocks=4, slots=16):
+def make(num_blocks=4, slots=16, disk=0):
     manager = Manager(num_blocks)
     pool = BlockPool(num_blocks)
-    manager.core = Allocation(pool, 4, Tiers(pool, HostTier(slots), Costs(), 4))
+    manager.core = Allocation(pool, 4, Tiers(pool, Costs(), 4, slots, disk))
     return manager
 
 
@@ -103,7 +103,7 @@ def test_what_costs_less_to_compute_is_neither_restored_nor_saved():
     assert len(saves(away)) == 3
     costs = manager.core.tiers.costs
     costs.stepped(100, 0.1)
-    costs.moved(1, 0.005)  # a block's tokens take four milliseconds
+    costs.moved(Move.HOST, Moved(blocks=1, seconds=0.005))  # a block's tokens take four milliseconds
     back = manager.assign(freed=[2], admit=[(3, range(13))])
     assert granted(back) == [(3, 0, 13)]
     assert back.moves is None
@@ -114,7 +114,7 @@ def test_what_is_saved_in_time_costs_half_as_much_as_what_a_step_waits_for(monke
     manager = make(num_blocks=8)
     costs = manager.core.tiers.costs
     costs.stepped(100, 0.1)
-    costs.moved(1, 0.003)
+    costs.moved(Move.HOST, Moved(blocks=1, seconds=0.003))
     manager.assign(admit=[(1, range(24))])
     answer = manager.assign(freed=[1], admit=[(2, range(50, 52))])
     assert answer.moves.num_urgent == 0
@@ -183,3 +183,73 @@ def test_no_block_is_restored_that_the_same_plan_copies_from():
     sources = {source for source, _ in copies(answer)}
     assert sources
     assert sources.isdisjoint(block for _, block in restores(answer))
+
+
+def test_what_the_host_has_no_room_for_goes_to_the_disk_in_time_and_comes_back_from_there(monkeypatch):
+    monkeypatch.setattr(module, "RESERVE", 100)
+    manager = make(num_blocks=8, slots=4, disk=16)
+    spilled, read = [], []
+    for serial in range(1, 12):
+        start = 100 * (serial % 4)
+        (grant,) = (answer := manager.assign(admit=[(serial, range(start, start + 9))])).admitted
+        read += [slot for slot, _ in restores(answer) if slot >= DISK]
+        assert grant.num_restored_tokens == 4 * len(restores(answer))
+        grown = [manager.assign(grow=[(serial, length, [7])]) for length in range(9, 15)]
+        spilled += [slot for one in (answer, *grown) if one.moves for slot in one.moves.spill_to.tolist()]
+        manager.assign(freed=[serial])
+    assert all(slot >= DISK for slot in spilled)
+    assert read, "what the host has no room for any more"
+    _, disk = manager.core.statistics().tiers
+    assert (disk.blocks_saved, disk.blocks_restored) == (len(spilled), len(read))
+    assert disk.tokens_hit == 4 * len(read)
+
+
+def test_what_would_hold_up_others_is_restored_beside_the_steps_before():
+    manager = make(num_blocks=16)
+    manager.assign(admit=[(1, range(32))])
+    manager.assign(freed=[1], admit=[(2, range(100, 164))])
+    manager.assign(freed=[2], admit=[(3, range(200, 204))])
+    costs = manager.core.tiers.costs
+    costs.stepped(8, 0.008)
+    costs.moved(
+        Move.HOST, Moved(blocks=20, seconds=0.06)
+    )  # three milliseconds each; a block's tokens take four
+    waiting = [(4, range(33))]
+    counts, length = [], 4
+    while not (answer := manager.assign(grow=[(3, length, [])], admit=waiting)).admitted:
+        moves = answer.moves
+        counts.append(len(restores(answer)))
+        assert moves.num_needed == 0, "nobody waits for them"
+        length += 1
+    assert counts, "while others run"
+    (grant,) = answer.admitted
+    assert grant.num_cached_tokens == 32
+    needed = len(restores(answer))
+    assert grant.num_restored_tokens == 4 * needed
+    assert sum(counts) + needed == 8
+    assert manager.core.statistics().blocks_restored_ahead == sum(counts)
+
+
+def test_where_nobody_else_runs_all_is_restored_at_once():
+    manager = make(num_blocks=16)
+    manager.assign(admit=[(1, range(32))])
+    manager.assign(freed=[1], admit=[(2, range(100, 164))])
+    costs = manager.core.tiers.costs
+    costs.stepped(8, 0.008)
+    costs.moved(Move.HOST, Moved(blocks=20, seconds=0.06))
+    (grant,) = manager.assign(freed=[2], admit=[(4, range(33))]).admitted
+    assert grant.num_restored_tokens == 32
+
+
+def test_what_is_copied_from_is_not_restored_into_before_its_step_is_computed():
+    """The copy is made when its step is; what the next plan restores may be there before."""
+    manager = make(num_blocks=4)
+    manager.assign(admit=[(1, range(4))])
+    manager.assign(freed=[1], admit=[(2, range(20, 36))])  # the first is below now
+    manager.assign(freed=[2], admit=[(3, [50, 51, 52]), (4, range(60, 64))])
+    manager.assign(freed=[3])
+    copying = manager.assign(admit=[(5, [50, 51, 9])])
+    ((source, _),) = copies(copying)
+    answer = manager.assign(admit=[(6, [0, 1, 2, 3, 9])], computed=manager.steps - 2)
+    assert answer.admitted
+    assert source not in [block for _, block in restores(answer)]

@@ -6,7 +6,6 @@ import pytest
 
 from pageant.actors.blocks.allocation import Allocation
 from pageant.actors.blocks.costs import Costs
-from pageant.actors.blocks.host import HostTier
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.tiers import Tiers
 from pageant.actors.blocks.window import Window
@@ -34,7 +33,7 @@ def test_the_longest_prefix_is_the_one_whose_last_blocks_are_cached(size):
 def make(num_blocks=8, size=6, slots=0):
     manager = Manager(num_blocks)
     pool = BlockPool(num_blocks)
-    tiers = Tiers(pool, HostTier(slots), Costs(), 4) if slots else None
+    tiers = Tiers(pool, Costs(), 4, slots) if slots else None
     manager.core = Allocation(pool, 4, tiers, Window(size, 4))
     return manager
 

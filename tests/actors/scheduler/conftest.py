@@ -17,6 +17,7 @@ import pytest
 
 from pageant.actors.blocks.actor import BlockManager
 from pageant.actors.executor.actor import Executor
+from pageant.actors.executor.moving import Way
 from pageant.actors.executor.proposers.base import Verified
 from pageant.actors.runtime.streams import Arrival, Incoming
 from pageant.actors.scheduler.actor import Scheduler
@@ -80,6 +81,8 @@ class Setting:
     policy: str = "fcfs"
     async_scheduling: bool = True
     host_blocks: int = 0
+    disk_blocks: int = 0
+    clock_ticks: float = 0.0  # at random, up to this, whenever somebody looks
     window: int | None = None
     speculation: Speculation | None = None
 
@@ -135,16 +138,18 @@ class ShadowHost:
 
     def __init__(self, runner: ShadowRunner) -> None:
         self.runner, self.slots = runner, {}
-        self.blocks_saved = self.blocks_restored = 0
+        self.moved: Counter[str] = Counter()
 
     def move(self, move: Any) -> None:
-        kv, size = self.runner.kv, self.runner.size
-        for block, slot in zip(move.save_blocks.tolist(), move.save_slots.tolist(), strict=True):
-            self.slots[slot] = kv[block * size : block * size + size]
-        for slot, block in zip(move.restore_slots.tolist(), move.restore_blocks.tolist(), strict=True):
-            kv[block * size : block * size + size] = self.slots[slot]
-        self.blocks_saved += len(move.save_blocks)
-        self.blocks_restored += len(move.restore_blocks)
+        kv, size, slots = self.runner.kv, self.runner.size, self.slots
+        for source, to in zip(move.sources.tolist(), move.destinations.tolist(), strict=True):
+            if move.way is Way.SAVE:
+                slots[to] = kv[source * size : source * size + size]
+            elif move.way is Way.WRITE:
+                slots[to] = slots[source]
+            else:
+                kv[to * size : to * size + size] = slots[source]
+        self.moved[move.way.value] += len(move.sources)
 
 
 class ShadowRunner:
@@ -375,13 +380,24 @@ def finish(coroutine: Any) -> None:
         return
 
 
+class Clock:
+    """Time passes, if at all, when somebody looks."""
+
+    def __init__(self, seed: int, ticks: float) -> None:
+        self._random, self._ticks, self._now = random.Random(seed), ticks, 0.0
+
+    def now(self) -> float:
+        self._now += self._ticks * self._random.random()
+        return self._now
+
+
 class Play:
     """The cast, the messages between them, and the requests with their right answers."""
 
     def __init__(self, seed: int, setting: Setting | None = None) -> None:
         self.setting = setting or Setting()
         self.random = random.Random(seed)
-        self.clock = SimpleNamespace(now=lambda: 0.0)
+        self.clock = Clock(seed, self.setting.clock_ticks)
         self.lives: Counter[str] = Counter()
         self.cells: dict[str, Cell] = {}
         self.actors: dict[str, Any] = {}
@@ -450,6 +466,7 @@ class Play:
                 BlockManager.Options(
                     enable_prefix_caching=setting.enable_prefix_caching,
                     host_memory=setting.host_blocks * ShadowHost.block_bytes,
+                    disk_space=setting.disk_blocks * ShadowHost.block_bytes,
                 )
             )
         if name == EXECUTOR:
@@ -462,6 +479,7 @@ class Play:
             )
             actor = Executor(options)
             actor._make_runner = lambda: ShadowRunner(setting)  # type: ignore[method-assign]
+            actor._disk = SimpleNamespace(bytes_free=2**40)
             actor.offload_threads = self.random.choice((1, 2))  # as on a CPU, as on a GPU
             return actor
         return Reader(self) if name == DETOKENIZER else FrontendStub(self)
@@ -504,13 +522,13 @@ class Play:
             runner = self.actors[EXECUTOR]._runner
             self.seen["tokens not known to the host"] += runner.tokens_unknown
             self.seen["blocks copied"] += runner.blocks_copied
-            self.seen["blocks saved"] += runner.host.blocks_saved
-            self.seen["blocks restored"] += runner.host.blocks_restored
+            self.seen.update({f"blocks: {way}": count for way, count in runner.host.moved.items()})
 
     def _collect_pool(self) -> None:
         statistics = self.allocation.statistics()
         self.seen["evictions"] += statistics.evictions
         self.seen["blocks given back"] += statistics.blocks_given_back
+        self.seen["blocks restored ahead"] += statistics.blocks_restored_ahead
         self.seen["prefix hits"] += statistics.tokens_hit // self.setting.block_size
 
     def revive(self) -> None:

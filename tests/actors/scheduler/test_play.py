@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 
 from pageant.actors.blocks.allocation import Allocation
-from pageant.actors.blocks.host import HostTier
+from pageant.actors.blocks.store import Store
 from pageant.actors.blocks.tiers import Tiers
 from pageant.actors.blocks.window import Window
 from pageant.actors.executor.moving import Moving
@@ -45,11 +45,13 @@ STAGES: tuple[dict[str, Any], ...] = (
     {"num_blocks": 14, "max_num_seqs": 8, "window": 9},
     {"num_blocks": 20, "block_size": 3, "window": 7, "max_num_batched_tokens": 9, "host_blocks": 10},
     {"num_blocks": 15, "max_num_seqs": 8, "host_blocks": 40},
-    {"num_blocks": 20, "block_size": 3, "host_blocks": 5, "max_num_batched_tokens": 16},
     {"speculation": DRAFTS, "num_blocks": 30},
     {"speculation": DRAFTS, "block_size": 3, "num_blocks": 19, "host_blocks": 5},
     {"speculation": msgspec.structs.replace(DRAFTS, adaptive=True), "max_num_batched_tokens": 12},
     {"speculation": DRAFTS, "async_scheduling": False, "max_num_seqs": 3},
+    {"num_blocks": 20, "block_size": 3, "host_blocks": 5, "disk_blocks": 30},
+    {"num_blocks": 15, "max_num_seqs": 8, "host_blocks": 20, "disk_blocks": 60, "clock_ticks": 1.0},
+    {"num_blocks": 20, "block_size": 3, "host_blocks": 8, "disk_blocks": 20, "window": 8},
 )
 TIERED = [stage for stage in STAGES if {"window", "host_blocks"} & stage.keys()]
 OFTEN = (
@@ -62,8 +64,10 @@ OFTEN = (
         "preemptions",
         "growth_refused",
         "stops_by_string",
-        "blocks saved",
-        "blocks restored",
+        "blocks: save",
+        "blocks: restore",
+        "blocks: write",
+        "blocks: read",
         "blocks given back",
     ),
     *(
@@ -90,6 +94,7 @@ def test_nothing_leaks_whatever_happens_in_whatever_order(make_script, make_sett
     assert seen["ended by error"], "only those that can never be served"
     assert {what: seen[what] for what in OFTEN if seen[what] < 100} == {}
     assert seen["swaps"] >= 10
+    assert seen["blocks restored ahead"]
     assert {what: seen[what] for what in AFTER_DEATHS if seen[what] < 30} == {}
     deaths = [f"death of {name}" for name in ("executor/0", "blocks", "detokenizer", "scheduler", "frontend")]
     assert {what: seen[what] for what in deaths if seen[what] < 5} == {}
@@ -263,7 +268,7 @@ def _compute_before_what_is_restored_is_there(patch: Any) -> None:
 
 
 def _restore_what_was_given_to_others(patch: Any) -> None:
-    patch.setattr(HostTier, "pin", lambda self, name: self._slots.get(name))
+    patch.setattr(Store, "pin", lambda self, name: self._slots.get(name))
 
 
 def _save_later_what_is_overwritten_now(patch: Any) -> None:
