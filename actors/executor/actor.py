@@ -24,6 +24,7 @@ from pageant.actors.executor.keeping import Kept, KeptDraws
 from pageant.actors.executor.memory import available_bytes
 from pageant.actors.executor.metering import Metering
 from pageant.actors.executor.moving import Move, Moving
+from pageant.actors.executor.pace import Pace, StepHung
 from pageant.actors.executor.processors import Processors
 from pageant.actors.executor.tracing import StepTracing, step_spans
 from pageant.actors.executor.undrawn import Undrawn
@@ -46,6 +47,7 @@ GRAMMAR = "grammar"
 THREADS_MAX = 1024
 GRACE_SECONDS = 0.002  # that a step waits for masks before it draws without them
 GIVE_UP_POLL_SECONDS = 0.1
+LOOK_SECONDS = 1.0  # between two looks at whether steps return
 PROGRESS_STEPS = 100  # messages about the loading of the weights, at most
 
 
@@ -95,6 +97,7 @@ class Executor(Actor):
             eos_token_ids: the model's end tokens, held back by `min_tokens`.
             logits_processors: `module:Class` of your own; see `pageant.actors.executor.processors`.
             speculation: whose drafts are made here, if its method is one of the device's.
+            step_patience: seconds; a step that takes longer, and 20 times as long as expected, is a death.
         """
 
         model: str
@@ -114,8 +117,11 @@ class Executor(Actor):
         eos_token_ids: tuple[int, ...] = ()
         logits_processors: tuple[str, ...] = ()
         speculation: Speculation | None = None
+        step_patience: float = 10.0
 
         def __post_init__(self) -> None:
+            if not 0 < self.step_patience < 1e6:
+                raise ValueError(f"step_patience is {self.step_patience}; expected a number above 0")
             if not 0 < self.gpu_memory_utilization <= 1:
                 raise ValueError(
                     f"gpu_memory_utilization is {self.gpu_memory_utilization}; expected more than 0, at most 1"
@@ -160,6 +166,7 @@ class Executor(Actor):
         self._packed: deque[Step] = deque()
         self._computing: deque[Step] = deque()  # that the device has, in order
         self._launched: deque[Step] = deque()  # of those, whose tokens are on their way
+        self._pace = Pace(options.step_patience)
         self._launching = 0  # of those, which the thread that computes has still to do
         self._is_moving = False
         self._moving = Moving()
@@ -174,6 +181,7 @@ class Executor(Actor):
 
     async def on_start(self) -> None:
         self._runner = await self.offload(self._make_runner)
+        self.spawn(self._watch_steps())
         self.watch("scheduler")
         self.watch("blocks")
         self.watch(GRAMMAR)
@@ -328,6 +336,18 @@ class Executor(Actor):
         busy = self._launching and (self.offload_threads > 1 or self._computing[-1].inputs.guided is not None)
         return step if step is not None and not busy and self._moving.allows(step.moves_needed) else None
 
+    async def _watch_steps(self) -> None:
+        """A step that never returns is a death like any other."""
+        watched, since = None, 0.0
+        while True:
+            await asyncio.sleep(min(LOOK_SECONDS, self.options.step_patience / 2))
+            step, now = self._computing[0] if self._computing else None, self.clock.now()
+            if step is not watched:
+                watched, since = step, now
+            elif step is not None and now - since > self._pace.patience(len(step.inputs.positions)):
+                seconds, tokens = now - since, len(step.inputs.positions)
+                raise StepHung(f"a step of {tokens} tokens has not returned for {seconds:.1f} s")
+
     async def _launch(self, step: Step) -> None:
         """Computes a step after those before it."""
         step.void = self._batch.guiding.void_places(step.inputs.rows, step.inputs.sampling.position)
@@ -406,6 +426,7 @@ class Executor(Actor):
         if step.traces:
             self.tracer.tell(*step_spans(self.tracer, step.plan, step.traces, step.began, ended))
         self._moving.stepped(len(step.inputs.positions), seconds)
+        self._pace.took(len(step.inputs.positions), seconds)
         if (report := self._moving.take_report(self.incarnation)) is not None:
             self.tell("blocks", report)
         self.tell(

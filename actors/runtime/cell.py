@@ -66,6 +66,7 @@ class Cell:
         self._current: Envelope | None = None
         self._lanes: dict[str, Lane] = {}
         self._failure: BaseException | None = None
+        self._is_stuck = False  # it has ended, and a function that it offloaded has not
         self._stale = 0
         actor._cell = self
 
@@ -133,6 +134,8 @@ class Cell:
             log.exception("%s failed to say that it crashed", self.name)
         trace = "".join(traceback.format_exception(error))
         self.node.actor_crashed(self, f"{type(error).__name__}: {error}", trace)
+        if self._is_stuck and self.node.on_stuck is not None:
+            self.node.on_stuck()
 
     async def _close(self, why: str) -> None:
         self.closed = True
@@ -144,8 +147,7 @@ class Cell:
                 handled.reply.fail(gone)
             task.cancel()
         await self._ended([*self._tasks, *([self._task] if self._task is not None else [])])
-        for lane in self._lanes.values():
-            lane.close()
+        self._is_stuck = any([lane.close() for lane in self._lanes.values()])
 
     async def _ended(self, tasks: list[asyncio.Task[None]]) -> None:
         """Waits for cancelled tasks; one that will not end is left behind, loudly."""

@@ -89,6 +89,7 @@ class Node:
         self._kept: set[asyncio.Task[Any]] = set()
         self.delivered = 0
         self.stopped = False
+        self.on_stuck: Callable[[], None] | None = None  # ends it too: a thread of a dead actor would not
         self.on_agent_crash: Callable[[str], None] | None = None  # ends the process
 
     # Actors of this node.

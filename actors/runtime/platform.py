@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pageant.actors.runtime.clock import Clock, MonotonicClock
@@ -61,8 +61,8 @@ class Lane(Protocol):
     async def run(self, call: Callable[[], R]) -> R:
         """Runs one, in the order in which they come."""
 
-    def close(self) -> None:
-        """Nothing is run from now on."""
+    def close(self) -> bool:
+        """Nothing is run from now on. Returns whether something is running still, which cannot be stopped."""
 
 
 class Platform(Protocol):
@@ -105,9 +105,14 @@ class _Threads:
 
     def __init__(self, name: str, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._calls: set[Future[Any]] = set()
 
     async def run(self, call: Callable[[], R]) -> R:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+        future = self._pool.submit(call)
+        self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
+        return await asyncio.wrap_future(future)
 
-    def close(self) -> None:
+    def close(self) -> bool:
         self._pool.shutdown(wait=False, cancel_futures=True)
+        return any(future.running() for future in list(self._calls))

@@ -63,12 +63,13 @@ class NodeProcess:
             options.name, incarnation, options.endpoint, self.node.remote
         )
         self._join, self._detached = options.join, options.detached
-        self.lapsed = False
+        self.lapsed = self.stuck = False
         self._present: set[tuple[str, int]] = set()
         self._links: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
         self._joining: asyncio.Task[Welcome] | None = None
         self.node.on_agent_crash = lambda error: self._stop.set()
+        self.node.on_stuck = self._end_stuck
 
     async def run(self) -> None:
         """Joins, serves, and returns after the end."""
@@ -103,6 +104,11 @@ class NodeProcess:
         # A child of the root is killed by it in time; where the root cannot, the node ends by itself.
         agent.keep_lease(self._lapse if self._detached else None)
         await self._stop.wait()
+
+    def _end_stuck(self) -> None:
+        """An actor has crashed, and left a thread at work: this is no place for its next life."""
+        self.stuck = True
+        self._stop.set()
 
     def _lapse(self) -> None:
         """What was held here is given to others."""
@@ -171,6 +177,10 @@ async def _run(options: argparse.Namespace) -> int:
     except (LinkRefused, zmq.ZMQError) as error:
         print(f"pageant node {options.name}: {error}", file=sys.stderr)
         return 1
+    if process.stuck:
+        if options.crash_log is not None:
+            faulthandler.dump_traceback(options.crash_log)
+        os._exit(1)  # the interpreter would wait for that thread
     return 1 if process.lapsed else 0
 
 

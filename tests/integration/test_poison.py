@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 import pageant
 from pageant import RequestFailed, SamplingParams
 from pageant.protocol.supervision import GetDirectory
@@ -67,3 +69,49 @@ async def test_the_others_finish_unchanged_and_it_ends_with_an_error(checkpoint,
         assert directory["executor/0"].restarts == 3
         counters = (await engine.scheduler_statistics()).counters
         assert counters["suspects_tried"] == NUM_REQUESTS - 1
+
+
+HANGING = """
+import pathlib
+import threading
+
+class Hanging:
+    '''Never returns, the first time that a request has so many tokens.'''
+
+    def wants(self, params):
+        return bool(params.extra_args)
+
+    def apply(self, logits, rows):
+        for row in rows:
+            marker = pathlib.Path(row.params.extra_args["marker"])
+            if len(row.output_token_ids) >= 9 and not marker.exists():
+                marker.touch()
+                threading.Event().wait()
+        return logits
+"""
+
+
+async def test_a_step_that_never_returns_is_a_death_like_any_other(checkpoint, tmp_path, monkeypatch, caplog):
+    (tmp_path / "hanging_processor.py").write_text(HANGING)
+    monkeypatch.syspath_prepend(tmp_path)
+    options = {"logits_processors": ["hanging_processor:Hanging"], "step_patience": 2.0}
+    async with pageant.Engine(
+        checkpoint.path,
+        placement="each",
+        dtype="float32",
+        threads=1,
+        num_blocks=512,
+        actors={"executor": {"options": options}},
+    ) as engine:
+        asked = requests()[:8]
+        right = await asyncio.gather(*(engine.complete(*one) for one in asked))
+        arguments = {"marker": str(tmp_path / "marker")}
+        asked = [(prompt, msgspec.structs.replace(params, extra_args=arguments)) for prompt, params in asked]
+        async with asyncio.timeout(60):
+            found = await asyncio.gather(*(engine.complete(*one) for one in asked))
+        assert [one.outputs[0].token_ids for one in found] == [one.outputs[0].token_ids for one in right]
+        directory = await engine.ask("supervisor", GetDirectory())
+        assert {entry.name: entry.incarnation for entry in directory.nodes}["executor"] == 2
+    logged = "\n".join(record.getMessage() for record in caplog.records)
+    assert "executor/0#1 failed after it had started: StepHung: a step of 8 tokens has not returned" in logged
+    assert "node executor#1 is gone" in logged
