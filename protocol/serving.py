@@ -31,11 +31,13 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """What an open request has behind it, for a scheduler that does not know it.
 
     `token_ids` are its output so far; their log-probabilities stay with the frontend, which has them. `age` is
-    how long ago it was first submitted, in seconds: its place in the queue.
+    how long ago it was first submitted, in seconds: its place in the queue. `detokenizer` is the latest incarnation of
+    that which its frontend knows of: of what a former one was told, the frontend may never hear.
     """
 
     token_ids: Int32Vector
     age: float
+    detokenizer: int = 0
 
 
 class Submit(Message, frozen=True, kw_only=True):

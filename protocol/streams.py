@@ -14,9 +14,11 @@ from pageant.protocol.message import Message
 
 
 class Numbered(Message, frozen=True, kw_only=True):
-    """A message of a numbered stream from one sender to one receiver. Numbers start at 1, without gaps."""
+    """A message of a numbered stream from one sender to one name. Numbers start at 1, without gaps, and never come
+    twice. What has a number below `start` was for a former life of the receiver."""
 
     number: int
+    start: int = 1
 
 
 class Acknowledge(Message, frozen=True, kw_only=True):

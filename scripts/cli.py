@@ -59,6 +59,32 @@ def run(
 
 
 @app.command()
+def simulate(
+    seeds: Annotated[str, typer.Option(help="One seed, or a range such as 0..500.")] = "0..100",
+    jobs: Annotated[int, typer.Option(help="Processes side by side.")] = len(os.sched_getaffinity(0)),
+    actor: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An actor of your own, as scheduler=my_lab:MyScheduler; may be given several times."
+        ),
+    ] = None,
+    trace: Annotated[int | None, typer.Option(help="Show every delivery of this one seed.")] = None,
+    shrink: Annotated[bool, typer.Option(help="Look for the shortest schedule that still fails.")] = True,
+    json: Json = False,
+) -> None:
+    """Run the engine in simulated time, with actors killed and messages delayed and lost as each seed says."""
+    from pageant.scripts.commands import simulate as command
+
+    classes = command.parse_classes(actor or [])
+    if trace is not None:
+        held = command.trace(trace, classes)
+    else:
+        held = command.simulate(command.parse_seeds(seeds), jobs, classes, shrink=shrink, json=json)
+    if not held:
+        raise typer.Exit(1)
+
+
+@app.command()
 @with_engine_options
 def chat(
     engine: dict[str, Any],

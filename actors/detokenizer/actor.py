@@ -75,7 +75,7 @@ class Detokenizer(Actor):
     def tokens(self, batch: TokenBatch) -> None:
         """One step's tokens."""
         life = self._incoming.incarnation
-        match self._incoming.arrive(batch.number, self.sender_incarnation):
+        match self._incoming.arrive(batch.number, self.sender_incarnation, batch.start):
             case Arrival.GAP:
                 if self._incoming.should_ask():
                     self.tell(self.sender, Resume(stream="tokens", after=self._incoming.last))
@@ -271,8 +271,11 @@ class Detokenizer(Actor):
     @receives
     def peer_down(self, event: ActorDown) -> None:
         """Nobody is left to send a frontend's outputs to; the scheduler ends its requests."""
-        if self._deliveries.pop(event.address, None) is None:
+        delivery = self._deliveries.get(event.address)
+        if delivery is None:
             return
+        delivery.drop()
+        delivery.stream.restart()
         for serial, entry in list(self._requests.items()):
             if entry.request.frontend == event.address:
                 self._close(serial)

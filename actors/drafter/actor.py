@@ -37,7 +37,9 @@ class DrafterActor(Actor):
     def propose(self, message: Propose) -> None:
         """Takes in what was drawn, and answers with drafts."""
         began = self.clock.now()
-        if self.sender_incarnation != self._scheduler:
+        if self.sender_incarnation < self._scheduler:
+            return  # it died before this came
+        if self.sender_incarnation > self._scheduler:
             self._scheduler = self.sender_incarnation
             self._close(self._open.copy())
         self._close(message.closed.tolist())

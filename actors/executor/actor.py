@@ -248,11 +248,14 @@ class Executor(Actor):
                 device=self.options.device,
                 dtype=self._runner.dtype,
                 block_bytes=self._runner.host.block_bytes,
-                host_bytes=available_bytes(),
+                host_bytes=self._host_bytes(),
                 disk_bytes=0 if self._disk is None else self._disk.bytes_free,
                 window=self._runner.window,
             ),
         )
+
+    def _host_bytes(self) -> int:
+        return available_bytes()
 
     @receives
     def peer_down(self, event: ActorDown) -> None:

@@ -151,6 +151,10 @@ class Frontend(Actor):
         running = [wire_id for wire_id in request.wire_ids if self._open.pop(wire_id, None) is not None]
         return running if request.submitted else []
 
+    def wire_ids(self, request_id: str) -> list[str]:
+        """What the topology calls the samples of an open request."""
+        return self._requests[request_id].wire_ids
+
     @property
     def num_open(self) -> int:
         """Requests that have not ended."""
@@ -253,7 +257,7 @@ class Frontend(Actor):
         """One step's outputs."""
         peers = self._peers[replica_of(self.sender)]
         incoming = peers.incoming
-        match incoming.arrive(batch.number, self.sender_incarnation):
+        match incoming.arrive(batch.number, self.sender_incarnation, batch.start):
             case Arrival.GAP:
                 if incoming.should_ask():
                     self.tell(self.sender, Resume(stream="outputs", after=incoming.last))
@@ -340,7 +344,7 @@ class Frontend(Actor):
         now = self.clock.now()
         for sequence in self._open.values():
             if sequence.request.submitted and sequence.request.peers is peers:
-                self.tell(peers.address("scheduler"), sequence.again(now))
+                self.tell(peers.address("scheduler"), sequence.again(now, peers.detokenizer))
 
     @receives
     def peer_down(self, event: ActorDown) -> None:

@@ -23,6 +23,7 @@ class Peers:
     def __init__(self, model: ServedModel) -> None:
         self.model = model
         self.incoming = Incoming("outputs")
+        self.detokenizer = 0  # its latest incarnation
         self.metering = Metering()
         self._up: dict[str, tuple[str, ...]] = {}
         self._known: dict[str, str | None] = {}  # whoever was up; why it is gone for good
@@ -60,6 +61,8 @@ class Peers:
     def came(self, event: ActorUp) -> None:
         """One is up."""
         self._up[event.address], self._known[event.address] = event.features, None
+        if role_of(event.address) == "detokenizer":
+            self.detokenizer = event.incarnation
         self._learn()
 
     def went(self, event: ActorDown) -> None:

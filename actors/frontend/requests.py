@@ -130,7 +130,7 @@ class OpenSequence:
         self.submit, self.submitted_at = submit, now
         return submit
 
-    def again(self, now: float) -> Submit:
+    def again(self, now: float, detokenizer: int) -> Submit:
         """The same submission with what has come since, and what is left of its time."""
         assert self.submit is not None, "it was never submitted"
         self.resumed = True
@@ -139,7 +139,7 @@ class OpenSequence:
         return msgspec.structs.replace(
             self.submit,
             deadline=None if deadline is None else max(0.0, deadline - age),
-            resume=Resumption(token_ids=int32(self.token_ids), age=age),
+            resume=Resumption(token_ids=int32(self.token_ids), age=age, detokenizer=detokenizer),
         )
 
     def take(self, arrived: Arrived, text_start: int, token_start: int) -> Arrived | None:

@@ -61,7 +61,7 @@ class Cell:
             kind: (getattr(actor, handler.name), handler, Tally()) for kind, handler in actor.handlers.items()
         }
         self._task: asyncio.Task[None] | None = None  # `on_start`, then the serving loop
-        self._serving = False
+        self.serving = False  # `on_start` is done
         self._tasks: dict[asyncio.Task[None], Envelope | None] = {}
         self._current: Envelope | None = None
         self._lanes: dict[str, Lane] = {}
@@ -87,7 +87,7 @@ class Cell:
         except BaseException:
             await self._close("failed to start")
             raise
-        self._serving = True
+        self.serving = True
         self._task = self.node.loop.create_task(self._serve(), name=f"actor {self.name}")
         self._task.add_done_callback(self._serving_done)
 
@@ -107,7 +107,7 @@ class Cell:
             self._task.cancel()
             await self._ended([self._task])
         try:
-            if self._serving:
+            if self.serving:
                 await self.actor.on_stop()
         except Exception:
             log.exception("%s failed to stop cleanly", self.name)
@@ -121,7 +121,7 @@ class Cell:
         self._failure = error
         if self._task is not None:
             self._task.cancel()
-        if not self._serving:
+        if not self.serving:
             return  # still in on_start: start() raises this
         self.closed = True
         self.node.keep(self._report_crash(error))

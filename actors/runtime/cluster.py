@@ -121,6 +121,12 @@ class Cluster:
         """Where other nodes join, if any do."""
         return self._link.endpoint if self._link is not None else None
 
+    @property
+    def supervision(self) -> Supervision:
+        """Who lives, and why not. On this loop only."""
+        assert self._supervisor is not None, "the cluster has not been started"
+        return self._supervisor.core
+
     async def startup(self) -> AsyncIterator[Progress]:
         """Progress until everything is up.
 

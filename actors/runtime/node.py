@@ -211,6 +211,10 @@ class Node:
         self._routes[(address, replica)] = route
         return route
 
+    def has_node(self, name: str) -> bool:
+        """Whether a node is up, as far as this one knows."""
+        return any(name == known for known, _ in self._nodes)
+
     def _known(self) -> list[str]:
         return [*self._directory, *(name for name in self.cells if name not in self._directory)]
 

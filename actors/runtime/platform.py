@@ -25,6 +25,7 @@ class Receiver(Protocol):
 
     def receive(self, node: str, frames: Sequence[Any]) -> None: ...
     def refuse(self, node: str, reason: str) -> None: ...
+    def met(self, node: str) -> None: ...
     def replaced(self, node: str) -> None: ...
     def lost(self, node: str, envelopes: int) -> None: ...
 
@@ -38,6 +39,9 @@ class Link(Protocol):
     issue: Callable[[str], int] | None
     """The root's: a new incarnation for a node's name."""
 
+    on_broken: Callable[[str, int], None] | None
+    """Told of a node, and its incarnation, to which a connection of our making broke: something may be lost."""
+
     async def connect(self, node: str, incarnation: int, endpoint: str) -> Welcome:
         """Links to an earlier node, from then on known by the name that it gives itself.
 
@@ -47,6 +51,9 @@ class Link(Protocol):
 
     def send(self, node: str, frames: Sequence[Any]) -> bool:
         """Queues frames for a node; False when it cannot be reached."""
+
+    def is_linked(self, node: str) -> bool:
+        """Whether that node has been met, in any of its lives."""
 
     def forget(self, node: str, incarnation: int) -> bool:
         """That life of a node is over. False when another one has been linked already."""

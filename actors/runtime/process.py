@@ -70,6 +70,7 @@ class NodeProcess:
         self._joining: asyncio.Task[Welcome] | None = None
         self.node.on_agent_crash = lambda error: self._stop.set()
         self.node.on_stuck = self._end_stuck
+        self.link.on_broken = self._broken
 
     async def run(self) -> None:
         """Joins, serves, and returns after the end."""
@@ -90,7 +91,8 @@ class NodeProcess:
         self.node.remote.connect(self.link, root)
         # What an actor has loaded lives as long as the process: torch's modules alone, looked through by the
         # garbage collector, would hold up a step for a tenth of a second.
-        agent = NodeAgent(self.node, self._meet_peers, lambda reason: self._stop.set(), gc.freeze)
+        settle = gc.freeze if isinstance(self.node.platform, Machine) else None
+        agent = NodeAgent(self.node, self._meet_peers, lambda reason: self._stop.set(), settle)
         await self.node.add(AGENT + self.node.name, self.node.incarnation, agent).start()
         self.node.tell(
             SUPERVISOR,
@@ -120,6 +122,13 @@ class NodeProcess:
         self._stop.set()
         if self._joining is not None:
             self._joining.cancel()
+
+    def _broken(self, node: str, incarnation: int) -> None:
+        """Messages to or from a node that lives are lost. Rather than go on with holes in what it knows, this node
+        ends, and comes back as a new incarnation."""
+        if node == self.node.remote.root or (node, incarnation) in self._present:
+            log.error("the connection to %s#%d broke: node %s ends", node, incarnation, self.node.name)
+            self._stop.set()
 
     async def _meet_peers(self, directory: Directory) -> None:
         """Links to every node that came before this one; a later one will link to us."""
@@ -154,6 +163,7 @@ async def _ask_for_incarnation(options: argparse.Namespace) -> int:
     class Nobody:
         def receive(self, node: str, frames: object) -> None: ...
         def refuse(self, node: str, reason: str) -> None: ...
+        def met(self, node: str) -> None: ...
         def replaced(self, node: str) -> None: ...
         def lost(self, node: str, envelopes: int) -> None: ...
 

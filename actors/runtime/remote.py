@@ -61,6 +61,8 @@ class Remote:
         self._answering: dict[tuple[str, int], tuple[Cell, Envelope]] = {}
         self._early: dict[str, list[tuple[Header, Message]]] = {}  # by sender
         self._num_early = 0
+        self._unsent: dict[str, list[list[Any]]] = {}  # by node, of those that are not linked yet
+        self._num_unsent = 0
         self._next = 1
         self.sent = self.received = self.refused = 0
         self.traffic = TrafficCounts()
@@ -126,6 +128,7 @@ class Remote:
         """A life of a node is over: what was asked of it fails, and what it asked is asked no more."""
         if self._link is not None and self._link.forget(node, incarnation):
             self.replaced(node)
+            self.lost(node, len(self._take_unsent(node)))
         for number, asked in list(self._asked.items()):
             if asked.node == node:
                 del self._asked[number]
@@ -175,7 +178,29 @@ class Remote:
 
     def _send_frames(self, node: str, frames: list[Any]) -> bool:
         self.sent += 1
-        return self._link is not None and self._link.send(node, frames)
+        link = self._link
+        if link is None:
+            return False
+        return link.send(node, frames) or (not link.is_linked(node) and self._await_link(node, frames))
+
+    def _await_link(self, node: str, frames: list[Any]) -> bool:
+        """Keeps frames for a node that is there, and that is to link to us when it hears that we are."""
+        if self._num_unsent >= EARLY_MAX or not self._node.has_node(node):
+            return False
+        self._num_unsent += 1
+        self._unsent.setdefault(node, []).append(frames)
+        return True
+
+    def met(self, node: str) -> None:
+        """A node is linked: it gets what waited for that."""
+        for frames in self._take_unsent(node):
+            if self._link is None or not self._link.send(node, frames):
+                self.lost(node, 1)
+
+    def _take_unsent(self, node: str) -> list[list[Any]]:
+        unsent = self._unsent.pop(node, [])
+        self._num_unsent -= len(unsent)
+        return unsent
 
     def send_outcome(self, node: str, number: int, mode: Mode, actor: str, message: Message | None) -> bool:
         """Sends what a handler of ours answered to an asker on another node."""
@@ -267,9 +292,12 @@ class Remote:
     def _is_early(self, header: Header) -> bool:
         """Whether this node does not know yet that this life of the sender is up. Reports to the runtime's own
         actors are part of what makes it known."""
-        entry = self._node.entry(header.sender)
-        if entry is None or header.to == "supervisor" or header.to.startswith("node/"):
+        ends = (header.sender, header.to)
+        if any(end == "supervisor" or end.startswith("node/") for end in ends):
             return False
+        entry = self._node.entry(header.sender)
+        if entry is None:  # nor where to answer
+            return True
         return (header.from_incarnation, False) >= (entry.incarnation, entry.up)
 
     def _hold(self, header: Header, message: Message) -> None:

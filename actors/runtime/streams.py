@@ -25,7 +25,7 @@ class Outgoing(Generic[N]):
     def __init__(self, name: str, credit: int = CREDIT) -> None:
         self.name, self.credit = name, credit
         self._kept: deque[N] = deque()
-        self._last = 0
+        self._last, self._start = 0, 1
 
     @property
     def open(self) -> bool:
@@ -47,6 +47,7 @@ class Outgoing(Generic[N]):
         assert self.open, f"stream {self.name}: {self.credit} messages are unanswered"
         self._last += 1
         msgspec.structs.force_setattr(message, "number", self._last)
+        msgspec.structs.force_setattr(message, "start", self._start)
         self._kept.append(message)
         return message
 
@@ -60,9 +61,10 @@ class Outgoing(Generic[N]):
         return [message for message in self._kept if message.number > after]
 
     def restart(self) -> None:
-        """The receiver is a new one: numbers start again, and what was kept was for the old one."""
+        """The receiver is a new one: what was kept was for the old one. Numbers go on: the new one may have had some
+        of these before we heard of it."""
         self._kept.clear()
-        self._last = 0
+        self._start = self._last + 1
 
 
 class Arrival(enum.Enum):
@@ -83,10 +85,13 @@ class Incoming:
         self._asked = False
         self._highest = 0  # beyond a gap
 
-    def arrive(self, number: int, incarnation: int = 0) -> Arrival:
-        """Takes in a number. A sender of a new incarnation starts at 1 again."""
+    def arrive(self, number: int, incarnation: int = 0, start: int = 1) -> Arrival:
+        """Takes in a number. A sender of a new incarnation starts at 1 again; what comes before `start` is missed by
+        nobody."""
         if incarnation > self.incarnation:
             self.incarnation, self.last, self._asked, self._highest = incarnation, 0, False, 0
+        if start > self.last + 1 and incarnation == self.incarnation:
+            self.last, self._asked, self._highest = start - 1, False, 0
         if number <= self.last or incarnation < self.incarnation:
             return Arrival.DUPLICATE
         if number > self.last + 1:

@@ -115,6 +115,8 @@ class Scheduler(Actor):
         elif known < self.sender_incarnation:
             self.core.frontend_gone(message.frontend)
         self._frontends[message.frontend] = self.sender_incarnation
+        if message.resume is not None:
+            self._follow_detokenizer(message.resume.detokenizer)
         self.core.submit(message, self.clock.now())
         if message.deadline is not None and not self._awaits_deadlines:
             self._awaits_deadlines = True
@@ -148,10 +150,18 @@ class Scheduler(Actor):
         self.core.late_tokens(message, self.clock.now())
         self._flush()
 
+    def _follow_detokenizer(self, incarnation: int) -> None:
+        """Those before this one are dead. A frontend may know before we do, and may have asked its last: what a dead
+        one was told from then on would never be told again."""
+        if incarnation > self._detokenizer:
+            self._detokenizer = incarnation
+            self.core.detokenizer_gone()
+
     @receives
     def stopped(self, message: Stopped) -> None:
-        self.core.stopped(message)
-        self._flush()
+        if self.sender_incarnation >= self._detokenizer:
+            self.core.stopped(message)
+            self._flush()
 
     @receives
     def introduced(self, event: ExecutorReady | PoolReady) -> None:
@@ -196,6 +206,7 @@ class Scheduler(Actor):
         if event.address == DRAFTER and self.core.speculator is not None:
             self.core.speculator.drafter_up()
         if event.address == DETOKENIZER:
+            self._detokenizer = max(self._detokenizer, event.incarnation)
             for batch in self.core.outputs.stream.resume(0):
                 self.tell(event.address, batch)
 
@@ -209,8 +220,7 @@ class Scheduler(Actor):
         elif event.address == DRAFTER:
             self.core.drafter_gone()
         elif event.address == DETOKENIZER:
-            self._detokenizer = event.incarnation + 1
-            self.core.detokenizer_gone()
+            self._follow_detokenizer(event.incarnation + 1)
         elif self._frontends.get(event.address, event.incarnation + 1) <= event.incarnation:
             del self._frontends[event.address]
             self.core.frontend_gone(event.address)

@@ -26,6 +26,8 @@ _MISS = 0.8  # what a rate falls to, of itself, when a drafter that was asked ha
 _REST_MIN, _REST_MAX = 8, 256  # steps
 _WORTH_MIN = 1.05  # of a step with drafts against one without: it must gain something
 
+_TICK = 1e-6  # seconds: a coarse clock may see none pass
+
 
 class StepTime:
     """Seconds of a step as `fixed + each * tokens`: least squares, older steps counting less and less."""
@@ -73,7 +75,7 @@ class Appetite:
 
     def stepped(self, tokens: int, seconds: float) -> None:
         """A step of so many tokens took so long."""
-        self.time.add(tokens, seconds)
+        self.time.add(tokens, max(seconds, _TICK))
 
     def verified(self, rows: Int32, counts: Int32, accepted: Int32) -> None:
         """Of so many drafts of each row, so many were right, up to the first that was not."""

@@ -445,7 +445,7 @@ class SchedulerCore:
         ahead = self.limits.async_scheduling and not self._waiting.quarantine.active
         if self._exchange is not None or len(self._computing) > ahead:
             return
-        if self._refused and self._computing and not self._freed:
+        if self._refused and not self._freed and (self._computing or self._awaits_drafts):
             return
         growing = self._running.choose(self.limits.max_num_batched_tokens, self._chunk_max)
         budget = self.limits.max_num_batched_tokens - growing.num_tokens
@@ -470,6 +470,11 @@ class SchedulerCore:
             chunk_max=self._chunk_max,
         )
         self._outbox.append((BLOCKS, assign))
+
+    @property
+    def _awaits_drafts(self) -> bool:
+        """Whether running requests are held back by a drafter: they hold memory that no step will free."""
+        return self.speculator is not None and self.speculator.next_deadline is not None
 
     def _choose_waiting(self, budget: int) -> list[ScheduledRequest]:
         """The waiting requests that are put to the block manager.

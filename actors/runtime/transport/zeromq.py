@@ -102,7 +102,8 @@ class ZmqLink:
         self._held: dict[bytes, deque[list[Any]]] = {}  # by peer, so that a slow one delays no other
         self._retry_scheduled = False
         self._pump_scheduled = False
-        self.issue: Callable[[str], int] | None = None  # the root's: a new incarnation for a node's name
+        self.issue: Callable[[str], int] | None = None
+        self.on_broken: Callable[[str, int], None] | None = None
         self._descriptor = int(socket.getsockopt(zmq.FD))
         self._loop.add_reader(self._descriptor, self._pump)
 
@@ -163,6 +164,7 @@ class ZmqLink:
             self._receiver.replaced(peer.node)
         self._identities[peer.node] = identity
         self._peers[identity] = peer
+        self._loop.call_soon(self._receiver.met, peer.node)  # after our answer to its hello
 
     def _let_go(self, identity: bytes) -> None:
         peer = self._peers.pop(identity)
@@ -231,6 +233,10 @@ class ZmqLink:
         """Queues one envelope for a linked node; False when there is no way to it."""
         identity = self._identities.get(node)
         return identity is not None and self._send([identity, *frames])
+
+    def is_linked(self, node: str) -> bool:
+        """See `Link`."""
+        return node in self._identities
 
     def forget(self, node: str, incarnation: int) -> bool:
         """A life of a node is over: nothing is sent to it any more, and nothing of it believed."""

@@ -95,6 +95,8 @@ class Deaf:
         self.refusals.append(reason)
         self.news.set()
 
+    def met(self, node: str) -> None: ...
+
     def replaced(self, node: str) -> None:
         self.refusals.append(f"{node} replaced")
 

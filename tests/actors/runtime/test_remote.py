@@ -24,12 +24,15 @@ class MemoryLink:
 
     def __init__(self, here: Node, there: Node) -> None:
         self.here, self.there = here, there
-        self.broken = self.hold = False
+        self.broken = self.hold = self.unlinked = False
         self.held: list[list[Any]] = []
         self.forgotten: list[tuple[str, int]] = []
 
+    def is_linked(self, node: str) -> bool:
+        return not self.unlinked
+
     def send(self, node: str, frames: Sequence[Any]) -> bool:
-        if self.broken or node != self.there.name:
+        if self.broken or self.unlinked or node != self.there.name:
             return False
         raw = [bytes(frame) if isinstance(frame, bytes) else frame.tobytes() for frame in frames]
         self.held.append(raw)
@@ -95,7 +98,7 @@ async def pair() -> AsyncIterator[Pair]:
 
 
 def tell_header(**changes: Any) -> Header:
-    fields = {"mode": Mode.TELL, "kind": "Note", "to": "echo", "sender": "x", "to_incarnation": 1}
+    fields = {"mode": Mode.TELL, "kind": "Note", "to": "echo", "sender": "node/a", "to_incarnation": 1}
     return Header(**(fields | changes))
 
 
@@ -297,3 +300,32 @@ async def test_arrays_that_came_over_a_link_cannot_be_written(pair):
     reply = await pair.ask(Reverse(ids=int32([1, 2, 3])))
     assert reply.ids.tolist() == [3, 2, 1]
     assert not reply.ids.flags.writeable and not reply.received_writeable
+
+
+async def test_what_is_told_to_a_node_before_it_has_linked_waits_for_that(pair):
+    pair.to_b.unlinked = True
+    pair.a.tell("echo", Note(text="one"))
+    pair.a.tell("echo", Note(text="two"))
+    await settle()
+    assert pair.echo.log == [] and not pair.a.dead_letters
+    pair.to_b.unlinked = False
+    pair.a.remote.met("b")
+    await settle()
+    assert pair.echo.log == ["one", "two"]
+
+
+async def test_what_waits_for_a_link_that_never_comes_is_counted(pair):
+    pair.to_b.unlinked = True
+    pair.a.tell("echo", Note(text="one"))
+    pair.a.update(directory(2, node=0))
+    assert pair.a.dead_letters == {"node unreachable": 1}
+
+
+async def test_what_comes_from_an_actor_that_is_not_known_yet_waits_for_the_directory(pair):
+    pair.send_raw(tell_header(sender="newcomer", from_incarnation=1), NOTE)
+    await settle()
+    assert pair.echo.log == []
+    entry = ActorEntry(name="newcomer", node="a", incarnation=1, up=True)
+    pair.b.update(Directory(version=2, nodes=directory(2).nodes, actors=(*directory(2).actors, entry)))
+    await settle()
+    assert pair.echo.log == ["hello"]

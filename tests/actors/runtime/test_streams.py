@@ -55,7 +55,7 @@ class LossyStream(RuleBasedStateMachine):
     @rule()
     def deliver(self) -> None:
         item = self.channel.pop(0)
-        match self.incoming.arrive(item.number, self.incarnation):
+        match self.incoming.arrive(item.number, self.incarnation, item.start):
             case Arrival.NEXT:
                 self.taken.append(item.payload)
             case Arrival.GAP:
@@ -120,8 +120,20 @@ def test_what_an_earlier_life_of_the_sender_sent_is_dropped():
     assert incoming.arrive(1, 3) is Arrival.NEXT
 
 
-def test_a_new_receiver_gets_numbers_from_one():
+def test_a_new_receiver_misses_nothing_of_what_was_for_the_former():
     outgoing: Outgoing[Item] = Outgoing("s", CREDIT)
     outgoing.number(Item(number=0, payload=1))
     outgoing.restart()
-    assert outgoing.next_number == 1 and outgoing.resume(0) == []
+    assert outgoing.resume(0) == []
+    item = outgoing.number(Item(number=0, payload=2))
+    assert Incoming("s").arrive(item.number, start=item.start) is Arrival.NEXT
+
+
+def test_a_new_receiver_that_was_told_too_early_takes_what_comes_after():
+    outgoing: Outgoing[Item] = Outgoing("s", CREDIT)
+    incoming = Incoming("s")
+    early = outgoing.number(Item(number=0, payload=1))  # meant for the former, before its end was known
+    assert incoming.arrive(early.number, start=early.start) is Arrival.NEXT
+    outgoing.restart()
+    again = outgoing.number(Item(number=0, payload=1))
+    assert incoming.arrive(again.number, start=again.start) is Arrival.NEXT

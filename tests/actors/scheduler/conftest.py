@@ -250,7 +250,7 @@ class Reader:
         if not isinstance(message, TokenBatch):
             return
         life = self.incoming.incarnation
-        arrival = self.incoming.arrive(message.number, cell.sender_incarnation)
+        arrival = self.incoming.arrive(message.number, cell.sender_incarnation, message.start)
         if arrival is Arrival.GAP:
             if self.incoming.should_ask():
                 self.play.tell(cell.sender, Resume(stream="tokens", after=self.incoming.last), cell)

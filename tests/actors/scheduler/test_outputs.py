@@ -102,7 +102,7 @@ def test_a_new_detokenizer_is_told_everything_of_whoever_is_open(outputs):
     outputs.prompt_logprobs(waiting, piece(2))
     outputs.reopen([waiting, running])
     batch = outputs.take()
-    assert batch.number == 1, "for a new receiver numbers begin again"
+    assert batch.start == batch.number == 3, "what came before was for the former"
     assert [opened.request_id for opened in batch.opened] == ["r1", "r2"]
     assert (batch.serials.tolist(), batch.token_ids.tolist(), list(batch.facts)) == ([2], [4, 5], [0])
     assert len(batch.logprobs.token_ids) == 2

@@ -1,0 +1,254 @@
+"""A simulated network: envelopes in order between any two nodes, late, and sometimes not at all.
+
+It does what ZeroMQ over TCP does, good and bad. Between two lives of nodes nothing overtakes and nothing comes
+twice; a path that is clogged or cut holds back what is sent until it is whole again; a connection that breaks loses
+what is on its way, in both directions, and the node that made it is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Sequence
+from contextvars import Context, copy_context
+from random import Random
+from typing import Any
+
+from pageant.actors.runtime.platform import Receiver
+from pageant.actors.runtime.simulation.loop import PROCESS, Process, VirtualLoop
+from pageant.actors.runtime.transport.errors import LinkRefused, NoAnswer
+from pageant.actors.runtime.version import VERSION
+from pageant.protocol.envelope import decode_header
+from pageant.protocol.handshake import Welcome
+
+HANDSHAKE_SECONDS = 10.0
+NOTICE_SECONDS_MAX = 0.1  # until a broken connection is known to be
+# What these say of processes and machines differs from run to run.
+MEASURED = (b"NodeJoined", b"NodeStatistics")
+
+
+class _Path:
+    """One direction between two links."""
+
+    __slots__ = ("clear_at", "last_arrival", "life", "whole_at")
+
+    def __init__(self) -> None:
+        self.last_arrival = self.clear_at = self.whole_at = 0.0
+        self.life = 0  # how often its connection broke
+
+
+class Trace:
+    """What was delivered, in order: a digest, and the lines themselves where they are kept."""
+
+    def __init__(self, keep: bool = False) -> None:
+        self.lines: list[str] | None = [] if keep else None
+        self.deliveries = 0
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    def delivered(self, now: float, source: str, target: str, frames: Sequence[bytes]) -> None:
+        """An envelope reached its node."""
+        self.deliveries += 1
+        header = frames[0]
+        self._digest.update(f"{now:.9f} {source} {target}".encode())
+        self._digest.update(header)
+        if not any(kind in header for kind in MEASURED):
+            for frame in frames[1:]:
+                self._digest.update(frame)
+        if self.lines is not None:
+            said = decode_header(header)
+            text = f"{said.mode.name} {said.kind} {said.sender}#{said.from_incarnation} -> "
+            text += f"{said.to}#{said.to_incarnation} {said.correlation or ''}"
+            body = b"" if any(kind in header for kind in MEASURED) else b"".join(frames[1:])
+            mark = hashlib.blake2b(body, digest_size=4).hexdigest()
+            self.lines.append(f"{now:.6f} {source} -> {target}: {text} [{mark}]")
+
+    def note(self, now: float, text: str) -> None:
+        """Something else happened, such as a fault."""
+        self._digest.update(f"{now:.9f} {text}".encode())
+        if self.lines is not None:
+            self.lines.append(f"{now:.6f} {text}")
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal runs."""
+        return self._digest.hexdigest()
+
+
+class Network:
+    """All links of one simulation.
+
+    Args:
+        latency: draws the seconds that an envelope is on its way.
+    """
+
+    def __init__(self, loop: VirtualLoop, random: Random, latency: Callable[[Random], float]) -> None:
+        self.loop, self.trace = loop, Trace()
+        self._random, self._latency = random, latency
+        self._links: dict[str, SimulatedLink] = {}
+        self._paths: dict[tuple[str, str], _Path] = {}
+        self.lost = 0
+
+    def listen(self, link: SimulatedLink) -> None:
+        """A link can be found from now on."""
+        self._links[link.endpoint] = link
+
+    def close(self) -> None:
+        """Nobody reaches anybody from now on."""
+        for link in self._links.values():
+            link.close()
+
+    def at(self, endpoint: str) -> SimulatedLink | None:
+        """Who listens there, alive."""
+        link = self._links.get(endpoint)
+        return link if link is not None and link.alive else None
+
+    def life_of(self, node: str) -> SimulatedLink | None:
+        """The link of a node that lives."""
+        return next(
+            (link for link in reversed(self._links.values()) if link.name == node and link.alive), None
+        )
+
+    def carry(
+        self, source: SimulatedLink, target: SimulatedLink, take: Callable[..., None], *args: Any
+    ) -> None:
+        """Calls `take` at the other end, after all that was sent before."""
+        path = self._path(source, target)
+        now = self.loop.time()
+        if now < path.whole_at:
+            self.lost += 1
+            return
+        path.last_arrival = max(now + self._latency(self._random), path.clear_at, path.last_arrival)
+        self.loop.call_at(
+            path.last_arrival, self._arrive, path, path.life, target, take, args, context=target.context
+        )
+
+    def _arrive(
+        self, path: _Path, life: int, target: SimulatedLink, take: Callable[..., None], args: tuple[Any, ...]
+    ) -> None:
+        if life != path.life or not target.alive:
+            self.lost += 1
+        else:
+            take(*args)
+
+    def _path(self, source: SimulatedLink, target: SimulatedLink) -> _Path:
+        key = (source.endpoint, target.endpoint)
+        path = self._paths.get(key)
+        if path is None:
+            path = self._paths[key] = _Path()
+        return path
+
+    # Faults.
+
+    def clog(self, source: str, target: str, seconds: float) -> bool:
+        """Nothing gets from one node to another for a while."""
+        one, other = self.life_of(source), self.life_of(target)
+        if one is None or other is None:
+            return False
+        path = self._path(one, other)
+        path.clear_at = max(path.clear_at, self.loop.time() + seconds)
+        return True
+
+    def break_connection(self, source: str, target: str, seconds: float) -> bool:
+        """What is on its way between two nodes is lost, and what is sent before the break shows; then whoever made the
+        connection is told."""
+        one, other = self.life_of(source), self.life_of(target)
+        if one is None or other is None or one.peers.get(target) is not other:
+            return False
+        for path in (self._path(one, other), self._path(other, one)):
+            path.life += 1
+            path.whole_at = self.loop.time() + seconds
+        maker = one if target in one.made else other
+        peer = other if maker is one else one
+        if maker.on_broken is not None:
+            delay = seconds + self._random.uniform(0.0, NOTICE_SECONDS_MAX)
+            self.loop.call_later(delay, maker.on_broken, peer.name, peer.incarnation, context=maker.context)
+        return True
+
+
+class SimulatedLink:
+    """A node's place in the network; the counterpart of `transport.zeromq.ZmqLink`."""
+
+    def __init__(self, network: Network, name: str, incarnation: int, receiver: Receiver) -> None:
+        self.name, self.incarnation = name, incarnation
+        self.endpoint = f"sim://{name}/{incarnation}"
+        self.issue: Callable[[str], int] | None = None
+        self.on_broken: Callable[[str, int], None] | None = None
+        self.peers: dict[str, SimulatedLink] = {}
+        self.made: set[str] = set()  # the peers that this one connected to
+        self.context: Context = copy_context()
+        self._process: Process | None = PROCESS.get()
+        self._network, self._receiver = network, receiver
+        self._closed = False
+        network.listen(self)
+
+    @property
+    def alive(self) -> bool:
+        """Whether anything can reach it."""
+        return not self._closed and not (self._process is not None and self._process.dead)
+
+    def close(self) -> None:
+        self._closed = True
+
+    async def connect(self, node: str, incarnation: int, endpoint: str) -> Welcome:
+        other = self._network.at(endpoint)
+        welcome: asyncio.Future[SimulatedLink] = self._network.loop.create_future()
+        if other is not None:
+            self._network.carry(self, other, other._hear_hello, self, welcome)
+        try:
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                other = await welcome
+        except TimeoutError:
+            raise NoAnswer(f"{node} at {endpoint} did not answer within {HANDSHAKE_SECONDS:g} s") from None
+        self.made.add(other.name)
+        return Welcome(node=other.name, incarnation=other.incarnation, version=VERSION, fingerprint="")
+
+    def _hear_hello(self, other: SimulatedLink, welcome: asyncio.Future[SimulatedLink]) -> None:
+        known = self.peers.get(other.name)
+        if known is not None and known.incarnation > other.incarnation:
+            reason = f"{other.name}#{other.incarnation} has been replaced by #{known.incarnation}"
+            self._network.carry(self, other, _refuse, welcome, LinkRefused(reason))
+            return
+        self._register(other)
+        self._network.carry(self, other, other._hear_welcome, self, welcome)
+
+    def _hear_welcome(self, other: SimulatedLink, welcome: asyncio.Future[SimulatedLink]) -> None:
+        self._register(other)
+        if not welcome.done():
+            welcome.set_result(other)
+
+    def _register(self, other: SimulatedLink) -> None:
+        former = self.peers.get(other.name)
+        self.peers[other.name] = other
+        if former is not None and former is not other:
+            self._receiver.replaced(other.name)
+        self._network.loop.call_soon(self._receiver.met, other.name, context=self.context)
+
+    def send(self, node: str, frames: Sequence[Any]) -> bool:
+        other = self.peers.get(node)
+        if other is None or self._closed:
+            return False
+        copied = [frame if isinstance(frame, bytes) else memoryview(frame).tobytes() for frame in frames]
+        self._network.carry(self, other, other._take, self, copied)
+        return True
+
+    def _take(self, other: SimulatedLink, frames: list[bytes]) -> None:
+        if self.peers.get(other.name) is not other:
+            self._receiver.refuse(other.name, "not a handshake, and the node is not known")
+            return
+        self._network.trace.delivered(self._network.loop.time(), other.name, self.name, frames)
+        self._receiver.receive(other.name, frames)
+
+    def is_linked(self, node: str) -> bool:
+        return node in self.peers
+
+    def forget(self, node: str, incarnation: int) -> bool:
+        known = self.peers.get(node)
+        if known is None or known.incarnation != incarnation:
+            return known is None
+        del self.peers[node]
+        return True
+
+
+def _refuse(welcome: asyncio.Future[SimulatedLink], error: LinkRefused) -> None:
+    if not welcome.done():
+        welcome.set_exception(error)

@@ -1,0 +1,163 @@
+"""Simulated processes of nodes: the real `NodeProcess`, in a context of its own that can be killed or stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import copy_context
+from random import Random
+from typing import TYPE_CHECKING, TypeVar
+
+from pageant.actors.runtime.clock import Clock
+from pageant.actors.runtime.platform import Lane, Link, Receiver
+from pageant.actors.runtime.process import NodeProcess, parse_arguments
+from pageant.actors.runtime.simulation.loop import PROCESS, Process, VirtualLoop
+from pageant.actors.runtime.simulation.network import Network, SimulatedLink
+
+if TYPE_CHECKING:
+    from pageant.actors.runtime.launcher import Launcher
+    from pageant.actors.runtime.node import Node
+
+R = TypeVar("R")
+
+START_SECONDS = (0.05, 0.4)  # for an interpreter to start
+NOTICE_SECONDS = (0.0005, 0.01)  # for a parent to hear of its child's end
+
+
+class VirtualClock:
+    """The loop's time."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+
+    def now(self) -> float:
+        return self._loop.time()
+
+    def wall(self) -> float:
+        return 1_700_000_000.0 + self._loop.time()
+
+
+class VirtualLane:
+    """Takes as long as is drawn, then calls the function, one after another."""
+
+    def __init__(self, loop: VirtualLoop, seconds: Callable[[], float]) -> None:
+        self._loop, self._seconds = loop, seconds
+        self._free_at = 0.0
+        self._closed = False
+
+    async def run(self, call: Callable[[], R]) -> R:
+        self._free_at = max(self._loop.time(), self._free_at) + self._seconds()
+        await asyncio.sleep(self._free_at - self._loop.time())
+        if self._closed:
+            await self._loop.create_future()  # as a pool that was shut down never calls it
+        return call()
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class SimulatedPlatform:
+    """What simulated nodes stand on."""
+
+    def __init__(
+        self, loop: VirtualLoop, network: Network, random: Random, offload_seconds: Callable[[Random], float]
+    ) -> None:
+        self.clock: Clock = VirtualClock(loop)
+        self.processes: dict[str, SimulatedProcess] = {}  # the latest of each node
+        self.lives: list[SimulatedProcess] = []  # all there ever were
+        self._loop, self._network, self._random = loop, network, random
+        self._offload_seconds = offload_seconds
+
+    def open_lane(self, name: str, threads: int) -> Lane:
+        return VirtualLane(self._loop, lambda: self._offload_seconds(self._random))
+
+    def open_link(self, name: str, incarnation: int, endpoint: str, receiver: Receiver) -> Link:
+        return SimulatedLink(self._network, name, incarnation, receiver)
+
+    def launcher(self, join: str, endpoint: str, arguments: tuple[str, ...]) -> Launcher:
+        return SimulatedProcesses(self, self._loop, self._random, join, arguments)
+
+
+class SimulatedProcesses:
+    """The launcher."""
+
+    def __init__(
+        self,
+        platform: SimulatedPlatform,
+        loop: VirtualLoop,
+        random: Random,
+        join: str,
+        arguments: tuple[str, ...],
+    ) -> None:
+        self._platform, self._loop, self._random = platform, loop, random
+        self._join, self._arguments = join, arguments
+
+    async def launch(self, node: str, incarnation: int) -> SimulatedProcess:
+        process = SimulatedProcess(self._loop, node, incarnation, self._random)
+        self._platform.processes[node] = process
+        self._platform.lives.append(process)
+        given = ("--join", self._join, "--name", node, "--incarnation", str(incarnation), *self._arguments)
+        options = parse_arguments(list(given))
+        context = copy_context()
+        context.run(PROCESS.set, process)
+        self._loop.create_task(process.run(options, self._platform), context=context, name=f"process {node}")
+        return process
+
+
+class SimulatedProcess(Process):
+    """One life of a node's process."""
+
+    def __init__(self, loop: VirtualLoop, node: str, incarnation: int, random: Random) -> None:
+        super().__init__(f"{node}#{incarnation}")
+        self._loop, self._random = loop, random
+        self._ended: asyncio.Future[str] = loop.create_future()
+        self._outside = copy_context()  # its parent's
+        self._inside: NodeProcess | None = None
+
+    async def run(self, options: object, platform: SimulatedPlatform) -> None:
+        """Its whole life, seen from inside."""
+        await asyncio.sleep(self._random.uniform(*START_SECONDS))
+        incarnation = options.incarnation  # type: ignore[attr-defined]
+        self._inside = NodeProcess(options, incarnation, platform)  # type: ignore[arg-type]
+        reason = "its process ended"
+        try:
+            await self._inside.run()
+        except Exception as error:
+            reason = f"its process failed: {type(error).__name__}: {error}"
+        self._end(reason)
+
+    @property
+    def node(self) -> Node | None:
+        """The node in it, once there is one."""
+        return self._inside.node if self._inside is not None else None
+
+    def kill(self) -> None:
+        """As `kill -9` does."""
+        self._end("its process was ended by signal 9")
+
+    def _end(self, reason: str) -> None:
+        if not self.dead:
+            self.dead = True
+            delay = self._random.uniform(*NOTICE_SECONDS)
+            self._loop.call_later(delay, self._notice, reason, context=self._outside)
+
+    def _notice(self, reason: str) -> None:
+        if not self._ended.done():
+            self._ended.set_result(reason)
+
+    # As its launcher sees it.
+
+    async def wait(self) -> str:
+        return await asyncio.shield(self._ended)
+
+    def close_input(self) -> None:
+        if self._inside is not None and not self.dead:
+            self._inside.stop()
+        elif not self.dead:
+            self.kill()
+
+    async def end(self, seconds: float) -> None:
+        await asyncio.wait([self._ended], timeout=seconds)
+        if not self._ended.done():
+            self.kill()
+            await asyncio.shield(self._ended)

@@ -1,0 +1,76 @@
+"""`pageant simulate`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+
+import msgspec
+import typer
+
+from pageant.scripts.simulate.engine import EngineSimulation
+from pageant.scripts.simulate.runs import Ran, Total, run_seeds, shorten
+
+FAILURES_MAX = 5  # that are shown
+
+
+def parse_seeds(text: str) -> range:
+    """`7`, or `0..500`: from the first to before the last."""
+    first, dots, last = text.partition("..")
+    try:
+        return range(int(first), int(last)) if dots else range(int(first), int(first) + 1)
+    except ValueError:
+        raise typer.BadParameter(f"found {text!r}; expected a seed, or 0..500") from None
+
+
+def parse_classes(given: list[str]) -> dict[str, str]:
+    """`scheduler=my_lab.policies:MyScheduler`, by actor."""
+    classes = {}
+    for item in given:
+        actor, equals, cls = item.partition("=")
+        if not equals or ":" not in cls:
+            raise typer.BadParameter(f"found {item!r}; expected ACTOR=module:Class")
+        classes[actor] = cls
+    return classes
+
+
+def simulate(seeds: range, jobs: int, classes: Mapping[str, str], *, shrink: bool, json: bool) -> bool:
+    """Runs seeds and says what came of them. Returns whether all held."""
+    began, total = time.monotonic(), Total()
+    for ran in run_seeds(seeds, jobs, classes):
+        total.add(ran)
+        if ran.violation is not None and not json and len(total.failed) <= FAILURES_MAX:
+            _explain(ran, classes, shrink=shrink)
+    seconds = time.monotonic() - began
+    if json:
+        print(msgspec.json.encode({"seconds": seconds, **msgspec.to_builtins(total)}).decode())
+    else:
+        _summarise(total, seconds)
+    return not total.failed
+
+
+def _explain(ran: Ran, classes: Mapping[str, str], *, shrink: bool) -> None:
+    print(f"seed {ran.seed}: {ran.violation}", file=sys.stderr)
+    if shrink:
+        for fault in shorten(ran.seed, classes):
+            print(f"  {fault}", file=sys.stderr)
+    print(f"  again, with every delivery: pageant simulate --trace {ran.seed}", file=sys.stderr)
+
+
+def _summarise(total: Total, seconds: float) -> None:
+    struck = ", ".join(f"{count} {kind}" for kind, count in sorted(total.faults.items()))
+    print(f"{total.seeds} seeds in {seconds:.1f} s, {len(total.failed)} with a violation")
+    print(
+        f"{total.requests} requests, {total.deliveries} deliveries between nodes; faults: {struck or 'none'}"
+    )
+    for name, count in sorted(total.counters.items()):
+        print(f"  {count:>9} {name}")
+
+
+def trace(seed: int, classes: Mapping[str, str]) -> bool:
+    """Prints one seed's deliveries and faults, in order. Returns whether it held."""
+    outcome = EngineSimulation(seed, classes=classes, keep_trace=True).run()
+    print("\n".join(outcome.trace or ()))
+    print(f"{outcome}\ndigest {outcome.digest}")
+    return outcome.violation is None

@@ -1,0 +1,231 @@
+"""One seed: an engine, its users, what goes wrong, and what must hold all the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextvars import Context
+from random import Random
+from typing import Any
+
+from pageant.actors.frontend.frontend import Frontend
+from pageant.actors.runtime.cell import Cell
+from pageant.actors.runtime.simulation import Fault, Outcome, Rates, Simulation, Violation, draw_faults
+from pageant.protocol.allocation import GetPoolStatistics, PoolStatistics
+from pageant.protocol.errors import PageantError
+from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
+from pageant.scripts.simulate.requests import draw_requests
+from pageant.scripts.simulate.topology import ROOT, draw_engine
+from pageant.scripts.simulate.users import User
+
+PLAY_SECONDS = 1.5  # in which requests and faults come
+END_SECONDS_MAX = 300.0  # by which all must have ended after that
+REST_SECONDS_MAX = 60.0  # by which nothing is left of them
+POLL_SECONDS = 0.05
+ABORT_SECONDS = 0.3  # after which the scheduler knows, where nothing goes wrong
+ASK_SECONDS = 20.0
+
+
+class EngineSimulation:
+    """A run of the whole engine.
+
+    Args:
+        faults: instead of those that the seed draws.
+        classes: actors of the user's own, see `draw_engine`.
+
+    Attributes:
+        counters: what happened: to users, in the scheduler, and what the faults interrupted.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        faults: Sequence[Fault] | None = None,
+        classes: Mapping[str, str] | None = None,
+        keep_trace: bool = False,
+    ) -> None:
+        random = Random(f"engine {seed}")
+        engine = draw_engine(random, seed, classes)
+        self.topology = topology = engine.topology
+        self.counters: Counter[str] = Counter()
+        self._violations: list[Violation] = []
+        actors = [plan.name for plan in topology.actors]
+        frontends = [name for name in actors if name.startswith("frontend/")]
+        self._users = [
+            User(wanted, engine.alphabet, self._leave, self._violations.append)
+            for wanted in draw_requests(random, frontends, PLAY_SECONDS)
+        ]
+        nodes = [node.name for node in topology.nodes]
+        drawn = draw_faults(random, Rates.draw(random), PLAY_SECONDS, nodes, ROOT, actors)
+        self._began = 0.0
+        self._checked_at = -1  # steps of this scheduler
+        self._scheduler: Cell | None = None
+        self._left: dict[str, int] = {}
+        self._simulation = Simulation(
+            seed,
+            topology,
+            self._play,
+            faults=drawn if faults is None else faults,
+            check=self._check,
+            before_fault=self._note_situation,
+            keep_trace=keep_trace,
+        )
+
+    @property
+    def num_requests(self) -> int:
+        """How many are made."""
+        return len(self._users)
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """What goes wrong."""
+        return self._simulation.faults
+
+    def run(self) -> Outcome:
+        """Plays the seed."""
+        return self._simulation.run()
+
+    # The play.
+
+    async def _play(self, simulation: Simulation) -> None:
+        loop = simulation.loop
+        self._began = loop.time()
+        for user in self._users:
+            loop.call_at(self._began + user.wanted.at, self._open, user)
+        await asyncio.sleep(PLAY_SECONDS)
+        await self._until_all_ended(loop.time() + END_SECONDS_MAX)
+        await self._until_at_rest(loop.time() + REST_SECONDS_MAX)
+
+    def _open(self, user: User) -> None:
+        """Hands a request to its frontend, or waits until there is one."""
+        simulation = self._simulation
+        cell = simulation.cell(user.wanted.frontend)
+        if cell is None or not cell.serving:
+            simulation.loop.call_later(POLL_SECONDS, self._open, user)
+            return
+        frontend = cell.actor
+        assert isinstance(frontend, Frontend)
+        user.incarnation = cell.incarnation
+        simulation.loop.call_soon(frontend.open, user.opening(), context=simulation.context_of(cell))
+
+    def _leave(self, user: User) -> None:
+        """A user leaves; where nothing goes wrong meanwhile, the scheduler knows before long."""
+        loop, name = self._simulation.loop, user.wanted.name
+        cell, scheduler = self._simulation.cell(user.wanted.frontend), self._simulation.cell("scheduler")
+        if cell is not None and isinstance(cell.actor, Frontend):
+            self.counters["aborts"] += 1
+            wire_ids = {(cell.name, one) for one in cell.actor.wire_ids(name)}
+            loop.call_soon(self._abort, user, cell.actor)
+            loop.call_later(ABORT_SECONDS, self._check_left, wire_ids, scheduler, context=Context())
+
+    def _abort(self, user: User, frontend: Frontend) -> None:
+        frontend.abort_all([user.wanted.name])
+        user.left = True
+
+    def _check_left(self, wire_ids: set[tuple[str, str]], scheduler: Cell | None) -> None:
+        now = self._simulation.loop.time() - self._began
+        faults = self._simulation.faults
+        calm = all(one.at > now or one.at + one.seconds < now - 2 * ABORT_SECONDS for one in faults)
+        if calm and scheduler is not None and self._simulation.cell("scheduler") is scheduler:
+            core: Any = scheduler.actor.core  # type: ignore[attr-defined]
+            kept = sorted(wire_ids & {(one.frontend, one.request_id) for one in core.requests()})
+            if kept:
+                text = f"{kept} are scheduled {ABORT_SECONDS} s after their user left"
+                self._violations.append(Violation(text))
+            self.counters["aborts checked"] += 1
+
+    def _is_void(self, user: User) -> bool:
+        """Its frontend died with it."""
+        cell = self._simulation.cell(user.wanted.frontend)
+        return cell is None or cell.incarnation != user.incarnation
+
+    async def _until_all_ended(self, latest: float) -> None:
+        while left := [user for user in self._users if not user.incarnation or not self._is_over(user)]:
+            if self._simulation.loop.time() > latest:
+                names = ", ".join(user.wanted.name for user in left)
+                raise Violation(f"{names} never ended")
+            await asyncio.sleep(POLL_SECONDS)
+        for user in self._users:
+            void = self._is_void(user) and (not user.done or user.error is not None)
+            if user.error is not None and not void:
+                raise Violation(f"{user.wanted.name} failed: {user.error!r}")
+            self.counters["void" if void else "left" if user.left else "ended"] += 1
+
+    def _is_over(self, user: User) -> bool:
+        return user.done or self._is_void(user)
+
+    async def _until_at_rest(self, latest: float) -> None:
+        """Nothing is left of anything."""
+        while left := await self._count_left():
+            if self._simulation.loop.time() > latest:
+                raise Violation(f"when all had ended there were left: {left}")
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _count_left(self) -> dict[str, int]:
+        node = self._simulation.cluster.node
+        try:
+            scheduler: SchedulerStatistics = await node.ask(
+                "scheduler", GetSchedulerStatistics(), ASK_SECONDS
+            )
+            pool: PoolStatistics = await node.ask("blocks", GetPoolStatistics(), ASK_SECONDS)
+        except PageantError as error:  # it died meanwhile
+            return {repr(error): 1}
+        detokenizer: Any = self._simulation.cell("detokenizer")
+        counts = {
+            "running": scheduler.num_running,
+            "waiting": scheduler.num_waiting,
+            "blocks held": pool.blocks_held,
+            "open texts": len(detokenizer.actor._requests) if detokenizer is not None else 1,
+        }
+        if not any(counts.values()):
+            self.counters.update(scheduler.counters)
+        return {name: count for name, count in counts.items() if count}
+
+    # What must hold.
+
+    def _check(self, simulation: Simulation) -> None:
+        """After every step; and what users say, at once."""
+        if self._violations:
+            raise self._violations[0]
+        scheduler = self._scheduler
+        if scheduler is None or scheduler.closed:
+            self._scheduler, self._checked_at = simulation.cell("scheduler"), -1
+            return
+        core: Any = scheduler.actor.core  # type: ignore[attr-defined]
+        if core.counters.steps == self._checked_at:
+            return
+        self._checked_at = core.counters.steps
+        core.check_integrity()
+        blocks: Any = simulation.cell("blocks")
+        if blocks is not None and blocks.actor._allocation is not None:
+            blocks.actor._allocation.check_integrity()
+
+    # What the faults strike.
+
+    def _note_situation(self, simulation: Simulation, fault: Fault) -> None:
+        """What the engine was at when a fault struck."""
+        cell = simulation.cell("scheduler")
+        if cell is None:
+            return
+        requests = list(cell.actor.core.requests())  # type: ignore[attr-defined]
+        situation = {
+            "prefill": any(one.row is not None and not one.output for one in requests),
+            "decode": any(one.row is not None and one.output for one in requests),
+            "preempted": any(one.row is None and one.num_preemptions for one in requests),
+            "draining": bool(requests) and all(user.incarnation for user in self._users),
+        }
+        for victim in self._victims(fault):
+            for name, there in situation.items():
+                self.counters[f"{victim} in {name}"] += there
+
+    def _victims(self, fault: Fault) -> list[str]:
+        """The rows of the design's table that a fault is a case of; or its kind."""
+        targets = fault.target.split(",")
+        if fault.kind == "crash":
+            return [fault.target.partition("/")[0]]
+        if fault.kind not in ("kill", "host"):
+            return [fault.kind]
+        roles = [plan.name.partition("/")[0] for plan in self.topology.actors if plan.node in targets]
+        return [*dict.fromkeys(roles), *(["host"] if fault.kind == "host" else [])]

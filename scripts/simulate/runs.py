@@ -1,0 +1,86 @@
+"""Many seeds, in several processes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import get_context
+
+from pageant.actors.runtime.simulation.faults import Fault
+from pageant.actors.runtime.simulation.shrink import shrink
+from pageant.scripts.simulate.engine import EngineSimulation
+
+CHUNK = 8  # seeds that a process is given at a time
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What came of a seed."""
+
+    seed: int
+    digest: str
+    violation: str | None
+    deliveries: int
+    requests: int
+    faults: Counter[str]  # that struck, by kind
+    counters: Counter[str]
+
+
+@dataclass
+class Total:
+    """Of many seeds."""
+
+    seeds: int = 0
+    deliveries: int = 0
+    requests: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    counters: Counter[str] = field(default_factory=Counter)
+    failed: list[Ran] = field(default_factory=list)
+
+    def add(self, ran: Ran) -> None:
+        """One more."""
+        self.seeds += 1
+        self.deliveries += ran.deliveries
+        self.requests += ran.requests
+        self.faults.update(ran.faults)
+        self.counters.update(ran.counters)
+        if ran.violation is not None:
+            self.failed.append(ran)
+
+
+def run_seed(seed: int, classes: Mapping[str, str] | None = None) -> Ran:
+    """One seed, here."""
+    simulation = EngineSimulation(seed, classes=classes)
+    outcome = simulation.run()
+    return Ran(
+        seed=seed,
+        digest=outcome.digest,
+        violation=outcome.violation,
+        deliveries=outcome.deliveries,
+        requests=simulation.num_requests,
+        faults=outcome.struck,
+        counters=simulation.counters,
+    )
+
+
+def run_seeds(seeds: Iterable[int], jobs: int, classes: Mapping[str, str] | None = None) -> Iterator[Ran]:
+    """Each seed, in order, as they are done."""
+    run = partial(run_seed, classes=classes)
+    if jobs == 1:
+        yield from map(run, seeds)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(run, seeds, chunksize=CHUNK)
+
+
+def shorten(seed: int, classes: Mapping[str, str] | None = None) -> list[Fault]:
+    """The shortest schedule of faults that was found with which a failing seed still fails."""
+
+    def fails(faults: Iterable[Fault]) -> bool:
+        return EngineSimulation(seed, faults=tuple(faults), classes=classes).run().violation is not None
+
+    drawn = EngineSimulation(seed, classes=classes).faults
+    return shrink(drawn, fails)

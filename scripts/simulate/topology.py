@@ -1,0 +1,108 @@
+"""Which engine a seed simulates: its placement, sizes and options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+
+import pageant
+from pageant.actors.executor.simulated import NUM_TOKENS
+from pageant.actors.frontend.cast import DEFAULT_CAST
+from pageant.actors.runtime.classes import load_actor_class
+from pageant.actors.runtime.lease import LeaseTerms
+from pageant.actors.runtime.restarts import ActorPlan, NodePlan
+from pageant.actors.runtime.topology import Resolved
+from pageant.protocol.fronting import ServedModel
+
+ROOT = "front"
+MODEL = Path(pageant.__file__).parent / "models" / "demo"  # for its tokenizer
+MAX_MODEL_LEN = 128
+VOCAB_SIZE = 4096
+SIMULATED_EXECUTOR = "pageant.actors.executor.simulated:SimulatedExecutor"
+SERVED = ServedModel(
+    name="simulated",
+    replica="",
+    folder=str(MODEL),
+    vocab_size=VOCAB_SIZE,
+    max_model_len=MAX_MODEL_LEN,
+    max_logprobs=20,
+    generation_config="none",
+)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A seed's engine. Its model says `alphabet` different tokens: few, where they are to be guessed."""
+
+    topology: Resolved
+    alphabet: int
+
+
+def draw_engine(random: Random, seed: int, classes: Mapping[str, str] | None = None) -> Drawn:
+    """An engine with two or three frontends, small enough that it runs out of rows, blocks and queue.
+
+    Args:
+        classes: actors of the user's own, by the name that they take the place of.
+    """
+    block_size = random.choice((4, 8, 16))
+    blocks_least = MAX_MODEL_LEN // block_size
+    settings: dict[str, Any] = {
+        "model": str(MODEL),
+        "max_model_len": MAX_MODEL_LEN,
+        "vocab_size": VOCAB_SIZE,
+        "block_size": block_size,
+        "num_blocks": random.randint(blocks_least, 3 * blocks_least),
+        "max_num_seqs": random.randint(3, 12),
+        "max_num_batched_tokens": random.choice((16, 32, 64, 256)),
+        "async_scheduling": random.random() < 0.8,
+        "policy": random.choice(("fcfs", "fcfs", "priority", "shortest", "fair", "deadline")),
+        "enable_prefix_caching": True,
+        "host_memory": random.choice((0, 0, 4096)),
+        "alphabet": NUM_TOKENS,
+        "served": (SERVED,),
+        "device": random.choice(("cpu", "cuda:0")),
+    }
+    cast = {**DEFAULT_CAST.classes, "executor": SIMULATED_EXECUTOR}
+    if random.random() < 0.3:
+        settings |= {"speculation": {"method": "ngram", "tokens": random.randint(1, 4)}, "alphabet": 2}
+        cast["drafter"] = DEFAULT_CAST.optional["drafter"]
+    cast |= classes or {}
+    frontend = cast.pop("frontend")
+    homes = {name: _home(random, name) for name in cast}
+    actors = [
+        _plan(f"{name}/0" if name == "executor" else name, homes[name], cls, settings)
+        for name, cls in cast.items()
+    ]
+    for index in range(random.randint(2, 3)):
+        home = ROOT if index == 0 else f"user-{index}"
+        actors.append(_plan(f"frontend/{index}", home, frontend, settings))
+    nodes = dict.fromkeys(actor.node for actor in actors if actor.node != ROOT)
+    topology = Resolved(
+        root=ROOT,
+        nodes=(NodePlan(ROOT), *(NodePlan(name, process=True) for name in nodes)),
+        actors=tuple(actors),
+        wire="auto",
+        transport="tcp",
+        listen=None,
+        seed=seed,
+        placement="each",
+        # Some suspect a process that is only stopped for a while.
+        lease=LeaseTerms(heartbeat=0.1, suspicion=random.choice((0.3, 0.6, 10.0))),
+    )
+    return Drawn(topology, settings["alphabet"])
+
+
+def _home(random: Random, actor: str) -> str:
+    """Mostly a process of its own, sometimes one that is shared."""
+    return actor if random.random() < 0.7 else random.choice(("shared", "shared", ROOT))
+
+
+def _plan(name: str, node: str, cls: str, settings: Mapping[str, Any]) -> ActorPlan:
+    options = load_actor_class(cls, name).Options
+    given = {key: value for key, value in settings.items() if key in options.__struct_fields__}
+    return ActorPlan(name, node, cls, msgspec.json.encode(msgspec.convert(given, options)))

@@ -1,0 +1,121 @@
+"""Bugs that are put in, one at a time: each is caught within 200 seeds of the configuration that has to hold."""
+
+from __future__ import annotations
+
+import itertools
+
+from pageant.actors.blocks.actor import BlockManager
+from pageant.actors.blocks.pool import BlockPool
+from pageant.actors.detokenizer.delivery import Delivery
+from pageant.actors.runtime.restarts import _Life
+from pageant.actors.runtime.streams import Arrival, Incoming
+from pageant.actors.scheduler.actor import Scheduler
+from pageant.actors.scheduler.core import SchedulerCore
+from pageant.scripts.simulate.runs import run_seed
+
+SEEDS_MAX = 200
+
+
+def caught_by() -> int | None:
+    """The first seed with a violation."""
+    return next((seed for seed in range(SEEDS_MAX) if run_seed(seed).violation is not None), None)
+
+
+def every(count: int):
+    """True once in so many calls."""
+    calls = itertools.count(1)
+    return lambda: next(calls) % count == 0
+
+
+def test_a_lost_unlock(monkeypatch):
+    free, now = BlockPool.free, every(50)
+    monkeypatch.setattr(BlockPool, "free", lambda self, blocks: free(self, blocks[1:] if now() else blocks))
+    assert caught_by() is not None
+
+
+def test_a_block_freed_twice(monkeypatch):
+    free, now = BlockPool.free, every(50)
+
+    def freed(self, blocks):
+        free(self, blocks)
+        if now() and len(blocks) > 0 and self.references(blocks[0]) > 0:
+            free(self, blocks[:1])
+
+    monkeypatch.setattr(BlockPool, "free", freed)
+    assert caught_by() is not None
+
+
+def test_a_dropped_abort(monkeypatch):
+    abort, now = SchedulerCore.abort, every(3)
+    monkeypatch.setattr(SchedulerCore, "abort", lambda self, message: None if now() else abort(self, message))
+    assert caught_by() is not None
+
+
+def test_a_reused_incarnation(monkeypatch):
+    begin = _Life.begin
+
+    def begun(self):
+        begin(self)
+        self.incarnation = max(1, self.incarnation - (self.incarnation > 1))
+        return self.incarnation
+
+    monkeypatch.setattr(_Life, "begin", begun)
+    assert caught_by() is not None
+
+
+def test_a_lost_terminal_message(monkeypatch):
+    add, now = Delivery.add, every(200)
+
+    def added(self, serial, request_id, text, token_ids, finished, *places):
+        add(self, serial, request_id, text, token_ids, None if now() else finished, *places)
+
+    monkeypatch.setattr(Delivery, "add", added)
+    assert caught_by() is not None
+
+
+def test_a_stale_epoch(monkeypatch):
+    ready = BlockManager.executor_ready
+
+    def kept(self, event):
+        allocation = self._allocation
+        ready(self, event)
+        if allocation is not None:  # what was cached in the former's memory
+            allocation.release_all()
+            self._allocation = allocation
+
+    monkeypatch.setattr(BlockManager, "executor_ready", kept)
+    assert caught_by() is not None
+
+
+def test_a_skipped_gap(monkeypatch):
+    arrive = Incoming.arrive
+
+    def arrived(self, number, *rest):
+        found = arrive(self, number, *rest)
+        if found is Arrival.GAP:
+            self.last = number
+            return Arrival.NEXT
+        return found
+
+    monkeypatch.setattr(Incoming, "arrive", arrived)
+    assert caught_by() is not None
+
+
+def test_an_order_taken_from_a_set(monkeypatch):
+    choose = SchedulerCore._choose_waiting
+    monkeypatch.setattr(
+        SchedulerCore, "_choose_waiting", lambda self, budget: list(set(choose(self, budget)))
+    )
+    assert any(run_seed(seed).digest != run_seed(seed).digest for seed in range(SEEDS_MAX))
+
+
+def test_a_handler_that_raises(monkeypatch):
+    stepped, now = Scheduler.stepped, every(500)
+
+    def raising(self, message):
+        if now():
+            raise KeyError("planted")
+        return stepped(self, message)
+
+    monkeypatch.setattr(Scheduler, "stepped", raising)
+    assert caught_by() is not None

@@ -1,0 +1,82 @@
+"""The whole engine under what hundreds of seeds do to it; and that the same seed does the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pageant.actors.runtime.simulation.shrink import shrink
+from pageant.scripts.simulate.engine import EngineSimulation
+from pageant.scripts.simulate.runs import Total, run_seed, run_seeds
+
+SEEDS = range(500)
+JOBS = 2
+
+
+@pytest.fixture(scope="module")
+def total() -> Total:
+    total = Total()
+    for ran in run_seeds(SEEDS, JOBS):
+        assert ran.violation is None, f"seed {ran.seed}: {ran.violation}"
+        assert ran.requests >= 20
+        total.add(ran)
+    return total
+
+
+def test_no_seed_breaks_a_promise(total):
+    assert total.seeds == len(SEEDS) and not total.failed
+    assert total.deliveries >= 1000 * total.seeds
+    assert total.counters["ended"] >= 20 * total.seeds
+
+
+@pytest.mark.parametrize(
+    "row", ["executor", "blocks", "scheduler", "detokenizer", "tokenizer", "frontend", "host"]
+)
+def test_every_kind_of_actor_was_struck_in_prefill_and_in_decode(total, row):
+    assert total.counters[f"{row} in prefill"] >= 20
+    assert total.counters[f"{row} in decode"] >= 40
+
+
+@pytest.mark.parametrize("kind", ["kill", "host", "crash", "stop", "clog", "cut", "break"])
+def test_every_kind_of_fault_struck(total, kind):
+    assert total.faults[kind] >= 100
+
+
+def test_what_the_engine_does_when_it_is_short_of_something_was_done(total):
+    counters = total.counters
+    for name in (
+        *("recomputed", "resumed", "reopened", "preemptions", "chunk_splits", "steps_ahead", "rows_wasted"),
+        *("growth_refused", "admissions_refused", "tokens_cached", "tokens_restored", "stops_by_string"),
+        *("deadlines_missed", "drafts_accepted", "aborts_running_decode", "aborts checked"),
+    ):
+        assert counters[name] >= 50, name
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_same_seed_is_the_same_run(seed):
+    assert run_seed(seed).digest == run_seed(seed).digest != run_seed(seed + 1).digest
+
+
+def test_the_same_seed_is_the_same_run_whatever_strings_hash_to():
+    code = "from pageant.scripts.simulate.runs import run_seed; print([run_seed(s).digest for s in range(4)])"
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in (0, 1)
+    }
+    assert digests == {f"{[run_seed(seed).digest for seed in range(4)]}\n"}
+
+
+def test_a_schedule_is_shrunk_to_what_it_takes():
+    faults = EngineSimulation(2).faults
+    assert len(faults) >= 4
+    needed = {faults[1], faults[3]}
+    assert set(shrink(faults, lambda some: needed <= set(some))) == needed
