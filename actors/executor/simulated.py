@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from pageant.actors.executor.actor import Executor
 from pageant.actors.executor.batch import StepInputs
-from pageant.actors.executor.moving import Move
+from pageant.actors.executor.moving import Move, Way
 from pageant.actors.executor.scoring import Scored
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.roles import Feature
@@ -121,19 +121,26 @@ def _mixed(*values: int) -> int:
 
 
 class SimulatedHost:
-    """Blocks in a host's memory that is not there."""
+    """Blocks in a host's memory, and on its disk, that are not there."""
 
     def __init__(self, kv: UInt64) -> None:
         self._kv = kv
         self._slots: dict[int, UInt64] = {}
+        self._disk: dict[int, UInt64] = {}
         self.block_bytes = int(kv[0].nbytes)
 
     def move(self, move: Move) -> None:
         """See `runner.Host`."""
-        for block, slot in zip(move.save_blocks.tolist(), move.save_slots.tolist(), strict=True):
-            self._slots[slot] = self._kv[block].copy()
-        for slot, block in zip(move.restore_slots.tolist(), move.restore_blocks.tolist(), strict=True):
-            self._kv[block] = self._slots[slot]
+        for source, destination in zip(move.sources.tolist(), move.destinations.tolist(), strict=True):
+            match move.way:
+                case Way.SAVE:
+                    self._slots[destination] = self._kv[source].copy()
+                case Way.RESTORE:
+                    self._kv[destination] = self._slots[source]
+                case Way.READ:
+                    self._kv[destination] = self._disk[source]
+                case Way.WRITE:
+                    self._disk[destination] = self._slots[source]
 
 
 class SimulatedRunner:
