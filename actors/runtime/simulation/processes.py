@@ -52,8 +52,9 @@ class VirtualLane:
             await self._loop.create_future()  # as a pool that was shut down never calls it
         return call()
 
-    def close(self) -> None:
+    def close(self) -> bool:
         self._closed = True
+        return self._free_at > self._loop.time()
 
 
 class SimulatedPlatform:
