@@ -63,7 +63,7 @@ class Observer(Actor):
             if not 0 < self.answer_seconds < 1e6:
                 raise ValueError(f"answer_seconds is {self.answer_seconds}; expected a number above 0")
             if self.otlp_traces_endpoint is not None:
-                check_endpoint(self.otlp_traces_endpoint)
+                check_endpoint(self.otlp_traces_endpoint, self.otlp_headers)
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)

@@ -60,15 +60,24 @@ class Outgoing:
         self.counts[state] += len(batch)
 
 
-def check_endpoint(url: str) -> None:
-    """Refuses what is no URL of a collector.
+def check_endpoint(url: str, headers: Mapping[str, str]) -> None:
+    """Refuses what is no URL of a collector, and headers that cannot be sent.
 
     Raises:
-        ValueError: it is not.
+        ValueError: which, and why.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # of the port, or an address in brackets
+        sound = False
+    if not sound or not (url.isascii() and url.isprintable()):
         raise ValueError(f"otlp_traces_endpoint is {url!r}; expected such as http://localhost:4318/v1/traces")
+    for name, value in headers.items():
+        if not (name and (name + value).isascii() and (name + value).isprintable()):
+            raise ValueError(
+                f"otlp_headers.{name}: expected a name and a value of printable ASCII characters"
+            )
 
 
 def post(url: str, headers: Mapping[str, str], body: bytes) -> Failure | None:

@@ -65,7 +65,17 @@ def test_nobody_there_is_no_reason_to_give_up():
     assert failure is not None and failure.passes and "refused" in failure.reason
 
 
-@pytest.mark.parametrize("url", ["localhost:4318", "ftp://x", "http://", ""])
+@pytest.mark.parametrize(
+    "url",
+    ["localhost:4318", "ftp://x", "http://", "", "http://x:99999", "http://x:y", "http://[x", "http://x/\n"],
+)
 def test_what_is_no_url_of_a_collector_is_refused(url):
     with pytest.raises(ValueError, match="otlp_traces_endpoint"):
-        check_endpoint(url)
+        check_endpoint(url, {})
+
+
+@pytest.mark.parametrize("headers", [{"": "x"}, {"x": "a\nb"}, {"x": "\u2014"}])
+def test_headers_that_cannot_be_sent_are_refused_before_anything_is(headers):
+    check_endpoint("http://x", {"authorization": "Bearer x"})
+    with pytest.raises(ValueError, match="otlp_headers"):
+        check_endpoint("http://x", headers)
