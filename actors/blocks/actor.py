@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import AsyncIterator
 from typing import Any
 
 from pageant.actors.blocks.allocation import Allocation
 from pageant.actors.blocks.costs import Costs, Move
+from pageant.actors.blocks.followers import Follower, Key
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.tiers import Tiers
 from pageant.actors.blocks.window import Window
@@ -14,6 +17,7 @@ from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.sizes import parse_bytes
 from pageant.protocol.allocation import Assign, Assigned, GetPoolStatistics, PoolReady, PoolStatistics
 from pageant.protocol.arrays import int32
+from pageant.protocol.following import BlockEvents, FollowBlocks, StoredBlock
 from pageant.protocol.roles import BLOCKS, Feature
 from pageant.protocol.stepping import ExecutorReady
 from pageant.protocol.supervision import ActorDown, ActorUp
@@ -69,6 +73,7 @@ class BlockManager(Actor):
         self._allocation: Allocation | None = None
         self._epoch = 0
         self._scheduler = 0  # the incarnation whose sequences these are; earlier ones are dead
+        self._followers: dict[Follower, asyncio.Event] = {}
 
     async def on_start(self) -> None:
         self.watch("scheduler")
@@ -80,8 +85,43 @@ class BlockManager(Actor):
             self._epoch = event.epoch
             pool = self.pool_class(event.num_blocks, self.options.enable_prefix_caching)
             window = None if event.window is None else Window(event.window, event.block_size)
-            self._allocation = Allocation(pool, event.block_size, self._make_tiers(event, pool), window)
+            allocation = self._allocation = Allocation(
+                pool, event.block_size, self._make_tiers(event, pool), window
+            )
+            for follower in self._followers:
+                follower.begin_anew()
+            allocation.follow(self._note if self._followers else None)
+            self._wake_followers()
         self.tell("scheduler", PoolReady(epoch=self._epoch))
+
+    @receives(concurrent=True)
+    async def follow(self, request: FollowBlocks) -> AsyncIterator[BlockEvents]:
+        """Tells of all blocks that there are, and then of every one that is stored or removed."""
+        follower, news = Follower(), asyncio.Event()
+        self._followers[follower] = news
+        news.set()
+        try:
+            while True:
+                await news.wait()
+                news.clear()
+                allocation = self._allocation
+                if allocation is not None:
+                    allocation.follow(self._note)
+                    for events in follower.take(self._epoch, allocation.block_size, allocation.stored):
+                        yield events
+        finally:
+            del self._followers[follower]
+            if not self._followers and self._allocation is not None:
+                self._allocation.follow(None)
+
+    def _note(self, key: Key, block: StoredBlock | None) -> None:
+        for follower in self._followers:
+            follower.note(key, block)
+
+    def _wake_followers(self) -> None:
+        for follower, news in self._followers.items():
+            if follower.has_news:
+                news.set()
 
     def _make_tiers(self, event: ExecutorReady, pool: BlockPool) -> Tiers | None:
         """What there is below the device, as far as options and the executor's host have room for it."""
@@ -121,6 +161,7 @@ class BlockManager(Actor):
             self.tell(self.sender, self._refusal(request))
             return
         self.tell(self.sender, self._allocation.assign(request))
+        self._wake_followers()
 
     def _refusal(self, request: Assign) -> Assigned:
         return Assigned(
@@ -166,3 +207,4 @@ class BlockManager(Actor):
         self._scheduler = incarnation
         if self._allocation is not None:
             self._allocation.release_all()
+            self._wake_followers()

@@ -11,11 +11,13 @@ before their step computes, so that only what earlier exchanges granted can be c
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from itertools import islice
 
 import numpy as np
 
 from pageant.actors.blocks.branches import FANOUT_MAX, TOKEN_BYTES, Branches, common_tokens
+from pageant.actors.blocks.followers import Told
 from pageant.actors.blocks.hashing import block_name, block_names, full_blocks, root_name
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.sequence import Copies, Found, Sequence
@@ -23,6 +25,9 @@ from pageant.actors.blocks.tiers import Tiers
 from pageant.actors.blocks.window import Window
 from pageant.protocol.allocation import Admission, Admitted, Assign, Assigned, PoolStatistics
 from pageant.protocol.arrays import int32
+from pageant.protocol.following import StoredBlock
+
+DEVICE = "device"  # the tier
 
 
 class Allocation:
@@ -44,6 +49,7 @@ class Allocation:
         pool.on_unnamed = self._branches.remove
         self._tails: dict[bytes, dict[Sequence, None]] = {}  # of running sequences, filed as `Branches` does
         self._uncomputed: list[tuple[int, int]] = []  # named blocks, by the step that fills them
+        self._told: Told | None = None  # of every block that is stored or removed
         self._copied_from: list[tuple[int, int]] = []  # blocks, by the step that reads them, not computed yet
         self._computed_step = 0
         self._queried = self._hit = self._copied = 0
@@ -100,6 +106,30 @@ class Allocation:
             self._close(sequence)
             self._let_go(sequence.held)
         self._sequences.clear()
+
+    def follow(self, told: Told | None) -> None:
+        """From now on that is told of every block that is stored or removed, in any tier; None ends it."""
+        self._told = told
+        self.pool.on_unnamed = self._branches.remove if told is None else self._unnamed
+        if self.tiers is not None:
+            self.tiers.follow(told)
+
+    def _unnamed(self, block: int, name: bytes) -> None:
+        self._branches.remove(block, name)
+        if self._told is not None:
+            self._told((DEVICE, name), None)
+
+    def stored(self) -> Iterator[StoredBlock]:
+        """Every block that can be found, in every tier."""
+        for block, name in self.pool.named():
+            yield self._stored(block, name)
+        if self.tiers is not None:
+            yield from self.tiers.stored()
+
+    def _stored(self, block: int, name: bytes) -> StoredBlock:
+        parent, tokens = self._branches.holds(block)
+        token_ids = np.frombuffer(tokens, "<i4")
+        return StoredBlock(tier=DEVICE, name=name, parent=parent, token_ids=token_ids)
 
     def statistics(self) -> PoolStatistics:
         """How the pool stands."""
@@ -282,6 +312,8 @@ class Allocation:
         """A block holds `tokens` of block `index` of a sequence when that step is computed."""
         if self.pool.name(block, name):
             self._branches.add(block, sequence.parent(index), tokens, step, num_before)
+            if self._told is not None:
+                self._told((DEVICE, name), self._stored(block, name))
             if step > self._computed_step:
                 self._uncomputed.append((step, block))
 

@@ -37,7 +37,7 @@ class Branches:
         else:
             blocks[block] = None
 
-    def remove(self, block: int) -> None:
+    def remove(self, block: int, name: bytes) -> None:
         """It holds other tokens from now on."""
         start = self._branches.pop(block)[0]
         blocks = self._by_start[start]
@@ -58,6 +58,11 @@ class Branches:
             if count > most:
                 best, most = block, count
         return best, most
+
+    def holds(self, block: int) -> tuple[bytes, bytes]:
+        """The name that a block follows, and its tokens."""
+        start, tokens, _, _ = self._branches[block]
+        return start[:-TOKEN_BYTES], tokens
 
     def __len__(self) -> int:
         return len(self._branches)

@@ -10,7 +10,7 @@ least recently freed first. Every operation is O(1) per block.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 def _pass(*_: object) -> None:
@@ -33,8 +33,8 @@ class BlockPool:
         self._index: dict[bytes, int] = {}
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self.evictions = 0
-        self.on_unnamed: Callable[[int], object] = _pass  # told of every block that loses its name
-        self.on_evicted: Callable[[int, bytes], object] = _pass  # and of the name, if it is for want of room
+        self.on_unnamed: Callable[[int, bytes], object] = _pass  # told of every block that loses its name,
+        self.on_evicted: Callable[[int, bytes], object] = _pass  # and then if it is for want of room
 
     @property
     def num_free(self) -> int:
@@ -78,7 +78,7 @@ class BlockPool:
         del self._index[name]
         self._names[block] = None
         self.evictions += 1
-        self.on_unnamed(block)
+        self.on_unnamed(block, name)
         self.on_evicted(block, name)
 
     def match(self, names: Iterable[bytes]) -> list[int]:
@@ -124,12 +124,16 @@ class BlockPool:
             name, self._names[block] = self._names[block], None
             if name is not None:
                 del self._index[name]
-                self.on_unnamed(block)
+                self.on_unnamed(block, name)
 
     @property
     def num_cached(self) -> int:
         """Free blocks that still hold a prefix. O(free)."""
         return sum(self._names[block] is not None for block in self._free)
+
+    def named(self) -> Iterator[tuple[int, bytes]]:
+        """Every block that has a name."""
+        return ((block, name) for name, block in self._index.items())
 
     def name_of(self, block: int) -> bytes | None:
         """What a block is named, if it is."""

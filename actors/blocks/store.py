@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
+from pageant.actors.blocks.followers import Told
+from pageant.protocol.following import StoredBlock
 from pageant.protocol.tiers import TierStatistics
 
 
@@ -29,11 +31,10 @@ class Store:
         self._free = list(range(first, first + num_slots))[::-1]
         self._unkept: OrderedDict[bytes, None] = OrderedDict()  # what is not in the store below, oldest first
         self.saved = self.restored = self.lost = self.tokens_hit = 0
-        self.on_put: Callable[[str, bytes], object] = _pass  # told of every name that comes, by the store's,
-        self.on_removed: Callable[[str, bytes], object] = _pass  # and of every one that goes
+        self.told: Told | None = None  # of every name that comes or goes
+        self.on_lost: Callable[[bytes], object] = _pass
         if lower is not None:
             lower.on_lost = self._lost_below
-        self.on_lost: Callable[[bytes], object] = _pass
 
     def __len__(self) -> int:
         return len(self._slots) + len(self._pinned)
@@ -76,16 +77,21 @@ class Store:
         if self.lower is not None and name not in self.lower:
             self._unkept[name] = None
         self.saved += 1
-        self.on_put(self.name, name)
+        if self.told is not None:
+            self.told((self.name, name), StoredBlock(tier=self.name, name=name))
         return slot
 
     def _give_up(self, name: bytes) -> int:
         slot = self._slots.pop(name)
         self.lost += self.lower is None or name in self._unkept
         self._unkept.pop(name, None)
-        self.on_removed(self.name, name)
-        self.on_lost(name)
+        self._removed(name)
         return slot
+
+    def _removed(self, name: bytes) -> None:
+        self.on_lost(name)
+        if self.told is not None:
+            self.told((self.name, name), None)
 
     def _lost_below(self, name: bytes) -> None:
         if name in self:
@@ -98,8 +104,7 @@ class Store:
             self._free.append(slot)
             self._unkept.pop(name, None)
             self.saved -= 1
-            self.on_removed(self.name, name)
-            self.on_lost(name)
+            self._removed(name)
 
     @property
     def num_spare(self) -> int:

@@ -18,13 +18,15 @@ To write everything down as soon as it is computed was turned down: most of it n
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pageant.actors.blocks.costs import Costs, Move
+from pageant.actors.blocks.followers import Told
 from pageant.actors.blocks.hashing import block_name
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.store import Store
 from pageant.protocol.arrays import int32
+from pageant.protocol.following import StoredBlock
 from pageant.protocol.tiers import DISK, BlockMoves, TierStatistics
 
 RESERVE = 256  # blocks, or a quarter of all, that can be had without a save
@@ -220,6 +222,17 @@ class Tiers:
         for _, store, name in reversed(self._unsure):
             store.forget(name)
         self._unsure.clear()
+
+    def follow(self, told: Told | None) -> None:
+        """See `Allocation.follow`."""
+        for store in self.stores:
+            store.told = told
+
+    def stored(self) -> Iterator[StoredBlock]:
+        """Every block of every store."""
+        for store in self.stores:
+            for name in store:
+                yield StoredBlock(tier=store.name, name=name)
 
     def statistics(self) -> tuple[TierStatistics, ...]:
         """How each store stands."""

@@ -104,10 +104,9 @@ def test_nothing_is_spilled_over_what_is_being_read():
 def test_who_listens_hears_of_every_name_that_comes_and_goes():
     heard = []
     host = Store("host", 1)
-    host.on_put = lambda store, name: heard.append((store, "+", name))
-    host.on_removed = lambda store, name: heard.append((store, "-", name))
+    host.told = lambda key, block: heard.append((*key, block is not None))
     host.put(b"a")
     host.put(b"b")
     host.forget(b"b")
     host.forget(b"b")
-    assert heard == [("host", "+", b"a"), ("host", "-", b"a"), ("host", "+", b"b"), ("host", "-", b"b")]
+    assert heard == [("host", b"a", True), ("host", b"a", False), ("host", b"b", True), ("host", b"b", False)]
