@@ -181,6 +181,18 @@ def top(
     command.top(url, api_key, interval, once=once, as_json=json)
 
 
+@app.command()
+def pool(
+    url: Annotated[str, typer.Argument(help="Of the server.")] = "http://127.0.0.1:8000",
+    api_key: Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY")] = None,
+    json: Json = False,
+) -> None:
+    """Show a server's KV pool: blocks free, cached and held, hits, evictions, waste, and the tiers below."""
+    from pageant.scripts.commands import pool as command
+
+    command.pool(url, api_key, as_json=json)
+
+
 @topology_app.command("check")
 @with_engine_options
 def topology_check(engine: dict[str, Any]) -> None:

@@ -69,6 +69,8 @@ def model_settings(topology: Topology) -> dict[str, Any]:
     served = topology.settings.get("served_model_name")
     if served is not None and not isinstance(served, str):
         raise TopologyError("served_model_name", f"found {served!r}; expected a name")
+    if topology.settings.get("disk_space") and topology.settings.get("disk_path") is None:
+        raise TopologyError("disk_space", "there is no disk_path; expected a folder on the executor's host")
     path = resolve(topology.model)
     checkpoint = Checkpoint(path)
     checkpoint.check()

@@ -230,6 +230,15 @@ def test_a_checkpoint_without_a_tokenizer_gives_its_own_error_and_not_a_hang(che
         ({"kernels": "cpuu"}, "kernels is 'cpuu'; did you mean 'cpu'"),
         ({"device": "tpu"}, "device is 'tpu'; expected cpu, cuda or cuda:N"),
         ({"kv_cache_memory": -5}, "kv_cache_memory is -5; expected at least a byte"),
+        ({"host_memory": -1}, "host_memory is -1; expected a size such as 8GiB"),
+        ({"host_memory": "lots"}, "host_memory: found 'lots'; expected a number of bytes"),
+        ({"host_memory": "9999999999GiB"}, "host_memory is '9999999999GiB'; expected .* 0 to 1 PiB"),
+        ({"host_memory": 1.5}, "host_memory: Expected `int | str`, got `float`"),
+        ({"host_memory": "1GiB", "enable_prefix_caching": False}, "it needs enable_prefix_caching"),
+        ({"disk_space": "1GiB", "disk_path": "x"}, "no room for in host_memory, which is 0"),
+        ({"disk_space": "1GiB", "host_memory": "1MiB"}, "disk_space: there is no disk_path"),
+        ({"disk_space": -2, "disk_path": "x"}, "disk_space is -2; expected a size"),
+        ({"disk_path": 5}, "disk_path: Expected `str | null`, got `int`; found 5"),
         ({"max_num_seqs": 10**9}, "max_num_seqs is 1000000000; expected at most 65536"),
         ({"seed": -4}, "seed: found -4; expected 0 to"),
         ({"served_model_name": 5}, "served_model_name: found 5; expected a name"),
@@ -250,6 +259,15 @@ def test_without_a_model_the_topology_says_what_is_missing():
 def test_too_little_memory_says_how_much_was_needed_and_what_would_help(checkpoint):
     with pytest.raises(pageant.StartupError, match=r"lower max_model_len to .* or raise kv_cache_memory"):
         pageant.LLM(checkpoint.path, placement="one", progress=False, threads=1, kv_cache_memory="16KiB")
+
+
+@pytest.mark.parametrize(
+    "path,message", [("nowhere", "which is no folder"), ("/proc", "no file can be made")]
+)
+def test_a_disk_path_that_cannot_be_used_is_named_before_anything_is_loaded(checkpoint, path, message):
+    settings = {"host_memory": "1MiB", "disk_space": "1MiB", "disk_path": path}
+    with pytest.raises(pageant.StartupError, match=rf"disk_path is '{path}', .*{message}"):
+        pageant.LLM(checkpoint.path, placement="one", progress=False, threads=1, **settings)
 
 
 def test_an_actor_that_crashes_while_starting_gives_its_own_traceback(checkpoint, tmp_path):
