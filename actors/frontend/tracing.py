@@ -62,25 +62,26 @@ class Tracing:
         phases = [
             span
             for sample, finished in request.ended.items()
-            for span in self._phases(trace, request.submitted_at, sample, finished)
+            for span in self._phases(trace, request, sample, finished)
         ]
         self._tracer.tell(whole, *phases)
 
-    def _phases(self, trace: RequestTrace, began: float, sample: int, finished: Finished) -> Iterator[Span]:
+    def _phases(
+        self, trace: RequestTrace, request: OpenRequest, sample: int, finished: Finished
+    ) -> Iterator[Span]:
         """How a sequence spent its time, as the scheduler measured it."""
         facts: dict[str, dict[str, Attribute]] = {
             "queue": {"pageant.preemptions": finished.num_preemptions},
             "prefill": {"pageant.cached_tokens": finished.num_cached_tokens},
             "decode": {"gen_ai.usage.output_tokens": finished.num_output_tokens},
         }
+        began, actor = request.submitted_at, request.peers.address("scheduler")
         for name, attributes in facts.items():
-            seconds = getattr(finished, f"{name}_seconds")
+            seconds: float = getattr(finished, f"{name}_seconds")
             if seconds > 0:
                 attributes["pageant.sample"] = sample
                 ended = began + seconds
-                yield self._tracer.part(
-                    name, trace.context, began, ended, actor="scheduler", attributes=attributes
-                )
+                yield self._tracer.part(name, trace.context, began, ended, actor=actor, attributes=attributes)
                 began = ended
 
     def _attributes(self, request: OpenRequest, now: float) -> dict[str, Attribute]:
