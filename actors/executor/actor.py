@@ -501,7 +501,8 @@ class Executor(Actor):
         step, guided = kept.step, kept.undrawn.guided
         if step.incarnation != self._scheduler:
             return
-        self._tell_grammar(self._batch.take_late(guided.rows, guided.positions, token_ids))
+        taken = self._batch.take_late(guided.rows, guided.positions, token_ids, kept.guides)
+        self._tell_grammar(taken)
         self.tell(
             step.scheduler,
             LateTokens(

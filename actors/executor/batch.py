@@ -7,6 +7,7 @@ it is computed: what that one draws has its place here, and its ids are taken fr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -201,8 +202,13 @@ class Batch:
             rows, positions, token_ids = rows[kept], positions[kept], token_ids[kept]
         return self._take(rows, positions, token_ids)
 
-    def take_late(self, rows: Int64, positions: Int64, token_ids: Int64) -> DrawnTokens:
-        """Tokens that were deferred."""
+    def take_late(
+        self, rows: Int64, positions: Int64, token_ids: Int64, guides: Sequence[int]
+    ) -> DrawnTokens:
+        """Tokens that were deferred, for rows with these guides. Returns those that count: as with `take_tokens`, a
+        row may have another sequence by now."""
+        there = np.array([self.guiding.is_open(guide) for guide in guides], np.bool_)
+        rows, positions, token_ids = rows[there], positions[there], token_ids[there]
         self.guiding.arrived(rows.tolist())
         return self._take(rows.astype(np.int32), positions, token_ids)
 

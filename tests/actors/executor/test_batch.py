@@ -7,9 +7,10 @@ import pytest
 
 from pageant.actors.executor.batch import UNKNOWN, Batch, PlanMismatch
 from pageant.actors.executor.shaping import NOTHING
-from pageant.protocol.arrays import bools, int32
+from pageant.protocol.arrays import bools, int32, int64
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.stepping import NewSequence, StepPlan
+from pageant.protocol.structured_outputs import StructuredOutputsParams
 
 END = 2
 
@@ -219,6 +220,22 @@ def _verify(executor, parents=()):
     )
     executor.number = 2
     return executor.batch.apply(plan)
+
+
+def test_a_deferred_token_of_a_row_that_is_anothers_by_then_is_not_taken(executor):
+    guided = SamplingParams(temperature=0.0, structured_outputs=StructuredOutputsParams(regex="[a-z]+"))
+    rows, positions, tokens = int64([0, 1]), int64([2, 2]), int64([8, 9])
+    executor.step(
+        [(0, 0, 2, True), (1, 0, 2, True)], new=[(0, [5, 6], [0], guided), (1, [5, 7], [1], guided)]
+    )
+    guides = [executor.batch.guiding.guide_of(row) for row in (0, 1)]
+    executor.step(
+        [(0, 0, 2, True)], freed=[0], new=[(0, [5, 6], [2], guided)]
+    )  # as after its memory was lost
+    drawn = executor.batch.take_late(rows, positions, tokens, guides)
+    assert [column.tolist() for column in drawn] == [[1], [2], [9]]
+    assert executor.batch.known_tokens(0).tolist() == [5, 6]
+    assert executor.batch.known_tokens(1).tolist() == [5, 7, 9]
 
 
 def test_drafts_follow_what_is_known_and_a_token_is_drawn_after_each(executor):
