@@ -2,14 +2,14 @@
 
 blocks     allocated, hashed, indexed and freed per second, by prompts that share nothing
 exchange   what a step of decoding rows costs
-random     operations at random, after which no block may be lost
+random     operations at random, with windows and tiers, after which no block may be lost
 """
 
 from __future__ import annotations
 
-import random
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated
@@ -21,6 +21,7 @@ from pageant.actors.blocks.allocation import Allocation
 from pageant.actors.blocks.pool import BlockPool
 from pageant.protocol.allocation import Admission, Assign
 from pageant.protocol.arrays import int32, int64
+from pageant.scripts.bench.random_blocks import run
 from pageant.scripts.bench.report import Json, publish
 
 BLOCK_SIZE = 16
@@ -92,43 +93,8 @@ def measure_exchange(rows: int, steps: int = 64) -> float:
     return (time.perf_counter() - began) / steps
 
 
-def run_random(operations: int, seed: int = 0, num_blocks: int = 512, block_size: int = 4) -> int:
-    """Admissions, growth and ends at random, of prompts that often begin alike; returns how many tokens were
-    found in the cache. What is held is checked now and then, and at the end every block must be free."""
-    chance = random.Random(seed)
-    scheduler = _Scheduler(num_blocks, block_size)
-    core = scheduler.core
-    stems = [[chance.randrange(3) for _ in range(60)] for _ in range(4)]
-    lengths: dict[int, int] = {}
-    serial = done = 0
-    while done < operations:
-        freed = [one for one in lengths if chance.random() < 0.1]
-        for one in freed:
-            del lengths[one]
-        grown = [(one, length + 1) for one, length in lengths.items() if chance.random() < 0.9]
-        learned = [(one, [chance.randrange(3)]) for one, _ in grown]
-        admissions = []
-        for _ in range(chance.randint(0, 6)):
-            serial += 1
-            stem = chance.choice(stems)[: chance.randint(1, 60)]
-            admissions.append((serial, [*stem, chance.randrange(3)]))
-        answer = core.assign(scheduler.request(freed, learned, grown, admissions))
-        lengths.update(grown[: answer.num_grown])
-        for one, _ in grown[answer.num_grown :]:
-            # Told of a token that it has no slot for: gone, as a preempted one would be.
-            core.assign(scheduler.request(freed=[one]))
-            del lengths[one]
-        prompts = dict(admissions)
-        lengths.update((grant.serial, len(prompts[grant.serial])) for grant in answer.admitted)
-        done += len(freed) + len(grown) + len(admissions)
-        if scheduler.step % 1000 == 0:
-            core.check_integrity()
-            wasted, sequences = core.statistics().slots_wasted, len(lengths)
-            assert wasted <= sequences * (block_size - 1), f"{wasted} slots wasted by {sequences} sequences"
-    core.assign(scheduler.request(freed=list(lengths)))
-    core.check_integrity()
-    assert core.pool.num_free == num_blocks, f"{num_blocks - core.pool.num_free} blocks were lost"
-    return core.statistics().tokens_hit
+def _words(seen: Counter[str]) -> dict[str, int]:
+    return {what.replace(" ", "_"): count for what, count in seen.items()}
 
 
 def _median(measure: Callable[[], float]) -> float:
@@ -143,18 +109,13 @@ def bench(
     rates = {caching: _median(partial(measure_blocks, caching)) for caching in (True, False)}
     exchanges = {rows: 1e6 * _median(partial(measure_exchange, rows)) for rows in (256, 1024, 4096)}
     began = time.perf_counter()
-    hit = run_random(operations)
+    seen = run(operations)
     seconds = time.perf_counter() - began
     figures = {
         "blocks_per_second": round(rates[True]),
         "blocks_per_second_without_prefix_caching": round(rates[False]),
         "exchange_microseconds": {str(rows): round(took, 1) for rows, took in exchanges.items()},
-        "random": {
-            "operations": operations,
-            "seconds": round(seconds, 1),
-            "tokens_hit": hit,
-            "blocks_lost": 0,
-        },
+        "random": {"seconds": round(seconds, 1), "blocks_lost": 0, **_words(seen)},
     }
     lines = [
         f"{rate:12,.0f} blocks per second, {'with' if caching else 'without'} prefix caching"
@@ -164,7 +125,8 @@ def bench(
         f"{took:12,.0f} us for an exchange about {rows} rows, {took / rows:.2f} per row"
         for rows, took in exchanges.items()
     ]
-    lines.append(
-        f"{operations:12,} operations at random in {seconds:.1f} s: no block lost, {hit:,} tokens hit"
+    happened = ", ".join(
+        f"{count:,} {what.replace('_', ' ')}" for what, count in sorted(_words(seen).items())
     )
+    lines.append(f"no block lost at random in {seconds:.1f} s: {happened}")
     publish(figures, lines, json)
