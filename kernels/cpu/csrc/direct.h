@@ -43,19 +43,20 @@ inline void exchange_quarters(vu (&rows)[4]) {
     rows[3] = in_turns<2, 1>(b, d, LANES);
 }
 
-// Scores of R rows by W tokens, four of which share a vector of sums.
-template <class Cells, int R, class T>
-void scores_rows(const Cell* spread, int64_t depth, const T* const* rows, int64_t head_dim, float* to) {
-    vf sums[R][W / 4];
+// What makes up the scores of R rows by 4 * PARTS tokens, four of which share a vector of sums; W / 4
+// vectors to a row.
+template <class Cells, int R, int PARTS, class T>
+inline void scores_parts(const Cell* spread, int64_t depth, const T* const* rows, int64_t head_dim, vf* to) {
+    vf sums[R][PARTS];
     for (int r = 0; r < R; r++)
-        for (int part = 0; part < W / 4; part++) sums[r][part] = vf{};
+        for (int part = 0; part < PARTS; part++) sums[r][part] = vf{};
     auto add = [&](const Cell* query, const auto& cells_of) __attribute__((always_inline)) {
 #pragma GCC unroll 4
-        for (int part = 0; part < W / 4; part++) {
+        for (int part = 0; part < PARTS; part++) {
             vu square[4];
             for (int t = 0; t < 4; t++) square[t] = cells_of(rows[part * 4 + t]);
             exchange_quarters(square);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
             for (int r = 0; r < R; r++)
                 for (int i = 0; i < 4; i++)
                     sums[r][part] = Cells::add(sums[r][part], load<vu>(query + r * depth * 4 + i * W), square[i]);
@@ -66,10 +67,25 @@ void scores_rows(const Cell* spread, int64_t depth, const T* const* rows, int64_
     for (; d + SPAN <= head_dim; d += SPAN, spread += 4 * W)
         add(spread, [d](const T* row) { return packing::cells<Cells>(row + d); });
     if (d < head_dim) add(spread, [d, head_dim](const T* row) { return packing::cells<Cells>(row + d, head_dim - d); });
+    for (int r = 0; r < R; r++)
+        for (int part = 0; part < PARTS; part++) to[r * (W / 4) + part] = sums[r][part];
+}
+
+// Scores of R rows by W tokens. Fetches what is at `next`.
+template <class Cells, int R, class T>
+void scores_rows(const Cell* spread, int64_t depth, const T* const* rows, const T* const (&next)[W], int64_t head_dim,
+                 float* to) {
+    constexpr int TOGETHER = R > 4 ? 1 : W / 4;  // whose sums fit the registers
+    vf sums[R][W / 4];
+#pragma GCC unroll 4
+    for (int part = 0; part < W / 4; part += TOGETHER) {
+        for (int t = part * 4; t < (part + TOGETHER) * 4; t++) packing::fetch(next[t], head_dim);
+        scores_parts<Cells, R, TOGETHER>(spread, depth, rows + part * 4, head_dim, &sums[0][part]);
+    }
     for (int r = 0; r < R; r++) store(to + r * SCORES_STRIDE, join_all(sums[r]));
 }
 
-// Adds to R rows of sums, from number d on, V vectors of weighted values.
+// Adds to R rows of sums, from number d on, V vectors of weighted values. Fetches as much of what is at `next`.
 template <class Cells, int R, int V, class T>
 void sums_tile(const Cell* weights, const T* const* rows, const T* const* next, int64_t head_dim, int64_t d,
                float* to, int64_t width) {
@@ -79,8 +95,7 @@ void sums_tile(const Cell* weights, const T* const* rows, const T* const* next, 
         for (int v = 0; v < V; v++) sums[r][v] = load<vf>(to + r * width + d + v * W);
     bool whole = d + V * W <= head_dim;
     for (int64_t k = 0; k < CHUNK / PER_CELL; k++) {
-        if (next)
-            for (int i = 0; i < PER_CELL; i++) packing::fetch(next[packing::in_turn(k * PER_CELL + i)], head_dim);
+        for (int i = 0; i < PER_CELL; i++) packing::fetch(next[packing::in_turn(k * PER_CELL + i)] + d, V * W);
         vu values[V];
         for (int v = 0; v < V; v += PER_CELL)
             packing::value_cells<Cells>(rows + k * PER_CELL, d + v * W,
@@ -98,25 +113,20 @@ template <class Cells, int R, class T>
 void sums_rows(const Cell* weights, const T* const* rows, const T* const* next, int64_t head_dim, float* to,
                int64_t width) {
     // Sums and values fit the registers: 32 with AVX-512, else 16.
-    constexpr int WIDE = W == 16 ? (R <= 2 ? 8 : 4) : (R <= 2 ? 4 : 2);
+    constexpr int WIDE = W == 16 ? (R <= 2 ? 8 : R <= 6 ? 4 : 2) : (R <= 2 ? 4 : 2);
     int64_t d = 0;
-    for (; d + WIDE * W <= width; d += WIDE * W, next = nullptr)
+    for (; d + WIDE * W <= width; d += WIDE * W)
         sums_tile<Cells, R, WIDE>(weights, rows, next, head_dim, d, to, width);
-    for (; d < width; d += Cells::PER_CELL * W, next = nullptr)
+    for (; d < width; d += Cells::PER_CELL * W)
         sums_tile<Cells, R, Cells::PER_CELL>(weights, rows, next, head_dim, d, to, width);
 }
 
-// Calls body(first row, their number as a constant) for up to four rows at a time.
-template <class Body>
-void by_four(int64_t count, const Body& body) {
-    for (int64_t r = 0; r < count; r += 4) {
-        switch (count - r) {
-            case 1: body(r, std::integral_constant<int, 1>{}); break;
-            case 2: body(r, std::integral_constant<int, 2>{}); break;
-            case 3: body(r, std::integral_constant<int, 3>{}); break;
-            default: body(r, std::integral_constant<int, 4>{});
-        }
-    }
+// Calls body with the count, of few rows, as a constant.
+template <class Cells, class Body, int R = 1>
+void with_rows(int64_t count, const Body& body) {
+    if constexpr (R < FEW_ROWS<Cells>)
+        if (count != R) return with_rows<Cells, Body, R + 1>(count, body);
+    body(std::integral_constant<int, R>{});
 }
 
 }  // namespace direct
@@ -134,21 +144,19 @@ inline void spread_query(const Cell* query, int64_t depth, Cell* spread) {
 template <class Cells, class T>
 void direct_scores(const Cell* spread, int64_t depth, const T* const* rows, const T* const* next, int64_t head_dim,
                    float* scores, int64_t count) {
-    for (int64_t t = 0; t < CHUNK; t += W) {
-        for (int i = 0; i < W; i++) packing::fetch(next[packing::in_turn(t + i)], head_dim);
-        direct::by_four(count, [&](int64_t r, auto R) {
-            direct::scores_rows<Cells, R>(spread + r * depth * 4, depth, rows + t, head_dim,
-                                          scores + r * SCORES_STRIDE + t);
-        });
-    }
+    direct::with_rows<Cells>(count, [&](auto R) {
+        for (int64_t t = 0; t < CHUNK; t += W) {
+            const T* fetched[W];
+            for (int i = 0; i < W; i++) fetched[i] = next[packing::in_turn(t + i)];
+            direct::scores_rows<Cells, R>(spread, depth, rows + t, fetched, head_dim, scores + t);
+        }
+    });
 }
 
 // Adds a chunk of values, at `rows`, times weights to sums [count, width]; fetches what is at `next`.
 template <class Cells, class T>
 void direct_sums(const Cell* weights, const T* const* rows, const T* const* next, int64_t head_dim, float* sums,
                  int64_t width, int64_t count) {
-    direct::by_four(count, [&](int64_t r, auto R) {
-        direct::sums_rows<Cells, R>(weights + r * SCORES_STRIDE, rows, r ? nullptr : next, head_dim,
-                                    sums + r * width, width);
-    });
+    direct::with_rows<Cells>(
+        count, [&](auto R) { direct::sums_rows<Cells, R>(weights, rows, next, head_dim, sums, width); });
 }
