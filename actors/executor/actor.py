@@ -20,7 +20,7 @@ from pageant import kernels
 from pageant.actors.executor.batch import Batch, StepInputs
 from pageant.actors.executor.disk import DiskFile
 from pageant.actors.executor.guiding import DrawnTokens
-from pageant.actors.executor.keeping import Kept, KeptDraws
+from pageant.actors.executor.keeping import Kept, KeptDraws, patience_for
 from pageant.actors.executor.memory import available_bytes
 from pageant.actors.executor.metering import Metering
 from pageant.actors.executor.moving import Move, Moving
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 GRAMMAR = "grammar"
 THREADS_MAX = 1024
-GRACE_SECONDS = 0.002  # that a step waits for masks before it draws without them
 GIVE_UP_POLL_SECONDS = 0.1
 LOOK_SECONDS = 1.0  # between two looks at whether steps return
 PROGRESS_STEPS = 100  # messages about the loading of the weights, at most
@@ -173,6 +172,8 @@ class Executor(Actor):
         self._unanswered = 0  # steps that were packed
         self._metering = Metering()
         self._masks_came = asyncio.Event()
+        self._waiting = False  # whether a step that was computed waits for masks
+        self._nobody_waits = asyncio.Event()
         self._kept: KeptDraws[Step] = KeptDraws(self._batch.guiding)
         self._grammar_since: float | None = None  # when it came up; None while it is down
         self._tracing = StepTracing()
@@ -332,11 +333,11 @@ class Executor(Actor):
         """The step that can be given to the thread that computes, if what it needs is there.
 
         Where that thread does everything, it has the next one before it is done with this: it goes on without a
-        word from here. Where another waits for tokens, launches are short, and go one at a time; so do steps that
-        may wait for masks between their computing and their draw.
+        word from here, unless this one turns out to wait for masks. Where another waits for tokens, launches are
+        short, and go one at a time.
         """
         step = self._packed[0] if self._packed else None
-        busy = self._launching and (self.offload_threads > 1 or self._computing[-1].inputs.guided is not None)
+        busy = self._launching and self.offload_threads > 1
         return step if step is not None and not busy and self._moving.allows(step.moves_needed) else None
 
     async def _watch_steps(self) -> None:
@@ -353,12 +354,12 @@ class Executor(Actor):
 
     async def _launch(self, step: Step) -> None:
         """Computes a step after those before it."""
-        step.void = self._batch.guiding.void_places(step.inputs.rows, step.inputs.sampling.position)
-        if step.void and step.inputs.guided is not None:
-            step.inputs = replace(step.inputs, guided=step.inputs.guided.without(step.void))
-        await self.offload(self._compute, step)
+        while not await self.offload(self._compute, step):
+            await self._nobody_waits.wait()
         if step.undrawn is not None:
             await self._draw_masked(step, step.undrawn)
+            self._waiting = False
+            self._nobody_waits.set()
         self._launching -= 1
         self._go_on()
         if step.drawn.ready and not self._launched:
@@ -368,23 +369,35 @@ class Executor(Actor):
             if len(self._launched) == 1:
                 self.spawn(self._wait())
 
-    def _compute(self, step: Step) -> None:
-        """In its thread."""
+    def _compute(self, step: Step) -> bool:
+        """In its thread. Returns whether it could: not while a step before it waits for masks."""
+        if self._waiting:
+            return False
         step.began = self.clock.now()
+        step.void = self._batch.guiding.void_places(step.inputs.rows, step.inputs.sampling.position)
+        if step.void and step.inputs.guided is not None:
+            step.inputs = replace(step.inputs, guided=step.inputs.guided.without(step.void))
         outcome = self._runner.launch(step.inputs)
         if isinstance(outcome, Undrawn):
             step.undrawn = outcome
+            self._waiting = True
+            self._nobody_waits.clear()
         else:
             step.drawn = outcome
             step.computed = self.clock.now() if outcome.ready else None
+        return True
 
     async def _draw_masked(self, step: Step, undrawn: Undrawn) -> None:
-        """Waits a moment for masks, and then draws the rows that have theirs. The others are deferred."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GRACE_SECONDS):
-                while len(undrawn.guided.late):
-                    self._masks_came.clear()
-                    await self._masks_came.wait()
+        """Waits for masks while that is worth it, and then draws the rows that have theirs. The others are deferred."""
+        since = self.clock.now()
+        while missing := len(undrawn.guided.late):
+            patience = patience_for(missing, len(step.inputs.rows), since - step.began)
+            left = since + patience - self.clock.now()
+            if left <= 0:
+                break
+            self._masks_came.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._masks_came.wait(), left)
         step.drawn = await self.offload(self._runner.draw, undrawn)
         step.computed = self.clock.now() if step.drawn.ready else None
         step.undrawn = None

@@ -38,15 +38,6 @@ NO_TOKENS = DrawnTokens(int32(), int64(), int64())
 
 
 @dataclass
-class _Row:
-    """A guided row. `masked` tells whether this life of the grammar has sent it a mask."""
-
-    guide: int
-    sequence: NewSequence
-    masked: bool = False
-
-
-@dataclass
 class _Stall:
     """A row whose token at `position` was deferred, and whether it is there by now."""
 
@@ -72,7 +63,9 @@ class Guiding:
     def __init__(self, max_num_seqs: int) -> None:
         self._size = max_num_seqs
         self._count = 0
-        self._rows: dict[int, _Row] = {}
+        self._rows: dict[int, NewSequence] = {}
+        self._guides = np.zeros(max_num_seqs, np.int64)  # by row; 0 is none
+        self._masked = np.zeros(max_num_seqs, np.bool_)  # whether this life of the grammar has sent a mask
         self._stalled: dict[int, _Stall] = {}
         self._news = _News()
         self.table = MaskTable(max_num_seqs)
@@ -91,12 +84,12 @@ class Guiding:
         if not self._rows:
             return
         for row in rows:
-            gone = self._rows.pop(int(row), None)
-            if gone is not None:
+            if self._rows.pop(int(row), None) is not None:
+                guide, self._guides[row] = int(self._guides[row]), 0
                 self._stalled.pop(int(row), None)
                 self.table.forget(int(row))
-                if self._news.opened.pop(gone.guide, None) is None:
-                    self._news.closed.append(gone.guide)
+                if self._news.opened.pop(guide, None) is None:
+                    self._news.closed.append(guide)
 
     def add(self, sequence: NewSequence) -> None:
         """Takes a new sequence, or a resumed one, in place of what was in its row."""
@@ -104,14 +97,17 @@ class Guiding:
         if sequence.params.structured_outputs is None:
             return
         self._count += 1
-        row = self._rows[sequence.row] = _Row(self._count * self._size + sequence.row, sequence)
-        self._open(row, sequence.token_ids)
+        self._rows[sequence.row] = sequence
+        self._guides[sequence.row] = self._count * self._size + sequence.row
+        self._open(sequence, sequence.token_ids)
 
-    def _open(self, row: _Row, token_ids: Int32) -> None:
-        params, num_prompt = row.sequence.params, row.sequence.num_prompt_tokens
+    def _open(self, sequence: NewSequence, token_ids: Int32) -> None:
+        params, num_prompt = sequence.params, sequence.num_prompt_tokens
         assert params.structured_outputs is not None, "the row is guided"
-        self._news.opened[row.guide] = OpenGuide(
-            guide=row.guide,
+        guide = self.guide_of(sequence.row)
+        self._masked[sequence.row] = False
+        self._news.opened[guide] = OpenGuide(
+            guide=guide,
             structured_outputs=params.structured_outputs,
             position=len(token_ids),
             token_ids=token_ids[num_prompt:].copy(),
@@ -122,7 +118,7 @@ class Guiding:
         """What guides these rows, which draw the tokens at these positions, after so many drafts each."""
         if not self._rows:
             return None
-        places = np.flatnonzero(np.isin(rows, list(self._rows)))
+        places = self._guides[rows].nonzero()[0]
         if not len(places):
             return None
         return GuidedStep.of(
@@ -136,7 +132,7 @@ class Guiding:
         parts = np.split(token_ids, np.cumsum(counts)[:-1])
         for row, position, part in zip(rows.tolist(), positions.tolist(), parts, strict=True):
             if row in self._rows and len(part):
-                self._news.drafts.append((self._rows[row].guide, position, part))
+                self._news.drafts.append((self.guide_of(row), position, part))
 
     # What is deferred.
 
@@ -174,16 +170,17 @@ class Guiding:
             return None
         news, self._news = self._news, _News()
         rows, positions, token_ids = drawn if drawn is not None else NO_TOKENS
-        places = np.array([place for place, row in enumerate(rows.tolist()) if row in self._rows], np.int64)
-        if not (len(places) or news):
+        guides = self._guides[rows]
+        guided = guides > 0
+        if not (guided.any() or news):
             return None
         return GuideStep(
             epoch=epoch,
             opened=tuple(news.opened.values()),
             closed=int64(news.closed),
-            guides=int64([self._rows[row].guide for row in rows[places].tolist()]),
-            positions=positions[places],
-            token_ids=int32(token_ids[places]),
+            guides=guides[guided],
+            positions=positions[guided],
+            token_ids=token_ids[guided].astype(np.int32),
             drafting=int64([guide for guide, _, _ in news.drafts]),
             draft_positions=int64([position for _, position, _ in news.drafts]),
             draft_counts=int32([len(part) for _, _, part in news.drafts]),
@@ -194,19 +191,14 @@ class Guiding:
         """Masks of rows that are still there."""
         rows = message.guides % self._size
         slots = self.table.slots(rows, message.ahead)
-        known = np.array([self._is_row(row, guide) for row, guide in _pairs(rows, message.guides)], np.bool_)
+        known = self._guides[rows] == message.guides
         if known.all():
             self.table.take(slots, message.positions, message.bits)
         else:
             self.table.take(slots[known], message.positions[known], message.bits[known])
-        for row in rows[known].tolist():
-            self._rows[row].masked = True
+        self._masked[rows[known]] = True
         for guide, reason in message.failed.items():
             self.fail(guide, reason)
-
-    def _is_row(self, row: int, guide: int) -> bool:
-        found = self._rows.get(row)
-        return found is not None and found.guide == guide
 
     def fail(self, guide: int, reason: str) -> None:
         """A sequence will have no more masks."""
@@ -215,15 +207,15 @@ class Guiding:
 
     def is_open(self, guide: int) -> bool:
         """Whether a guide's row is still its."""
-        return self._is_row(guide % self._size, guide)
+        return bool(self._guides[guide % self._size] == guide)
 
     def guide_of(self, row: int) -> int:
         """A guided row's guide."""
-        return self._rows[row].guide
+        return int(self._guides[row])
 
     def has_masks(self, guide: int) -> bool:
         """Whether this life of the grammar has sent a mask for an open guide."""
-        return self._rows[guide % self._size].masked
+        return bool(self._masked[guide % self._size])
 
     @property
     def rows(self) -> list[int]:
@@ -233,13 +225,8 @@ class Guiding:
     def reopen(self, tokens_of: dict[int, Int32], guides: Iterable[int] | None = None) -> None:
         """The grammar does not know these guides, or any: they are opened again, with all tokens of their rows."""
         wanted = None if guides is None else set(guides)
-        for number, row in self._rows.items():
-            if wanted is None or row.guide in wanted:
-                row.masked = False
-                self._open(row, tokens_of[number])
+        for row, sequence in self._rows.items():
+            if wanted is None or self.guide_of(row) in wanted:
+                self._open(sequence, tokens_of[row])
         if wanted is None:
             self._news.closed.clear()
-
-
-def _pairs(rows: Int64, guides: Int64) -> Iterable[tuple[int, int]]:
-    return zip(rows.tolist(), guides.tolist(), strict=True)

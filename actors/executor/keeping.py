@@ -16,6 +16,19 @@ S = TypeVar("S")
 
 MASK_SECONDS = 1.0  # after which a row fails whose mask does not come
 FIRST_MASK_SECONDS = 15.0  # likewise, where the grammar may have to be compiled first, after a restart
+PATIENCE_SECONDS = 0.05  # that a step waits for masks at most
+DEFERRAL_STEPS = 3  # that a row loses by being deferred, about: this one, a void one, and one to begin again
+
+
+def patience_for(late: int, drawing: int, step_seconds: float) -> float:
+    """How long a step waits for the masks of `late` of its rows, after which it draws the others.
+
+    Until then waiting has cost the others as much as being deferred costs the late ones, so all of it is at most
+    twice what it would be for one who knew when masks come.
+    """
+    ready = drawing - late
+    worth = DEFERRAL_STEPS * step_seconds * late / ready if ready else PATIENCE_SECONDS
+    return min(worth, PATIENCE_SECONDS)
 
 
 @dataclass(frozen=True)

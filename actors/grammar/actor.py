@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from pageant.actors.grammar.compiling import Compiler
-from pageant.actors.grammar.core import Guides, Masks
+from pageant.actors.grammar.core import Guides, Masks, Opening
 from pageant.actors.grammar.errors import GrammarError
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.protocol.arrays import int64
@@ -31,6 +31,8 @@ from pageant.protocol.supervision import ActorDown, ActorUp
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Key = tuple[str, int]  # an executor, and its guide
 
 
@@ -130,7 +132,7 @@ class Grammar(Actor):
             return self._compiler
 
     @receives
-    def step(self, message: GuideStep) -> None:
+    async def step(self, message: GuideStep) -> None:
         """An executor's step: what follows is computed at once, since its next step waits for it."""
         executor = self.sender
         known = self._epochs.get(executor)
@@ -140,13 +142,15 @@ class Grammar(Actor):
             self._epochs[executor] = message.epoch
         for guide in message.closed.tolist():
             self._close((executor, guide))
-        wanted = dict.fromkeys(self._opened_now(executor, message))
-        wanted |= dict.fromkeys(self._advance(executor, message))
-        self._answer(executor, message.epoch, list(wanted))
-        self._answer_drafts(executor, message)
+        opened = self._opened_now(executor, message)
+        drawn = self._drawn(executor, message)
+        wanted = dict.fromkeys([*(one.key for one in opened), *(key for key, _ in drawn)])
+        if wanted:
+            await self._answer(executor, message.epoch, list(wanted), opened, drawn)
+        await self._answer_drafts(executor, message)
 
-    def _opened_now(self, executor: str, message: GuideStep) -> list[Key]:
-        """Begins new sequences. Returns those whose grammars are there; the others wait for theirs."""
+    def _opened_now(self, executor: str, message: GuideStep) -> list[Opening]:
+        """New sequences whose grammars are there; the others wait for theirs."""
         begun = []
         for opened in message.opened:
             matcher = self._compiled.get(opened.structured_outputs)
@@ -155,31 +159,27 @@ class Grammar(Actor):
                 self._opening[key] = opened
                 self.spawn(self._open_later(key, opened, message.epoch))
             else:
-                self._open(key, opened, matcher)
-                begun.append(key)
+                begun.append(self._opened(key, opened, matcher))
         return begun
 
-    def _advance(self, executor: str, message: GuideStep) -> list[Key]:
-        """Takes in the tokens that were drawn. Returns the sequences that they are of."""
-        advanced, lost = [], []
+    def _opened(self, key: Key, opened: OpenGuide, matcher: LLMatcher) -> Opening:
+        self._positions[key] = opened.position
+        return Opening(key, matcher, opened.token_ids.tolist(), opened.ignore_eos)
+
+    def _drawn(self, executor: str, message: GuideStep) -> list[tuple[Key, int]]:
+        """The tokens that were drawn, of the sequences that stand where these come."""
+        drawn, lost = [], []
         columns = message.guides.tolist(), message.positions.tolist(), message.token_ids.tolist()
         for guide, position, token in zip(*columns, strict=True):
             key = (executor, guide)
             if self._positions.get(key) == position:
-                assert self._guides is not None, "there is a guide"
-                self._guides.advance(key, (token,))
                 self._positions[key] = position + 1
-                advanced.append(key)
+                drawn.append((key, token))
             else:
                 lost.append(guide)
         if lost:
             self.tell(executor, GuidesLost(epoch=message.epoch, guides=int64(lost)))
-        return advanced
-
-    def _open(self, key: Key, opened: OpenGuide, matcher: LLMatcher) -> None:
-        assert self._guides is not None, "a grammar has been compiled"
-        self._guides.open(key, matcher, opened.token_ids.tolist(), ignore_eos=opened.ignore_eos)
-        self._positions[key] = opened.position
+        return drawn
 
     async def _open_later(self, key: Key, opened: OpenGuide, epoch: int) -> None:
         """After a restart the grammars are compiled again, and those that were forgotten here."""
@@ -193,26 +193,35 @@ class Grammar(Actor):
         del self._opening[key]
         executor, guide = key
         if failure is None:
-            self._open(key, opened, matcher)
-            self._answer(executor, epoch, [key])
+            await self._answer(executor, epoch, [key], [self._opened(key, opened, matcher)], [])
+            if key not in self._positions and self._guides is not None:
+                self._guides.close(key)  # it was closed before it was open
         else:
-            self._tell_masks(executor, epoch, [], [], np.zeros((0, 0), np.int32), {guide: failure})
+            self._tell_masks(executor, epoch, [], [], [], np.zeros((0, 0), np.int32), {guide: failure})
 
-    def _answer(self, executor: str, epoch: int, keys: list[Key]) -> None:
-        if not keys:
-            return
-        assert self._guides is not None, "there are guides"
-        bits, failures = self._guides.masks(keys)
+    async def _answer(
+        self, executor: str, epoch: int, keys: list[Key], opened: list[Opening], drawn: list[tuple[Key, int]]
+    ) -> None:
+        """The masks of sequences, after what is new of them."""
+        assert self._guides is not None, "a grammar has been compiled"
+        positions = [self._positions[key] for key in keys]
+        bits, failures = await self._follow(self._guides.step, opened, drawn, keys)
         failed = {keys[row][1]: failure for row, failure in failures.items()}
         if failures:
+            positions = [one for row, one in enumerate(positions) if row not in failures]
             keys = [key for row, key in enumerate(keys) if row not in failures]
             bits = np.delete(bits, list(failures), axis=0)
-        self._tell_masks(executor, epoch, keys, [0] * len(keys), bits, failed)
+        self._tell_masks(executor, epoch, keys, positions, [0] * len(keys), bits, failed)
 
-    def _answer_drafts(self, executor: str, message: GuideStep) -> None:
+    async def _follow(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """In the one thread that knows where sequences stand."""
+        return await self.offload_beside("masks", function, *args, **kwargs)
+
+    async def _answer_drafts(self, executor: str, message: GuideStep) -> None:
         """The masks along drafts. Who is not where they begin has none: they are not verified."""
         columns = message.drafting.tolist(), message.draft_positions.tolist(), message.draft_counts.tolist()
-        drafts, first = [], 0
+        drafts: list[tuple[Key, list[int]]] = []
+        first = 0
         for guide, position, count in zip(*columns, strict=True):
             if self._positions.get((executor, guide)) == position:
                 drafts.append(((executor, guide), message.draft_ids[first : first + count].tolist()))
@@ -220,17 +229,20 @@ class Grammar(Actor):
         if not drafts:
             return
         assert self._guides is not None, "there are guides"
-        found = self._guides.draft_masks(drafts)
+        found = await self._follow(self._guides.draft_masks, drafts)
         places = [(key, ahead) for key, bits in found.items() for ahead in range(len(bits))]
         if places:
             keys, ahead = zip(*places, strict=True)
-            self._tell_masks(executor, message.epoch, keys, ahead, np.concatenate(list(found.values())), {})
+            positions = [self._positions[key] + count for key, count in places]
+            bits = np.concatenate(list(found.values()))
+            self._tell_masks(executor, message.epoch, keys, positions, ahead, bits, {})
 
     def _tell_masks(
         self,
         executor: str,
         epoch: int,
         keys: Sequence[Key],
+        positions: Sequence[int],
         ahead: Sequence[int],
         bits: Masks,
         failed: dict[int, str],
@@ -240,7 +252,7 @@ class Grammar(Actor):
             TokenMasks(
                 epoch=epoch,
                 guides=int64([guide for _, guide in keys]),
-                positions=int64([self._positions[key] for key in keys]) + int64(ahead),
+                positions=int64(positions),
                 ahead=int64(ahead),
                 bits=bits,
                 failed=failed,

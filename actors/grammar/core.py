@@ -1,9 +1,12 @@
-"""The grammar's core: where each guided sequence stands, and what may follow. No I/O, no clock."""
+"""The grammar's core: where each guided sequence stands, and what may follow. No I/O, no clock.
+
+It is used by one thread at a time; what takes long releases the GIL.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +14,18 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
+K = TypeVar("K", bound=Hashable)
 Masks = npt.NDArray[np.int32]
 """[R, W]: token t of row r may follow if bit t % 32 of [r, t // 32] is 1."""
+
+
+class Opening(NamedTuple):
+    """A sequence that begins, after these tokens of its output."""
+
+    key: Any
+    grammar: LLMatcher
+    token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
 
 
 class _Guide:
@@ -53,12 +66,10 @@ class Guides:
     def __contains__(self, key: Hashable) -> bool:
         return key in self._guides
 
-    def open(
-        self, key: Hashable, grammar: LLMatcher, token_ids: Sequence[int] = (), *, ignore_eos: bool = False
-    ) -> None:
-        """Begins a sequence, after these tokens of its output; in place of one of that key."""
-        self._guides[key] = _Guide(grammar.deep_copy(), ignore_eos)
-        self.advance(key, token_ids)
+    def open(self, opened: Opening) -> None:
+        """Begins a sequence, in place of one of that key."""
+        self._guides[opened.key] = _Guide(opened.grammar.deep_copy(), opened.ignore_eos)
+        self.advance(opened.key, opened.token_ids)
 
     def close(self, key: Hashable) -> None:
         """Forgets a sequence, open or not."""
@@ -72,6 +83,16 @@ class Guides:
                 guide.length += len(token_ids)
             else:
                 guide.failure = f"the output has left its grammar after {guide.length} tokens"
+
+    def step(
+        self, opened: Sequence[Opening], drawn: Sequence[tuple[Hashable, int]], keys: Sequence[Hashable]
+    ) -> tuple[Masks, dict[int, str]]:
+        """Begins sequences, takes tokens of some, and returns the masks of some."""
+        for one in opened:
+            self.open(one)
+        for key, token in drawn:
+            self.advance(key, (token,))
+        return self.masks(keys)
 
     def masks(self, keys: Sequence[Hashable]) -> tuple[Masks, dict[int, str]]:
         """What may follow each of these sequences; and why some, by index, have no mask and never will."""
@@ -92,7 +113,7 @@ class Guides:
                 self._forbid_ends(bits[row : row + 1])
         return bits, failed
 
-    def draft_masks(self, drafts: Sequence[tuple[Hashable, Sequence[int]]]) -> dict[Hashable, Masks]:
+    def draft_masks(self, drafts: Sequence[tuple[K, Sequence[int]]]) -> dict[K, Masks]:
         """What may follow sequences, and after each of their drafted tokens: [1 + drafts, W] for each sequence.
 
         They stay where they are. After the first draft that does not fit, everything may follow: it is of no account.

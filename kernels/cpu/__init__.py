@@ -399,6 +399,18 @@ class CpuKernels(ReferenceKernels):
         )
         return tokens
 
+    def mask_logits(self, logits: Tensor, rows: Tensor, bits: Tensor) -> None:
+        """See `Kernels.mask_logits`."""
+        self._library.mask_logits(
+            logits.data_ptr(),
+            logits.stride(0),
+            logits.shape[1],
+            rows.data_ptr(),
+            len(rows),
+            bits.data_ptr(),
+            bits.shape[1],
+        )
+
     def top_logprobs(self, logits: Tensor, tokens: Tensor, k: int) -> TokenLogprobs:
         """See `Kernels.top_logprobs`."""
         rows, vocab_size = logits.shape

@@ -50,6 +50,7 @@ class Library:
         self.bf16 = Functions(self._library, "bf16")
         self.f16 = Functions(self._library, "f16")
         self.sample = _function(self._library, "sample", [_WORD] * 12)
+        self.mask_logits = _function(self._library, "mask_logits", [_WORD] * 7)
         self.top_logprobs = _function(self._library, "top_logprobs", [_WORD] * 10)
         self.move_blocks = _function(self._library, "move_blocks", [_WORD] * 6)
         self.gather_rows = _function(self._library, "gather_rows", [_WORD] * 5)

@@ -16,6 +16,7 @@ BENCHMARKS = {
     for name in (
         "beside",
         "blocks",
+        "guided",
         "latency",
         "overhead",
         "prefix",

@@ -7,7 +7,7 @@ from pageant.actors.grammar.actor import Grammar
 
 RIGHT: list[list[int]] = []  # sequences that are to be drafted
 
-LATE_SECONDS = 0.006  # more than a step waits
+LATE_SECONDS = 0.06  # more than a step waits
 
 
 class LateGrammar(Grammar):
@@ -16,24 +16,24 @@ class LateGrammar(Grammar):
     count = 0
     is_late = False
 
-    def _answer(self, executor, epoch, keys):
-        self.count += bool(keys)
-        if self.count % 5 or not keys:
-            super()._answer(executor, epoch, keys)
-            return
-        self.is_late = True
-        half = len(keys) // 2 if self.count % 2 else 0
-        super()._answer(executor, epoch, keys[:half])
-        self._cell.node.loop.call_later(LATE_SECONDS, self._answer_late, executor, epoch, keys[half:])
-
-    def _answer_drafts(self, executor, message):
+    async def _answer_drafts(self, executor, message):
         if len(message.drafting) and self.is_late:
             self.is_late = False  # they have no answer
         else:
-            super()._answer_drafts(executor, message)
+            await super()._answer_drafts(executor, message)
 
-    def _answer_late(self, executor, epoch, keys):
-        super()._answer(executor, epoch, [key for key in keys if key in self._positions])
+    def _tell_masks(self, executor, epoch, keys, positions, ahead, bits, failed):
+        self.count += 1
+        if self.count % 5 or any(ahead) or not keys:
+            super()._tell_masks(executor, epoch, keys, positions, ahead, bits, failed)
+            return
+        self.is_late = True
+        half = len(keys) // 2 if self.count % 2 else 0
+        late, now = slice(half, None), slice(0, half)
+        super()._tell_masks(executor, epoch, keys[now], positions[now], ahead[now], bits[now].copy(), failed)
+        columns = keys[late], positions[late], ahead[late], bits[late].copy()
+        tell = super()._tell_masks
+        self._cell.node.loop.call_later(LATE_SECONDS, lambda: tell(executor, epoch, *columns, {}))
 
 
 class MuteGrammar(Grammar):
@@ -41,15 +41,15 @@ class MuteGrammar(Grammar):
 
     mute: set = frozenset()
 
-    def _open(self, key, opened, matcher):
-        super()._open(key, opened, matcher)
+    def _opened(self, key, opened, matcher):
         if (opened.structured_outputs.regex or "").startswith("mute"):
             self.mute = {*self.mute, key}
+        return super()._opened(key, opened, matcher)
 
-    def _answer(self, executor, epoch, keys):
-        super()._answer(
-            executor, epoch, [key for key in keys if key not in self.mute or not self._begun(key)]
-        )
+    def _tell_masks(self, executor, epoch, keys, positions, ahead, bits, failed):
+        said = [row for row, key in enumerate(keys) if key not in self.mute or not self._begun(key)]
+        columns = ([column[row] for row in said] for column in (keys, positions, ahead))
+        super()._tell_masks(executor, epoch, *columns, bits[said], failed)
 
     def _begun(self, key):
         return self._guides._guides[key].length > 0

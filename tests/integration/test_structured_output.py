@@ -306,7 +306,6 @@ def test_drafts_are_verified_under_the_grammar_and_change_no_token(demo_path, la
         right = llm.generate(prompts, asked)
     known = [[*output.prompt_token_ids, *output.outputs[0].token_ids] for output in right]
     monkeypatch.setattr(guiding_players, "RIGHT", known)
-    monkeypatch.setattr(guiding_players, "LATE_SECONDS", 0.03)  # later than drafts come
     speculation = {"method": "guiding_players:Guesser", "tokens": 4, "adaptive": False}
     actors = {"grammar": {"class": "guiding_players:LateGrammar"}} if late else {}
     with pageant.LLM(demo_path, **settings_of(speculation=speculation, actors=actors, block_size=4)) as llm:

@@ -300,3 +300,24 @@ def test_a_rows_logprobs_do_not_depend_on_its_neighbours(backend: Kernels) -> No
 def test_no_rows_have_no_logprobs(backend: Kernels) -> None:
     found = backend.top_logprobs(torch.empty(0, 50), torch.empty(0).long(), 3)
     assert [tuple(part.shape) for part in found] == [(0,), (0,), (0, 3), (0, 3)]
+
+
+@pytest.mark.parametrize("vocab_size", [32, 100, 1000, 16384])
+def test_masks_forbid_what_their_bits_say_and_nothing_else(backend: Kernels, vocab_size: int) -> None:
+    chance = torch.Generator().manual_seed(vocab_size)
+    logits, rows = random_logits(7, vocab_size), torch.tensor([4, 0, 6, 5])
+    allowed = torch.rand(len(rows), -(-vocab_size // 32) * 32, generator=chance) < 0.5
+    allowed[0, :64], allowed[1, :96], allowed[3] = True, False, True  # whole words
+    places = 1 << torch.arange(32)
+    bits = (allowed.view(len(rows), -1, 32) * places).sum(-1).to(torch.int32)
+    expected = logits.clone()
+    expected[rows] = logits[rows].masked_fill(~allowed[:, :vocab_size], float("-inf"))
+    backend.mask_logits(logits, rows, bits)
+    assert torch.equal(logits, expected)
+
+
+def test_no_masks_forbid_nothing(backend: Kernels) -> None:
+    logits = random_logits(2, 40)
+    expected = logits.clone()
+    backend.mask_logits(logits, torch.empty(0, dtype=torch.int64), torch.empty(0, 2, dtype=torch.int32))
+    assert torch.equal(logits, expected)

@@ -1,0 +1,100 @@
+"""`pageant bench guided`: what structured output costs per step.
+
+One engine, and the same requests with and without a grammar, in turn: each draws exactly as many tokens, since the
+grammar's language has no end within them. `kinds` are grammars of different cost.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from typing import Annotated, Any
+
+import typer
+
+from pageant.actors.frontend.llm import LLM
+from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.structured_outputs import StructuredOutputsParams
+from pageant.scripts.bench.report import Json, publish
+from pageant.scripts.bench.workloads import random_ids
+from pageant.scripts.engine_options import with_engine_options
+
+RECORD = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 24},
+        "kind": {"enum": ["person", "place", "thing"]},
+        "score": {"type": "number"},
+        "tags": {"type": "array", "items": {"type": "string", "pattern": "^[a-z]{1,12}$"}, "maxItems": 4},
+    },
+    "required": ["name", "kind", "score", "tags"],
+    "additionalProperties": False,
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "schema": {"json": {"type": "array", "items": RECORD, "minItems": 1000}},
+    "json": {"json": {"type": "array", "items": {}, "minItems": 1000}},
+    "regex": {"regex": r"([A-Z][a-z]+( [a-z]+)*\. )+"},
+    "grammar": {
+        "grammar": 'start: (WORD "=" VALUE ";")+\nVALUE: /[0-9]+/ | "yes" | "no"\nWORD: /[a-z_]{1,9}/'
+    },
+}
+
+
+@with_engine_options
+def bench(
+    engine: dict[str, Any],
+    rows: Annotated[int, typer.Option(help="Requests in each step.")] = 64,
+    prompt: Annotated[int, typer.Option(help="Tokens of each prompt.")] = 16,
+    output: Annotated[int, typer.Option(help="Tokens of each answer.")] = 256,
+    rounds: Annotated[int, typer.Option(help="Pairs of runs; the medians count.")] = 7,
+    kinds: Annotated[str, typer.Option(help="Of these, with commas: " + ", ".join(KINDS))] = ",".join(KINDS),
+    json: Json = None,
+) -> None:
+    """Requests with and without a grammar, in turn: microseconds that it adds to a step."""
+    chance = random.Random(0)
+    prompts = [random_ids(chance, prompt) for _ in range(rows)]
+    figures: dict[str, Any] = {"rows": rows, "output": output}
+    with LLM(progress=False, **{"max_model_len": prompt + output, "max_num_seqs": rows, **engine}) as llm:
+        for kind in kinds.split(","):
+            asked = StructuredOutputsParams(**KINDS[kind])
+            _seconds(llm, prompts, output, asked)  # compiles, and warms up
+            pairs = [_pair(llm, prompts, output, asked, turn) for turn in range(rounds)]
+            figures[kind] = _report(pairs, output)
+        figures["rows_deferred"] = llm.scheduler_statistics().counters["rows_deferred"]
+    lines = [
+        f"{kind:>8}: {row['free_us']:.0f} us per step of {rows} rows, {row['guided_us']:.0f} us guided: "
+        f"{row['added_us']:+.0f} us"
+        for kind, row in figures.items()
+        if isinstance(row, dict)
+    ]
+    publish(figures, [*lines, f"rows that had to wait for their masks: {figures['rows_deferred']}"], json)
+
+
+def _pair(
+    llm: LLM, prompts: list[list[int]], output: int, asked: StructuredOutputsParams, turn: int
+) -> tuple[float, float]:
+    """Seconds without and with; who is first takes turns."""
+    order = (None, asked) if turn % 2 == 0 else (asked, None)
+    took = {one: _seconds(llm, prompts, output, one) for one in order}
+    return took[None], took[asked]
+
+
+def _seconds(llm: LLM, prompts: list[list[int]], output: int, asked: StructuredOutputsParams | None) -> float:
+    # Greedy, since to draw among the few tokens that a grammar leaves costs less than among all.
+    params = SamplingParams(temperature=0, max_tokens=output, ignore_eos=True, structured_outputs=asked)
+    began = time.perf_counter()
+    outputs = llm.generate(prompts, params, progress=False)
+    took = time.perf_counter() - began
+    assert all(len(one.outputs[0].token_ids) == output for one in outputs), "a language came to its end"
+    return took
+
+
+def _report(pairs: list[tuple[float, float]], steps: int) -> dict[str, Any]:
+    added = [(guided - free) / steps * 1e6 for free, guided in pairs]
+    return {
+        "free_us": round(statistics.median(free for free, _ in pairs) / steps * 1e6, 1),
+        "guided_us": round(statistics.median(guided for _, guided in pairs) / steps * 1e6, 1),
+        "added_us": round(statistics.median(added), 1),
+        "added_us_all": [round(one, 1) for one in added],
+    }
