@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,25 @@ def test_every_link_and_file_that_a_page_names_is_there(page: Path):
 
 def test_the_engine_that_is_driven_step_by_step_runs(folder: Path):
     assert _run(_blocks(ROOT / "docs" / "sampling.md", "python")[0], folder).strip()
+
+
+def test_kv_memorys_examples_run(folder: Path):
+    settings, onlooker = _blocks(ROOT / "docs" / "kv-memory.md", "python")
+    code = (
+        settings.replace("/var/tmp", str(folder))
+        + "\nwith llm:\n    print(len(llm.pool_statistics().tiers))\n"
+    )
+    assert _run(code, folder).strip() == "2"
+    (folder / "my_onlooker.py").write_text(onlooker)
+    code = """
+    import asyncio, pageant
+
+    async def main():
+        actors = {"onlooker": {"class": "my_onlooker:Onlooker"}}
+        async with pageant.Engine("models/demo", actors=actors, placement="one") as engine:
+            await engine.complete("hello", pageant.SamplingParams(max_tokens=20))
+            await engine.complete("hello", pageant.SamplingParams(max_tokens=20))
+
+    asyncio.run(main())
+    """
+    _run(textwrap.dedent(code), folder)

@@ -1,4 +1,4 @@
-"""The block manager's benchmark, in small. Its operations at random are tried in `tests/actors/blocks/test_random.py`."""
+"""The block manager's benchmark, in small; its operations at random are tried with the block manager itself."""
 
 from pageant.scripts.bench.blocks import measure_blocks, measure_exchange
 
