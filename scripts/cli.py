@@ -230,6 +230,25 @@ def protocol() -> None:
     print(json.dumps(schema(), indent=1))
 
 
+@app.command()
+def keys(
+    file: Annotated[Path, typer.Argument(help="Where to write it; never over what is there.")] = Path(
+        "pageant.key"
+    ),
+) -> None:
+    """Make the key of a topology whose nodes are on several hosts: each node needs this file."""
+    from pageant.actors.runtime.transport.keys import make_keys, write_keys
+
+    try:
+        write_keys(file, make_keys())
+    except OSError as error:
+        typer.echo(f"{file}: {error.strerror}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(
+        f"{file}: copy it to every host, and name it there: --keys {file.name}; in the topology: keys: {file.name}"
+    )
+
+
 @app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 )

@@ -150,6 +150,7 @@ ALLOWED = {
     "actors/runtime/simulation/network.py": {"random"},
     "actors/runtime/simulation/processes.py": {"random"},
     "actors/runtime/simulation/simulation.py": {"random"},
+    "actors/runtime/transport/addresses.py": {"socket"},
     "actors/frontend/llm.py": {"concurrent.futures"},
     "actors/frontend/engine.py": {"concurrent.futures"},
     "actors/frontend/http/listening.py": {"socket"},

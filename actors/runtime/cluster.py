@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
@@ -17,7 +16,7 @@ from pageant.actors.runtime.agent import NodeAgent
 from pageant.actors.runtime.launcher import Launcher
 from pageant.actors.runtime.logs import current_form
 from pageant.actors.runtime.node import SUPERVISOR, Node
-from pageant.actors.runtime.platform import Link, Platform
+from pageant.actors.runtime.platform import Link, Machine, Platform
 from pageant.actors.runtime.restarts import RestartLimits, Supervision
 from pageant.actors.runtime.roster import Roster
 from pageant.actors.runtime.supervisor import RootSupervisor
@@ -52,7 +51,10 @@ class Cluster:
         self._name = name
         self._roster: Roster | None = None
         self.node = Node(
-            topology.root, seed=topology.seed, wire_always=topology.wire == "always", platform=platform
+            topology.root,
+            seed=topology.seed,
+            wire_always=topology.wire == "always",
+            platform=platform or Machine(topology.keys),
         )
         self._limits = limits
         self._stop_order = stop_order
@@ -73,7 +75,7 @@ class Cluster:
         endpoint = self._link.endpoint if self._link is not None else ""
         core = Supervision(
             *(topology.root, endpoint, topology.nodes, topology.actors, self._limits, topology.lease),
-            pid=os.getpid(),
+            pid=self.node.platform.pid,
         )
         if self._link is not None:
             self._link.issue = core.issue

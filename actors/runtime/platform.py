@@ -6,8 +6,10 @@ Everything that a topology takes from the world beneath it comes through here.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pageant.actors.runtime.clock import Clock, MonotonicClock
@@ -76,6 +78,8 @@ class Platform(Protocol):
     """What a node stands on."""
 
     clock: Clock
+    pid: int
+    """Of this process."""
 
     def open_lane(self, name: str, threads: int) -> Lane:
         """For functions of one actor, so many at once."""
@@ -88,23 +92,32 @@ class Platform(Protocol):
 
 
 class Machine:
-    """The host: its clock, its threads, its sockets and processes."""
+    """The host: its clock, its threads, its sockets and processes.
 
-    def __init__(self) -> None:
+    Args:
+        keys: the file with the topology's key, where it is to have one.
+    """
+
+    def __init__(self, keys: str | None = None) -> None:
         self.clock: Clock = MonotonicClock()
+        self.pid = os.getpid()
+        self._keys = keys
 
     def open_lane(self, name: str, threads: int) -> Lane:
         return _Threads(name, threads)
 
     def open_link(self, name: str, incarnation: int, endpoint: str, receiver: Receiver) -> Link:
+        from pageant.actors.runtime.transport.keys import read_keys
         from pageant.actors.runtime.transport.zeromq import ZmqLink
 
-        return ZmqLink(name, incarnation, endpoint, receiver, VERSION)
+        keys = read_keys(Path(self._keys)) if self._keys is not None else None
+        return ZmqLink(name, incarnation, endpoint, receiver, VERSION, keys)
 
     def launcher(self, join: str, endpoint: str, arguments: tuple[str, ...]) -> Launcher:
         from pageant.actors.runtime.launcher import LocalProcesses
 
-        return LocalProcesses(join, endpoint, arguments)
+        keys = ("--keys", self._keys) if self._keys is not None else ()
+        return LocalProcesses(join, endpoint, (*arguments, *keys))
 
 
 class _Threads:

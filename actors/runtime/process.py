@@ -23,7 +23,9 @@ from pageant.actors.runtime.logs import configure
 from pageant.actors.runtime.loop import new_event_loop
 from pageant.actors.runtime.node import SUPERVISOR, Node
 from pageant.actors.runtime.platform import Machine, Platform
+from pageant.actors.runtime.transport.addresses import endpoint_towards
 from pageant.actors.runtime.transport.errors import LinkRefused, NoAnswer
+from pageant.protocol.errors import TopologyError
 from pageant.protocol.handshake import Welcome
 from pageant.protocol.supervision import Directory, NodeEntry, NodeJoined
 
@@ -36,7 +38,10 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--join", required=True, help="the root node's endpoint")
     parser.add_argument("--name", required=True, help="this node's name in the topology")
     parser.add_argument("--incarnation", type=int, default=0, help="issued by the root; 0 asks for one")
-    parser.add_argument("--endpoint", default="tcp://127.0.0.1:*", help="where this node listens")
+    parser.add_argument(
+        "--endpoint", help="where this node listens; by default, where the root's host can reach it"
+    )
+    parser.add_argument("--keys", help="the file with the topology's key, made by `pageant keys`")
     parser.add_argument("--seed", type=int, default=0, help="of the actors' random generators")
     parser.add_argument("--wire-always", action="store_true", help="encode messages within the node too")
     parser.add_argument("--log-level", default="WARNING")
@@ -57,7 +62,7 @@ class NodeProcess:
             incarnation=incarnation,
             seed=options.seed,
             wire_always=options.wire_always,
-            platform=platform,
+            platform=platform or Machine(options.keys),
         )
         self.link = self.node.platform.open_link(
             options.name, incarnation, options.endpoint, self.node.remote
@@ -100,7 +105,7 @@ class NodeProcess:
                 node=self.node.name,
                 incarnation=self.node.incarnation,
                 endpoint=self.link.endpoint,
-                pid=os.getpid(),
+                pid=self.node.platform.pid,
             ),
         )
         # A child of the root is killed by it in time; where the root cannot, the node ends by itself.
@@ -167,7 +172,7 @@ async def _ask_for_incarnation(options: argparse.Namespace) -> int:
         def replaced(self, node: str) -> None: ...
         def lost(self, node: str, envelopes: int) -> None: ...
 
-    link = Machine().open_link(options.name, 0, "tcp://127.0.0.1:*", Nobody())
+    link = Machine(options.keys).open_link(options.name, 0, options.endpoint, Nobody())
     try:
         return (await link.connect("root", 1, options.join)).issued
     finally:
@@ -176,6 +181,7 @@ async def _ask_for_incarnation(options: argparse.Namespace) -> int:
 
 async def _run(options: argparse.Namespace) -> int:
     try:
+        options.endpoint = options.endpoint or endpoint_towards(options.join)
         incarnation = options.incarnation or await _ask_for_incarnation(options)
         process = NodeProcess(options, incarnation)
         loop = asyncio.get_running_loop()
@@ -184,7 +190,7 @@ async def _run(options: argparse.Namespace) -> int:
         if not options.detached:
             loop.add_reader(sys.stdin.fileno(), _end_with_parent, process)
         await process.run()
-    except (LinkRefused, zmq.ZMQError) as error:
+    except (LinkRefused, TopologyError, OSError, zmq.ZMQError) as error:
         print(f"pageant node {options.name}: {error}", file=sys.stderr)
         return 1
     if process.stuck:

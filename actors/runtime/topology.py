@@ -38,6 +38,7 @@ from pageant.actors.runtime.classes import load_actor_class
 from pageant.actors.runtime.lease import LeaseTerms
 from pageant.actors.runtime.placement import Placement, place
 from pageant.actors.runtime.restarts import ActorPlan, NodePlan
+from pageant.actors.runtime.transport.keys import read_keys
 from pageant.actors.runtime.transport.zeromq import LOOPBACK, objection_to
 from pageant.actors.runtime.yaml import load_yaml
 from pageant.protocol.checks import expected
@@ -81,6 +82,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     wire: WireMode = "auto"
     transport: Transport = "ipc"
     listen: str | None = None
+    keys: str | None = None
     replicas: int = 1
     seed: int = 0
     heartbeat_seconds: float = LeaseTerms.heartbeat
@@ -116,6 +118,7 @@ class Resolved:
     wire: WireMode
     transport: Transport
     listen: str | None
+    keys: str | None
     seed: int
     placement: str
     lease: LeaseTerms
@@ -155,7 +158,7 @@ def parse(data: Mapping[str, Any]) -> Topology:
     if models and topology.model is not None:
         raise TopologyError("model", f"found {topology.model!r}; expected none beside models")
     if topology.listen is not None:
-        objection = objection_to(topology.listen)
+        objection = objection_to(topology.listen, has_keys=topology.keys is not None)
         if objection is not None:
             raise TopologyError("listen", objection)
     if not 0 <= topology.seed < 2**63:
@@ -273,12 +276,14 @@ def resolve(
     """
     written = _resolve_likes(topology.nodes)
     for name, node in written.items():
-        if node.host is not None and node.host not in LOOPBACK:
+        if node.host is not None and node.host not in LOOPBACK and topology.keys is None:
             raise TopologyError(
                 f"nodes.{name}.host",
-                f"found {node.host!r}; expected one of {', '.join(LOOPBACK)}: other hosts need keys, "
-                "which are not in this version",
+                f"found {node.host!r}, but the topology has no keys; other hosts need them: `pageant keys FILE` makes "
+                "them, and `keys: FILE` names them",
             )
+    if topology.keys is not None:
+        read_keys(Path(topology.keys))
     root = _root_of(written)
     parts = {"": topology, **{f"{name}/": one for name, one in topology.models.items()}}
     found = {f"{name}/": of for name, of in (of_models or {}).items()} | {"": settings or {}}
@@ -313,6 +318,7 @@ def resolve(
         wire=topology.wire,
         transport=topology.transport,
         listen=topology.listen,
+        keys=topology.keys,
         seed=topology.seed,
         placement=topology.placement,
         lease=LeaseTerms(topology.heartbeat_seconds, topology.suspicion_seconds),

@@ -89,6 +89,7 @@ def draw_engine(random: Random, seed: int, classes: Mapping[str, str] | None = N
         wire="auto",
         transport="tcp",
         listen=None,
+        keys=None,
         seed=seed,
         placement="each",
         # Some suspect a process that is only stopped for a while.

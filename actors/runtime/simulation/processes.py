@@ -64,6 +64,7 @@ class SimulatedPlatform:
         self, loop: VirtualLoop, network: Network, random: Random, offload_seconds: Callable[[Random], float]
     ) -> None:
         self.clock: Clock = VirtualClock(loop)
+        self.pid = 0
         self.processes: dict[str, SimulatedProcess] = {}  # the latest of each node
         self.lives: list[SimulatedProcess] = []  # all there ever were
         self._loop, self._network, self._random = loop, network, random

@@ -20,6 +20,7 @@ import zmq
 
 from pageant.actors.runtime.platform import Receiver
 from pageant.actors.runtime.transport.errors import LinkRefused, NoAnswer
+from pageant.actors.runtime.transport.keys import Gatekeeper, Keys, connect_with, serve_with
 from pageant.protocol.codec import Codec
 from pageant.protocol.envelope import FRAMES_MAX, Header, Mode, decode_header, encode_header
 from pageant.protocol.errors import ProtocolError
@@ -47,15 +48,17 @@ class _Peer:
     endpoint: str | None
 
 
-def objection_to(endpoint: str) -> str | None:
+def objection_to(endpoint: str, *, has_keys: bool = False) -> str | None:
     """Why a node may not listen there, or None."""
     scheme, _, rest = endpoint.partition("://")
     host = rest.rpartition(":")[0].strip("[]")
-    if (scheme == "ipc" and rest) or (scheme == "tcp" and host in LOOPBACK):
+    if (scheme == "ipc" and rest) or (scheme == "tcp" and (host in LOOPBACK or (has_keys and host))):
         return None
+    if has_keys:
+        return f"found {endpoint!r}; expected ipc://PATH or tcp://HOST:PORT"
     return (
-        f"found {endpoint!r}; expected ipc://PATH or tcp://127.0.0.1:PORT: other hosts need keys, "
-        "which are not in this version"
+        f"found {endpoint!r}; expected ipc://PATH or tcp://127.0.0.1:PORT: to be reached by other hosts it needs "
+        "keys; `pageant keys FILE` makes them, and `keys: FILE` (`--keys FILE`) names them"
     )
 
 
@@ -67,14 +70,23 @@ class ZmqLink:
         endpoint: where to listen, `ipc://PATH` or `tcp://127.0.0.1:*`.
         receiver: takes the envelopes of linked nodes.
         version: this build's version, told to others and named in refusals.
+        keys: of the topology; without them it listens to this host alone.
 
     Raises:
         LinkRefused: it cannot listen there.
     """
 
-    def __init__(self, name: str, incarnation: int, endpoint: str, receiver: Receiver, version: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        incarnation: int,
+        endpoint: str,
+        receiver: Receiver,
+        version: str,
+        keys: Keys | None = None,
+    ) -> None:
         self.name, self.incarnation, self.version = name, incarnation, version
-        objection = objection_to(endpoint)
+        objection = objection_to(endpoint, has_keys=keys is not None)
         if objection is not None:
             raise LinkRefused(objection)
         self._receiver = receiver
@@ -90,11 +102,19 @@ class ZmqLink:
         socket.setsockopt(zmq.LINGER, LINGER_MS)
         if endpoint.startswith("tcp://["):
             socket.setsockopt(zmq.IPV6, 1)
+        self._gatekeeper: Gatekeeper | None = None
+        if keys is not None:
+            self._gatekeeper = Gatekeeper(self._context, keys)
+            serve_with(socket, keys)
         try:
             socket.bind(endpoint)
         except zmq.ZMQError as error:
+            if self._gatekeeper is not None:
+                self._gatekeeper.close()
             self._context.destroy(linger=0)
             raise LinkRefused(f"cannot listen on {endpoint}: {error}") from None
+        if keys is not None:
+            connect_with(socket, keys)
         self.endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
         self._identities: dict[str, bytes] = {}
         self._peers: dict[bytes, _Peer] = {}
@@ -116,6 +136,8 @@ class ZmqLink:
             if not welcome.done():
                 welcome.set_exception(LinkRefused(f"{self.name} stopped"))
         self._socket.close()
+        if self._gatekeeper is not None:
+            self._gatekeeper.close()
         self._context.term()
 
     # Meeting others.

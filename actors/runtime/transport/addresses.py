@@ -1,0 +1,24 @@
+"""Where a node listens that nobody told: on this host's address as the root's host sees it."""
+
+from __future__ import annotations
+
+import socket
+
+ANY_PORT = 9  # nothing is sent to it
+
+
+def endpoint_towards(endpoint: str) -> str:
+    """A `tcp://` endpoint with a free port, on the address from which that one is reached.
+
+    Raises:
+        OSError: there is no way to it.
+    """
+    scheme, _, rest = endpoint.partition("://")
+    host = rest.rpartition(":")[0].strip("[]")
+    if scheme != "tcp":
+        return "tcp://127.0.0.1:*"
+    family, _, _, _, address = socket.getaddrinfo(host, ANY_PORT, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)  # asks the routing table; a datagram socket sends nothing
+        own = probe.getsockname()[0]
+    return f"tcp://[{own}]:*" if ":" in own else f"tcp://{own}:*"

@@ -1,0 +1,174 @@
+"""A topology over three hosts, each a network namespace of its own: the same tokens as in one process, whoever has
+no key is turned away, and a cable that is out for a while costs nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pageant
+from pageant import SamplingParams
+from pageant.actors.runtime.transport.keys import make_keys, write_keys
+
+CUT_SECONDS = 3
+SECONDS = 90
+HOSTS = ("front", "near", "far")
+SETTINGS = {"dtype": "float32", "threads": 1, "num_blocks": 64, "max_num_seqs": 8, "seed": 5}
+PARAMS = {"temperature": 0.9, "seed": 11, "max_tokens": 200, "ignore_eos": True}
+PROMPTS = [list(range(40, 60 + extra)) for extra in range(4)]
+COMMAND = [sys.executable, "-m", "pageant.actors.runtime.process", "--detached"]
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+
+# What runs on the front host: streams all prompts, says when the first tokens are there, and at the end what came.
+FRONT = """
+import asyncio, json, sys
+import pageant
+async def stream(engine, prompt, params, begun):
+    async for output in engine.generate(prompt, params):
+        begun.set()
+    return output.outputs[0].token_ids
+async def main():
+    topology, prompts, params = json.loads(sys.argv[1])
+    async with pageant.Engine(topology=topology) as engine:
+        begun = [asyncio.Event() for _ in prompts]
+        streams = [asyncio.ensure_future(stream(engine, prompt, pageant.SamplingParams(**params), event))
+                   for prompt, event in zip(prompts, begun)]
+        await asyncio.gather(*(event.wait() for event in begun))
+        print("begun", flush=True)
+        tokens = await asyncio.gather(*streams)
+        restarts = sum(entry.incarnation > 1 for node in await engine.statistics() for entry in node.actors.values())
+        print(json.dumps({"tokens": tokens, "restarts": restarts}), flush=True)
+asyncio.run(main())
+"""
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+def _can() -> bool:
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        return False
+    made = subprocess.run(["ip", "netns", "add", "pageant-probe"], capture_output=True).returncode == 0
+    return (
+        made and subprocess.run(["ip", "netns", "del", "pageant-probe"], capture_output=True).returncode == 0
+    )
+
+
+pytestmark = pytest.mark.skipif(not _can(), reason="network namespaces need root")
+
+
+class Lan:
+    """Hosts on a switch."""
+
+    def __init__(self) -> None:
+        self.prefix = f"pg{os.getpid() % 100_000}"
+        self.switch = f"{self.prefix}-switch"
+        ip("netns", "add", self.switch)
+        ip("-n", self.switch, "link", "add", "bridge", "type", "bridge")
+        ip("-n", self.switch, "link", "set", "bridge", "up")
+        for number, host in enumerate(HOSTS, 1):
+            name = f"{self.prefix}-{host}"
+            ip("netns", "add", name)
+            ip(
+                "link",
+                "add",
+                f"{self.prefix}{number}",
+                "netns",
+                self.switch,
+                "type",
+                "veth",
+                "peer",
+                "eth",
+                "netns",
+                name,
+            )
+            ip("-n", self.switch, "link", "set", f"{self.prefix}{number}", "master", "bridge", "up")
+            ip("-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", "eth")
+            ip("-n", name, "link", "set", "eth", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+
+    def on(self, host: str, *command: str) -> list[str]:
+        """A command that runs there."""
+        return ["ip", "netns", "exec", f"{self.prefix}-{host}", *command]
+
+    def plug(self, host: str, way: str) -> None:
+        """The cable of a host: `up` or `down`."""
+        ip("-n", self.switch, "link", "set", f"{self.prefix}{HOSTS.index(host) + 1}", way)
+
+    def remove(self) -> None:
+        for name in (self.switch, *(f"{self.prefix}-{host}" for host in HOSTS)):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def lan() -> Iterator[Lan]:
+    lan = Lan()
+    yield lan
+    lan.remove()
+
+
+@pytest.fixture
+def key(tmp_path) -> Path:
+    write_keys(tmp_path / "pageant.key", make_keys())
+    return tmp_path / "pageant.key"
+
+
+async def run(lan: Lan, host: str, *command: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *lan.on(host, *command),
+        env=ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+async def test_three_hosts_give_the_same_tokens_and_a_cut_cable_costs_nothing(lan, key, checkpoint, tmp_path):
+    topology = {
+        "model": str(checkpoint.path),
+        **SETTINGS,
+        "listen": "tcp://10.77.0.1:5700",
+        "transport": "tcp",
+        "keys": str(key),
+        "nodes": {"front": {}, "near": {"host": "10.77.0.2"}, "far": {"host": "10.77.0.3"}},
+        "actors": {
+            **{name: {"node": "near"} for name in ("scheduler", "blocks", "tokenizer", "detokenizer")},
+            "executor": {"node": "far"},
+        },
+    }
+    front = await run(lan, "front", sys.executable, "-c", FRONT, json.dumps([topology, PROMPTS, PARAMS]))
+    nodes = [
+        await run(lan, host, *COMMAND, "--join", topology["listen"], "--name", host, "--keys", str(key))
+        for host in ("near", "far")
+    ]
+    write_keys(tmp_path / "other.key", make_keys())
+    async with asyncio.timeout(SECONDS):
+        assert await front.stdout.readline() == b"begun\n", (await front.stderr.read()).decode()
+        lan.plug("far", "down")
+        stranger = ("--join", topology["listen"], "--name", "far", "--keys", str(tmp_path / "other.key"))
+        refused = await run(lan, "near", *COMMAND, *stranger)
+        await asyncio.sleep(CUT_SECONDS)  # the length of the cut is what is tested
+        lan.plug("far", "up")
+        told, errors = await front.communicate()
+        assert front.returncode == 0, errors.decode()
+        assert [await node.wait() for node in nodes] == [0, 0]
+        _, complaint = await refused.communicate()
+        assert refused.returncode == 1 and b"did not answer" in complaint
+    found = json.loads(told)
+    assert found["tokens"] == await in_one_process(checkpoint.path)
+    assert found["restarts"] == 0, "the cut was shorter than what makes a node suspect"
+
+
+async def in_one_process(model: Path) -> list[list[int]]:
+    async with pageant.Engine(model, placement="one", **SETTINGS) as engine:
+        outputs = [await engine.complete(prompt, SamplingParams(**PARAMS)) for prompt in PROMPTS]
+        return [output.outputs[0].token_ids for output in outputs]
