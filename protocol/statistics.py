@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from pageant.protocol.allocation import PoolStatistics
+from pageant.protocol.fronting import HttpStatistics
 from pageant.protocol.message import Message, Request
 from pageant.protocol.scheduling import SchedulerStatistics
 from pageant.protocol.supervision import ActorEntry, NodeStatistics
@@ -97,6 +98,7 @@ class Observation(Message, frozen=True, kw_only=True):
     schedulers: dict[str, SchedulerStatistics]
     pools: dict[str, PoolStatistics]
     executors: dict[str, ExecutorStatistics]
+    https: dict[str, HttpStatistics] = msgspec.field(default_factory=dict)
     spans: dict[str, int] = msgspec.field(default_factory=dict)
 
 

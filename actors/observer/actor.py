@@ -14,7 +14,7 @@ from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.address import role_of
 from pageant.protocol.allocation import GetPoolStatistics
 from pageant.protocol.errors import PageantError
-from pageant.protocol.fronting import ServedModel
+from pageant.protocol.fronting import GetHttpStatistics, ServedModel
 from pageant.protocol.message import Message, Request
 from pageant.protocol.scheduling import GetSchedulerStatistics
 from pageant.protocol.statistics import (
@@ -85,7 +85,7 @@ class Observer(Actor):
         """Everybody's counters as they are now."""
         directory = await self.ask("supervisor", GetDirectory(), timeout=self.options.answer_seconds)
         up = [entry for entry in directory.actors if entry.up]
-        nodes, frontends, https, schedulers, pools, executors = await asyncio.gather(
+        nodes, frontends, servers, schedulers, pools, executors = await asyncio.gather(
             self._ask_all({entry.name: f"{NODE}{entry.name}" for entry in directory.nodes}, GetStatistics()),
             self._ask_frontends(_of_role(up, "frontend"), request.open_max),
             self._ask_frontends(_of_role(up, "http"), request.open_max),
@@ -93,15 +93,17 @@ class Observer(Actor):
             self._ask_all(_of_role(up, "blocks"), GetPoolStatistics()),
             self._ask_all(_of_role(up, "executor"), GetExecutorStatistics()),
         )
+        https = await self._ask_all(_of_role(up, "http"), GetHttpStatistics())
         return Observation(
             models={model.replica: model.name for model in self.options.served},
             at=self.clock.now(),
             actors=directory.actors,
             nodes=nodes,
-            frontends=frontends | https,
+            frontends=frontends | servers,
             schedulers=schedulers,
             pools=pools,
             executors=executors,
+            https=https,
             spans=dict(self._outgoing.counts) if self._outgoing is not None else {},
         )
 

@@ -47,6 +47,7 @@ def exposition(observation: Observation) -> str:
     _requests(page, observation.models, observation)
     _blocks(page, observation.models, observation)
     _devices(page, observation.models, observation)
+    _servers(page, observation)
     _actors(page, observation)
     return page.text()
 
@@ -155,6 +156,12 @@ def _devices(page: Page, models: Mapping[str, str], observation: Observation) ->
         _histograms(page, labels, executor.histograms)
         shape = {"block_size": str(executor.block_size), "num_gpu_blocks": str(executor.num_blocks)}
         page.gauge("cache_config_info", "The KV cache.", 1, {**labels, **shape, "dtype": executor.dtype})
+
+
+def _servers(page: Page, observation: Observation) -> None:
+    for name, server in observation.https.items():
+        about = "Tokens that left in streams."
+        page.counter("http_streamed_tokens_total", about, server.streamed_tokens, {"actor": name})
 
 
 def _actors(page: Page, observation: Observation) -> None:

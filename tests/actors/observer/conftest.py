@@ -9,6 +9,7 @@ from pageant.actors.runtime.histogram import Histogram
 from pageant.actors.scheduler.counters import SchedulerCounters
 from pageant.actors.scheduler.speculation import SpeculationCounters
 from pageant.protocol.allocation import PoolStatistics
+from pageant.protocol.fronting import HttpStatistics
 from pageant.protocol.scheduling import SchedulerStatistics
 from pageant.protocol.statistics import ExecutorStatistics, FrontendStatistics, Observation
 from pageant.protocol.supervision import ActorEntry, ActorStatistics, Handled, NodeStatistics, Traffic
@@ -91,6 +92,7 @@ def everything() -> Observation:
                 http_errors={"400": 2},
             )
         },
+        https={"http": HttpStatistics(open_requests=1, streamed_tokens=17)},
         schedulers={
             "scheduler": SchedulerStatistics(
                 num_waiting=2,

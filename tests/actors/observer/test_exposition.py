@@ -33,6 +33,7 @@ def test_what_is_counted_is_shown_under_its_labels(everything):
     assert found['pageant:scheduler_steps_total{model_name="demo",engine="0"}'] == "11"
     assert found['pageant:request_errors_total{model_name="demo",actor="http",kind="deadline"}'] == "1"
     assert found['pageant:http_errors_total{model_name="demo",actor="http",status="400"}'] == "2"
+    assert found['pageant:http_streamed_tokens_total{actor="http"}'] == "17"
     assert found['pageant:actor_mailbox_depth{actor="scheduler",node="front"}'] == "4"
     assert found['pageant:actor_restarts_total{actor="scheduler",node="front"}'] == "2"
     handled = '{actor="scheduler",node="front",kind="Submit"}'

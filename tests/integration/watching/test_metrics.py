@@ -57,6 +57,7 @@ def test_a_server_with_everything_shows_what_the_dashboard_asks_for_and_counts_r
     assert of("request_success_total") == of("e2e_request_latency_seconds_count") == 2
     assert of("time_to_first_token_seconds_count") == of("request_queue_time_seconds_count") == 2
     assert of("inter_token_latency_seconds_count") == 46 and of("http_errors_total") == 1
+    assert of("http_streamed_tokens_total") == 24
     assert of("request_generation_tokens_sum") == of("request_max_num_generation_tokens_sum") == 48
     proposed, accepted = of("spec_decode_num_draft_tokens_total"), of("spec_decode_num_accepted_tokens_total")
     assert 0 < accepted == of("spec_decode_num_accepted_tokens_per_pos_total") <= proposed
