@@ -22,6 +22,7 @@ BENCHMARKS = {
         "prefix",
         "runtime",
         "serve",
+        "speculation",
         "throughput",
         "watching",
     )

@@ -175,3 +175,33 @@ def test_the_guide_shows_the_policy_and_its_topology_as_they_are():
     assert code in (EXAMPLES / "shortest_first.py").read_text()
     assert topology == (EXAMPLES / "shortest_first.yaml").read_text()
     assert len([line for line in code.splitlines() if line.strip()]) <= 20
+
+
+def test_the_guide_shows_the_drafter_as_it_is():
+    guide = (EXAMPLES.parent / "writing-a-drafter.md").read_text()
+    code = re.search(r"```python\n(.*?)```", guide, re.DOTALL)[1]
+    assert code in (EXAMPLES / "same_word.py").read_text()
+    assert len([line for line in code.splitlines() if line.strip()]) <= 30
+
+
+def test_the_drafter_of_the_guide_changes_no_token():
+    params = pageant.SamplingParams(
+        temperature=0, max_tokens=40, ignore_eos=True, allowed_token_ids=[260, 261]
+    )
+    outputs = []
+    for speculation in (None, {"method": "same_word:SameWord", "adaptive": False, "patience": 60.0}):
+        with pageant.LLM(
+            **dict(
+                model=EXAMPLES.parent.parent / "models" / "demo",
+                placement="one",
+                threads=1,
+                dtype="float32",
+                num_blocks=64,
+                progress=False,
+            ),
+            speculation=speculation,
+        ) as llm:
+            outputs.append(llm.generate(["What is a lambda?"] * 2, params)[1].outputs[0].token_ids)
+            counters = llm.scheduler_statistics().counters
+    assert outputs[0] == outputs[1]
+    assert counters["drafts_accepted"] > 10
