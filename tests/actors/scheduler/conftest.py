@@ -358,6 +358,13 @@ class Cell:
         self.node.go_on(self, coroutine, None)
 
 
+class Unwatched(Executor):
+    """Nothing hangs in a play, and its clock does not wake anybody."""
+
+    async def _watch_steps(self) -> None:
+        return
+
+
 class Offloaded(NamedTuple):
     """What a thread is to do, and whose: those of one thread come in order."""
 
@@ -477,7 +484,7 @@ class Play:
                 max_model_len=setting.max_model_len,
                 eos_token_ids=(END_TOKEN,),
             )
-            actor = Executor(options)
+            actor = Unwatched(options)
             actor._make_runner = lambda: ShadowRunner(setting)  # type: ignore[method-assign]
             actor._disk = SimpleNamespace(bytes_free=2**40)
             actor.offload_threads = self.random.choice((1, 2))  # as on a CPU, as on a GPU
