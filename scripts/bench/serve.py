@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from pageant.scripts.bench.serving.client import Client, Failed
 from pageant.scripts.bench.serving.drive import Driver, Run, first_model
 from pageant.scripts.bench.serving.figures import Results, parse_limits, table
 from pageant.scripts.bench.serving.load import Arrivals, Lengths, Load
-from pageant.scripts.bench.serving.meter import Meter
+from pageant.scripts.bench.serving.meter import Meter, NodeMeter
 from pageant.scripts.bench.serving.plot import svg
 
 CONVERSATIONS = 200  # where neither their number nor a time is given
@@ -102,9 +103,10 @@ def bench(
         raise BadRequest("neither conversations nor seconds end this load", "seconds")
     arrivals = Arrivals(rate, burstiness, ramp_from, ramp_seconds)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        results, meter = runner.run(_run(Client(url, api_key), load, arrivals, run, warmup, pid))
+        results, nodes, meter = runner.run(_run(Client(url, api_key), load, arrivals, run, warmup, pid))
     report = results.report(run.limits)
-    lines = table(report).splitlines()
+    lines = [*table(report).splitlines(), *nodes.lines(report["output_tokens"])]
+    report |= nodes.report(report["output_tokens"])
     if meter is not None:
         report |= meter.report(report["output_tokens"])
         lines += meter.lines(report["output_tokens"])
@@ -115,7 +117,7 @@ def bench(
 
 async def _run(
     client: Client, load: Load, arrivals: Arrivals, run: Run, warmup: int, pid: int | None
-) -> tuple[Results, Meter | None]:
+) -> tuple[Results, NodeMeter, Meter | None]:
     try:
         if run.model is None:
             run = replace(run, model=await first_model(client))
@@ -124,10 +126,10 @@ async def _run(
     except Failed as error:
         raise PeerGone(f"the server does not answer as it should: {error}") from None
     try:
-        if pid is None:
-            return await driver.drive(), None
-        async with Meter(pid) as meter:
-            return await driver.drive(), meter
+        meter = Meter(pid) if pid is not None else None
+        async with NodeMeter(client) as nodes, meter or contextlib.nullcontext():
+            results = await driver.drive()
+        return results, nodes, meter
     finally:
         client.close()
 

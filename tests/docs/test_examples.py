@@ -25,6 +25,7 @@ SETTINGS = {
     "vocab_size": 96,
     "eos_token_ids": (2,),
     "has_chat_template": False,
+    "served": (),
 }
 
 

@@ -10,8 +10,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import msgspec
+
 from pageant.protocol.errors import BadRequest
 from pageant.scripts.bench.engine_process import family
+from pageant.scripts.bench.serving.client import Client, Failed
 
 PERIOD = 1.0
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -66,6 +69,63 @@ class Meter:
             f"{'server, CPU s':>24}: {self.cpu_seconds:.1f} "
             f"({report['server_cpu_seconds_per_1000_tokens']:.3f} per 1,000 tokens)",
             f"{'server, memory in MiB':>24}: {memory} (after each quarter)",
+        ]
+
+
+class _Node(msgspec.Struct):
+    cpu_seconds: float = 0.0
+    actors: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class _Statistics(msgspec.Struct):
+    nodes: dict[str, _Node]
+
+
+class NodeMeter:
+    """Within `async with`, what each process of one of our servers costs, as `/statistics` says; of another's server,
+    nothing. An HTTP server in a process of its own is thereby seen alone."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._before: dict[str, _Node] = {}
+        self._after: dict[str, _Node] = {}
+
+    async def __aenter__(self) -> NodeMeter:
+        self._before = await self._look()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._after = await self._look()
+
+    async def _look(self) -> dict[str, _Node]:
+        try:
+            return msgspec.json.decode(await self._client.get("/statistics"), type=_Statistics).nodes
+        except (Failed, msgspec.DecodeError):
+            return {}
+
+    def report(self, tokens: int) -> dict[str, Any]:
+        """As JSON has it: microseconds of CPU time for each token, by node."""
+        spent = {name: node.cpu_seconds for name, node in self._after.items() if name in self._before}
+        return {
+            "node_cpu_us_per_token": {
+                name: round(1e6 * (seconds - self._before[name].cpu_seconds) / max(1, tokens), 2)
+                for name, seconds in spent.items()
+            }
+        }
+
+    def lines(self, tokens: int) -> list[str]:
+        """For reading."""
+        return [
+            f"{name + ', CPU us a token':>24}: {spent:.1f} ({', '.join(self._actors(name))})"
+            for name, spent in self.report(tokens)["node_cpu_us_per_token"].items()
+        ]
+
+    def _actors(self, node: str) -> list[str]:
+        return [
+            name for name in self._after[node].actors if name != "supervisor" and not name.startswith("node/")
         ]
 
 
