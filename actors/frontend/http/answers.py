@@ -150,6 +150,9 @@ class Answers:
         self.fresh: dict[Choice, None] = {}  # those of which something has come that was not taken
         self.error: Exception | None = None  # what ended it, instead of an answer
         self.on_close: Callable[[], None] | None = None
+        self.push: Callable[[], bool] | None = (
+            None  # takes what is fresh while the reader waits; whether it did
+        )
         self._waiter: asyncio.Future[None] | None = None
         self._abort, self._ended = abort, ended
         self._closed = False
@@ -157,9 +160,10 @@ class Answers:
     # From the frontend, on this loop.
 
     def flush(self) -> None:
-        """Wakes the reader."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        """Hands what has come to the reader, if it waits: at once where it can take it so, else by waking it."""
+        if self._waiter is None or self._waiter.done() or (self.push is not None and self.push()):
+            return
+        self._waiter.set_result(None)
 
     def fail(self, error: Exception) -> None:
         """Nothing more comes, and what has come does not count."""

@@ -1,9 +1,11 @@
 """Answers as streams: server-sent events over HTTP, or text messages over a WebSocket.
 
-A stream is one task that sleeps until something has come, turns it into events and writes them at once: one
-write per turn of the loop, whatever has come. Two things would let a connection hang for nothing, and a
-`Pacemaker` looks after both for all streams: silence that a proxy takes for death (a comment is sent), and a
-client that does not read (it is dropped).
+A stream is one task, which sees to its beginning and its end. In between, what has come is turned into events and
+written in the turn of the loop in which it came, while the task sleeps: waking it for each token costs more than
+all of the rest. It wakes only where a write would have to wait.
+
+Two things would let a connection hang for nothing, and a `Pacemaker` looks after both for all streams: silence that
+a proxy takes for death (a comment is sent), and a client that does not read (it is dropped).
 """
 
 from __future__ import annotations
@@ -25,12 +27,24 @@ HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 encode = msgspec.json.Encoder().encode
 Receive = Callable[[], Awaitable[Any]]
 Frame = Callable[[bytes], bytes]
-ABORT = "pageant_abort"  # in a connection's state: what gives it up
+ABORT = "pageant_abort"  # in a request's state: what gives its connection up
+DIRECT = "pageant_direct"  # there too: what writes to it without waiting
 
 
 def sse(body: bytes) -> bytes:
     """A body as one server-sent event."""
     return b"data: " + body + b"\n\n"
+
+
+class Direct(Protocol):
+    """Writes parts of a body that has begun, at once."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether that can be done: the client reads."""
+
+    def write(self, body: bytes) -> None:
+        """The next part."""
 
 
 class Telling(Protocol):
@@ -76,6 +90,8 @@ class Teller:
     Args:
         write: sends events, or a sign of life if there are none.
         drop: gives the connection up.
+        pacemaker: looks after it.
+        direct: writes without waiting; None where that cannot be done.
     """
 
     def __init__(
@@ -84,8 +100,11 @@ class Teller:
         telling: Telling,
         write: Callable[[Sequence[bytes]], Awaitable[None]],
         drop: Callable[[], None],
+        pacemaker: Pacemaker,
+        direct: Direct | None = None,
     ) -> None:
         self._answers, self._telling, self._write, self._drop = answers, telling, write, drop
+        self._pacemaker, self._direct = pacemaker, direct
         self._wrote = True  # since the last tick
         self._ticks_in_write: int | None = None
 
@@ -99,25 +118,24 @@ class Teller:
             self._answers.flush()
         self._wrote = False
 
-    async def tell(self, pacemaker: Pacemaker) -> None:
+    async def tell(self) -> None:
         """All of it. Then the request is closed.
 
         Raises:
             Disconnected: the client has gone.
         """
         answers, telling = self._answers, self._telling
-        pacemaker.streams.add(self)
+        self._pacemaker.streams.add(self)
+        if self._direct is not None:
+            answers.push = self._push
         try:
             if first := telling.first():
                 await self._send(first)
             while not answers.done:
                 await answers.wait()
-                pieces = answers.take()
-                events: list[bytes] = []
-                for piece in pieces:
-                    events += telling.next(piece)
-                    pacemaker.streamed_tokens += len(piece.token_ids)
-                if events or not pieces:
+                nothing_came = not answers.fresh
+                events = self._events()
+                if events or nothing_came:
                     await self._send(events)
             await self._send(telling.last())
         except Disconnected:
@@ -125,8 +143,35 @@ class Teller:
         except Exception as error:
             await self._send(telling.failed(told(error)))
         finally:
-            pacemaker.streams.discard(self)
+            answers.push = None
+            self._pacemaker.streams.discard(self)
             answers.close()
+
+    def _events(self) -> list[bytes]:
+        """What has come."""
+        events: list[bytes] = []
+        for piece in self._answers.take():
+            events += self._telling.next(piece)
+            self._pacemaker.streamed_tokens += len(piece.token_ids)
+        return events
+
+    def _push(self) -> bool:
+        """Writes what has come, unless that takes its time, or there is more to do than that."""
+        answers, direct = self._answers, self._direct
+        assert direct is not None
+        if answers.error is not None or not (answers.fresh and answers.num_running and direct.ready):
+            return False
+        try:
+            events = self._events()
+        except (
+            Exception
+        ) as error:  # it is told as the end of this stream, whoever else is served on this loop
+            answers.error = error
+            return False
+        if events:
+            direct.write(b"".join(events))
+            self._wrote = True
+        return True
 
     async def _send(self, events: Sequence[bytes]) -> None:
         self._ticks_in_write = 0
@@ -154,11 +199,12 @@ class EventStream(Response[Any]):
 
         headers = {**HEADERS, **self.headers, "content-type": "text/event-stream; charset=utf-8"}
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-        teller = Teller(self._answers, self._telling, write, scope["state"][ABORT])
+        state = scope["state"]
+        teller = Teller(self._answers, self._telling, write, state[ABORT], self._pacemaker, state.get(DIRECT))
         with contextlib.suppress(Disconnected):
             async with until_gone(receive, self._answers):
                 await send({"type": "http.response.start", "status": 200, "headers": raw})
-                await teller.tell(self._pacemaker)
+                await teller.tell()
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -80,4 +80,4 @@ async def _answer(service: Service, socket: Socket, inbox: _Inbox, body: bytes) 
         return
     telling = ChatTelling(taken.asked, answers, taken.served.name, service.now(), frame=bytes)
     async with until_gone(inbox.receive, answers):
-        await Teller(answers, telling, write, answers.leave).tell(service.pacemaker)
+        await Teller(answers, telling, write, answers.leave, service.pacemaker).tell()
