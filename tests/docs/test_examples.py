@@ -25,7 +25,6 @@ SETTINGS = {
     "vocab_size": 96,
     "eos_token_ids": (2,),
     "has_chat_template": False,
-    "served": (),
 }
 
 

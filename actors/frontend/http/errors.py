@@ -11,7 +11,16 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
 from pageant.actors.frontend.outputs import RequestFailed
-from pageant.protocol.errors import BadRequest, EngineClosed, Overloaded, PageantError, PeerGone, Unsupported
+from pageant.protocol.errors import (
+    BadRequest,
+    DeadlineExceeded,
+    EngineClosed,
+    NoSuchActor,
+    Overloaded,
+    PageantError,
+    PeerGone,
+    Unsupported,
+)
 from pageant.protocol.serving import Finished
 
 log = logging.getLogger("pageant.http")
@@ -89,13 +98,13 @@ def status_and_body(error: BaseException) -> tuple[int, Error]:
             return 503, Error(message=str(error), type="server_error", code="unavailable")
         case Overloaded():
             return 429, Error(message=str(error), type="rate_limit_error", code="overloaded")
-        case PeerGone() | EngineClosed():
+        case PeerGone() | EngineClosed() | DeadlineExceeded() | NoSuchActor():
             return 503, Error(
-                message="a part of the engine is down; try again later",
+                message="a part of the engine is down or does not answer; try again later",
                 type="server_error",
                 code="unavailable",
             )
-        case HTTPException():
+        case HTTPException() if error.status_code < 500:
             return error.status_code, Error(message=error.detail, type="invalid_request_error")
     return 500, Error(message="the engine failed while it served this request", type="server_error")
 

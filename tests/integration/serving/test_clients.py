@@ -120,10 +120,10 @@ async def test_a_response_is_streamed(openai_async, right):
 
 def test_a_response_in_the_background_can_be_cancelled(client):
     asked = {"input": "Explain the with statement", "background": True, **MODEL}
-    response = client.responses.create(max_output_tokens=900, extra_body={"seed": 1}, **asked)
+    response = client.responses.create(max_output_tokens=900, extra_body={"ignore_eos": True}, **asked)
     assert response.status == "in_progress"
     cancelled = client.responses.cancel(response.id)
-    assert cancelled.status in ("cancelled", "completed")
+    assert cancelled.status == "cancelled"
     short = client.responses.create(max_output_tokens=2, **asked)
     while (ended := client.responses.retrieve(short.id)).status == "in_progress":
         pass

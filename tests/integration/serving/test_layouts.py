@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import threading
 
@@ -97,3 +99,19 @@ def test_servers_can_share_a_port(start):
             http.post(CHAT, json=asked)
     told = [session.ask(name, GetHttpStatistics()).streamed_tokens for name in session.http_servers()]
     assert sum(told) == 32 and all(told)
+
+
+def test_a_server_that_dies_is_started_again_and_what_it_had_open_ends(start):
+    alone = {"nodes": {"front": {}, "web": {"process": True}}, "actors": {"http": {"node": "web"}}}
+    session = start(alone)
+    with httpx.Client(base_url=urls(session)[0], timeout=60) as http:
+        body = {"messages": QUESTION, "stream": True, "max_tokens": 900, "n": 16, "temperature": 1} | ENDLESS
+        with pytest.raises(httpx.HTTPError), http.stream("POST", CHAT, json=body) as stream:
+            for number, _ in enumerate(stream.iter_lines()):
+                if number == 40:
+                    (pid,) = (node.pid for node in session.statistics() if node.node == "web")
+                    os.kill(pid, signal.SIGKILL)
+    while session.scheduler_statistics().num_running or session.pool_statistics().blocks_held:
+        pass
+    with httpx.Client(base_url=urls(session)[0], timeout=60) as http:  # asked again, and waited for
+        assert http.post(CHAT, json={"messages": QUESTION, "max_tokens": 1}).status_code == 200

@@ -103,6 +103,12 @@ class TextOptions(msgspec.Struct, kw_only=True):
     verbosity: str | None = None
 
 
+SAME = (  # in a chat
+    *("model", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "stop", "ignore_eos"),
+    *("seed", "priority", "cache_salt", "chat_template_kwargs"),
+)
+
+
 class ResponseRequest(msgspec.Struct, kw_only=True):
     """`POST /v1/responses`."""
 
@@ -124,6 +130,9 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
     truncation: Literal["disabled", "auto"] | None = None
     top_k: int | None = None
     min_p: float | None = None
+    repetition_penalty: float | None = None
+    stop: str | tuple[str, ...] | None = None
+    ignore_eos: bool | None = None
     seed: int | None = None
     priority: int = 0
     cache_salt: str | None = None
@@ -168,8 +177,7 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
             fields |= {"tool_choice": choice, "parallel_tool_calls": self.parallel_tool_calls}
         if self.text is not None and self.text.format is not None and self.text.format.get("type") != "text":
             fields["response_format"] = _response_format(self.text.format)
-        same = ("model", "temperature", "top_p", "top_k", "min_p", "seed", "priority", "cache_salt")
-        return fields | {name: getattr(self, name) for name in (*same, "chat_template_kwargs")}
+        return fields | {name: getattr(self, name) for name in SAME}
 
 
 def _one(first: Turn, second: Turn) -> Turn:

@@ -76,7 +76,7 @@ async def test_what_comes_is_written_in_the_same_turn(stream):
 
 
 async def test_what_comes_while_the_client_does_not_read_is_merged_by_the_task(stream):
-    answers, wire, telling = stream
+    answers, wire, _ = stream
     wire.ready = False
     come(answers, "ab")
     come(answers, "cd")
