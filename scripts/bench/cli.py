@@ -21,6 +21,7 @@ BENCHMARKS = {
         "overhead",
         "prefix",
         "runtime",
+        "safety",
         "serve",
         "speculation",
         "throughput",
