@@ -23,7 +23,15 @@ from pageant.scripts.engine_options import with_engine_options
 SAFETY = {
     "leases": ("RenewLease", "LeaseGranted"),
     "acknowledgements": ("Acknowledge", "Resume"),
-    "supervision": ("Directory", "ActorUp", "ActorDown", "NodeJoined", "NodeExited", "ActorStarted", "ActorFailed"),
+    "supervision": (
+        "Directory",
+        "ActorUp",
+        "ActorDown",
+        "NodeJoined",
+        "NodeExited",
+        "ActorStarted",
+        "ActorFailed",
+    ),
 }
 
 
@@ -37,7 +45,7 @@ def bench(
     """Leases, acknowledgements and supervision: their share of all CPU time while nothing dies."""
     work = workload("overhead")
     params = SamplingParams(temperature=0, max_tokens=work.output_tokens, ignore_eos=True)
-    settings = {"placement": "each", "enable_prefix_caching": False} | engine
+    settings: dict[str, Any] = {"placement": "each", "enable_prefix_caching": False} | engine
     with LLM(settings.pop("model"), progress=False, **settings) as llm:
         llm.generate(work.prompts(), params)
         before = llm.statistics()
