@@ -71,7 +71,8 @@ inline void scores_parts(const Cell* spread, int64_t depth, const T* const* rows
         for (int part = 0; part < PARTS; part++) to[r * (W / 4) + part] = sums[r][part];
 }
 
-// Scores of R rows by W tokens. Fetches what is at `next`.
+// Scores of R rows by W tokens. Fetches what is at `next`, some tokens at a time: asked for one by one between the
+// products, the same lines take half as long again, since memory then answers fewer of them at once.
 template <class Cells, int R, class T>
 void scores_rows(const Cell* spread, int64_t depth, const T* const* rows, const T* const (&next)[W], int64_t head_dim,
                  float* to) {

@@ -23,6 +23,7 @@ struct Layer {
     const int64_t* chosen;  // as weights: [tokens, top_k]
     T* y;
     int64_t tokens, top_k, experts, hidden, inner;
+    void (*act_and_mul)(const T* gate, T* y, int64_t n);
 
     int64_t pairs() const { return tokens * top_k; }
 };
@@ -99,7 +100,7 @@ void products(const Grouping& grouping, const T* x, const Weights& weights, T* y
     });
 }
 
-template <class Activation, class T, class Weights>
+template <class T, class Weights>
 void moe(const Layer<T>& layer, const Weights& into_gate_up, const Weights& down) {
     const int64_t pairs = layer.pairs(), hidden = layer.hidden, inner = layer.inner;
     Grouping grouping(layer.chosen, layer.tokens, layer.top_k, layer.experts);
@@ -111,7 +112,7 @@ void moe(const Layer<T>& layer, const Weights& into_gate_up, const Weights& down
     });
     products(grouping, rows.get(), into_gate_up, gate_up.get(), hidden, 2 * inner);
     for_rows(pairs, 2 * inner, [&](int64_t row) {
-        act_and_mul_row<Activation>(gate_up.get() + row * 2 * inner, acted.get() + row * inner, inner);
+        layer.act_and_mul(gate_up.get() + row * 2 * inner, acted.get() + row * inner, inner);
     });
     T* made = rows.get();  // in the place of what it was made from
     products(grouping, acted.get(), down, made, inner, hidden);
@@ -171,11 +172,11 @@ void route(const T* logits, int64_t stride, int64_t tokens, int64_t experts, int
     });
 }
 
-template <class T, class Weights>
-void moe(const Layer<T>& layer, const Weights& gate_up, const Weights& down, int64_t activation) {
-    if (activation == 0) moe<Silu>(layer, gate_up, down);
-    else if (activation == 1) moe<Gelu>(layer, gate_up, down);
-    else moe<GeluTanh>(layer, gate_up, down);
+template <class T>
+auto act_and_mul_of(int64_t activation) {
+    return activation == 0 ? act_and_mul_row<Silu, T>
+         : activation == 1 ? act_and_mul_row<Gelu, T>
+                           : act_and_mul_row<GeluTanh, T>;
 }
 
 }  // namespace
@@ -187,13 +188,12 @@ void moe(const Layer<T>& layer, const Weights& gate_up, const Weights& down, int
                                      int64_t bits, const float* weights, const int64_t* chosen, T* y,       \
                                      int64_t tokens, int64_t top_k, int64_t experts, int64_t hidden,        \
                                      int64_t inner, int64_t activation) {                                   \
-        Layer<T> layer{x, x_stride, weights, chosen, y, tokens, top_k, experts, hidden, inner};             \
+        Layer<T> layer{x, x_stride, weights, chosen, y, tokens, top_k, experts, hidden, inner,              \
+                       act_and_mul_of<T>(activation)};                                                      \
         const uint8_t *up = (const uint8_t*)gate_up, *out = (const uint8_t*)down;                           \
-        if (bits == 8)                                                                                      \
-            moe<T, QuantizedStack<8>>(layer, {up, gate_up_scales}, {out, down_scales}, activation);         \
-        else if (bits == 4)                                                                                 \
-            moe<T, QuantizedStack<4>>(layer, {up, gate_up_scales}, {out, down_scales}, activation);         \
-        else moe<T, Stack<T>>(layer, {(const T*)gate_up}, {(const T*)down}, activation);                    \
+        if (bits == 8) moe<T, QuantizedStack<8>>(layer, {up, gate_up_scales}, {out, down_scales});          \
+        else if (bits == 4) moe<T, QuantizedStack<4>>(layer, {up, gate_up_scales}, {out, down_scales});     \
+        else moe<T, Stack<T>>(layer, {(const T*)gate_up}, {(const T*)down});                                \
     }                                                                                                       \
     EXPORT void pageant_route_##SUFFIX(const T* logits, int64_t stride, int64_t tokens, int64_t experts,    \
                                        int64_t top_k, int64_t normalise, float* weights, int64_t* chosen) { \
