@@ -14,6 +14,7 @@ import pytest
 import pageant
 from pageant.actors.frontend.session import resolve_topology
 from pageant.actors.frontend.settings import topology_of
+from pageant.actors.runtime.transport.keys import make_keys, write_keys
 
 ROOT = Path(pageant.__file__).parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -64,6 +65,7 @@ def test_the_readmes_topologies_are_sound(folder: Path, monkeypatch: pytest.Monk
 
 def test_the_topologies_of_the_topology_page_are_sound(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(folder)
+    write_keys(folder / "pageant.key", make_keys())
     for index, text in enumerate(_blocks(ROOT / "docs" / "topologies.md", "yaml")):
         path = folder / f"topology-{index}.yaml"
         path.write_text(
