@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Unsupported,
     )
     from pageant.protocol.sampling import RequestOutputKind, SamplingParams
+    from pageant.protocol.structured_outputs import StructuredOutputsParams
 
 _HOMES = {
     "BeamSearchOutput": "pageant.actors.frontend.beams",
@@ -43,6 +44,7 @@ _HOMES = {
     "RequestFailed": "pageant.actors.frontend.outputs",
     "RequestOutput": "pageant.actors.frontend.outputs",
     "SamplingParams": "pageant.protocol.sampling",
+    "StructuredOutputsParams": "pageant.protocol.structured_outputs",
     "BadRequest": "pageant.protocol.errors",
     "CheckpointError": "pageant.models.errors",
     "EngineClosed": "pageant.protocol.errors",
@@ -75,6 +77,7 @@ __all__ = [
     "RequestOutputKind",
     "SamplingParams",
     "StartupError",
+    "StructuredOutputsParams",
     "TopologyError",
     "Unsupported",
     "__version__",

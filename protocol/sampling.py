@@ -82,8 +82,8 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
         spaces_between_special_tokens: False drops what a decoder puts between two special tokens.
         output_kind: what each output holds.
         extra_args: for logits processors of your own.
-        structured_outputs: what the output must look like. The request ends with `stop` when it does and nothing can
-            follow, whatever `min_tokens` and `ignore_eos` say.
+        structured_outputs: what the output must look like; a mapping of the same fields is taken too. The request
+            ends with `stop` when it does and nothing can follow, whatever `min_tokens` and `ignore_eos` say.
 
     Raises:
         BadRequest: a value out of range; names the parameter, what was found and what is expected.
@@ -209,6 +209,9 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
             raise BadRequest(f"extra_args: {error}", "extra_args") from None
         if self.stop and self.detokenize is False:
             raise BadRequest("stop needs text to be found in; expected detokenize to be true", "stop")
+        if isinstance(self.structured_outputs, dict):
+            asked = StructuredOutputsParams.of(self.structured_outputs)
+            msgspec.structs.force_setattr(self, "structured_outputs", asked)
         if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
             raise BadRequest(
                 f"structured_outputs is a {type(self.structured_outputs).__name__}; expected StructuredOutputsParams",

@@ -84,6 +84,19 @@ class StructuredOutputsParams(Parameters, frozen=True, kw_only=True, forbid_unkn
                     f"structured_outputs.{name} is {value!r:.80}; expected true or false", _place()
                 )
 
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> StructuredOutputsParams:
+        """Of a mapping of its fields.
+
+        Raises:
+            BadRequest: see the class; or there is no such field.
+        """
+        for name in fields:
+            if name not in cls.__struct_fields__:
+                known = ", ".join(cls.__struct_fields__)
+                raise BadRequest(f"structured_outputs has {name!r:.80}; expected {known}", _place())
+        return cls(**fields)
+
     def after(self, prompt: str) -> StructuredOutputsParams:
         """The same for an output that follows a prompt, in which the reasoning may have begun already, or be over."""
         said = prompt.rstrip()

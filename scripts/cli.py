@@ -119,6 +119,12 @@ def serve(
     ] = None,
     ssl_certfile: Annotated[str | None, typer.Option(help="Serve over TLS with this certificate.")] = None,
     ssl_keyfile: Annotated[str | None, typer.Option(help="And this key.")] = None,
+    tool_call_parser: Annotated[
+        str | None, typer.Option(help="How the model writes calls of tools. [default: by its chat template]")
+    ] = None,
+    reasoning_parser: Annotated[
+        str | None, typer.Option(help="How it marks what it thinks. [default: by its chat template]")
+    ] = None,
     drain_seconds: Annotated[float, typer.Option(help="How long open requests may go on at SIGTERM.")] = 30.0,
 ) -> None:
     """Serve a model over HTTP, with OpenAI's API."""
@@ -126,6 +132,7 @@ def serve(
 
     options = {
         **{"host": host, "port": port, "api_keys": api_key, "strict_fields": strict_fields},
+        **{"tool_call_parser": tool_call_parser, "reasoning_parser": reasoning_parser},
         **{"allowed_origins": allowed_origin, "ssl_certfile": ssl_certfile, "ssl_keyfile": ssl_keyfile},
     }
     command.serve(engine, checkpoint, options, drain_seconds)

@@ -125,3 +125,7 @@ def test_kv_memorys_examples_run(folder: Path):
     asyncio.run(main())
     """
     _run(textwrap.dedent(code), folder)
+
+
+def test_the_structured_output_pages_example_gives_json(folder: Path):
+    assert int(_run(_blocks(ROOT / "docs" / "structured-output.md", "python")[0], folder)) >= 0

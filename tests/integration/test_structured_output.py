@@ -234,12 +234,19 @@ def test_a_grammar_that_is_wrong_fails_its_own_request_and_names_itself(demo, as
         {"regex": 7},
         {"json": "x" * 300_000},
         {"json": {"a": {1}}},
+        {"jsn": {}},
     ],
 )
 def test_parameters_that_make_no_sense_are_refused_at_once(wrong):
     with pytest.raises(BadRequest) as caught:
-        Asked(**wrong)
+        SamplingParams(structured_outputs=wrong)
     assert caught.value.parameter == "structured_outputs"
+
+
+def test_a_mapping_is_as_good(demo):
+    asked = SamplingParams(structured_outputs={"choice": ["yes"]})
+    assert demo.generate("x", asked)[0].outputs[0].text == "yes"
+    assert asked == SamplingParams(structured_outputs=pageant.StructuredOutputsParams(choice=["yes"]))
 
 
 # What happens on the way.
