@@ -75,7 +75,9 @@ def check_block_manager(cls: type[Actor], **options: Any) -> tuple[str, ...]:
         for seed, (num_blocks, block_size, slots, disk) in enumerate(
             ((12, 4, 30, 0), (16, 2, 5, 0), (30, 3, 1000, 0), (12, 4, 8, 50), (20, 2, 5, 9))
         ):
-            below = {**options, "host_memory": slots * BLOCK_BYTES, "disk_space": disk * BLOCK_BYTES}
+            below = {**options, "host_memory": slots * BLOCK_BYTES}
+            if disk and "disk_space" in cls.Options.__struct_fields__:
+                below["disk_space"] = disk * BLOCK_BYTES
             for reach in (None, 2 * block_size + 1):
                 asyncio.run(_Trial(cls, below, rules, seed, num_blocks, block_size, slots, reach).run())
     return rules.kept

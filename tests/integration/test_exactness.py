@@ -12,6 +12,7 @@ import pytest
 
 import pageant
 from pageant.actors.blocks.costs import Costs
+from pageant.actors.executor.disk import DiskFile
 
 BLOCK_SIZE = 4
 NUM_REQUESTS = 330
@@ -104,3 +105,32 @@ def test_every_request_gets_the_tokens_that_it_gets_alone(checkpoint, asked, alo
     }
     assert {name: count for name, count in happened.items() if count < OFTEN} == {}
     assert pool.blocks_held == 0, "every block is given back"
+
+
+def test_a_disk_that_is_full_costs_no_request_its_tokens(
+    checkpoint, asked, alone, moving_pays, tmp_path, monkeypatch
+):
+    """The executor dies of it, and the next one is told how much is left."""
+    prompts, params = (column[:80] for column in asked)
+    written, write = [], DiskFile.write
+
+    def fill_up(self, at, data):
+        written.append(at)
+        if len(written) == 20:
+            raise OSError(28, "No space left on device")
+        write(self, at, data)
+
+    monkeypatch.setattr(DiskFile, "write", fill_up)
+    with engine(
+        checkpoint,
+        num_blocks=60,
+        max_num_seqs=12,
+        host_memory=40 * BLOCK_BYTES,
+        disk_space="1MiB",
+        disk_path=str(tmp_path),
+    ) as llm:
+        outputs = llm.generate(prompts, params)
+        counters = llm.scheduler_statistics().counters
+    assert [output.outputs[0].token_ids for output in outputs] == alone[:80]
+    assert counters["recomputed"] > 0, "by the next executor"
+    assert len(written) > 20, "which goes on writing"
