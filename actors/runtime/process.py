@@ -31,6 +31,8 @@ from pageant.protocol.supervision import Directory, NodeEntry, NodeJoined
 
 log = logging.getLogger("pageant.process")
 
+ORPHAN_SECONDS = 1.5  # that a process whose parent died has to end in order
+
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line of a node process."""
@@ -68,6 +70,7 @@ class NodeProcess:
             options.name, incarnation, options.endpoint, self.node.remote
         )
         self._join, self._detached = options.join, options.detached
+        self.parent = os.getppid()
         self.lapsed = self.stuck = False
         self._present: set[tuple[str, int]] = set()
         self._links: dict[tuple[str, int], asyncio.Task[None]] = {}
@@ -190,6 +193,8 @@ async def _run(options: argparse.Namespace) -> int:
         if not options.detached:
             loop.add_reader(sys.stdin.fileno(), _end_with_parent, process)
         await process.run()
+        if not options.detached:
+            _hurry_if_orphan(process)  # it may have been too soon to know
     except (LinkRefused, TopologyError, OSError, zmq.ZMQError) as error:
         print(f"pageant node {options.name}: {error}", file=sys.stderr)
         return 1
@@ -203,7 +208,14 @@ async def _run(options: argparse.Namespace) -> int:
 def _end_with_parent(process: NodeProcess) -> None:
     if not os.read(sys.stdin.fileno(), 4096):
         asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        _hurry_if_orphan(process)
         process.stop()
+
+
+def _hurry_if_orphan(process: NodeProcess) -> None:
+    """Where nobody is left who would wait for it, or kill it, what still runs is not waited for either."""
+    if os.getppid() != process.parent:
+        signal.setitimer(signal.ITIMER_REAL, ORPHAN_SECONDS)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -298,6 +298,8 @@ class Remote:
         entry = self._node.entry(header.sender)
         if entry is None:  # nor where to answer
             return True
+        if entry.final:
+            return False  # and never will
         return (header.from_incarnation, False) >= (entry.incarnation, entry.up)
 
     def _hold(self, header: Header, message: Message) -> None:
@@ -326,9 +328,9 @@ class Remote:
             self.send_outcome(node, header.correlation, Mode.ERROR, header.to, failure)
 
     def _is_stale(self, header: Header) -> bool:
-        """Whether the sender has been replaced since it wrote this."""
+        """Whether the sender has been replaced, or given up, since it wrote this."""
         entry = self._node.entry(header.sender)
-        return entry is not None and 0 < header.from_incarnation < entry.incarnation
+        return entry is not None and 0 < header.from_incarnation < entry.incarnation + entry.final
 
     def _outcome(self, node: str, header: Header, frames: Sequence[Any]) -> None:
         asked = self._asked.get(header.correlation)

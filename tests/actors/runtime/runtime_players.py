@@ -315,6 +315,13 @@ class StillbornProcess(Actor):
         return Pong(value=request.value)
 
 
+class Stuck(Actor):
+    """Has a thread that never ends."""
+
+    async def on_start(self) -> None:
+        self.spawn(self.offload(threading.Event().wait))
+
+
 class Slow(Actor):
     """Is still starting when it is stopped."""
 

@@ -305,7 +305,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("actor", ["Echo", "Slow"])
+@pytest.mark.parametrize("actor", ["Echo", "Slow", "Stuck"])
 def test_no_process_outlives_a_parent_that_is_killed(actor):
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, actor], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True

@@ -105,6 +105,20 @@ def tell_header(**changes: Any) -> Header:
 NOTE = Codec().encode(Note(text="hello"))[0]
 
 
+async def test_what_waits_for_news_of_its_sender_does_not_outlive_it(pair):
+    from_echo = tell_header(to="listener", sender="echo", from_incarnation=2, to_incarnation=0)
+    listener = Echo(Echo.Options())
+    await pair.a.add("listener", 1, listener).start()
+    pair.a.remote.receive("b", [encode_header(from_echo), NOTE])
+    await settle()
+    assert listener.log == [] and pair.a.remote._num_early == 1
+    gone = ActorEntry(name="echo", node="b", incarnation=2, up=False, final=True)
+    pair.a.update(Directory(version=2, nodes=directory(2).nodes, actors=(gone,)))
+    await settle()
+    assert listener.log == [] and pair.a.remote._num_early == 0
+    assert pair.a.cells["listener"].statistics().stale == 1
+
+
 async def test_an_ask_and_its_answer_leave_nothing_behind(pair):
     assert (await pair.ask(Ping(value=3))).value == 3
     assert pair.idle()
