@@ -51,8 +51,8 @@ class Passes:
             last_drawn: int64 [rows of the batch], the token that each drew last.
             ancestors: see `AttentionBatch`.
         """
-        if self._programs is not None and ancestors is None:
-            hidden = self._programs.run(packed, last_drawn)
+        if self._programs is not None:
+            hidden = self._programs.run(packed, last_drawn, ancestors)
             if hidden is not None:
                 return hidden
         device = self.decoder.device

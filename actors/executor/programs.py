@@ -12,6 +12,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -29,7 +31,7 @@ _PROGRAMS_MAX = 512  # some tens of kilobytes each
 
 @dataclass
 class _Shape:
-    """Steps of so many tokens and sequences."""
+    """Steps of so many tokens and sequences, with trees of drafts or without."""
 
     replay: Callable[[], Tensor] | None = None
     refused: bool = False
@@ -49,9 +51,9 @@ class StepPrograms:
         self._forward = forward
         self._capture = capture
         self._seqs_max = max_num_seqs
-        self._shapes: OrderedDict[tuple[int, int], _Shape] = OrderedDict()
-        self._token_ids, self._positions, self._slots = (
-            torch.zeros(_TOKENS_MAX, dtype=torch.int64) for _ in range(3)
+        self._shapes: OrderedDict[tuple[int, int, bool], _Shape] = OrderedDict()
+        self._token_ids, self._positions, self._slots, self._ancestors = (
+            torch.zeros(_TOKENS_MAX, dtype=torch.int64) for _ in range(4)
         )
         blocks = -(-max_model_len // block_size)
         self._starts = torch.zeros(max_num_seqs + 1, dtype=torch.int32)
@@ -74,16 +76,19 @@ class StepPrograms:
         """How many recordings there are."""
         return sum(shape.replay is not None for shape in self._shapes.values())
 
-    def run(self, inputs: Packed, last_drawn: Tensor) -> Tensor | None:
+    def run(
+        self, inputs: Packed, last_drawn: Tensor, ancestors: npt.NDArray[np.int64] | None = None
+    ) -> Tensor | None:
         """Return hidden states [T, hidden_size], good until the next call, or None where it is not for this.
 
         Args:
             last_drawn: int64 [rows of the batch], the token that each drew last.
+            ancestors: [T], see `AttentionBatch`.
         """
         tokens, sequences = len(inputs.positions), len(inputs.context_lengths)
         if tokens > _TOKENS_MAX or sequences > self._seqs_max:
             return None
-        key = tokens, sequences
+        key = tokens, sequences, ancestors is not None
         shape = self._shapes.get(key)
         if shape is None:
             self._shapes[key] = _Shape()
@@ -94,11 +99,13 @@ class StepPrograms:
         if shape.refused:
             return None
         self._write(inputs, last_drawn)
+        if ancestors is not None:
+            self._ancestors[:tokens] = torch.from_numpy(ancestors)
         if shape.replay is not None:
             return shape.replay()
-        return self._record(shape, inputs)
+        return self._record(shape, inputs, with_trees=ancestors is not None)
 
-    def _record(self, shape: _Shape, inputs: Packed) -> Tensor | None:
+    def _record(self, shape: _Shape, inputs: Packed, *, with_trees: bool) -> Tensor | None:
         tokens, sequences = len(inputs.positions), len(inputs.context_lengths)
         positions = self._positions[:tokens]
         batch = AttentionBatch(
@@ -109,6 +116,7 @@ class StepPrograms:
             positions=positions,
             max_query_length=inputs.max_query_length,
             max_context_length=inputs.max_context_length,
+            ancestors=self._ancestors[:tokens] if with_trees else None,
         )
         try:
             shape.replay = self._capture(lambda: self._forward(self._token_ids[:tokens], positions, batch))
