@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from typing import Any
+
+import numpy as np
 
 from pageant.actors.drafter.base import load_drafter
 from pageant.actors.runtime import Actor, ActorOptions, receives
+from pageant.protocol.arrays import Int32Vector, int32
 from pageant.protocol.drafting import Propose, Proposed, Speculation
 from pageant.protocol.roles import DRAFTER
+
+log = logging.getLogger("pageant.drafter")
 
 
 class DrafterActor(Actor):
@@ -37,25 +44,41 @@ class DrafterActor(Actor):
     def propose(self, message: Propose) -> None:
         """Takes in what was drawn, and answers with drafts."""
         began = self.clock.now()
-        if self.sender_incarnation < self._scheduler:
-            return  # it died before this came
-        if self.sender_incarnation > self._scheduler:
+        if self.sender_incarnation != self._scheduler:
             self._scheduler = self.sender_incarnation
             self._close(self._open.copy())
+        try:
+            counts, token_ids = self._guess(message)
+        except Exception:
+            # Nobody waits in vain, and nothing is lost but guesses: whoever is new gets them from a new drafter.
+            log.exception("the drafter %s failed", self.options.speculation.method)
+            self._drafter = load_drafter(self.options.speculation)
+            self._open.clear()
+            counts, token_ids = np.zeros(len(message.serials), np.int32), int32()
+        if len(message.serials):
+            seconds = self.clock.now() - began
+            answer = Proposed(number=message.number, counts=counts, token_ids=token_ids, seconds=seconds)
+            self.tell(self.sender, answer)
+
+    def _guess(self, message: Propose) -> tuple[Int32Vector, Int32Vector]:
         self._close(message.closed.tolist())
         for sequence in message.opened:
             self._open.add(sequence.serial)
             self._drafter.open(sequence.serial, sequence.token_ids)
-        if not len(message.serials):
-            return
-        counts, token_ids = self._drafter.propose(
-            message.serials, message.counts, message.token_ids, message.wanted
+        known = np.array([serial in self._open for serial in message.serials.tolist()], np.bool_)
+        if not known.any():
+            return np.zeros(len(known), np.int32), int32()
+        token_ids = message.token_ids
+        if not known.all():
+            token_ids = token_ids[np.repeat(known, message.counts)]
+        found, drafts = self._drafter.propose(
+            message.serials[known], message.counts[known], token_ids, message.wanted[known]
         )
-        seconds = self.clock.now() - began
-        answer = Proposed(number=message.number, counts=counts, token_ids=token_ids, seconds=seconds)
-        self.tell(self.sender, answer)
+        counts = np.zeros(len(known), np.int32)
+        counts[known] = found
+        return counts, int32(drafts)
 
-    def _close(self, serials: Any) -> None:
+    def _close(self, serials: Iterable[int]) -> None:
         for serial in serials:
             if serial in self._open:
                 self._open.remove(serial)
