@@ -5,7 +5,7 @@ that one more token adds to a step. It is worth that while it brings more tokens
 on the whole, so a full batch, whose steps are long, wants better drafts than a single row, to which they come nearly
 free. Time is taken to be linear in a step's tokens, and both numbers are learned from the steps as they are.
 
-A row whose drafts are not wanted rests, each time twice as long, and is tried again.
+A row whose drafts are not wanted rests, each time twice as long, and is then tried with a single one.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _WEIGHT = 0.15  # of one draft in a row's rate
 _GLOBAL_WEIGHT = 0.02  # and in that of all, with which a row begins
 _MISS = 0.8  # what a rate falls to, of itself, when a drafter that was asked has nothing
 _REST_MIN, _REST_MAX = 8, 256  # steps
+_RIGHT_AGAIN = 0.5  # the rate of a row whose draft was right after a rest
 _WORTH_MIN = 1.05  # of a step with drafts against one without: it must gain something
 
 _TICK = 1e-6  # seconds: a coarse clock may see none pass
@@ -66,10 +67,12 @@ class Appetite:
         self._rates = np.full(num_rows, _RATE)
         self._resting = np.zeros(num_rows, np.int32)
         self._rests = np.full(num_rows, _REST_MIN, np.int32)
+        self._on_trial = np.zeros(num_rows, np.bool_)
 
     def admit(self, row: int) -> None:
         """A row begins, as likely to be guessed as the others so far."""
         self._rates[row] = self._overall
+        self._on_trial[row] = False
         self._rests[row] = _REST_MIN
         self._resting[row] = 0
 
@@ -88,11 +91,16 @@ class Appetite:
             self._rates[some] += _WEIGHT * (hit - self._rates[some])
             for one in hit.tolist():
                 self._overall += _GLOBAL_WEIGHT * (one - self._overall)
-        self._rests[rows[accepted > 0]] = _REST_MIN
+        lucky = rows[accepted > 0]
+        self._rests[lucky] = _REST_MIN
+        again = lucky[self._on_trial[lucky]]
+        self._rates[again] = np.maximum(self._rates[again], _RIGHT_AGAIN)
+        self._on_trial[rows] = False
 
     def missed(self, row: int) -> None:
         """The drafter had nothing for a row."""
         self._rates[row] *= _MISS
+        self._on_trial[row] = False
 
     def wanted(self, rows: Int32) -> Int32:
         """How many drafts each of these rows is to get in its next step; the others' are not changed."""
@@ -101,17 +109,15 @@ class Appetite:
             return np.full(len(rows), most, np.int32)
         resting = self._resting[rows] > 0
         self._resting[rows] -= resting
+        self._on_trial[rows[resting & (self._resting[rows] == 0)]] = True
+        on_trial = self._on_trial[rows]
         counts = self._best(self._rates[rows])
-        tired = ~resting & (counts == 0)
-        waking = resting & (self._resting[rows] == 0)
-        if tired.any():
-            some = rows[tired]
-            self._resting[some] = self._rests[some]
-            self._rests[some] = np.minimum(2 * self._rests[some], _REST_MAX)
-        if waking.any():
-            self._rates[rows[waking]] = np.maximum(self._rates[rows[waking]], 0.3)
-        counts[resting & ~waking] = 0
-        counts[waking] = 1
+        tired = rows[~resting & ~on_trial & (counts == 0)]
+        if len(tired):
+            self._resting[tired] = self._rests[tired]
+            self._rests[tired] = np.minimum(2 * self._rests[tired], _REST_MAX)
+        counts[resting] = 0
+        counts[on_trial] = 1  # until it has been verified, which may take until the next step
         return counts
 
     def _best(self, rates: npt.NDArray[np.float64]) -> Int32:
