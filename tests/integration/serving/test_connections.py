@@ -88,6 +88,16 @@ async def test_a_thousand_clients_that_leave_leave_nothing_behind(session, url):
 
 
 @pytest.mark.usefixtures("answers_rightly")
+def test_a_web_socket_that_closes_takes_its_request_along(session, url):
+    with connect(url.replace("http", "ws") + CHAT) as web_socket:
+        web_socket.send(json.dumps(LONG))
+        for _ in range(3):
+            assert "chat.completion.chunk" in web_socket.recv()
+    asyncio.run(until(lambda: at_rest(session)))
+    assert not session.http_server().num_open
+
+
+@pytest.mark.usefixtures("answers_rightly")
 async def test_a_client_that_does_not_read_is_dropped_and_holds_up_nobody(start, llm):
     session = start(stall_seconds=0.4, keep_alive_seconds=0.1)
     url = session.served_at().split()[-1]

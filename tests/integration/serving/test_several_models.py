@@ -97,3 +97,23 @@ def test_the_engine_itself_speaks_to_the_first(both):
     assert both.model_name == "demo"
     assert both.pool_statistics().num_blocks > 0
     assert both.scheduler_statistics().num_running == 0
+
+
+def test_the_death_of_an_executor_is_felt_by_its_own_model_alone(both, http):
+    """Its streams pause, and go on with the tokens that they would have had."""
+    long = {"max_tokens": 200}
+    right = ask(http, "demo", **long).json()["choices"][0]["text"]
+    executor = both._cluster.node.cells["demo/executor/0"]
+    with client_of(http) as client:
+        chunks = client.completions.create(
+            model="demo", prompt=PROMPT, temperature=0, stream=True, extra_body={"ignore_eos": True}, **long
+        )
+        told = [next(chunks).choices[0].text for _ in range(3)]
+        both._thread.call(executor.crash, RuntimeError("the sprocket broke"))
+        assert ask(http, "lab/other-1.5").status_code == 200
+        told += [chunk.choices[0].text for chunk in chunks]
+    assert "".join(told) == right
+    incarnations = {
+        name: actor.incarnation for node in both.statistics() for name, actor in node.actors.items()
+    }
+    assert incarnations["demo/executor/0"] == 2 and incarnations["other/executor/0"] == 1
