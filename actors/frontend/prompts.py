@@ -145,33 +145,35 @@ def check_text(text: str, place: str) -> None:
         raise BadRequest(f"{place}: character {error.start} is a lone surrogate, not text", place) from None
 
 
-def check_token_ids(ids: Sequence[Any] | npt.NDArray[Any], limits: Limits) -> npt.NDArray[np.int32]:
-    """Token ids as an int32 array.
+def check_token_ids(
+    ids: Sequence[Any] | npt.NDArray[Any], limits: Limits, name: str = "prompt"
+) -> npt.NDArray[np.int32]:
+    """Token ids as an int32 array. `name` is what the parameter is called that has them.
 
     Raises:
         BadRequest: none, too many, or one that is not an id of this model; names its index.
     """
     vocab_size = limits.vocab_size
-    check_length(len(ids), limits.max_model_len)
+    check_length(len(ids), limits.max_model_len, name)
     if isinstance(ids, list) and set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < vocab_size:
         return int32(ids)
     for index, token in enumerate(ids):
         if isinstance(token, bool) or not isinstance(token, int | np.integer) or not 0 <= token < vocab_size:
             raise BadRequest(
-                f"prompt[{index}] is {token!r}; expected a token id from 0 to {vocab_size - 1}", "prompt"
+                f"{name}[{index}] is {token!r}; expected a token id from 0 to {vocab_size - 1}", name
             )
     return int32(ids)
 
 
-def check_length(num_tokens: int, max_model_len: int) -> None:
+def check_length(num_tokens: int, max_model_len: int, name: str = "prompt") -> None:
     """Refuses a prompt without tokens, or one that leaves no room for an answer."""
     if not num_tokens:
-        raise BadRequest("the prompt has no tokens", "prompt")
+        raise BadRequest("the prompt has no tokens", name)
     if num_tokens >= max_model_len:
         raise BadRequest(
             f"the prompt has {num_tokens} tokens; max_model_len is {max_model_len}, so at most "
             f"{max_model_len - 1} leave room for an answer",
-            "prompt",
+            name,
         )
 
 

@@ -215,6 +215,14 @@ def test_what_cannot_be_served_is_refused_by_name(http, path, more, param):
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
 
 
+@pytest.mark.parametrize(
+    "tokens", [[-1], [10**7], [5, "x"], [5] * 2000, "5", None, [2**70]], ids=lambda ids: str(ids)[:20]
+)
+def test_tokens_that_are_none_have_no_text(http, tokens):
+    answer = http.post("/detokenize", json={"tokens": tokens})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tokens"), answer.text
+
+
 def test_a_deadline_ends_a_request_with_what_it_has(http):
     choice = post(http, TEXT, prompt=PROMPT, max_tokens=900, ignore_eos=True, deadline=0.1)["choices"][0]
     assert choice["finish_reason"] == "abort"

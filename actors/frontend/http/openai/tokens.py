@@ -105,7 +105,7 @@ def routes(service: Service) -> list[Any]:
         taken = await service.take(request, DetokenizeRequest, "detok")
         asked, served = taken.asked, taken.served
         if asked.tokens:
-            check_token_ids(asked.tokens, served.limits)
+            check_token_ids(asked.tokens, served.limits, "tokens")
         (text,) = await service.detokenize(served, [asked.tokens])
         return DetokenizeAnswer(prompt=text)
 
