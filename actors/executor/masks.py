@@ -36,7 +36,9 @@ class MaskTable:
 
     def take(self, slots: Int64, positions: Int64, bits: Int32) -> None:
         """Masks have come."""
-        if len(slots) and self.bits.shape[1] != bits.shape[1]:
+        if not len(slots):
+            return  # they may be of no width
+        if self.bits.shape[1] != bits.shape[1]:
             self.bits = np.zeros((len(self.positions), bits.shape[1]), np.int32)
         self.bits[slots] = bits
         self.positions[slots] = positions  # after the bits, which it vouches for

@@ -360,3 +360,21 @@ async def _exhaust(stream):
     async for output in stream:
         last = output
     return last
+
+
+async def test_requests_that_are_left_at_any_moment_leave_nothing_behind(demo_path):
+    async with pageant.Engine(demo_path, placement="one", threads=1, max_num_seqs=8) as engine:
+
+        async def leave_after(outputs: int, seed: int) -> None:
+            asked = params(Asked(json=PERSON), seed, output_kind=pageant.RequestOutputKind.DELTA)
+            stream = engine.generate(f"Number {seed}: ", asked)
+            for _ in range(outputs):
+                await anext(stream, None)
+            await stream.aclose()
+
+        await asyncio.gather(*[leave_after(seed % 5, seed) for seed in range(40)])
+        assert valid(await engine.complete("A person: ", params(Asked(json=PERSON), 1)))
+        for _ in range(200):
+            if not (await engine.pool_statistics()).blocks_held:
+                break
+        assert (await engine.scheduler_statistics()).num_running == 0
