@@ -11,23 +11,18 @@ before their step computes, so that only what earlier exchanges granted can be c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from itertools import islice
 
 import numpy as np
 
-from pageant.actors.blocks.branches import FANOUT_MAX, TOKEN_BYTES, Branches, common_tokens
-from pageant.actors.blocks.followers import Told
+from pageant.actors.blocks.branches import TOKEN_BYTES
 from pageant.actors.blocks.hashing import block_name, block_names, full_blocks, root_name
 from pageant.actors.blocks.pool import BlockPool
+from pageant.actors.blocks.prefixes import Prefixes
 from pageant.actors.blocks.sequence import Copies, Found, Sequence
 from pageant.actors.blocks.tiers import Tiers
 from pageant.actors.blocks.window import Window
 from pageant.protocol.allocation import Admission, Admitted, Assign, Assigned, PoolStatistics
 from pageant.protocol.arrays import int32
-from pageant.protocol.following import StoredBlock
-
-DEVICE = "device"  # the tier
 
 
 class Allocation:
@@ -45,11 +40,8 @@ class Allocation:
     ) -> None:
         self.pool, self.block_size, self.tiers, self.window = pool, block_size, tiers, window
         self._sequences: dict[int, Sequence] = {}
-        self._branches = Branches()
-        pool.on_unnamed = self._branches.remove
-        self._tails: dict[bytes, dict[Sequence, None]] = {}  # of running sequences, filed as `Branches` does
-        self._uncomputed: list[tuple[int, int]] = []  # named blocks, by the step that fills them
-        self._told: Told | None = None  # of every block that is stored or removed
+        self._prefixes = Prefixes(pool, block_size, tiers, window)
+        self.follow, self.stored = self._prefixes.follow, self._prefixes.stored
         self._copied_from: list[tuple[int, int]] = []  # blocks, by the step that reads them, not computed yet
         self._computed_step = 0
         self._queried = self._hit = self._copied = 0
@@ -58,7 +50,7 @@ class Allocation:
     def assign(self, request: Assign) -> Assigned:
         """Carries out one exchange; see `protocol/allocation`."""
         self._computed_step = request.computed_step
-        self._uncomputed = [entry for entry in self._uncomputed if entry[0] > self._computed_step]
+        self._prefixes.begin(self._computed_step)
         self._copied_from = [entry for entry in self._copied_from if entry[0] > self._computed_step]
         if self.tiers is not None:
             self.tiers.begin(request.step, self._computed_step)
@@ -97,39 +89,14 @@ class Allocation:
 
     def release_all(self) -> None:
         """Frees every sequence: their scheduler is gone, and its last steps may never be computed."""
-        self.pool.forget(block for _, block in self._uncomputed)
-        self._uncomputed.clear()
+        self._prefixes.forget_uncomputed()
         self._copied_from.clear()
         if self.tiers is not None:
             self.tiers.forget_unsure()
         for sequence in self._sequences.values():
-            self._close(sequence)
+            self._prefixes.close(sequence)
             self._let_go(sequence.held)
         self._sequences.clear()
-
-    def follow(self, told: Told | None) -> None:
-        """From now on that is told of every block that is stored or removed, in any tier; None ends it."""
-        self._told = told
-        self.pool.on_unnamed = self._branches.remove if told is None else self._unnamed
-        if self.tiers is not None:
-            self.tiers.follow(told)
-
-    def _unnamed(self, block: int, name: bytes) -> None:
-        self._branches.remove(block, name)
-        if self._told is not None:
-            self._told((DEVICE, name), None)
-
-    def stored(self) -> Iterator[StoredBlock]:
-        """Every block that can be found, in every tier."""
-        for block, name in self.pool.named():
-            yield self._stored(block, name)
-        if self.tiers is not None:
-            yield from self.tiers.stored()
-
-    def _stored(self, block: int, name: bytes) -> StoredBlock:
-        parent, tokens = self._branches.holds(block)
-        token_ids = np.frombuffer(tokens, "<i4")
-        return StoredBlock(tier=DEVICE, name=name, parent=parent, token_ids=token_ids)
 
     def statistics(self) -> PoolStatistics:
         """How the pool stands."""
@@ -202,39 +169,23 @@ class Allocation:
             if len(sequence.tail) >= size:
                 self._fill(sequence, size)
             elif sequence.start is None:
-                self._open(sequence)
+                self._prefixes.open(sequence)
 
     def _fill(self, sequence: Sequence, size: int) -> None:
         """The tail fills blocks, of `size` bytes."""
-        self._close(sequence)
+        self._prefixes.close(sequence)
         while len(sequence.tail) >= size:
             full = bytes(sequence.tail[:size])
             sequence.names.append(block_name(sequence.parent(len(sequence.names)), full))
             sequence.contents.append(full)
             del sequence.tail[:size]
-        self._open(sequence)
+        self._prefixes.open(sequence)
         self._name_full_blocks(sequence)
-
-    def _open(self, sequence: Sequence) -> None:
-        """Files the tail of a running sequence, once it has a first token."""
-        if sequence.start is None and sequence.tail:
-            parent = sequence.parent(len(sequence.names))
-            sequence.start = parent + bytes(sequence.tail[:TOKEN_BYTES])
-            self._tails.setdefault(sequence.start, {})[sequence] = None
-
-    def _close(self, sequence: Sequence) -> None:
-        """Takes it from there: it is full, or its sequence is gone."""
-        if sequence.start is not None:
-            tails = self._tails[sequence.start]
-            del tails[sequence]
-            if not tails:
-                del self._tails[sequence.start]
-            sequence.start = None
 
     def _free(self, serial: int) -> None:
         sequence = self._sequences.pop(serial, None)
         if sequence is not None:
-            self._close(sequence)
+            self._prefixes.close(sequence)
             self._name_last_block(sequence)
             self._let_go(sequence.held)
 
@@ -266,10 +217,6 @@ class Allocation:
             tokens = held[: TOKEN_BYTES * count]
             self._name(sequence, index, block_name(sequence.parent(index), tokens), tokens)
 
-    def _written(self, sequence: Sequence, granted: int) -> bytearray:
-        """What the block of a sequence's tail holds once `granted` tokens of it have been computed."""
-        return sequence.tail[: TOKEN_BYTES * max(0, granted - len(sequence.names) * self.block_size)]
-
     def _grow(self, sequence: Sequence, length: int, granted: int, step: int, grown: list[int]) -> int | None:
         """Gives a sequence the blocks that it lacks for `length` tokens, `granted` ones and guesses, and appends
         them to `grown`; returns how many, None if there are too few."""
@@ -297,25 +244,9 @@ class Allocation:
 
     def _name(self, sequence: Sequence, index: int, name: bytes, tokens: bytes) -> None:
         before = max(0, sequence.granted_before - index * self.block_size)
-        self._index(sequence.blocks[index], sequence, index, name, tokens, sequence.granted_step, before)
-
-    def _index(
-        self,
-        block: int,
-        sequence: Sequence,
-        index: int,
-        name: bytes,
-        tokens: bytes,
-        step: int,
-        num_before: int = 0,
-    ) -> None:
-        """A block holds `tokens` of block `index` of a sequence when that step is computed."""
-        if self.pool.name(block, name):
-            self._branches.add(block, sequence.parent(index), tokens, step, num_before)
-            if self._told is not None:
-                self._told((DEVICE, name), self._stored(block, name))
-            if step > self._computed_step:
-                self._uncomputed.append((step, block))
+        self._prefixes.index(
+            sequence.blocks[index], sequence, index, name, tokens, sequence.granted_step, before
+        )
 
     def _admit_in_order(self, request: Assign, copies: Copies, others: bool) -> list[Admitted]:
         """Admits as many as there is room for. While there are `others` in the step, none of them holds it up."""
@@ -344,14 +275,14 @@ class Allocation:
         )
         sequence = Sequence(root, [], block_names(root, contents), contents, bytearray(tail))
         cache = self.pool.enable_prefix_caching and not admission.skip_cache
-        found = self._find(sequence, total, step, self.tiers) if cache else Found()
+        found = self._prefixes.find(sequence, total, step, self.tiers) if cache else Found()
         if beside and self.tiers is not None and self._warm(sequence, total, found, step, self.tiers):
             return None
         restored = self._take_room(total, found)
         if restored and not (self._are_unread(restored) and found.source not in restored):
             # What is restored may be there before the copies are made, so they must not meet. It is rare.
             self.pool.free([*found.held, *restored])
-            found = self._find(sequence, total, step, None)
+            found = self._prefixes.find(sequence, total, step, None)
             restored = self._take_room(total, found)
         if restored is None:
             return None
@@ -370,7 +301,7 @@ class Allocation:
         if self.window is not None:
             sequence.starts.append((step, cached))
         self._sequences[admission.serial] = sequence
-        self._open(sequence)
+        self._prefixes.open(sequence)
         if found.source is not None:
             self._blocks_copied += 1
             self._copied_from.append((step, found.source))
@@ -401,7 +332,9 @@ class Allocation:
             tiers.warm(found.slots[:count], blocks)
             self._blocks_warmed += count
             for index, block in zip(missing, blocks, strict=False):
-                self._index(block, sequence, index, sequence.names[index], sequence.contents[index], step)
+                self._prefixes.index(
+                    block, sequence, index, sequence.names[index], sequence.contents[index], step
+                )
         self.pool.free(blocks)
         if apart:
             self.pool.free(found.held)
@@ -427,53 +360,6 @@ class Allocation:
         named = found.blocks.index(None) if None in found.blocks else len(found.blocks)
         sequence.first, sequence.named = found.first, found.first + named
         sequence.blocks = [*[0] * found.first, *blocks]
-
-    def _find(self, sequence: Sequence, total: int, step: int, tiers: Tiers | None) -> Found:
-        """What is cached of a new sequence of `total` tokens, the last of which is to be computed."""
-        names = sequence.names[: (total - 1) // self.block_size]
-        if self.window is not None:
-            found = self._find_in_window(names, tiers, self.window)
-        else:
-            found = Found(blocks=[*self.pool.match(names)])
-            if tiers is not None:
-                found.slots = tiers.find(names[len(found.blocks) :])
-                found.blocks += [None] * len(found.slots)
-        index = found.num_full
-        tokens = sequence.contents[index] if index < len(sequence.contents) else bytes(sequence.tail)
-        wanted = tokens[: TOKEN_BYTES * (total - 1 - index * self.block_size)]
-        if wanted:
-            parent = sequence.parent(index)
-            found.source, found.num_partial = self._find_partial(parent, wanted, step)
-            slot = tiers.find_partial(parent, wanted, found.num_partial) if tiers is not None else None
-            if slot is not None:
-                found.source = None
-                found.slots.append(slot[0])
-                found.num_partial = slot[1]
-        return found
-
-    def _find_in_window(self, names: list[bytes], tiers: Tiers | None, window: Window) -> Found:
-        """The blocks that the first uncomputed token reaches, as late as they are all cached."""
-        pool = self.pool
-        first, end = window.longest(names, lambda name: name in pool or (tiers is not None and name in tiers))
-        found = Found(first=first)
-        for name in names[first:end]:
-            block = next(iter(pool.match([name])), None)
-            found.blocks.append(block)
-            if block is None and tiers is not None:
-                found.slots += tiers.find([name])
-        return found
-
-    def _find_partial(self, parent: bytes, wanted: bytes, step: int) -> tuple[int | None, int]:
-        """A block that follows `parent`, and of the tokens `wanted` how many it begins with, computed before
-        this step. Anybody may write to it, or get it, in this very step: the copy comes before."""
-        source, most = self._branches.find(parent, wanted, step)
-        tails = self._tails.get(parent + wanted[:TOKEN_BYTES], {})
-        for sequence in islice(reversed(tails), FANOUT_MAX):
-            computed = sequence.granted if sequence.granted_step < step else sequence.granted_before
-            count = common_tokens(bytes(self._written(sequence, computed)), wanted)
-            if count > most:
-                source, most = sequence.blocks[len(sequence.names)], count
-        return source, most
 
     def _blocks_for(self, length: int) -> int:
         return -(-length // self.block_size)

@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 )
 
 from pageant.actors.blocks.allocation import Allocation
+from pageant.actors.blocks.prefixes import Prefixes
 from pageant.actors.blocks.store import Store
 from pageant.actors.blocks.tiers import Tiers
 from pageant.actors.blocks.window import Window
@@ -249,18 +250,18 @@ def _ignore_a_new_executor(patch: Any) -> None:
 
 
 def _lose_copies(patch: Any) -> None:
-    patch.setattr(Allocation, "_find_partial", lambda self, *wanted: (None, _find_partial(self, *wanted)[1]))
+    patch.setattr(Prefixes, "_find_partial", lambda self, *wanted: (None, _find_partial(self, *wanted)[1]))
 
 
 def _copy_what_is_not_computed_yet(patch: Any) -> None:
     patch.setattr(
-        Allocation,
+        Prefixes,
         "_find_partial",
         lambda self, parent, wanted, step: _find_partial(self, parent, wanted, step + 1),
     )
 
 
-_find_partial = Allocation._find_partial
+_find_partial = Prefixes._find_partial
 
 
 def _compute_before_what_is_restored_is_there(patch: Any) -> None:
