@@ -25,6 +25,9 @@ class ActorUp(Message, frozen=True, kw_only=True):
     features: tuple[str, ...] = ()
 
 
+SWAPPED = "swapped"  # as a reason: an end that was asked for, and is nobody's fault
+
+
 class ActorDown(Message, frozen=True, kw_only=True):
     """To a watcher: that incarnation of this actor is gone. `final`: it will not be started again."""
 
@@ -185,6 +188,22 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class GetStatistics(Request[NodeStatistics], frozen=True, kw_only=True):
     """Ask a node agent for its node's counters."""
+
+
+class Swapped(Message, frozen=True, kw_only=True):
+    """The actor lives, with that incarnation; `error` says why it is of its former class and options."""
+
+    incarnation: int
+    error: str = ""
+
+
+class SwapActor(Request[Swapped], frozen=True, kw_only=True):
+    """Ask the supervisor to go on with another class (`module:Class`; "" keeps it) or other options (a JSON object,
+    laid over the present ones). One that cannot start gives way to what was there before."""
+
+    name: str
+    cls: str = ""
+    options: str = ""
 
 
 class GetDirectory(Request[Directory], frozen=True, kw_only=True):

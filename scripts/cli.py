@@ -270,6 +270,23 @@ def node(context: typer.Context) -> None:
 
 
 @app.command()
+def swap(
+    actor: Annotated[str, typer.Argument(help="Such as scheduler, or executor/0.")],
+    cls: Annotated[str, typer.Argument(help="module:Class; without it the class stays.")] = "",
+    options: Annotated[str, typer.Option(help="A JSON object, laid over the present options.")] = "",
+    topology: Annotated[
+        str | None, typer.Option(help="Its name or process id, where several run here.")
+    ] = None,
+    keys: Annotated[str | None, typer.Option(help="The file with the topology's key, if it has one.")] = None,
+) -> None:
+    """Go on with another class or other options of an actor while it serves; no request is lost."""
+    from pageant.scripts.commands import swap as command
+
+    if not command.swap(actor, cls, options, topology, keys):
+        raise typer.Exit(1)
+
+
+@app.command()
 def ps(json: Json = False) -> None:
     """List the topologies that run here: nodes and actors, with processes, incarnations and restarts."""
     from pageant.scripts.commands import ps as command

@@ -74,14 +74,14 @@ class Detokenizer(Actor):
     @receives
     def tokens(self, batch: TokenBatch) -> None:
         """One step's tokens."""
-        life = self._incoming.incarnation
+        life = self._incoming.incarnation, self._incoming.start
         match self._incoming.arrive(batch.number, self.sender_incarnation, batch.start):
             case Arrival.GAP:
                 if self._incoming.should_ask():
                     self.tell(self.sender, Resume(stream="tokens", after=self._incoming.last))
                 return
             case Arrival.NEXT:
-                if self._incoming.incarnation != life:
+                if (self._incoming.incarnation, self._incoming.start) != life:
                     self._forget_all()
                 began = self.clock.now()
                 self._take(batch)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Unpack
@@ -27,11 +28,13 @@ from pageant.actors.frontend.requests import Opening
 from pageant.actors.frontend.session import OnProgress, Session
 from pageant.actors.frontend.settings import EngineSettings, TopologyLike, topology_of
 from pageant.protocol.allocation import PoolStatistics
-from pageant.protocol.errors import PageantError
+from pageant.protocol.errors import PageantError, StartupError
 from pageant.protocol.message import Request
 from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 from pageant.protocol.scheduling import SchedulerStatistics
-from pageant.protocol.supervision import NodeStatistics
+from pageant.protocol.supervision import NodeStatistics, SwapActor, Swapped
+
+SWAP_SECONDS = 300.0  # an executor loads its weights in that time
 
 
 class Engine:
@@ -249,6 +252,33 @@ class Engine:
         """How the KV pool stands."""
         found: PoolStatistics = await self._in_thread(self._session.pool_statistics)
         return found
+
+    async def swap(
+        self,
+        actor: str,
+        cls: str = "",
+        options: Mapping[str, Any] | None = None,
+        timeout: float = SWAP_SECONDS,
+    ) -> int:
+        """Goes on with another class of an actor, or other options, while it serves. No request is lost.
+
+        Args:
+            actor: such as `scheduler`, or `executor/0`.
+            cls: `module:Class`; "" keeps the class.
+            options: laid over the present ones.
+
+        Returns:
+            Its new incarnation.
+
+        Raises:
+            RemoteError: no such class, or not of that role, or not with these options; nothing has changed.
+            StartupError: the successor could not start; the former class lives on.
+        """
+        swap = SwapActor(name=actor, cls=cls, options=json.dumps(dict(options or {})))
+        swapped: Swapped = await self._in_thread(self._session.ask, "supervisor", swap, timeout)
+        if swapped.error:
+            raise StartupError(f"{actor} goes on as it was: {swapped.error}")
+        return swapped.incarnation
 
     async def ask(self, address: str, request: Any, timeout: float = 30.0) -> Any:
         """Asks any actor of the topology, such as one of your own."""

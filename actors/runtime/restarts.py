@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pageant.actors.runtime.lease import Leases, LeaseTerms
-from pageant.protocol.supervision import ActorEntry, Directory, NodeEntry, StartActor
+from pageant.protocol.supervision import SWAPPED, ActorEntry, Directory, NodeEntry, StartActor
+
+CONSOLE = "console"  # a node that visits, such as `pageant swap`
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,7 @@ class _Life:
 class _ActorState(_Life):
     plan: ActorPlan = field(kw_only=True)
     features: tuple[str, ...] = ()
+    former: ActorPlan | None = None  # while it is not known whether its successor can start
 
 
 @dataclass
@@ -171,7 +174,7 @@ class Supervision:
         self.root = root
         self._nodes = {plan.name: _NodeState(plan=plan) for plan in nodes}
         self._actors = {plan.name: _ActorState(plan=plan) for plan in actors}
-        self._version = 0
+        self._version = self._consoles = 0
         root_state = self._nodes[root]
         root_state.begin()
         root_state.endpoint, root_state.pid = root_endpoint, pid
@@ -186,7 +189,11 @@ class Supervision:
         return [*instructions, *self._start_actors_of(self.root), Publish()]
 
     def issue(self, node: str) -> int:
-        """A new incarnation for a node that joins by itself, or 0 if none of that name is expected."""
+        """A new incarnation for a node that joins by itself, or 0 if none of that name is expected. A console may
+        always come: it hosts no actors, and asks the supervisor."""
+        if node == CONSOLE:
+            self._consoles += 1
+            return self._consoles
         state = self._nodes.get(node)
         if state is None or not state.plan.joins:
             return 0
@@ -270,6 +277,19 @@ class Supervision:
     def _actors_of(self, node: str) -> list[_ActorState]:
         return [actor for actor in self._actors.values() if actor.plan.node == node]
 
+    def plan_of(self, name: str) -> ActorPlan | None:
+        """What an actor is, if it is up and may be swapped."""
+        actor = self._actors.get(name)
+        return actor.plan if actor is not None and actor.up and actor.former is None else None
+
+    def swap(self, plan: ActorPlan) -> list[Instruction]:
+        """Ends the life of an actor that is up, and begins another by this plan; by the former if that fails."""
+        actor = self._actors[plan.name]
+        assert self.plan_of(plan.name) is not None, f"{plan.name} is not up"
+        actor.former, actor.plan = actor.plan, plan
+        actor.fall(SWAPPED)
+        return [Publish(), self._start(actor)]
+
     def actor_started(
         self, name: str, incarnation: int, features: tuple[str, ...], now: float
     ) -> list[Instruction]:
@@ -278,7 +298,7 @@ class Supervision:
             return []
         actor.features = features
         actor.ready(now)
-        actor.proven = True
+        actor.proven, actor.former = True, None
         node = self._nodes[actor.plan.node]
         node.proven = node.proven or all(one.proven for one in self._actors_of(node.plan.name))
         return [Publish()]
@@ -289,6 +309,10 @@ class Supervision:
         actor = self._actors.get(name)
         if actor is None or actor.incarnation != incarnation or not actor.alive:
             return []
+        if actor.former is not None:  # no death of the actor that was there, which takes over again
+            actor.plan, actor.former = actor.former, None
+            actor.fall(error)
+            return [Publish(), self._start(actor)]
         actor.end(error, traceback, now, self.limits)
         give_up: list[Instruction] = (
             [GiveUp(name, actor.early_deaths, error, traceback)] if actor.final else []

@@ -81,6 +81,7 @@ class Incoming:
     def __init__(self, name: str) -> None:
         self.name = name
         self.last = 0
+        self.start = 1  # of the stream as the sender has it: it begins anew when this grows
         self.incarnation = 0
         self._asked = False
         self._highest = 0  # beyond a gap
@@ -89,9 +90,12 @@ class Incoming:
         """Takes in a number. A sender of a new incarnation starts at 1 again; what comes before `start` is missed by
         nobody."""
         if incarnation > self.incarnation:
-            self.incarnation, self.last, self._asked, self._highest = incarnation, 0, False, 0
+            self.incarnation, self.last, self.start = incarnation, 0, 1
+            self._asked, self._highest = False, 0
         if start > self.last + 1 and incarnation == self.incarnation:
             self.last, self._asked, self._highest = start - 1, False, 0
+        if incarnation == self.incarnation and start > self.start:
+            self.start = start
         if number <= self.last or incarnation < self.incarnation:
             return Arrival.DUPLICATE
         if number > self.last + 1:

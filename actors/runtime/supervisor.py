@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pageant.actors.runtime.actor import Actor, receives
 from pageant.actors.runtime.launcher import Launcher, Process
 from pageant.actors.runtime.restarts import Fence, GiveUp, Instruction, Launch, Publish, Start, Supervision
+from pageant.actors.runtime.swapping import successor
+from pageant.protocol.errors import PeerGone
 from pageant.protocol.failure import printable
 from pageant.protocol.supervision import (
     ActorFailed,
@@ -22,6 +24,8 @@ from pageant.protocol.supervision import (
     RenewLease,
     Startup,
     StopNode,
+    SwapActor,
+    Swapped,
     WatchStartup,
 )
 
@@ -45,6 +49,7 @@ class RootSupervisor(Actor):
         self.core = core
         self._launcher = launcher
         self._processes: dict[str, Process] = {}
+        self._swaps: dict[str, tuple[asyncio.Future[Swapped], str]] = {}
         self._listeners: list[asyncio.Queue[Startup]] = []
         self._outcome: Startup | None = None
         self._wake = asyncio.Event()
@@ -85,15 +90,37 @@ class RootSupervisor(Actor):
             heartbeat = self.core.leases.terms.heartbeat
             self.tell(f"node/{node}", LeaseGranted(number=number, seconds=seconds, heartbeat=heartbeat))
 
+    @receives(concurrent=True)
+    async def swap_actor(self, request: SwapActor) -> Swapped:
+        """Carried out when the successor is up, or the former again."""
+        plan = self.core.plan_of(request.name)
+        if plan is None:
+            raise PeerGone(f"{request.name} is not up, and cannot be swapped now")
+        plan = await self.offload(successor, plan, request.cls, request.options)
+        if self.core.plan_of(request.name) is None:
+            raise PeerGone(f"{request.name} died before it could be swapped")
+        outcome: asyncio.Future[Swapped] = asyncio.get_running_loop().create_future()
+        self._swaps[request.name] = (outcome, "")
+        await self._carry_out(self.core.swap(plan))
+        return await outcome
+
+    def _swap_ended(self, name: str, incarnation: int) -> None:
+        outcome, error = self._swaps.pop(name, (None, ""))
+        if outcome is not None and not outcome.done():
+            outcome.set_result(Swapped(incarnation=incarnation, error=error))
+
     @receives
     async def actor_started(self, event: ActorStarted) -> None:
         await self._carry_out(
             self.core.actor_started(event.name, event.incarnation, event.features, self.clock.now())
         )
+        self._swap_ended(event.name, event.incarnation)
         self._announce_if_ready()
 
     @receives
     async def actor_failed(self, event: ActorFailed) -> None:
+        if event.name in self._swaps:
+            self._swaps[event.name] = (self._swaps[event.name][0], event.error)
         when = "after it had started" if event.started else "while starting"
         # While the topology starts, whoever started it is told by an exception; nobody needs it twice.
         level = logging.INFO if self._outcome is None or self._stopping else logging.ERROR

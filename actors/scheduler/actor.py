@@ -17,7 +17,7 @@ from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatist
 from pageant.protocol.serving import Abort, Submit
 from pageant.protocol.stepping import ExecutorReady, LateTokens, StepResult
 from pageant.protocol.streams import Acknowledge, Resume
-from pageant.protocol.supervision import ActorDown, ActorUp
+from pageant.protocol.supervision import SWAPPED, ActorDown, ActorUp
 
 MAX_NUM_SEQS = 65_536
 DEADLINE_POLL = 0.05  # seconds: an earlier deadline than the one that is waited for may come
@@ -214,7 +214,7 @@ class Scheduler(Actor):
     def peer_down(self, event: ActorDown) -> None:
         """What the dead one held is lost, and made up for when its successor is there."""
         if event.address.startswith("executor/"):
-            self.core.executor_gone(event.incarnation)
+            self.core.executor_gone(event.incarnation, died=event.reason != SWAPPED)
         elif event.address == BLOCKS:
             self.core.pool_gone(event.incarnation)
         elif event.address == DRAFTER:

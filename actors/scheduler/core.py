@@ -200,19 +200,20 @@ class SchedulerCore:
                 self._fit(request)
         self._advance()
 
-    def executor_gone(self, epoch: int) -> None:
-        """Whatever was in that executor's memory is lost; the requests that were there wait for the next."""
+    def executor_gone(self, epoch: int, *, died: bool = True) -> None:
+        """Whatever was in that executor's memory is lost; the requests that were there wait for the next. If it died,
+        one of them may be why."""
         self._epochs_gone = max(self._epochs_gone, epoch)
         if self._epoch is None or epoch < self._epoch:
             return  # late news: its successor is here already
         self._epoch = None
         computing = {serial for step in self._computing for serial in step.chunks.serials.tolist()}
         for request in self._running:
-            if request.serial in computing:
+            if died and request.serial in computing:
                 count_death(request)
         tried = self._waiting.quarantine.on_trial
         self._lose_memory()
-        if tried is not None and tried.serial in computing:
+        if died and tried is not None and tried.serial in computing:
             self._end(
                 tried,
                 "error",

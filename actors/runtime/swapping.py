@@ -1,0 +1,60 @@
+"""What an actor is to be from now on, checked before its present life is touched."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from pageant.actors.runtime.address import role_of
+from pageant.actors.runtime.classes import load_actor_class
+from pageant.actors.runtime.restarts import ActorPlan
+from pageant.protocol.checks import expected
+from pageant.protocol.errors import TopologyError
+from pageant.protocol.roles import ROLES
+
+KEPT = ("frontend", "http")  # they hold their users' requests and connections
+
+
+def successor(plan: ActorPlan, cls: str, options: str) -> ActorPlan:
+    """A plan with another class, or with other options, or with both.
+
+    Args:
+        cls: `module:Class`; "" keeps the class.
+        options: a JSON object, laid over the present options as far as the class has them.
+
+    Raises:
+        TopologyError: no such class, not of its role, or an option that it does not take.
+    """
+    place = f"actors.{plan.name}"
+    if role_of(plan.name) in KEPT:
+        raise TopologyError(place, "it holds its users' requests, and is not swapped while it serves")
+    loaded = load_actor_class(cls or plan.cls, f"{place}.class")
+    role = ROLES.get(role_of(plan.name))
+    if role is not None and loaded.role is not role:
+        raise TopologyError(f"{place}.class", f"{loaded.__qualname__} does not take the role of {role.name}")
+    fields = loaded.Options.__struct_fields__
+    given = _object(options, place)
+    for name in given:
+        if name not in fields:
+            raise TopologyError(f"{place}.options.{name}", f"no such option; {expected(name, fields)}")
+    present = {name: value for name, value in json.loads(plan.options).items() if name in fields}
+    try:
+        encoded = msgspec.json.encode(msgspec.convert(present | given, loaded.Options))
+    except (msgspec.ValidationError, ValueError, TypeError) as error:
+        raise TopologyError(f"{place}.options", str(error)) from None
+    return replace(plan, cls=cls or plan.cls, options=encoded)
+
+
+def _object(options: str, place: str) -> dict[str, Any]:
+    try:
+        given = json.loads(options or "{}")
+    except ValueError as error:
+        raise TopologyError(
+            f"{place}.options", f"found {options!r}; expected a JSON object: {error}"
+        ) from None
+    if not isinstance(given, dict):
+        raise TopologyError(f"{place}.options", f"found {options!r}; expected a JSON object")
+    return given

@@ -1,0 +1,111 @@
+"""Actors are swapped while requests stream: for another class, for the same, for other options, for one that cannot
+start. Nobody loses a token."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+import textwrap
+
+import pytest
+
+import pageant
+from pageant import SamplingParams
+from pageant.protocol.errors import RemoteError, StartupError
+
+SETTINGS = {"dtype": "float32", "threads": 1, "num_blocks": 128, "max_num_seqs": 8, "seed": 5}
+PARAMS = SamplingParams(temperature=0.9, seed=3, max_tokens=60, ignore_eos=True)
+PROMPTS = [list(range(40, 60 + extra)) for extra in range(4)]
+KINDS = {
+    "scheduler": "pageant.actors.scheduler.actor:Scheduler",
+    "blocks": "pageant.actors.blocks.actor:BlockManager",
+    "detokenizer": "pageant.actors.detokenizer.actor:Detokenizer",
+    "tokenizer": "pageant.actors.tokenizer:Tokenizer",
+    "executor/0": "pageant.actors.executor.actor:Executor",
+}
+SWAPS = 20
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory) -> str:
+    """Classes of a user's own: one of each kind that works, and one that cannot start."""
+    folder = tmp_path_factory.mktemp("lab")
+    source = ""
+    for cls in KINDS.values():
+        module, name = cls.split(":")
+        source += textwrap.dedent(f"""
+            from {module} import {name}
+
+            class My{name}({name}):
+                pass
+
+            class Bad{name}({name}):
+                async def on_start(self):
+                    raise ValueError("not today")
+        """)
+    (folder / "swap_lab.py").write_text(source)
+    sys.path.insert(0, str(folder))
+    yield "swap_lab"
+    sys.path.remove(str(folder))
+
+
+async def load(engine: pageant.Engine, until: asyncio.Event) -> list[tuple[int, list[int]]]:
+    """Requests, four at a time, for as long as it takes."""
+    done: list[tuple[int, list[int]]] = []
+
+    async def user(index: int) -> None:
+        while not until.is_set():
+            output = await engine.complete(PROMPTS[index], PARAMS)
+            done.append((index, output.outputs[0].token_ids))
+
+    await asyncio.gather(*map(user, range(len(PROMPTS))))
+    return done
+
+
+@pytest.mark.parametrize("actor", list(KINDS))
+async def test_twenty_swaps_under_load_lose_nothing(checkpoint, lab, actor):
+    name = KINDS[actor].split(":")[1]
+    classes = itertools.cycle((f"{lab}:My{name}", f"{lab}:My{name}", f"{lab}:Bad{name}", KINDS[actor]))
+    async with pageant.Engine(checkpoint.path, placement="one", **SETTINGS) as engine:
+        right = [(await engine.complete(prompt, PARAMS)).outputs[0].token_ids for prompt in PROMPTS]
+        until = asyncio.Event()
+        users = asyncio.create_task(load(engine, until))
+        incarnations = [1]
+        for cls in itertools.islice(classes, SWAPS):
+            if ":Bad" in cls:
+                with pytest.raises(StartupError, match=f"{actor} goes on as it was: ValueError: not today"):
+                    await engine.swap(actor, cls)
+            else:
+                incarnations.append(await engine.swap(actor, cls))
+        until.set()
+        async with asyncio.timeout(60):
+            done = await users
+        assert all(tokens == right[index] for index, tokens in done)
+        assert len(done) >= len(PROMPTS)
+        assert incarnations == sorted(set(incarnations)) and len(incarnations) == 1 + SWAPS * 3 // 4
+
+
+async def test_options_are_changed_in_another_process_too(checkpoint):
+    async with pageant.Engine(checkpoint.path, placement="each", **SETTINGS) as engine:
+        before = (await engine.complete(PROMPTS[0], PARAMS)).outputs[0].token_ids
+        assert await engine.swap("scheduler", options={"policy": "shortest"}) == 2
+        assert (await engine.complete(PROMPTS[0], PARAMS)).outputs[0].token_ids == before
+
+
+@pytest.mark.parametrize(
+    ("actor", "cls", "options", "words"),
+    [
+        ("scheduler", "nowhere:Nobody", {}, "no module 'nowhere'"),
+        ("scheduler", KINDS["blocks"], {}, "does not take the role of scheduler"),
+        ("scheduler", "", {"polizy": "fcfs"}, "did you mean 'policy'"),
+        ("scheduler", "", {"max_num_seqs": 0}, "expected at least 1"),
+        ("frontend", "", {}, "holds its users' requests"),
+    ],
+)
+async def test_what_cannot_be_is_said_before_anything_is_touched(checkpoint, actor, cls, options, words):
+    async with pageant.Engine(checkpoint.path, placement="one", **SETTINGS) as engine:
+        with pytest.raises(RemoteError, match=words):
+            await engine.swap(actor, cls, options)
+        statistics = (await engine.statistics())[0]
+        assert statistics.actors[actor].incarnation == 1
