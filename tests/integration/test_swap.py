@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import sys
 import textwrap
 
@@ -109,3 +110,17 @@ async def test_what_cannot_be_is_said_before_anything_is_touched(checkpoint, act
             await engine.swap(actor, cls, options)
         statistics = (await engine.statistics())[0]
         assert statistics.actors[actor].incarnation == 1
+
+
+async def test_the_command_swaps_an_actor_of_a_running_topology(checkpoint, capfd):
+    async with pageant.Engine(checkpoint.path, placement="auto", **SETTINGS) as engine:
+        command = [sys.executable, "-m", "pageant", "swap", "--topology", str(os.getpid())]
+        found = []
+        for more in (("scheduler", "--options", '{"policy": "shortest"}'), ("scheduler", "nowhere:Nobody")):
+            process = await asyncio.create_subprocess_exec(
+                *command, *more, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+            )
+            found.append((await process.communicate(), process.returncode))
+        assert found[0][1] == 0 and found[0][0][0] == b"scheduler#2 is up\n", found[0]
+        assert found[1][1] == 1 and b"no module 'nowhere'" in found[1][0][1], found[1]
+        assert (await engine.complete(PROMPTS[0], PARAMS)).finished
