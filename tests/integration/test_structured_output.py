@@ -339,7 +339,8 @@ def test_a_mask_that_never_comes_fails_its_own_request(demo_path, monkeypatch):
         assert at_rest(llm)
 
 
-async def test_a_killed_grammar_is_told_of_every_output_again(demo_path):
+@pytest.mark.parametrize("killed", ["grammar", "executor", "scheduler"])
+async def test_whoever_is_killed_the_output_goes_on_as_it_would_have(demo_path, killed):
     asked = [params(Asked(regex=r"(\w+ ){40}\w+\."), seed, max_tokens=300) for seed in range(6)]
     prompts = [f"Number {index}: " for index in range(6)]
     with pageant.LLM(demo_path, **settings_of()) as llm:
@@ -348,10 +349,10 @@ async def test_a_killed_grammar_is_told_of_every_output_again(demo_path):
         streams = [engine.generate(prompt, one) for prompt, one in zip(prompts, asked, strict=True)]
         for stream in streams:
             await anext(stream)
-        (pid,) = [node.pid for node in await engine.statistics() if node.node == "grammar"]
+        (pid,) = [node.pid for node in await engine.statistics() if node.node == killed]
         os.kill(pid, signal.SIGKILL)
         outputs = await asyncio.gather(*map(_exhaust, streams))
-        (after,) = [node.pid for node in await engine.statistics() if node.node == "grammar"]
+        (after,) = [node.pid for node in await engine.statistics() if node.node == killed]
         assert after != pid
     assert [output.outputs[0].token_ids for output in outputs] == right
 
