@@ -268,7 +268,7 @@ class Batch:
         verifying = self._verifying(plan)
         positions, ancestors = packed.positions, None
         if len(plan.draft_parents) and verifying is not None:
-            first = last_tokens[np.cumsum(drawn) - drawn][drawn > 0]
+            first = last_tokens[(np.cumsum(drawn) - drawn)[drawn > 0]]
             positions, ancestors = grow_trees(positions, first, verifying.drafts)
         draw_positions = positions[last_tokens] + 1
         ahead = self._ahead(verifying)
