@@ -78,7 +78,8 @@ class StepResult(Message, frozen=True, kw_only=True):
     later (`LateTokens`); until then they cannot be computed further, and those at the indices `void` were not,
     since the token before had been deferred. Neither has a token here, nor need there be one after every draft: what
     is not there is MISSING. `draft_counts[i]` of `draft_ids` are what the executor's own proposer guesses to come
-    next, for the i-th of the plan's drawing rows; with `draft_parents` they are trees.
+    next, for the i-th of the plan's drawing rows; with `draft_parents` they are trees. Making them took
+    `drafting_seconds` of the `seconds`.
     """
 
     number: int
@@ -86,6 +87,7 @@ class StepResult(Message, frozen=True, kw_only=True):
     rows: Int32Vector
     token_ids: Int32Vector
     seconds: float
+    drafting_seconds: float = 0.0
     logprobs: Logprobs | None = None
     prompt_logprobs: Logprobs | None = None
     failed: dict[int, str] = msgspec.field(default_factory=dict)

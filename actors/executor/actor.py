@@ -219,6 +219,7 @@ class Executor(Actor):
             num_blocks=options.num_blocks,
             threads=options.threads,
             speculation=options.speculation,
+            clock=self.clock.now,
             progress=self._report,
             disk=self._disk,
         )
@@ -458,6 +459,7 @@ class Executor(Actor):
                 failed=step.drawn.failed,
                 deferred=step.deferred,
                 void=step.void,
+                drafting_seconds=step.drawn.drafting_seconds,
                 draft_counts=proposed.counts,
                 draft_ids=proposed.token_ids,
                 draft_parents=proposed.parents,

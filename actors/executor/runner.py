@@ -61,6 +61,9 @@ class Drawn(Protocol):
     proposed: Drafts
     """What comes next, for each of the plan's drawing rows, if there is a proposer."""
 
+    drafting_seconds: float
+    """That these took to be made."""
+
     def logprobs(self) -> tuple[Logprobs | None, Logprobs | None]:
         """Of the tokens drawn and of the prompts' tokens, where asked for; once the tokens are there."""
 
@@ -103,6 +106,7 @@ class DrawnHere:
 
     ready = True
     missing = np.empty(0, np.int64)
+    drafting_seconds = 0.0
     late: Undrawn | None = None
 
     def __init__(
@@ -134,6 +138,7 @@ class TorchRunner:
     Args:
         budget_bytes: for the KV cache; None leaves it to `choose_num_blocks`.
         num_blocks: exactly so many blocks, whatever the memory.
+        clock: to tell how long drafts take to be made.
     """
 
     spare_blocks = 0  # of the KV cache, behind those that sequences get
@@ -154,6 +159,7 @@ class TorchRunner:
         num_blocks: int | None,
         threads: int | None,
         speculation: Speculation | None = None,
+        clock: Callable[[], float] | None = None,
         progress: Callable[[int, int], None] | None = None,
         disk: DiskFile | None = None,
     ) -> None:
@@ -196,6 +202,7 @@ class TorchRunner:
             first = torch.zeros(1, dtype=torch.int64)
             self._kernels.move_kv(self._kv_caches, first, first)
         self._history = History(room)
+        self._clock = clock or (lambda: 0.0)
         self.host = self.host_class(self._kv_caches, disk)
         self._kv_bytes = room.num_blocks * block_bytes
         self._last_drawn = torch.zeros(max_num_seqs, dtype=torch.int64, device=self.device)  # by row
@@ -337,8 +344,10 @@ class TorchRunner:
             sources, destinations = step.moved()
             self._kernels.move_slots(self._kv_caches, self._tensor(sources), self._tensor(destinations))
         if self._proposer is not None and inputs.proposing is not None:
+            began = self._clock()
             self._history.take(step)
             drawn.proposed = self._proposer.propose(step)
+            drawn.drafting_seconds = self._clock() - began
         return drawn
 
     def _score_prompts(self, hidden: torch.Tensor, scores: Scores | None) -> Scoring | None:

@@ -174,7 +174,7 @@ class Scheduler(Actor):
 
     @receives
     def proposed(self, message: Proposed) -> None:
-        self.core.proposed(message)
+        self.core.proposed(message, self.clock.now())
         self._flush()
 
     async def _await_drafts(self) -> None:

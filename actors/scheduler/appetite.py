@@ -3,7 +3,8 @@
 A draft at place j of a row whose drafts are each right with probability p brings p^j tokens, and costs the time
 that one more token adds to a step. It is worth that while it brings more tokens for its time than the step does
 on the whole, so a full batch, whose steps are long, wants better drafts than a single row, to which they come nearly
-free. Time is taken to be linear in a step's tokens, and both numbers are learned from the steps as they are.
+free. Time is taken to be linear in a step's tokens, with what drafting takes on top of it where there are any; all of
+that is learned from the steps as they are.
 
 A row whose drafts are not wanted rests, each time twice as long, and is then tried with a single one.
 """
@@ -22,6 +23,7 @@ Int32 = npt.NDArray[np.int32]
 _RATE = 0.7  # of drafts that are right, before anything is known
 _WEIGHT = 0.15  # of one draft in a row's rate
 _GLOBAL_WEIGHT = 0.02  # and in that of all, with which a row begins
+_DRAFTING_WEIGHT = 0.1
 _MISS = 0.8  # what a rate falls to, of itself, when a drafter that was asked has nothing
 _REST_MIN, _REST_MAX = 8, 256  # steps
 _RIGHT_AGAIN = 0.5  # the rate of a row whose draft was right after a rest
@@ -63,6 +65,7 @@ class Appetite:
     def __init__(self, settings: Speculation, num_rows: int) -> None:
         self.settings = settings
         self.time = StepTime()
+        self.drafting = 0.0  # seconds that the drafts of a step take to be made
         self._overall = _RATE
         self._rates = np.full(num_rows, _RATE)
         self._resting = np.zeros(num_rows, np.int32)
@@ -79,6 +82,10 @@ class Appetite:
     def stepped(self, tokens: int, seconds: float) -> None:
         """A step of so many tokens took so long."""
         self.time.add(tokens, max(seconds, _TICK))
+
+    def drafted(self, seconds: float) -> None:
+        """Drafts were made, for which a step waited so long."""
+        self.drafting += _DRAFTING_WEIGHT * (seconds - self.drafting) if self.drafting else seconds
 
     def verified(self, rows: Int32, counts: Int32, accepted: Int32) -> None:
         """Of so many drafts of each row, so many were right, up to the first that was not."""
@@ -130,6 +137,7 @@ class Appetite:
         order = np.sort(gains, axis=None)[::-1]
         tokens = base_tokens + np.cumsum(order)
         seconds = fixed + each * (base_tokens + np.arange(1, len(order) + 1))
+        seconds += self.drafting
         best = int(np.argmax(tokens / seconds))
         if tokens[best] / seconds[best] < _WORTH_MIN * base_rate:
             return np.zeros(len(rates), np.int32)

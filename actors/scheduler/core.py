@@ -380,10 +380,10 @@ class SchedulerCore:
             self.counters.rows_void += 1
             self._running.take_back(int(drawing.rows[index]), int(drawing.starts[index]))
 
-    def proposed(self, message: Proposed) -> None:
+    def proposed(self, message: Proposed, now: float = 0.0) -> None:
         """Drafts have come."""
         if self.speculator is not None:
-            self._take_drafts(self.speculator.proposed(message))
+            self._take_drafts(self.speculator.proposed(message, now))
 
     def drafts_late(self, now: float) -> None:
         """Who has waited too long for drafts goes on without."""

@@ -33,6 +33,7 @@ class SpeculationCounters:
     drafts_accepted: int = 0
     drafts_ignored: int = 0  # no token ids, or more than were asked for
     proposals: int = 0
+    drafter_microseconds: int = 0  # that making drafts took
     proposals_late: int = 0
     verifications: int = 0  # of rows that had drafts
 
@@ -69,6 +70,7 @@ class _Asked:
 
     serials: list[int]
     wanted: Int32
+    began: float
     deadline: float
 
 
@@ -190,7 +192,9 @@ class Speculator:
         """The tokens of a step are taken. Returns what the drafter is asked now."""
         self._is_short = False
         if (chunks.lengths == 1).all():
-            self.appetite.stepped(chunks.num_tokens, result.seconds)
+            self.appetite.stepped(chunks.num_tokens, result.seconds - result.drafting_seconds)
+        if len(result.draft_ids):
+            self._drafted(result.drafting_seconds, result.drafting_seconds)
         drawing = chunks[chunks.draws]
         going = self._running.are_running(drawing.rows)
         if self.settings.on_device:
@@ -240,7 +244,7 @@ class Speculator:
             return None
         self._number += 1
         if asked:
-            self._asked[self._number] = _Asked(asked, int32(most), now + self.settings.patience)
+            self._asked[self._number] = _Asked(asked, int32(most), now, now + self.settings.patience)
             self.counters.proposals += 1
         closed, self._closed = self._closed, []
         return Propose(
@@ -253,12 +257,13 @@ class Speculator:
             wanted=int32(most),
         )
 
-    def proposed(self, message: Proposed) -> dict[int, Guess]:
+    def proposed(self, message: Proposed, now: float) -> dict[int, Guess]:
         """The drafts that came, by serial: those that can be verified. Late ones are none."""
         asked = self._asked.pop(message.number, None)
         if asked is None:
             self.counters.proposals_late += len(message.counts) > 0
             return {}
+        self._drafted(message.seconds, now - asked.began)
         counts = message.counts
         if len(counts) != len(asked.serials) or (counts < 0).any() or counts.sum() != len(message.token_ids):
             self.counters.drafts_ignored += len(message.token_ids)
@@ -268,6 +273,10 @@ class Speculator:
             serial: self._checked(guess, most)
             for serial, guess, most in zip(asked.serials, guesses, asked.wanted.tolist(), strict=True)
         }
+
+    def _drafted(self, seconds: float, waited: float) -> None:
+        self.counters.drafter_microseconds += round(1e6 * seconds)
+        self.appetite.drafted(waited)
 
     def came(self, request: ScheduledRequest, guess: Guess) -> None:
         """Drafts, or none, for a request that may have been waiting for them."""

@@ -205,6 +205,7 @@ class ShadowRunner:
             token_ids=lambda: token_ids,
             logprobs=lambda: (None, None),
             failed={},
+            drafting_seconds=0.0,
             proposed=self.propose(inputs, token_ids) if inputs.proposing is not None else NO_DRAFTS,
         )
 
