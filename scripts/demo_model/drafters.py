@@ -35,13 +35,13 @@ from pageant.scripts.demo_model.check import MODEL_FOLDER
 from pageant.scripts.demo_model.checkpoint import SETTINGS
 
 SEED = 21
-STEPS = {"draft": 1200, "eagle": 2800, "medusa": 2800}
+STEPS = {"draft": 700, "eagle": 1300, "medusa": 1000}
 BATCH_ROWS = 4
 PLAIN_ROWS = 1  # of them, plain documentation
 WARMUP_STEPS = 60
 LEARNING_RATES = {"draft": 1e-3, "eagle": 1e-3, "medusa": 3e-3}
 POSITIONS = 320  # of a batch, that a loss looks at
-UNROLLED = 2  # how often the EAGLE head goes on from its own states
+UNROLLED = 4  # how often the EAGLE head goes on from its own states
 MEDUSA_HEADS = 3
 MEDUSA_LAYERS = 3
 DRAFT_LAYERS = (0, 4)  # of the target's
