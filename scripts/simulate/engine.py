@@ -19,7 +19,8 @@ from pageant.scripts.simulate.requests import draw_requests
 from pageant.scripts.simulate.topology import ROOT, draw_engine
 from pageant.scripts.simulate.users import User
 
-PLAY_SECONDS = 1.5  # in which requests and faults come
+ARRIVE_SECONDS = 0.8  # in which requests come
+PLAY_SECONDS = 1.5  # in which faults do
 END_SECONDS_MAX = 300.0  # by which all must have ended after that
 REST_SECONDS_MAX = 60.0  # by which nothing is left of them
 POLL_SECONDS = 0.05
@@ -55,7 +56,7 @@ class EngineSimulation:
         frontends = [name for name in actors if name.startswith("frontend/")]
         self._users = [
             User(wanted, engine.alphabet, self._leave, self._violations.append)
-            for wanted in draw_requests(random, frontends, PLAY_SECONDS)
+            for wanted in draw_requests(random, frontends, ARRIVE_SECONDS)
         ]
         nodes = [node.name for node in topology.nodes]
         drawn = draw_faults(random, Rates.draw(random), PLAY_SECONDS, nodes, ROOT, actors)

@@ -56,7 +56,7 @@ def draw_engine(random: Random, seed: int, classes: Mapping[str, str] | None = N
         "max_model_len": MAX_MODEL_LEN,
         "vocab_size": VOCAB_SIZE,
         "block_size": block_size,
-        "num_blocks": random.randint(blocks_least, 3 * blocks_least),
+        "num_blocks": random.choice((blocks_least, blocks_least + 2, 3 * blocks_least)),
         "max_num_seqs": random.randint(3, 12),
         "max_num_batched_tokens": random.choice((16, 32, 64, 256)),
         "async_scheduling": random.random() < 0.8,
