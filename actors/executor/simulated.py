@@ -8,7 +8,7 @@ prefix that is not what the index says, gives a wrong token.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,10 @@ from pageant.actors.executor.scoring import Scored
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.roles import Feature
 from pageant.protocol.verification import NO_DRAFTS
+
+if TYPE_CHECKING:
+    from pageant.actors.executor.runner import Drawn, ModelRunner
+    from pageant.actors.executor.undrawn import Undrawn
 
 UInt64 = npt.NDArray[np.uint64]
 
@@ -43,7 +47,7 @@ class SimulatedExecutor(Executor):
         model: str = ""
         alphabet: int = NUM_TOKENS
 
-    def _make_runner(self) -> Any:
+    def _make_runner(self) -> ModelRunner:
         options = self.options
         blocks_per_sequence = -(-options.max_model_len // options.block_size)
         return SimulatedRunner(
@@ -147,7 +151,7 @@ class SimulatedRunner:
     """See `runner.ModelRunner`."""
 
     dtype = "float32"
-    window = None
+    window: int | None = None
 
     def __init__(
         self, num_blocks: int, block_size: int, max_num_seqs: int, alphabet: int, *, ready: bool
@@ -162,7 +166,11 @@ class SimulatedRunner:
         """See `runner.ModelRunner`."""
         return {"kv": self._kv.nbytes}
 
-    def launch(self, inputs: StepInputs) -> SimulatedDraw:
+    def draw(self, undrawn: Undrawn) -> Drawn:
+        """See `runner.ModelRunner`."""
+        raise AssertionError("no step here waits for masks")
+
+    def launch(self, inputs: StepInputs) -> Drawn:
         """See `runner.ModelRunner`."""
         self._kv[inputs.copy_destinations] = self._kv[inputs.copy_sources]
         token_ids = inputs.token_ids.copy()
@@ -214,8 +222,9 @@ def _columns(scored: Scored, seen: UInt64, token_ids: npt.NDArray[np.int64]) -> 
 class SimulatedDraw:
     """See `runner.Drawn`. Nothing here has masks or a proposer."""
 
-    late = None
+    late: Undrawn | None = None
     proposed = NO_DRAFTS
+    drafting_seconds = 0.0
 
     def __init__(
         self,
