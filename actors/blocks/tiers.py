@@ -29,7 +29,7 @@ from pageant.protocol.arrays import int32
 from pageant.protocol.following import StoredBlock
 from pageant.protocol.tiers import DISK, BlockMoves, TierStatistics
 
-RESERVE = 256  # blocks, or a quarter of all, that can be had without a save
+RESERVE = 256  # blocks, or a quarter of the pool, or all of the host's memory, that can be had without a save
 AHEAD = 16  # blocks moved beside a step while nobody knows how many there is time for
 AHEAD_MAX = 64
 TOKEN_BYTES = 4
@@ -200,7 +200,7 @@ class Tiers:
     def _spill(self) -> list[tuple[int, int]]:
         """From the host's memory to the disk, so that there is room to save to."""
         spills: list[tuple[int, int]] = []
-        host, reserve = self.host, min(RESERVE, self.host.num_slots // 4)
+        host, reserve = self.host, min(RESERVE, self.host.num_slots)
         if host.lower is None or not self.costs.move_pays(self._block_size, Move.READ):
             return spills
         most = self.num_beside(Move.WRITE)
