@@ -35,7 +35,7 @@ from pageant.scripts.demo_model.check import MODEL_FOLDER
 from pageant.scripts.demo_model.checkpoint import SETTINGS
 
 SEED = 21
-STEPS = {"draft": 700, "eagle": 1300, "medusa": 1000}
+STEPS = {"draft": 500, "eagle": 900, "medusa": 800}
 BATCH_ROWS = 4
 PLAIN_ROWS = 1  # of them, plain documentation
 WARMUP_STEPS = 60
