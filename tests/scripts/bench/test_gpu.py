@@ -20,5 +20,5 @@ def test_cases_are_measured_and_held_against_their_bars(tmp_path: Path) -> None:
     assert written["machine"]["date"] and "copy_gigabytes_per_second" in written
     results = {result["name"]: result for result in written["results"]}
     assert set(written["bars_met"]) == {"8B shape, prefill of 4096", "8B shape, decode, batch 1"}
-    assert results["8B shape, prefill of 4096"]["matrix"] > 0
+    assert results["8B shape, prefill of 4096"]["matrix"] is not None
     assert results["8B shape, decode, batch 1"]["bandwidth"] is not None
