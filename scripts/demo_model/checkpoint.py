@@ -69,6 +69,9 @@ demonstration, not a reference.
 
 Roles are `system`, `user` and `assistant`, in the ChatML form; `<|im_end|>` ends a turn and an answer.
 
+Beside it lie what drafts for it: a smaller model of two of its layers (`draft`), an EAGLE-3 head (`eagle`) and Medusa
+heads (`medusa`), trained from it by `python -m pageant.scripts.demo_model.drafters`, in five minutes on four cores.
+
 To train it again (under an hour on two CPU cores; another version of Python has another text):
 
     python -m pageant.scripts.demo_model.train
