@@ -51,28 +51,32 @@ inline void transpose(vu (&t)[16]) {
 // The first `count` < 32 numbers of 16 bits; the rest zero. (Slower than a whole load, even for all of them.)
 inline vu first_of(const void* p, int64_t count) { return (vu)_mm512_maskz_loadu_epi16((__mmask32(1) << count) - 1, p); }
 
-// A strip in memory: rows that lie `stride` bytes apart.
+// A strip in memory: rows that lie `stride` bytes apart; and the strip that this thread comes to after it.
 struct Rows {
     const uint8_t* at;
     int64_t stride;
+    const uint8_t* next;
 
     // Row b, from `byte` on. Written so that four pointers serve all 16 rows.
     const uint8_t* row(int b, int64_t byte) const { return at + byte + b / 4 * (4 * stride) + b % 4 * stride; }
-    // Line i of the strip that comes next in memory.
+    // Line i of the next strip.
     void fetch(int64_t i) const {
-        const uint8_t* next = at + STRIP * stride + i * LINE;
-        if (STRIP * stride <= NEAR_BYTES) __builtin_prefetch(next, 0, 3);
-        else __builtin_prefetch(next, 0, 2);
+        if (STRIP * stride <= NEAR_BYTES) __builtin_prefetch(next + i * LINE, 0, 3);
+        else __builtin_prefetch(next + i * LINE, 0, 2);
     }
 };
 
-// Rows o to o+16 of `outputs`, which are `used` bytes long. Where W ends before, zeros follow in a copy.
-inline Rows strip_of(const void* weight, int64_t stride, int64_t used, int64_t o, int64_t outputs, std::vector<uint8_t>& room) {
-    Rows rows{(const uint8_t*)weight + o * stride, stride};
-    if (o + STRIP <= outputs) return rows;
+// Where a strip is: its first output, that of the strip to fetch meanwhile, and how many outputs there are.
+struct Place { int64_t o, next, outputs; };
+
+// Rows o to o+16 of W, which are `used` bytes long. Where W ends before, zeros follow in a copy.
+inline Rows strip_of(const void* weight, int64_t stride, int64_t used, Place place, std::vector<uint8_t>& room) {
+    const uint8_t* at = (const uint8_t*)weight + place.o * stride;
+    Rows rows{at, stride, place.next < place.outputs ? (const uint8_t*)weight + place.next * stride : at};
+    if (place.o + STRIP <= place.outputs) return rows;
     room.assign(STRIP * stride, 0);
-    std::memcpy(room.data(), rows.at, (outputs - o - 1) * stride + used);
-    return {room.data(), stride};
+    std::memcpy(room.data(), at, (place.outputs - place.o - 1) * stride + used);
+    return {room.data(), stride, rows.next};
 }
 
 // The way of multiplying (see product.h). A Strip says what a unit is, how x is packed, and how the two are multiplied.
@@ -99,8 +103,10 @@ struct Lanes {
 
     void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
         vf sums[ROWS_BLOCK];
+        // Threads take pieces in turn: what follows this piece in memory is another's, who would fetch it again.
+        const int64_t next_piece = start + (stop - start) * thread_count();
         for (int64_t o = start; o < stop; o += STRIP) {
-            Strip strip(w, o, p.outputs);
+            Strip strip(w, {o, o + STRIP < stop ? o + STRIP : next_piece, p.outputs});
             const Packed* packed = reinterpret_cast<const Packed*>(room);
             for (int64_t a = 0; a < end - r; a++) sums[a] = vf{};
             for (int64_t u = 0; u < units(); u++, packed += end - r) {
@@ -159,8 +165,8 @@ class PairStrip {
         }
     };
 
-    PairStrip(const Matrix& w, int64_t o, int64_t outputs)
-        : rows_(strip_of(w.at, w.row_bytes(), w.inputs * sizeof(bf16), o, outputs, room())), inputs_(w.inputs) {}
+    PairStrip(const Matrix& w, Place place)
+        : rows_(strip_of(w.at, w.row_bytes(), w.inputs * sizeof(bf16), place, room())), inputs_(w.inputs) {}
 
     Unit unit(int64_t u) const {
         Unit to;

@@ -73,9 +73,9 @@ class ByteStrip {
         }
     };
 
-    ByteStrip(const Matrix& w, int64_t o, int64_t outputs)
-        : rows_(strip_of(w.values, w.row_bytes(), w.row_bytes(), o, outputs, room<0>())),
-          scales_(strip_of(w.scales, w.groups() * sizeof(bf16), w.groups() * sizeof(bf16), o, outputs, room<1>())),
+    ByteStrip(const Matrix& w, Place place)
+        : rows_(strip_of(w.values, w.row_bytes(), w.row_bytes(), place, room<0>())),
+          scales_(strip_of(w.scales, w.groups() * sizeof(bf16), w.groups() * sizeof(bf16), place, room<1>())),
           units_(w.groups() / 2) {}
 
     Unit unit(int64_t u) {
