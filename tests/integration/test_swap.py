@@ -112,7 +112,8 @@ async def test_what_cannot_be_is_said_before_anything_is_touched(checkpoint, act
         assert statistics.actors[actor].incarnation == 1
 
 
-async def test_the_command_swaps_an_actor_of_a_running_topology(checkpoint, capfd):
+async def test_the_command_swaps_an_actor_of_a_running_topology(checkpoint, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # where no other topology of this process is known
     async with pageant.Engine(checkpoint.path, placement="auto", **SETTINGS) as engine:
         command = [sys.executable, "-m", "pageant", "swap", "--topology", str(os.getpid())]
         found = []

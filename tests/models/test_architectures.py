@@ -36,7 +36,7 @@ def spec(family: Callable[[str], Any], tmp_path: Path) -> Callable[..., DecoderS
     """Reads a family's configuration with some keys changed."""
 
     def read(name: str, **changes: Any) -> DecoderSpec:
-        return Checkpoint(changed(family(name).path, tmp_path, **changes)).decoder()[0]
+        return Checkpoint(changed(family(name).path, tmp_path, **changes)).spec()
 
     return read
 

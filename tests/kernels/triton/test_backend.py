@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pageant.kernels.base import Kernels
 
-SHARED = {"embed", "quantize", "name"}  # gathers, and what is done while loading: torch is as good
+# Gathers, what is done while loading, and what is seldom done: torch is as good.
+SHARED = {"embed", "quantize", "name", "move_slots", "mask_logits"}
 
 
 def test_every_kernel_is_this_backends_own(triton_kernels: Kernels, reference: Kernels) -> None:
