@@ -159,13 +159,13 @@ class CudaRunner(TorchRunner):
         )
         return self._passes.forward(token_ids, positions, batch)
 
-    @torch.inference_mode()
     def _memory(self) -> tuple[int, int]:
         if self.device.type != "cuda":
             return super()._memory()
         free, total = torch.cuda.mem_get_info(self.device)
         return free, total
 
+    @torch.inference_mode()
     def _kv_budget(self, block_size: int, max_num_seqs: int) -> int | None:
         """What is left of the share when the largest step has been computed once, without a KV cache to speak of."""
         if self.device.type != "cuda":
