@@ -11,7 +11,7 @@ drafts come with the step's result.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -57,7 +57,6 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return self.method in DEVICE_METHODS
 
 
-HostMethod = Literal["ngram", "auto"]
 DEVICE_METHODS = ("draft", "eagle", "medusa")
 METHODS = ("ngram", *DEVICE_METHODS, "auto")
 

@@ -106,6 +106,7 @@ class DrawnHere:
 
     ready = True
     missing = np.empty(0, np.int64)
+    proposed: Drafts = NO_DRAFTS
     drafting_seconds = 0.0
     late: Undrawn | None = None
 
@@ -115,10 +116,8 @@ class DrawnHere:
         drawn: Scoring | None = None,
         prompts: Scoring | None = None,
         failed: dict[int, str] | None = None,
-        proposed: Drafts = NO_DRAFTS,
     ) -> None:
         self._token_ids = token_ids
-        self.proposed = proposed
         self.failed = failed or {}
         self._scorings = drawn, prompts
 

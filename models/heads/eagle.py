@@ -49,7 +49,6 @@ class EagleHead:
         self.target, self.spec, self._kernels = target, spec, target.kernels
         self.reads_layers = "layer.hidden_norm.weight" in tensors  # EAGLE-3
         self.taps = _taps(tensors, target.spec.num_layers) if self.reads_layers else ()
-        self._positions_max = max_model_len
         weights = self._take(tensors, NUM_TAPS if self.reads_layers else 2)
         rope = spec.layers[0].rope
         rotary = None if rope is None else rotary_table(rope, max_model_len, target.device)

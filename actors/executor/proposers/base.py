@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from pageant.actors.executor.batch import Proposing, StepInputs
+from pageant.actors.executor.batch import Packed, Proposing, StepInputs, pack
 from pageant.actors.executor.passes import to_device
 from pageant.actors.executor.trees import kept_slots
 from pageant.kernels.base import Kernels, KVCache, SamplingTensors
@@ -139,6 +139,15 @@ class Verified:
     def wanted(self) -> Int32:
         """[N]: how many drafts are asked for; none after a token that comes later."""
         return np.where(self.next_tokens == MISSING, np.int32(0), self.proposing.wanted)
+
+    def one_of_each(self, which: Int64, ahead: int, block_size: int) -> Packed:
+        """Of each of the rows `which`, the position so far ahead of its last drawn token; what stands there is yet to
+        be said."""
+        proposing = self.proposing
+        starts = (self.next_positions[which] + ahead).astype(np.int32)
+        ones = np.ones(len(which), np.int32)
+        tokens = self.history.token_ids
+        return pack(self.rows[which], starts, ones, tokens, proposing.block_tables, block_size)
 
     def wanted_within(self, block_size: int, positions_max: int) -> Int32:
         """The same, as far as there are slots for the last drawn token and all drafts but the last."""

@@ -8,6 +8,7 @@ missed is made up for in one pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -70,9 +71,8 @@ class DraftModel:
             block_size=room.block_size,
         )
         self._block_size = room.block_size
-        self._known = np.zeros(
-            room.max_num_seqs, np.int32
-        )  # by row: tokens whose keys and values are right here
+        # By row: tokens whose keys and values are right here.
+        self._known = np.zeros(room.max_num_seqs, np.int32)
         self._last_drawn = torch.zeros(room.max_num_seqs, dtype=torch.int64, device=self._decoder.device)
         return caches
 
@@ -133,18 +133,11 @@ class DraftModel:
 
     def _next(self, step: Verified, which: Int64, ahead: int) -> Tensor:
         """Hidden states [R, hidden_size] after the drafts of the round before."""
-        rows = step.rows[which]
-        starts = (step.next_positions[which] + ahead).astype(np.int32)
-        ones = np.ones(len(rows), np.int32)
-        proposing = step.proposing
-        packed = pack(rows, starts, ones, step.history.token_ids, proposing.block_tables, self._block_size)
-        everywhere = np.arange(len(rows))
-        packed = Packed(
-            **vars(packed)
-            | {
-                "token_ids": np.full(len(rows), UNKNOWN, np.int64),
-                "unknown": everywhere,
-                "unknown_rows": rows.astype(np.int64),
-            }
+        rows = step.rows[which].astype(np.int64)
+        packed = replace(
+            step.one_of_each(which, ahead, self._block_size),
+            token_ids=np.full(len(rows), UNKNOWN, np.int64),
+            unknown=np.arange(len(rows)),
+            unknown_rows=rows,
         )
         return self._passes.run(packed, self._last_drawn)

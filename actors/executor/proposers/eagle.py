@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pageant.actors.executor.batch import Packed, pack
+from pageant.actors.executor.batch import Packed
 from pageant.actors.executor.passes import attention_batch, to_device
 from pageant.actors.executor.proposers.base import Room, Verified, chains, hidden_size_of, sampled
 from pageant.kernels.base import KVCache
@@ -60,7 +60,8 @@ class Eagle:
             which = np.flatnonzero(wanted > ahead)
             if ahead:
                 kept = to_device(np.flatnonzero(wanted[rounds[-1][0]] > ahead), hidden.device)
-                hidden = self._forward(self._next(step, which, ahead), drawn[kept], hidden[kept])
+                before = step.one_of_each(which, ahead - 1, self._block_size)
+                hidden = self._forward(before, drawn[kept], hidden[kept])
             else:
                 hidden = hidden[to_device(step.last_hidden[which], hidden.device)]
             drawn = sampled(self._head.target.kernels, self._head.logits(hidden), step, which, ahead + 1)
@@ -79,11 +80,3 @@ class Eagle:
         follow = step.history.token_ids[rows, inputs.positions + 1].astype(np.int64)
         follow[inputs.last_tokens] = step.token_ids
         return to_device(np.maximum(follow, 0), step.hidden.device)
-
-    def _next(self, step: Verified, which: Int64, ahead: int) -> Packed:
-        """One position of each row: that before the draft of the round before."""
-        starts = (step.next_positions[which] + ahead - 1).astype(np.int32)
-        ones, proposing = np.ones(len(which), np.int32), step.proposing
-        return pack(
-            step.rows[which], starts, ones, step.history.token_ids, proposing.block_tables, self._block_size
-        )
