@@ -89,7 +89,7 @@ class Proposing:
     """What the executor's own proposer may look at. The arrays by row are the batch's: rows that drafts are
     wanted for stay as they are until the step's tokens are taken."""
 
-    wanted: Int32  # [N], drafts for each of the rows that draw
+    wanted: Int32  # [N], drafts for each of the rows that draw, or [0] for none
     rows: Int32  # [S], of the step's sequences
     starts: Int32  # [S]
     draws: npt.NDArray[np.bool_]  # [S]
@@ -284,7 +284,7 @@ class Batch:
             processing=self._processors.of_step(draw_rows, draw_positions, self._token_ids, ahead),
             verifying=verifying,
             ancestors=ancestors,
-            proposing=self._proposing(plan) if len(plan.wanted) else None,
+            proposing=self._proposing(plan),
             guided=self.guiding.of_step(draw_rows, draw_positions, within(drawn).astype(np.int64)),
         )
 

@@ -334,7 +334,7 @@ class TorchRunner:
         """Keeps what was right of a tree, and asks the proposer. The host must know the tokens for that."""
         verifying = inputs.verifying
         has_trees = verifying is not None and len(verifying.drafts.parents) > 0
-        if inputs.proposing is None and not has_trees:
+        if self._proposer is None and not has_trees:
             return drawn
         token_ids = drawn.token_ids().copy()
         token_ids[drawn.missing] = MISSING
@@ -342,7 +342,7 @@ class TorchRunner:
         if has_trees:
             sources, destinations = step.moved()
             self._kernels.move_slots(self._kv_caches, self._tensor(sources), self._tensor(destinations))
-        if self._proposer is not None and inputs.proposing is not None:
+        if self._proposer is not None:
             began = self._clock()
             self._history.take(step)
             drawn.proposed = self._proposer.propose(step)

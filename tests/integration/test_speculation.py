@@ -200,6 +200,22 @@ async def test_a_drafter_whose_process_stops_or_dies_costs_nobody_a_token():
     assert counters["drafts_accepted"] > 0
 
 
+@pytest.mark.parametrize("budget", [2048, 24])
+def test_a_draft_model_knows_prompts_that_come_in_chunks(budget):
+    """The target itself, which guesses everything right that it has been shown."""
+    prompts = [f"{_prompt(index)}{text}" for index, text in enumerate(("A list. " * 30, "Two sets. " * 25))]
+    with pageant.LLM(
+        MODEL_FOLDER,
+        **dict(placement="one", progress=False, threads=1, dtype="float32", max_num_seqs=1, num_blocks=64),
+        max_num_batched_tokens=budget,
+        speculation={"method": "draft", "model": str(MODEL_FOLDER), "adaptive": False},
+    ) as llm:
+        llm.generate(prompts, SamplingParams(**GREEDY, ignore_eos=True))
+        counters = llm.scheduler_statistics().counters
+    assert (counters["chunk_splits"] > 0) == (budget == 24)
+    assert counters["drafts_accepted"] >= 0.95 * counters["drafts_proposed"] > 0
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A model with eight tokens, and a smaller one."""

@@ -138,6 +138,8 @@ class Verified:
     @cached_property
     def wanted(self) -> Int32:
         """[N]: how many drafts are asked for; none after a token that comes later."""
+        if not len(self.proposing.wanted):
+            return np.zeros(len(self.next_tokens), np.int32)
         return np.where(self.next_tokens == MISSING, np.int32(0), self.proposing.wanted)
 
     def one_of_each(self, which: Int64, ahead: int, block_size: int) -> Packed:

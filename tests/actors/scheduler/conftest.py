@@ -206,7 +206,7 @@ class ShadowRunner:
             logprobs=lambda: (None, None),
             failed={},
             drafting_seconds=0.0,
-            proposed=self.propose(inputs, token_ids) if inputs.proposing is not None else NO_DRAFTS,
+            proposed=self.propose(inputs, token_ids) if inputs.proposing.wanted.any() else NO_DRAFTS,
         )
 
     def propose(self, inputs: Any, token_ids: Any) -> Drafts:
