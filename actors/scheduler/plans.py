@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,32 @@ from pageant.protocol.allocation import Admission, Admitted, Assign, Assigned
 from pageant.protocol.arrays import Int32Vector, Int64Vector, int32, int64
 from pageant.protocol.stepping import NewSequence, StepPlan
 from pageant.protocol.verification import Drafts
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Tokens that were drawn, one for each of these requests."""
+
+    serials: Int64Vector
+    token_ids: Int32Vector
+
+
+@dataclass
+class News:
+    """What the block manager is to be told with the next exchange: first what was drawn, then what is given up."""
+
+    drawn: list[Drawn] = field(default_factory=list)
+    freed: list[int] = field(default_factory=list)  # serials of sequences
+
+    def take(self) -> News:
+        """All of it, once."""
+        news = News(self.drawn, self.freed)
+        self.clear()
+        return news
+
+    def clear(self) -> None:
+        """There is nothing to be told."""
+        self.drawn, self.freed = [], []
 
 
 @dataclass(frozen=True)
@@ -97,22 +123,13 @@ def build_plan(
     )
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """Tokens that were drawn, one for each of these requests."""
-
-    serials: Int64Vector
-    token_ids: Int32Vector
-
-
 def build_assign(
     exchange: Exchange,
     lengths: Int32Vector,
     epoch: int,
     manager: int,
-    freed: Sequence[int],
+    news: News,
     *,
-    drawn: Sequence[Drawn],
     computed_step: int,
     budget: int,
     chunk_max: int,
@@ -121,12 +138,10 @@ def build_assign(
 
     Args:
         lengths: how many tokens each growing one is to have slots for.
-        freed: serials of the sequences that are given up.
-        drawn: since the last time.
         budget: tokens that admissions may compute, all together.
         chunk_max: how many of them a long prompt may compute.
     """
-    growing, admitting = exchange.growing, exchange.admitting
+    growing, admitting, drawn = exchange.growing, exchange.admitting, news.drawn
     serials = np.concatenate([one.serials for one in drawn]) if drawn else int64()
     ahead = lengths - growing.starts - growing.lengths
     return Assign(
@@ -136,7 +151,7 @@ def build_assign(
         learned_serials=serials,
         learned_counts=np.ones(len(serials), np.int32),
         token_ids=np.concatenate([one.token_ids for one in drawn]) if drawn else int32(),
-        freed=int64(freed),
+        freed=int64(news.freed),
         grow_serials=growing.serials,
         grow_lengths=lengths,
         grow_drafts=ahead if ahead.any() else int32(),

@@ -131,7 +131,7 @@ class EngineSimulation:
         calm = all(one.at > now or one.at + one.seconds < now - 2 * ABORT_SECONDS for one in faults)
         if calm and scheduler is not None and self._simulation.cell("scheduler") is scheduler:
             core: Any = scheduler.actor.core  # type: ignore[attr-defined]
-            kept = sorted(wire_ids & {(one.frontend, one.request_id) for one in core.requests()})
+            kept = sorted(wire_ids & {(one.frontend, one.request_id) for one in core.requests})
             if kept:
                 text = f"{kept} are scheduled {ABORT_SECONDS} s after their user left"
                 self._violations.append(Violation(text))
@@ -210,7 +210,7 @@ class EngineSimulation:
         cell = simulation.cell("scheduler")
         if cell is None:
             return
-        requests = list(cell.actor.core.requests())  # type: ignore[attr-defined]
+        requests = list(cell.actor.core.requests)  # type: ignore[attr-defined]
         situation = {
             "prefill": any(one.row is not None and not one.output for one in requests),
             "decode": any(one.row is not None and one.output for one in requests),

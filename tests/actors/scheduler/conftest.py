@@ -551,7 +551,13 @@ class Play:
 
     @property
     def phase(self) -> str:
-        return "assigning" if self.core._exchange else "computing" if self.core._computing else "idle"
+        return (
+            "assigning"
+            if self.core.planner.exchange
+            else "computing"
+            if self.core.planner.computing
+            else "idle"
+        )
 
     @property
     def allocation(self) -> Any:
@@ -702,8 +708,8 @@ class Play:
             return None
         if isinstance(message, Abort):
             for name in message.request_ids:
-                self._note_abort(self.core._requests.get((message.frontend, name)))
-        return set(self.core._running)
+                self._note_abort(self.core.requests.named(message.frontend, name))
+        return set(self.core.requests.running)
 
     def _note_abort(self, request: Any) -> None:
         if request is None:
@@ -723,20 +729,22 @@ class Play:
         if target == SCHEDULER:
             core = self.core
             core.check_integrity()
-            assert len(core._running) <= self.setting.max_num_seqs, "too many requests run"
+            assert len(core.requests.running) <= self.setting.max_num_seqs, "too many requests run"
             if isinstance(message, Abort):
                 for name in message.request_ids:
-                    assert (message.frontend, name) not in core._requests, "an aborted request is still there"
+                    assert core.requests.named(message.frontend, name) is None, (
+                        "an aborted request is still there"
+                    )
             if isinstance(message, Stopped):
-                assert not core._by_serial.keys() & set(message.serials.tolist()), "a stop was passed over"
+                assert not any(map(core.requests.find, message.serials.tolist())), "a stop was passed over"
             if isinstance(message, Assigned):
-                self._check_order(set(core._running) - before)
+                self._check_order(set(core.requests.running) - before)
         elif target == BLOCKS and self.allocation is not None:
             self.allocation.check_integrity()
             self._check_shared()
 
     def _check_order(self, admitted: set[Any]) -> None:
-        waiting = [request.key for request in self.core.requests() if request.state is State.WAITING]
+        waiting = [request.key for request in self.core.requests if request.state is State.WAITING]
         if admitted and waiting and self.setting.policy == "fcfs":  # else one may have come meanwhile
             last = max(request.key for request in admitted)
             assert last < min(waiting), "a request was overtaken"
@@ -757,12 +765,14 @@ class Play:
         for request in self.requests.values():
             assert request.ended, f"{request.submit.request_id} never ended"
         core, allocation = self.core, self.allocation
-        for name in ("_requests", "_by_serial", "_running", "_exchange", "_computing", "_freed"):
-            assert not getattr(core, name), f"{name} of the scheduler holds something at rest"
-        assert not len(core._waiting)
-        assert not any(core._waiting._queue._short._requests.values()), "somebody stays in the queue"
-        assert not core._waiting.num_tokens
-        assert sorted(core._running.free_rows) == list(range(self.setting.max_num_seqs)), "rows are lost"
+        requests, waiting = core.requests, core.requests.waiting
+        assert not requests._by_name and not len(requests), "a request is known for ever"
+        assert not (core.planner.exchange or core.planner.computing), "a step is at hand at rest"
+        assert not requests.news.freed, "the block manager is not told what is free"
+        assert not len(waiting) and not waiting.num_tokens
+        assert not any(waiting._queue._short._requests.values()), "somebody stays in the queue"
+        assert not len(requests.running)
+        assert sorted(requests.running.free_rows) == list(range(self.setting.max_num_seqs)), "rows are lost"
         outputs = core.outputs
         for name in ("_drawn", "_again", "_finished", "_facts"):
             assert not getattr(outputs, name), f"{name} of the outputs holds something at rest"
@@ -776,7 +786,7 @@ class Play:
 
 def in_last_step(core: SchedulerCore, request: Any) -> bool:
     """Whether the token that is being drawn ends the request by its length."""
-    pending = core._running.num_pending(request)
+    pending = core.requests.running.num_pending(request)
     return bool(pending) and request.num_tokens + pending == request.max_total
 
 
@@ -819,8 +829,8 @@ class Script:
         if SCHEDULER not in play.cells:
             return
         kinds: dict[Any, list[Any]] = defaultdict(list)
-        for request in play.core.requests():
-            decoding = not play.core._running.is_prefilling(request)
+        for request in play.core.requests:
+            decoding = not play.core.requests.running.is_prefilling(request)
             last = in_last_step(play.core, request)
             kinds[(request.state, bool(request.num_preemptions), decoding, last)].append(request)
         if not kinds:

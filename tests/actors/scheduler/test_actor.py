@@ -64,7 +64,7 @@ class Told:
 
     @property
     def open(self):
-        return [request.request_id for request in self.actor.core.requests()]
+        return [request.request_id for request in self.actor.core.requests]
 
 
 @pytest.fixture

@@ -89,10 +89,10 @@ class Scene:
     def assign(self):
         """Lets the block manager answer; returns what it was asked and the plan, if there is one."""
         (asked,) = self.out(BLOCKS)
-        computing = len(self.core._computing)
+        computing = len(self.core.planner.computing)
         self.core.assigned(self.allocation.assign(asked))
         self.allocation.check_integrity()
-        return asked, self.plan() if len(self.core._computing) > computing else None
+        return asked, self.plan() if len(self.core.planner.computing) > computing else None
 
     def plan(self):
         (plan,) = self.out(EXECUTORS)
@@ -429,7 +429,7 @@ def test_without_credit_no_step_begins():
     scene.core.outputs.stream.credit = 1
     scene.submit("a", [1, 2], max_tokens=9)
     assert len(scene.go_on(read=False)) == 2, "one step is under way when the credit is used up"
-    assert not (scene.core._exchange or scene.core._computing)
+    assert not (scene.core.planner.exchange or scene.core.planner.computing)
     assert scene.allocation.statistics().blocks_held == 1
 
 
@@ -480,7 +480,7 @@ def test_a_scheduler_at_rest_says_nothing():
     scene.core.pool_ready(1, manager=1)
     scene.abort("a", "never heard of")
     assert scene.out(BLOCKS) == []
-    assert not (scene.core._exchange or scene.core._computing)
+    assert not (scene.core.planner.exchange or scene.core.planner.computing)
 
 
 def test_what_would_make_the_queue_too_long_is_refused_at_once():
@@ -648,7 +648,7 @@ def test_a_step_that_ran_ahead_is_forgotten_with_its_executor():
     scene.submit("a", [1, 2], max_tokens=5)
     scene.assign()
     scene.assign()  # the second step, planned while the first is computed
-    assert len(scene.core._computing) == 2
+    assert len(scene.core.planner.computing) == 2
     scene.core.executor_gone(1)
     scene.core.check_integrity()
     scene.allocation = Allocation(BlockPool(16), 4)
@@ -693,7 +693,7 @@ def test_a_new_detokenizer_is_told_of_open_requests_and_those_that_ended_are_sub
 def test_a_resumed_request_goes_on_where_its_frontend_has_it():
     scene = Scene().ready()
     scene.submit("a", [1, 2], max_tokens=5, resume=behind(7, 8, age=3.0), now=10.0)
-    (request,) = scene.core.requests()
+    (request,) = scene.core.requests
     assert request.arrived_at == 7.0
     asked, plan = scene.assign()
     assert asked.admissions[0].token_ids.tolist() == [1, 2, 7, 8]
@@ -766,7 +766,7 @@ def play_with_poison(scene, poisonous, deaths_max=20):
     Returns who was computed in the plans that it died of.
     """
     died_of, epoch, names = [], 1, {}
-    while scene.core.num_running + scene.core.num_waiting or scene.core._exchange is not None:
+    while scene.core.num_running + scene.core.num_waiting or scene.core.planner.exchange is not None:
         dies = False
         for target, message in scene.core.take_outbox():
             if target == DETOKENIZER:
@@ -848,7 +848,7 @@ def test_suspects_that_are_aborted_leave_the_quarantine():
     for epoch in (1, 2):
         compute_some(scene, 2)
         die(scene, epoch)
-    quarantine = scene.core._waiting.quarantine
+    quarantine = scene.core.requests.waiting.quarantine
     assert len(quarantine) == 2 and quarantine.on_trial is not None
     scene.abort("1", "2")  # one is tried, and one waits for that
     scene.core.check_integrity()

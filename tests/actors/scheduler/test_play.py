@@ -24,8 +24,10 @@ from pageant.actors.blocks.store import Store
 from pageant.actors.blocks.tiers import Tiers
 from pageant.actors.blocks.window import Window
 from pageant.actors.executor.moving import Moving
-from pageant.actors.scheduler import core
+from pageant.actors.scheduler import planning
 from pageant.actors.scheduler.core import SchedulerCore
+from pageant.actors.scheduler.open_requests import OpenRequests
+from pageant.actors.scheduler.planning import Planner
 from pageant.actors.scheduler.queue import WaitingQueue
 from pageant.actors.scheduler.running import Running
 from pageant.protocol.drafting import Speculation
@@ -166,20 +168,20 @@ def test_hypothesis_finds_no_order_of_events_that_breaks_the_play(make_play, mak
 
 
 def _lose_frees(patch: Any) -> None:
-    build = core.build_assign
+    build = planning.build_assign
 
-    def build_assign(exchange: Any, lengths: Any, epoch: int, manager: int, freed: Any, **rest: Any) -> Any:
-        return build(
-            exchange, lengths, epoch, manager, freed[1:] if exchange.step % 7 == 0 else freed, **rest
-        )
+    def build_assign(exchange: Any, lengths: Any, epoch: int, manager: int, news: Any, **rest: Any) -> Any:
+        if exchange.step % 7 == 0:
+            news.freed = news.freed[1:]
+        return build(exchange, lengths, epoch, manager, news, **rest)
 
-    patch.setattr(core, "build_assign", build_assign)
+    patch.setattr(planning, "build_assign", build_assign)
 
 
 def _drop_aborts(patch: Any) -> None:
     abort = SchedulerCore.abort
     patch.setattr(
-        SchedulerCore, "abort", lambda self, message: None if self._step % 3 else abort(self, message)
+        SchedulerCore, "abort", lambda self, message: None if self.planner._step % 3 else abort(self, message)
     )
 
 
@@ -212,14 +214,14 @@ def _release_while_computing(patch: Any) -> None:
 
 
 def _compute_nothing_of_the_aborted(patch: Any) -> None:
-    take = SchedulerCore._take_grants
+    take = Planner._take_grants
 
     def take_grants(self: Any, *event: Any) -> Any:
         chunks, new = take(self, *event)
         going = ~self._running._ended[chunks.rows]
         return (chunks if going.all() or not going.any() else chunks[going], new)
 
-    patch.setattr(SchedulerCore, "_take_grants", take_grants)
+    patch.setattr(Planner, "_take_grants", take_grants)
 
 
 def _overtake(patch: Any) -> None:
@@ -228,13 +230,13 @@ def _overtake(patch: Any) -> None:
 
 
 def _forget_what_was_drawn_before_a_preemption(patch: Any) -> None:
-    preempt = SchedulerCore._preempt
+    preempt = OpenRequests.preempt
 
     def forgetful(self: Any, request: Any) -> None:
         del request.output[-1:]
         preempt(self, request)
 
-    patch.setattr(SchedulerCore, "_preempt", forgetful)
+    patch.setattr(OpenRequests, "preempt", forgetful)
 
 
 def _ignore_a_new_executor(patch: Any) -> None:
@@ -246,7 +248,7 @@ def _ignore_a_new_executor(patch: Any) -> None:
         self.executor_gone = gone
 
     patch.setattr(SchedulerCore, "executor_ready", executor_ready)
-    patch.setattr(SchedulerCore, "_lose_memory", lambda self: None)
+    patch.setattr(Planner, "lose_memory", lambda self: None)
 
 
 def _lose_copies(patch: Any) -> None:

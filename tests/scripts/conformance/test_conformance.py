@@ -471,7 +471,7 @@ class Deaf(Scheduler):
     @receives
     def abort(self, message: Abort) -> None:
         for request_id in message.request_ids:
-            self.core._requests.pop((message.frontend, request_id), None)
+            self.core.requests._by_name.pop((message.frontend, request_id), None)
 
 
 class Lavish(Scheduler):

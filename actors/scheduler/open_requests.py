@@ -1,0 +1,242 @@
+"""The open requests, from their coming to their end: where each stands, and what it gives back.
+
+    ──submit──▶ waiting ──asked, admitted──▶ running ──last token, abort, deadline, stop string──▶ ended
+                   ▲                            │
+                   └── preempted, memory lost ──┘
+
+An end is told to the detokenizer by `outputs`, and what is given up to the block manager by `news`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+from operator import add
+
+from pageant.actors.scheduler.backlog import Backlog, Deadlines, Limits
+from pageant.actors.scheduler.counters import SchedulerCounters
+from pageant.actors.scheduler.deferral import Deferrals
+from pageant.actors.scheduler.outputs import TokenOutputs
+from pageant.actors.scheduler.plans import News
+from pageant.actors.scheduler.policies import Policy
+from pageant.actors.scheduler.request import ScheduledRequest, State
+from pageant.actors.scheduler.running import Chunks, Running
+from pageant.actors.scheduler.speculation import Speculator
+from pageant.protocol.drafting import Speculation
+from pageant.protocol.serving import EndCause, Finished, FinishReason, Submit
+
+
+class OpenRequests:
+    """All of them, in the order in which they came."""
+
+    def __init__(
+        self, policy: Policy, limits: Limits, speculation: Speculation | None, vocab_size: int | None
+    ) -> None:
+        self.limits = limits
+        self.counters = SchedulerCounters()
+        self.outputs = TokenOutputs()
+        self.news = News()
+        self.waiting = Backlog(policy, limits)
+        self.running = Running()
+        self.speculator = None if speculation is None else Speculator(speculation, vocab_size, self.running)
+        self.waiting.quarantine.trial_tokens += 0 if speculation is None else speculation.tokens
+        self.deferrals = Deferrals(self.running)
+        self.now = 0.0  # seconds of the shell's clock, at the last event that brings them
+        self._by_name: dict[tuple[str, str], ScheduledRequest] = {}  # with the frontend's
+        self._by_serial: dict[int, ScheduledRequest] = {}
+        self._serial = 0
+        self._deadlines = Deadlines()
+        self._longest = limits.max_model_len  # tokens of a request: what limits and executor both hold
+
+    def __len__(self) -> int:
+        return len(self._by_serial)
+
+    def __iter__(self) -> Iterator[ScheduledRequest]:
+        return iter(self._by_serial.values())
+
+    def of(self, frontend: str) -> tuple[str, ...]:
+        """The names of a frontend's."""
+        return tuple(name for owner, name in self._by_name if owner == frontend)
+
+    def named(self, frontend: str, request_id: str) -> ScheduledRequest | None:
+        """The one that a frontend calls so."""
+        return self._by_name.get((frontend, request_id))
+
+    def find(self, serial: int) -> ScheduledRequest | None:
+        """The one of that serial."""
+        return self._by_serial.get(serial)
+
+    # Coming.
+
+    def submit(self, message: Submit) -> None:
+        """A request comes. One that can never be served ends at once, with the reason."""
+        key = (message.frontend, message.request_id)
+        if key in self._by_name:
+            return  # sent twice; the first is being served
+        self._serial += 1
+        request = ScheduledRequest.of(message, self._serial, self.limits.end_tokens, self.now)
+        if message.deadline is not None:
+            self._deadlines.add(request)
+        self._bound(request)
+        self.counters.submitted += 1
+        self.counters.resumed += request.is_resumed
+        self._by_name[key] = self._by_serial[request.serial] = request
+        self.outputs.open(request)
+        overload = None if request.is_resumed else self.waiting.overload(request)
+        self.waiting.arrive(request)
+        if overload is not None:
+            self.counters.overloads += 1
+            self.end(request, "error", message=overload, cause="overload")
+        else:
+            self._fit(request)
+        if request.num_resumed and request.state is not State.ENDED:
+            self.end_if_complete(request)
+
+    def limit(self, longest: int) -> None:
+        """So many tokens are the most that a request may have, prompt and output together."""
+        if longest != self._longest:
+            self._longest = longest
+            for request in list(self):
+                self._fit(request)
+
+    def _bound(self, request: ScheduledRequest) -> int:
+        """Sets how long a request may become; returns how many tokens are left for its answer."""
+        room = self._longest - len(request.prompt)
+        wanted = request.params.max_tokens
+        request.max_total = len(request.prompt) + (room if wanted is None else min(wanted, room))
+        return room
+
+    def _fit(self, request: ScheduledRequest) -> None:
+        """Ends a waiting request if there is no room for its answer."""
+        room = self._bound(request)
+        if not len(request.prompt):
+            self.end(request, "error", message="the prompt has no tokens", cause="request")
+        elif room < 1:
+            bound = "max_model_len" if self._longest == self.limits.max_model_len else "the executor's memory"
+            self.end(
+                request,
+                "error",
+                message=f"the prompt has {len(request.prompt)} tokens; with {bound} of {self._longest} "
+                f"at most {self._longest - 1} leave room for an answer",
+                cause="request",
+            )
+
+    # Back to the queue.
+
+    def preempt(self, request: ScheduledRequest) -> None:
+        """A running request gives way."""
+        self.counters.preemptions += 1
+        request.num_preemptions += 1
+        self._requeue(request)
+
+    def acquit(self) -> None:
+        """The suspect that ran alone goes on beside the others, if it has lived; but the next one is to be alone."""
+        acquitted = self.waiting.quarantine.acquit()
+        if acquitted is not None:
+            self.counters.suspects_tried += 1
+            if self.waiting.quarantine.active:
+                self._requeue(acquitted)
+
+    def lose_memory(self) -> None:
+        """What was computed is lost. Tokens that are drawn twice are drawn alike."""
+        self.counters.recomputed += len(self.running)
+        for request in list(self.running):
+            self._requeue(request)
+        self.news.clear()
+
+    def _requeue(self, request: ScheduledRequest) -> None:
+        """A running request waits again, where it stood; it resumes by computing its tokens again."""
+        self.running.remove(request)
+        self._release(request)
+        self.waiting.add(request)
+
+    # Ends.
+
+    def expire(self) -> None:
+        """Ends those whose deadline has passed."""
+        for request in self._deadlines.passed(self.now, self._by_serial):
+            self.counters.deadlines_missed += 1
+            self.end(request, "abort", message="its deadline has passed", cause="deadline")
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When `expire` has something to do."""
+        return self._deadlines.next(self._by_serial)
+
+    def end_if_complete(self, request: ScheduledRequest) -> None:
+        """Ends a request if its last token does."""
+        ended = request.end_reason()
+        if ended is not None:
+            reason, stop_token = ended
+            self.end(request, "stop" if reason == "stop" else "length", stop_reason=stop_token)
+
+    def end(
+        self,
+        request: ScheduledRequest,
+        reason: FinishReason,
+        stop_reason: int | None = None,
+        message: str | None = None,
+        cause: EndCause | None = None,
+    ) -> None:
+        """Ends a request, with its terminal message to the detokenizer."""
+        admitted, first = request.admitted_at, request.first_token_at
+        finished = Finished(
+            reason=reason,
+            stop_reason=stop_reason,
+            message=message,
+            cause=cause,
+            num_output_tokens=len(request.output),
+            num_cached_tokens=request.num_cached,
+            num_preemptions=request.num_preemptions,
+            queue_seconds=(self.now if admitted is None else admitted) - request.arrived_at,
+            prefill_seconds=0.0 if admitted is None else (self.now if first is None else first) - admitted,
+            decode_seconds=0.0 if first is None else self.now - first,
+        )
+        self.outputs.finish(request, finished)
+        self._forget(request)
+
+    def stopped(self, request: ScheduledRequest) -> None:
+        """The detokenizer ended a request, and told its frontend."""
+        self.counters.stops_by_string += 1
+        self.outputs.drop(request)
+        self._forget(request)
+
+    def _forget(self, request: ScheduledRequest) -> None:
+        """Takes a request out of every list. What it holds is freed as soon as nothing computes it."""
+        del self._by_name[(request.frontend, request.request_id)]
+        del self._by_serial[request.serial]
+        self.counters.ended += 1
+        if self.speculator is not None:
+            self.speculator.forget(request)
+        state, request.state = request.state, State.ENDED
+        self.waiting.end(request, waited=state is State.WAITING)
+        if state is State.RUNNING:
+            self.running.remove(request)
+            if not self.running.is_named(request):
+                self._release(request)
+
+    def leave(self, chunks: Chunks) -> None:
+        """A step no longer needs these requests' rows and blocks."""
+        for request in self.running.leave(chunks):
+            self._release(request)
+
+    def _release(self, request: ScheduledRequest) -> None:
+        """Gives back a request's row and blocks, with the next messages."""
+        self.news.freed.append(request.serial)
+        self.deferrals.forget(request.held_row)
+        self.running.release(request)
+
+    def check_integrity(self, at_hand: list[Chunks]) -> None:
+        """Asserts what must always hold, given the chunks of the steps at hand."""
+        assert len(self._by_name) == len(self._by_serial), "a request is known by one name only"
+        running = sum(request.state is State.RUNNING for request in self)
+        assert running == len(self.running), f"{running} requests run, {len(self.running)} are listed"
+        waiting = sum(request.state is State.WAITING for request in self)
+        assert waiting == len(self.waiting), f"{waiting} requests wait, the queue has {len(self.waiting)}"
+        tokens = sum(request.num_tokens for request in self if request.state is State.WAITING)
+        counted = self.waiting.num_tokens
+        assert tokens == counted, f"{tokens} tokens wait, {counted} are counted"
+        self.running.check_integrity(reduce(add, at_hand, Chunks.of()))
+        for request in self:
+            if request.state is not State.RUNNING:
+                assert request.row is None, f"request {request.serial} holds a row while it waits"

@@ -1,0 +1,251 @@
+"""What each step computes.
+
+A step is an exchange with the block manager, and then a plan that the executor computes:
+
+    ──Assign──▶ exchange ──Assigned, StepPlan──▶ computing ──StepResult──▶
+
+There is one exchange at a time, and while a step is computed the next is planned (`async_scheduling`): a
+request that decodes will have a token, and nothing of the plan depends on which. A request that turns out
+to have ended costs one wasted row. Without `async_scheduling`, each step waits for the last one's tokens.
+
+What the block manager grants is computed in that very step, also when the request has been aborted
+meanwhile: its blocks are named by then, and others may use them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from pageant.actors.scheduler.open_requests import OpenRequests
+from pageant.actors.scheduler.plans import Computing, Exchange, admissions, build_assign, build_plan
+from pageant.actors.scheduler.policies import Policy
+from pageant.actors.scheduler.request import ScheduledRequest, State
+from pageant.actors.scheduler.running import Chunks
+from pageant.protocol.allocation import Assign, Assigned
+from pageant.protocol.arrays import int32
+from pageant.protocol.stepping import StepPlan
+from pageant.protocol.verification import NO_DRAFTS
+
+OVERASK = 8  # admissions asked for per step, in tokens, over the budget
+
+
+class Planner:
+    """The steps at hand, and what the next one is to be."""
+
+    def __init__(self, policy: Policy, requests: OpenRequests) -> None:
+        self._policy, self._requests, self._limits = policy, requests, requests.limits
+        self._running, self._waiting, self._speculator = (
+            requests.running,
+            requests.waiting,
+            requests.speculator,
+        )
+        self._counters, self._news = requests.counters, requests.news
+        self._chunk_max = self._limits.long_prefill_token_threshold or self._limits.max_num_batched_tokens
+        self.exchange: Exchange | None = None
+        self.computing: deque[Computing] = deque()  # the first is the one that is computed now
+        self._step = 0
+        self._plan_number = 0
+        self._computed_step = 0
+        self._refused = False  # all that was asked for; nothing changes before a step has been computed
+        self._memory_short = False  # growth was refused: nobody is admitted before that has passed
+        self._pool_full = False  # an admission was refused for want of blocks
+
+    def reset(self, num_rows: int) -> None:
+        """A new executor: its batch is empty, and its plans are counted from one."""
+        self._plan_number = 0
+        self._running.reset(num_rows)
+        if self._speculator is not None:
+            self._speculator.reset(num_rows)
+
+    # What is asked for.
+
+    def begin(self, epoch: int, manager: int) -> Assign | None:
+        """Begins a step if there is something to compute, and nothing is in its way."""
+        ahead = self._limits.async_scheduling and not self._waiting.quarantine.active
+        if self.exchange is not None or len(self.computing) > ahead:
+            return None
+        if self._refused and not self._news.freed and (self.computing or self._awaits_drafts):
+            return None
+        growing = self._running.choose(self._limits.max_num_batched_tokens, self._chunk_max)
+        budget = self._limits.max_num_batched_tokens - growing.num_tokens
+        admitting = [] if self._memory_short else self._choose_waiting(budget)
+        self._memory_short = False
+        if not (len(growing) or admitting or self._news.freed):
+            return None
+        self._running.enter(growing)
+        self._step += 1
+        self.exchange = Exchange(self._step, growing, admitting)
+        return build_assign(
+            self.exchange,
+            growing.ends if self._speculator is None else self._speculator.room_for(growing),
+            epoch,
+            manager,
+            self._news.take(),
+            computed_step=self._computed_step,
+            budget=budget,
+            chunk_max=self._chunk_max,
+        )
+
+    @property
+    def _awaits_drafts(self) -> bool:
+        """Whether running requests are held back by a drafter: they hold memory that no step will free."""
+        return self._speculator is not None and self._speculator.next_deadline is not None
+
+    def _choose_waiting(self, budget: int) -> list[ScheduledRequest]:
+        """The waiting requests that are put to the block manager.
+
+        How much each needs is only known with its cached prefix, so more are asked for than the budget
+        holds without one; the manager admits as many as fit. While the pool is full and nothing is freed,
+        only the first is asked for: the others would be refused with it.
+        """
+        if self._waiting.quarantine.active:
+            return [] if len(self._running) or self.computing else self._waiting.take_suspect()
+        count = min(len(self._running.free_rows), max(0, budget)) if len(self._waiting) else 0
+        if self._pool_full and not self._news.freed:
+            count = min(count, 1)
+        chosen: list[ScheduledRequest] = []
+        tokens = budget * OVERASK
+        if not count:
+            return chosen
+        for request in self._waiting.take(count, self._running.num_long_prefills()):
+            chosen.append(request)
+            tokens -= request.num_tokens
+            if tokens <= 0:
+                break
+        return chosen
+
+    # What is granted.
+
+    def granted(self, message: Assigned) -> StepPlan | None:
+        """The plan of what the block manager granted; None, if that is nothing."""
+        exchange = self.exchange
+        assert exchange is not None and exchange.step == message.step, "these are the grants of the exchange"
+        chunks, new = self._take_grants(exchange, message)
+        self._preempt_if_short(exchange, message)
+        stuck = self._find_stuck(exchange, message)
+        self.exchange = None
+        self._refused = not len(chunks) and bool(len(exchange.growing) or exchange.admitting)
+        plan = self._plan(chunks, new, message) if len(chunks) else None
+        if stuck is not None:
+            self._requests.end(
+                stuck,
+                "error",
+                message=f"the KV-block manager refuses the {stuck.num_tokens} tokens of this request while "
+                f"{message.blocks_free} of {message.num_blocks} blocks are free and no other request runs",
+            )
+        return plan
+
+    def _take_grants(self, exchange: Exchange, message: Assigned) -> tuple[Chunks, list[ScheduledRequest]]:
+        """The chunks of this step, and those of their requests that are new in the batch."""
+        chunks, _ = exchange.growing.parted(message.num_grown)
+        new = exchange.admitting[: len(message.admitted)]
+        for request, grant in zip(new, message.admitted, strict=True):
+            assert grant.serial == request.serial, "admissions are granted in order"
+            self._admit(request, grant.num_cached_tokens)
+            self._counters.count_restored(request, grant.num_restored_tokens)
+        if new:
+            chunks += admissions(new, message.admitted)
+        for request in exchange.admitting[len(new) :]:
+            self._put_back(request)
+            self._counters.admissions_refused += request.state is State.WAITING
+        computed = chunks.num_tokens
+        assert computed <= self._limits.max_num_batched_tokens, f"{computed} tokens are over the budget"
+        refused = len(new) < len(exchange.admitting)
+        self._pool_full = refused and computed < self._limits.max_num_batched_tokens
+        self._counters.chunk_splits += len(chunks) - int(chunks.draws.sum())
+        return chunks, new
+
+    def _admit(self, request: ScheduledRequest, cached: int) -> None:
+        """A request gets a row; an aborted one too, for the one step that it was granted."""
+        self._counters.tokens_cached += cached
+        if request.state is State.ASKED:
+            request.state = State.RUNNING
+            if request.admitted_at is None:
+                request.num_cached = cached
+                request.admitted_at = self._requests.now
+            self._requests.outputs.learned(request)
+        self._running.admit(request, cached)
+        if self._speculator is not None:
+            self._speculator.admit(request)
+
+    def _put_back(self, request: ScheduledRequest) -> None:
+        """An admission that was not granted; an aborted request is gone by now."""
+        if request.state is State.ASKED:
+            self._waiting.put_back(request)
+
+    def _preempt_if_short(self, exchange: Exchange, message: Assigned) -> None:
+        """Growth was refused: the policy's victim gives way."""
+        _, refused = exchange.growing.parted(message.num_grown)
+        if not len(refused):
+            return
+        self._counters.growth_refused += len(refused)
+        self._memory_short = True
+        # Only one that no step names can give way; growth is refused from the end of the policy's order,
+        # so the policy's victim is normally among them. One that is still computed can be next time.
+        self._requests.leave(refused)
+        if self._speculator is not None and self._speculator.make_room(refused):
+            return
+        candidates = self._running.in_no_step(refused.rows.tolist())
+        if candidates:
+            victim = self._policy.victim(candidates)
+            if victim not in candidates:
+                raise ValueError(
+                    f"{type(self._policy).__name__}.victim returned {victim!r}, which is none of those it was given"
+                )
+            self._requests.preempt(victim)
+
+    def _find_stuck(self, exchange: Exchange, message: Assigned) -> ScheduledRequest | None:
+        """The first admission, if it was refused though nothing else holds memory or is about to free any:
+        asking again would be answered the same."""
+        holding = len(exchange.growing) + len(message.admitted) + len(self._running)
+        if holding or self._news.freed or self.computing:
+            return None
+        first = exchange.admitting[0] if exchange.admitting else None
+        return first if first is not None and first.state is State.WAITING else None
+
+    # What is computed.
+
+    def _plan(self, chunks: Chunks, new: list[ScheduledRequest], granted: Assigned) -> StepPlan:
+        self._plan_number += 1
+        drafts, wanted = (NO_DRAFTS, int32()) if self._speculator is None else self._speculator.plan(chunks)
+        freed_rows = self._running.take_freed_rows()
+        plan = build_plan(self._plan_number, granted, freed_rows, chunks, new, drafts, wanted)
+        self._running.planned(chunks)
+        self._news.drawn += self._requests.deferrals.planned(chunks.rows)
+        self._counters.steps += 1
+        self._counters.steps_ahead += bool(self.computing)
+        self.computing.append(Computing(granted.step, self._plan_number, chunks, drafts))
+        return plan
+
+    def computed(self, plan: int) -> Computing | None:
+        """The step of that plan is over. None, if it was given up meanwhile."""
+        if not self.computing or plan != self.computing[0].plan:
+            return None
+        step = self.computing.popleft()
+        self._computed_step = step.step
+        self._refused = False
+        return step
+
+    def give_up_exchange(self) -> None:
+        """What was asked for will not be computed."""
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            for request in exchange.admitting:
+                self._put_back(request)
+            self._requests.leave(exchange.growing)
+
+    def lose_memory(self) -> None:
+        """What was computed is lost, and what is being computed is not waited for: whoever runs goes back to
+        the queue."""
+        self.give_up_exchange()
+        while self.computing:
+            chunks = self.computing.popleft().chunks
+            self._running.computed(chunks)
+            self._requests.leave(chunks)
+        self._requests.lose_memory()
+        self._refused = self._memory_short = self._pool_full = False
+
+    def at_hand(self) -> list[Chunks]:
+        """Of each step that is asked for or computed."""
+        asked = [] if self.exchange is None else [self.exchange.growing]
+        return [step.chunks for step in self.computing] + asked
