@@ -194,7 +194,8 @@ class Batch:
         kept = (token_ids != MISSING) & (self._tenures[rows] == inputs.tenures)
         if (verifying := inputs.verifying) is not None:
             accepted, right = verifying.drafts.verify(token_ids.astype(np.int32))
-            same = kept[verifying.drafts.first_places]
+            # The others may be a token longer by now: they are planned ahead.
+            same = kept[verifying.drafts.first_places] & (verifying.drafts.counts > 0)
             self._lengths[verifying.rows[same]] = (verifying.starts + accepted + 1)[same]
             right = right[kept[right]]
             rows, positions, token_ids = rows[right], positions[right], token_ids[right]

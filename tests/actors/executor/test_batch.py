@@ -253,6 +253,24 @@ def test_after_a_wrong_draft_the_row_ends_with_what_was_drawn_instead(executor):
     assert inputs.token_ids.tolist() == [33] and inputs.slots.tolist() == [4]
 
 
+def test_a_row_without_drafts_is_planned_ahead_of_those_that_another_verifies(executor):
+    executor.step([(0, 0, 2, False), (1, 0, 2, False)], new=[(0, [5, 6, 7], [2, 1]), (1, [5, 6, 9], [3, 0])])
+    plan = StepPlan(
+        **dict(number=2, epoch=1, freed_rows=int32(), new=(), grown_rows=int32(), grown_counts=int32()),
+        **dict(grown_blocks=int32(), rows=int32([0, 1]), starts=int32([2, 2]), num_tokens=int32([1, 1])),
+        draws=bools([True, True]),
+        draft_counts=int32([1, 0]),
+        draft_ids=int32([8]),
+    )
+    verifying = executor.batch.apply(plan)
+    executor.number = 2
+    ahead = executor.step([(1, 3, 1, True)])
+    executor.draw(verifying, [8, 9, 40])
+    executor.draw(ahead, [41])
+    inputs = executor.step([(0, 4, 1, True), (1, 4, 1, True)])
+    assert inputs.token_ids.tolist() == [9, 41]
+
+
 def test_drafts_of_a_tree_stand_by_depth_and_see_their_ancestors(executor):
     inputs = _verify(executor, parents=[-1, -1, 1])  # 8, or 9 and then 8
     assert inputs.positions.tolist() == [2, 3, 3, 4]
