@@ -14,6 +14,8 @@
 
 constexpr int STRIP = W;                  // rows of W side by side
 constexpr int LINE = 64;                  // bytes that memory is fetched by
+constexpr int TOGETHER = 4;               // rows of x whose sums are added up in turns, since each addition waits for the last
+constexpr int AHEAD = 16;                 // packed units of x that are fetched into the nearest cache
 constexpr int64_t NEAR_BYTES = 12 << 10;  // a strip that the nearest cache holds beside the one that is in use
 
 inline vu quarters(vu a, vu b, std::integral_constant<int, 0>) { return (vu)_mm512_shuffle_i32x4((__m512i)a, (__m512i)b, 0x88); }
@@ -111,7 +113,9 @@ struct Lanes {
             for (int64_t a = 0; a < end - r; a++) sums[a] = vf{};
             for (int64_t u = 0; u < units(); u++, packed += end - r) {
                 const auto unit = strip.unit(u);
-                for (int64_t a = 0; a < end - r; a++) sums[a] = unit.add(sums[a], packed[a]);
+                int64_t a = 0;
+                for (; a + TOGETHER <= end - r; a += TOGETHER) unit.template add<TOGETHER>(sums + a, packed + a);
+                for (; a < end - r; a++) unit.template add<1>(sums + a, packed + a);
             }
             for (int64_t a = 0; a < end - r; a++) {
                 if (p.unrounded) finish(p.unrounded, sums[a], r + a, o);
@@ -154,14 +158,26 @@ class PairStrip {
     struct Unit {
         vu columns[16];
 
-        // Two chains of half the length, since the next product waits for six cycles.
-        vf add(vf sum, const Packed& x) const {
-            __m512 first = {}, second = {};
-            UNROLL for (int i = 0; i < 8; i++) {
-                first = _mm512_dpbf16_ps(first, (__m512bh)columns[i], (__m512bh)_mm512_set1_epi32(x.pairs[i]));
-                second = _mm512_dpbf16_ps(second, (__m512bh)columns[i + 8], (__m512bh)_mm512_set1_epi32(x.pairs[i + 8]));
+        // Adds this unit's products with each of N rows: two chains of half the length.
+        template <int N>
+        void add(vf* sums, const Packed* x) const {
+            vf first[N], second[N];
+            UNROLL for (int a = 0; a < N; a++) {
+                first[a] = second[a] = vf{};
+                __builtin_prefetch(x + a + AHEAD, 0, 3);
             }
-            return (sum + (vf)first) + (vf)second;
+            UNROLL for (int i = 0; i < 8; i++)
+                UNROLL for (int a = 0; a < N; a++) {
+                    add_pairs(first[a], columns[i], x[a].pairs[i]);
+                    add_pairs(second[a], columns[i + 8], x[a].pairs[i + 8]);
+                }
+            UNROLL for (int a = 0; a < N; a++) sums[a] = (sums[a] + first[a]) + second[a];
+        }
+
+      private:
+        // Spelled out, since GCC broadcasts by an instruction of its own.
+        static void add_pairs(vf& sum, vu column, const uint32_t& pair) {
+            asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(column), "m"(pair));
         }
     };
 

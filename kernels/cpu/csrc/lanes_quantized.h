@@ -62,14 +62,22 @@ class ByteStrip {
         vu columns[16];  // of four inputs; a group has 8
         vf scales[2];
 
-        vf add(vf sum, const Packed& x) const {
+        // Adds this unit's products with each of N rows.
+        template <int N>
+        void add(vf* sums, const Packed* x) const {
             UNROLL for (int g = 0; g < 2; g++) {
-                __m512i whole = _mm512_set1_epi32(x.starts[g]);
+                vi whole[N];
+                UNROLL for (int a = 0; a < N; a++) whole[a] = (vi)_mm512_set1_epi32(x[a].starts[g]);
                 UNROLL for (int i = 8 * g; i < 8 * g + 8; i++)
-                    whole = _mm512_dpbusd_epi32(whole, (__m512i)columns[i], _mm512_set1_epi32(x.fours[i]));
-                sum = fma((vf)_mm512_cvtepi32_ps(whole), scales[g] * splat(x.scales[g]), sum);
+                    UNROLL for (int a = 0; a < N; a++) add_fours(whole[a], columns[i], x[a].fours[i]);
+                UNROLL for (int a = 0; a < N; a++)
+                    sums[a] = fma((vf)_mm512_cvtepi32_ps((__m512i)whole[a]), scales[g] * splat(x[a].scales[g]), sums[a]);
             }
-            return sum;
+        }
+
+      private:
+        static void add_fours(vi& sum, vu column, const uint32_t& fours) {
+            asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(column), "m"(fours));
         }
     };
 
