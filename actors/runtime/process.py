@@ -1,7 +1,8 @@
 """A node as a process of its own: `python -m pageant.actors.runtime.process --join ENDPOINT --name NAME`.
 
 Links to the root, then to every node that joined before it; reports `NodeJoined`; then does what the
-supervisor says. Ends at `StopNode`, or when its parent is gone.
+supervisor says. Ends at `StopNode`, or when its parent is gone. A `--spare` reads the rest of its command line from
+its standard input, when it is needed.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ import argparse
 import asyncio
 import faulthandler
 import gc
+import importlib
+import json
 import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 import zmq
 
@@ -26,7 +30,7 @@ from pageant.actors.runtime.platform import Machine, Platform
 from pageant.actors.runtime.transport.addresses import endpoint_towards
 from pageant.actors.runtime.transport.errors import LinkRefused, NoAnswer
 from pageant.protocol.errors import TopologyError
-from pageant.protocol.handshake import Welcome
+from pageant.protocol.handshake import Welcome, fingerprint
 from pageant.protocol.supervision import Directory, NodeEntry, NodeJoined
 
 log = logging.getLogger("pageant.process")
@@ -218,8 +222,24 @@ def _hurry_if_orphan(process: NodeProcess) -> None:
         signal.setitimer(signal.ITIMER_REAL, ORPHAN_SECONDS)
 
 
+def _learn_the_rest(modules: Sequence[str]) -> list[str]:
+    """A spare's: does what takes long, then waits for the rest of its command line; none if it is not needed."""
+    for module in (*modules, "pageant.actors.runtime.transport.zeromq"):
+        importlib.import_module(module)
+    fingerprint()
+    line = sys.stdin.buffer.readline()
+    return list(json.loads(line)) if line else []
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs a node until it is told to stop; returns the exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if "--spare" in arguments:
+        place = arguments.index("--spare")
+        rest = _learn_the_rest(arguments[place + 1 :])
+        if not rest:
+            return 0
+        arguments = [*arguments[:place], *rest]
     options = parse_arguments(arguments)
     configure(options.log_level, options.log_format, options.name)
     if options.crash_log is not None:

@@ -3,8 +3,8 @@ instructions out; no clock, no processes.
 
 A death counts as early when it comes before the actor (or node) was ready or within `early_seconds` of it.
 After `early_deaths_max` early deaths in a row it is given up, loudly; any other death is followed by a
-restart, after a back-off that doubles with each early one. What was never up is given up sooner, after
-`failed_starts_max`: what is wrong with it will most likely stay so, and somebody waits to hear of it.
+restart: at once, or after a back-off that doubles with each early one. What was never up is given up sooner,
+after `failed_starts_max`: what is wrong with it will most likely stay so, and somebody waits to hear of it.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class _Life:
         self.final = self.early_deaths >= most
         if self.final:
             self.reason = f"{reason} (death {self.early_deaths} in a row)"
-        delay = min(limits.delay_max, limits.delay_first * 2.0 ** max(0, self.early_deaths - 1))
+        delay = min(limits.delay_max, limits.delay_first * 2.0 ** (self.early_deaths - 1)) if early else 0.0
         self.retry_at = None if self.final else now + delay
 
 
@@ -353,6 +353,11 @@ class Supervision:
             ),
             actors=tuple(_entry(actor) for actor in self._actors.values()),
         )
+
+    def modules(self) -> list[str]:
+        """Where this package's own actors are defined. A user's may change on disk before they are needed."""
+        modules = {actor.plan.cls.partition(":")[0]: None for actor in self._actors.values()}
+        return [module for module in modules if module.startswith("pageant.")]
 
     def nodes_up(self) -> list[str]:
         """Names of the nodes that are up."""

@@ -31,6 +31,7 @@ from pageant.protocol.supervision import (
 
 log = logging.getLogger("pageant.supervisor")
 
+SPARE_AFTER_SECONDS = 0.2  # of everybody being up, who may have much to catch up with
 STOP_SECONDS = 5.0  # for the processes to end by themselves before they are killed
 EVENTS_MAX = 1024
 
@@ -116,6 +117,8 @@ class RootSupervisor(Actor):
         )
         self._swap_ended(event.name, event.incarnation)
         self._announce_if_ready()
+        if self._launcher is not None and self.core.all_up():
+            self.spawn(self._prepare(self._launcher))
 
     @receives
     async def actor_failed(self, event: ActorFailed) -> None:
@@ -196,6 +199,10 @@ class RootSupervisor(Actor):
             return
         self.spawn(self._await_exit(node, incarnation, process))
 
+    async def _prepare(self, launcher: Launcher) -> None:
+        await asyncio.sleep(SPARE_AFTER_SECONDS)
+        await launcher.prepare(self.core.modules())
+
     async def _await_exit(self, node: str, incarnation: int, process: Process) -> None:
         reason, _, trace = (await process.wait()).partition("\n")
         exited = NodeExited(node=node, incarnation=incarnation, reason=reason, traceback=printable(trace))
@@ -240,4 +247,6 @@ class RootSupervisor(Actor):
                 self.tell(f"node/{node}", StopNode(reason="the topology stops"))
         for process in self._processes.values():
             process.close_input()  # one that has not joined yet hears it this way
+        if self._launcher is not None:
+            await self._launcher.close()
         await asyncio.gather(*(process.end(STOP_SECONDS) for process in self._processes.values()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
@@ -104,6 +104,11 @@ class SimulatedProcesses:
         context.run(PROCESS.set, process)
         self._loop.create_task(process.run(options, self._platform), context=context, name=f"process {node}")
         return process
+
+    async def prepare(self, modules: Sequence[str]) -> None:
+        """Here all starts are alike."""
+
+    async def close(self) -> None: ...
 
 
 class SimulatedProcess(Process):

@@ -14,6 +14,7 @@ from typing import Annotated
 import msgspec
 
 from pageant.actors.runtime import Actor, ActorOptions, receives
+from pageant.actors.runtime.cluster import Cluster
 from pageant.protocol.arrays import Int32Vector, int32
 from pageant.protocol.message import Message, Request
 from pageant.protocol.supervision import ActorDown, ActorUp
@@ -327,3 +328,8 @@ class Slow(Actor):
 
     async def on_start(self) -> None:
         await asyncio.Event().wait()
+
+
+def pid_of(cluster: Cluster, node: str) -> int:
+    """The process in which a node lives now."""
+    return next(entry.pid for entry in cluster.supervision.directory().nodes if entry.name == node)

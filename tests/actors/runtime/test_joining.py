@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import zmq
-from runtime_players import GetLog, Ping, Until
+from runtime_players import GetLog, Ping, Until, pid_of
 
 from pageant.actors.runtime.cluster import Cluster
 from pageant.actors.runtime.transport import zeromq
@@ -358,7 +358,7 @@ async def test_a_process_that_stops_is_killed_and_replaced(start):
     cluster = await start({"placement": "each", "actors": watcher, **terms})
     node = cluster.node
     await node.ask("watcher", Until(event="up echo#1"), SECONDS)
-    (process,) = psutil.Process().children()
+    process = psutil.Process(pid_of(cluster, "echo"))
     process.send_signal(signal.SIGSTOP)
     await node.ask("watcher", Until(event="up echo#2"), SECONDS)
     assert not psutil.pid_exists(process.pid) or process.status() == psutil.STATUS_ZOMBIE

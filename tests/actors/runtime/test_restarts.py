@@ -88,6 +88,13 @@ def test_early_deaths_double_the_delay_up_to_its_bound_and_then_end_it(core):
     assert core.wake_at() > PATIENT.heartbeat and starts(core.tick(1e9)) == []
 
 
+def test_a_death_that_is_not_early_is_followed_by_a_restart_at_once(core):
+    core.actor_started("here", 1, (), 0.0)
+    core.actor_failed("here", 1, "E: x", "trace", LIMITS.early_seconds)
+    assert core.wake_at() == LIMITS.early_seconds
+    assert starts(core.tick(LIMITS.early_seconds)) == [("here", 2)]
+
+
 def test_what_was_up_once_may_fail_more_often_than_what_never_was():
     limits = RestartLimits(failed_starts_max=2, early_deaths_max=3, delay_first=0.0)
     for was_up, deaths in ((False, 2), (True, 3)):

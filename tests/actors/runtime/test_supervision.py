@@ -7,7 +7,7 @@ import threading
 
 import psutil
 import pytest
-from runtime_players import Crash, GetLog, HoldBeside, Note, Ping, Slow, Until
+from runtime_players import Crash, GetLog, HoldBeside, Note, Ping, Slow, Until, pid_of
 
 from pageant.actors.runtime.cluster import Cluster
 from pageant.actors.runtime.launcher import LocalProcesses
@@ -33,7 +33,7 @@ async def test_a_killed_process_is_started_again_and_serves_again(start):
     cluster = await start({"placement": "each", "actors": WATCHED})
     node = cluster.node
     await watched(cluster, "up echo#1")
-    (process,) = psutil.Process().children()
+    process = psutil.Process(pid_of(cluster, "echo"))
     held = asyncio.create_task(node.ask("echo", HoldBeside(name="x"), SECONDS))
     await node.ask("echo", Until(event="began x"), SECONDS)
     process.kill()
@@ -44,7 +44,7 @@ async def test_a_killed_process_is_started_again_and_serves_again(start):
     assert (await node.ask("echo", GetLog(), SECONDS)).incarnation == 2
     log = await watched(cluster, "up echo#2")
     assert log.events == ("up echo#1", "down echo#1", "up echo#2")
-    assert psutil.Process().children() != [process]
+    assert pid_of(cluster, "echo") != process.pid
 
 
 async def test_an_actor_on_a_node_with_others_falls_and_rises_with_them(start):
