@@ -1,8 +1,9 @@
-"""Whom to kill next, and how long everybody then waited."""
+"""Whom to kill or to stop next, how long everybody then waited, and what of that was what."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -11,6 +12,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
+
 from pageant.actors.frontend.engine import Engine
 from pageant.protocol.supervision import Directory, GetDirectory
 from pageant.scripts.chaos.load import Load
@@ -18,28 +21,53 @@ from pageant.scripts.chaos.load import Load
 RECOVERY_SECONDS_MAX = 60.0
 PAUSE_SECONDS_MAX = 2.0
 LOOK_SECONDS = 0.02
+STOPPED_SHARE = 0.1  # of the random deaths: the process is stopped, not killed, and has to be suspected
 
 
 @dataclass(frozen=True)
-class Kill:
-    """A process that was killed: how long its actors were away, and the longest that any stream paused."""
+class Death:
+    """A process that was killed, or stopped.
+
+    Args:
+        noticed_seconds: until the supervisor took its actors for gone.
+        away_seconds: until they were up again.
+        pause_seconds: the longest that any stream brought nothing for.
+        cpu_seconds: that the topology's processes computed for, until every stream went on.
+    """
 
     node: str
+    noticed_seconds: float
     away_seconds: float
     pause_seconds: float
+    cpu_seconds: float
+    suspicion_seconds: float | None = None  # that it takes until a stopped process is suspected
+
+    @property
+    def label(self) -> str:
+        """Under which it is counted."""
+        return self.node if self.suspicion_seconds is None else f"{self.node}, stopped"
 
     @property
     def bar(self) -> float:
-        """How long a pause may be: an executor is not to be had before it is ready."""
-        return PAUSE_SECONDS_MAX + (self.away_seconds if self.node.startswith("executor") else 0.0)
+        """How long a pause may be: an executor is not to be had before it is ready, and nobody can know of a process
+        that stopped before it is suspected."""
+        waited = self.suspicion_seconds or 0.0
+        if self.node.startswith("executor"):
+            waited = self.away_seconds
+        return PAUSE_SECONDS_MAX + waited
 
 
 class Killer:
-    """Kills processes of a topology under load, one after another."""
+    """Kills processes of a topology under load, one after another.
 
-    def __init__(self, engine: Engine, load: Load, rng: random.Random) -> None:
+    Args:
+        suspicion_seconds: how long it takes until a process that stops is suspected.
+    """
+
+    def __init__(self, engine: Engine, load: Load, rng: random.Random, suspicion_seconds: float) -> None:
         self._engine, self._load, self._rng = engine, load, rng
-        self.kills: list[Kill] = []
+        self._suspicion_seconds = suspicion_seconds
+        self.deaths: list[Death] = []
 
     async def directory(self) -> Directory:
         """Who is there."""
@@ -50,36 +78,45 @@ class Killer:
         """Those that may be killed: every process but this one."""
         return [node.name for node in (await self.directory()).nodes if node.pid != os.getpid()]
 
-    async def kill(self, node: str) -> Kill:
-        """Kills a node's process; returns when all streams go on, and its actors are back.
+    async def kill(self, node: str, *, stop: bool = False) -> Death:
+        """Kills a node's process, or stops it; returns when all streams go on, and its actors are back.
 
         Raises:
             TimeoutError: that takes longer than `RECOVERY_SECONDS_MAX`; with how everything stands.
         """
         directory = await self.directory()
         (entry,) = [one for one in directory.nodes if one.name == node]
-        os.kill(entry.pid, signal.SIGKILL)
+        others = [one.pid for one in directory.nodes if one is not entry]
+        before = _cpu_seconds(others)
+        os.kill(entry.pid, signal.SIGSTOP if stop else signal.SIGKILL)
         at = time.monotonic()
         try:
             async with asyncio.timeout(RECOVERY_SECONDS_MAX):
-                away = await self._away(node, entry.incarnation, at)
-                back = time.monotonic()
-                await self._load.all_have_moved(back)
+                noticed, away, pid = await self._away(node, entry.incarnation, at)
+                await self._load.all_have_moved(time.monotonic())
         except TimeoutError:
             stuck = self._load.waiting_since(at)
             scheduler = await self._engine.scheduler_statistics()
             raise TimeoutError(f"after the death of {node}, requests {stuck} wait; {scheduler}") from None
-        self.kills.append(Kill(node, away, self._load.pause(at)))
-        return self.kills[-1]
+        cpu = _cpu_seconds(others) - before + _cpu_seconds([pid])
+        pause = self._load.pause(at)
+        suspicion = self._suspicion_seconds if stop else None
+        self.deaths.append(Death(node, noticed, away, pause, cpu, suspicion))
+        return self.deaths[-1]
 
-    async def _away(self, node: str, incarnation: int, at: float) -> float:
-        """Waits until the actors of a node's next life are up: seconds since `at`."""
+    async def _away(self, node: str, incarnation: int, at: float) -> tuple[float, float, int]:
+        """Waits until the actors of a node's next life are up: seconds since `at` until its end was noticed, and
+        until then, and its process."""
+        noticed: float | None = None
         while True:
             directory = await self.directory()
-            lives = {one.name: one.incarnation for one in directory.nodes}
+            found = next((one for one in directory.nodes if one.name == node), None)
+            since = time.monotonic() - at
+            if noticed is None and (found is None or found.incarnation > incarnation):
+                noticed = since
             actors = [actor for actor in directory.actors if actor.node == node]
-            if lives.get(node, 0) > incarnation and all(actor.up for actor in actors):
-                return time.monotonic() - at
+            if noticed is not None and found is not None and all(actor.up for actor in actors):
+                return noticed, since, found.pid
             await asyncio.sleep(LOOK_SECONDS)
 
     async def each_in_turn(self) -> None:
@@ -88,23 +125,35 @@ class Killer:
             await self.kill(node)
 
     async def at_random(self, seconds: float) -> None:
-        """Any, again and again, with up to a second in between."""
+        """Any, again and again, with up to a second in between; some are stopped."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            await self.kill(self._rng.choice(await self.nodes()))
+            await self.kill(self._rng.choice(await self.nodes()), stop=self._rng.random() < STOPPED_SHARE)
             await asyncio.sleep(self._rng.random())
 
     def figures(self) -> dict[str, Any]:
         """By node: how often, and the pauses in seconds."""
         found = {}
-        for node in dict.fromkeys(kill.node for kill in self.kills):
-            kills = [kill for kill in self.kills if kill.node == node]
-            pauses = [kill.pause_seconds for kill in kills]
-            found[node] = {
-                "kills": len(kills),
-                "pause_seconds_median": round(statistics.median(pauses), 2),
-                "pause_seconds_max": round(max(pauses), 2),
-                "away_seconds_median": round(statistics.median(kill.away_seconds for kill in kills), 2),
-                "over_the_bar": sum(kill.pause_seconds > kill.bar for kill in kills),
+        for label in sorted({death.label for death in self.deaths}):
+            deaths = [death for death in self.deaths if death.label == label]
+            found[label] = {
+                "times": len(deaths),
+                **{f"{name}_seconds_median": _median(deaths, name) for name in ("noticed", "away", "pause", "cpu")},
+                "pause_seconds_max": round(max(death.pause_seconds for death in deaths), 2),
+                "over_the_bar": sum(death.pause_seconds > death.bar for death in deaths),
             }
         return found
+
+
+def _median(deaths: list[Death], name: str) -> float:
+    return round(statistics.median(getattr(death, f"{name}_seconds") for death in deaths), 2)
+
+
+def _cpu_seconds(pids: list[int]) -> float:
+    """What these processes have computed so far."""
+    total = 0.0
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = psutil.Process(pid).cpu_times()
+            total += times.user + times.system
+    return total

@@ -8,7 +8,6 @@ import pytest
 
 from pageant import CompletionOutput, RequestOutput, SamplingParams
 from pageant.protocol.errors import PeerGone
-from pageant.scripts.chaos.killing import PAUSE_SECONDS_MAX, Kill
 from pageant.scripts.chaos.load import GAP_SECONDS, Asked, Load, Stream, difference, mixed_requests
 
 
@@ -90,11 +89,6 @@ def test_of_those_that_show_nothing_before_their_end_nobody_says_that_they_pause
     stream.last_at -= 2 * GAP_SECONDS
     stream._came()
     assert stream.gaps == []
-
-
-def test_only_an_executor_may_take_as_long_as_it_needs_to_be_ready():
-    assert Kill("blocks", 9.0, 2.1).bar == PAUSE_SECONDS_MAX
-    assert Kill("executor", 3.0, 4.9).bar == 3.0 + PAUSE_SECONDS_MAX
 
 
 def test_requests_are_of_every_kind_and_the_same_each_time():
