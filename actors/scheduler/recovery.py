@@ -3,8 +3,11 @@
 Each request counts the deaths of executors that were computing it. After two it is a suspect: it runs alone. If
 the executor dies of that too, the request ends with an error; if it draws as many tokens alone as would have been
 at hand when the executor died, it was another, and goes on beside the others. So one request that kills its
-executor takes three lives, whoever stands beside it. Deaths that lie `FORGIVEN_TOKENS` back are not counted: a
-long request outlives many that are none of its doing.
+executor takes three lives, whoever stands beside it. A death that a request has outlived by as many tokens is not
+counted either, whoever stood beside it: so executors that die of something else, at any times, make few suspects.
+
+Suspects in groups, halved until one is left, would be fewer trials, but each half that dies costs an executor, which
+takes seconds to be back, where a trial takes three steps.
 """
 
 from __future__ import annotations
@@ -14,13 +17,12 @@ from collections import deque
 from pageant.actors.scheduler.request import ScheduledRequest
 
 DEATHS_SUSPECT = 2
-FORGIVEN_TOKENS = 16
 TRIAL_TOKENS = 3  # two steps were at hand at most, and the one after them is to be planned; drafts are beside
 
 
-def count_death(request: ScheduledRequest) -> None:
+def count_death(request: ScheduledRequest, trial_tokens: int) -> None:
     """An executor died that was computing this request."""
-    if len(request.output) >= request.died_at + FORGIVEN_TOKENS:
+    if len(request.output) >= request.died_at + trial_tokens:
         request.deaths = 0
     request.deaths = min(request.deaths + 1, DEATHS_SUSPECT)
     request.died_at = len(request.output)
