@@ -205,7 +205,8 @@ class Running:
     def ends_with(self, chunks: Chunks, lookahead: int) -> Int32:
         """Of each request: how many tokens there must be room for, with so many that may be drafted after it draws,
         as far as it can still grow."""
-        further: Int32 = np.minimum(chunks.ends + lookahead * chunks.draws, self._max_total[chunks.rows])
+        ahead = np.where(chunks.draws, np.int32(lookahead), np.int32(0))
+        further: Int32 = np.minimum(chunks.ends + ahead, self._max_total[chunks.rows])
         return np.maximum(chunks.ends, further)
 
     def hold(self, request: ScheduledRequest, *, in_lock_step: bool, awaits_drafts: bool = False) -> None:

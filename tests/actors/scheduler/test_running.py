@@ -112,3 +112,10 @@ def test_a_lost_row_is_noticed(running):
     running.free_rows.pop()
     with pytest.raises(AssertionError, match="a row belongs to two, or none"):
         running.check_integrity(Chunks.of())
+
+
+def test_what_there_must_be_room_for_can_be_sent(running):
+    admitted(running, request(1, prompt=4, max_total=7), request(2), cached=3)
+    chunks = running.choose(9, 9)
+    ends = running.ends_with(chunks, 4)
+    assert ends.tolist() == [7, 8] and ends.dtype == chunks.ends.dtype == int32().dtype
