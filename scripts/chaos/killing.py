@@ -138,7 +138,10 @@ class Killer:
             deaths = [death for death in self.deaths if death.label == label]
             found[label] = {
                 "times": len(deaths),
-                **{f"{name}_seconds_median": _median(deaths, name) for name in ("noticed", "away", "pause", "cpu")},
+                **{
+                    f"{name}_seconds_median": _median(deaths, name)
+                    for name in ("noticed", "away", "pause", "cpu")
+                },
                 "pause_seconds_max": round(max(death.pause_seconds for death in deaths), 2),
                 "over_the_bar": sum(death.pause_seconds > death.bar for death in deaths),
             }

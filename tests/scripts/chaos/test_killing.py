@@ -22,7 +22,11 @@ def test_of_a_process_that_stopped_nobody_knows_before_it_is_suspected():
 
 def test_deaths_are_summed_up_by_who_died_and_how():
     killer = Killer(None, None, random.Random(), 4.0)
-    killer.deaths = [death("blocks", 0.5, 1.0), death("blocks", 0.7, 3.0), death("blocks", 4.5, 5.0, suspicion=4.0)]
+    killer.deaths = [
+        death("blocks", 0.5, 1.0),
+        death("blocks", 0.7, 3.0),
+        death("blocks", 4.5, 5.0, suspicion=4.0),
+    ]
     found = killer.figures()
     assert list(found) == ["blocks", "blocks, stopped"]
     assert found["blocks"] == {
