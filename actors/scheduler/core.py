@@ -193,12 +193,13 @@ class SchedulerCore:
         if self._epoch is None or epoch < self._epoch:
             return  # late news: its successor is here already
         self._epoch = None
-        quarantine = self.requests.waiting.quarantine
-        computing = {serial for step in self.planner.computing for serial in step.chunks.serials.tolist()}
+        computing: dict[int, int] = {}  # by serial: up to where; a later step goes further
+        for step in self.planner.computing:
+            computing.update(zip(step.chunks.serials.tolist(), step.chunks.ends.tolist(), strict=True))
         for request in self.requests.running:
             if died and request.serial in computing:
-                count_death(request, quarantine.trial_tokens)
-        tried = quarantine.on_trial
+                count_death(request, computing[request.serial])
+        tried = self.requests.waiting.quarantine.on_trial
         self.planner.lose_memory()
         if died and tried is not None and tried.serial in computing:
             self.requests.end(

@@ -39,7 +39,6 @@ class OpenRequests:
         self.waiting = Backlog(policy, limits)
         self.running = Running()
         self.speculator = None if speculation is None else Speculator(speculation, vocab_size, self.running)
-        self.waiting.quarantine.trial_tokens += 0 if speculation is None else speculation.tokens
         self.deferrals = Deferrals(self.running)
         self.now = 0.0  # seconds of the shell's clock, at the last event that brings them
         self._by_name: dict[tuple[str, str], ScheduledRequest] = {}  # with the frontend's

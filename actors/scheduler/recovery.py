@@ -1,13 +1,13 @@
 """Requests that may be what kills the executor.
 
 Each request counts the deaths of executors that were computing it. After two it is a suspect: it runs alone. If
-the executor dies of that too, the request ends with an error; if it draws as many tokens alone as would have been
-at hand when the executor died, it was another, and goes on beside the others. So one request that kills its
-executor takes three lives, whoever stands beside it. A death that a request has outlived by as many tokens is not
-counted either, whoever stood beside it: so executors that die of something else, at any times, make few suspects.
+the executor dies of that too, the request ends with an error; if it outlives that, having drawn more tokens than
+were at hand when the executor died, it was another, and goes on beside the others. So one request that kills its
+executor takes three lives, whoever stands beside it. A death that a request has outlived among others is not
+counted any more either: so executors that die of something else, at any times, make few suspects.
 
 Suspects in groups, halved until one is left, would be fewer trials, but each half that dies costs an executor, which
-takes seconds to be back, where a trial takes three steps.
+takes seconds to be back, where a trial takes two steps.
 """
 
 from __future__ import annotations
@@ -17,15 +17,20 @@ from collections import deque
 from pageant.actors.scheduler.request import ScheduledRequest
 
 DEATHS_SUSPECT = 2
-TRIAL_TOKENS = 3  # two steps were at hand at most, and the one after them is to be planned; drafts are beside
 
 
-def count_death(request: ScheduledRequest, trial_tokens: int) -> None:
-    """An executor died that was computing this request."""
-    if len(request.output) >= request.died_at + trial_tokens:
+def count_death(request: ScheduledRequest, end: int) -> None:
+    """An executor died that was computing this request, at most up to that position."""
+    if _has_outlived(request):
         request.deaths = 0
     request.deaths = min(request.deaths + 1, DEATHS_SUSPECT)
-    request.died_at = len(request.output)
+    request.died_at = max(end, request.num_tokens)
+
+
+def _has_outlived(request: ScheduledRequest) -> bool:
+    """Whether all that was computed when an executor died has been computed again, and more: the first token after
+    that is of a prompt as it were, and it may be one that is computed alone that kills."""
+    return request.num_tokens > request.died_at + 1
 
 
 def is_suspect(request: ScheduledRequest) -> bool:
@@ -39,7 +44,6 @@ class Quarantine:
     def __init__(self) -> None:
         self._waiting: deque[ScheduledRequest] = deque()
         self.on_trial: ScheduledRequest | None = None
-        self.trial_tokens = TRIAL_TOKENS
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -74,7 +78,7 @@ class Quarantine:
     def acquit(self) -> ScheduledRequest | None:
         """The one on trial, if it has survived that; from then on it is as others are."""
         request = self.on_trial
-        if request is None or len(request.output) < request.died_at + self.trial_tokens:
+        if request is None or not _has_outlived(request):
             return None
         self.on_trial = None
         request.deaths = DEATHS_SUSPECT - 1

@@ -70,7 +70,7 @@ class ScheduledRequest:
     first_token_at: float | None = None
     num_preemptions: int = 0
     deaths: int = 0  # of executors that were computing it; see `recovery`
-    died_at: int = 0  # output tokens that were known at the last of them
+    died_at: int = 0  # up to which position at the last of them, its unknown tokens included
     trace: str | None = None
 
     @classmethod

@@ -68,7 +68,7 @@ async def test_the_others_finish_unchanged_and_it_ends_with_an_error(checkpoint,
         directory = {entry.name: entry for entry in (await engine.ask("supervisor", GetDirectory())).actors}
         assert directory["executor/0"].restarts == 3
         counters = (await engine.scheduler_statistics()).counters
-        assert 0 < counters["suspects_tried"] < NUM_REQUESTS
+        assert counters["suspects_tried"] < NUM_REQUESTS
 
 
 HANGING = """
