@@ -22,6 +22,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from pageant.kernels import memory
+
 __all__ = ["GROUP", "Bits", "QuantizedWeight", "Weight", "dequantize", "empty_quantized", "quantize"]
 
 Bits = Literal[8, 4]
@@ -63,10 +65,8 @@ def empty_quantized(shape: tuple[int, ...], bits: Bits, device: torch.device | s
     padded = -(-inputs // _UNIT) * _UNIT
     return QuantizedWeight(
         bits,
-        torch.empty(
-            (*outer, padded * bits // 8), dtype=torch.int8 if bits == 8 else torch.uint8, device=device
-        ),
-        torch.empty((*outer, padded // GROUP), dtype=torch.bfloat16, device=device),
+        memory.empty((*outer, padded * bits // 8), torch.int8 if bits == 8 else torch.uint8, device),
+        memory.empty((*outer, padded // GROUP), torch.bfloat16, device),
         tuple(shape),
     )
 

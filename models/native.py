@@ -8,6 +8,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from pageant.kernels import memory
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache
 from pageant.kernels.quantized import QuantizedWeight, Weight, empty_quantized
 from pageant.models.kv_cache import allocate_kv_caches
@@ -143,4 +144,4 @@ class NativeDecoder:
         if bits is not None:
             return empty_quantized(shape, bits, self.device)
         dtype = torch.float32 if is_float32(self.spec, name) else self.dtype
-        return torch.empty(shape, dtype=dtype, device=self.device)
+        return memory.empty(shape, dtype, self.device)
