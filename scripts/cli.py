@@ -287,6 +287,30 @@ def swap(
 
 
 @app.command()
+def record(
+    file: Annotated[Path, typer.Argument(help="A new file.")],
+    topology: Annotated[
+        str | None, typer.Option(help="Its name or process id, where several run here.")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.0, help="For so long; without it until Ctrl-C or SIGTERM.")
+    ] = None,
+    texts: Annotated[
+        bool, typer.Option(help="Keep prompts, outputs and what else is text. Without, only token ids.")
+    ] = False,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(help="Keep messages of this kind, or * for all; may be given several times."),
+    ] = None,
+    keys: Annotated[str | None, typer.Option(help="The file with the topology's key, if it has one.")] = None,
+) -> None:
+    """Keep what the actors of a running topology are told, for `pageant replay`."""
+    from pageant.scripts.commands import record as command
+
+    command.record(file, topology, seconds, texts=texts, kinds=kind, keys=keys)
+
+
+@app.command()
 def ps(json: Json = False) -> None:
     """List the topologies that run here: nodes and actors, with processes, incarnations and restarts."""
     from pageant.scripts.commands import ps as command

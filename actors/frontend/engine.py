@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -27,6 +29,7 @@ from pageant.actors.frontend.prompts import (
 from pageant.actors.frontend.requests import Opening
 from pageant.actors.frontend.session import OnProgress, Session
 from pageant.actors.frontend.settings import EngineSettings, TopologyLike, topology_of
+from pageant.actors.runtime.recorder import KINDS
 from pageant.protocol.allocation import PoolStatistics
 from pageant.protocol.errors import PageantError, StartupError
 from pageant.protocol.message import Request
@@ -279,6 +282,30 @@ class Engine:
         if swapped.error:
             raise StartupError(f"{actor} goes on as it was: {swapped.error}")
         return swapped.incarnation
+
+    @asynccontextmanager
+    async def record(
+        self, path: str | Path, *, texts: bool = False, kinds: Sequence[str] = KINDS
+    ) -> AsyncIterator[None]:
+        """For as long as this lasts, what the actors are told is written to a file, for `pageant replay`.
+
+            async with engine.record("busy-hour.recording"):
+                ...
+
+        Args:
+            path: of a new file.
+            texts: keep prompts, outputs and what else is text; without, only token ids are kept.
+            kinds: of messages, or `*` for all.
+
+        Raises:
+            OSError: the file is there already, or (at the end) could not be written to.
+        """
+        session = self._session
+        recorder = await self._in_thread(partial(session.start_recording, texts=texts), Path(path), kinds)
+        try:
+            yield
+        finally:
+            await self._in_thread(session.stop_recording, recorder)
 
     async def ask(self, address: str, request: Any, timeout: float = 30.0) -> Any:
         """Asks any actor of the topology, such as one of your own."""

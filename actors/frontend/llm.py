@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -24,6 +25,7 @@ from pageant.actors.frontend.prompts import (
 from pageant.actors.frontend.requests import Opening
 from pageant.actors.frontend.session import Session
 from pageant.actors.frontend.settings import EngineSettings, TopologyLike, topology_of
+from pageant.actors.runtime.recorder import KINDS
 from pageant.protocol.allocation import PoolStatistics
 from pageant.protocol.errors import BadRequest, PageantError
 from pageant.protocol.sampling import RequestOutputKind, SamplingParams
@@ -185,6 +187,17 @@ class LLM:
         return [check_params(params, self._session.limits)] * count
 
     # Looking in.
+
+    @contextmanager
+    def record(
+        self, path: str | Path, *, texts: bool = False, kinds: Sequence[str] = KINDS
+    ) -> Iterator[None]:
+        """See `Engine.record`."""
+        recorder = self._session.start_recording(Path(path), kinds, texts=texts)
+        try:
+            yield
+        finally:
+            self._session.stop_recording(recorder)
 
     def statistics(self) -> list[NodeStatistics]:
         """The counters of every node and actor."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import atexit
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -29,6 +30,7 @@ from pageant.actors.frontend.prompts import check_length
 from pageant.actors.frontend.requests import Opening
 from pageant.actors.runtime.cluster import Cluster
 from pageant.actors.runtime.loop_thread import LoopThread
+from pageant.actors.runtime.recorder import Recorder
 from pageant.actors.runtime.topology import Resolved, Topology, resolve
 from pageant.protocol.allocation import GetPoolStatistics, PoolStatistics
 from pageant.protocol.arrays import int32
@@ -251,6 +253,19 @@ class Session:
         request = Detokenize(counts=counts, token_ids=int32(token_ids))
         answer = self.ask(f"{self._replica}tokenizer", request, again=True)
         return search.output(answer.texts)
+
+    def start_recording(self, path: Path, kinds: Sequence[str], *, texts: bool) -> Recorder:
+        """From now on what the actors are told is written to a new file."""
+        self._check_open()
+        assert self._thread is not None and self._cluster is not None
+        recorder = Recorder(self._cluster.node, path, topology=self.model_name, kinds=kinds, texts=texts)
+        self._thread.run(recorder.start()).result()
+        return recorder
+
+    def stop_recording(self, recorder: Recorder) -> None:
+        """The file is complete when this returns."""
+        if self._thread is not None:
+            self._thread.run(recorder.stop()).result()
 
     def ask(self, address: str, request: Any, timeout: float = 30.0, *, again: bool = False) -> Any:
         """Asks any actor of the topology; for `again` see `Actor.ask`."""

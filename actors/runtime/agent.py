@@ -6,14 +6,16 @@ import asyncio
 import logging
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from pageant.actors.runtime.actor import Actor, receives
 from pageant.actors.runtime.classes import decode_options, load_actor_class
 from pageant.actors.runtime.lease import Tenure
 from pageant.actors.runtime.node import SUPERVISOR, Node
+from pageant.actors.runtime.tap import Tap
 from pageant.protocol.failure import printable
+from pageant.protocol.recording import EndRecording, Recorded, RecordMessages
 from pageant.protocol.supervision import (
     ActorFailed,
     ActorStarted,
@@ -122,6 +124,26 @@ class NodeAgent(Actor):
     def statistics(self, request: GetStatistics) -> NodeStatistics:
         """This node's counters."""
         return self._node.statistics()
+
+    @receives(concurrent=True)
+    async def record(self, request: RecordMessages) -> AsyncIterator[Recorded]:
+        """What this node's actors are told, from now until `EndRecording`."""
+        task = asyncio.current_task()
+        assert task is not None
+        tap = Tap(self._node, request.recording, request.kinds, texts=request.texts, give_up=task.cancel)
+        self._node.taps.append(tap)
+        try:
+            while (piece := await tap.next()) is not None:
+                yield piece
+        finally:
+            self._node.taps.remove(tap)
+
+    @receives
+    def end_recording(self, order: EndRecording) -> None:
+        """What is kept is all there is."""
+        for tap in self._node.taps:
+            if tap.name == order.recording:
+                tap.end()
 
     @receives
     def stop_node(self, order: StopNode) -> None:

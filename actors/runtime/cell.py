@@ -175,6 +175,8 @@ class Cell:
             self._refuse(envelope, PeerGone(f"{self.name} is down"))
         elif not self.mailbox.put(envelope):
             self.node.mailbox_full(self, envelope)
+        elif self.node.taps:
+            self.node.tapped(self, envelope)
 
     def cancel(self, envelope: Envelope) -> None:
         """The asker no longer wants the answer: the handler is cancelled, or never started."""

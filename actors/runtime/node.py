@@ -27,6 +27,7 @@ from pageant.actors.runtime.mailbox import Envelope
 from pageant.actors.runtime.platform import Machine, Platform
 from pageant.actors.runtime.remote import Remote
 from pageant.actors.runtime.replies import Answer, Items, Reply
+from pageant.actors.runtime.tap import Tap
 from pageant.actors.runtime.tracing import CURRENT
 from pageant.actors.runtime.traffic import resident_bytes
 from pageant.actors.runtime.wire import Wire
@@ -88,6 +89,7 @@ class Node:
         self._changed: asyncio.Future[None] = self.loop.create_future()
         self._kept: set[asyncio.Task[Any]] = set()
         self.delivered = 0
+        self.taps: list[Tap] = []  # recordings
         self.stopped = False
         self.on_stuck: Callable[[], None] | None = None  # ends it too: a thread of a dead actor would not
         self.on_agent_crash: Callable[[str], None] | None = None  # ends the process
@@ -408,6 +410,12 @@ class Node:
         if address in self.cells:
             raise PeerGone(f"{address} is down")
         raise NoSuchActor(f"there is no actor {address!r} here; {expected(address, self._known())}")
+
+    def tapped(self, cell: Cell, envelope: Envelope) -> None:
+        """An actor has been given a message, and somebody records. The runtime's own are not."""
+        if cell.name != SUPERVISOR and not cell.name.startswith(AGENT):
+            for tap in self.taps:
+                tap.take(cell, envelope)
 
     # Counters.
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pageant.actors.runtime.lease import Leases, LeaseTerms
 from pageant.protocol.supervision import SWAPPED, ActorEntry, Directory, NodeEntry, StartActor
 
-CONSOLE = "console"  # a node that visits, such as `pageant swap`
+VISITOR = "visitor:"  # begins the name of a node that only asks, such as `pageant swap`; no YAML can say it
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class Supervision:
         self.root = root
         self._nodes = {plan.name: _NodeState(plan=plan) for plan in nodes}
         self._actors = {plan.name: _ActorState(plan=plan) for plan in actors}
-        self._version = self._consoles = 0
+        self._version = self._visitors = 0
         root_state = self._nodes[root]
         root_state.begin()
         root_state.endpoint, root_state.pid = root_endpoint, pid
@@ -189,11 +189,11 @@ class Supervision:
         return [*instructions, *self._start_actors_of(self.root), Publish()]
 
     def issue(self, node: str) -> int:
-        """A new incarnation for a node that joins by itself, or 0 if none of that name is expected. A console may
-        always come: it hosts no actors, and asks the supervisor."""
-        if node == CONSOLE:
-            self._consoles += 1
-            return self._consoles
+        """A new incarnation for a node that joins by itself, or 0 if none of that name is expected. A visitor may
+        always come: it hosts no actors, and asks."""
+        if node.startswith(VISITOR):
+            self._visitors += 1
+            return self._visitors
         state = self._nodes.get(node)
         if state is None or not state.plan.joins:
             return 0

@@ -12,6 +12,7 @@ from pageant.actors.runtime.restarts import Fence, GiveUp, Instruction, Launch, 
 from pageant.actors.runtime.swapping import successor
 from pageant.protocol.errors import PeerGone
 from pageant.protocol.failure import printable
+from pageant.protocol.recording import ActorDescription, GetActor
 from pageant.protocol.supervision import (
     ActorFailed,
     ActorStarted,
@@ -141,6 +142,13 @@ class RootSupervisor(Actor):
     @receives
     def directory(self, request: GetDirectory) -> Directory:
         return self.core.directory()
+
+    @receives
+    def describe(self, request: GetActor) -> ActorDescription:
+        plan = self.core.plan_of(request.name)
+        if plan is None:
+            return ActorDescription()
+        return ActorDescription(cls=plan.cls, options=plan.options.decode())
 
     @receives(concurrent=True)
     async def watch_startup(self, request: WatchStartup) -> AsyncIterator[Startup]:

@@ -125,7 +125,7 @@ class Resolved:
 
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}", re.ASCII)
-RESERVED = ("node", "supervisor", "console")  # addresses of the runtime's own actors
+RESERVED = ("node", "supervisor")  # addresses of the runtime's own actors
 S = TypeVar("S", bound=msgspec.Struct)
 
 _FORM = set(Topology.__struct_fields__) - {"settings"}

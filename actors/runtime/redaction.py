@@ -1,0 +1,89 @@
+"""Messages without text: token ids, numbers and the names that the runtime gives stay; all that people wrote goes.
+
+What is not known to be harmless is taken out: a string stays only where its type lists the words that it may be, or
+in a field of `NAMES`. So a field that is new to the protocol loses its text until somebody says otherwise, and kinds
+of a user's own are not kept at all. Names that people gave but that matter for who shares what (a tenant, a salt)
+become others, alike where they were alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+
+from pageant.protocol.message import Message
+
+# Fields whose strings are names that the runtime gave.
+NAMES = frozenset({"request_id", "request_ids", "frontend", "stream", "device", "dtype", "tier"})
+ALIASES = frozenset({"tenant", "cache_salt", "salt"})
+# Of conversations about text nothing would be left.
+TEXT_KINDS = frozenset({"Tokenize", "TokenizeChat", "Detokenize", "CompileGrammar", "Spans"})
+# What a text gives way to where "" would mean something else.
+EMPTY: Mapping[str, Any] = {
+    **{"stop": (), "bad_words": (), "structured_outputs": None, "extra_args": None, "trace": None},
+}
+
+
+class Redaction:
+    """Takes the text out of messages.
+
+    Args:
+        key: what aliases depend on. Whoever does not have it cannot find out what they stand for by trying.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def strip(self, message: Message) -> Message | None:
+        """The same message without text; None where there is nothing else to it."""
+        kind = type(message)
+        if kind.__name__ in TEXT_KINDS or not kind.__module__.startswith("pageant.protocol."):
+            return None
+        stripped: Message = self._struct(message)
+        return stripped
+
+    def _struct(self, value: Any) -> Any:
+        changed = {}
+        for field in text_fields(type(value)):
+            found = getattr(value, field)
+            if found is None or found == "" or field in NAMES:
+                continue
+            if field in ALIASES:
+                changed[field] = self._alias(found)
+            else:
+                changed[field] = EMPTY[field] if field in EMPTY else self._without(found)
+        return msgspec.structs.replace(value, **changed) if changed else value
+
+    def _without(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return ""
+        if isinstance(value, msgspec.Struct):
+            return self._struct(value)
+        if isinstance(value, tuple):
+            return tuple(map(self._without, value))
+        if isinstance(value, Mapping):
+            return {self._without(key): self._without(one) for key, one in value.items()}
+        return value
+
+    def _alias(self, name: str) -> str:
+        return hashlib.blake2b(name.encode(), key=self._key, digest_size=6).hexdigest()
+
+
+@cache
+def text_fields(kind: type[Any]) -> tuple[str, ...]:
+    """The fields of a Struct that may hold text, however deep."""
+    return tuple(field.name for field in msgspec.structs.fields(kind) if _may_hold_text(field.type, ()))
+
+
+def _may_hold_text(hint: Any, within: tuple[Any, ...]) -> bool:
+    if hint is str or hint is Any or hint is object:
+        return True
+    if get_origin(hint) is Literal or hint in within:
+        return False
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return any(_may_hold_text(one.type, (*within, hint)) for one in msgspec.structs.fields(hint))
+    return any(_may_hold_text(part, within) for part in get_args(hint))

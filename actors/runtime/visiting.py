@@ -1,0 +1,97 @@
+"""A visit to a running topology: a node without actors, which nobody there hears of, and which can ask everybody.
+
+`pageant swap` and `pageant record` come this way. What a visitor is to be known by is its host and process, so that
+several may be there at once.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from pageant.actors.runtime.node import SUPERVISOR, Node
+from pageant.actors.runtime.platform import Link, Machine
+from pageant.actors.runtime.restarts import VISITOR
+from pageant.actors.runtime.roster import Running, running
+from pageant.actors.runtime.transport.addresses import endpoint_towards
+from pageant.actors.runtime.transport.errors import LinkRefused
+from pageant.protocol.errors import TopologyError
+from pageant.protocol.supervision import Directory, GetDirectory, NodeEntry
+
+ASK_SECONDS = 10.0
+
+
+def choose(name: str | None, found: Sequence[Running] | None = None) -> Running:
+    """The topology of this host that is meant, and that can be visited.
+
+    Raises:
+        TopologyError: there is none, or several, or it is all in one process.
+    """
+    some = (
+        [one for one in running() if name is None or name in (one.name, str(one.pid))]
+        if found is None
+        else found
+    )
+    if not some:
+        raise TopologyError("", "no such topology runs here; `pageant ps` lists those that do")
+    if len(some) > 1:
+        raise TopologyError(
+            "", f"{len(some)} topologies run here; name one with --topology NAME or its process id"
+        )
+    if not some[0].endpoint:
+        raise TopologyError("", "this topology is all in one process: only that process can reach its actors")
+    return some[0]
+
+
+class Visit:
+    """A visitor's way to the nodes of a topology. `node` asks the supervisor; others once `look` has found them."""
+
+    def __init__(self, node: Node, link: Link) -> None:
+        self.node, self._link = node, link
+        self._met = {(node.remote.root, 1)}
+
+    async def look(self) -> Directory:
+        """Who is there now; each node of them can be asked from now on, but for those that do not answer."""
+        directory: Directory = await self.node.ask(SUPERVISOR, GetDirectory(), ASK_SECONDS)
+        for entry in directory.nodes:
+            if (entry.name, entry.incarnation) not in self._met:
+                await self._meet(entry)
+        self.node.update(directory)
+        return directory
+
+    async def _meet(self, entry: NodeEntry) -> None:
+        try:
+            await self._link.connect(entry.name, entry.incarnation, entry.endpoint)
+        except LinkRefused:  # it has just ended, or is busy: it is tried again with the next look
+            return
+        self._met.add((entry.name, entry.incarnation))
+
+
+@asynccontextmanager
+async def visit(endpoint: str, keys: str | None = None) -> AsyncIterator[Visit]:
+    """Joins the topology whose root listens there, for as long as this lasts.
+
+    Args:
+        keys: the file with the topology's key, if it has one.
+
+    Raises:
+        LinkRefused: it does not answer, or speaks another protocol.
+    """
+    machine = Machine(keys)
+    name = f"{VISITOR}{socket.gethostname()}:{os.getpid()}"
+    own = endpoint_towards(endpoint)
+    link = machine.open_link(name, 0, own, Node(name, incarnation=0, platform=machine).remote)
+    try:
+        incarnation = (await link.connect("root", 1, endpoint)).issued
+    finally:
+        link.close()
+    node = Node(name, incarnation=incarnation, platform=machine)
+    link = machine.open_link(name, incarnation, own, node.remote)
+    try:
+        node.remote.connect(link, (await link.connect("root", 1, endpoint)).node)
+        yield Visit(node, link)
+    finally:
+        await node.stop()
+        link.close()
