@@ -311,6 +311,40 @@ def record(
 
 
 @app.command()
+@with_engine_options
+def replay(
+    engine: dict[str, Any],
+    file: Annotated[Path, typer.Argument(help="A recording.")],
+    policy: Annotated[str | None, typer.Option(help="Another policy of the scheduler.")] = None,
+    scheduler: Annotated[str | None, typer.Option(help="Another scheduler, module:Class.")] = None,
+    speed: Annotated[float, typer.Option(help="2 asks twice as fast as it was.")] = 1.0,
+    at_once: Annotated[bool, typer.Option(help="Ask everything at once.")] = False,
+    real: Annotated[
+        bool,
+        typer.Option(help="In real time, with a model, not in simulated time with what it said."),
+    ] = False,
+    replica: Annotated[str | None, typer.Option(help="Of which model, if several were served.")] = None,
+    requests: Annotated[bool, typer.Option(help="Tell of each request too (in the JSON).")] = False,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the figures there too; - prints them alone.")
+    ] = None,
+) -> None:
+    """Ask of another topology what a recorded one was asked, and show how the two differ."""
+    from pageant.scripts.commands import replay as command
+
+    command.replay(
+        *(file, engine),
+        policy=policy,
+        scheduler=scheduler,
+        speed=None if at_once else speed,
+        real=real,
+        replica=replica,
+        requests=requests,
+        json=json,
+    )
+
+
+@app.command()
 def ps(json: Json = False) -> None:
     """List the topologies that run here: nodes and actors, with processes, incarnations and restarts."""
     from pageant.scripts.commands import ps as command

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.executor.actor import Executor
-from pageant.actors.executor.batch import StepInputs
+from pageant.actors.executor.batch import SamplingColumns, StepInputs
 from pageant.actors.executor.moving import Move, Way
 from pageant.actors.executor.scoring import Scored
 from pageant.protocol.logprobs import Logprobs
@@ -177,11 +177,7 @@ class SimulatedRunner:
         token_ids[inputs.unknown] = self._last_drawn[inputs.unknown_rows]
         self._kv.reshape(-1)[inputs.slots] = written(token_ids, inputs.positions)
         seen = self._seen(inputs)
-        sampling = inputs.sampling
-        tokens = drawn_token(
-            *(seen[inputs.last_tokens], sampling.temperature, sampling.seed),
-            *(sampling.sample, sampling.position, self._alphabet),
-        )
+        tokens = self.drawn(seen[inputs.last_tokens], inputs.sampling)
         self._last_drawn[inputs.rows] = tokens
         scores = inputs.scores
         drawn = prompts = None
@@ -191,6 +187,13 @@ class SimulatedRunner:
         if scores is not None and scores.prompt is not None:
             prompts = _columns(scores.prompt, seen[scores.prompt.places], scores.prompt.token_ids)
         return SimulatedDraw(tokens, drawn, prompts, self._ready)
+
+    def drawn(self, seen: UInt64, sampling: SamplingColumns) -> npt.NDArray[np.int64]:
+        """The token of each drawing row, after slots whose sums are `seen`."""
+        return drawn_token(
+            *(seen, sampling.temperature, sampling.seed),
+            *(sampling.sample, sampling.position, self._alphabet),
+        )
 
     def _seen(self, inputs: StepInputs) -> UInt64:
         """For each of the step's tokens, the sum of its sequence's slots up to its own."""

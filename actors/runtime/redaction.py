@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, cast, get_args, get_origin
 
 import msgspec
 
@@ -21,7 +21,7 @@ from pageant.protocol.message import Message
 NAMES = frozenset({"request_id", "request_ids", "frontend", "stream", "device", "dtype", "tier"})
 ALIASES = frozenset({"tenant", "cache_salt", "salt"})
 # Of conversations about text nothing would be left.
-TEXT_KINDS = frozenset({"Tokenize", "TokenizeChat", "Detokenize", "CompileGrammar", "Spans"})
+TEXT_KINDS = frozenset({"Tokenize", "TokenizeChat", "Detokenize", "CompileGrammar", "GuideStep", "Spans"})
 # What a text gives way to where "" would mean something else.
 EMPTY: Mapping[str, Any] = {
     **{"stop": (), "bad_words": (), "structured_outputs": None, "extra_args": None, "trace": None},
@@ -47,8 +47,8 @@ class Redaction:
         return stripped
 
     def _struct(self, value: Any) -> Any:
-        changed = {}
-        for field in text_fields(type(value)):
+        changed, kind = {}, cast("Any", type(value))
+        for field in text_fields(kind):
             found = getattr(value, field)
             if found is None or found == "" or field in NAMES:
                 continue

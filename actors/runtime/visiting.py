@@ -1,11 +1,12 @@
 """A visit to a running topology: a node without actors, which nobody there hears of, and which can ask everybody.
 
-`pageant swap` and `pageant record` come this way. What a visitor is to be known by is its host and process, so that
-several may be there at once.
+`pageant swap` and `pageant record` come this way. A visitor is known by its host, process and number there, so that
+several may come at once.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 from collections.abc import AsyncIterator, Sequence
@@ -21,6 +22,7 @@ from pageant.protocol.errors import TopologyError
 from pageant.protocol.supervision import Directory, GetDirectory, NodeEntry
 
 ASK_SECONDS = 10.0
+_here: set[int] = set()  # visits of this process, by number
 
 
 def choose(name: str | None, found: Sequence[Running] | None = None) -> Running:
@@ -79,8 +81,18 @@ async def visit(endpoint: str, keys: str | None = None) -> AsyncIterator[Visit]:
     Raises:
         LinkRefused: it does not answer, or speaks another protocol.
     """
+    number = next(free for free in itertools.count() if free not in _here)
+    _here.add(number)
+    try:
+        async with _visit(f"{VISITOR}{socket.gethostname()}:{os.getpid()}:{number}", endpoint, keys) as found:
+            yield found
+    finally:
+        _here.discard(number)
+
+
+@asynccontextmanager
+async def _visit(name: str, endpoint: str, keys: str | None) -> AsyncIterator[Visit]:
     machine = Machine(keys)
-    name = f"{VISITOR}{socket.gethostname()}:{os.getpid()}"
     own = endpoint_towards(endpoint)
     link = machine.open_link(name, 0, own, Node(name, incarnation=0, platform=machine).remote)
     try:

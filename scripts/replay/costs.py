@@ -1,0 +1,89 @@
+"""How long a step takes, as its recording says: by its tokens, its rows, and the tokens that these attend to.
+
+What this does not explain (other work on the machine, for one) comes back by lot: each step takes as many times what is
+expected as some step of the recording did, the same for every replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+PERCENT_OUTLIERS = 99.0  # a step above it was held up by something else, and would bend the fit
+LUCK = 4096  # steps that are drawn at a time
+UNKNOWN_SECONDS = 0.01  # of a step, where none was recorded
+
+
+class StepSize(NamedTuple):
+    """What a step computes."""
+
+    tokens: int
+    rows: int
+    context: int
+
+
+@dataclass
+class Fitted:
+    """Seconds are `constant` + the rest by `StepSize`."""
+
+    constant: float = UNKNOWN_SECONDS
+    token: float = 0.0
+    row: float = 0.0
+    context_token: float = 0.0
+
+
+class StepCosts:
+    """Collects steps, then fits."""
+
+    def __init__(self) -> None:
+        self._sizes: list[StepSize] = []
+        self._seconds: list[float] = []
+        self._ratios = np.ones(1)
+        self.fitted = Fitted()
+
+    def __len__(self) -> int:
+        return len(self._seconds)
+
+    def add(self, size: StepSize, seconds: float) -> None:
+        """A step that was recorded."""
+        self._sizes.append(size)
+        self._seconds.append(seconds)
+
+    def fit(self) -> None:
+        """Least squares, without negative costs: what would have one is left out."""
+        if not self._seconds:
+            return
+        seconds = np.array(self._seconds)
+        kept = seconds <= np.percentile(seconds, PERCENT_OUTLIERS)
+        sizes = np.column_stack([np.ones(len(seconds)), np.array(self._sizes, float)])[kept]
+        columns = list(range(sizes.shape[1]))
+        while True:
+            found = np.linalg.lstsq(sizes[:, columns], seconds[kept], rcond=None)[0]
+            if (found >= 0).all():
+                break
+            columns.pop(int(found.argmin()))
+        costs = np.zeros(sizes.shape[1])
+        costs[columns] = found
+        self.fitted = Fitted(*costs.tolist())
+        expected = np.array([self.expected(size) for size in self._sizes])
+        if expected.min() > 0:
+            self._ratios = seconds / expected
+
+    def expected(self, size: StepSize) -> float:
+        """Seconds of a step of that size."""
+        fitted = self.fitted
+        return (
+            fitted.constant
+            + fitted.token * size.tokens
+            + fitted.row * size.rows
+            + fitted.context_token * size.context
+        )
+
+    def luck(self) -> Iterator[float]:
+        """How many times what is expected each step takes, one after another."""
+        chance = np.random.default_rng(0)
+        while True:
+            yield from chance.choice(self._ratios, LUCK).tolist()

@@ -1,0 +1,195 @@
+"""A recording as a load: what was asked of one scheduler, when, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pageant.actors.runtime.address import replica_of, role_of
+from pageant.actors.runtime.recording import RecordingHeader, RecordingReader, UnreadableRecording
+from pageant.protocol.checks import TOKEN_ID_MAX
+from pageant.protocol.drafting import DEVICE_METHODS
+from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.serving import Abort, OutputBatch, Submit
+from pageant.protocol.stepping import StepPlan, StepResult
+from pageant.scripts.replay.costs import StepCosts, StepSize
+from pageant.scripts.replay.timeline import Course, Timeline
+
+# Of actors' options, those that make a replay like what was recorded. What a model is comes from elsewhere.
+NOT_TAKEN = frozenset({"model", "eos_token_ids", "vocab_size", "threads", "kernels", "device", "disk_path"})
+END = TOKEN_ID_MAX  # that a stand-in says at the end of an answer
+TAKEN_OF_EXECUTOR = frozenset({"max_num_seqs", "max_model_len", "block_size"})
+
+
+@dataclass(eq=False)
+class Load:
+    """What was recorded of one scheduler.
+
+    Attributes:
+        submits: in the order of arrival; `timeline.courses` has the same requests in the same order.
+        began, ended: when the first of its messages was, and the last, in seconds since 1970.
+        begun_before: requests of which only the end was recorded. They cannot be asked again.
+        whole: whether the file ends as it should.
+    """
+
+    header: RecordingHeader
+    replica: str
+    submits: list[Submit] = field(default_factory=list)
+    timeline: Timeline = field(default_factory=Timeline)
+    costs: StepCosts = field(default_factory=StepCosts)
+    began: float = float("inf")
+    ended: float = 0.0
+    begun_before: int = 0
+    dropped: int = 0
+    whole: bool = False
+
+    @property
+    def courses(self) -> list[Course]:
+        """Of the requests, in order."""
+        return list(self.timeline.courses.values())
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of a topology under which it is like the one that was recorded."""
+        found: dict[str, Any] = {}
+        for name, actor in self.header.actors.items():
+            options = msgspec.json.decode(actor.options or "{}")
+            if replica_of(name) == self.replica:
+                taken = TAKEN_OF_EXECUTOR if role_of(name) == "executor" else options.keys() - NOT_TAKEN
+                found |= {
+                    key: options[key] for key in sorted(taken & options.keys()) if options[key] is not None
+                }
+        if self.header.num_blocks is not None:
+            found |= {"num_blocks": self.header.num_blocks, "block_size": self.header.block_size}
+        if found.get("speculation", {}).get("method") in DEVICE_METHODS:
+            del found["speculation"]  # whose drafts are made by what there is not
+        return found
+
+    def classes(self) -> dict[str, str]:
+        """The classes of scheduler and block manager."""
+        names = ("scheduler", "blocks")
+        described = {name: self.header.actors.get(f"{self.replica}{name}") for name in names}
+        return {name: actor.cls for name, actor in described.items() if actor is not None and actor.cls}
+
+
+@lru_cache(maxsize=1)  # the player and the stand-in for the model both need it
+def read_load(path: Path, replica: str | None = None) -> Load:
+    """Reads a recording.
+
+    Args:
+        replica: of which model, where several were served; None is the only one.
+
+    Raises:
+        UnreadableRecording: it is none, holds no request, or those of several models.
+    """
+    with RecordingReader(path) as reader:
+        load = Load(reader.header, replica or "")
+        replicas = set()
+        steps = _Steps()
+        begun_before = set()
+        for message in reader.messages():
+            of = replica_of(message.sender if message.kind == "OutputBatch" else message.to)
+            if message.kind == "Submit":
+                replicas.add(of)
+            if replica is not None and of != replica:
+                continue
+            match reader.decode(message):
+                case Submit() as submit if submit.resume is None:
+                    load.submits.append(submit)
+                    load.timeline.submitted((submit.frontend, submit.request_id), submit, message.at)
+                case Abort() as abort:
+                    for request_id in abort.request_ids:
+                        load.timeline.left((abort.frontend, request_id), message.at)
+                case OutputBatch() as batch:
+                    load.timeline.output(message.to, batch, message.at)
+                    keys = {(message.to, one) for one in batch.request_ids}
+                    begun_before |= keys - load.timeline.courses.keys()
+                case StepPlan() as plan:
+                    steps.planned(plan, message.sender_incarnation, message.at)
+                case StepResult() as result:
+                    steps.answered(result, message.to_incarnation, message.at)
+                case _:
+                    continue
+            load.began, load.ended = min(load.began, message.at), max(load.ended, message.at)
+        load.dropped, load.whole = reader.dropped, reader.whole
+        load.begun_before = len(begun_before - load.timeline.courses.keys())
+    if len(replicas) > 1 and replica is None:
+        names = ", ".join(sorted(one.rstrip("/") for one in replicas))
+        raise UnreadableRecording(f"{path} is of several models; name one of them: {names}")
+    if not load.submits:
+        raise UnreadableRecording(f"{path} holds no request; nothing was asked while it was made")
+    if replica is None:
+        load.replica = replicas.pop()
+    load.costs = steps.costs()
+    return load
+
+
+class _Steps:
+    """How long each step took: from the answer of the step before, where a request goes on from that one, and else from
+    when its plan was there, until its answer was. So what goes on between steps counts too."""
+
+    def __init__(self) -> None:
+        self._planned: dict[tuple[int, int, int], tuple[StepSize, float, bool]] = {}
+        self._answered: dict[tuple[int, int, int], float] = {}
+
+    def planned(self, plan: StepPlan, scheduler: int, at: float) -> None:
+        size = StepSize(
+            tokens=int(plan.num_tokens.sum() + plan.draft_counts.sum()),
+            rows=len(plan.rows),
+            context=int((plan.starts + plan.num_tokens).sum()),
+        )
+        goes_on = len(plan.rows) > len(plan.new)
+        self._planned[plan.epoch, scheduler, plan.number] = size, at, goes_on
+
+    def answered(self, result: StepResult, scheduler: int, at: float) -> None:
+        self._answered[result.epoch, scheduler, result.number] = at
+
+    def costs(self) -> StepCosts:
+        costs, before = StepCosts(), 0.0
+        for key in sorted(self._planned.keys() & self._answered.keys()):
+            size, planned_at, goes_on = self._planned[key]
+            at = self._answered[key]
+            began = before if goes_on and before else max(planned_at, before)
+            costs.add(size, at - began)
+            before = at
+        costs.fit()
+        return costs
+
+
+def aborts(load: Load) -> Iterator[tuple[int, float]]:
+    """The requests, by number, whose users left or whose end was not recorded, and when that was."""
+    for number, course in enumerate(load.courses):
+        if course.left_at is not None:
+            yield number, course.left_at
+        elif course.finished is None:
+            yield number, load.ended
+
+
+def said(load: Load, number: int) -> SamplingParams:
+    """A request's parameters for a stand-in, which knows from the seed what was said."""
+    course = load.courses[number]
+    recorded = course.params
+    return SamplingParams(
+        temperature=1.0,
+        seed=number,
+        max_tokens=recorded.max_tokens,
+        stop_token_ids=(END,) if course.stopped else (),
+        ignore_eos=True,
+        detokenize=False,
+        logprobs=recorded.logprobs,
+        prompt_logprobs=recorded.prompt_logprobs,
+        output_kind=recorded.output_kind,
+    )
+
+
+def as_recorded(load: Load, number: int) -> SamplingParams:
+    """A request's parameters for a model. A text that was to end it, and is not kept, becomes a length."""
+    course = load.courses[number]
+    end = course.finished
+    if end is not None and end.stop_reason == "" and not load.header.texts:
+        return msgspec.structs.replace(course.params, max_tokens=max(1, len(course.token_ids)))
+    return course.params

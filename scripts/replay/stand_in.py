@@ -1,0 +1,85 @@
+"""An executor that says what was said, and takes as long as was taken: the simulator's, over a recording.
+
+A request names its output by its seed, which stands for its number in the recording. One that ended before it had all
+the tokens that it might have had ends at `END`, in the place of its last token: no scheduler is told before how long an
+answer will be. Beyond what was recorded of a request, tokens are the simulator's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pageant.actors.executor.batch import SamplingColumns, StepInputs
+from pageant.actors.executor.simulated import SimulatedExecutor, SimulatedRunner, UInt64
+from pageant.scripts.replay.costs import StepSize
+from pageant.scripts.replay.load import END, Load, read_load
+
+if TYPE_CHECKING:
+    from pageant.actors.executor.actor import Step
+    from pageant.actors.executor.runner import ModelRunner
+
+
+class RecordedExecutor(SimulatedExecutor):
+    """The real shell and batch, over a `RecordedRunner`."""
+
+    class Options(SimulatedExecutor.Options, frozen=True, kw_only=True):
+        """Those of `SimulatedExecutor`, with the `recording`, and of which of its models (`replica`)."""
+
+        recording: str
+        replica: str = ""
+
+    def _make_runner(self) -> ModelRunner:
+        options = self.options
+        load = read_load(Path(options.recording), options.replica)
+        self._costs, self._luck = load.costs, load.costs.luck()
+        self._seconds: deque[float] = deque()  # of the steps that were given to the device
+        self._free_at = 0.0
+        return RecordedRunner(
+            load, options.num_blocks, options.block_size, options.max_num_seqs, options.alphabet, ready=True
+        )
+
+    async def _launch(self, step: Step) -> None:
+        """The device is busy with steps one after another, each for as long as one of its size was."""
+        seconds = self._costs.expected(_size(step.inputs)) * next(self._luck)
+        self._seconds.append(seconds)
+        self._free_at = max(self._free_at, self.clock.now()) + seconds
+        await asyncio.sleep(self._free_at - self.clock.now())
+        await super()._launch(step)
+
+    def _compute(self, step: Step) -> bool:
+        computed = super()._compute(step)
+        step.began -= self._seconds.popleft()
+        return computed
+
+
+def _size(inputs: StepInputs) -> StepSize:
+    rows = len(inputs.context_lengths)
+    return StepSize(tokens=len(inputs.positions), rows=rows, context=int(inputs.context_lengths.sum()))
+
+
+class RecordedRunner(SimulatedRunner):
+    """Draws what was drawn."""
+
+    def __init__(self, load: Load, *sizes: Any, ready: bool) -> None:
+        super().__init__(*sizes, ready=ready)
+        outputs = [np.array(course.token_ids, np.int64) for course in load.courses]
+        self._counts = np.array([len(tokens) for tokens in outputs])
+        self._starts = np.cumsum(self._counts) - self._counts
+        self._prompts = np.array([course.num_prompt_tokens for course in load.courses])
+        self._tokens = np.concatenate([*outputs, np.zeros(1, np.int64)])
+        stopped = np.array([course.stopped for course in load.courses])
+        self._ends = np.where(stopped, np.maximum(self._counts, 1) - 1, -1)
+
+    def drawn(self, seen: UInt64, sampling: SamplingColumns) -> npt.NDArray[np.int64]:
+        request = sampling.seed
+        place = sampling.position - self._prompts[request]
+        known = place < self._counts[request]
+        recorded = self._tokens[np.where(known, self._starts[request] + place, -1)]
+        tokens = np.where(known, recorded, super().drawn(seen, sampling))
+        return np.where(place == self._ends[request], END, tokens)

@@ -1,0 +1,87 @@
+"""When what came of each request: the same account of a recording and of its replay."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.serving import Finished, OutputBatch, Submit
+
+
+@dataclass(eq=False)
+class Course:
+    """One request (one sample of it). Times are in seconds of one clock; positions are of its output's tokens."""
+
+    submitted_at: float
+    num_prompt_tokens: int
+    params: SamplingParams
+    first_at: float | None = None
+    last_at: float | None = None
+    token_ids: array[int] = field(default_factory=lambda: array("i"))
+    finished: Finished | None = None
+    left_at: float | None = None  # its user's, before its end
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more comes of it."""
+        return self.finished is not None or self.left_at is not None
+
+    @property
+    def end(self) -> str:
+        """How it ended: served, left by its user, cut off with the recording, or the cause of an error or abort."""
+        if self.left_at is not None:
+            return "left"
+        if self.finished is None:
+            return "cut off"
+        return "served" if self.finished.reason in ("stop", "length") else self.finished.cause or "abort"
+
+    @property
+    def stopped(self) -> bool:
+        """Whether its answer ended by itself."""
+        return self.end == "served" and self.finished is not None and self.finished.reason == "stop"
+
+    @property
+    def served(self) -> bool:
+        """Whether it came to the end that it was to have."""
+        return self.end == "served"
+
+
+class Timeline:
+    """Every request of a run, in the order of submission, by whatever names it."""
+
+    def __init__(self) -> None:
+        self.courses: dict[Hashable, Course] = {}
+
+    def submitted(self, key: Hashable, submit: Submit, at: float) -> None:
+        """A request reaches the scheduler."""
+        self.courses[key] = Course(at, len(submit.prompt_token_ids), submit.params)
+
+    def left(self, key: Hashable, at: float) -> None:
+        """Its user wants no more of it."""
+        course = self.courses.get(key)
+        if course is not None and not course.ended:
+            course.left_at = at
+
+    def output(self, frontend: str, batch: OutputBatch, at: float) -> list[tuple[str, str]]:
+        """A step's output reaches a frontend, whose requests go by (frontend, id). Returns whose is new."""
+        position, news = 0, []
+        columns = zip(batch.request_ids, batch.token_starts.tolist(), batch.counts.tolist(), strict=True)
+        for index, (request_id, start, count) in enumerate(columns):
+            tokens = batch.token_ids[position : position + count]
+            position += count
+            key = (frontend, request_id)
+            course = self.courses.get(key)
+            if course is None or course.ended:
+                continue
+            fresh = tokens[max(0, len(course.token_ids) - start) :]  # a piece may come twice
+            if len(fresh):
+                course.token_ids.extend(fresh.tolist())
+                course.first_at = at if course.first_at is None else course.first_at
+                course.last_at = at
+            course.finished = batch.finished.get(index)
+            if course.finished is not None:
+                course.last_at = at
+            news.append(key)
+        return news

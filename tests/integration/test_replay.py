@@ -1,0 +1,213 @@
+"""A topology is recorded while it runs, and what it was asked is asked of others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import pageant
+from pageant import SamplingParams
+from pageant.actors.runtime.recorder import Recorder
+from pageant.actors.runtime.recording import RecordingReader
+from pageant.actors.runtime.visiting import choose, visit
+from pageant.protocol.errors import PageantError
+from pageant.scripts.replay.compare import comparable, differences, figures
+from pageant.scripts.replay.load import read_load
+from pageant.scripts.replay.run import play_model, play_stand_in
+
+SETTINGS = {"dtype": "float32", "threads": 1, "num_blocks": 32, "max_num_seqs": 1, "seed": 5}
+SECRET = "swordfish"
+# The longest first: one that favours the short turns them round.
+LENGTHS = (60, 50, 40, 30, 20, 10)
+PROMPTS = [list(range(40, 40 + length)) for length in LENGTHS]
+STOP = 30
+
+
+def params(index: int) -> SamplingParams:
+    return SamplingParams(temperature=0, max_tokens=4 + index, ignore_eos=True, stop=(SECRET,))
+
+
+@pytest.fixture(scope="module", params=["auto", "always"])
+def recorded(request, checkpoint, tmp_path_factory):
+    """A recording without texts of six requests, one after another; what they said; and one that was aborted."""
+    path = tmp_path_factory.mktemp("replay") / "one.recording"
+
+    async def main() -> list[list[int]]:
+        async with (
+            pageant.Engine(checkpoint.path, placement="one", wire=request.param, **SETTINGS) as engine,
+            engine.record(path),
+        ):
+            tasks = [
+                asyncio.ensure_future(engine.complete(prompt, params(index)))
+                for index, prompt in enumerate(PROMPTS)
+            ]
+            outputs = await asyncio.gather(*tasks)
+            again = await engine.complete(PROMPTS[0], params(0))  # from the cache
+            stream = engine.generate(SECRET, SamplingParams(temperature=0, max_tokens=150, ignore_eos=True))
+            async for output in stream:
+                if len(output.outputs[0].token_ids) >= 3:
+                    break
+            await stream.aclose()
+            await engine.complete([5, 6, 7], params(0))  # by which the abort has come, too
+            return [list(one.outputs[0].token_ids) for one in (*outputs, again)]
+
+    return path, asyncio.run(main())
+
+
+def test_a_recording_holds_what_was_asked_and_said(recorded):
+    path, said = recorded
+    load = read_load(path)
+    assert load.whole and not load.dropped and not load.begun_before
+    assert [submit.prompt_token_ids.tolist() for submit in load.submits[:6]] == PROMPTS
+    assert [course.token_ids.tolist() for course in load.courses[:7]] == said
+    assert [course.end for course in load.courses] == ["served"] * 7 + ["left", "served"]
+    assert load.courses[6].finished.num_cached_tokens >= 32
+    assert len(load.costs) > sum(map(len, said)) / 2
+
+
+def test_without_texts_no_text_is_in_the_file(recorded):
+    path, _ = recorded
+    assert SECRET.encode() not in path.read_bytes()
+    with RecordingReader(path) as reader:
+        kinds = {message.kind for message in reader.messages()}
+    assert kinds == {"Submit", "Abort", "StepPlan", "StepResult", "OutputBatch"}
+
+
+def test_the_same_scheduler_does_the_same_again(recorded):
+    path, _said = recorded
+    load = read_load(path)
+    played, _ = play_stand_in(path, load, {}, 1.0)
+    compared = comparable([load.courses, played])
+    assert compared == [0, 1, 2, 3, 4, 5, 6, 8] and played[7].end == "left"
+    found = differences(load.courses, played, compared)
+    assert found.other_tokens == 0 and found.started_in_other_order == found.ended_in_other_order == 0
+    before, after = figures(load.courses, compared), figures(played, compared)
+    assert after.cached_tokens == before.cached_tokens > 0 and after.preemptions == before.preemptions
+    again, _ = play_stand_in(path, load, {}, 1.0)
+    assert figures(again, compared) == after
+
+
+def test_shortest_first_turns_the_queue_round(recorded):
+    path, _ = recorded
+    load = read_load(path)
+    played, resolved = play_stand_in(path, load, {"policy": "shortest"}, None)
+    options = next(actor.options for actor in resolved.actors if actor.name == "scheduler")
+    assert json.loads(options)["policy"] == "shortest" and json.loads(options)["max_num_seqs"] == 1
+    # The first runs already when the others come. By prompt and longest answer: 54, 46, 38, 30, 22 tokens to 19.
+    longest = [length + 4 + index for index, length in enumerate(LENGTHS)]
+    ended = sorted(range(1, 6), key=lambda number: played[number].last_at)
+    assert ended == sorted(range(1, 6), key=lambda number: longest[number]) == [5, 4, 3, 2, 1]
+    found = differences(load.courses, played, [1, 2, 3, 4, 5])
+    assert found.ended_in_other_order == 1.0 and found.other_tokens == 0
+
+
+def test_a_smaller_pool_preempts(recorded):
+    path, _ = recorded
+    load = read_load(path)
+    given = {"max_num_seqs": 4, "num_blocks": 16}
+    played, _ = play_stand_in(path, load, given | {"max_model_len": 200}, None)
+    compared = comparable([load.courses, played])
+    assert differences(load.courses, played, compared).other_tokens == 0
+    assert sum(course.finished.num_preemptions for course in load.courses if course.finished) == 0
+
+
+def test_the_same_model_says_the_same_and_another_policy_too(recorded, checkpoint):
+    path, said = recorded
+    load = read_load(path)
+    given = {
+        "model": str(checkpoint.path),
+        "placement": "one",
+        "dtype": "float32",
+        "threads": 1,
+        "policy": "shortest",
+    }
+    played, resolved = play_model(path, load, given, 1000.0)
+    assert [played[number].token_ids.tolist() for number in range(7)] == said
+    assert differences(load.courses, played, comparable([load.courses, played])).other_tokens == 0
+    assert (
+        json.loads(next(one.options for one in resolved.actors if one.name == "scheduler"))["max_num_seqs"]
+        == 1
+    )
+
+
+def test_a_replay_of_a_class_that_is_not_there_is_refused_before_anything_starts(recorded):
+    path, _ = recorded
+    with pytest.raises(PageantError, match=r"actors.scheduler.class: .*nowhere"):
+        play_stand_in(path, read_load(path), {"actors": {"scheduler": {"class": "nowhere:Scheduler"}}}, 1.0)
+
+
+async def test_a_visitor_records_every_process_also_one_that_was_restarted(checkpoint, tmp_path):
+    path = tmp_path / "one.recording"
+    settings = SETTINGS | {"max_num_seqs": 4}
+    async with pageant.Engine(checkpoint.path, placement="each", **settings) as engine:
+        running = choose(str(os.getpid()))
+        async with visit(running.endpoint) as found, visit(running.endpoint):  # two at once
+            recorder = Recorder(found.node, path, texts=True, kinds=("*",), look=found.look)
+            await recorder.start()
+            prompt = SECRET + " is what it says"
+            first = await engine.complete(
+                prompt, SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+            )
+            await engine.swap("scheduler", options={"policy": "shortest"})
+            await engine.complete(prompt, SamplingParams(temperature=0, max_tokens=20, ignore_eos=True))
+            await recorder.stop()
+    load = read_load(path)
+    assert load.whole and [course.end for course in load.courses] == ["served"] * 2
+    assert load.courses[0].token_ids.tolist() == list(first.outputs[0].token_ids)
+    assert SECRET.encode() in path.read_bytes()
+    with RecordingReader(path) as reader:
+        kinds, receivers = set(), set()
+        for message in reader.messages():
+            reader.decode(message)
+            kinds.add(message.kind)
+            receivers.add(message.to)
+    assert {"Tokenize", "Submit", "Assign", "Assigned", "TokenBatch", "OutputBatch", "Acknowledge"} <= kinds
+    assert {"tokenizer", "scheduler", "blocks", "executor/0", "detokenizer", "frontend"} <= receivers
+    assert not any(one.startswith("node/") for one in receivers)
+
+
+def test_the_commands_record_and_replay(checkpoint, tmp_path):
+    """As a user runs them: until a signal, and then as JSON."""
+    path = tmp_path / "one.recording"
+    pageant_command = [sys.executable, "-m", "pageant"]
+    with pageant.LLM(checkpoint.path, placement="auto", progress=False, **SETTINGS) as llm:
+        recording = subprocess.Popen(
+            [*pageant_command, "record", str(path), "--topology", str(os.getpid())],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert "token ids, no texts" in recording.stderr.readline()
+        llm.generate(PROMPTS, [params(index) for index in range(6)])
+        recording.terminate()
+        assert " messages, " in recording.communicate(timeout=30)[1] and recording.returncode == 0
+    command = [
+        *pageant_command,
+        "replay",
+        str(path),
+        "--policy",
+        "shortest",
+        "--at-once",
+        "--requests",
+        "--json",
+        "-",
+    ]
+    replayed = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert replayed.returncode == 0, replayed.stderr
+    found = json.loads(replayed.stdout)
+    assert [run["run"] for run in found["runs"]] == [
+        "recorded",
+        "replayed as it was",
+        "replayed with changes",
+    ]
+    assert found["whole"] and found["requests"] == found["compared"] == 6
+    assert found["runs"][2]["differences"]["ended_in_other_order"] > 0.5
+    assert [one["prompt_tokens"] for one in found["runs"][2]["requests"]] == list(LENGTHS)
+    refused = subprocess.run(
+        [*pageant_command, "record", str(path)], capture_output=True, text=True, timeout=60
+    )
+    assert refused.returncode == 2 and "Traceback" not in refused.stderr

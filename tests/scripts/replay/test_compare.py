@@ -1,0 +1,94 @@
+"""Replays: what is counted of a run, how two differ, and what a step is said to cost."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from pageant.protocol.arrays import int32
+from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.serving import Finished, OutputBatch, Submit
+from pageant.scripts.replay.compare import (
+    comparable,
+    differences,
+    figures,
+    first_token,
+    inverted,
+    next_token,
+    whole,
+)
+from pageant.scripts.replay.costs import StepCosts, StepSize
+from pageant.scripts.replay.timeline import Timeline
+
+
+def submit(name: str) -> Submit:
+    params = SamplingParams(temperature=0)
+    return Submit(request_id=name, frontend="f", prompt_token_ids=int32([1, 2, 3]), params=params)
+
+
+def output(name: str, start: int, tokens: list[int], finished: Finished | None = None) -> OutputBatch:
+    return OutputBatch(
+        number=1,
+        request_ids=(name,),
+        texts=("",),
+        text_starts=int32([0]),
+        token_starts=int32([start]),
+        counts=int32([len(tokens)]),
+        token_ids=int32(tokens),
+        finished={0: finished} if finished is not None else {},
+    )
+
+
+def test_a_timeline_takes_each_token_once_and_nothing_after_the_end():
+    timeline = Timeline()
+    timeline.submitted(("f", "a"), submit("a"), 10.0)
+    timeline.output("f", output("a", 0, [7, 8]), 11.0)
+    timeline.output("f", output("a", 1, [8, 9]), 12.0)  # after a detokenizer's death
+    end = Finished(reason="length", num_cached_tokens=2, num_preemptions=1, queue_seconds=0.5)
+    assert timeline.output("f", output("a", 3, [5], end), 13.0) == [("f", "a")]
+    assert timeline.output("f", output("a", 4, [6]), 14.0) == []
+    assert timeline.output("f", output("stranger", 0, [6]), 14.0) == []
+    (course,) = timeline.courses.values()
+    assert course.token_ids.tolist() == [7, 8, 9, 5] and course.served
+    assert (first_token(course), next_token(course), whole(course)) == (1.0, pytest.approx(2 / 3), 3.0)
+    found = figures([course], [0])
+    assert (found.cached_tokens, found.prompt_tokens, found.preemptions) == (2, 3, 1)
+    assert found.queue is not None and found.queue.p99 == 0.5
+
+
+def test_a_request_whose_user_left_or_that_has_no_end_is_not_compared():
+    timeline = Timeline()
+    for name in "abc":
+        timeline.submitted(("f", name), submit(name), 0.0)
+    timeline.left(("f", "a"), 1.0)
+    timeline.output("f", output("a", 0, [1], Finished(reason="abort")), 2.0)
+    timeline.output("f", output("b", 0, [1], Finished(reason="stop")), 2.0)
+    courses = list(timeline.courses.values())
+    assert [course.end for course in courses] == ["left", "served", "cut off"]
+    assert comparable([courses, courses]) == [1]
+    assert differences(courses, courses, [1]).other_tokens == 0
+
+
+def test_pairs_the_other_way_round_are_counted_as_by_hand():
+    chance = random.Random(3)
+    for _ in range(50):
+        count = chance.randint(2, 12)
+        before, after = ([float(chance.randint(0, 6)) for _ in range(count)] for _ in range(2))
+        pairs = list(itertools.combinations(range(count), 2))
+        by_hand = sum((before[i] - before[j]) * (after[i] - after[j]) < 0 for i, j in pairs)
+        assert inverted(before, after) == pytest.approx(by_hand / len(pairs))
+
+
+def test_costs_are_found_again_and_none_is_negative():
+    chance, costs = random.Random(5), StepCosts()
+    for _ in range(200):
+        size = StepSize(chance.randint(1, 500), chance.randint(1, 32), chance.randint(1, 5000))
+        costs.add(size, 0.002 + 1e-5 * size.tokens + 2e-7 * size.context)
+    costs.fit()
+    assert costs.expected(StepSize(100, 8, 1000)) == pytest.approx(0.002 + 1e-3 + 2e-4, rel=1e-3)
+    assert all(value >= 0 for value in vars(costs.fitted).values())
+    luck = costs.luck()
+    assert [next(luck) for _ in range(10)] == pytest.approx([1.0] * 10)
+    assert StepCosts().expected(StepSize(1, 1, 1)) > 0
