@@ -6,7 +6,9 @@ on the whole, so a full batch, whose steps are long, wants better drafts than a 
 free. Time is taken to be linear in a step's tokens, with what drafting takes on top of it where there are any; all of
 that is learned from the steps as they are.
 
-A row whose drafts are not wanted rests, each time twice as long, and is then tried with a single one.
+A row's rate is what was seen of it, and of all others as far as little was. One whose drafts are not wanted rests,
+each time twice as long, and is then tried: its next token is guessed, and the guess is only looked at, so that the row
+is planned ahead as others are. Trials may take a hundredth of the time that steps do.
 """
 
 from __future__ import annotations
@@ -19,15 +21,19 @@ from pageant.protocol.drafting import Speculation
 __all__ = ["Appetite", "StepTime"]
 
 Int32 = npt.NDArray[np.int32]
+Bool = npt.NDArray[np.bool_]
 
 _RATE = 0.7  # of drafts that are right, before anything is known
-_WEIGHT = 0.15  # of one draft in a row's rate
-_GLOBAL_WEIGHT = 0.02  # and in that of all, with which a row begins
-_DRAFTING_WEIGHT = 0.1
-_MISS = 0.8  # what a rate falls to, of itself, when a drafter that was asked has nothing
+_RATE_WEIGHT = 4.0  # drafts that this belief is worth
+_KEPT = 0.93  # of what was seen of a row, when one more draft is
+_KEPT_OF_ALL = 0.98
+_SHARED = 1.0  # drafts that the rate of all is worth to a row
+_RIGHT_AGAIN = 0.5  # the rate of a row whose guess was right in a trial, at least
 _REST_MIN, _REST_MAX = 8, 256  # steps
-_RIGHT_AGAIN = 0.5  # the rate of a row whose draft was right after a rest
+_TRIALS = 0.01  # of the time of steps, for guesses that are only looked at
+_DRAFTING_WEIGHT = 0.1
 _WORTH_MIN = 1.05  # of a step with drafts against one without: it must gain something
+_TURN = 5e-4  # seconds on the host between a step's tokens and the next step, where none is planned ahead
 
 _TICK = 1e-6  # seconds: a coarse clock may see none pass
 
@@ -66,22 +72,23 @@ class Appetite:
         self.settings = settings
         self.time = StepTime()
         self.drafting = 0.0  # seconds that the drafts of a step take to be made
-        self._overall = _RATE
-        self._rates = np.full(num_rows, _RATE)
+        self._credit = 0.0  # seconds that trials may take
+        self._right_of_all, self._seen_of_all = _RATE * _RATE_WEIGHT, _RATE_WEIGHT
+        self._right = np.zeros(num_rows)  # drafts, older ones counting less
+        self._seen = np.zeros(num_rows)
         self._resting = np.zeros(num_rows, np.int32)
         self._rests = np.full(num_rows, _REST_MIN, np.int32)
-        self._on_trial = np.zeros(num_rows, np.bool_)
 
     def admit(self, row: int) -> None:
         """A row begins, as likely to be guessed as the others so far."""
-        self._rates[row] = self._overall
-        self._on_trial[row] = False
+        self._right[row] = self._seen[row] = 0.0
         self._rests[row] = _REST_MIN
         self._resting[row] = 0
 
     def stepped(self, tokens: int, seconds: float) -> None:
         """A step of so many tokens took so long."""
         self.time.add(tokens, max(seconds, _TICK))
+        self._credit = min(self._credit + _TRIALS * seconds, seconds)
 
     def drafted(self, seconds: float) -> None:
         """Drafts were made, for which a step waited so long."""
@@ -93,21 +100,25 @@ class Appetite:
             return
         for right in range(int(counts.max(initial=0))):
             tried = (accepted >= right) & (counts > right)
-            some = rows[tried]
-            hit = (accepted > right)[tried].astype(float)
-            self._rates[some] += _WEIGHT * (hit - self._rates[some])
-            for one in hit.tolist():
-                self._overall += _GLOBAL_WEIGHT * (one - self._overall)
-        lucky = rows[accepted > 0]
-        self._rests[lucky] = _REST_MIN
-        again = lucky[self._on_trial[lucky]]
-        self._rates[again] = np.maximum(self._rates[again], _RIGHT_AGAIN)
-        self._on_trial[rows] = False
+            self._saw(rows[tried], (accepted > right)[tried])
+        self._rests[rows[accepted > 0]] = _REST_MIN
 
     def missed(self, row: int) -> None:
-        """The drafter had nothing for a row."""
-        self._rates[row] *= _MISS
-        self._on_trial[row] = False
+        """The drafter had nothing for a row, which waited for it."""
+        self._saw(np.array([row], np.int32), np.zeros(1, np.bool_))
+
+    def tried(self, rows: Int32, right: Bool) -> None:
+        """The guesses of trials, and what was drawn."""
+        self._saw(rows, right)
+        lucky = rows[right]
+        self._resting[lucky], self._rests[lucky] = 0, _REST_MIN
+        self._right[lucky] = np.maximum(
+            self._right[lucky], _RIGHT_AGAIN * (self._seen[lucky] + _SHARED) - _SHARED * self._rate_of_all
+        )
+
+    def spent(self, seconds: float) -> None:
+        """Trials took so long."""
+        self._credit -= seconds
 
     def wanted(self, rows: Int32) -> Int32:
         """How many drafts each of these rows is to get in its next step; the others' are not changed."""
@@ -115,17 +126,55 @@ class Appetite:
         if not self.settings.adaptive or not len(rows):
             return np.full(len(rows), most, np.int32)
         resting = self._resting[rows] > 0
-        self._resting[rows] -= resting
-        self._on_trial[rows[resting & (self._resting[rows] == 0)]] = True
-        on_trial = self._on_trial[rows]
-        counts = self._best(self._rates[rows])
-        tired = rows[~resting & ~on_trial & (counts == 0)]
+        counts = self._best(np.where(resting, 0.0, self._rates(rows)))
+        tired = rows[~resting & (counts == 0)]
         if len(tired):
-            self._resting[tired] = self._rests[tired]
-            self._rests[tired] = np.minimum(2 * self._rests[tired], _REST_MAX)
-        counts[resting] = 0
-        counts[on_trial] = 1  # until it has been verified, which may take until the next step
+            self._rest(tired)
         return counts
+
+    def due(self, rows: Int32) -> Bool:
+        """Which of these are to be tried now, after a step in which nothing was wanted for them."""
+        if not self.settings.adaptive:
+            return np.zeros(len(rows), np.bool_)
+        resting = self._resting[rows]
+        self._resting[rows] = np.maximum(
+            resting - 1, 1
+        )  # the last of it lasts until there is time for a trial
+        due: Bool = (resting == 1) & (self._credit >= 0)
+        if due.any():
+            self._rest(rows[due])
+        return due
+
+    def waits(self, num_rows: int, num_drafted_for: int) -> bool:
+        """Whether rows that might be planned ahead should rather wait for those with drafts, to share their steps.
+
+        Apart, those with drafts have every other step; together, each step begins late, by the time that drafts and
+        the host take.
+        """
+        fixed, each = self.time.line()
+        late = self.drafting + _TURN
+        return num_drafted_for * (fixed + each * num_rows + late) > late * (num_rows + num_drafted_for)
+
+    def _saw(self, rows: Int32, right: Bool) -> None:
+        """Drafts were right, or not, one of each row."""
+        self._seen[rows] = _KEPT * self._seen[rows] + 1
+        self._right[rows] = _KEPT * self._right[rows] + right
+        kept = _KEPT_OF_ALL ** len(rows)
+        self._seen_of_all = kept * self._seen_of_all + len(rows)
+        self._right_of_all = kept * self._right_of_all + float(np.count_nonzero(right))
+
+    def _rates(self, rows: Int32) -> npt.NDArray[np.float64]:
+        shared = _SHARED * self._rate_of_all
+        rates: npt.NDArray[np.float64] = (self._right[rows] + shared) / (self._seen[rows] + _SHARED)
+        return rates
+
+    @property
+    def _rate_of_all(self) -> float:
+        return self._right_of_all / self._seen_of_all
+
+    def _rest(self, rows: Int32) -> None:
+        self._resting[rows] = self._rests[rows]
+        self._rests[rows] = np.minimum(2 * self._rests[rows], _REST_MAX)
 
     def _best(self, rates: npt.NDArray[np.float64]) -> Int32:
         """The number of drafts for each row by which the step yields most tokens a second."""
@@ -137,7 +186,7 @@ class Appetite:
         order = np.sort(gains, axis=None)[::-1]
         tokens = base_tokens + np.cumsum(order)
         seconds = fixed + each * (base_tokens + np.arange(1, len(order) + 1))
-        seconds += self.drafting
+        seconds += self.drafting + _TURN
         best = int(np.argmax(tokens / seconds))
         if tokens[best] / seconds[best] < _WORTH_MIN * base_rate:
             return np.zeros(len(rates), np.int32)

@@ -61,8 +61,9 @@ class Planner:
 
     def begin(self, epoch: int, manager: int) -> Assign | None:
         """Begins a step if there is something to compute, and nothing is in its way."""
-        ahead = self._limits.async_scheduling and not self._waiting.quarantine.active
-        if self.exchange is not None or len(self.computing) > ahead:
+        in_turn = self._speculator is not None and self._speculator.holds_all
+        ahead = self._limits.async_scheduling and not self._waiting.quarantine.active and not in_turn
+        if self.exchange is not None or len(self.computing) > ahead or (in_turn and self._awaits_drafts):
             return None
         if self._refused and not self._news.freed and (self.computing or self._awaits_drafts):
             return None
@@ -89,7 +90,7 @@ class Planner:
     @property
     def _awaits_drafts(self) -> bool:
         """Whether running requests are held back by a drafter: they hold memory that no step will free."""
-        return self._speculator is not None and self._speculator.next_deadline is not None
+        return self._speculator is not None and self._speculator.awaits_drafts
 
     def _choose_waiting(self, budget: int) -> list[ScheduledRequest]:
         """The waiting requests that are put to the block manager.

@@ -209,12 +209,37 @@ class Running:
         further: Int32 = np.minimum(chunks.ends + ahead, self._max_total[chunks.rows])
         return np.maximum(chunks.ends, further)
 
-    def hold(self, request: ScheduledRequest, *, in_lock_step: bool, awaits_drafts: bool = False) -> None:
-        """Whether a row is planned ahead, and whether drafts are on their way to it."""
-        row = request.held_row
-        self._in_lock_step[row], self._awaits_drafts[row] = in_lock_step, awaits_drafts
-        self._num_drafts[row] = 0
-        self._speculates |= in_lock_step
+    def hold(self, rows: Int32, in_lock_step: Bool, awaiting_drafts: Bool | None = None) -> None:
+        """Which of these rows are not planned ahead, and to which of those drafts are on their way."""
+        self._in_lock_step[rows] = in_lock_step
+        self._awaits_drafts[rows] = False if awaiting_drafts is None else awaiting_drafts
+        self._num_drafts[rows] = 0
+        self._speculates |= bool(in_lock_step.any())
+
+    def are_in_lock_step(self, rows: Int32) -> Bool:
+        """Which of these rows are not planned ahead."""
+        return self._in_lock_step[rows]
+
+    def num_in_lock_step(self) -> int:
+        """How many of the running are not planned ahead."""
+        return int(np.count_nonzero(self._in_lock_step[self._rows()])) if self._speculates else 0
+
+    def are_pending(self, rows: Int32) -> Bool:
+        """Which of these rows steps at hand draw tokens for."""
+        pending: Bool = self._num_pending[rows] > 0
+        return pending
+
+    def room(self, rows: Int32) -> Int32:
+        """How many drafts of each row can be right, so that the token after them is its last."""
+        return np.maximum(self._max_total[rows] - self._num_tokens[rows] - 1, 0)
+
+    def num_tokens(self, rows: Int32) -> Int32:
+        """How many are known of each row: prompt and output."""
+        return self._num_tokens[rows]
+
+    def token(self, row: int, position: int) -> int:
+        """An output token of a row."""
+        return self._outputs[row][position - len(self.at(row).prompt)]
 
     def awaits_drafts(self, request: ScheduledRequest) -> bool:
         """Whether a request runs, and drafts are on their way to it."""
@@ -326,10 +351,6 @@ class Running:
     def is_named(self, request: ScheduledRequest) -> bool:
         """Whether a step at hand names its row."""
         return self.is_row_named(request.held_row)
-
-    def num_pending(self, request: ScheduledRequest) -> int:
-        """How many tokens the steps at hand draw for a request."""
-        return 0 if request.row is None else int(self._num_pending[request.row])
 
     def is_prefilling(self, request: ScheduledRequest) -> bool:
         """Whether more than its last token is still to be planned."""

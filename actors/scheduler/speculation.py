@@ -1,7 +1,8 @@
 """Speculation as the scheduler sees it: who is drafted for, by how much, and what of it was right.
 
 A row that is drafted for goes in lock-step: what follows is planned when its tokens are known and its drafts have
-come. How many drafts a row gets is decided anew each step (`Appetite`); with none, it is planned ahead as others are.
+come. How many drafts a row gets is decided anew each step (`Appetite`); with none, it is planned ahead as others are,
+and now and then a guess of its next token is only looked at (`Trials`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from pageant.actors.scheduler.appetite import Appetite
 from pageant.actors.scheduler.request import ScheduledRequest
 from pageant.actors.scheduler.running import Chunks, Running
+from pageant.actors.scheduler.trials import Trials
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.drafting import Drafted, Propose, Proposed, Speculation
 from pageant.protocol.stepping import StepResult
@@ -72,6 +74,7 @@ class _Asked:
     wanted: Int32
     began: float
     deadline: float
+    is_awaited: bool  # or all of them are trials
 
 
 class Speculator:
@@ -103,7 +106,8 @@ class Speculator:
         self.appetite = Appetite(self.settings, num_rows)
         self._drafts: dict[int, Guess] = {}
         self._is_short = False  # of memory: no room is asked for ahead
-        self._wanted = np.zeros(num_rows, np.int32)
+        self._wanted = np.zeros(num_rows, np.int32)  # of the executor, where a row is in lock-step
+        self._trials = Trials(num_rows)
 
     # The drafter, coming and going.
 
@@ -130,13 +134,19 @@ class Speculator:
         """When `late` has something to do."""
         return min((asked.deadline for asked in self._asked.values()), default=None)
 
+    @property
+    def awaits_drafts(self) -> bool:
+        """Whether rows wait for what was asked of the drafter."""
+        return any(asked.is_awaited for asked in self._asked.values())
+
     # Requests, coming and going.
 
     def admit(self, request: ScheduledRequest) -> None:
         """A request has a row, which the step at hand computes something of."""
         self._drafts.pop(request.held_row, None)
         self.appetite.admit(request.held_row)
-        self._running.hold(request, in_lock_step=self._up)
+        self._trials.forget(request.held_row)
+        self._running.hold(int32([request.held_row]), np.array([self._up]))
 
     def forget(self, request: ScheduledRequest) -> None:
         """A request has ended."""
@@ -154,11 +164,17 @@ class Speculator:
         if not self.settings.on_device:
             return drafts, int32()
         rows = chunks.rows[chunks.draws]
-        wanted = self._wanted[rows] = self._appetite_for([self._running.at(row) for row in rows.tolist()])
-        held = (wanted > 0) | (chunks.drafts[chunks.draws] > 0)
-        for row, is_held in zip(rows.tolist(), held.tolist(), strict=True):
-            self._running.hold(self._running.at(row), in_lock_step=is_held)
-        return drafts, wanted
+        wanted = self._appetite_for(rows)
+        self._running.hold(rows, (wanted > 0) | (chunks.drafts[chunks.draws] > 0))
+        self._wanted[rows] = wanted
+        return drafts, wanted + self._due(rows, wanted)
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether nothing is to be planned before all tokens are known and all drafts have come: for rows that have
+        drafts, so that others share their steps."""
+        held = self._running.num_in_lock_step()
+        return held > 0 and self.appetite.waits(len(self._running), held)
 
     def room_for(self, chunks: Chunks) -> Int32:
         """How many tokens each is to have slots for. A proposer on the device writes to those of its drafts before
@@ -193,43 +209,72 @@ class Speculator:
         self._is_short = False
         if (chunks.lengths == 1).all():
             self.appetite.stepped(chunks.num_tokens, result.seconds - result.drafting_seconds)
-        if len(result.draft_ids):
-            self._drafted(result.drafting_seconds, result.drafting_seconds)
         drawing = chunks[chunks.draws]
         going = self._running.are_running(drawing.rows)
-        if self.settings.on_device:
-            if len(result.draft_counts) == len(drawing):
-                guesses = _apart(result.draft_counts, result.draft_ids, result.draft_parents)
-                for index in np.flatnonzero(going & (result.draft_counts > 0)).tolist():
-                    request = self._running.at(int(drawing.rows[index]))
-                    if self._running.is_stalled(request.held_row):
-                        continue  # its last token is still to come
-                    guess = self._checked(guesses[index], int(self._wanted[request.held_row]))
-                    self._take(request, guess.first(self._room(request)))
-            return None
-        return self._ask([self._running.at(row) for row in drawing.rows[going].tolist()], now)
+        if self._trials:
+            self._settle(drawing.rows[going])
+        if not self.settings.on_device:
+            return self._ask(drawing.rows[going], now)
+        if len(result.draft_counts) == len(drawing):
+            self._take_made(drawing.rows, going, result)
+        return None
 
-    def _appetite_for(self, requests: Sequence[ScheduledRequest]) -> Int32:
+    def _take_made(self, rows: Int32, going: Bool, result: StepResult) -> None:
+        """The drafts that the executor made for the rows of a step."""
+        made = result.draft_counts > 0
+        held = self._running.are_in_lock_step(rows)
+        if (made & held).any():
+            self._drafted(result.drafting_seconds, result.drafting_seconds)
+        elif made.any():
+            self.appetite.spent(result.drafting_seconds)
+        guesses = _apart(result.draft_counts, result.draft_ids, result.draft_parents)
+        for index in np.flatnonzero(going & made).tolist():
+            request = self._running.at(int(rows[index]))
+            if self._running.is_stalled(request.held_row):
+                continue  # its last token is still to come
+            most = int(self._wanted[request.held_row]) if held[index] else 1
+            guess = self._checked(guesses[index], most)
+            if held[index]:
+                self._take(request, guess.first(self._room(request)))
+            elif len(guess):
+                self._trials.guess(request.held_row, request.num_tokens, int(guess.token_ids[0]))
+
+    def _settle(self, rows: Int32) -> None:
+        """Judges what was guessed of these rows."""
+        rows, positions, guessed = self._trials.settle(rows, self._running.num_tokens(rows))
+        drawn = [
+            self._running.token(row, at) for row, at in zip(rows.tolist(), positions.tolist(), strict=True)
+        ]
+        self.appetite.tried(rows, guessed == int32(drawn))
+
+    def _appetite_for(self, rows: Int32) -> Int32:
         """How many drafts each is to get: no more than it has room for, the token after them included."""
         if not self._up:
-            return np.zeros(len(requests), np.int32)
-        rows = int32([request.held_row for request in requests])
-        room = int32([self._room(request) for request in requests])
-        return np.minimum(self.appetite.wanted(rows), room).astype(np.int32)
+            return np.zeros(len(rows), np.int32)
+        return np.minimum(self.appetite.wanted(rows), self._running.room(rows)).astype(np.int32)
+
+    def _due(self, rows: Int32, wanted: Int32) -> Bool:
+        """Which of these rows, for which so many drafts are wanted, are tried."""
+        found = np.zeros(len(rows), np.bool_)
+        if self._up and not wanted.all():
+            none = wanted == 0
+            found[none] = self.appetite.due(rows[none])
+            found &= self._running.room(rows) > 0
+        return found
 
     def _room(self, request: ScheduledRequest) -> int:
         """How many drafts can be right, so that the token after them is a request's last."""
         return max(0, request.max_total - request.num_tokens - 1)
 
-    def _ask(self, requests: list[ScheduledRequest], now: float) -> Propose | None:
+    def _ask(self, rows: Int32, now: float) -> Propose | None:
         """Asks for those that want drafts. Those that were planned ahead are waited for first."""
-        wanted = self._appetite_for(requests)
-        opened, asked, counts, tokens, most = [], [], [], [], []
-        for request, count in zip(requests, wanted.tolist(), strict=True):
-            ready = count > 0 and not self._running.num_pending(request)
-            self._running.hold(request, in_lock_step=count > 0, awaits_drafts=ready)
-            if not ready:
-                continue
+        wanted = self._appetite_for(rows)
+        ready = (wanted > 0) & ~self._running.are_pending(rows)
+        self._running.hold(rows, wanted > 0, awaiting_drafts=ready)
+        tried = self._due(rows, wanted)
+        opened, asked, counts, tokens = [], [], [], []
+        for row in rows[ready | tried].tolist():
+            request = self._running.at(row)
             known = self._followed.get(request.serial)
             if known is None:
                 opened.append(Drafted(serial=request.serial, token_ids=request.token_ids()))
@@ -237,14 +282,16 @@ class Speculator:
             new = request.output[known - len(request.prompt) :]
             self._followed[request.serial] = request.num_tokens
             asked.append(request.serial)
-            most.append(count)
             counts.append(len(new))
             tokens.extend(new)
+        most = (wanted + tried)[ready | tried]
         if not (asked or self._closed):
             return None
         self._number += 1
         if asked:
-            self._asked[self._number] = _Asked(asked, int32(most), now, now + self.settings.patience)
+            self._asked[self._number] = _Asked(
+                asked, most, now, now + self.settings.patience, bool(ready.any())
+            )
             self.counters.proposals += 1
         closed, self._closed = self._closed, []
         return Propose(
@@ -254,7 +301,7 @@ class Speculator:
             serials=int64(asked),
             counts=int32(counts),
             token_ids=int32(tokens),
-            wanted=int32(most),
+            wanted=most,
         )
 
     def proposed(self, message: Proposed, now: float) -> dict[int, Guess]:
@@ -263,7 +310,10 @@ class Speculator:
         if asked is None:
             self.counters.proposals_late += len(message.counts) > 0
             return {}
-        self._drafted(message.seconds, now - asked.began)
+        if asked.is_awaited:
+            self._drafted(message.seconds, now - asked.began)
+        else:
+            self.appetite.spent(message.seconds)
         counts = message.counts
         if len(counts) != len(asked.serials) or (counts < 0).any() or counts.sum() != len(message.token_ids):
             self.counters.drafts_ignored += len(message.token_ids)
@@ -279,9 +329,11 @@ class Speculator:
         self.appetite.drafted(waited)
 
     def came(self, request: ScheduledRequest, guess: Guess) -> None:
-        """Drafts, or none, for a request that may have been waiting for them."""
+        """Drafts, or none, for a request that may have been waiting for them; else they are only looked at."""
         if self._running.awaits_drafts(request):
             self._take(request, guess)
+        elif len(guess) and request.row is not None:
+            self._trials.guess(request.row, self._followed[request.serial], int(guess.token_ids[0]))
 
     def _take(self, request: ScheduledRequest, guess: Guess) -> None:
         row = request.held_row

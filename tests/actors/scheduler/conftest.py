@@ -786,7 +786,7 @@ class Play:
 
 def in_last_step(core: SchedulerCore, request: Any) -> bool:
     """Whether the token that is being drawn ends the request by its length."""
-    pending = core.requests.running.num_pending(request)
+    pending = 0 if request.row is None else int(core.requests.running._num_pending[request.row])
     return bool(pending) and request.num_tokens + pending == request.max_total
 
 

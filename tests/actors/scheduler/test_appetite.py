@@ -63,35 +63,59 @@ def test_the_more_a_draft_costs_the_fewer_there_are():
     assert counts == sorted(counts, reverse=True) and counts[0] > counts[-1]
 
 
-def test_who_gets_none_is_tried_again_ever_more_seldom():
-    found = appetite(fixed=0.02, each=0.0005)
-    verify(found, 0, right=0)
-    asked = []
+def turn(found: Appetite, row: int = 0) -> tuple[int, bool]:
+    """What a row gets in a step, and whether it is tried."""
+    found.stepped(1, 0.02)
+    (count,) = found.wanted(int32([row]))
+    return int(count), not count and bool(found.due(int32([row]))[0])
+
+
+def tired(rows: int = 8) -> Appetite:
+    """One whose first row is always wrong."""
+    found = appetite(fixed=0.02, each=0.0005, rows=rows)
+    verify(found, 0, right=0, times=60)
+    return found
+
+
+def test_who_gets_none_is_tried_ever_more_seldom():
+    found = tired()
+    tried = []
     for step in range(600):
-        if found.wanted(int32([0]))[0]:
-            asked.append(step)
-            verify(found, 0, right=0, of=1, times=1)
-    gaps = np.diff(asked)
-    assert len(asked) >= 4 and list(gaps) == sorted(gaps) and gaps[-1] > 2 * gaps[0]
+        count, is_tried = turn(found)
+        assert not count
+        if is_tried:
+            tried.append(step)
+            found.tried(int32([0]), np.array([False]))
+    gaps = np.diff(tried)
+    assert len(tried) >= 4 and list(gaps) == sorted(gaps) and gaps[-1] > 2 * gaps[0]
 
 
-def test_who_is_right_again_rests_no_longer_than_at_first():
-    found = appetite(fixed=0.02, each=0.0005)
-    verify(found, 0, right=0, times=60)
-    while found.wanted(int32([0])).tolist() != [1]:
+def test_one_guess_that_was_right_makes_up_for_many():
+    found = tired()
+    while not turn(found)[1]:
         pass
-    verify(found, 0, right=1, of=1, times=1)
-    assert found.wanted(int32([0]))[0] >= 1, "one draft that is right makes up for many"
-
-
-def test_a_trial_lasts_until_it_is_verified_or_there_was_nothing_to_verify():
-    found = appetite(fixed=0.02, each=0.0005)
+    found.tried(int32([0]), np.array([True]))
+    assert turn(found)[0] >= 1
     verify(found, 0, right=0, times=60)
-    while found.wanted(int32([0])).tolist() != [1]:
-        pass
-    assert found.wanted(int32([0])).tolist() == [1], "it was planned ahead, and is asked again"
-    found.missed(0)
-    assert found.wanted(int32([0])).tolist() == [0]
+    gap = next(step for step in range(600) if turn(found)[1])
+    assert gap <= 8, "it rests no longer than at first"
+
+
+def test_trials_wait_until_their_time_is_earned():
+    found = tired()
+    found.tried(int32([0]), np.array([True]))  # it will rest as little as can be
+    verify(found, 0, right=0, times=60)
+    found.spent(2 * 0.02)  # two whole steps, for which two hundred must go by
+    waited = next(step for step in range(600) if turn(found)[1])
+    assert 150 <= waited <= 210
+
+
+def test_rows_wait_for_others_drafts_where_steps_are_long():
+    long, short = appetite(fixed=0.02, each=0.0005), appetite(fixed=0.0001, each=0.00001)
+    for found in (long, short):
+        found.drafted(0.001)
+    assert long.waits(16, 16) and long.waits(16, 2)
+    assert not short.waits(16, 2), "each step would begin later than it takes"
 
 
 def test_a_row_begins_as_the_others_fare():

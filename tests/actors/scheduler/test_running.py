@@ -72,13 +72,16 @@ def test_what_is_drawn_by_a_step_at_hand_is_planned_upon_and_not_beyond_the_end(
         assert columns(chunks) == ([1], [start], [1], [True])
         running.enter(chunks)
         running.planned(chunks)
-    assert running.num_pending(one) == 2
+    assert running.are_pending(chunks.rows).all()
     assert not len(running.choose(9, 9)), "two pending tokens make six"
     running.computed(chunks)
     assert running.leave(chunks) == []
     running.drew(chunks.rows, int32([7]))
-    assert one.output == [7] and running.num_pending(one) == 1
+    assert one.output == [7] and running.are_pending(chunks.rows).all()
     assert not len(running.choose(9, 9))
+    running.computed(chunks)
+    running.leave(chunks)
+    assert not running.are_pending(chunks.rows).any()
 
 
 def test_only_those_that_may_have_ended_are_looked_at(running):
