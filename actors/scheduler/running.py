@@ -231,7 +231,8 @@ class Running:
 
     def room(self, rows: Int32) -> Int32:
         """How many drafts of each row can be right, so that the token after them is its last."""
-        return np.maximum(self._max_total[rows] - self._num_tokens[rows] - 1, 0)
+        room: Int32 = np.maximum(self._max_total[rows] - self._num_tokens[rows] - 1, 0)
+        return room
 
     def num_tokens(self, rows: Int32) -> Int32:
         """How many are known of each row: prompt and output."""
