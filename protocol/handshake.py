@@ -37,9 +37,15 @@ class Welcome(Message, frozen=True, kw_only=True):
 
 
 class Rejected(Message, frozen=True, kw_only=True):
-    """The answer to a `Hello` that does not fit. `reason` names both versions."""
+    """The answer to a `Hello` that does not fit. `reason` names both versions. With `again` it may fit later: the
+    node of that name has not been given up yet."""
 
     reason: str
+    again: bool = False
+
+
+class Knock(Message, frozen=True, kw_only=True):
+    """Never answered: whether it can be sent tells whether the other end of a connection is there."""
 
 
 @cache

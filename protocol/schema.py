@@ -54,7 +54,12 @@ def schema() -> dict[str, Any]:
             "header": references[0],
         },
         "array": {"descriptor": ARRAY_DESCRIPTOR, "byte_order": "little"},
-        "handshake": {"hello": "Hello", "answers": ["Welcome", "Rejected"], "mode": int(Mode.LINK)},
+        "handshake": {
+            "hello": "Hello",
+            "answers": ["Welcome", "Rejected"],
+            "unanswered": ["Knock"],
+            "mode": int(Mode.LINK),
+        },
         "messages": {kind.__name__: reference for kind, reference in zip(kinds, references[1:], strict=True)},
         "components": components,
     }

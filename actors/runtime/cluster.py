@@ -78,7 +78,8 @@ class Cluster:
             pid=self.node.platform.pid,
         )
         if self._link is not None:
-            self._link.issue = core.issue
+            clock = self.node.clock
+            self._link.issue = lambda node, gone: core.issue(node, clock.now(), gone=gone)
             self.node.remote.connect(self._link, topology.root)
         self._enlist(endpoint)
         self._supervisor = RootSupervisor(core, launcher, self._roster.write if self._roster else None)

@@ -38,8 +38,9 @@ class Link(Protocol):
     endpoint: str
     """Where it listens."""
 
-    issue: Callable[[str], int] | None
-    """The root's: a new incarnation for a node's name."""
+    issue: Callable[[str, bool], int | None] | None
+    """The root's: a new incarnation for a node's name, given whether its former life is known to have gone; 0 if none
+    is expected, None if that life may not be over."""
 
     on_broken: Callable[[str, int], None] | None
     """Told of a node, and its incarnation, to which a connection of our making broke: something may be lost."""

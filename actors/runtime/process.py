@@ -28,13 +28,14 @@ from pageant.actors.runtime.loop import new_event_loop
 from pageant.actors.runtime.node import SUPERVISOR, Node
 from pageant.actors.runtime.platform import Machine, Platform
 from pageant.actors.runtime.transport.addresses import endpoint_towards
-from pageant.actors.runtime.transport.errors import LinkRefused, NoAnswer
+from pageant.actors.runtime.transport.errors import LinkRefused, NoAnswer, NotYet
 from pageant.protocol.errors import TopologyError
 from pageant.protocol.handshake import Welcome, fingerprint
 from pageant.protocol.supervision import Directory, NodeEntry, NodeJoined
 
 log = logging.getLogger("pageant.process")
 
+AGAIN_SECONDS = 1.0  # until the root is asked again
 ORPHAN_SECONDS = 1.5  # that a process whose parent died has to end in order
 
 
@@ -170,7 +171,7 @@ class NodeProcess:
 
 
 async def _ask_for_incarnation(options: argparse.Namespace) -> int:
-    """Introduces itself without an incarnation, to be given one."""
+    """Introduces itself without an incarnation, to be given one: at once, or when another of its name is gone."""
 
     class Nobody:
         def receive(self, node: str, frames: object) -> None: ...
@@ -180,8 +181,15 @@ async def _ask_for_incarnation(options: argparse.Namespace) -> int:
         def lost(self, node: str, envelopes: int) -> None: ...
 
     link = Machine(options.keys).open_link(options.name, 0, options.endpoint, Nobody())
+    waits = False
     try:
-        return (await link.connect("root", 1, options.join)).issued
+        while True:
+            try:
+                return (await link.connect("root", 1, options.join)).issued
+            except NotYet as error:
+                log.log(logging.DEBUG if waits else logging.WARNING, "node %s waits: %s", options.name, error)
+                waits = True
+            await asyncio.sleep(AGAIN_SECONDS)
     finally:
         link.close()
 

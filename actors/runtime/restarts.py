@@ -9,12 +9,14 @@ after `failed_starts_max`: what is wrong with it will most likely stay so, and s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pageant.actors.runtime.lease import Leases, LeaseTerms
 from pageant.protocol.supervision import SWAPPED, ActorEntry, Directory, NodeEntry, StartActor
 
+JOINING_SECONDS_MAX = 10.0  # for a node that has been given an incarnation, before another may be
 VISITOR = "visitor:"  # begins the name of a node that only asks, such as `pageant swap`; no YAML can say it
 
 
@@ -149,6 +151,7 @@ class _NodeState(_Life):
     pid: int = 0
     suspicion: str = ""  # why it was fenced
     issued: int = 0  # the latest incarnation given to one that joins by itself
+    expected_until: float = -math.inf  # that it joins under it
 
 
 class Supervision:
@@ -188,16 +191,25 @@ class Supervision:
         self._nodes[self.root].ready(now)
         return [*instructions, *self._start_actors_of(self.root), Publish()]
 
-    def issue(self, node: str) -> int:
+    def issue(self, node: str, now: float, *, gone: bool) -> int | None:
         """A new incarnation for a node that joins by itself, or 0 if none of that name is expected. A visitor may
-        always come: it hosts no actors, and asks."""
+        always come: it hosts no actors, and asks.
+
+        None while another of that name may be alive: it may be cut off, and go on until its lease is over.
+
+        Args:
+            gone: the former one's process is known to have ended.
+        """
         if node.startswith(VISITOR):
             self._visitors += 1
             return self._visitors
         state = self._nodes.get(node)
         if state is None or not state.plan.joins:
             return 0
+        if (state.alive and not gone) or now < state.expected_until:
+            return None
         state.issued = max(state.issued, state.incarnation) + 1
+        state.expected_until = now + JOINING_SECONDS_MAX
         return state.issued
 
     def node_joined(
@@ -207,7 +219,8 @@ class Supervision:
         state = self._nodes.get(node)
         if state is None:
             return []
-        if state.plan.joins and state.incarnation < incarnation <= state.issued:
+        if state.plan.joins and state.incarnation < incarnation == state.issued:
+            state.expected_until = -math.inf
             self._end_actors_of(node, "its node was replaced")  # whose end nobody saw
             state.fall("replaced")
             state.begin()

@@ -149,7 +149,8 @@ class Killer:
 
 
 def _median(deaths: list[Death], name: str) -> float:
-    return round(statistics.median(getattr(death, f"{name}_seconds") for death in deaths), 2)
+    seconds: list[float] = [getattr(death, f"{name}_seconds") for death in deaths]
+    return round(statistics.median(seconds), 2)
 
 
 def _cpu_seconds(pids: list[int]) -> float:

@@ -171,7 +171,7 @@ class SimulatedLink:
     def __init__(self, network: Network, name: str, incarnation: int, receiver: Receiver) -> None:
         self.name, self.incarnation = name, incarnation
         self.endpoint = f"sim://{name}/{incarnation}"
-        self.issue: Callable[[str], int] | None = None
+        self.issue: Callable[[str, bool], int | None] | None = None
         self.on_broken: Callable[[str, int], None] | None = None
         self.peers: dict[str, SimulatedLink] = {}
         self.made: set[str] = set()  # the peers that this one connected to

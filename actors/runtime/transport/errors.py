@@ -11,3 +11,7 @@ class LinkRefused(PageantError):
 
 class NoAnswer(LinkRefused):
     """The other node is not there, or too busy."""
+
+
+class NotYet(LinkRefused):
+    """Another of the same name may be alive: ask again."""

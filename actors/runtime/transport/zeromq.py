@@ -19,12 +19,12 @@ from typing import Any
 import zmq
 
 from pageant.actors.runtime.platform import Receiver
-from pageant.actors.runtime.transport.errors import LinkRefused, NoAnswer
+from pageant.actors.runtime.transport.errors import LinkRefused, NoAnswer, NotYet
 from pageant.actors.runtime.transport.keys import Gatekeeper, Keys, connect_with, serve_with
 from pageant.protocol.codec import Codec
 from pageant.protocol.envelope import FRAMES_MAX, Header, Mode, decode_header, encode_header
 from pageant.protocol.errors import ProtocolError
-from pageant.protocol.handshake import Hello, Rejected, Welcome, fingerprint
+from pageant.protocol.handshake import Hello, Knock, Rejected, Welcome, fingerprint
 
 log = logging.getLogger("pageant.link")
 
@@ -122,7 +122,7 @@ class ZmqLink:
         self._held: dict[bytes, deque[list[Any]]] = {}  # by peer, so that a slow one delays no other
         self._retry_scheduled = False
         self._pump_scheduled = False
-        self.issue: Callable[[str], int] | None = None
+        self.issue: Callable[[str, bool], int | None] | None = None
         self.on_broken: Callable[[str, int], None] | None = None
         self._descriptor = int(socket.getsockopt(zmq.FD))
         self._loop.add_reader(self._descriptor, self._pump)
@@ -199,21 +199,28 @@ class ZmqLink:
         """A handshake envelope, from whoever it may be."""
         message = self._codec.decode(header.kind, bytes(frames[1]), frames[2:])
         waiting = self._welcomes.get(identity)
+        if isinstance(message, Knock):
+            return
         if isinstance(message, Hello):
             self._answer_hello(identity, message)
         elif waiting is not None and not waiting.done() and isinstance(message, Welcome):
             waiting.set_result(message)
         elif waiting is not None and not waiting.done() and isinstance(message, Rejected):
-            waiting.set_exception(LinkRefused(message.reason))
+            waiting.set_exception((NotYet if message.again else LinkRefused)(message.reason))
         else:
             self._receiver.refuse(_shown(identity), f"{header.kind} is no part of the handshake here")
 
     def _answer_hello(self, identity: bytes, hello: Hello) -> None:
         reason = self._objection(identity, hello)
-        issued = 0
-        if reason is None and not hello.incarnation:
-            issued = self.issue(hello.node) if self.issue is not None else 0
-            reason = None if issued else f"no node called {hello.node!r} is expected to join {self.name}"
+        issued: int | None = 0
+        if reason is None and not hello.incarnation and self.issue is not None:
+            issued = self.issue(hello.node, not self._may_be_there(hello.node))
+        if issued is None:
+            again = f"another {hello.node} is there, or has not been given up yet"
+            self._send_link(identity, Rejected(reason=again, again=True))
+            return
+        if reason is None and not hello.incarnation and not issued:
+            reason = f"no node called {hello.node!r} is expected to join {self.name}"
         if reason is not None:
             self._receiver.refuse(_shown(identity), reason)
             self._send_link(identity, Rejected(reason=reason))
@@ -228,6 +235,11 @@ class ZmqLink:
             issued=issued,
         )
         self._send_link(identity, welcome)
+
+    def _may_be_there(self, node: str) -> bool:
+        """Whether a connection to that node stands. The end of its process closes it; a cable that is out does not."""
+        identity = self._identities.get(node)
+        return identity is not None and self._send_link(identity, Knock())
 
     def _objection(self, identity: bytes, hello: Hello) -> str | None:
         if hello.fingerprint != fingerprint():
@@ -244,10 +256,10 @@ class ZmqLink:
             return f"{hello.node}#{hello.incarnation} has been replaced by #{known.incarnation}"
         return None
 
-    def _send_link(self, identity: bytes, message: Hello | Welcome | Rejected) -> None:
+    def _send_link(self, identity: bytes, message: Hello | Welcome | Rejected | Knock) -> bool:
         body, _ = self._codec.encode(message)
         header = Header(Mode.LINK, type(message).__name__, "", f"node/{self.name}")
-        self._send([identity, encode_header(header), body])
+        return self._send([identity, encode_header(header), body])
 
     # Sending.
 

@@ -334,10 +334,11 @@ async def test_a_guest_that_stops_is_replaced_and_when_it_wakes_nothing_of_it_is
     await node.ask("watcher", Until(event="up echo#1"), SECONDS)
     first.send_signal(signal.SIGSTOP)
     asked = asyncio.create_task(node.ask("echo", Ping(value=1), SECONDS))  # which it will find when it wakes
+    second = await join(cluster, "b")
+    assert b"node b waits: another b is there, or has not been given up yet" in await second.stderr.readline()
     await node.ask("watcher", Until(event="down echo#1"), SECONDS)
     with pytest.raises(PeerGone):
         await asked
-    second = await join(cluster, "b")
     await node.ask("watcher", Until(event="up echo#2"), SECONDS)
     refused = node.remote.refused
     first.send_signal(signal.SIGCONT)

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pageant.actors.runtime.lease import LeaseTerms
 from pageant.actors.runtime.restarts import (
+    JOINING_SECONDS_MAX,
     ActorPlan,
     Fence,
     GiveUp,
@@ -189,21 +190,35 @@ def test_an_actor_that_waits_for_its_restart_falls_with_its_node(core):
 
 
 def test_only_a_node_that_is_to_join_by_itself_is_issued_an_incarnation(core):
-    assert core.issue("apart") == 0 and core.issue("nobody") == 0 and core.issue("root") == 0
-    assert core.issue("guest") == 1
-    assert core.issue("guest") == 2  # whoever asked first has not come
-    assert starts(core.node_joined("guest", 2, "tcp://g", 0.0)) == [("visitor", 1)]
-    assert core.node_joined("guest", 3, "tcp://x", 0.0) == []  # never issued
+    for nobody in ("apart", "nobody", "root"):
+        assert core.issue(nobody, 0.0, gone=True) == 0
+    assert core.issue("guest", 0.0, gone=True) == 1
+    assert core.issue("guest", 0.1, gone=True) is None, "one is on its way"
+    assert core.issue("guest", JOINING_SECONDS_MAX, gone=True) == 2, "which has not come"
+    assert core.node_joined("guest", 1, "tcp://g", 11.0) == [], "it comes too late"
+    assert starts(core.node_joined("guest", 2, "tcp://g", 11.0)) == [("visitor", 1)]
+    assert core.node_joined("guest", 3, "tcp://x", 11.0) == []  # never issued
 
 
 def test_a_guest_that_comes_again_replaces_its_former_life(core):
-    core.node_joined("guest", core.issue("guest"), "tcp://1", 0.0)
+    core.node_joined("guest", core.issue("guest", 0.0, gone=True), "tcp://1", 0.0)
     core.actor_started("visitor", 1, (), 0.0)
-    second = core.issue("guest")
+    second = core.issue("guest", 8.0, gone=True)
     assert entry(core, "visitor").up  # asking is not joining
     assert starts(core.node_joined("guest", second, "tcp://2", 9.0)) == [("visitor", 2)]
     assert not entry(core, "visitor").up
     assert core.node_joined("guest", 1, "tcp://1", 9.0) == []
+
+
+def test_nobody_takes_the_place_of_a_guest_that_may_be_alive_and_cut_off():
+    core = impatient()
+    core.renewed("apart", 1, 1.0)
+    core.renewed("guest", 1, 1.0)
+    assert core.issue("guest", 6.9, gone=False) is None, (
+        "it may go on until 6, and an answer of ours may be late"
+    )
+    assert ticks(core, 7.0, renewing=("apart",)) == [Publish()]
+    assert core.issue("guest", 7.0, gone=False) == 2, "now it has ended"
 
 
 def test_directories_are_numbered(core):
@@ -215,7 +230,7 @@ def impatient() -> Supervision:
     core = Supervision("root", "ipc://root", NODES, ACTORS, LIMITS, LeaseTerms(heartbeat=1.0, suspicion=5.0))
     core.begin(0.0)
     core.node_joined("apart", 1, "ipc://a", 0.0)
-    assert core.issue("guest") == 1
+    assert core.issue("guest", 0.0, gone=True) == 1
     core.node_joined("guest", 1, "tcp://g", 0.0)
     for actor in ACTORS:
         core.actor_started(actor.name, 1, (), 0.0)
@@ -258,7 +273,7 @@ def test_a_guest_that_is_not_heard_of_is_gone_until_it_comes_again():
     assert not entry(core, "visitor").up and core.nodes_up() == ["root", "apart"]
     assert core.renewed("guest", 1, 40.0) is None
     assert core.node_joined("guest", 1, "tcp://g", 40.0) == []
-    assert core.issue("guest") == 2
+    assert core.issue("guest", 40.0, gone=False) == 2
     assert starts(core.node_joined("guest", 2, "tcp://g", 41.0)) == [("visitor", 2)]
 
 
@@ -272,6 +287,7 @@ class Supervised(RuleBasedStateMachine):
         self.alive: dict[str, int] = {}  # actors and nodes that were started and of whose end we know nothing
         self.latest: dict[str, int] = {}
         self.final: set[str] = set()
+        self.expected_until = -1.0  # that a guest comes
         self.carry_out(self.core.begin(self.now))
 
     def carry_out(self, instructions) -> None:
@@ -317,14 +333,20 @@ class Supervised(RuleBasedStateMachine):
                 self.alive.pop(name, None)
         self.carry_out(self.core.node_exited("apart", incarnation, "killed", self.now))
 
-    @rule(comes=st.booleans())
-    def guest_asks(self, comes: bool) -> None:
-        issued = self.core.issue("guest")
+    @rule(comes=st.booleans(), gone=st.booleans())
+    def guest_asks(self, comes: bool, gone: bool) -> None:
+        issued = self.core.issue("guest", self.now, gone=gone)
+        assert issued is not None or "guest" in self.core.nodes_up() or self.now < self.expected_until
+        if issued is None:
+            return
+        assert gone or "guest" not in self.core.nodes_up()
+        self.expected_until = self.now + JOINING_SECONDS_MAX
         assert issued > self.latest.get("node guest", 0)
         self.latest["node guest"] = issued
         if comes:
             self.alive.pop("visitor", None)  # its former life is over
             self.carry_out(self.core.node_joined("guest", issued, "", self.now))
+            self.expected_until = -1.0
 
     @rule(seconds=st.sampled_from([0.0, 0.3, 1.0, 6.0]))
     def time_passes(self, seconds: float) -> None:
