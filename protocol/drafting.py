@@ -26,7 +26,7 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     Attributes:
         method: `ngram` (what followed the same tokens before), `draft` (a smaller model), `eagle`, `medusa`, `auto`
-            (ngram), or `module:Class` of your own (see docs/writing-a-drafter.md).
+            (what `model` holds, or ngram), or `module:Class` of your own (see docs/writing-a-drafter.md).
         model: the checkpoint of the draft model, or of the heads.
         tokens: most drafts for each sequence in a step.
         adaptive: propose fewer, down to none, where they are seldom right or verifying them takes long.

@@ -54,6 +54,7 @@ DEFAULT_CAST = Cast(
         OBSERVER: "pageant.actors.observer.actor:Observer",
     },
     called_for=_called_for,
+    needs={"speculation": "scheduler"},
 )
 
 

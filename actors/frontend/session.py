@@ -28,6 +28,7 @@ from pageant.actors.frontend.cast import (
 from pageant.actors.frontend.frontend import Frontend
 from pageant.actors.frontend.prompts import check_length
 from pageant.actors.frontend.requests import Opening
+from pageant.actors.frontend.speculating import settle_speculation
 from pageant.actors.runtime.cluster import Cluster
 from pageant.actors.runtime.loop_thread import LoopThread
 from pageant.actors.runtime.recorder import Recorder
@@ -58,6 +59,7 @@ def resolve_topology(topology: Topology) -> Resolved:
 
 def _resolve(topology: Topology) -> tuple[Resolved, dict[str, Any], tuple[ServedModel, ...]]:
     """The same, with what the first model's folder says of it, and all models."""
+    topology = settle_speculation(topology)
     of_models: dict[str, dict[str, Any]] = {}
     for name, part in topology.models.items():
         try:

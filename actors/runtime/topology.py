@@ -95,7 +95,8 @@ class Cast:
     """The default actors: the class of each, by name, and which of them always form a group.
 
     `extra_settings` are setting names that reach no actor (the front end's own). `optional` are the classes of
-    those that take part only where a topology names them, or calls for them.
+    those that take part only where a topology names them, or calls for them. `needs` are settings that are of no use
+    unless this actor knows them.
     """
 
     classes: Mapping[str, str]
@@ -106,6 +107,7 @@ class Cast:
     optional: Mapping[str, str] = field(default_factory=dict)
     shared: frozenset[str] = frozenset()  # by all models of a topology
     called_for: Callable[[Topology], Iterable[str]] = lambda topology: ()
+    needs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -301,6 +303,7 @@ def resolve(
         own = part.settings.keys() - (topology.settings.keys() if prefix else ())
         known = {name: cls for name, cls in classes.items() if not prefix or name.startswith(prefix)}
         _check_settings(sorted(own), prefix, known, cast)
+        _check_needs(chosen[prefix], prefix, classes, cast)
     nodes, where = place(topology.placement, root, written_nodes(written), _wanted(specs), cast.root_actors)
     _check_nodes(specs, nodes)
     _check_root_actors(where, root, cast)
@@ -466,6 +469,16 @@ def _check_settings(settings: Iterable[str], prefix: str, classes: Mapping[str, 
         if name not in known:
             place = f"models.{prefix}{name}".replace("/", ".") if prefix else str(name)
             raise TopologyError(place, f"no such key; {expected(str(name), known)}")
+
+
+def _check_needs(settings: Mapping[str, Any], prefix: str, classes: Mapping[str, Any], cast: Cast) -> None:
+    for name, actor in cast.needs.items():
+        cls = classes.get(prefix + actor)
+        if settings.get(name) is not None and cls is not None and name not in cls.Options.__struct_fields__:
+            raise TopologyError(
+                f"{_entry(prefix + actor)}.class",
+                f"{cls.__qualname__} has no option {name!r}; expected a class that has, or no {name}",
+            )
 
 
 def _options(cls: Any, name: str, given: Mapping[str, Any], settings: Mapping[str, Any]) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
 import pytest
 
@@ -164,6 +166,14 @@ def test_settings_reach_the_actors_that_know_them_and_their_own_options_win():
 
 def test_a_setting_of_the_front_end_alone_is_taken():
     assert resolved({"served_model_name": "m"}).root == "front"
+
+
+def test_a_setting_that_is_of_no_use_without_an_actor_that_knows_it_is_refused_with_that_actors_class():
+    cast = dataclasses.replace(CAST, needs={"watched": "echo"})
+    with pytest.raises(TopologyError) as caught:
+        resolve(parse({"watched": "x"}), cast)
+    assert caught.value.place == "actors.echo.class" and "Echo has no option 'watched'" in str(caught.value)
+    assert resolve(parse({}), cast).root == "front"
 
 
 def test_one_puts_all_actors_here_and_each_gives_each_a_process():
