@@ -27,9 +27,6 @@ from transformers import (
 
 import pageant
 
-# One thread is the fastest for models this small, wherever else work is going on.
-torch.set_num_threads(1)
-
 FAMILIES: dict[str, tuple[Any, Any]] = {
     "llama": (LlamaForCausalLM, LlamaConfig),
     "mistral": (MistralForCausalLM, MistralConfig),

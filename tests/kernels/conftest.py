@@ -13,11 +13,6 @@ from pageant import kernels
 from pageant.kernels.base import AttentionBatch, Kernels, SamplingTensors
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="session", params=[name for name in kernels.BACKENDS if name != "triton"])
 def backend(request: pytest.FixtureRequest) -> Kernels:
     """Each backend of a CPU in turn: what is asked of the reference is asked of all. (`triton` has a folder.)"""

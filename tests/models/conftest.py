@@ -466,11 +466,6 @@ class Pages:
         return self.tables[name][block] * self.block_size + offset
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="session")
 def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Family]:
     """Returns a family by name, made and saved once a session."""

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 
 import pytest
-import torch
 from transformers import AutoConfig, AutoTokenizer
 
 from pageant.scripts.demo_model.check import MODEL_FOLDER, ON_TOPIC_MIN, Verdict, check, transformers_answer
@@ -24,7 +23,6 @@ FILES = (
 
 @pytest.fixture(scope="module")
 def answer() -> Callable[[str], str]:
-    torch.set_num_threads(2)
     return transformers_answer()
 
 
