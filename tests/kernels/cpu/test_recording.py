@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -72,3 +75,16 @@ def test_memory_is_used_again_once_nothing_refers_to_it():
     del view
     assert arena.empty((2, 8), torch.bfloat16).data_ptr() == place
     assert place % 64 == 0
+
+
+def test_recording_does_not_load_torchs_compiler():
+    """It takes more than a second, and would take it from the first request."""
+    script = """
+import sys, torch
+from pageant.kernels.cpu.recording import Arena, Recorder
+with Recorder(Arena()):
+    torch.empty(4)[:2]
+print(sorted({"torch._dynamo", "torch._inductor"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
