@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import socket
+import platform
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -84,7 +84,7 @@ async def visit(endpoint: str, keys: str | None = None) -> AsyncIterator[Visit]:
     number = next(free for free in itertools.count() if free not in _here)
     _here.add(number)
     try:
-        async with _visit(f"{VISITOR}{socket.gethostname()}:{os.getpid()}:{number}", endpoint, keys) as found:
+        async with _visit(f"{VISITOR}{platform.node()}:{os.getpid()}:{number}", endpoint, keys) as found:
             yield found
     finally:
         _here.discard(number)
