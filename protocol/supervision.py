@@ -114,11 +114,12 @@ class Progress(Message, frozen=True, kw_only=True):
 
 
 class RenewLease(Message, frozen=True, kw_only=True):
-    """A node lives. `number` counts these."""
+    """A node lives. `number` counts these; `taken` is that of the last lease that it has heard of."""
 
     node: str
     incarnation: int
     number: int
+    taken: int = 0
 
 
 class LeaseGranted(Message, frozen=True, kw_only=True):

@@ -67,7 +67,12 @@ class NodeAgent(Actor):
     async def _keep_lease(self, on_lapse: Callable[[], None] | None) -> None:
         while on_lapse is None or not self._tenure.lapsed(self.clock.now()):
             number = self._tenure.ask(self.clock.now())
-            renew = RenewLease(node=self._node.name, incarnation=self._node.incarnation, number=number)
+            renew = RenewLease(
+                node=self._node.name,
+                incarnation=self._node.incarnation,
+                number=number,
+                taken=self._tenure.taken,
+            )
             self.tell(SUPERVISOR, renew)
             await asyncio.sleep(self._tenure.next_in(self.clock.now()))
         log.error("node %s has not heard of the root in time: it ends", self._node.name)

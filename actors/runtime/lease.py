@@ -30,27 +30,34 @@ class Leases:
 
     def __init__(self, terms: LeaseTerms) -> None:
         self.terms = terms
-        self._until: dict[str, tuple[int, float]] = {}  # by node: its incarnation, and when it lapses
+        # By node: its incarnation, and by number until when it may go by that lease.
+        self._granted: dict[str, tuple[int, dict[int, float]]] = {}
         self._looked_at = 0.0
 
-    def grant(self, node: str, incarnation: int, now: float, *, starting: bool, fence: bool) -> float:
-        """Returns for how many seconds.
+    def grant(
+        self, node: str, incarnation: int, now: float, *, starting: bool, number: int = 0, taken: int = 0
+    ) -> float:
+        """Returns for how many seconds. What was granted before holds too, until the node has taken a later lease: it
+        may not hear of this one, and go by one that was longer.
 
         Args:
             starting: an actor starts there.
-            fence: the root will kill it. What it cannot kill may not hear of a shorter lease than it had.
+            number: under which the node hears of this.
+            taken: of the last that it has heard of.
         """
-        if not self._until:
+        if not self._granted:
             self._looked_at = now
         seconds = self.terms.starting if starting else self.terms.suspicion
         until = now + seconds + self.terms.heartbeat
-        former, former_until = self._until.get(node, (0, 0.0))
-        self._until[node] = incarnation, until if fence or former != incarnation else max(until, former_until)
+        life, granted = self._granted.get(node, (incarnation, {}))
+        held = {} if life != incarnation else {of: end for of, end in granted.items() if of >= taken}
+        held[number] = until if number == taken else max(until, held.get(number, until))
+        self._granted[node] = incarnation, held
         return seconds
 
     def end(self, node: str) -> None:
         """It is known how that node is."""
-        self._until.pop(node, None)
+        self._granted.pop(node, None)
 
     def lapsed(self, now: float) -> list[tuple[str, int]]:
         """Nodes that have not been heard of in time, with their incarnations; each is named once.
@@ -60,16 +67,21 @@ class Leases:
         held_up = now - self._looked_at - self.terms.heartbeat
         self._looked_at = now
         if held_up > self.terms.heartbeat:
-            self._until = {node: (life, until + held_up) for node, (life, until) in self._until.items()}
-        lapsed = [(node, life) for node, (life, until) in self._until.items() if until <= now]
+            for _, granted in self._granted.values():
+                granted.update({of: until + held_up for of, until in granted.items()})
+        lapsed = [(node, life) for node, (life, _) in self._granted.items() if self.until(node) <= now]
         for node, _ in lapsed:
-            del self._until[node]
+            del self._granted[node]
         return lapsed
+
+    def until(self, node: str) -> float:
+        """When that node's lease is over, as far as it can know."""
+        return max(self._granted[node][1].values())
 
     @property
     def look_at(self) -> float | None:
         """When `lapsed` is to be called next: once per heartbeat while anybody holds a lease."""
-        return self._looked_at + self.terms.heartbeat if self._until else None
+        return self._looked_at + self.terms.heartbeat if self._granted else None
 
 
 class Tenure:
@@ -80,6 +92,7 @@ class Tenure:
         self._until = math.inf
         self._asked = {0: now}
         self._number = 0
+        self.taken = 0  # the number of the lease that it goes by
 
     def ask(self, now: float) -> int:
         """It asks for its lease to be renewed. Returns the number of this."""
@@ -93,7 +106,7 @@ class Tenure:
         if asked_at is None:
             return
         self._heartbeat = heartbeat
-        self._until = asked_at + seconds
+        self._until, self.taken = asked_at + seconds, number
         self._asked = {other: at for other, at in self._asked.items() if other > number}
 
     def lapsed(self, now: float) -> bool:

@@ -251,17 +251,26 @@ class Supervision:
                 instructions.append(GiveUp(actor.plan.name, state.early_deaths, reason, trace))
         return instructions
 
-    def renewed(self, node: str, incarnation: int, now: float) -> float | None:
-        """That life of a node asks for its lease. Returns for how many seconds it is granted; None if it is over."""
+    def renewed(
+        self, node: str, incarnation: int, now: float, number: int = 0, taken: int = 0
+    ) -> float | None:
+        """That life of a node asks for its lease. Returns for how many seconds it is granted; None if it is over.
+
+        Args:
+            number, taken: see `RenewLease`.
+        """
         state = self._nodes.get(node)
         if state is None or state.incarnation != incarnation or not state.up or state.suspicion:
             return None
-        return self._grant(state, now)
+        return self._grant(state, now, number, taken)
 
-    def _grant(self, node: _NodeState, now: float) -> float:
+    def _grant(self, node: _NodeState, now: float, number: int = 0, taken: int = 0) -> float:
         plan = node.plan
         starting = not node.up or any(actor.alive and not actor.up for actor in self._actors_of(plan.name))
-        return self.leases.grant(plan.name, node.incarnation, now, starting=starting, fence=plan.process)
+        if plan.process:  # which is killed, whatever it takes its lease to be
+            taken = number
+        life = plan.name, node.incarnation
+        return self.leases.grant(*life, now, starting=starting, number=number, taken=taken)
 
     def _suspect(self, node: str, incarnation: int) -> list[Instruction]:
         """A node's lease is over. What cannot be killed has ended itself by now."""

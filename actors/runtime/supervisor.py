@@ -68,7 +68,7 @@ class RootSupervisor(Actor):
     async def node_joined(self, event: NodeJoined) -> None:
         now = self.clock.now()
         instructions = self.core.node_joined(event.node, event.incarnation, event.endpoint, now, event.pid)
-        self._grant_lease(event.node, event.incarnation, 0)  # before anything starts there
+        self._grant_lease(event.node, event.incarnation)  # before anything starts there
         await self._carry_out(instructions)
 
     @receives
@@ -84,10 +84,10 @@ class RootSupervisor(Actor):
     @receives
     def renew_lease(self, request: RenewLease) -> None:
         """A node lives. One that has been given up on hears nothing."""
-        self._grant_lease(request.node, request.incarnation, request.number)
+        self._grant_lease(request.node, request.incarnation, request.number, request.taken)
 
-    def _grant_lease(self, node: str, incarnation: int, number: int) -> None:
-        seconds = self.core.renewed(node, incarnation, self.clock.now())
+    def _grant_lease(self, node: str, incarnation: int, number: int = 0, taken: int = 0) -> None:
+        seconds = self.core.renewed(node, incarnation, self.clock.now(), number, taken)
         if seconds is not None:
             heartbeat = self.core.leases.terms.heartbeat
             self.tell(f"node/{node}", LeaseGranted(number=number, seconds=seconds, heartbeat=heartbeat))
