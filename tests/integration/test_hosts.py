@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pytest
 import pageant
 from pageant import SamplingParams
 from pageant.actors.runtime.transport.keys import make_keys, write_keys
+from pageant.scripts.chaos.hosts import NODE, Lan, can
 
 CUT_SECONDS = 3
 SECONDS = 90
@@ -24,7 +24,6 @@ HOSTS = ("front", "near", "far")
 SETTINGS = {"dtype": "float32", "threads": 1, "num_blocks": 64, "max_num_seqs": 8, "seed": 5}
 PARAMS = {"temperature": 0.9, "seed": 11, "max_tokens": 200, "ignore_eos": True}
 PROMPTS = [list(range(40, 60 + extra)) for extra in range(4)]
-COMMAND = [sys.executable, "-m", "pageant.actors.runtime.process", "--detached"]
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 # What runs on the front host: streams all prompts, says when the first tokens are there, and at the end what came.
@@ -50,68 +49,12 @@ asyncio.run(main())
 """
 
 
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
-
-
-def _can() -> bool:
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        return False
-    made = subprocess.run(["ip", "netns", "add", "pageant-probe"], capture_output=True).returncode == 0
-    return (
-        made and subprocess.run(["ip", "netns", "del", "pageant-probe"], capture_output=True).returncode == 0
-    )
-
-
-pytestmark = pytest.mark.skipif(not _can(), reason="network namespaces need root")
-
-
-class Lan:
-    """Hosts on a switch."""
-
-    def __init__(self) -> None:
-        self.prefix = f"pg{os.getpid() % 100_000}"
-        self.switch = f"{self.prefix}-switch"
-        ip("netns", "add", self.switch)
-        ip("-n", self.switch, "link", "add", "bridge", "type", "bridge")
-        ip("-n", self.switch, "link", "set", "bridge", "up")
-        for number, host in enumerate(HOSTS, 1):
-            name = f"{self.prefix}-{host}"
-            ip("netns", "add", name)
-            ip(
-                "link",
-                "add",
-                f"{self.prefix}{number}",
-                "netns",
-                self.switch,
-                "type",
-                "veth",
-                "peer",
-                "eth",
-                "netns",
-                name,
-            )
-            ip("-n", self.switch, "link", "set", f"{self.prefix}{number}", "master", "bridge", "up")
-            ip("-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", "eth")
-            ip("-n", name, "link", "set", "eth", "up")
-            ip("-n", name, "link", "set", "lo", "up")
-
-    def on(self, host: str, *command: str) -> list[str]:
-        """A command that runs there."""
-        return ["ip", "netns", "exec", f"{self.prefix}-{host}", *command]
-
-    def plug(self, host: str, way: str) -> None:
-        """The cable of a host: `up` or `down`."""
-        ip("-n", self.switch, "link", "set", f"{self.prefix}{HOSTS.index(host) + 1}", way)
-
-    def remove(self) -> None:
-        for name in (self.switch, *(f"{self.prefix}-{host}" for host in HOSTS)):
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+pytestmark = pytest.mark.skipif(not can(), reason="network namespaces need root")
 
 
 @pytest.fixture(scope="module")
 def lan() -> Iterator[Lan]:
-    lan = Lan()
+    lan = Lan(*HOSTS)
     yield lan
     lan.remove()
 
@@ -147,7 +90,7 @@ async def test_three_hosts_give_the_same_tokens_and_a_cut_cable_costs_nothing(la
     }
     front = await run(lan, "front", sys.executable, "-c", FRONT, json.dumps([topology, PROMPTS, PARAMS]))
     nodes = [
-        await run(lan, host, *COMMAND, "--join", topology["listen"], "--name", host, "--keys", str(key))
+        await run(lan, host, *NODE, "--join", topology["listen"], "--name", host, "--keys", str(key))
         for host in ("near", "far")
     ]
     write_keys(tmp_path / "other.key", make_keys())
@@ -155,7 +98,7 @@ async def test_three_hosts_give_the_same_tokens_and_a_cut_cable_costs_nothing(la
         assert await front.stdout.readline() == b"begun\n", (await front.stderr.read()).decode()
         lan.plug("far", "down")
         stranger = ("--join", topology["listen"], "--name", "far", "--keys", str(tmp_path / "other.key"))
-        refused = await run(lan, "near", *COMMAND, *stranger)
+        refused = await run(lan, "near", *NODE, *stranger)
         await asyncio.sleep(CUT_SECONDS)  # the length of the cut is what is tested
         lan.plug("far", "up")
         told, errors = await front.communicate()
