@@ -1,9 +1,9 @@
 """Array fields of messages: declared with dtype and rank, read-only to whoever receives them.
 
 A field annotated `Int32Vector` holds a numpy array of that dtype and rank and nothing else. On the wire
-its bytes travel in a frame of their own (see `codec`), so that arrays cross without a copy; within a
-process the very array is handed over. Both are safe because `freeze` makes arrays read-only when they
-are sent.
+its bytes travel in a frame of their own, unless they are few (see `codec`), so that arrays cross without a
+copy; within a process the very array is handed over. Both are safe because `freeze` makes arrays read-only
+when they are sent.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ class ArrayKind(type):
     """The type of an array field. `isinstance(x, kind)` asks for the declared dtype and rank."""
 
     dtype: np.dtype[Any]
+    wire: str  # the dtype, on the wire
     rank: int
 
     def __instancecheck__(cls, value: object) -> bool:
@@ -33,7 +34,7 @@ DTYPES: dict[np.dtype[Any], str] = {}
 def _kind(name: str, dtype: str, rank: int) -> ArrayKind:
     little = np.dtype(dtype).newbyteorder("<")  # on the wire, whatever the host
     DTYPES[little] = dtype
-    return ArrayKind(name, (), {"dtype": little, "rank": rank})
+    return ArrayKind(name, (), {"dtype": little, "wire": dtype, "rank": rank})
 
 
 if TYPE_CHECKING:

@@ -1,5 +1,8 @@
 """Messages to frames and back.
 
+An array of few bytes travels within the body: a frame of its own costs more than the copy, in the time of
+both ends, and most arrays of a step are short or empty.
+
 Whatever the bytes, `decode` either returns a message of the named kind, checked to the last field, or
 raises a `ProtocolError`; and it never allocates beyond the order of what it was given.
 """
@@ -12,6 +15,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from pageant.protocol.arrays import DTYPES, ArrayKind, array_fields, freeze
 from pageant.protocol.envelope import FRAMES_MAX
@@ -22,6 +26,7 @@ Frame = bytes | bytearray | memoryview
 
 ARRAY_FRAMES_MAX = FRAMES_MAX - 2
 SIZE_MAX = 2**40  # of one dimension
+WITHIN_BYTES_MAX = 4096  # of an array that travels within the body
 
 
 class Codec:
@@ -35,7 +40,7 @@ class Codec:
         self._decoders: dict[str, msgspec.msgpack.Decoder[Message]] = {}
 
     def encode(self, message: Message) -> tuple[bytes, list[Any]]:
-        """The body frame and the array frames (contiguous arrays, not copied when they already are)."""
+        """The body frame and the frames of large arrays (contiguous, not copied when they already are)."""
         if not array_fields(type(message)):
             return self._encoder.encode(message), []
         arrays: list[Any] = []
@@ -73,45 +78,54 @@ class Codec:
     def _encode_array(self, value: Any) -> list[Any]:
         if not isinstance(value, np.ndarray):
             raise TypeError(f"a {type(value).__name__} cannot travel in a message")
-        if len(self._outgoing) >= ARRAY_FRAMES_MAX:
-            raise TypeError(f"a message holds more than {ARRAY_FRAMES_MAX} arrays")
         dtype = DTYPES.get(value.dtype)
         if dtype is None:
             raise TypeError(f"an array of {value.dtype} cannot travel; expected {', '.join(DTYPES.values())}")
-        self._outgoing.append(np.ascontiguousarray(value) if value.ndim else value)
-        return [len(self._outgoing) - 1, dtype, list(value.shape)]
+        if value.nbytes <= WITHIN_BYTES_MAX:
+            return [value.tobytes(), dtype, value.shape]
+        if len(self._outgoing) >= ARRAY_FRAMES_MAX:
+            raise TypeError(f"a message holds more than {ARRAY_FRAMES_MAX} arrays with frames of their own")
+        self._outgoing.append(np.ascontiguousarray(value))
+        return [len(self._outgoing) - 1, dtype, value.shape]
 
     def _decode_array(self, kind: type, descriptor: Any) -> Any:
         if not isinstance(kind, ArrayKind):
             raise NotImplementedError
-        index, shape = _checked_descriptor(kind, descriptor)
+        place, shape = _checked_descriptor(kind, descriptor)
+        data = place if isinstance(place, bytes) else self._frame(place)
+        expected = math.prod(shape) * kind.dtype.itemsize
+        if len(data) != expected:
+            where = "an array" if isinstance(place, bytes) else f"array frame {place}"
+            raise ValueError(f"{where} has {len(data)} bytes, its shape {tuple(shape)} needs {expected}")
+        if not expected:
+            array: npt.NDArray[Any] = np.empty(shape, kind.dtype)
+        else:
+            array = np.frombuffer(data, kind.dtype)
+            if kind.rank != 1:
+                array = array.reshape(shape)
+            if not array.flags.aligned:  # a small frame, within a buffer of ZeroMQ's
+                array = array.copy()
+        array.flags.writeable = False
+        return array
+
+    def _frame(self, index: int) -> memoryview:
+        """The bytes of that frame, once."""
         if index >= len(self._incoming):
             raise ValueError(f"array frame {index} did not come")
         if index in self._taken:
             raise ValueError(f"array frame {index} is named twice")
-        frame = memoryview(self._incoming[index])
-        expected = math.prod(shape) * kind.dtype.itemsize
-        if frame.nbytes != expected:
-            raise ValueError(
-                f"array frame {index} has {frame.nbytes} bytes, its shape {shape} needs {expected}"
-            )
         self._taken.add(index)
-        if not expected:
-            array = np.empty(shape, dtype=kind.dtype)
-        else:
-            array = np.frombuffer(frame, dtype=kind.dtype).reshape(shape)
-        if not array.flags.aligned:  # a small frame, within a buffer of ZeroMQ's
-            array = array.copy()
-        array.flags.writeable = False
-        return array
+        return memoryview(self._incoming[index]).cast("B")
 
 
-def _checked_descriptor(kind: ArrayKind, descriptor: Any) -> tuple[int, tuple[int, ...]]:
-    """Frame index and shape, or ValueError: nothing in a descriptor is trusted."""
-    match descriptor:
-        case [int(index), str(dtype), list(shape)] if index >= 0 and len(shape) == kind.rank:
-            if dtype == DTYPES[kind.dtype] and all(type(n) is int and 0 <= n < SIZE_MAX for n in shape):
-                return index, tuple(shape)
+def _checked_descriptor(kind: ArrayKind, descriptor: Any) -> tuple[int | bytes, list[int]]:
+    """Frame index, or the bytes themselves, and shape; or ValueError: nothing in a descriptor is trusted."""
+    if type(descriptor) is list and len(descriptor) == 3:
+        place, dtype, shape = descriptor
+        if dtype == kind.wire and type(shape) is list and len(shape) == kind.rank:
+            is_placed = type(place) is bytes or (type(place) is int and place >= 0)
+            if is_placed and all([type(n) is int and 0 <= n < SIZE_MAX for n in shape]):
+                return place, shape
     raise ValueError(
-        f"expected [frame index, {DTYPES[kind.dtype]!r}, shape of rank {kind.rank}] for a {kind.__name__}"
+        f"expected [frame index or bytes, {kind.wire!r}, shape of rank {kind.rank}] for a {kind.__name__}"
     )

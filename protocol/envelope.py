@@ -1,8 +1,8 @@
-"""The envelope around a message on the wire: one header frame, one body frame, one frame per array.
+"""The envelope around a message on the wire: one header frame, one body frame, one frame per large array.
 
     [header]  msgpack array, `Header`
-    [body]    msgpack map of the message that `Header.kind` names; arrays are [frame index, dtype, shape]
-    [array]*  raw little-endian bytes, C order, one frame per array in the order of first mention
+    [body]    msgpack map of the message that `Header.kind` names; arrays are [frame index or bytes, dtype, shape]
+    [array]*  raw little-endian bytes, C order, in the order of first mention
 
 Deadlines travel as the seconds that remain, since clocks differ between hosts.
 """

@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 
 import pageant.protocol
-from pageant.protocol.arrays import DTYPES, ArrayKind
+from pageant.protocol.arrays import ArrayKind
 from pageant.protocol.envelope import FRAMES_MAX, Header, Mode
 from pageant.protocol.message import Message, all_kinds
 
-ARRAY_DESCRIPTOR = "[frame index, dtype, shape]: the bytes are in that array frame, little-endian, C order"
+ARRAY_DESCRIPTOR = (
+    "[frame index or bytes, dtype, shape]: the bytes, or the array frame that they are in, little-endian, C order"
+)
 
 
 def _array_schema(kind: type) -> dict[str, Any]:
@@ -25,8 +27,8 @@ def _array_schema(kind: type) -> dict[str, Any]:
         "x-dtype": kind.dtype.name,
         "x-rank": kind.rank,
         "prefixItems": [
-            {"type": "integer"},
-            {"const": DTYPES[kind.dtype]},
+            {"type": ["integer", "string"], "contentEncoding": "base64"},
+            {"const": kind.wire},
             {"type": "array", "items": {"type": "integer"}},
         ],
     }

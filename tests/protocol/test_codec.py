@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pageant.protocol.allocation import Assigned
 from pageant.protocol.arrays import DTYPES, ArrayKind, Float32Matrix, Int32Vector, arrays_of, freeze, int32
-from pageant.protocol.codec import Codec
+from pageant.protocol.codec import WITHIN_BYTES_MAX, Codec
 from pageant.protocol.envelope import FRAMES_MAX
 from pageant.protocol.errors import MalformedMessage, ProtocolError, UnknownKind
 from pageant.protocol.message import Message
@@ -167,8 +167,8 @@ def test_every_kind_comes_back_as_it_was_sent(kind):
     round_trip()
 
 
-def test_arrays_cross_without_a_copy_and_cannot_be_written():
-    ids = np.arange(1000, dtype=np.int32)
+def test_large_arrays_cross_without_a_copy_and_cannot_be_written():
+    ids = np.arange(WITHIN_BYTES_MAX // 4 + 1, dtype=np.int32)
     body, outgoing = CODEC.encode(Tokenized(token_ids=ids, text=""))
     assert outgoing[0] is not None and np.shares_memory(outgoing[0], ids)
     frame = bytearray(outgoing[0].tobytes())
@@ -181,12 +181,22 @@ def test_arrays_cross_without_a_copy_and_cannot_be_written():
         ids[0] = 7
 
 
+def test_small_arrays_travel_within_the_body():
+    sent = Tokenized(token_ids=np.arange(WITHIN_BYTES_MAX // 4, dtype=np.int32), text="")
+    body, outgoing = CODEC.encode(sent)
+    assert not outgoing
+    received = CODEC.decode("Tokenized", body)
+    assert isinstance(received, Tokenized) and same(sent, received)
+    assert not received.token_ids.flags.writeable and received.token_ids.flags.aligned
+
+
 def test_an_unaligned_frame_is_aligned_by_a_copy():
-    body, outgoing = CODEC.encode(Tokenized(token_ids=int32([1, 2, 3]), text=""))
+    ids = np.arange(WITHIN_BYTES_MAX, dtype=np.int32)
+    body, outgoing = CODEC.encode(Tokenized(token_ids=ids, text=""))
     frame = memoryview(b"x" + outgoing[0].tobytes())[1:]
     received = CODEC.decode("Tokenized", body, [frame])
     assert isinstance(received, Tokenized)
-    assert received.token_ids.flags.aligned and received.token_ids.tolist() == [1, 2, 3]
+    assert received.token_ids.flags.aligned and np.array_equal(received.token_ids, ids)
     assert not received.token_ids.flags.writeable
 
 
@@ -216,8 +226,9 @@ def test_a_message_with_too_many_arrays_is_refused_where_it_is_sent():
     class Many(Message, frozen=True, kw_only=True):
         parts: tuple[Int32Vector, ...]
 
+    large = np.zeros(WITHIN_BYTES_MAX, np.int32)
     with pytest.raises(TypeError, match="more than"):
-        CODEC.encode(Many(parts=tuple(int32([1]) for _ in range(FRAMES_MAX))))
+        CODEC.encode(Many(parts=(large,) * FRAMES_MAX))
 
 
 # Nonsense.
@@ -321,7 +332,8 @@ def test_array_frames_that_are_missing_swapped_cut_or_repeated_never_get_through
 
 
 def test_an_array_frame_that_is_named_twice_is_refused():
-    body, frames = frames_of(Pair(first=int32([1]), second=int32([2])))
+    large = np.zeros(WITHIN_BYTES_MAX, np.int32)
+    body, frames = frames_of(Pair(first=large, second=large))
     fields = plain(body)
     fields["second"] = fields["first"]
     with pytest.raises(MalformedMessage, match=r"named twice.*second"):
@@ -357,6 +369,11 @@ def test_an_array_frame_that_is_named_twice_is_refused():
         "i4",
         b"\0" * 8,
         [0, "i4", {"0": 2}],
+        [b"\0" * 4, "i4", [2]],
+        [b"\0" * 8, "i4", [1]],
+        [b"\0" * 8, "i8", [1]],
+        [b"", "i4", [2**39]],
+        ["\0" * 8, "i4", [2]],
     ],
     ids=repr,
 )
