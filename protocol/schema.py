@@ -13,9 +13,7 @@ from pageant.protocol.arrays import ArrayKind
 from pageant.protocol.envelope import FRAMES_MAX, Header, Mode
 from pageant.protocol.message import Message, all_kinds
 
-ARRAY_DESCRIPTOR = (
-    "[frame index or bytes, dtype, shape]: the bytes, or the array frame that they are in, little-endian, C order"
-)
+ARRAY_DESCRIPTOR = "[frame index or bytes, dtype, shape]: little-endian, C order, in that array frame or here"
 
 
 def _array_schema(kind: type) -> dict[str, Any]:

@@ -120,11 +120,6 @@ class Frontend(Actor):
             self._open[wire_id] = OpenSequence(request, sample)
         self.spawn(self._start(request))
 
-    def open_all(self, openings: list[Opening]) -> None:
-        """Takes several requests."""
-        for opening in openings:
-            self.open(opening)
-
     def abort_all(self, request_ids: list[str]) -> None:
         """Ends requests, wherever they are. Their sinks hear no more of them."""
         requests = [self._requests[name] for name in request_ids if name in self._requests]

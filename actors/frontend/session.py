@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import itertools
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from pageant.actors.frontend.http.server import HttpServer
 
 ANSWER_SECONDS = 5.0  # beside the time that was given
+OPENED_AT_ONCE = 32  # requests
 OnProgress = Callable[[Progress], None]
 
 
@@ -91,6 +93,7 @@ class Session:
         self._cluster: Cluster | None = None
         self._is_open = False
         self._numbers = itertools.count()
+        self._opening: deque[Opening] = deque()  # handed over, on the node's loop
 
     async def _start(self, on_progress: OnProgress | None) -> None:
         self._cluster = cluster = Cluster(self.resolved, stop_order=(HTTP, FRONTEND), name=self.model_name)
@@ -187,19 +190,32 @@ class Session:
         self._call(self._open_all, openings)
 
     def _open_all(self, openings: list[Opening]) -> None:
+        """Many go some at a time: the first are computed while the others are on their way."""
+        is_first = not self._opening
+        self._opening += openings
+        if is_first:
+            self._open_some()
+
+    def _open_some(self) -> None:
         frontend = self.frontend
-        if frontend is not None:
-            frontend.open_all(openings)
-            return
-        for opening in openings:
-            opening.sink.failed(PeerGone("this process's frontend is being started again; try again"))
-            opening.sink.hub.flush()
+        for _ in range(min(OPENED_AT_ONCE, len(self._opening))):
+            opening = self._opening.popleft()
+            if frontend is not None:
+                frontend.open(opening)
+            else:
+                opening.sink.failed(PeerGone("this process's frontend is being started again; try again"))
+                opening.sink.hub.flush()
+        if self._opening:
+            self._call(self._open_some)
 
     def abort(self, request_ids: list[str]) -> None:
         """Ends requests; no matter whether they still run, or anything does."""
         self._call(self._abort, request_ids)
 
     def _abort(self, request_ids: list[str]) -> None:
+        if self._opening:
+            names = set(request_ids)
+            self._opening = deque(one for one in self._opening if one.request_id not in names)
         frontend = self.frontend
         if frontend is not None:
             frontend.abort_all(request_ids)
