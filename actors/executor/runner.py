@@ -27,7 +27,7 @@ from pageant.actors.executor.proposers.base import History, Room, Verified
 from pageant.actors.executor.proposers.loading import load_proposer
 from pageant.actors.executor.scoring import Scored, Scores, Scoring, score_prompts
 from pageant.actors.executor.shaping import NOTHING, shape_logits
-from pageant.actors.executor.undrawn import Undrawn
+from pageant.actors.executor.undrawn import Undrawn, UndrawnLogits
 from pageant.kernels.base import SamplingTensors
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.decoder import Decoder
@@ -271,8 +271,17 @@ class TorchRunner:
             drawn = self._sample(logits, params, rows, raw, scored, prompts, failed)
             return self._with_drafts(drawn, inputs, hidden)
         places = np.arange(len(inputs.rows))
-        undrawn = Undrawn(
-            *(logits, params, rows, places, guided, failed, raw, scored, unshaped, prompts),
+        undrawn = UndrawnLogits(
+            places=places,
+            guided=guided,
+            logits=logits,
+            params=params,
+            rows=rows,
+            failed=failed,
+            raw=raw,
+            scored=scored,
+            unshaped=unshaped,
+            prompts=prompts,
             computed=(inputs, hidden),
         )
         return undrawn if len(guided.late) else self.draw(undrawn)
@@ -280,6 +289,7 @@ class TorchRunner:
     @torch.inference_mode()
     def draw(self, undrawn: Undrawn) -> Drawn:
         """See `ModelRunner`."""
+        assert isinstance(undrawn, UndrawnLogits), "it is one of ours"
         guided = undrawn.guided
         late, deferred = guided.late, guided.deferred
         kept = undrawn.part(deferred) if len(deferred) else None
@@ -292,7 +302,7 @@ class TorchRunner:
         drawn.missing, drawn.late = late, kept
         return drawn if undrawn.computed is None else self._with_drafts(drawn, *undrawn.computed)
 
-    def _mask(self, undrawn: Undrawn) -> None:
+    def _mask(self, undrawn: UndrawnLogits) -> None:
         """Forbids what the grammars do. Where nothing is left of what else a request forbids, they have their way."""
         places, bits = undrawn.guided.present()
         if not len(places):

@@ -7,121 +7,75 @@ prefix that is not what the index says, gives a wrong token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.executor.actor import Executor
-from pageant.actors.executor.batch import SamplingColumns, StepInputs
+from pageant.actors.executor.batch import StepInputs
 from pageant.actors.executor.moving import Move, Way
 from pageant.actors.executor.scoring import Scored
+from pageant.actors.executor.simulated_drafts import SimulatedProposer
+from pageant.actors.executor.simulated_model import (
+    FIRST_TOKEN,
+    NUM_TOKENS,
+    logprob_of,
+    noise_of,
+    scores_of,
+    shape_scores,
+    shaped_places,
+    written,
+)
+from pageant.actors.executor.trees import kept_slots
+from pageant.actors.executor.undrawn import Undrawn
+from pageant.protocol.arrays import int64
+from pageant.protocol.drafting import Speculation
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.roles import Feature
-from pageant.protocol.verification import NO_DRAFTS
+from pageant.protocol.verification import MISSING, NO_DRAFTS, Drafts
 
 if TYPE_CHECKING:
     from pageant.actors.executor.runner import Drawn, ModelRunner
-    from pageant.actors.executor.undrawn import Undrawn
 
 UInt64 = npt.NDArray[np.uint64]
+Int64 = npt.NDArray[np.int64]
+Float32 = npt.NDArray[np.float32]
 
-FIRST_TOKEN, NUM_TOKENS = 259, 64  # what is drawn: words that end in no half of a character
 HOST_BYTES = 2**20
 TOP_MAX = 20
-_WORD = 2**64 - 1
 
 
 class SimulatedExecutor(Executor):
     """The real shell and batch, over a `SimulatedRunner`."""
 
-    features = frozenset(
-        {Feature.SAMPLING, Feature.PARALLEL_SAMPLES, Feature.LOGPROBS, Feature.PROMPT_LOGPROBS}
-    )
+    features = Executor.features - {Feature.TOP_K, Feature.TOP_P, Feature.MIN_P, Feature.EXTRA_ARGS}
 
     class Options(Executor.Options, frozen=True, kw_only=True):
-        """Those of `Executor`, with `alphabet` different tokens to be said; `model` is not looked at. Tokens of
-        a `device` other than the CPU are on their way for a while."""
+        """Those of `Executor`, with `alphabet` different tokens to be said, of `vocab_size`; `model` is not looked at.
+        Tokens of a `device` other than the CPU are on their way for a while."""
 
         model: str = ""
         alphabet: int = NUM_TOKENS
+        vocab_size: int = FIRST_TOKEN + NUM_TOKENS
 
     def _make_runner(self) -> ModelRunner:
         options = self.options
         blocks_per_sequence = -(-options.max_model_len // options.block_size)
         return SimulatedRunner(
-            options.num_blocks or 4 * blocks_per_sequence,
-            options.block_size,
-            options.max_num_seqs,
-            options.alphabet,
+            num_blocks=options.num_blocks or 4 * blocks_per_sequence,
+            block_size=options.block_size,
+            max_num_seqs=options.max_num_seqs,
+            max_model_len=options.max_model_len,
+            alphabet=options.alphabet,
+            vocab_size=options.vocab_size,
+            speculation=options.speculation,
             ready=options.device == "cpu",
         )
 
     def _host_bytes(self) -> int:
         return HOST_BYTES
-
-
-def mix(*values: npt.NDArray[np.generic]) -> UInt64:
-    """64 bits that depend on all bits of all values (after SplitMix64)."""
-    mixed = np.zeros(1, np.uint64)
-    with np.errstate(over="ignore"):
-        for value in values:
-            mixed = (mixed ^ value.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
-            mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-            mixed ^= mixed >> np.uint64(27)
-    return mixed
-
-
-def written(token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> UInt64:
-    """What a token leaves in the slot of its position."""
-    return mix(token_ids, positions)
-
-
-def drawn_token(
-    seen: UInt64,
-    temperature: npt.NDArray[np.float32],
-    seed: npt.NDArray[np.int64],
-    sample: npt.NDArray[np.int32],
-    position: npt.NDArray[np.int64],
-    alphabet: int,
-) -> npt.NDArray[np.int64]:
-    """The token at `position`, after slots whose sum is `seen`. Greedy ones have no seed."""
-    random = temperature > 0
-    noise = mix(seen, np.where(random, seed, 0), np.where(random, sample, 0), position)
-    return FIRST_TOKEN + (noise % np.uint64(alphabet)).astype(np.int64)
-
-
-def logprob_of(seen: UInt64, token_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-    """Of a token after slots whose sum is `seen`."""
-    found: npt.NDArray[np.float32] = (mix(seen, token_ids) % np.uint64(4096)).astype(np.float32)
-    return -found / np.float32(256)
-
-
-def continuation(
-    prompt: Sequence[int], count: int, *, temperature: float, seed: int, sample: int, alphabet: int
-) -> tuple[list[int], list[float]]:
-    """The right output of a request: its tokens, and the log-probability of each."""
-    noise = (seed, sample) if temperature > 0 else (0, 0)
-    seen, tokens, logprobs = 0, [], []
-    for position, token in enumerate(prompt):
-        seen += _mixed(token, position)
-    for position in range(len(prompt), len(prompt) + count):
-        token = FIRST_TOKEN + _mixed(seen, *noise, position) % alphabet
-        tokens.append(token)
-        logprobs.append(-(_mixed(seen, token) % 4096) / 256)
-        seen += _mixed(token, position)
-    return tokens, logprobs
-
-
-def _mixed(*values: int) -> int:
-    """`mix`, of integers: the oracle shares no arithmetic with what it judges."""
-    mixed = 0
-    for value in values:
-        mixed = (mixed ^ value) * 0x9E3779B97F4A7C15 & _WORD
-        mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _WORD
-        mixed ^= mixed >> 27
-    return mixed
 
 
 class SimulatedHost:
@@ -147,6 +101,34 @@ class SimulatedHost:
                     self._disk[destination] = self._slots[source]
 
 
+@dataclass(frozen=True, kw_only=True)
+class SimulatedUndrawn(Undrawn):
+    """D drawing rows, with the scores of the S that are not drawn by their noise alone."""
+
+    rows: npt.NDArray[np.int32]  # [D]
+    seen: UInt64  # [D]
+    token_ids: Int64  # [D], of those that nothing shapes
+    shaped: Int64  # [S], of the D: those that something does
+    scores: Float32  # [S, V]
+    scored: Scored | None
+    prompts: Logprobs | None = None
+    inputs: StepInputs | None = None  # for drafts that follow; none for rows that are drawn alone
+
+    def part(self, places: Int64) -> SimulatedUndrawn:
+        """See `Undrawn`."""
+        some = np.isin(self.shaped, places)
+        return SimulatedUndrawn(
+            places=self.places[places],
+            guided=self.guided.part(places),
+            rows=self.rows[places],
+            seen=self.seen[places],
+            token_ids=self.token_ids[places],
+            shaped=np.searchsorted(places, self.shaped[some]),
+            scores=self.scores[some],
+            scored=None if self.scored is None else self.scored.part(places)[1],
+        )
+
+
 class SimulatedRunner:
     """See `runner.ModelRunner`."""
 
@@ -154,11 +136,25 @@ class SimulatedRunner:
     window: int | None = None
 
     def __init__(
-        self, num_blocks: int, block_size: int, max_num_seqs: int, alphabet: int, *, ready: bool
+        self,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_num_seqs: int,
+        max_model_len: int,
+        alphabet: int,
+        vocab_size: int,
+        speculation: Speculation | None,
+        ready: bool,
     ) -> None:
-        self.num_blocks, self._alphabet, self._ready = num_blocks, alphabet, ready
+        self.num_blocks, self._ready = num_blocks, ready
+        self._vocabulary = np.arange(vocab_size, dtype=np.uint64)
+        self._said = self._vocabulary[FIRST_TOKEN : FIRST_TOKEN + alphabet]
         self._kv = np.zeros((num_blocks, block_size), np.uint64)
         self._last_drawn = np.zeros(max_num_seqs, np.int64)  # by row
+        self._proposer: SimulatedProposer | None = None
+        if speculation is not None and speculation.on_device:
+            self._proposer = SimulatedProposer(speculation, self._said, block_size, max_model_len)
         self.host = SimulatedHost(self._kv)
 
     @property
@@ -166,46 +162,134 @@ class SimulatedRunner:
         """See `runner.ModelRunner`."""
         return {"kv": self._kv.nbytes}
 
-    def draw(self, undrawn: Undrawn) -> Drawn:
-        """See `runner.ModelRunner`."""
-        raise AssertionError("no step here waits for masks")
-
-    def launch(self, inputs: StepInputs) -> Drawn:
+    def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
         """See `runner.ModelRunner`."""
         self._kv[inputs.copy_destinations] = self._kv[inputs.copy_sources]
         token_ids = inputs.token_ids.copy()
         token_ids[inputs.unknown] = self._last_drawn[inputs.unknown_rows]
         self._kv.reshape(-1)[inputs.slots] = written(token_ids, inputs.positions)
-        seen = self._seen(inputs)
-        tokens = self.drawn(seen[inputs.last_tokens], inputs.sampling)
-        self._last_drawn[inputs.rows] = tokens
-        scores = inputs.scores
-        drawn = prompts = None
-        if scores is not None and scores.drawn is not None:
-            places = scores.drawn.places
-            drawn = _columns(scores.drawn, seen[inputs.last_tokens][places], tokens[places])
+        all_seen = self._seen(inputs)
+        scores, prompts = inputs.scores, None
         if scores is not None and scores.prompt is not None:
-            prompts = _columns(scores.prompt, seen[scores.prompt.places], scores.prompt.token_ids)
-        return SimulatedDraw(tokens, drawn, prompts, self._ready)
-
-    def drawn(self, seen: UInt64, sampling: SamplingColumns) -> npt.NDArray[np.int64]:
-        """The token of each drawing row, after slots whose sums are `seen`."""
-        return drawn_token(
-            *(seen, sampling.temperature, sampling.seed),
-            *(sampling.sample, sampling.position, self._alphabet),
+            prompts = _columns(scores.prompt, all_seen[scores.prompt.places], scores.prompt.token_ids)
+        scored = None if scores is None else scores.drawn
+        seen = all_seen[inputs.last_tokens]
+        noise = noise_of(seen, inputs.sampling, np.arange(len(inputs.rows)))
+        drawn = FIRST_TOKEN + scores_of(noise, self._said).argmax(axis=1)
+        if inputs.guided is None and not len(shaped_places(inputs.sampling.shaping)):
+            return self._draw(inputs.rows, seen, drawn, scored, prompts, inputs)
+        shaped, shapes = self._shaped(inputs, noise)
+        if inputs.guided is None:
+            drawn[shaped] = shapes.argmax(axis=1)
+            return self._draw(inputs.rows, seen, drawn, scored, prompts, inputs)
+        undrawn = SimulatedUndrawn(
+            places=np.arange(len(inputs.rows)),
+            guided=inputs.guided,
+            rows=inputs.rows,
+            seen=seen,
+            token_ids=drawn,
+            shaped=shaped,
+            scores=shapes,
+            scored=scored,
+            prompts=prompts,
+            inputs=inputs,
         )
+        return undrawn if len(inputs.guided.late) else self.draw(undrawn)
+
+    def draw(self, undrawn: Undrawn) -> Drawn:
+        """See `runner.ModelRunner`."""
+        assert isinstance(undrawn, SimulatedUndrawn), "it is one of ours"
+        guided = undrawn.guided
+        late, deferred = guided.late, guided.deferred
+        kept = undrawn.part(deferred) if len(deferred) else None
+        places, bits = guided.present()
+        scores = undrawn.scores.copy()
+        if len(places):
+            allowed = np.unpackbits(np.ascontiguousarray(bits).view(np.uint8), axis=1, bitorder="little")
+            rows = np.searchsorted(undrawn.shaped, places)
+            scores[rows] = np.where(allowed[:, : len(self._vocabulary)], scores[rows], -np.inf)
+        token_ids = undrawn.token_ids.copy()
+        token_ids[undrawn.shaped] = scores.argmax(axis=1)
+        drawn = self._draw(
+            *(undrawn.rows, undrawn.seen, token_ids, undrawn.scored, undrawn.prompts, undrawn.inputs),
+            missing=late,
+        )
+        drawn.failed, drawn.late = guided.failures(), kept
+        return drawn
+
+    def _shaped(self, inputs: StepInputs, noise: UInt64) -> tuple[Int64, Float32]:
+        """The drawing rows that are guided or shaped, and the scores of all tokens there."""
+        guided = int64() if inputs.guided is None else inputs.guided.places
+        places = np.union1d(shaped_places(inputs.sampling.shaping), guided)
+        scores = scores_of(noise[places], self._vocabulary)
+        silent = np.ones(len(self._vocabulary), np.bool_)
+        silent[self._said.astype(np.int64)] = False
+        scores[np.ix_(~np.isin(places, guided), silent)] = -np.inf
+        shape_scores(scores, places, inputs.sampling.shaping)
+        return places, scores
+
+    def _draw(
+        self,
+        rows: npt.NDArray[np.int32],
+        seen: UInt64,
+        token_ids: Int64,
+        scored: Scored | None,
+        prompts: Logprobs | None,
+        inputs: StepInputs | None,
+        missing: Int64 | None = None,
+    ) -> SimulatedDraw:
+        self._last_drawn[rows] = token_ids
+        logprobs = None
+        if scored is not None:
+            logprobs = _columns(scored, seen[scored.places], token_ids[scored.places])
+        drawn = SimulatedDraw(token_ids, logprobs, prompts, self._ready)
+        drawn.missing = int64() if missing is None else missing
+        if inputs is not None and (inputs.verifying is not None or inputs.proposing is not None):
+            self._verify_and_propose(drawn, inputs, seen, token_ids.copy())
+        return drawn
+
+    def _verify_and_propose(
+        self, drawn: SimulatedDraw, inputs: StepInputs, seen: UInt64, token_ids: Int64
+    ) -> None:
+        """Keeps what was right of a tree, and asks the proposer."""
+        token_ids[drawn.missing] = MISSING
+        drafts = Drafts(np.zeros(len(token_ids), np.int32), *NO_DRAFTS[1:])
+        if inputs.verifying is not None:
+            drafts = inputs.verifying.drafts
+        accepted, places = drafts.verify(token_ids.astype(np.int32))
+        if len(drafts.parents):
+            moved = kept_slots(inputs.slots, inputs.last_tokens, drafts.counts, accepted, places)
+            self._kv.reshape(-1)[moved[1]] = self._kv.reshape(-1)[moved[0]]
+        if self._proposer is not None and inputs.proposing is not None:
+            last = places[np.cumsum(accepted + 1) - 1].astype(np.int64)
+            drawn.proposed = self._proposer.propose(inputs, last, token_ids[last], seen[last])
 
     def _seen(self, inputs: StepInputs) -> UInt64:
-        """For each of the step's tokens, the sum of its sequence's slots up to its own."""
-        sequences = np.repeat(np.arange(len(inputs.context_lengths)), np.diff(inputs.query_starts))
+        """For each of the step's tokens, the sum of its sequence's slots up to its own; in a tree, of its ancestors."""
+        counts = np.diff(inputs.query_starts)
+        sequences = np.repeat(np.arange(len(counts)), counts)
+        behind = inputs.query_starts[1:][sequences] - np.arange(len(sequences))
         slots = self._kv[inputs.block_tables].reshape(len(inputs.block_tables), -1)
         with np.errstate(over="ignore"):
             sums = np.cumsum(slots, axis=1, dtype=np.uint64)
-        found: UInt64 = sums[sequences, inputs.positions]
+            found: UInt64 = sums[sequences, inputs.context_lengths[sequences] - behind]
+            if inputs.ancestors is not None:
+                self._see_ancestors(found, inputs)
         return found
 
+    def _see_ancestors(self, seen: UInt64, inputs: StepInputs) -> None:
+        """Mutates what is seen in trees: bit 0 of a token's ancestors is the root, which sees all before it."""
+        assert inputs.ancestors is not None, "there are trees"
+        values, root = self._kv.reshape(-1)[inputs.slots], 0
+        for token, ancestors in enumerate(inputs.ancestors.tolist()):
+            if ancestors == 1:
+                root = token
+            elif ancestors:
+                own = [root + place for place in range(1, ancestors.bit_length()) if ancestors >> place & 1]
+                seen[token] = seen[root] + values[own].sum()
 
-def _columns(scored: Scored, seen: UInt64, token_ids: npt.NDArray[np.int64]) -> Logprobs:
+
+def _columns(scored: Scored, seen: UInt64, token_ids: Int64) -> Logprobs:
     """The token itself is always the likeliest here, then those after it."""
     counts = np.minimum(np.where(scored.counts < 0, TOP_MAX, scored.counts), TOP_MAX).astype(np.int32)
     owners = np.repeat(np.arange(len(token_ids)), counts)
@@ -223,25 +307,21 @@ def _columns(scored: Scored, seen: UInt64, token_ids: npt.NDArray[np.int64]) -> 
 
 
 class SimulatedDraw:
-    """See `runner.Drawn`. Nothing here has masks or a proposer."""
+    """See `runner.Drawn`."""
 
-    late: Undrawn | None = None
-    proposed = NO_DRAFTS
     drafting_seconds = 0.0
 
     def __init__(
-        self,
-        token_ids: npt.NDArray[np.int64],
-        drawn: Logprobs | None,
-        prompts: Logprobs | None,
-        ready: bool,
+        self, token_ids: Int64, drawn: Logprobs | None, prompts: Logprobs | None, ready: bool
     ) -> None:
         self.ready = ready
         self.failed: dict[int, str] = {}
-        self.missing = np.empty(0, np.int64)
+        self.missing = int64()
+        self.late: Undrawn | None = None
+        self.proposed = NO_DRAFTS
         self._token_ids, self._logprobs = token_ids, (drawn, prompts)
 
-    def token_ids(self) -> npt.NDArray[np.int64]:
+    def token_ids(self) -> Int64:
         return self._token_ids
 
     def logprobs(self) -> tuple[Logprobs | None, Logprobs | None]:

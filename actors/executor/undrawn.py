@@ -20,9 +20,21 @@ if TYPE_CHECKING:
 Int64 = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Undrawn:
-    """Logits [D, V] of the drawing rows of a step that a grammar guides, all else done that comes before the draw.
+    """What a runner keeps of D drawing rows, some of which are guided, all else done that comes before the draw."""
+
+    places: Int64  # [D], among the drawing rows of their step
+    guided: GuidedStep
+
+    def part(self, places: Int64) -> Undrawn:
+        """Some of the D rows, in memory of their own."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class UndrawnLogits(Undrawn):
+    """The logits [D, V] of the rows.
 
     `raw` are those of the rows whose log-probabilities are asked for, `unshaped` those of the guided rows, if anything
     shaped them: a grammar comes before all that.
@@ -31,8 +43,6 @@ class Undrawn:
     logits: Tensor
     params: SamplingTensors
     rows: Tensor  # [D], of the batch
-    places: Int64  # [D], among the drawing rows of their step
-    guided: GuidedStep
     failed: dict[int, str]
     raw: Tensor | None
     scored: Scored | None
@@ -41,8 +51,8 @@ class Undrawn:
     computed: tuple[StepInputs, Tensor] | None = None
     """The step and its hidden states, for drafts that follow; none for rows that are drawn alone."""
 
-    def part(self, places: Int64) -> Undrawn:
-        """Some of the rows, in memory of their own."""
+    def part(self, places: Int64) -> UndrawnLogits:
+        """See `Undrawn`."""
         import torch
 
         from pageant.kernels.sampling import select_rows
@@ -57,7 +67,7 @@ class Undrawn:
         if self.unshaped is not None:
             kept = np.flatnonzero(np.isin(self.guided.places, places))
             unshaped = self.unshaped[torch.from_numpy(kept).to(self.unshaped.device)]
-        return Undrawn(
+        return UndrawnLogits(
             logits=self.logits[some],
             params=select_rows(self.params, some),
             rows=self.rows[some],

@@ -11,19 +11,26 @@ from typing import Any
 
 from pageant.actors.frontend.frontend import Frontend
 from pageant.actors.runtime.cell import Cell
-from pageant.actors.runtime.simulation import Fault, Outcome, Rates, Simulation, Violation, draw_faults
+from pageant.actors.runtime.simulation import Fault, Outcome, Simulation, Violation, draw_faults
+from pageant.actors.runtime.simulation.simulation import MOMENT_SECONDS_MAX
 from pageant.protocol.allocation import GetPoolStatistics, PoolStatistics
 from pageant.protocol.errors import PageantError
 from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
+from pageant.protocol.serving import Finished
+from pageant.scripts.simulate.moments import FAULT_MOMENTS, moments_of, victims
 from pageant.scripts.simulate.requests import draw_requests
 from pageant.scripts.simulate.topology import ROOT, draw_engine
 from pageant.scripts.simulate.users import User
 
+REQUESTS = (20, 28)
+MORE_REQUESTS = 8  # that come once all have ended, until there was as much to do as there is to be
+DELIVERIES_MIN = 1000  # between nodes, in a seed
 ARRIVE_SECONDS = 0.8  # in which requests come
 PLAY_SECONDS = 1.5  # in which faults do
 END_SECONDS_MAX = 300.0  # by which all must have ended after that
 REST_SECONDS_MAX = 60.0  # by which nothing is left of them
 POLL_SECONDS = 0.05
+SETTLE_SECONDS = 0.6  # that a fault is felt
 ABORT_SECONDS = 0.3  # after which the scheduler knows, where nothing goes wrong
 ASK_SECONDS = 20.0
 
@@ -52,25 +59,25 @@ class EngineSimulation:
         self.topology = topology = engine.topology
         self.counters: Counter[str] = Counter()
         self._violations: list[Violation] = []
-        actors = [plan.name for plan in topology.actors]
-        frontends = [name for name in actors if name.startswith("frontend/")]
-        self._users = [
-            User(wanted, engine.alphabet, self._leave, self._violations.append)
-            for wanted in draw_requests(random, frontends, ARRIVE_SECONDS)
-        ]
-        nodes = [node.name for node in topology.nodes]
-        drawn = draw_faults(random, Rates.draw(random), PLAY_SECONDS, nodes, ROOT, actors)
+        self._alphabet = engine.alphabet
+        self._frontends = [name for name in engine.homes if name.startswith("frontend/")]
+        self._users = self._draw_users(random, random.randint(*REQUESTS))
+        self._random = Random(f"more {seed}")
+        drawn = draw_faults(
+            random, PLAY_SECONDS, ROOT, engine.homes, hanging=["executor/0"], moments=FAULT_MOMENTS
+        )
         self._began = 0.0
         self._checked_at = -1  # steps of this scheduler
         self._scheduler: Cell | None = None
-        self._left: dict[str, int] = {}
+        self._disturbed_until = 0.0
         self._simulation = Simulation(
             seed,
             topology,
             self._play,
             faults=drawn if faults is None else faults,
             check=self._check,
-            before_fault=self._note_situation,
+            is_time=self._is_time,
+            before_fault=self._note_fault,
             keep_trace=keep_trace,
         )
 
@@ -88,16 +95,33 @@ class EngineSimulation:
         """Plays the seed."""
         return self._simulation.run()
 
+    def _draw_users(self, random: Random, count: int) -> list[User]:
+        drawn = draw_requests(random, self._frontends, count, ARRIVE_SECONDS)
+        return [
+            User(wanted, self._alphabet, self._leave, self._violations.append, self._is_excused)
+            for wanted in drawn
+        ]
+
     # The play.
 
     async def _play(self, simulation: Simulation) -> None:
         loop = simulation.loop
         self._began = loop.time()
-        for user in self._users:
-            loop.call_at(self._began + user.wanted.at, self._open, user)
-        await asyncio.sleep(PLAY_SECONDS)
+        self._come(self._users)
+        await asyncio.sleep(PLAY_SECONDS + 2 * MOMENT_SECONDS_MAX)
         await self._until_all_ended(loop.time() + END_SECONDS_MAX)
+        while simulation.trace.deliveries < DELIVERIES_MIN:
+            more = self._draw_users(self._random, MORE_REQUESTS)
+            self._users += more
+            self._come(more)
+            await self._until_all_ended(loop.time() + END_SECONDS_MAX)
         await self._until_at_rest(loop.time() + REST_SECONDS_MAX)
+        self._count_ends()
+
+    def _come(self, users: list[User]) -> None:
+        loop = self._simulation.loop
+        for user in users:
+            loop.call_at(loop.time() + user.wanted.at, self._open, user)
 
     def _open(self, user: User) -> None:
         """Hands a request to its frontend, or waits until there is one."""
@@ -108,7 +132,7 @@ class EngineSimulation:
             return
         frontend = cell.actor
         assert isinstance(frontend, Frontend)
-        user.incarnation = cell.incarnation
+        user.incarnation, user.executor_deaths = cell.incarnation, self._executor_deaths()
         simulation.loop.call_soon(frontend.open, user.opening(), context=simulation.context_of(cell))
 
     def _leave(self, user: User) -> None:
@@ -119,16 +143,15 @@ class EngineSimulation:
             self.counters["aborts"] += 1
             wire_ids = {(cell.name, one) for one in cell.actor.wire_ids(name)}
             loop.call_soon(self._abort, user, cell.actor)
-            loop.call_later(ABORT_SECONDS, self._check_left, wire_ids, scheduler, context=Context())
+            if loop.time() > self._disturbed_until:
+                loop.call_later(ABORT_SECONDS, self._check_left, wire_ids, scheduler, context=Context())
 
     def _abort(self, user: User, frontend: Frontend) -> None:
         frontend.abort_all([user.wanted.name])
         user.left = True
 
     def _check_left(self, wire_ids: set[tuple[str, str]], scheduler: Cell | None) -> None:
-        now = self._simulation.loop.time() - self._began
-        faults = self._simulation.faults
-        calm = all(one.at > now or one.at + one.seconds < now - 2 * ABORT_SECONDS for one in faults)
+        calm = self._simulation.loop.time() > self._disturbed_until
         if calm and scheduler is not None and self._simulation.cell("scheduler") is scheduler:
             core: Any = scheduler.actor.core  # type: ignore[attr-defined]
             kept = sorted(wire_ids & {(one.frontend, one.request_id) for one in core.requests})
@@ -152,7 +175,22 @@ class EngineSimulation:
             void = self._is_void(user) and (not user.done or user.error is not None)
             if user.error is not None and not void:
                 raise Violation(f"{user.wanted.name} failed: {user.error!r}")
+
+    def _count_ends(self) -> None:
+        for user in self._users:
+            void = self._is_void(user) and not user.done
             self.counters["void" if void else "left" if user.left else "ended"] += 1
+
+    def _executor_deaths(self) -> int:
+        entry = self._simulation.cluster.node.entry("executor/0")
+        return 0 if entry is None else entry.incarnation - entry.up
+
+    def _is_excused(self, user: User, end: Finished) -> bool:
+        """Whether a request has seen so many executors die that it may be the reason."""
+        deaths = self._executor_deaths() - user.executor_deaths
+        excused = end.cause == "failure" and "died again and again" in (end.message or "") and deaths > 2
+        self.counters["taken for poison"] += excused
+        return excused
 
     def _is_over(self, user: User) -> bool:
         return user.done or self._is_void(user)
@@ -205,28 +243,18 @@ class EngineSimulation:
 
     # What the faults strike.
 
-    def _note_situation(self, simulation: Simulation, fault: Fault) -> None:
-        """What the engine was at when a fault struck."""
-        cell = simulation.cell("scheduler")
-        if cell is None:
-            return
-        requests = list(cell.actor.core.requests)  # type: ignore[attr-defined]
-        situation = {
-            "prefill": any(one.row is not None and not one.output for one in requests),
-            "decode": any(one.row is not None and one.output for one in requests),
-            "preempted": any(one.row is None and one.num_preemptions for one in requests),
-            "draining": bool(requests) and all(user.incarnation for user in self._users),
-        }
-        for victim in self._victims(fault):
-            for name, there in situation.items():
-                self.counters[f"{victim} in {name}"] += there
+    def _moments(self) -> dict[str, bool]:
+        cell = self._simulation.cell("scheduler")
+        requests = [] if cell is None else iter(cell.actor.core.requests)  # type: ignore[attr-defined]
+        return moments_of(requests, all_came=all(user.incarnation for user in self._users))
 
-    def _victims(self, fault: Fault) -> list[str]:
-        """The rows of the design's table that a fault is a case of; or its kind."""
-        targets = fault.target.split(",")
-        if fault.kind == "crash":
-            return [fault.target.partition("/")[0]]
-        if fault.kind not in ("kill", "host"):
-            return [fault.kind]
-        roles = [plan.name.partition("/")[0] for plan in self.topology.actors if plan.node in targets]
-        return [*dict.fromkeys(roles), *(["host"] if fault.kind == "host" else [])]
+    def _is_time(self, simulation: Simulation, fault: Fault) -> bool:
+        return not fault.when or self._moments()[fault.when]
+
+    def _note_fault(self, simulation: Simulation, fault: Fault) -> None:
+        """What the engine was at when a fault struck."""
+        now = simulation.loop.time()
+        self._disturbed_until = max(self._disturbed_until, now + fault.seconds + SETTLE_SECONDS)
+        for victim in victims(self.topology, fault):
+            for moment, there in self._moments().items():
+                self.counters[f"{victim} in {moment}"] += there

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from random import Random
 from typing import Any
 
-from pageant.actors.executor.simulated import FIRST_TOKEN, NUM_TOKENS
-from pageant.models.tokenization import Tokenization
+from pageant.actors.executor.simulated_model import FIRST_TOKEN, NUM_TOKENS
 from pageant.protocol.sampling import SamplingParams
-from pageant.scripts.simulate.topology import MAX_MODEL_LEN, MODEL
+from pageant.protocol.structured_outputs import StructuredOutputsParams
+from pageant.scripts.simulate.answers import tokenization
+from pageant.scripts.simulate.topology import MAX_MODEL_LEN
 
 LONG_TOKENS = 90  # of a request whose user leaves
+GUIDES = (
+    StructuredOutputsParams(choice=("once upon a time", "the queue of blocks", "there was a stream of streams")),
+    StructuredOutputsParams(regex="(ab|ba|abba){3,12}"),
+    StructuredOutputsParams(regex="[0-9]{2,12}"),
+    StructuredOutputsParams(
+        json={"type": "object", "properties": {"n": {"type": "integer"}, "of": {"enum": ["a", "bee"]}}},
+        disable_any_whitespace=True,
+        disable_additional_properties=True,
+    ),
+)
 WORDS = ("once", "upon", "a", "time", "there", "was", "the", "queue", "of", "stream", "blocks", "and")
-
-
-@cache
-def tokenization() -> Tokenization:
-    """The oracle's own."""
-    return Tokenization.from_checkpoint(MODEL)
 
 
 @dataclass(eq=False)
@@ -42,11 +46,11 @@ class Wanted:
     abort_after: int | None = None
 
 
-def draw_requests(random: Random, frontends: list[str], seconds: float) -> list[Wanted]:
+def draw_requests(random: Random, frontends: list[str], count: int, seconds: float) -> list[Wanted]:
     """Requests of every kind, some of which begin alike."""
     stem = [random.randrange(FIRST_TOKEN, 2000) for _ in range(60)]
     found = []
-    for number in range(random.randint(20, 28)):
+    for number in range(count):
         params = _draw_params(random, number)
         wanted = Wanted(
             name=f"request-{number}",
@@ -81,18 +85,39 @@ def _draw_params(random: Random, number: int) -> SamplingParams:
         "seed": random.randrange(2**31),
         "max_tokens": random.choice((1, 2, 5, 12, 20, 30, LONG_TOKENS)),
     }
-    some_ids = tuple(random.sample(range(FIRST_TOKEN, FIRST_TOKEN + NUM_TOKENS), 3))
+    # Numbers that are exact, so that the order of additions is of no account.
+    bias = {token: random.choice((-4.0, -0.5, 2.0)) for token in _some_ids(random, 5)}
+    penalties = {
+        "repetition_penalty": random.choice((0.5, 1.0, 2.0)),
+        "frequency_penalty": random.choice((-0.5, 0.0, 1.0)),
+        "presence_penalty": random.choice((0.0, 0.5, 2.0)),
+    }
+    guide = {"structured_outputs": random.choice(GUIDES)}
     kinds: tuple[Callable[[], dict[str, Any]], ...] = (
         lambda: {},
         lambda: {"n": random.randint(2, 3), "temperature": 0.8},
-        lambda: {"stop_token_ids": some_ids},
+        lambda: penalties,
+        lambda: guide,
         lambda: {"stop": _draw_stops(random)},
-        lambda: {"logprobs": random.randrange(3)},
+        lambda: {"logprobs": random.randrange(3), **random.choice(({}, penalties, {"logit_bias": bias}))},
+        lambda: {
+            "stop_token_ids": _some_ids(random, 3),
+            "min_tokens": min(common["max_tokens"], random.choice((0, 0, 1, 3))),
+        },
         lambda: {"logprobs": 1, "prompt_logprobs": 1},
+        lambda: guide | random.choice(({}, penalties, {"logprobs": 1}, {"n": 2, "temperature": 0.8})),
         lambda: {"detokenize": False},
         lambda: {"stop": _draw_stops(random), "include_stop_str_in_output": True},
+        lambda: {"allowed_token_ids": _some_ids(random, 5)},
+        lambda: {"n": 2, "temperature": 0.8, **penalties},
     )
     return SamplingParams(**{**common, **kinds[number % len(kinds)]()})
+
+
+def _some_ids(random: Random, count: int) -> tuple[int, ...]:
+    """Of an alphabet of two, only the first is ever among them."""
+    others = random.sample(range(FIRST_TOKEN + 2, FIRST_TOKEN + NUM_TOKENS), count - 1)
+    return (FIRST_TOKEN, *others)
 
 
 def _draw_stops(random: Random) -> tuple[str, ...]:

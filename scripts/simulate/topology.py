@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 import pageant
-from pageant.actors.executor.simulated import NUM_TOKENS
+from pageant.actors.executor.simulated_model import NUM_TOKENS
 from pageant.actors.frontend.cast import DEFAULT_CAST
 from pageant.actors.runtime.classes import load_actor_class
 from pageant.actors.runtime.lease import LeaseTerms
@@ -23,6 +23,8 @@ ROOT = "front"
 MODEL = Path(pageant.__file__).parent / "models" / "demo"  # for its tokenizer
 MAX_MODEL_LEN = 128
 VOCAB_SIZE = 4096
+END_TOKENS = (2,)
+STEP_PATIENCE = 0.5  # seconds of a step, that nobody waits long for one that hangs
 SIMULATED_EXECUTOR = "pageant.actors.executor.simulated:SimulatedExecutor"
 SERVED = ServedModel(
     name="simulated",
@@ -37,10 +39,15 @@ SERVED = ServedModel(
 
 @dataclass(frozen=True)
 class Drawn:
-    """A seed's engine. Its model says `alphabet` different tokens: few, where they are to be guessed."""
+    """A seed's engine. Its model says `alphabet` different tokens: few, where an n-gram is to guess them."""
 
     topology: Resolved
     alphabet: int
+
+    @property
+    def homes(self) -> dict[str, str]:
+        """Each actor's node."""
+        return {plan.name: plan.node for plan in self.topology.actors}
 
 
 def draw_engine(random: Random, seed: int, classes: Mapping[str, str] | None = None) -> Drawn:
@@ -56,21 +63,27 @@ def draw_engine(random: Random, seed: int, classes: Mapping[str, str] | None = N
         "max_model_len": MAX_MODEL_LEN,
         "vocab_size": VOCAB_SIZE,
         "block_size": block_size,
-        "num_blocks": random.choice((blocks_least, blocks_least + 2, 3 * blocks_least)),
+        "num_blocks": random.choice((blocks_least, blocks_least + 2, 2 * blocks_least)),
         "max_num_seqs": random.randint(3, 12),
         "max_num_batched_tokens": random.choice((16, 32, 64, 256)),
         "async_scheduling": random.random() < 0.8,
         "policy": random.choice(("fcfs", "fcfs", "priority", "shortest", "fair", "deadline")),
         "enable_prefix_caching": True,
         "host_memory": random.choice((0, 0, 4096)),
+        "eos_token_ids": END_TOKENS,
+        "step_patience": STEP_PATIENCE,
         "alphabet": NUM_TOKENS,
         "served": (SERVED,),
         "device": random.choice(("cpu", "cuda:0")),
     }
     cast = {**DEFAULT_CAST.classes, "executor": SIMULATED_EXECUTOR}
-    if random.random() < 0.3:
-        settings |= {"speculation": {"method": "ngram", "tokens": random.randint(1, 4)}, "alphabet": 2}
-        cast["drafter"] = DEFAULT_CAST.optional["drafter"]
+    drafts = {"tokens": random.randint(1, 4), "adaptive": random.random() < 0.5}
+    match random.choice(("ngram", "ngram", "draft", "medusa", "")):
+        case "ngram":
+            settings |= {"speculation": {"method": "ngram", **drafts}, "alphabet": 2}
+            cast["drafter"] = DEFAULT_CAST.optional["drafter"]
+        case "draft" | "medusa" as method:
+            settings["speculation"] = {"method": method, "model": "simulated", **drafts}
     cast |= classes or {}
     frontend = cast.pop("frontend")
     homes = {name: _home(random, name) for name in cast}
@@ -86,7 +99,7 @@ def draw_engine(random: Random, seed: int, classes: Mapping[str, str] | None = N
         root=ROOT,
         nodes=(NodePlan(ROOT), *(NodePlan(name, process=True) for name in nodes)),
         actors=tuple(actors),
-        wire="auto",
+        wire=random.choice(("auto", "auto", "auto", "always")),
         transport="tcp",
         listen=None,
         keys=None,

@@ -2,62 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 
-from pageant.actors.executor.simulated import continuation
 from pageant.actors.frontend.outputs import Arrived
 from pageant.actors.frontend.requests import Opening
 from pageant.actors.runtime.simulation import Violation
 from pageant.protocol.errors import PageantError
-from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.serving import Finished
 from pageant.protocol.tokenizing import Tokenize
-from pageant.scripts.simulate.requests import Wanted, tokenization
-
-
-@dataclass(frozen=True)
-class Expected:
-    """One sample's right end."""
-
-    token_ids: list[int]
-    logprobs: list[float]
-    reason: str
-    stop_reason: str | int | None
-    text: str
-
-
-def expect(prompt_ids: list[int], params: SamplingParams, sample: int, alphabet: int) -> Expected:
-    """What a sample of a request must come to, whatever happens."""
-    tokens, logprobs = continuation(
-        prompt_ids,
-        params.max_tokens or 0,
-        temperature=params.temperature,
-        seed=params.seed or 0,
-        sample=sample,
-        alphabet=alphabet,
-    )
-    text, before = "", len(tokenization().decode(prompt_ids, skip_special_tokens=True))
-    for end in range(1, len(tokens) + 1):
-        shown = text
-        if params.detokenize:
-            text = tokenization().decode(prompt_ids + tokens[:end], skip_special_tokens=True)[before:]
-        if tokens[end - 1] in (params.stop_token_ids or ()):
-            return Expected(tokens[:end], logprobs[:end], "stop", tokens[end - 1], shown)
-        for stop, place in _stops_in(text, params):
-            kept = text[: place + len(stop)] if params.include_stop_str_in_output else text[:place]
-            return Expected(tokens[:end], logprobs[:end], "stop", stop, kept)
-    return Expected(tokens, logprobs, "length", None, text)
-
-
-def _stops_in(text: str, params: SamplingParams) -> Iterator[tuple[str, int]]:
-    """The stop string that is complete first; of those, the longest."""
-    places = [(text.find(stop) + len(stop), -len(stop), stop) for stop in params.stop or () if stop in text]
-    if places:
-        end, _, stop = min(places)
-        yield stop, end - len(stop)
+from pageant.scripts.simulate.answers import Answer, answer
+from pageant.scripts.simulate.requests import Wanted
 
 
 class User:
@@ -66,6 +22,7 @@ class User:
     Args:
         leave: called when the user leaves.
         say: told of what must not be.
+        excuses: whether it may end with this error.
     """
 
     def __init__(
@@ -74,15 +31,18 @@ class User:
         alphabet: int,
         leave: Callable[[User], None],
         say: Callable[[Violation], None],
+        excuses: Callable[[User, Finished], bool],
     ) -> None:
-        self.wanted, self._alphabet, self._leave, self._say = wanted, alphabet, leave, say
+        self.wanted, self._alphabet = wanted, alphabet
+        self._leave, self._say, self._excuses = leave, say, excuses
         self.incarnation = 0  # the frontend's that the request was given to, once it was
+        self.executor_deaths = 0  # before that
         self.leaving = self.left = False
         self.error: PageantError | None = None
         self.hub = self
         self._prompt_ids: list[int] = []
         count = wanted.params.n
-        self._expected: list[Expected] = []
+        self._answers: list[Answer] = []
         self._tokens: list[list[int]] = [[] for _ in range(count)]
         self._logprobs: list[list[float]] = [[] for _ in range(count)]
         self._texts = [""] * count
@@ -106,8 +66,8 @@ class User:
 
     def accepted(self, prompt: str | None, prompt_token_ids: list[int]) -> None:
         self._prompt_ids = prompt_token_ids
-        self._expected = [
-            expect(prompt_token_ids, self.wanted.params, sample, self._alphabet)
+        self._answers = [
+            answer(prompt_token_ids, self.wanted.params, sample, self._alphabet)
             for sample in range(self.wanted.params.n)
         ]
 
@@ -119,7 +79,7 @@ class User:
         sample = arrived.sample
         self._hold(not self.left, "has output after its user left")
         self._hold(self.ends[sample] is None, f"has output after the end of sample {sample}")
-        right, tokens = self._expected[sample], self._tokens[sample]
+        right, tokens = self._answers[sample], self._tokens[sample]
         tokens += arrived.token_ids
         self._texts[sample] += arrived.text
         self._hold(
@@ -150,8 +110,10 @@ class User:
 
     def _end(self, sample: int, end: Finished) -> None:
         self.ends[sample] = end
-        right = self._expected[sample]
+        right = self._answers[sample]
         if end.reason == "abort" and "deadline" in self.wanted.settings and end.cause == "deadline":
+            return
+        if end.reason == "error" and self._excuses(self, end):
             return
         found = (end.reason, end.stop_reason, len(self._tokens[sample]), self._texts[sample])
         expected = (right.reason, right.stop_reason, len(right.token_ids), right.text)

@@ -1,6 +1,6 @@
 """A whole topology in one thread and in no real time, over a network that fails as a seed says. See `Simulation`."""
 
-from pageant.actors.runtime.simulation.faults import Fault, Rates, draw_faults
+from pageant.actors.runtime.simulation.faults import Fault, draw_faults
 from pageant.actors.runtime.simulation.simulation import Outcome, Simulation, Violation
 
-__all__ = ["Fault", "Outcome", "Rates", "Simulation", "Violation", "draw_faults"]
+__all__ = ["Fault", "Outcome", "Simulation", "Violation", "draw_faults"]

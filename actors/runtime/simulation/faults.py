@@ -3,14 +3,20 @@ leaving some of it out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-Kind = Literal["kill", "host", "crash", "stop", "clog", "cut", "break"]
-KINDS: tuple[Kind, ...] = ("kill", "host", "crash", "stop", "clog", "cut", "break")
+Kind = Literal["kill", "host", "crash", "hang", "stop", "clog", "cut", "split", "break", "slow"]
+WEIGHTS: dict[Kind, float] = {
+    **{"kill": 4.0, "crash": 3.0, "host": 1.5, "hang": 1.0, "stop": 1.0},
+    **{"clog": 0.6, "cut": 0.6, "split": 0.6, "break": 0.8, "slow": 0.6},
+}
+KINDS: tuple[Kind, ...] = tuple(WEIGHTS)
 
+CALM_SHARE = 0.2  # of the runs: nothing goes wrong
+FAULTS_MIN, FAULTS_MAX = 3, 12  # of the others
 BREAK_SHARE = 0.3  # of the time of other faults: how long a break goes unnoticed
 
 
@@ -19,10 +25,13 @@ class Fault:
     """One thing that goes wrong, `at` so many seconds after the topology is up.
 
     Attributes:
-        kind: `kill` a node's process, or those of a `host` at once; `crash` an actor; `stop` a process for a while;
-            `clog` one direction between two nodes for a while, or `cut` both; `break` a connection.
+        kind: `kill` a node's process, or those of a `host` at once; `crash` an actor, or let it `hang` in a blocking
+            function that never returns; `stop` a process for a while. For a while, let envelopes through slowly in one
+            direction between two nodes (`clog`), none in one direction (`cut`) or in both (`split`), or let a node take
+            in slowly what comes from anybody (`slow`); `break` a connection.
         target, other: nodes, or the actor that crashes.
         seconds: how long.
+        when: what it waits for; see `Simulation`.
     """
 
     at: float
@@ -30,53 +39,60 @@ class Fault:
     target: str
     other: str = ""
     seconds: float = 0.0
+    when: str = ""
 
     def __str__(self) -> str:
-        to = f" <-> {self.other}" if self.other else ""
+        to = f" -> {self.other}" if self.other else ""
         lasting = f" for {self.seconds:.3f} s" if self.seconds else ""
-        return f"{self.at:.3f} s: {self.kind} {self.target}{to}{lasting}"
-
-
-@dataclass(frozen=True)
-class Rates:
-    """How hostile a run is: faults of each kind per second, and how long they last at most."""
-
-    per_second: dict[Kind, float]
-    seconds_max: float = 1.0
-
-    @staticmethod
-    def draw(random: Random) -> Rates:
-        """Some runs are calm, some hostile; each kind may be left out."""
-        hostility = random.choice((0.0, 0.5, 1.0, 2.0, 4.0))
-        rates: dict[Kind, float] = {
-            kind: hostility * random.choice((0.0, 0.5, 1.0)) * random.random() for kind in KINDS
-        }
-        return Rates(rates, random.uniform(0.05, 1.0))
+        return f"{self.at:.3f} s: {self.kind} {self.target}{to}{lasting}{self.when and f', {self.when}'}"
 
 
 def draw_faults(
-    random: Random, rates: Rates, seconds: float, nodes: Sequence[str], root: str, actors: Sequence[str]
+    random: Random,
+    seconds: float,
+    root: str,
+    homes: Mapping[str, str],
+    *,
+    hanging: Sequence[str] = (),
+    moments: Sequence[str] = ("",),
 ) -> list[Fault]:
-    """Faults within so many seconds, in their order. The root node is clogged and cut off, but never dies."""
-    faults: list[Fault] = []
-    others = [node for node in nodes if node != root]
-    for kind, rate in rates.per_second.items():
-        at = random.expovariate(rate) if rate > 0 and others else seconds
-        while at < seconds:
-            lasting = random.uniform(0.0, rates.seconds_max)
-            if kind == "crash":
-                faults.append(Fault(at, kind, random.choice(actors)))
-            elif kind == "kill":
-                faults.append(Fault(at, kind, random.choice(others)))
-            elif kind == "stop":
-                faults.append(Fault(at, kind, random.choice(others), seconds=lasting))
-            elif kind == "host":
-                some = sorted(random.sample(others, random.randint(1, len(others))))
-                faults.append(Fault(at, kind, ",".join(some)))
-            elif len(nodes) > 1:
-                target, other = random.sample(list(nodes), 2)
-                faults.append(
-                    Fault(at, kind, target, other, lasting * (BREAK_SHARE if kind == "break" else 1))
-                )
-            at += random.expovariate(rate)
+    """Faults within so many seconds, in their order. Some runs are calm; in the others some kinds are left out.
+
+    Args:
+        root: this node is clogged and cut off, but never dies.
+        homes: of each actor, its node.
+        hanging: actors that somebody sees hang.
+        moments: that faults wait for.
+    """
+    nodes = list(dict.fromkeys([root, *homes.values()]))
+    others = nodes[1:]
+    if random.random() < CALM_SHARE or not others:
+        return []
+    weights = [weight * random.choice((0.0, 0.5, 1.0)) for weight in WEIGHTS.values()]
+    weights[random.randrange(4)] += 0.5  # one of those that are always there
+    lasting_max, faults = random.uniform(0.05, 1.0), []
+    for _ in range(random.randint(FAULTS_MIN, FAULTS_MAX)):
+        kind = random.choices(KINDS, weights)[0]
+        if kind == "hang" and not hanging:
+            kind = "crash"
+        at, when = random.uniform(0.0, seconds), random.choice(moments)
+        lasting = random.uniform(0.0, lasting_max)
+        actor = random.choice(list(homes))
+        one, other = random.sample(nodes, 2)
+        match kind:
+            case "kill" | "stop" if homes[actor] != root:
+                fault = Fault(at, kind, homes[actor], seconds=lasting * (kind == "stop"), when=when)
+            case "kill" | "stop" | "crash":
+                fault = Fault(at, "crash", actor, when=when)
+            case "hang":
+                fault = Fault(at, kind, random.choice(list(hanging)), when=when)
+            case "host":
+                some = random.sample(others, random.randint(min(2, len(others)), len(others)))
+                fault = Fault(at, kind, ",".join(sorted(some)), when=when)
+            case "slow":
+                fault = Fault(at, kind, one, seconds=lasting, when=when)
+            case _:
+                share = BREAK_SHARE if kind == "break" else 1.0
+                fault = Fault(at, kind, one, other, lasting * share, when)
+        faults.append(fault)
     return sorted(faults, key=lambda fault: fault.at)

@@ -1,8 +1,9 @@
 """A simulated network: envelopes in order between any two nodes, late, and sometimes not at all.
 
-It does what ZeroMQ over TCP does, good and bad. Between two lives of nodes nothing overtakes and nothing comes
-twice; a path that is clogged or cut holds back what is sent until it is whole again; a connection that breaks loses
-what is on its way, in both directions, and the node that made it is told.
+It does what ZeroMQ over TCP does, good and bad. Between two lives of nodes nothing overtakes and nothing comes twice;
+a path that is cut holds back what is sent until it is whole again; one that is clogged, or a node that is slow, takes
+envelopes one by one; a connection that breaks loses what is on its way, in both directions, and the node that made it
+is told. What comes twice all the same is what actors send again: they ask anew, and go back in a stream.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from pageant.protocol.envelope import decode_header
 from pageant.protocol.handshake import Welcome
 
 HANDSHAKE_SECONDS = 10.0
+CLOGGED_SECONDS = 0.02  # between two envelopes on a path that is clogged
+SLOW_SECONDS = 0.005  # that a slow node takes for one
 NOTICE_SECONDS_MAX = 0.1  # until a broken connection is known to be
+NOT_KNOWN = "not a handshake, and the node is not known"
 # What these say of processes and machines differs from run to run.
 MEASURED = (b"NodeStatistics",)
 
@@ -30,10 +34,10 @@ MEASURED = (b"NodeStatistics",)
 class _Path:
     """One direction between two links."""
 
-    __slots__ = ("clear_at", "last_arrival", "life", "whole_at")
+    __slots__ = ("clogged_until", "last_arrival", "life", "open_at", "whole_at")
 
     def __init__(self) -> None:
-        self.last_arrival = self.clear_at = self.whole_at = 0.0
+        self.last_arrival = self.clogged_until = self.open_at = self.whole_at = 0.0
         self.life = 0  # how often its connection broke
 
 
@@ -117,7 +121,12 @@ class Network:
         if now < path.whole_at:
             self.lost += 1
             return
-        path.last_arrival = max(now + self._latency(self._random), path.clear_at, path.last_arrival)
+        arrival = max(now + self._latency(self._random), path.open_at, path.last_arrival)
+        if arrival < path.clogged_until:
+            arrival = max(arrival, path.last_arrival + CLOGGED_SECONDS)
+        if arrival < target.slow_until:
+            arrival = max(arrival, target.last_arrival + SLOW_SECONDS)
+        path.last_arrival = target.last_arrival = arrival
         self.loop.call_at(
             path.last_arrival, self._arrive, path, path.life, target, take, args, context=target.context
         )
@@ -139,30 +148,57 @@ class Network:
 
     # Faults.
 
-    def clog(self, source: str, target: str, seconds: float) -> bool:
-        """Nothing gets from one node to another for a while."""
+    # Each is what is to be done, or None where there is nobody whom it would strike.
+
+    def clog(self, source: str, target: str, seconds: float) -> Callable[[], None] | None:
+        """Envelopes get slowly from one node to another for a while."""
+        return self._for_a_while(source, target, "clogged_until", seconds)
+
+    def cut(
+        self, source: str, target: str, seconds: float, *, back: bool = False
+    ) -> Callable[[], None] | None:
+        """Nothing gets from one node to another for a while; nor `back`."""
+        there = self._for_a_while(source, target, "open_at", seconds)
+        again = self._for_a_while(target, source, "open_at", seconds) if back else None
+        if there is None or again is None:
+            return there
+
+        def both() -> None:
+            there()
+            again()
+
+        return both
+
+    def slow_down(self, node: str, seconds: float) -> Callable[[], None] | None:
+        """A node takes in slowly what comes, whoever sent it."""
+        link = self.life_of(node)
+        return None if link is None else lambda: setattr(link, "slow_until", self.loop.time() + seconds)
+
+    def _for_a_while(
+        self, source: str, target: str, attribute: str, seconds: float
+    ) -> Callable[[], None] | None:
         one, other = self.life_of(source), self.life_of(target)
         if one is None or other is None:
-            return False
-        path = self._path(one, other)
-        path.clear_at = max(path.clear_at, self.loop.time() + seconds)
-        return True
+            return None
+        path, until = self._path(one, other), self.loop.time() + seconds
+        return lambda: setattr(path, attribute, max(getattr(path, attribute), until))
 
-    def break_connection(self, source: str, target: str, seconds: float) -> bool:
+    def break_connection(self, source: str, target: str, seconds: float) -> Callable[[], None] | None:
         """What is on its way between two nodes is lost, and what is sent before the break shows; then whoever made the
         connection is told."""
         one, other = self.life_of(source), self.life_of(target)
         if one is None or other is None or one.peers.get(target) is not other:
-            return False
-        for path in (self._path(one, other), self._path(other, one)):
+            return None
+        maker, peer = (one, other) if target in one.made else (other, one)
+        return lambda: self._break(maker, peer, seconds)
+
+    def _break(self, maker: SimulatedLink, peer: SimulatedLink, seconds: float) -> None:
+        for path in (self._path(maker, peer), self._path(peer, maker)):
             path.life += 1
             path.whole_at = self.loop.time() + seconds
-        maker = one if target in one.made else other
-        peer = other if maker is one else one
         if maker.on_broken is not None:
             delay = seconds + self._random.uniform(0.0, NOTICE_SECONDS_MAX)
             self.loop.call_later(delay, maker.on_broken, peer.name, peer.incarnation, context=maker.context)
-        return True
 
 
 class SimulatedLink:
@@ -175,6 +211,7 @@ class SimulatedLink:
         self.on_broken: Callable[[str, int], None] | None = None
         self.peers: dict[str, SimulatedLink] = {}
         self.made: set[str] = set()  # the peers that this one connected to
+        self.slow_until = self.last_arrival = 0.0
         self.context: Context = copy_context()
         self._process: Process | None = PROCESS.get()
         self._network, self._receiver = network, receiver
@@ -233,7 +270,7 @@ class SimulatedLink:
 
     def _take(self, other: SimulatedLink, frames: list[bytes]) -> None:
         if self.peers.get(other.name) is not other:
-            self._receiver.refuse(other.name, "not a handshake, and the node is not known")
+            self._receiver.refuse(other.name, NOT_KNOWN)
             return
         self._network.trace.delivered(self._network.loop.time(), other.name, self.name, frames)
         self._receiver.receive(other.name, frames)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from random import Random
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 START_SECONDS = (0.05, 0.4)  # for an interpreter to start
+HANG_CALLS = 5  # after which an actor may hang
 NOTICE_SECONDS = (0.0005, 0.01)  # for a parent to hear of its child's end
 
 
@@ -43,17 +45,24 @@ class VirtualLane:
     def __init__(self, loop: VirtualLoop, seconds: Callable[[], float]) -> None:
         self._loop, self._seconds = loop, seconds
         self._free_at = 0.0
-        self._closed = False
+        self.calls = 0
+        self.closed = False
+
+    def hang(self) -> None:
+        """What is called now, or next, never returns."""
+        self._free_at = math.inf
 
     async def run(self, call: Callable[[], R]) -> R:
+        self.calls += 1
         self._free_at = max(self._loop.time(), self._free_at) + self._seconds()
-        await asyncio.sleep(self._free_at - self._loop.time())
-        if self._closed:
+        if self._free_at < math.inf:
+            await asyncio.sleep(self._free_at - self._loop.time())
+        if self.closed or self._free_at == math.inf:
             await self._loop.create_future()  # as a pool that was shut down never calls it
         return call()
 
     def close(self) -> bool:
-        self._closed = True
+        self.closed = True
         return self._free_at > self._loop.time()
 
 
@@ -69,9 +78,16 @@ class SimulatedPlatform:
         self.lives: list[SimulatedProcess] = []  # all there ever were
         self._loop, self._network, self._random = loop, network, random
         self._offload_seconds = offload_seconds
+        self._lanes: dict[str, VirtualLane] = {}  # the latest of each name
 
     def open_lane(self, name: str, threads: int) -> Lane:
-        return VirtualLane(self._loop, lambda: self._offload_seconds(self._random))
+        lane = self._lanes[name] = VirtualLane(self._loop, lambda: self._offload_seconds(self._random))
+        return lane
+
+    def hang(self, actor: str) -> Callable[[], None] | None:
+        """Lets an actor hang in its blocking functions; None before it is known how long they take."""
+        lane = self._lanes.get(f"pageant {actor}")
+        return None if lane is None or lane.closed or lane.calls < HANG_CALLS else lane.hang
 
     def open_link(self, name: str, incarnation: int, endpoint: str, receiver: Receiver) -> Link:
         return SimulatedLink(self._network, name, incarnation, receiver)

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
 from random import Random
@@ -23,10 +23,10 @@ from pageant.actors.runtime.cell import Cell
 from pageant.actors.runtime.cluster import Cluster
 from pageant.actors.runtime.node import Node
 from pageant.actors.runtime.restarts import Instruction, RestartLimits
-from pageant.actors.runtime.simulation.faults import Fault
+from pageant.actors.runtime.simulation.faults import Fault, Kind
 from pageant.actors.runtime.simulation.loop import Stuck, VirtualLoop
-from pageant.actors.runtime.simulation.network import Network, Trace
-from pageant.actors.runtime.simulation.processes import SimulatedPlatform
+from pageant.actors.runtime.simulation.network import NOT_KNOWN, Network, Trace
+from pageant.actors.runtime.simulation.processes import SimulatedPlatform, SimulatedProcess
 from pageant.actors.runtime.topology import Resolved
 
 START_SECONDS_MAX = 120.0
@@ -36,8 +36,15 @@ STOP_SECONDS_MAX = 60.0
 LIMITS = RestartLimits(early_deaths_max=1_000_000, failed_starts_max=1_000_000)
 
 
-# Of what actors die that is no bug: the crash that a fault is; a plan that never came; a node that stops.
-DEATHS_ALLOWED = ("SimulatedCrash", "PlanMismatch", "PeerGone")
+POLL_SECONDS = 0.002  # between two looks whether a fault's moment has come
+MOMENT_SECONDS_MAX = 0.5  # that it waits for that, and then as long for something to strike
+# Of what actors may die, once some fault has struck: anything else is a bug.
+DEATHS: dict[Kind, tuple[str, ...]] = {
+    "crash": ("SimulatedCrash",),
+    "break": ("PlanMismatch", "PeerGone"),  # a stream that has a hole
+    "hang": ("StepHung",),
+    "stop": ("StepHung",),
+}
 
 
 class Violation(AssertionError):
@@ -75,9 +82,10 @@ class Simulation:
         play: what users do, once everything is up. It raises `Violation`, or any `AssertionError`.
         faults: see `faults.draw_faults`.
         check: called after every callback; raises as `play` does.
+        is_time: whether the moment has come that a fault waits for (`Fault.when`); it is not waited for long.
         before_fault: told of each fault just before it strikes.
         latency, offload_seconds: draw how long an envelope is on its way, and how long a blocking function takes.
-        deaths_allowed: classes of exceptions that actors may die of.
+        deaths: classes of exceptions that actors may die of once a fault of that kind has struck.
         keep_trace: keep every delivery as a line.
     """
 
@@ -89,11 +97,12 @@ class Simulation:
         *,
         faults: Sequence[Fault] = (),
         check: Callable[[Simulation], None] | None = None,
+        is_time: Callable[[Simulation, Fault], bool] | None = None,
         before_fault: Callable[[Simulation, Fault], None] | None = None,
         latency: Callable[[Random], float] = lambda random: random.uniform(0.0001, 0.002),
         offload_seconds: Callable[[Random], float] = lambda random: random.uniform(0.0005, 0.02),
         limits: RestartLimits = LIMITS,
-        deaths_allowed: tuple[str, ...] = DEATHS_ALLOWED,
+        deaths: Mapping[Kind, tuple[str, ...]] = DEATHS,
         keep_trace: bool = False,
     ) -> None:
         self.seed, self.topology, self.faults = seed, topology, tuple(faults)
@@ -107,7 +116,8 @@ class Simulation:
         self.struck: Counter[str] = Counter()
         self.cluster: Cluster
         self._play, self._check, self._before_fault, self._limits = play, check, before_fault, limits
-        self._deaths_allowed = deaths_allowed
+        self._is_time = is_time or (lambda simulation, fault: True)
+        self._deaths = deaths
         self._crash: Violation | None = None
         self._quiet = False
 
@@ -138,7 +148,7 @@ class Simulation:
         self.loop.after_callback = self._checked
         began = self.loop.time()
         for fault in self.faults:
-            self.loop.call_at(began + fault.at, self._strike, fault)
+            self.loop.call_at(began + fault.at, self._strike, fault, began + fault.at + MOMENT_SECONDS_MAX)
         await self._play(self)
         self._quiet = True
         self._raise_errors()
@@ -153,7 +163,8 @@ class Simulation:
         report = core.actor_failed
 
         def noted(name: str, incarnation: int, error: str, trace: str, now: float) -> list[Instruction]:
-            if not error.startswith(self._deaths_allowed):
+            allowed = [death for kind in self._deaths if self.struck[kind] for death in self._deaths[kind]]
+            if not error.startswith(tuple(allowed)):
                 self._crash = Violation(f"{name}#{incarnation} died of {error}\n{trace}")
             return report(name, incarnation, error, trace, now)
 
@@ -166,7 +177,12 @@ class Simulation:
             self._check(self)
 
     def _raise_errors(self) -> None:
-        """What asyncio was told and nobody else."""
+        """What asyncio was told and nobody else; and messages of ours that could not be read."""
+        nodes = [self.cluster.node, *(life.node for life in self.platform.lives if life.node is not None)]
+        for node in nodes:
+            refusal = node.remote.last_refusal
+            if refusal and NOT_KNOWN not in refusal:
+                raise Violation(f"{node.name} could not read what came {refusal}")
         for context in self.loop.errors:
             error = context.get("exception")
             raise Violation(f"{context.get('message')}: {error!r}") from error
@@ -188,45 +204,55 @@ class Simulation:
 
     # What goes wrong.
 
-    def _strike(self, fault: Fault) -> None:
-        if self._quiet:
+    def _strike(self, fault: Fault, latest: float) -> None:
+        """Strikes once its moment has come and there is something to strike, if that is before long."""
+        now = self.loop.time()
+        if self._quiet or now > latest + MOMENT_SECONDS_MAX:
+            return
+        blow = self._aim(fault) if now >= latest or self._is_time(self, fault) else None
+        if blow is None:
+            self.loop.call_later(POLL_SECONDS, self._strike, fault, latest)
             return
         if self._before_fault is not None:
             self._before_fault(self, fault)
-        self.trace.note(self.loop.time(), str(fault))
-        if self._hits(fault):
-            self.struck[fault.kind] += 1
+        self.trace.note(now, str(fault))
+        self.struck[fault.kind] += 1
+        blow()
 
-    def _hits(self, fault: Fault) -> bool:
-        """Whether there was anything to strike."""
-        processes = self.platform.processes
+    def _aim(self, fault: Fault) -> Callable[[], object] | None:
+        """What is to be done; None while there is nothing to strike."""
+        network, target, other, seconds = self.network, fault.target, fault.other, fault.seconds
         match fault.kind:
             case "kill" | "host":
-                hit = [
-                    name for name in fault.target.split(",") if name in processes and not processes[name].dead
-                ]
-                for name in hit:
-                    processes[name].kill()
-                return bool(hit)
+                hit = [process for name in target.split(",") if (process := self._process(name)) is not None]
+                return (lambda: [process.kill() for process in hit]) if hit else None
             case "stop":
-                process = processes.get(fault.target)
-                if process is None or process.dead or process.stopped:
-                    return False
-                process.stopped = True
-                self.loop.call_later(fault.seconds, self.loop.resume, process)
-                return True
+                process = self._process(target)
+                return None if process is None else lambda: self._stop(process, seconds)
             case "crash":
-                cell = self.cell(fault.target)
-                if cell is not None:
-                    cell.crash(SimulatedCrash("as the seed says"))
-                return cell is not None
+                cell = self.cell(target)
+                return None if cell is None else lambda: cell.crash(SimulatedCrash("as the seed says"))
+            case "hang":
+                return None if self.cell(target) is None else self.platform.hang(target)
+            case "slow":
+                return network.slow_down(target, seconds)
             case "clog":
-                return self.network.clog(fault.target, fault.other, fault.seconds)
+                return network.clog(target, other, seconds)
             case "cut":
-                there = self.network.clog(fault.target, fault.other, fault.seconds)
-                return self.network.clog(fault.other, fault.target, fault.seconds) and there
+                return network.cut(target, other, seconds)
+            case "split":
+                return network.cut(target, other, seconds, back=True)
             case "break":
-                return self.network.break_connection(fault.target, fault.other, fault.seconds)
+                return network.break_connection(target, other, seconds)
+
+    def _process(self, name: str) -> SimulatedProcess | None:
+        """One that lives and goes on."""
+        process = self.platform.processes.get(name)
+        return None if process is None or process.dead or process.stopped else process
+
+    def _stop(self, process: SimulatedProcess, seconds: float) -> None:
+        process.stopped = True
+        self.loop.call_later(seconds, self.loop.resume, process)
 
     # Looking in.
 
