@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -164,7 +165,8 @@ class Executor(Actor):
         self._plans: deque[Step] = deque()  # that came, and could not be packed yet
         self._packed: deque[Step] = deque()
         self._computing: deque[Step] = deque()  # that the device has, in order
-        self._launched: deque[Step] = deque()  # of those, whose tokens are on their way
+        self._drawing_late: deque[Step] = deque()  # whose deferred rows are drawn now
+        self._launched: deque[Step] = deque()  # of those in `_computing`, whose tokens are on their way
         self._pace = Pace(options.step_patience)
         self._launching = 0  # of those, which the thread that computes has still to do
         self._is_moving = False
@@ -346,7 +348,7 @@ class Executor(Actor):
         watched, since = None, 0.0
         while True:
             await asyncio.sleep(min(LOOK_SECONDS, self.options.step_patience / 2))
-            step, now = self._computing[0] if self._computing else None, self.clock.now()
+            step, now = next(chain(self._computing, self._drawing_late), None), self.clock.now()
             if step is not watched:
                 watched, since = step, now
             elif step is not None and now - since > self._pace.patience(len(step.inputs.positions)):
@@ -429,7 +431,7 @@ class Executor(Actor):
         if step.incarnation == self._scheduler:
             if step.missing or step.void:
                 token_ids[[*step.missing, *step.void]] = MISSING
-            drawn = self._batch.take_tokens(step.inputs, token_ids)
+            drawn = self._batch.take_tokens(step.inputs, token_ids, step.void)
             self._tell_grammar(drawn)  # first: the next step waits for its answer
             self._answer(step, token_ids)
         self._pack()
@@ -511,8 +513,10 @@ class Executor(Actor):
 
     async def _draw_late(self, kept: Kept[Step]) -> None:
         """Draws rows that were deferred."""
+        self._drawing_late.append(kept.step)
         drawn = await self.offload(self._runner.draw, kept.undrawn)
         token_ids = await self.offload(drawn.token_ids)
+        self._drawing_late.remove(kept.step)
         step, guided = kept.step, kept.undrawn.guided
         if step.incarnation != self._scheduler:
             return

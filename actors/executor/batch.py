@@ -185,19 +185,27 @@ class Batch:
         self.guiding.guess(plan.rows, ends.astype(np.int64), plan.draft_counts, plan.draft_ids)
         return ends + plan.draft_counts
 
-    def take_tokens(self, inputs: StepInputs, token_ids: Int64) -> DrawnTokens:
+    def take_tokens(self, inputs: StepInputs, token_ids: Int64, void: Sequence[int] = ()) -> DrawnTokens:
         """The tokens that a step drew, some of which may be MISSING. Returns those that count.
 
         A row may have another sequence by now: when memory is lost, nobody waits for the steps at hand.
+
+        Args:
+            void: places whose tokens will never come; others that are missing come late.
         """
         rows, positions = inputs.rows, inputs.sampling.position
-        kept = (token_ids != MISSING) & (self._tenures[rows] == inputs.tenures)
+        same = self._tenures[rows] == inputs.tenures
+        kept = (token_ids != MISSING) & same
         if (verifying := inputs.verifying) is not None:
             accepted, right = verifying.drafts.verify(token_ids.astype(np.int32))
             # The others may be a token longer by now: they are planned ahead.
-            same = kept[verifying.drafts.first_places] & (verifying.drafts.counts > 0)
-            self._lengths[verifying.rows[same]] = (verifying.starts + accepted + 1)[same]
+            some = same[verifying.drafts.first_places] & (verifying.drafts.counts > 0)
+            self._lengths[verifying.rows[some]] = (verifying.starts + accepted + 1)[some]
             right = right[kept[right]]
+        for place in void:
+            if same[place]:
+                self._lengths[rows[place]] = min(self._lengths[rows[place]], positions[place])
+        if verifying is not None:
             rows, positions, token_ids = rows[right], positions[right], token_ids[right]
         elif not kept.all():
             rows, positions, token_ids = rows[kept], positions[kept], token_ids[kept]

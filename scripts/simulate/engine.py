@@ -18,15 +18,20 @@ from pageant.protocol.errors import PageantError
 from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
 from pageant.protocol.serving import Finished
 from pageant.scripts.simulate.moments import FAULT_MOMENTS, moments_of, victims
+from pageant.scripts.simulate.reading import read_once
 from pageant.scripts.simulate.requests import draw_requests
-from pageant.scripts.simulate.topology import ROOT, draw_engine
+from pageant.scripts.simulate.topology import END_TOKENS, MODEL, ROOT, VOCAB_SIZE, draw_engine
 from pageant.scripts.simulate.users import User
 
-REQUESTS = (20, 28)
+REQUESTS = (20, 24)
 MORE_REQUESTS = 8  # that come once all have ended, until there was as much to do as there is to be
 DELIVERIES_MIN = 1000  # between nodes, in a seed
-ARRIVE_SECONDS = 0.8  # in which requests come
-PLAY_SECONDS = 1.5  # in which faults do
+ARRIVE_SECONDS = 0.6  # in which requests come
+FAULT_SECONDS = 1.0  # in which faults do, and then wait for their moments
+FAULT_SHARES = {
+    "frontend": 1,
+    "drafter": 6,
+}  # of the faults, by actor: there are several of these, or seldom one
 END_SECONDS_MAX = 300.0  # by which all must have ended after that
 REST_SECONDS_MAX = 60.0  # by which nothing is left of them
 POLL_SECONDS = 0.05
@@ -64,7 +69,15 @@ class EngineSimulation:
         self._users = self._draw_users(random, random.randint(*REQUESTS))
         self._random = Random(f"more {seed}")
         drawn = draw_faults(
-            random, PLAY_SECONDS, ROOT, engine.homes, hanging=["executor/0"], moments=FAULT_MOMENTS
+            random,
+            FAULT_SECONDS,
+            ROOT,
+            engine.homes,
+            targets=[
+                name for name in engine.homes for _ in range(FAULT_SHARES.get(name.partition("/")[0], 2))
+            ],
+            hanging=["executor/0"],
+            moments=FAULT_MOMENTS,
         )
         self._began = 0.0
         self._checked_at = -1  # steps of this scheduler
@@ -93,7 +106,8 @@ class EngineSimulation:
 
     def run(self) -> Outcome:
         """Plays the seed."""
-        return self._simulation.run()
+        with read_once(MODEL, VOCAB_SIZE, END_TOKENS):
+            return self._simulation.run()
 
     def _draw_users(self, random: Random, count: int) -> list[User]:
         drawn = draw_requests(random, self._frontends, count, ARRIVE_SECONDS)
@@ -108,7 +122,7 @@ class EngineSimulation:
         loop = simulation.loop
         self._began = loop.time()
         self._come(self._users)
-        await asyncio.sleep(PLAY_SECONDS + 2 * MOMENT_SECONDS_MAX)
+        await asyncio.sleep(FAULT_SECONDS + 2 * MOMENT_SECONDS_MAX)
         await self._until_all_ended(loop.time() + END_SECONDS_MAX)
         while simulation.trace.deliveries < DELIVERIES_MIN:
             more = self._draw_users(self._random, MORE_REQUESTS)
@@ -249,7 +263,14 @@ class EngineSimulation:
         return moments_of(requests, all_came=all(user.incarnation for user in self._users))
 
     def _is_time(self, simulation: Simulation, fault: Fault) -> bool:
+        if fault.kind == "hang" and not self._is_paced(fault.target):
+            return False
         return not fault.when or self._moments()[fault.when]
+
+    def _is_paced(self, executor: str) -> bool:
+        """Whether it knows how long steps take. Before that it waits for ten minutes."""
+        cell = self._simulation.cell(executor)
+        return cell is not None and cell.actor._pace.expected(1) is not None  # type: ignore[attr-defined]
 
     def _note_fault(self, simulation: Simulation, fault: Fault) -> None:
         """What the engine was at when a fault struck."""

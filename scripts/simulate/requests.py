@@ -15,7 +15,9 @@ from pageant.scripts.simulate.topology import MAX_MODEL_LEN
 
 LONG_TOKENS = 90  # of a request whose user leaves
 GUIDES = (
-    StructuredOutputsParams(choice=("once upon a time", "the queue of blocks", "there was a stream of streams")),
+    StructuredOutputsParams(
+        choice=("once upon a time", "the queue of blocks", "there was a stream of streams")
+    ),
     StructuredOutputsParams(regex="(ab|ba|abba){3,12}"),
     StructuredOutputsParams(regex="[0-9]{2,12}"),
     StructuredOutputsParams(
@@ -83,7 +85,7 @@ def _draw_params(random: Random, number: int) -> SamplingParams:
     common: dict[str, Any] = {
         "temperature": random.choice((0.0, 0.8)),
         "seed": random.randrange(2**31),
-        "max_tokens": random.choice((1, 2, 5, 12, 20, 30, LONG_TOKENS)),
+        "max_tokens": random.choice((1, 3, 12, 16, 20, 30, LONG_TOKENS)),
     }
     # Numbers that are exact, so that the order of additions is of no account.
     bias = {token: random.choice((-4.0, -0.5, 2.0)) for token in _some_ids(random, 5)}

@@ -63,8 +63,8 @@ def draw_engine(random: Random, seed: int, classes: Mapping[str, str] | None = N
         "max_model_len": MAX_MODEL_LEN,
         "vocab_size": VOCAB_SIZE,
         "block_size": block_size,
-        "num_blocks": random.choice((blocks_least, blocks_least + 2, 2 * blocks_least)),
-        "max_num_seqs": random.randint(3, 12),
+        "num_blocks": blocks_least + random.choice((0, 0, 1, 2, blocks_least)),
+        "max_num_seqs": random.randint(4, 12),
         "max_num_batched_tokens": random.choice((16, 32, 64, 256)),
         "async_scheduling": random.random() < 0.8,
         "policy": random.choice(("fcfs", "fcfs", "priority", "shortest", "fair", "deadline")),
@@ -78,7 +78,7 @@ def draw_engine(random: Random, seed: int, classes: Mapping[str, str] | None = N
     }
     cast = {**DEFAULT_CAST.classes, "executor": SIMULATED_EXECUTOR}
     drafts = {"tokens": random.randint(1, 4), "adaptive": random.random() < 0.5}
-    match random.choice(("ngram", "ngram", "draft", "medusa", "")):
+    match random.choice(("ngram", "ngram", "ngram", "draft", "medusa", "")):
         case "ngram":
             settings |= {"speculation": {"method": "ngram", **drafts}, "alphabet": 2}
             cast["drafter"] = DEFAULT_CAST.optional["drafter"]

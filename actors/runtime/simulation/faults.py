@@ -10,13 +10,13 @@ from typing import Literal
 
 Kind = Literal["kill", "host", "crash", "hang", "stop", "clog", "cut", "split", "break", "slow"]
 WEIGHTS: dict[Kind, float] = {
-    **{"kill": 4.0, "crash": 3.0, "host": 1.5, "hang": 1.0, "stop": 1.0},
-    **{"clog": 0.6, "cut": 0.6, "split": 0.6, "break": 0.8, "slow": 0.6},
+    **{"kill": 4.0, "crash": 4.0, "host": 2.0, "hang": 2.0, "stop": 0.8},
+    **{"clog": 0.4, "cut": 0.4, "split": 0.4, "break": 0.6, "slow": 0.4},
 }
 KINDS: tuple[Kind, ...] = tuple(WEIGHTS)
 
 CALM_SHARE = 0.2  # of the runs: nothing goes wrong
-FAULTS_MIN, FAULTS_MAX = 3, 12  # of the others
+FAULTS_MIN, FAULTS_MAX = 3, 14  # of the others
 BREAK_SHARE = 0.3  # of the time of other faults: how long a break goes unnoticed
 
 
@@ -53,6 +53,7 @@ def draw_faults(
     root: str,
     homes: Mapping[str, str],
     *,
+    targets: Sequence[str] | None = None,
     hanging: Sequence[str] = (),
     moments: Sequence[str] = ("",),
 ) -> list[Fault]:
@@ -61,6 +62,7 @@ def draw_faults(
     Args:
         root: this node is clogged and cut off, but never dies.
         homes: of each actor, its node.
+        targets: actors to be struck, each by itself or with its process, as often as it is named here; or all alike.
         hanging: actors that somebody sees hang.
         moments: that faults wait for.
     """
@@ -77,7 +79,7 @@ def draw_faults(
             kind = "crash"
         at, when = random.uniform(0.0, seconds), random.choice(moments)
         lasting = random.uniform(0.0, lasting_max)
-        actor = random.choice(list(homes))
+        actor = random.choice(targets or list(homes))
         one, other = random.sample(nodes, 2)
         match kind:
             case "kill" | "stop" if homes[actor] != root:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 START_SECONDS = (0.05, 0.4)  # for an interpreter to start
-HANG_CALLS = 5  # after which an actor may hang
 NOTICE_SECONDS = (0.0005, 0.01)  # for a parent to hear of its child's end
 
 
@@ -45,7 +44,6 @@ class VirtualLane:
     def __init__(self, loop: VirtualLoop, seconds: Callable[[], float]) -> None:
         self._loop, self._seconds = loop, seconds
         self._free_at = 0.0
-        self.calls = 0
         self.closed = False
 
     def hang(self) -> None:
@@ -53,7 +51,6 @@ class VirtualLane:
         self._free_at = math.inf
 
     async def run(self, call: Callable[[], R]) -> R:
-        self.calls += 1
         self._free_at = max(self._loop.time(), self._free_at) + self._seconds()
         if self._free_at < math.inf:
             await asyncio.sleep(self._free_at - self._loop.time())
@@ -85,9 +82,9 @@ class SimulatedPlatform:
         return lane
 
     def hang(self, actor: str) -> Callable[[], None] | None:
-        """Lets an actor hang in its blocking functions; None before it is known how long they take."""
+        """Lets an actor hang in its blocking functions; None if it has not called any."""
         lane = self._lanes.get(f"pageant {actor}")
-        return None if lane is None or lane.closed or lane.calls < HANG_CALLS else lane.hang
+        return None if lane is None or lane.closed else lane.hang
 
     def open_link(self, name: str, incarnation: int, endpoint: str, receiver: Receiver) -> Link:
         return SimulatedLink(self._network, name, incarnation, receiver)

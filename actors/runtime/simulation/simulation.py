@@ -15,7 +15,7 @@ import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -36,8 +36,8 @@ STOP_SECONDS_MAX = 60.0
 LIMITS = RestartLimits(early_deaths_max=1_000_000, failed_starts_max=1_000_000)
 
 
-POLL_SECONDS = 0.002  # between two looks whether a fault's moment has come
-MOMENT_SECONDS_MAX = 0.5  # that it waits for that, and then as long for something to strike
+POLL_SECONDS = 0.004  # between two looks whether a fault's moment has come
+MOMENT_SECONDS_MAX = 0.7  # that it waits for that, and then as long for something to strike
 # Of what actors may die, once some fault has struck: anything else is a bug.
 DEATHS: dict[Kind, tuple[str, ...]] = {
     "crash": ("SimulatedCrash",),
@@ -82,7 +82,8 @@ class Simulation:
         play: what users do, once everything is up. It raises `Violation`, or any `AssertionError`.
         faults: see `faults.draw_faults`.
         check: called after every callback; raises as `play` does.
-        is_time: whether the moment has come that a fault waits for (`Fault.when`); it is not waited for long.
+        is_time: whether the moment has come that a fault waits for (`Fault.when`). It is not waited for long, and
+            then asked without.
         before_fault: told of each fault just before it strikes.
         latency, offload_seconds: draw how long an envelope is on its way, and how long a blocking function takes.
         deaths: classes of exceptions that actors may die of once a fault of that kind has struck.
@@ -209,7 +210,8 @@ class Simulation:
         now = self.loop.time()
         if self._quiet or now > latest + MOMENT_SECONDS_MAX:
             return
-        blow = self._aim(fault) if now >= latest or self._is_time(self, fault) else None
+        wanted = fault if now < latest else replace(fault, when="")
+        blow = self._aim(fault) if self._is_time(self, wanted) else None
         if blow is None:
             self.loop.call_later(POLL_SECONDS, self._strike, fault, latest)
             return

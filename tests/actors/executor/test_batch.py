@@ -11,6 +11,7 @@ from pageant.protocol.arrays import bools, int32, int64
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.stepping import NewSequence, StepPlan
 from pageant.protocol.structured_outputs import StructuredOutputsParams
+from pageant.protocol.verification import MISSING
 
 END = 2
 
@@ -269,6 +270,35 @@ def test_a_row_without_drafts_is_planned_ahead_of_those_that_another_verifies(ex
     executor.draw(ahead, [41])
     inputs = executor.step([(0, 4, 1, True), (1, 4, 1, True)])
     assert inputs.token_ids.tolist() == [9, 41]
+
+
+def _verify_one(batch, number, start, draft):
+    return batch.apply(
+        StepPlan(
+            **dict(
+                number=number, epoch=1, freed_rows=int32(), new=(), grown_rows=int32(), grown_counts=int32()
+            ),
+            **dict(grown_blocks=int32(), rows=int32([0]), starts=int32([start]), num_tokens=int32([1])),
+            draws=bools([True]),
+            draft_counts=int32([1]),
+            draft_ids=int32([draft]),
+        )
+    )
+
+
+def test_drafts_follow_a_token_that_came_late(executor):
+    guided = SamplingParams(temperature=0.0, structured_outputs=StructuredOutputsParams(regex="[a-z]+"))
+    deferred = executor.step([(0, 0, 3, True)], new=[(0, [5, 6, 7], [2, 1], guided)])
+    executor.batch.take_tokens(deferred, int64([MISSING]))
+    ahead = executor.step([(0, 3, 1, True)])
+    executor.batch.take_tokens(ahead, int64([MISSING]), void=(0,))
+    executor.batch.take_late(int64([0]), int64([3]), int64([8]), [executor.batch.guiding.guide_of(0)])
+    inputs = _verify_one(executor.batch, 3, 3, 9)
+    assert inputs.token_ids.tolist() == [8, 9]
+    # And again, where the token that comes late is the first of several.
+    executor.batch.take_tokens(inputs, int64([MISSING, MISSING]))
+    executor.batch.take_late(int64([0]), int64([4]), int64([10]), [executor.batch.guiding.guide_of(0)])
+    assert _verify_one(executor.batch, 4, 4, 11).token_ids.tolist() == [10, 11]
 
 
 def test_drafts_of_a_tree_stand_by_depth_and_see_their_ancestors(executor):
