@@ -34,6 +34,7 @@ class Total:
     """Of many seeds."""
 
     seeds: int = 0
+    hostile: int = 0  # those in which something went wrong
     deliveries: int = 0
     requests: int = 0
     faults: Counter[str] = field(default_factory=Counter)
@@ -43,6 +44,7 @@ class Total:
     def add(self, ran: Ran) -> None:
         """One more."""
         self.seeds += 1
+        self.hostile += ran.faults.total() > 0
         self.deliveries += ran.deliveries
         self.requests += ran.requests
         self.faults.update(ran.faults)

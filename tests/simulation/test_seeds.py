@@ -8,12 +8,14 @@ import sys
 
 import pytest
 
+from pageant.actors.runtime.simulation.faults import FAULTS_MIN, KINDS
 from pageant.actors.runtime.simulation.shrink import shrink
-from pageant.scripts.simulate.engine import EngineSimulation
+from pageant.scripts.simulate.engine import DELIVERIES_MIN, EngineSimulation
+from pageant.scripts.simulate.moments import MOMENTS, ROWS
 from pageant.scripts.simulate.runs import Total, run_seed, run_seeds
 
 SEEDS = range(500)
-JOBS = 2
+JOBS = min(4, len(os.sched_getaffinity(0)))
 
 
 @pytest.fixture(scope="module")
@@ -22,27 +24,27 @@ def total() -> Total:
     for ran in run_seeds(SEEDS, JOBS):
         assert ran.violation is None, f"seed {ran.seed}: {ran.violation}"
         assert ran.requests >= 20
+        assert ran.deliveries >= DELIVERIES_MIN >= 1000
+        assert not ran.faults or ran.faults.total() >= FAULTS_MIN >= 3
         total.add(ran)
     return total
 
 
 def test_no_seed_breaks_a_promise(total):
     assert total.seeds == len(SEEDS) and not total.failed
-    assert total.deliveries >= 1000 * total.seeds
+    assert 0.7 * total.seeds <= total.hostile <= 0.9 * total.seeds, "some are calm"
     assert total.counters["ended"] >= 20 * total.seeds
 
 
-@pytest.mark.parametrize(
-    "row", ["executor", "blocks", "scheduler", "detokenizer", "tokenizer", "frontend", "host"]
-)
-def test_every_kind_of_actor_was_struck_in_prefill_and_in_decode(total, row):
-    assert total.counters[f"{row} in prefill"] >= 20
-    assert total.counters[f"{row} in decode"] >= 40
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("row", ROWS)
+def test_every_row_of_the_table_of_deaths_was_struck_at_every_moment(total, row, moment):
+    assert total.counters[f"{row} in {moment}"] >= 100
 
 
-@pytest.mark.parametrize("kind", ["kill", "host", "crash", "stop", "clog", "cut", "break"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_fault_struck(total, kind):
-    assert total.faults[kind] >= 100
+    assert total.faults[kind] >= 50
 
 
 def test_what_the_engine_does_when_it_is_short_of_something_was_done(total):
@@ -51,11 +53,12 @@ def test_what_the_engine_does_when_it_is_short_of_something_was_done(total):
         *("recomputed", "resumed", "reopened", "preemptions", "chunk_splits", "steps_ahead", "rows_wasted"),
         *("growth_refused", "admissions_refused", "tokens_cached", "tokens_restored", "stops_by_string"),
         *("deadlines_missed", "drafts_accepted", "aborts_running_decode", "aborts checked"),
+        *("rows_deferred", "rows_void", "swaps"),
     ):
         assert counters[name] >= 50, name
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_same_seed_is_the_same_run(seed):
     assert run_seed(seed).digest == run_seed(seed).digest != run_seed(seed + 1).digest
 
@@ -76,7 +79,7 @@ def test_the_same_seed_is_the_same_run_whatever_strings_hash_to():
 
 
 def test_a_schedule_is_shrunk_to_what_it_takes():
-    faults = EngineSimulation(2).faults
-    assert len(faults) >= 4
+    seed = next(seed for seed in range(100) if len(EngineSimulation(seed).faults) >= 5)
+    faults = EngineSimulation(seed).faults
     needed = {faults[1], faults[3]}
     assert set(shrink(faults, lambda some: needed <= set(some))) == needed

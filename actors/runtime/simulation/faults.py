@@ -11,7 +11,7 @@ from typing import Literal
 Kind = Literal["kill", "host", "crash", "hang", "stop", "clog", "cut", "split", "break", "slow"]
 WEIGHTS: dict[Kind, float] = {
     **{"kill": 4.0, "crash": 4.0, "host": 2.0, "hang": 2.0, "stop": 0.8},
-    **{"clog": 0.4, "cut": 0.4, "split": 0.4, "break": 0.6, "slow": 0.4},
+    **{"clog": 0.4, "cut": 0.4, "split": 0.4, "break": 1.6, "slow": 0.4},
 }
 KINDS: tuple[Kind, ...] = tuple(WEIGHTS)
 
