@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.executor.actor import Executor
-from pageant.actors.executor.batch import StepInputs
+from pageant.actors.executor.batch import SamplingColumns, StepInputs
 from pageant.actors.executor.moving import Move, Way
 from pageant.actors.executor.scoring import Scored
 from pageant.actors.executor.simulated_drafts import SimulatedProposer
@@ -31,7 +31,6 @@ from pageant.actors.executor.simulated_model import (
 from pageant.actors.executor.trees import kept_slots
 from pageant.actors.executor.undrawn import Undrawn
 from pageant.protocol.arrays import int64
-from pageant.protocol.drafting import Speculation
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.roles import Feature
 from pageant.protocol.verification import MISSING, NO_DRAFTS, Drafts
@@ -61,18 +60,7 @@ class SimulatedExecutor(Executor):
         vocab_size: int = FIRST_TOKEN + NUM_TOKENS
 
     def _make_runner(self) -> ModelRunner:
-        options = self.options
-        blocks_per_sequence = -(-options.max_model_len // options.block_size)
-        return SimulatedRunner(
-            num_blocks=options.num_blocks or 4 * blocks_per_sequence,
-            block_size=options.block_size,
-            max_num_seqs=options.max_num_seqs,
-            max_model_len=options.max_model_len,
-            alphabet=options.alphabet,
-            vocab_size=options.vocab_size,
-            speculation=options.speculation,
-            ready=options.device == "cpu",
-        )
+        return SimulatedRunner(self.options, ready=self.options.device == "cpu")
 
     def _host_bytes(self) -> int:
         return HOST_BYTES
@@ -135,26 +123,18 @@ class SimulatedRunner:
     dtype = "float32"
     window: int | None = None
 
-    def __init__(
-        self,
-        *,
-        num_blocks: int,
-        block_size: int,
-        max_num_seqs: int,
-        max_model_len: int,
-        alphabet: int,
-        vocab_size: int,
-        speculation: Speculation | None,
-        ready: bool,
-    ) -> None:
-        self.num_blocks, self._ready = num_blocks, ready
-        self._vocabulary = np.arange(vocab_size, dtype=np.uint64)
-        self._said = self._vocabulary[FIRST_TOKEN : FIRST_TOKEN + alphabet]
-        self._kv = np.zeros((num_blocks, block_size), np.uint64)
-        self._last_drawn = np.zeros(max_num_seqs, np.int64)  # by row
-        self._proposer: SimulatedProposer | None = None
-        if speculation is not None and speculation.on_device:
-            self._proposer = SimulatedProposer(speculation, self._said, block_size, max_model_len)
+    def __init__(self, options: SimulatedExecutor.Options, *, ready: bool) -> None:
+        self.num_blocks = options.num_blocks or 4 * -(-options.max_model_len // options.block_size)
+        self._vocabulary = np.arange(options.vocab_size, dtype=np.uint64)
+        self._said = self._vocabulary[FIRST_TOKEN : FIRST_TOKEN + options.alphabet]
+        self._kv = np.zeros((self.num_blocks, options.block_size), np.uint64)
+        self._last_drawn = np.zeros(options.max_num_seqs, np.int64)  # by row
+        self._ready = ready
+        self.proposer: SimulatedProposer | None = None
+        if options.speculation is not None and options.speculation.on_device:
+            self.proposer = SimulatedProposer(
+                options.speculation, self._said, options.block_size, options.max_model_len
+            )
         self.host = SimulatedHost(self._kv)
 
     @property
@@ -174,11 +154,10 @@ class SimulatedRunner:
             prompts = _columns(scores.prompt, all_seen[scores.prompt.places], scores.prompt.token_ids)
         scored = None if scores is None else scores.drawn
         seen = all_seen[inputs.last_tokens]
-        noise = noise_of(seen, inputs.sampling, np.arange(len(inputs.rows)))
-        drawn = FIRST_TOKEN + scores_of(noise, self._said).argmax(axis=1)
+        drawn = self.drawn(seen, inputs.sampling)
         if inputs.guided is None and not len(shaped_places(inputs.sampling.shaping)):
             return self._draw(inputs.rows, seen, drawn, scored, prompts, inputs)
-        shaped, shapes = self._shaped(inputs, noise)
+        shaped, shapes = self._shaped(inputs, seen)
         if inputs.guided is None:
             drawn[shaped] = shapes.argmax(axis=1)
             return self._draw(inputs.rows, seen, drawn, scored, prompts, inputs)
@@ -217,11 +196,17 @@ class SimulatedRunner:
         drawn.failed, drawn.late = guided.failures(), kept
         return drawn
 
-    def _shaped(self, inputs: StepInputs, noise: UInt64) -> tuple[Int64, Float32]:
+    def drawn(self, seen: UInt64, sampling: SamplingColumns) -> Int64:
+        """The token of each drawing row that nothing shapes, after slots whose sums are `seen`."""
+        noise = noise_of(seen, sampling, np.arange(len(seen)))
+        found: Int64 = FIRST_TOKEN + scores_of(noise, self._said).argmax(axis=1)
+        return found
+
+    def _shaped(self, inputs: StepInputs, seen: UInt64) -> tuple[Int64, Float32]:
         """The drawing rows that are guided or shaped, and the scores of all tokens there."""
         guided = int64() if inputs.guided is None else inputs.guided.places
         places = np.union1d(shaped_places(inputs.sampling.shaping), guided)
-        scores = scores_of(noise[places], self._vocabulary)
+        scores = scores_of(noise_of(seen[places], inputs.sampling, places), self._vocabulary)
         silent = np.ones(len(self._vocabulary), np.bool_)
         silent[self._said.astype(np.int64)] = False
         scores[np.ix_(~np.isin(places, guided), silent)] = -np.inf
@@ -260,9 +245,9 @@ class SimulatedRunner:
         if len(drafts.parents):
             moved = kept_slots(inputs.slots, inputs.last_tokens, drafts.counts, accepted, places)
             self._kv.reshape(-1)[moved[1]] = self._kv.reshape(-1)[moved[0]]
-        if self._proposer is not None and inputs.proposing is not None:
+        if self.proposer is not None and inputs.proposing is not None:
             last = places[np.cumsum(accepted + 1) - 1].astype(np.int64)
-            drawn.proposed = self._proposer.propose(inputs, last, token_ids[last], seen[last])
+            drawn.proposed = self.proposer.propose(inputs, last, token_ids[last], seen[last])
 
     def _seen(self, inputs: StepInputs) -> UInt64:
         """For each of the step's tokens, the sum of its sequence's slots up to its own; in a tree, of its ancestors."""

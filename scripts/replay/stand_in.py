@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -40,9 +40,7 @@ class RecordedExecutor(SimulatedExecutor):
         self._costs, self._luck = load.costs, load.costs.luck()
         self._seconds: deque[float] = deque()  # of the steps that were given to the device
         self._free_at = 0.0
-        return RecordedRunner(
-            load, options.num_blocks, options.block_size, options.max_num_seqs, options.alphabet, ready=True
-        )
+        return RecordedRunner(load, options)
 
     async def _launch(self, step: Step) -> None:
         """The device is busy with steps one after another, each for as long as one of its size was."""
@@ -66,8 +64,9 @@ def _size(inputs: StepInputs) -> StepSize:
 class RecordedRunner(SimulatedRunner):
     """Draws what was drawn."""
 
-    def __init__(self, load: Load, *sizes: Any, ready: bool) -> None:
-        super().__init__(*sizes, ready=ready)
+    def __init__(self, load: Load, options: SimulatedExecutor.Options) -> None:
+        super().__init__(options, ready=True)
+        self.proposer = None
         outputs = [np.array(course.token_ids, np.int64) for course in load.courses]
         self._counts = np.array([len(tokens) for tokens in outputs])
         self._starts = np.cumsum(self._counts) - self._counts
