@@ -368,11 +368,21 @@ def chaos(
     requests: Annotated[int, typer.Option(help="That stream at a time.")] = 64,
     tokens: Annotated[int, typer.Option(help="Of each request, about.")] = 200,
     random_seed: Annotated[int, typer.Option(help="Of who is killed.")] = 0,
+    cut: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Instead, pull the cable of each of three hosts for so long. They are network namespaces: root only.",
+        ),
+    ] = None,
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the figures there too.")] = None,
 ) -> None:
-    """Kill the processes of a topology while requests stream, and see that no token is lost or changed."""
+    """Kill or stop the processes of a topology while requests stream, and see that no token is lost or changed."""
+    from pageant.scripts.chaos.cutting import cut as pull
     from pageant.scripts.chaos.run import chaos as command
 
+    if cut is not None:
+        raise typer.Exit(1 if pull(engine, seconds=cut, requests=requests, tokens=tokens, path=json) else 0)
     missed = command(engine, minutes=minutes, requests=requests, tokens=tokens, seed=random_seed, path=json)
     raise typer.Exit(1 if missed else 0)
 

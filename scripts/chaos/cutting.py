@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,15 @@ import psutil
 from pageant.actors.frontend.engine import Engine
 from pageant.actors.runtime.transport.keys import make_keys, write_keys
 from pageant.protocol.supervision import Directory, GetDirectory
+from pageant.scripts.bench.report import publish, table
 from pageant.scripts.chaos.hosts import Keeper, Lan
-from pageant.scripts.chaos.load import Load, mixed_requests, undisturbed
+from pageant.scripts.chaos.load import Load, mixed_requests, undisturbed, verdict
 
+SETTINGS: dict[str, Any] = {
+    "dtype": "float32",
+    "max_num_seqs": 128,
+    "speculation": {"method": "ngram", "adaptive": False},
+}
 BACK_SECONDS_MAX = 90.0  # for everything to go on when a cable is back
 PORT = 5700
 NEAR = ("scheduler", "blocks", "tokenizer", "detokenizer", "grammar", "drafter")
@@ -48,9 +54,23 @@ class Census:
 
 
 def _runs(pid: int) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    return False
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def cut(engine: dict[str, Any], *, seconds: float, requests: int, tokens: int, path: Path | None) -> int:
+    """Prints what became of the requests; see `run_cuts`. Returns how many were lost or changed, and how many lives
+    of the scheduler there were beside the one."""
+    given = SETTINGS | {key: value for key, value in engine.items() if value is not None}
+    figures = asyncio.run(run_cuts(given, seconds=seconds, requests=requests, tokens=tokens))
+    rows = [(host, row["pause_seconds"]) for host, row in figures["cuts"].items()]
+    lines = table((f"cut off for {seconds:g} s", "longest pause"), rows)
+    lives, most = int(figures["lives_of_the_scheduler"]), int(figures["schedulers_alive_max"])
+    lines.append(f"{lives} lives of the scheduler, at most {most} at a time")
+    publish(figures, [*lines, *verdict(figures)], path)
+    return len(figures["lost"] + figures["changed"]) + abs(most - 1)
 
 
 async def run_cuts(settings: dict[str, Any], *, seconds: float, requests: int, tokens: int) -> dict[str, Any]:

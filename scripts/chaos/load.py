@@ -204,3 +204,10 @@ class Load:
         """The longest that any stream brought nothing for, of such times that ended after `since`: seconds."""
         gaps = [*self._gaps, *(gap for stream in self._streams.values() for gap in stream.gaps)]
         return max((end - begin for begin, end in gaps if end > since), default=0.0)
+
+
+def verdict(figures: dict[str, Any]) -> list[str]:
+    """What became of a load's requests, in words."""
+    lost, changed = figures["lost"], figures["changed"]
+    said = f"{figures['requests']} requests with {figures['tokens']} tokens: {len(lost)} lost, {len(changed)} changed"
+    return [said, *lost[:10], *changed[:10]]

@@ -10,7 +10,7 @@ from typing import Any
 from pageant.actors.frontend.engine import Engine
 from pageant.scripts.bench.report import publish, table
 from pageant.scripts.chaos.killing import Killer
-from pageant.scripts.chaos.load import Load, mixed_requests, undisturbed
+from pageant.scripts.chaos.load import Load, mixed_requests, undisturbed, verdict
 
 SETTINGS: dict[str, Any] = {
     "placement": "each",
@@ -37,14 +37,7 @@ def chaos(
     given = SETTINGS | {key: value for key, value in engine.items() if value is not None}
     figures = asyncio.run(run(given, minutes=minutes, requests=requests, tokens=tokens, seed=seed))
     rows = [(node, *row.values()) for node, row in figures["died"].items()]
-    lines = table(HEADINGS, rows)
-    lines += [
-        f"{figures['requests']} requests with {figures['tokens']} tokens: {len(figures['lost'])} lost, "
-        f"{len(figures['changed'])} changed",
-        *figures["lost"][:10],
-        *figures["changed"][:10],
-    ]
-    publish(figures, lines, path)
+    publish(figures, [*table(HEADINGS, rows), *verdict(figures)], path)
     over: int = sum(row["over_the_bar"] for row in figures["died"].values())
     return over + len(figures["lost"]) + len(figures["changed"])
 

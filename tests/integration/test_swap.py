@@ -8,14 +8,17 @@ import itertools
 import os
 import sys
 import textwrap
+import time
+from collections.abc import Iterator
 
 import pytest
 
 import pageant
 from pageant import SamplingParams
 from pageant.protocol.errors import RemoteError, StartupError
+from pageant.scripts.chaos.load import Load, mixed_requests, undisturbed
 
-SETTINGS = {"dtype": "float32", "threads": 1, "num_blocks": 128, "max_num_seqs": 8, "seed": 5}
+SETTINGS = {"dtype": "float32", "threads": 1, "num_blocks": 128, "max_num_seqs": 32, "seed": 5}
 PARAMS = SamplingParams(temperature=0.9, seed=3, max_tokens=60, ignore_eos=True)
 PROMPTS = [list(range(40, 60 + extra)) for extra in range(4)]
 KINDS = {
@@ -23,8 +26,12 @@ KINDS = {
     "blocks": "pageant.actors.blocks.actor:BlockManager",
     "detokenizer": "pageant.actors.detokenizer.actor:Detokenizer",
     "tokenizer": "pageant.actors.tokenizer:Tokenizer",
+    "grammar": "pageant.actors.grammar.actor:Grammar",
+    "drafter": "pageant.actors.drafter.actor:DrafterActor",
     "executor/0": "pageant.actors.executor.actor:Executor",
 }
+SPECULATION = {"method": "ngram", "adaptive": False}
+ASKED = mixed_requests(16, 30)  # one of each kind
 SWAPS = 20
 
 
@@ -51,40 +58,40 @@ def lab(tmp_path_factory) -> str:
     sys.path.remove(str(folder))
 
 
-async def load(engine: pageant.Engine, until: asyncio.Event) -> list[tuple[int, list[int]]]:
-    """Requests, four at a time, for as long as it takes."""
-    done: list[tuple[int, list[int]]] = []
+@pytest.fixture(scope="module")
+def engine(checkpoint, lab) -> Iterator[pageant.Engine]:
+    """All that can be swapped, side by side."""
+    engine = pageant.Engine(checkpoint.path, placement="one", **SETTINGS, speculation=SPECULATION)
+    asyncio.run(engine.start())
+    yield engine
+    asyncio.run(engine.close())
 
-    async def user(index: int) -> None:
-        while not until.is_set():
-            output = await engine.complete(PROMPTS[index], PARAMS)
-            done.append((index, output.outputs[0].token_ids))
 
-    await asyncio.gather(*map(user, range(len(PROMPTS))))
-    return done
+@pytest.fixture(scope="module")
+def right(engine) -> list[pageant.RequestOutput]:
+    """What all requests are undisturbed."""
+    return asyncio.run(undisturbed(engine, ASKED))
 
 
 @pytest.mark.parametrize("actor", list(KINDS))
-async def test_twenty_swaps_under_load_lose_nothing(checkpoint, lab, actor):
+async def test_twenty_swaps_under_load_lose_nothing(engine, right, lab, actor):
     name = KINDS[actor].split(":")[1]
     classes = itertools.cycle((f"{lab}:My{name}", f"{lab}:My{name}", f"{lab}:Bad{name}", KINDS[actor]))
-    async with pageant.Engine(checkpoint.path, placement="one", **SETTINGS) as engine:
-        right = [(await engine.complete(prompt, PARAMS)).outputs[0].token_ids for prompt in PROMPTS]
-        until = asyncio.Event()
-        users = asyncio.create_task(load(engine, until))
-        incarnations = [1]
+    load = Load(engine, ASKED, right)
+    load.begin()
+    incarnations = [1]
+    async with asyncio.timeout(60):
         for cls in itertools.islice(classes, SWAPS):
+            await load.all_have_moved(time.monotonic())
             if ":Bad" in cls:
                 with pytest.raises(StartupError, match=f"{actor} goes on as it was: ValueError: not today"):
                     await engine.swap(actor, cls)
             else:
                 incarnations.append(await engine.swap(actor, cls))
-        until.set()
-        async with asyncio.timeout(60):
-            done = await users
-        assert all(tokens == right[index] for index, tokens in done)
-        assert len(done) >= len(PROMPTS)
-        assert incarnations == sorted(set(incarnations)) and len(incarnations) == 1 + SWAPS * 3 // 4
+        await load.end()
+    assert load.lost == [] and load.changed == []
+    assert load.requests >= len(ASKED)
+    assert incarnations == sorted(set(incarnations)) and len(incarnations) == 1 + SWAPS * 3 // 4
 
 
 async def test_options_are_changed_in_another_process_too(checkpoint):
