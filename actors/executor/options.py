@@ -1,0 +1,135 @@
+"""What an executor can be told, and the runner that follows from it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pageant import kernels
+from pageant.actors.runtime import ActorOptions
+from pageant.actors.runtime.sizes import parse_bytes
+from pageant.protocol.checks import expected
+from pageant.protocol.drafting import Speculation
+
+if TYPE_CHECKING:
+    from pageant.actors.executor.runner import ModelRunner
+
+__all__ = ["ExecutorOptions", "make_runner"]
+
+THREADS_MAX = 1024
+
+
+class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
+    """Options of the executor.
+
+    Attributes:
+        model: the checkpoint's folder.
+        dtype: of weights and activations; `auto` is the checkpoint's own.
+        quantization: `int8` or `int4` weights, made while they are loaded; None leaves them in `dtype`.
+        device: `cpu`, or a torch device.
+        kernels: the backend, or `auto`.
+        block_size: tokens per KV block.
+        max_num_seqs, max_model_len: the size of the batch.
+        kv_cache_memory: for KV blocks, such as `4GiB`; None is a share of what is free.
+        gpu_memory_utilization: of a GPU's memory, the share for weights, steps and KV blocks together.
+        max_num_batched_tokens: of the largest step, for which a GPU's memory must do.
+        num_blocks: exactly so many KV blocks instead.
+        threads: that compute on a CPU; None is all of this process's cores.
+        disk_path: a folder for KV blocks that there is no more room for in the host's memory, where the block
+            manager's `disk_space` allows for any.
+        eos_token_ids: the model's end tokens, held back by `min_tokens`.
+        logits_processors: `module:Class` of your own; see `pageant.actors.executor.processors`.
+        speculation: whose drafts are made here, if its method is one of the device's.
+        step_patience: seconds; a step that takes longer, and 20 times as long as expected, is a death.
+    """
+
+    model: str
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    quantization: Literal["int8", "int4"] | None = None
+    device: str = "cpu"
+    kernels: str = "auto"
+    block_size: int = 16
+    max_num_seqs: int = 256
+    max_model_len: int = 4096
+    kv_cache_memory: str | int | None = None
+    gpu_memory_utilization: float = 0.9
+    max_num_batched_tokens: int = 2048
+    num_blocks: int | None = None
+    threads: int | None = None
+    disk_path: str | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    logits_processors: tuple[str, ...] = ()
+    speculation: Speculation | None = None
+    step_patience: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.step_patience < 1e6:
+            raise ValueError(f"step_patience is {self.step_patience}; expected a number above 0")
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise ValueError(
+                f"gpu_memory_utilization is {self.gpu_memory_utilization}; expected more than 0, at most 1"
+            )
+        for name in (
+            *("block_size", "max_num_seqs", "max_model_len", "max_num_batched_tokens"),
+            *("num_blocks", "threads"),
+        ):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; expected at least 1")
+        if self.threads is not None and self.threads > THREADS_MAX:
+            raise ValueError(f"threads is {self.threads}; expected at most {THREADS_MAX}")
+        if self.kernels != "auto" and self.kernels not in kernels.BACKENDS:
+            raise ValueError(
+                f"kernels is {self.kernels!r}; {expected(self.kernels, ('auto', *kernels.BACKENDS))}"
+            )
+        if not re.fullmatch(r"cpu|cuda(:\d{1,2})?", self.device):
+            raise ValueError(f"device is {self.device!r}; expected cpu, cuda or cuda:N")
+        memory = self.kv_cache_memory
+        if memory is not None and parse_bytes(memory) < 1:
+            raise ValueError(f"kv_cache_memory is {memory!r}; expected at least a byte, such as 4GiB")
+        if self.num_blocks is not None and self.num_blocks * self.block_size < self.max_model_len:
+            raise ValueError(
+                f"num_blocks is {self.num_blocks}, of {self.block_size} tokens each; a request of max_model_len "
+                f"{self.max_model_len} needs {-(-self.max_model_len // self.block_size)}"
+            )
+
+
+def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
+    """The runner for the device, with its model loaded: seconds of work.
+
+    Args:
+        others: the runner's arguments that are no options: clock, progress, disk.
+    """
+    # torch's OpenMP threads spin at its barriers, for seconds of CPU time where cores are shared with
+    # anyone else; about 50 microseconds are enough. It is read when torch is loaded.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    from pageant.actors.executor.cuda import CudaRunner
+    from pageant.actors.executor.runner import TorchRunner
+
+    memory = options.kv_cache_memory
+    runner: Callable[..., ModelRunner] = TorchRunner
+    if options.device != "cpu":
+        runner = partial(
+            CudaRunner,
+            gpu_memory_utilization=options.gpu_memory_utilization,
+            max_num_batched_tokens=options.max_num_batched_tokens,
+        )
+    return runner(
+        Path(options.model),
+        dtype=options.dtype,
+        quantization=options.quantization,
+        device=options.device,
+        backend=options.kernels,
+        block_size=options.block_size,
+        max_model_len=options.max_model_len,
+        max_num_seqs=options.max_num_seqs,
+        budget_bytes=None if memory is None else parse_bytes(memory),
+        num_blocks=options.num_blocks,
+        threads=options.threads,
+        speculation=options.speculation,
+        **others,
+    )
