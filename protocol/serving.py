@@ -45,10 +45,10 @@ class Submit(Message, frozen=True, kw_only=True):
 
     `frontend` is where its outputs go. `priority` (lower is sooner), `tenant` and `deadline` (seconds from
     now, after which it is aborted) are for the policy and the queue. Prefixes are shared only with requests
-    of the same `cache_salt`. Samples of one prompt and seed differ by their `sample`. `bad_words` are those of
-    `params`, as token ids. With `resume` it goes on from there: it has passed admission, its output is output,
-    and what its tenant has been given for it counts. With `trace` (a `traceparent`) the observer is told of its
-    steps.
+    of the same `cache_salt` and `extra_keys` (see `Admission`). Samples of one prompt and seed differ by their
+    `sample`. `bad_words` are those of `params`, as token ids. With `resume` it goes on from there: it has passed
+    admission, its output is output, and what its tenant has been given for it counts. With `trace` (a
+    `traceparent`) the observer is told of its steps.
     """
 
     request_id: str
@@ -63,6 +63,7 @@ class Submit(Message, frozen=True, kw_only=True):
     bad_words: tuple[tuple[int, ...], ...] = ()
     resume: Resumption | None = None
     trace: str | None = None
+    extra_keys: tuple[str, ...] = ()
 
 
 class Abort(Message, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from pageant.protocol.tokenizing import ChatMessage, Tokenize, TokenizeChat
 
 Prompt = str | Sequence[int] | Mapping[str, str | Sequence[int]]
 REQUEST_TEXT_MAX = 256  # characters of a request's names
+EXTRA_KEYS_MAX = 64
 DEADLINE_MAX = 1e9
 MAX_LOGPROBS = 20  # unless an engine says otherwise
 PRIORITY_MAX = 2**31 - 1
@@ -48,6 +49,8 @@ class RequestSettings(TypedDict, total=False):
         tenant: whose share of the service it takes, with a policy that looks at it.
         deadline: seconds from now; then it ends with `abort`, and keeps the tokens that it has.
         cache_salt: its cached prefixes are shared only with requests of the same salt.
+        extra_keys: likewise, of the same keys: what its KV depends on besides tokens, where an executor of your own
+            computes with an adapter or an image.
         traceparent: the span that it is a part of, as W3C writes it, where requests are traced.
     """
 
@@ -55,6 +58,7 @@ class RequestSettings(TypedDict, total=False):
     tenant: str
     deadline: float | None
     cache_salt: str | None
+    extra_keys: Sequence[str]
     traceparent: str | None
 
 
@@ -71,12 +75,24 @@ def check_settings(settings: Mapping[str, Any]) -> RequestSettings:
             check_number(name, value, 0.0, DEADLINE_MAX, above_low=True)
         elif name == "tenant" or (name in ("cache_salt", "traceparent") and value is not None):
             check_name(name, value, shortest=0)
+        elif name == "extra_keys":
+            settings = {**settings, name: _check_keys(value)}
         elif name not in RequestSettings.__annotations__:
             raise BadRequest(
                 f"{name} is no setting of a request; {expected(name, list(RequestSettings.__annotations__))}",
                 name,
             )
     return cast(RequestSettings, settings)
+
+
+def _check_keys(keys: object) -> tuple[str, ...]:
+    if not isinstance(keys, tuple | list) or len(keys) > EXTRA_KEYS_MAX:
+        raise BadRequest(
+            f"extra_keys is {keys!r:.300}; expected a list of at most {EXTRA_KEYS_MAX} texts", "extra_keys"
+        )
+    for index, key in enumerate(keys):
+        check_name(f"extra_keys[{index}]", key)
+    return tuple(keys)
 
 
 def check_name(name: str, value: object, shortest: int = 1) -> None:

@@ -19,7 +19,7 @@ from pageant.protocol.message import Message
 
 # Fields whose strings are names that the runtime gave.
 NAMES = frozenset({"request_id", "request_ids", "frontend", "stream", "device", "dtype", "tier"})
-ALIASES = frozenset({"tenant", "cache_salt", "salt"})
+ALIASES = frozenset({"tenant", "cache_salt", "salt", "extra_keys"})
 # Of conversations about text nothing would be left.
 TEXT_KINDS = frozenset({"Tokenize", "TokenizeChat", "Detokenize", "CompileGrammar", "GuideStep", "Spans"})
 # What a text gives way to where "" would mean something else.
@@ -69,7 +69,9 @@ class Redaction:
             return {self._without(key): self._without(one) for key, one in value.items()}
         return value
 
-    def _alias(self, name: str) -> str:
+    def _alias(self, name: Any) -> Any:
+        if isinstance(name, tuple):
+            return tuple(map(self._alias, name))
         return hashlib.blake2b(name.encode(), key=self._key, digest_size=6).hexdigest()
 
 

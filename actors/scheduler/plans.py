@@ -160,6 +160,7 @@ def build_assign(
                 serial=request.serial,
                 token_ids=request.token_ids(),
                 salt=request.salt,
+                extra_keys=request.extra_keys,
                 num_tokens_max=chunk_max if request.is_long else None,
                 skip_cache=request.skips_cache,
             )

@@ -47,6 +47,7 @@ class ScheduledRequest:
     params: SamplingParams
     end_tokens: frozenset[int]
     salt: str | None = None  # of its prefix's names
+    extra_keys: tuple[str, ...] = ()  # likewise
     tenant: str = ""
     priority: int = 0
     arrived_at: float = 0.0  # seconds of the scheduler's clock; also of one that came to a former scheduler
@@ -85,6 +86,7 @@ class ScheduledRequest:
             params=message.params,
             end_tokens=end_tokens if ends_by_token(message.params) else frozenset(),
             salt=message.cache_salt,
+            extra_keys=message.extra_keys,
             tenant=message.tenant,
             priority=message.priority,
             arrived_at=now,

@@ -299,6 +299,9 @@ def test_a_deadline_ends_a_request_and_leaves_what_it_has(llm, checkpoint):
         {"priority": 1.5},
         {"cache_salt": 3},
         {"tenant": "x" * 257},
+        {"extra_keys": "adapter"},
+        {"extra_keys": ["adapter", 3]},
+        {"extra_keys": ["x"] * 65},
     ):
         with pytest.raises(BadRequest, match=next(iter(bad))):
             llm.generate("Hello", params, **bad)
@@ -310,6 +313,16 @@ def test_a_salt_keeps_prefixes_apart(llm, mixed_prompts):
     cached = [
         llm.generate([prompt], params, cache_salt=salt)[0].num_cached_tokens
         for salt in ("a", "b", "a", None, "b")
+    ]
+    assert cached[0] == cached[1] == cached[3] == 0 and cached[2] == cached[4] > 0
+
+
+def test_extra_keys_keep_prefixes_apart(llm, mixed_prompts):
+    prompt = max(mixed_prompts, key=len)[::-1]
+    params = SamplingParams(**GREEDY)
+    cached = [
+        llm.generate([prompt], params, cache_salt="keys", extra_keys=keys)[0].num_cached_tokens
+        for keys in (["adapter"], ["adapter", "image"], ("adapter",), [], ["adapter", "image"])
     ]
     assert cached[0] == cached[1] == cached[3] == 0 and cached[2] == cached[4] > 0
 

@@ -242,7 +242,7 @@ def test_names_that_say_who_shares_what_are_alike_where_they_were_alike():
     def submit(tenant: str, salt: str | None) -> Submit:
         return Submit(
             request_id="1.1", frontend="frontend", prompt_token_ids=int32([1, 2]), params=SamplingParams(temperature=0),
-            tenant=tenant, cache_salt=salt,
+            tenant=tenant, cache_salt=salt, extra_keys=(tenant, "adapter"),
         )  # fmt: skip
 
     redaction = Redaction(b"key")
@@ -253,6 +253,8 @@ def test_names_that_say_who_shares_what_are_alike_where_they_were_alike():
         one.tenant == two.tenant != other.tenant
         and one.cache_salt == other.cache_salt
         and two.cache_salt is None
+        and one.extra_keys[0] == one.tenant
+        and one.extra_keys[1] == other.extra_keys[1] != "adapter"
     )
     assert one.tenant != Redaction(b"another key").strip(submit("ann", "s")).tenant
     assert one.prompt_token_ids.tolist() == [1, 2] and one.request_id == "1.1"
