@@ -266,16 +266,16 @@ class Detokenizer(Actor):
 
     @receives
     def peer_up(self, event: ActorUp) -> None:
-        """A new scheduler speaks for itself; a new frontend knows nothing of what we sent the former."""
+        """A new scheduler speaks for itself. A new frontend has asked already, perhaps: what it is to hear may have
+        been sent to the former, of whose end the news came later."""
+        delivery = self._deliveries.get(event.address)
+        for batch in delivery.stream.hand_over() if delivery is not None else ():
+            self.tell(event.address, batch)
 
     @receives
     def peer_down(self, event: ActorDown) -> None:
-        """Nobody is left to send a frontend's outputs to; the scheduler ends its requests."""
+        """The scheduler ends the requests of a frontend that is gone; nobody is left to be told, if it stays away."""
         delivery = self._deliveries.get(event.address)
-        if delivery is None:
-            return
-        delivery.drop()
-        delivery.stream.restart()
-        for serial, entry in list(self._requests.items()):
-            if entry.request.frontend == event.address:
-                self._close(serial)
+        if delivery is not None and event.final:
+            delivery.drop()
+            delivery.stream.restart()

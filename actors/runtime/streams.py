@@ -60,6 +60,12 @@ class Outgoing(Generic[N]):
         """What is to be sent again, in order."""
         return [message for message in self._kept if message.number > after]
 
+    def hand_over(self) -> list[N]:
+        """The receiver is a new one, and is to have what the former did not say that it had. Returns that, in order."""
+        self._start = self._kept[0].number if self._kept else self._last + 1
+        self._kept = deque(msgspec.structs.replace(message, start=self._start) for message in self._kept)
+        return list(self._kept)
+
     def restart(self) -> None:
         """The receiver is a new one: what was kept was for the old one. Numbers go on: the new one may have had some
         of these before we heard of it."""

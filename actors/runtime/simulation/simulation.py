@@ -13,7 +13,8 @@ import asyncio
 import logging
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -120,21 +121,20 @@ class Simulation:
         self._is_time = is_time or (lambda simulation, fault: True)
         self._deaths = deaths
         self._crash: Violation | None = None
+        self._caught = _CaughtExceptions()
         self._quiet = False
 
     def run(self) -> Outcome:
         """Plays it to its end. Never raises for what the topology does."""
-        level = logging.getLogger("pageant").level
-        logging.getLogger("pageant").setLevel(logging.CRITICAL + 1)  # deaths are no news here
         outcome = Outcome(self.seed, faults=list(self.faults), struck=self.struck)
-        try:
-            self.loop.run(self._run())
-        except (AssertionError, Stuck, TimeoutError) as error:
-            outcome.violation = _shown(error)
-        finally:
-            self.loop.after_callback = None
-            self._end_everything()
-            logging.getLogger("pageant").setLevel(level)
+        with self._caught.instead_of_other_handlers():
+            try:
+                self.loop.run(self._run())
+            except (AssertionError, Stuck, TimeoutError) as error:
+                outcome.violation = _shown(error)
+            finally:
+                self.loop.after_callback = None
+                self._end_everything()
         outcome.digest, outcome.deliveries = self.trace.digest, self.trace.deliveries
         outcome.seconds, outcome.trace = self.loop.time(), self.trace.lines
         return outcome
@@ -174,6 +174,8 @@ class Simulation:
     def _checked(self) -> None:
         if self._crash is not None:
             raise self._crash
+        if self._caught.texts:
+            raise Violation(self._caught.texts[0])
         if self._check is not None:
             self._check(self)
 
@@ -276,6 +278,31 @@ class Simulation:
             if cell is not None and not cell.closed:
                 return cell
         return None
+
+
+class _CaughtExceptions(logging.Handler):
+    """What was caught and logged with its traceback, since it should not have been raised. Deaths are no news here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self.texts.append(logging.Formatter().format(record))
+
+    @contextmanager
+    def instead_of_other_handlers(self) -> Iterator[None]:
+        """For as long as it lasts."""
+        logger = logging.getLogger("pageant")
+        kept = logger.handlers, logger.propagate, logger.level
+        logger.handlers, logger.propagate = [self], False
+        logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            logger.handlers, logger.propagate = kept[:2]
+            logger.setLevel(kept[2])
 
 
 async def _wait(tasks: list[asyncio.Task[Any]]) -> None:

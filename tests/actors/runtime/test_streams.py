@@ -137,3 +137,17 @@ def test_a_new_receiver_that_was_told_too_early_takes_what_comes_after():
     outgoing.restart()
     again = outgoing.number(Item(number=0, payload=1))
     assert incoming.arrive(again.number, start=again.start) is Arrival.NEXT
+
+
+def test_a_new_receiver_has_what_was_sent_to_it_before_the_end_of_the_former_was_known():
+    outgoing: Outgoing[Item] = Outgoing("s", CREDIT)
+    items = [outgoing.number(Item(number=0, payload=payload)) for payload in range(CREDIT)]
+    outgoing.acknowledge(items[0].number)
+    incoming = Incoming("s")
+    again = outgoing.hand_over()
+    assert [item.payload for item in again] == [item.payload for item in items[1:]]
+    assert all(incoming.arrive(item.number, start=item.start) is Arrival.NEXT for item in again)
+    outgoing.acknowledge(incoming.last)
+    assert outgoing.open and outgoing.hand_over() == []
+    further = outgoing.number(Item(number=0, payload=0))
+    assert Incoming("s").arrive(further.number, start=further.start) is Arrival.NEXT
