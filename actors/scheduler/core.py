@@ -9,12 +9,12 @@ taken in `results`, and where each request stands is kept in `open_requests`.
 from __future__ import annotations
 
 from pageant.actors.scheduler.backlog import Limits
+from pageant.actors.scheduler.guesses import NOTHING, Guess
 from pageant.actors.scheduler.open_requests import OpenRequests
 from pageant.actors.scheduler.planning import Planner
 from pageant.actors.scheduler.policies import Policy
 from pageant.actors.scheduler.recovery import count_death
 from pageant.actors.scheduler.results import Results
-from pageant.actors.scheduler.speculation import NOTHING, Guess
 from pageant.protocol.allocation import Assigned
 from pageant.protocol.drafting import Proposed, Speculation
 from pageant.protocol.message import Message

@@ -7,21 +7,20 @@ and now and then a guess of its next token is only looked at (`Trials`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.scheduler.appetite import Appetite
+from pageant.actors.scheduler.guesses import NOTHING, Guess, apart, together
 from pageant.actors.scheduler.request import ScheduledRequest
 from pageant.actors.scheduler.running import Chunks, Running
 from pageant.actors.scheduler.trials import Trials
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.drafting import Drafted, Propose, Proposed, Speculation
 from pageant.protocol.stepping import StepResult
-from pageant.protocol.verification import NO_DRAFTS, Drafts, within
+from pageant.protocol.verification import NO_DRAFTS, Drafts
 
 Int32 = npt.NDArray[np.int32]
 Bool = npt.NDArray[np.bool_]
@@ -38,32 +37,6 @@ class SpeculationCounters:
     drafter_microseconds: int = 0  # that making drafts took
     proposals_late: int = 0
     verifications: int = 0  # of rows that had drafts
-
-
-class Guess(NamedTuple):
-    """A row's drafts; see `Drafts`."""
-
-    token_ids: Int32
-    parents: Int32 = int32()
-
-    def __len__(self) -> int:
-        return len(self.token_ids)
-
-    def first(self, count: int) -> Guess:
-        """As many, which need none of the others."""
-        return Guess(self.token_ids[:count], self.parents[:count])
-
-    def chain(self) -> Guess:
-        """Of a tree, the likeliest path: each draft's first child."""
-        path, at = [], -1
-        for index, parent in enumerate(self.parents.tolist()):
-            if parent == at:
-                path.append(index)
-                at = index
-        return Guess(self.token_ids[path]) if len(self.parents) else self
-
-
-NOTHING = Guess(int32())
 
 
 @dataclass(frozen=True)
@@ -160,7 +133,7 @@ class Speculator:
         some = chunks.drafts > 0
         pairs = zip(chunks.rows[some].tolist(), chunks.drafts[some].tolist(), strict=True)
         found = [self._drafts.pop(row).first(count) for row, count in pairs]
-        drafts = _together(chunks.drafts, found) if found else NO_DRAFTS
+        drafts = together(chunks.drafts, found) if found else NO_DRAFTS
         if not self.settings.on_device:
             return drafts, int32()
         rows = chunks.rows[chunks.draws]
@@ -227,7 +200,7 @@ class Speculator:
             self._drafted(result.drafting_seconds, result.drafting_seconds)
         elif made.any():
             self.appetite.spent(result.drafting_seconds)
-        guesses = _apart(result.draft_counts, result.draft_ids, result.draft_parents)
+        guesses = apart(result.draft_counts, result.draft_ids, result.draft_parents)
         for index in np.flatnonzero(going & made).tolist():
             request = self._running.at(int(rows[index]))
             if self._running.is_stalled(request.held_row):
@@ -318,7 +291,7 @@ class Speculator:
         if len(counts) != len(asked.serials) or (counts < 0).any() or counts.sum() != len(message.token_ids):
             self.counters.drafts_ignored += len(message.token_ids)
             return dict.fromkeys(asked.serials, NOTHING)
-        guesses = _apart(counts, message.token_ids, int32())
+        guesses = apart(counts, message.token_ids, int32())
         return {
             serial: self._checked(guess, most)
             for serial, guess, most in zip(asked.serials, guesses, asked.wanted.tolist(), strict=True)
@@ -352,26 +325,3 @@ class Speculator:
         good = min(most, int(bad.argmax()) if bad.any() else len(drafts))
         self.counters.drafts_ignored += len(drafts) - good
         return guess.first(good)
-
-
-def _together(counts: Int32, guesses: Sequence[Guess]) -> Drafts:
-    """The drafts of those rows that have any."""
-    token_ids = np.concatenate([guess.token_ids for guess in guesses])
-    if not any(len(guess.parents) for guess in guesses):
-        return Drafts(counts, token_ids, int32())
-    chain = within(int32([len(guess) for guess in guesses])) - 1
-    ends = np.cumsum([len(guess) for guess in guesses])[:-1]
-    parents = [
-        guess.parents if len(guess.parents) else mine
-        for guess, mine in zip(guesses, np.split(chain, ends), strict=True)
-    ]
-    return Drafts(counts, token_ids, np.concatenate(parents))
-
-
-def _apart(counts: Int32, token_ids: Int32, parents: Int32) -> list[Guess]:
-    """Each row's."""
-    ends = np.cumsum(counts)[:-1]
-    parts = np.split(token_ids, ends)
-    if not len(parents):
-        return [Guess(part) for part in parts]
-    return [Guess(*pair) for pair in zip(parts, np.split(parents, ends), strict=True)]
