@@ -10,7 +10,7 @@ from pageant.actors.runtime.topology import Resolved
 
 MOMENTS = ("prefill", "decode", "preempted", "draining")
 # A fault waits for its moment. The rare one is asked for most.
-FAULT_MOMENTS = ("", "prefill", "preempted", "preempted", "preempted", "preempted")
+FAULT_MOMENTS = ("prefill", "preempted", "preempted", "preempted", "preempted")
 
 ROWS = (
     *("executor", "blocks", "scheduler", "detokenizer", "grammar", "tokenizer", "drafter", "frontend"),
