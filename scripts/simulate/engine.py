@@ -17,7 +17,7 @@ from pageant.protocol.allocation import GetPoolStatistics, PoolStatistics
 from pageant.protocol.errors import PageantError
 from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
 from pageant.protocol.serving import Finished
-from pageant.scripts.simulate.moments import FAULT_MOMENTS, moments_of, victims
+from pageant.scripts.simulate.moments import FAULT_MOMENTS, moments_of, talking, victims
 from pageant.scripts.simulate.reading import read_once
 from pageant.scripts.simulate.requests import draw_requests
 from pageant.scripts.simulate.topology import END_TOKENS, MODEL, ROOT, VOCAB_SIZE, draw_engine
@@ -76,6 +76,7 @@ class EngineSimulation:
             targets=[
                 name for name in engine.homes for _ in range(FAULT_SHARES.get(name.partition("/")[0], 2))
             ],
+            pairs=talking(engine.homes),
             hanging=["executor/0"],
             moments=FAULT_MOMENTS,
         )

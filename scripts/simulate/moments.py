@@ -12,6 +12,13 @@ MOMENTS = ("prefill", "decode", "preempted", "draining")
 # A fault waits for its moment. The rare one is asked for most.
 FAULT_MOMENTS = ("prefill", "preempted", "preempted", "preempted", "preempted")
 
+TALKS = (
+    *(("frontend", "tokenizer"), ("frontend", "grammar"), ("frontend", "scheduler")),
+    *(("scheduler", "blocks"), ("scheduler", "executor"), ("scheduler", "drafter"), ("blocks", "executor")),
+    *(("executor", "grammar"), ("scheduler", "detokenizer"), ("detokenizer", "frontend")),
+)
+"""Who has something to say to whom."""
+
 ROWS = (
     *("executor", "blocks", "scheduler", "detokenizer", "grammar", "tokenizer", "drafter", "frontend"),
     *("host", "hang"),
@@ -29,6 +36,12 @@ def moments_of(requests: Iterable[Any], *, all_came: bool) -> dict[str, bool]:
         "preempted": any(one.row is None and one.num_preemptions for one in requests),
         "draining": all_came and bool(requests),
     }
+
+
+def talking(actors: Iterable[str]) -> list[tuple[str, str]]:
+    """The pairs of actors that talk with each other."""
+    actors = list(actors)
+    return [(one, other) for one in actors for other in actors if (_role(one), _role(other)) in TALKS]
 
 
 def victims(topology: Resolved, fault: Fault) -> list[str]:

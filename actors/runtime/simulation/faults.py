@@ -3,6 +3,7 @@ leaving some of it out."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -54,6 +55,7 @@ def draw_faults(
     homes: Mapping[str, str],
     *,
     targets: Sequence[str] | None = None,
+    pairs: Sequence[tuple[str, str]] | None = None,
     hanging: Sequence[str] = (),
     moments: Sequence[str] = ("",),
 ) -> list[Fault]:
@@ -63,6 +65,7 @@ def draw_faults(
         root: this node is clogged and cut off, but never dies.
         homes: of each actor, its node.
         targets: actors to be struck, each by itself or with its process, as often as it is named here; or all alike.
+        pairs: of actors whose nodes are cut off from each other; any two, by default.
         hanging: actors that somebody sees hang.
         moments: that faults wait for.
     """
@@ -70,6 +73,8 @@ def draw_faults(
     others = nodes[1:]
     if random.random() < CALM_SHARE or not others:
         return []
+    named = itertools.combinations(homes, 2) if pairs is None else pairs
+    apart = [(homes[one], homes[other]) for one, other in named if homes[one] != homes[other]]
     weights = [weight * random.choice((0.0, 0.5, 1.0)) for weight in WEIGHTS.values()]
     weights[random.randrange(4)] += 0.5  # one of those that are always there
     lasting_max, faults = random.uniform(0.05, 1.0), []
@@ -80,7 +85,8 @@ def draw_faults(
         at, when = random.uniform(0.0, seconds), random.choice(moments)
         lasting = random.uniform(0.0, lasting_max)
         actor = random.choice(targets or list(homes))
-        one, other = random.sample(nodes, 2)
+        ends = random.choice(apart) if apart else (random.choice(others), root)
+        one, other = random.sample(ends, 2)
         match kind:
             case "kill" | "stop" if homes[actor] != root:
                 fault = Fault(at, kind, homes[actor], seconds=lasting * (kind == "stop"), when=when)
