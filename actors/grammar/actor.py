@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
-
-import numpy as np
 
 from pageant.actors.grammar.compiling import Compiler
 from pageant.actors.grammar.core import Guides, Masks, Opening
@@ -33,7 +32,15 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Key = tuple[str, int]  # an executor, and its guide
+
+
+@dataclass
+class _Followed:
+    """An executor's sequences, of its life `epoch`, and by their numbers those that wait for their grammars."""
+
+    epoch: int
+    guides: Guides
+    waiting: dict[int, OpenGuide] = field(default_factory=dict)
 
 
 class Grammar(Actor):
@@ -71,10 +78,7 @@ class Grammar(Actor):
         self._compiler: Compiler | None = None
         self._compiled: OrderedDict[StructuredOutputsParams, LLMatcher] = OrderedDict()
         self._compiling: dict[StructuredOutputsParams, asyncio.Future[LLMatcher | GrammarError]] = {}
-        self._guides: Guides | None = None
-        self._positions: dict[Key, int] = {}  # of each guide's next token
-        self._opening: dict[Key, OpenGuide] = {}  # that wait for their grammars
-        self._epochs: dict[str, int] = {}  # by executor: whose guides these are
+        self._followed: dict[str, _Followed] = {}  # by executor
 
     @receives(concurrent=True)
     async def compile(self, request: CompileGrammar) -> GrammarCompiled | GrammarRefused:
@@ -128,145 +132,81 @@ class Grammar(Actor):
             if self._compiler is None:
                 path, size, ends = Path(options.model), options.vocab_size, options.eos_token_ids
                 self._compiler = await self.offload(Compiler.from_checkpoint, path, size, ends)
-                self._guides = Guides(size, ends, options.threads)
             return self._compiler
 
     @receives
     async def step(self, message: GuideStep) -> None:
         """An executor's step: what follows is computed at once, since its next step waits for it."""
         executor = self.sender
-        known = self._epochs.get(executor)
-        if known is None or known < message.epoch:
+        followed = self._followed.get(executor)
+        if followed is None or followed.epoch < message.epoch:
             self.watch(executor)
-            self._forget(executor)
-            self._epochs[executor] = message.epoch
-        for guide in message.closed.tolist():
-            self._close((executor, guide))
-        opened = self._opened_now(executor, message)
-        drawn = self._drawn(executor, message)
-        wanted = dict.fromkeys([*(one.key for one in opened), *(key for key, _ in drawn)])
-        if wanted:
-            await self._answer(executor, message.epoch, list(wanted), opened, drawn)
-        await self._answer_drafts(executor, message)
+            guides = Guides(self.options.vocab_size, self.options.eos_token_ids, self.options.threads)
+            followed = self._followed[executor] = _Followed(message.epoch, guides)
+        closed = message.closed.tolist()
+        for number in closed:
+            followed.waiting.pop(number, None)
+        opened = self._opened_now(executor, followed, message.opened)
+        if closed or opened or len(message.guides):
+            columns = message.guides.tolist(), message.positions.tolist(), message.token_ids.tolist()
+            self._answer(
+                executor, followed, await self._follow(followed.guides.step, closed, opened, *columns)
+            )
+        if len(message.drafting):
+            drafts = message.drafting, message.draft_positions, message.draft_counts, message.draft_ids
+            await self._answer_drafts(executor, followed, *(column.tolist() for column in drafts))
 
-    def _opened_now(self, executor: str, message: GuideStep) -> list[Opening]:
+    def _opened_now(self, executor: str, followed: _Followed, opened: Sequence[OpenGuide]) -> list[Opening]:
         """New sequences whose grammars are there; the others wait for theirs."""
         begun = []
-        for opened in message.opened:
-            matcher = self._compiled.get(opened.structured_outputs)
-            key = (executor, opened.guide)
+        for one in opened:
+            matcher = self._compiled.get(one.structured_outputs)
             if matcher is None:
-                self._opening[key] = opened
-                self.spawn(self._open_later(key, opened, message.epoch))
+                followed.waiting[one.guide] = one
+                self.spawn(self._open_later(executor, followed, one))
             else:
-                begun.append(self._opened(key, opened, matcher))
+                begun.append(_opening(one, matcher))
         return begun
 
-    def _opened(self, key: Key, opened: OpenGuide, matcher: LLMatcher) -> Opening:
-        self._positions[key] = opened.position
-        return Opening(key, matcher, opened.token_ids.tolist(), opened.ignore_eos)
-
-    def _drawn(self, executor: str, message: GuideStep) -> list[tuple[Key, int]]:
-        """The tokens that were drawn, of the sequences that stand where these come."""
-        drawn, lost = [], []
-        columns = message.guides.tolist(), message.positions.tolist(), message.token_ids.tolist()
-        for guide, position, token in zip(*columns, strict=True):
-            key = (executor, guide)
-            if self._positions.get(key) == position:
-                self._positions[key] = position + 1
-                drawn.append((key, token))
-            else:
-                lost.append(guide)
-        if lost:
-            self.tell(executor, GuidesLost(epoch=message.epoch, guides=int64(lost)))
-        return drawn
-
-    async def _open_later(self, key: Key, opened: OpenGuide, epoch: int) -> None:
+    async def _open_later(self, executor: str, followed: _Followed, opened: OpenGuide) -> None:
         """After a restart the grammars are compiled again, and those that were forgotten here."""
-        failure = None
+        failed, begun = {}, []
         try:
-            matcher = await self._grammar(opened.structured_outputs)
+            begun.append(_opening(opened, await self._grammar(opened.structured_outputs)))
         except GrammarError as error:
-            failure = str(error)
-        if self._opening.get(key) is not opened:
+            failed[opened.guide] = str(error)
+        if self._followed.get(executor) is not followed or followed.waiting.get(opened.guide) is not opened:
             return  # it is over, or was opened again
-        del self._opening[key]
-        executor, guide = key
-        if failure is None:
-            await self._answer(executor, epoch, [key], [self._opened(key, opened, matcher)], [])
-            if key not in self._positions and self._guides is not None:
-                self._guides.close(key)  # it was closed before it was open
-        else:
-            self._tell_masks(executor, epoch, [], [], [], np.zeros((0, 0), np.int32), {guide: failure})
-
-    async def _answer(
-        self, executor: str, epoch: int, keys: list[Key], opened: list[Opening], drawn: list[tuple[Key, int]]
-    ) -> None:
-        """The masks of sequences, after what is new of them."""
-        assert self._guides is not None, "a grammar has been compiled"
-        positions = [self._positions[key] for key in keys]
-        bits, failures = await self._follow(self._guides.step, opened, drawn, keys)
-        failed = {keys[row][1]: failure for row, failure in failures.items()}
-        if failures:
-            positions = [one for row, one in enumerate(positions) if row not in failures]
-            keys = [key for row, key in enumerate(keys) if row not in failures]
-            bits = np.delete(bits, list(failures), axis=0)
-        self._tell_masks(executor, epoch, keys, positions, [0] * len(keys), bits, failed)
+        del followed.waiting[opened.guide]
+        masks = await self._follow(followed.guides.step, (), begun)
+        self._answer(executor, followed, masks._replace(failed={**masks.failed, **failed}))
 
     async def _follow(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """In the one thread that knows where sequences stand."""
         return await self.offload_beside("masks", function, *args, **kwargs)
 
-    async def _answer_drafts(self, executor: str, message: GuideStep) -> None:
+    async def _answer_drafts(self, executor: str, followed: _Followed, *drafts: list[int]) -> None:
         """The masks along drafts. Who is not where they begin has none: they are not verified."""
-        columns = message.drafting.tolist(), message.draft_positions.tolist(), message.draft_counts.tolist()
-        drafts: list[tuple[Key, list[int]]] = []
-        first = 0
-        for guide, position, count in zip(*columns, strict=True):
-            if self._positions.get((executor, guide)) == position:
-                drafts.append(((executor, guide), message.draft_ids[first : first + count].tolist()))
-            first += count
-        if not drafts:
-            return
-        assert self._guides is not None, "there are guides"
-        found = await self._follow(self._guides.draft_masks, drafts)
-        places = [(key, ahead) for key, bits in found.items() for ahead in range(len(bits))]
-        if places:
-            keys, ahead = zip(*places, strict=True)
-            positions = [self._positions[key] + count for key, count in places]
-            bits = np.concatenate(list(found.values()))
-            self._tell_masks(executor, message.epoch, keys, positions, ahead, bits, {})
+        self._answer(executor, followed, await self._follow(followed.guides.draft_masks, *drafts))
 
-    def _tell_masks(
-        self,
-        executor: str,
-        epoch: int,
-        keys: Sequence[Key],
-        positions: Sequence[int],
-        ahead: Sequence[int],
-        bits: Masks,
-        failed: dict[int, str],
-    ) -> None:
+    def _answer(self, executor: str, followed: _Followed, masks: Masks) -> None:
+        if masks.lost:
+            self.tell(executor, GuidesLost(epoch=followed.epoch, guides=int64(masks.lost)))
+        if len(masks.guides) or masks.failed:
+            self._tell_masks(executor, followed.epoch, masks)
+
+    def _tell_masks(self, executor: str, epoch: int, masks: Masks) -> None:
         self.tell(
             executor,
             TokenMasks(
                 epoch=epoch,
-                guides=int64([guide for _, guide in keys]),
-                positions=int64(positions),
-                ahead=int64(ahead),
-                bits=bits,
-                failed=failed,
+                guides=masks.guides,
+                positions=masks.positions,
+                ahead=masks.ahead,
+                bits=masks.bits,
+                failed=masks.failed,
             ),
         )
-
-    def _close(self, key: Key) -> None:
-        self._opening.pop(key, None)
-        if self._positions.pop(key, None) is not None and self._guides is not None:
-            self._guides.close(key)
-
-    def _forget(self, executor: str) -> None:
-        for key in [key for key in (*self._positions, *self._opening) if key[0] == executor]:
-            self._close(key)
 
     @receives
     def peer_up(self, event: ActorUp) -> None:
@@ -275,6 +215,10 @@ class Grammar(Actor):
     @receives
     def peer_down(self, event: ActorDown) -> None:
         """Its sequences are gone with it."""
-        if self._epochs.get(event.address, event.incarnation + 1) <= event.incarnation:
-            del self._epochs[event.address]
-            self._forget(event.address)
+        followed = self._followed.get(event.address)
+        if followed is not None and followed.epoch <= event.incarnation:
+            del self._followed[event.address]
+
+
+def _opening(opened: OpenGuide, matcher: LLMatcher) -> Opening:
+    return Opening(opened.guide, matcher, opened.position, opened.token_ids.tolist(), opened.ignore_eos)

@@ -1,12 +1,14 @@
 """The grammar's core: where each guided sequence stands, and what may follow. No I/O, no clock.
 
-It is used by one thread at a time; what takes long releases the GIL.
+It is used by one thread at a time; what takes long releases the GIL. A step's sequences are handed to llguidance all
+at once, twice: it takes their tokens, then it writes their masks. To do that by row would let go of the GIL, and wait
+for it, as often.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,33 +16,47 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-K = TypeVar("K", bound=Hashable)
-Masks = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Bits = npt.NDArray[np.int32]
 """[R, W]: token t of row r may follow if bit t % 32 of [r, t // 32] is 1."""
 
 
 class Opening(NamedTuple):
-    """A sequence that begins, after these tokens of its output."""
+    """A sequence that begins, after these tokens of its output; the next one is at `position`."""
 
-    key: Any
+    guide: int
     grammar: LLMatcher
+    position: int
     token_ids: Sequence[int] = ()
     ignore_eos: bool = False
 
 
+class Masks(NamedTuple):
+    """What may follow R sequences at these positions, after so many drafts each; why others, by their guides, have no
+    mask and never will; and those that are not where they were said to be."""
+
+    guides: Int64
+    positions: Int64
+    ahead: Int64
+    bits: Bits
+    failed: dict[int, str]
+    lost: list[int]
+
+
 class _Guide:
-    """A sequence: its matcher, how many tokens that has taken, and why it takes no more."""
+    """A sequence: its matcher, its number, where its next token is, and why it takes no more."""
 
-    __slots__ = ("failure", "ignore_eos", "length", "matcher")
+    __slots__ = ("failure", "ignore_eos", "length", "matcher", "number", "position")
 
-    def __init__(self, matcher: LLMatcher, ignore_eos: bool) -> None:
-        self.matcher, self.ignore_eos = matcher, ignore_eos
-        self.length = 0  # in tokens
+    def __init__(self, opened: Opening) -> None:
+        self.number, self.position, self.ignore_eos = opened.guide, opened.position, opened.ignore_eos
+        self.matcher = opened.grammar.deep_copy()
+        self.length = 0  # of what the matcher has taken, in tokens
         self.failure: str | None = None
 
 
 class Guides:
-    """All guided sequences, each under a key of the caller's choice.
+    """All guided sequences of one executor, by their numbers.
 
     A sequence ends by an end token: where the grammar may end, those are among what may follow, and where it has
     come to its end, nothing else is.
@@ -55,53 +71,73 @@ class Guides:
 
         self._words = -(-vocab_size // 32)
         self._executor = LLExecutor(threads)
-        self._guides: dict[Hashable, _Guide] = {}
-        self._ends = np.zeros(self._words, np.int32)
+        self._guides: dict[int, _Guide] = {}
+        ends = np.zeros(self._words, np.uint32)
         for token in end_tokens:
-            self._ends.view(np.uint32)[token // 32] |= np.uint32(1 << token % 32)
+            ends[token // 32] |= np.uint32(1 << token % 32)
+        self._end_words = np.flatnonzero(ends)
+        self._not_ends = ~ends[self._end_words].view(np.int32)
 
     def __len__(self) -> int:
         return len(self._guides)
 
-    def __contains__(self, key: Hashable) -> bool:
-        return key in self._guides
-
-    def open(self, opened: Opening) -> None:
-        """Begins a sequence, in place of one of that key."""
-        self._guides[opened.key] = _Guide(opened.grammar.deep_copy(), opened.ignore_eos)
-        self.advance(opened.key, opened.token_ids)
-
-    def close(self, key: Hashable) -> None:
-        """Forgets a sequence, open or not."""
-        self._guides.pop(key, None)
-
-    def advance(self, key: Hashable, token_ids: Sequence[int]) -> None:
-        """The next tokens of a sequence. What does not fit the grammar fails it."""
-        guide = self._guides[key]
-        if token_ids and guide.failure is None:
-            if guide.matcher.consume_tokens(list(token_ids)):
-                guide.length += len(token_ids)
-            else:
-                guide.failure = f"the output has left its grammar after {guide.length} tokens"
+    def __contains__(self, guide: int) -> bool:
+        return guide in self._guides
 
     def step(
-        self, opened: Sequence[Opening], drawn: Sequence[tuple[Hashable, int]], keys: Sequence[Hashable]
-    ) -> tuple[Masks, dict[int, str]]:
-        """Begins sequences, takes tokens of some, and returns the masks of some."""
-        for one in opened:
-            self.open(one)
-        for key, token in drawn:
-            self.advance(key, (token,))
-        return self.masks(keys)
+        self,
+        closed: Iterable[int] = (),
+        opened: Sequence[Opening] = (),
+        guides: Sequence[int] = (),
+        positions: Sequence[int] = (),
+        token_ids: Sequence[int] = (),
+    ) -> Masks:
+        """Ends and begins sequences, in place of those of their numbers, and gives `guides[i]` the token at
+        `positions[i]`. Returns what may follow all that have begun or gone on."""
+        for number in closed:
+            self._guides.pop(number, None)
+        moved = {one.guide: self._open(one) for one in opened}
+        drawn: dict[_Guide, int] = {}
+        lost = []
+        for number, position, token in zip(guides, positions, token_ids, strict=True):
+            guide = self._guides.get(number)
+            if guide is None or guide.position != position:
+                lost.append(number)
+                continue
+            guide.position += 1
+            moved[number] = guide
+            if guide in drawn:  # drafts were right: the one before goes alone
+                self._consume({guide: drawn[guide]})
+            drawn[guide] = token
+        self._consume(drawn)
+        return self._masks(list(moved.values()), lost)
 
-    def masks(self, keys: Sequence[Hashable]) -> tuple[Masks, dict[int, str]]:
-        """What may follow each of these sequences; and why some, by index, have no mask and never will."""
-        guides = [self._guides[key] for key in keys]
+    def _open(self, opened: Opening) -> _Guide:
+        guide = self._guides[opened.guide] = _Guide(opened)
+        if opened.token_ids and not guide.matcher.consume_tokens(list(opened.token_ids)):
+            _left(guide)
+        guide.length = len(opened.token_ids)
+        return guide
+
+    def _consume(self, drawn: Mapping[_Guide, int]) -> None:
+        """The next token of some sequences. What does not fit the grammar fails it."""
+        work = [(guide, token) for guide, token in drawn.items() if guide.failure is None]
+        if not work:
+            return
+        taken = self._executor.consume_token_par([(guide.matcher, token) for guide, token in work])
+        for (guide, _), fits in zip(work, taken, strict=True):
+            if fits:
+                guide.length += 1
+            else:
+                _left(guide)
+
+    def _masks(self, guides: list[_Guide], lost: list[int]) -> Masks:
         bits = np.zeros((len(guides), self._words), np.int32)
         work = [(guide.matcher, row) for row, guide in enumerate(guides) if guide.failure is None]
         if work:
             self._executor.unsafe_compute_mask_ptr(work, bits.ctypes.data, self._words * 4, len(guides))
-        for row in np.flatnonzero(~bits.any(axis=1)).tolist():
+        self._forbid_ends(bits, [row for row, guide in enumerate(guides) if guide.ignore_eos])
+        for row in np.flatnonzero(~_says_any(bits)).tolist():
             guides[row].failure = guides[row].failure or "nothing can follow"
         failed = {}
         for row, guide in enumerate(guides):
@@ -109,44 +145,85 @@ class Guides:
                 guide.failure = f"it became too costly to follow ({guide.matcher.stop_reason()})"
             if guide.failure is not None:
                 failed[row] = guide.failure
-            elif guide.ignore_eos:
-                self._forbid_ends(bits[row : row + 1])
-        return bits, failed
+        reasons = {guides[row].number: reason for row, reason in failed.items()}
+        if failed:
+            bits = np.delete(bits, list(failed), axis=0)
+            guides = [guide for row, guide in enumerate(guides) if row not in failed]
+        return Masks(
+            guides=np.array([guide.number for guide in guides], np.int64),
+            positions=np.array([guide.position for guide in guides], np.int64),
+            ahead=np.zeros(len(guides), np.int64),
+            bits=bits,
+            failed=reasons,
+            lost=lost,
+        )
 
-    def draft_masks(self, drafts: Sequence[tuple[K, Sequence[int]]]) -> dict[K, Masks]:
-        """What may follow sequences, and after each of their drafted tokens: [1 + drafts, W] for each sequence.
+    def draft_masks(
+        self,
+        guides: Sequence[int],
+        positions: Sequence[int],
+        counts: Sequence[int],
+        token_ids: Sequence[int],
+    ) -> Masks:
+        """What may follow sequences, and after each of their drafted tokens: `counts[i]` of them from `positions[i]`.
 
         They stay where they are. After the first draft that does not fit, everything may follow: it is of no account.
-        Sequences are left out that their drafts would lead to failure.
+        Sequences are left out that are not where their drafts begin, or that these would lead to failure.
         """
-        work, first = [], 0
-        for key, tokens in drafts:
-            guide = self._guides[key]
-            if guide.failure is None:
-                work.append((guide.matcher.deep_copy(), first, list(tokens)))  # what fails is the copy
-            first += 1 + len(tokens)
+        copies, first = [], 0
+        coming = iter(token_ids)
+        for number, position, count in zip(guides, positions, counts, strict=True):
+            tokens = [next(coming) for _ in range(count)]
+            guide = self._guides.get(number)
+            if guide is not None and guide.position == position and guide.failure is None:
+                copies.append((guide, guide.matcher.deep_copy(), first, tokens))  # what fails is the copy
+                first += 1 + count
         bits = np.full((first, self._words), -1, np.int32)
-        self._executor.unsafe_compute_mask_ptr_with_draft_token(
-            work, bits.ctypes.data, self._words * 4, len(bits)
-        )
-        copies = {first: matcher for matcher, first, _ in work}
-        found, first = {}, 0
-        for key, tokens in drafts:
-            some = bits[first : first + 1 + len(tokens)]
-            if first in copies and not copies[first].is_error() and some.any(axis=1).all():
-                if self._guides[key].ignore_eos:
-                    self._forbid_ends(some)
-                found[key] = some
-            first += len(some)
-        return found
+        if copies:
+            work = [(matcher, first, tokens) for _, matcher, first, tokens in copies]
+            self._executor.unsafe_compute_mask_ptr_with_draft_token(
+                work, bits.ctypes.data, self._words * 4, len(bits)
+            )
+        going_on = _says_any(bits)
+        rows: list[int] = []
+        endless: list[int] = []
+        drafted: list[tuple[int, int, int]] = []  # number, position, and how many drafts come before
+        for guide, matcher, first, tokens in copies:
+            span = range(first, first + 1 + len(tokens))
+            if matcher.is_error() or not going_on[span.start : span.stop].all():
+                continue
+            rows += span
+            endless += span if guide.ignore_eos else ()
+            drafted += [(guide.number, guide.position + ahead, ahead) for ahead in range(len(span))]
+        self._forbid_ends(bits, endless)
+        numbers, places, ahead = np.array(drafted, np.int64).reshape(-1, 3).T.copy()
+        found = bits if len(rows) == len(bits) else bits[rows]
+        return Masks(guides=numbers, positions=places, ahead=ahead, bits=found, failed={}, lost=[])
 
-    def _forbid_ends(self, bits: Masks) -> None:
-        """Where something else may follow."""
-        others = bits & ~self._ends
-        bits[:] = np.where(others.any(axis=1, keepdims=True), others, bits)
+    def _forbid_ends(self, bits: Bits, rows: list[int]) -> None:
+        """Where something else may follow. Mutates those rows."""
+        if not rows:
+            return
+        chosen = np.array(rows)
+        places = chosen[:, None], self._end_words
+        before = bits[places]
+        bits[places] = before & self._not_ends
+        only = np.flatnonzero(~_says_any(bits)[chosen])
+        bits[chosen[only][:, None], self._end_words] = before[only]
 
     def check_integrity(self) -> None:
         """Asserts what must always hold."""
-        for key, guide in self._guides.items():
+        for number, guide in self._guides.items():
+            assert guide.number == number, f"sequence {number} goes by {guide.number}"
             fine = guide.failure is not None or not guide.matcher.is_error()
-            assert fine, f"sequence {key!r} is in error, and nobody has said so"
+            assert fine, f"sequence {number} is in error, and nobody has said so"
+
+
+def _says_any(bits: Bits) -> npt.NDArray[np.bool_]:
+    """[R], which rows let anything follow."""
+    found: npt.NDArray[np.bool_] = np.bitwise_or.reduce(bits, axis=1) != 0
+    return found
+
+
+def _left(guide: _Guide) -> None:
+    guide.failure = f"the output has left its grammar after {guide.length} tokens"

@@ -3,7 +3,9 @@
 The rule of `auto` comes from a measurement (`scripts/bench/placement.py`, docs/benchmarks/placement.json):
 with the executor in a process of its own the engine keeps more than half of its speed beside a user's thread
 that computes in Python, where a single process is brought almost to a standstill, and loses none on its own.
-`each` keeps more still, at the price of four more processes and of speed on its own.
+`each` keeps more still, at the price of four more processes and of speed on its own. What guides an executor's
+draws lives where it does, since the masks of each step, a bit for each token of the vocabulary and row, would cost
+more to carry to another process than they do to make.
 """
 
 from __future__ import annotations
@@ -11,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from pageant.actors.runtime.address import role_of
+from pageant.actors.runtime.address import replica_of, role_of
 from pageant.actors.runtime.restarts import NodePlan
 
 Placement = Literal["one", "each", "auto"]
 
 # Actors that `auto` gives a process of their own; all others share the root's.
 AUTO_PROCESSES: frozenset[str] = frozenset({"executor"})
+# And those that live with another's first member.
+AUTO_BESIDE: Mapping[str, str] = {"grammar": "executor"}
 
 
 def place(
@@ -48,6 +52,11 @@ def place(
                     plans.setdefault(node, NodePlan(node, process=True))
             places.append(node)
         where[actor] = tuple(places)
+    if placement == "auto":
+        for actor, wishes in wanted.items():
+            beside = replica_of(actor) + AUTO_BESIDE.get(role_of(actor), "")
+            if beside in where and not any(wishes):
+                where[actor] = (where[beside][0],) * len(wishes)
     # The root comes first: every other node connects to it.
     ordered = {root: plans.pop(root), **plans}
     return ordered, where

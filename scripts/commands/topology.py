@@ -12,7 +12,7 @@ import yaml
 from pageant.actors.frontend.session import resolve_topology
 from pageant.actors.frontend.settings import topology_of
 from pageant.actors.runtime.address import replica_of, role_of
-from pageant.actors.runtime.placement import AUTO_PROCESSES
+from pageant.actors.runtime.placement import AUTO_BESIDE, AUTO_PROCESSES
 from pageant.actors.runtime.restarts import ActorPlan
 from pageant.actors.runtime.topology import Resolved, Topology
 
@@ -68,6 +68,8 @@ def show(arguments: dict[str, Any]) -> None:
     print(yaml.safe_dump(data, sort_keys=False), end="")
     apart = ", ".join(sorted(AUTO_PROCESSES)) or "none"
     print(f"# placement auto gives a process of its own to: {apart}")
+    for name, other in AUTO_BESIDE.items():
+        print(f"# and lets {name} live where {other} does")
     for actor in resolved.actors:
         print(f"# {actor.name} lives on {actor.node}")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from pageant.actors.drafter.base import SequenceDrafter
 from pageant.actors.grammar.actor import Grammar
 
@@ -16,43 +18,50 @@ class LateGrammar(Grammar):
     count = 0
     is_late = False
 
-    async def _answer_drafts(self, executor, message):
-        if len(message.drafting) and self.is_late:
+    async def _answer_drafts(self, executor, followed, *drafts):
+        if self.is_late:
             self.is_late = False  # they have no answer
         else:
-            await super()._answer_drafts(executor, message)
+            await super()._answer_drafts(executor, followed, *drafts)
 
-    def _tell_masks(self, executor, epoch, keys, positions, ahead, bits, failed):
+    def _tell_masks(self, executor, epoch, masks):
         self.count += 1
-        if self.count % 5 or any(ahead) or not keys:
-            super()._tell_masks(executor, epoch, keys, positions, ahead, bits, failed)
+        if self.count % 5 or masks.ahead.any() or not len(masks.guides):
+            super()._tell_masks(executor, epoch, masks)
             return
         self.is_late = True
-        half = len(keys) // 2 if self.count % 2 else 0
-        late, now = slice(half, None), slice(0, half)
-        super()._tell_masks(executor, epoch, keys[now], positions[now], ahead[now], bits[now].copy(), failed)
-        columns = keys[late], positions[late], ahead[late], bits[late].copy()
+        half = len(masks.guides) // 2 if self.count % 2 else 0
         tell = super()._tell_masks
-        self._cell.node.loop.call_later(LATE_SECONDS, lambda: tell(executor, epoch, *columns, {}))
+        tell(executor, epoch, part(masks, slice(0, half)))
+        late = part(masks, slice(half, None))._replace(failed={})
+        self._cell.node.loop.call_later(LATE_SECONDS, lambda: tell(executor, epoch, late))
 
 
 class MuteGrammar(Grammar):
     """Has nothing to say about an expression that begins with "mute", but for its first token."""
 
-    mute: set = frozenset()
+    mute: dict = {}  # noqa: RUF012
 
-    def _opened(self, key, opened, matcher):
-        if (opened.structured_outputs.regex or "").startswith("mute"):
-            self.mute = {*self.mute, key}
-        return super()._opened(key, opened, matcher)
+    def _opened_now(self, executor, followed, opened):
+        begin = {one.guide: one.position for one in opened if is_mute(one.structured_outputs)}
+        self.mute = {**self.mute, **begin}
+        return super()._opened_now(executor, followed, opened)
 
-    def _tell_masks(self, executor, epoch, keys, positions, ahead, bits, failed):
-        said = [row for row, key in enumerate(keys) if key not in self.mute or not self._begun(key)]
-        columns = ([column[row] for row in said] for column in (keys, positions, ahead))
-        super()._tell_masks(executor, epoch, *columns, bits[said], failed)
+    def _tell_masks(self, executor, epoch, masks):
+        pairs = zip(masks.guides.tolist(), masks.positions.tolist(), strict=True)
+        said = [self.mute.get(guide, position) == position for guide, position in pairs]
+        super()._tell_masks(executor, epoch, part(masks, np.flatnonzero(said)))
 
-    def _begun(self, key):
-        return self._guides._guides[key].length > 0
+
+def is_mute(asked):
+    """See `MuteGrammar`."""
+    return (asked.regex or "").startswith("mute")
+
+
+def part(masks, rows):
+    """Some of them."""
+    columns = (column[rows].copy() for column in masks[:4])
+    return masks._replace(**dict(zip(masks._fields, columns, strict=False)))
 
 
 class Guesser(SequenceDrafter):

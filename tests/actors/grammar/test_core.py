@@ -25,86 +25,153 @@ def allowed(bits) -> set[int]:
     return set(np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little")).tolist())
 
 
-def masks(guides, *keys) -> list[set[int]]:
-    bits, failed = guides.masks(keys)
-    assert not failed
-    guides.check_integrity()
-    return [allowed(row) for row in bits]
+class Followed:
+    """Sequences, of which this knows the positions, and what was last said to follow each."""
+
+    def __init__(self, guides: Guides) -> None:
+        self.guides = guides
+        self.positions: dict[int, int] = {}
+        self.may: dict[int, set[int]] = {}
+        self.failed: dict[int, str] = {}
+
+    def open(self, number, grammar, tokens=(), ignore_eos=False, position=7):
+        """Begins one."""
+        self.positions[number] = position
+        self._took(self.guides.step(opened=[Opening(number, grammar, position, tokens, ignore_eos)]))
+
+    def draw(self, **tokens):
+        """A step: the next token of each of some, such as `_1`."""
+        numbers = [int(name[1:]) for name in tokens]
+        positions = [self.positions[number] for number in numbers]
+        for number in numbers:
+            self.positions[number] += 1
+        self._took(self.guides.step((), (), numbers, positions, list(tokens.values())))
+
+    def follow(self, number, tokens):
+        """One after another."""
+        for token in tokens:
+            self.draw(**{f"_{number}": token})
+
+    def draft(self, **drafts):
+        """What may follow along drafts, by sequence: a set for each place."""
+        numbers = [int(name[1:]) for name in drafts]
+        positions, counts = [self.positions[number] for number in numbers], map(len, drafts.values())
+        masks = self.guides.draft_masks(
+            numbers, positions, list(counts), [token for draft in drafts.values() for token in draft]
+        )
+        found: dict[int, list[set[int]]] = {}
+        rows = zip(
+            masks.guides.tolist(), masks.positions.tolist(), masks.ahead.tolist(), masks.bits, strict=True
+        )
+        for number, position, ahead, bits in rows:
+            assert position == self.positions[number] + ahead and ahead == len(found.setdefault(number, []))
+            found[number].append(allowed(bits))
+        return found
+
+    def _took(self, masks):
+        assert not masks.lost
+        for number, position, bits in zip(
+            masks.guides.tolist(), masks.positions.tolist(), masks.bits, strict=True
+        ):
+            assert position == self.positions[number]
+            self.may[number] = allowed(bits)
+        self.failed.update(masks.failed)
+        self.guides.check_integrity()
 
 
-def test_masks_say_what_may_follow_and_end_tokens_where_it_may_end(guides, compiler, spell):
-    guides.open(Opening("short", compiler.compile(Asked(regex="ab?"))))
-    guides.open(Opening("choice", compiler.compile(Asked(choice=["yes", "no"]))))
-    assert masks(guides, "choice", "short") == [{*spell("yn")}, {*spell("a")}]
-    guides.advance("short", spell("a"))
-    assert masks(guides, "short") == [{*ENDS, *spell("b")}]
-    guides.advance("short", spell("b"))
-    assert masks(guides, "short", "choice") == [{*ENDS}, {*spell("yn")}]
+@pytest.fixture
+def followed(guides):
+    return Followed(guides)
 
 
-def test_padding_of_the_vocabulary_is_never_allowed(guides, compiler, tokenization, vocab_size):
-    guides.open(Opening(1, compiler.compile(Asked(regex="(.|\n)*"))))
-    assert max(masks(guides, 1)[0]) < tokenization.vocab_size < vocab_size
+def test_masks_say_what_may_follow_and_end_tokens_where_it_may_end(followed, compiler, spell):
+    followed.open(1, compiler.compile(Asked(regex="ab?")))
+    followed.open(2, compiler.compile(Asked(choice=["yes", "no"])))
+    assert followed.may == {1: {*spell("a")}, 2: {*spell("yn")}}
+    followed.draw(_1=spell("a")[0])
+    assert followed.may[1] == {*ENDS, *spell("b")}
+    followed.draw(_2=spell("n")[0], _1=spell("b")[0])
+    assert followed.may == {1: {*ENDS}, 2: {*spell("o")}}
 
 
-def test_with_ignore_eos_it_ends_only_where_it_must(guides, compiler, spell):
-    guides.open(Opening(1, compiler.compile(Asked(regex="a+b?")), spell("a"), ignore_eos=True))
-    assert masks(guides, 1) == [{*spell("ab")}]
-    guides.advance(1, spell("b"))
-    assert masks(guides, 1) == [{*ENDS}]
+def test_padding_of_the_vocabulary_is_never_allowed(followed, compiler, tokenization, vocab_size):
+    followed.open(1, compiler.compile(Asked(regex="(.|\n)*")))
+    assert max(followed.may[1]) < tokenization.vocab_size < vocab_size
 
 
-def test_a_sequence_that_is_opened_again_with_its_output_stands_where_it_stood(guides, compiler, spell):
+def test_with_ignore_eos_it_ends_only_where_it_must(followed, compiler, spell):
+    grammar = compiler.compile(Asked(regex="a+b?"))
+    followed.open(1, grammar, spell("a"), ignore_eos=True)
+    followed.open(2, grammar, spell("a"))
+    assert followed.may == {1: {*spell("ab")}, 2: {*ENDS, *spell("ab")}}
+    followed.draw(_1=spell("b")[0], _2=spell("a")[0])
+    assert followed.may == {1: {*ENDS}, 2: {*ENDS, *spell("ab")}}
+
+
+def test_a_sequence_that_is_opened_again_with_its_output_stands_where_it_stood(followed, compiler, spell):
     grammar = compiler.compile(Asked(json={"type": "array", "items": {"type": "integer"}}))
-    guides.open(Opening("first", grammar))
-    for token in spell("[1, 23"):
-        guides.advance("first", [token])
-    guides.open(Opening("again", grammar, spell("[1, 23")))
-    first, again = masks(guides, "first", "again")
-    assert first == again == {*spell("0123456789,]. \neE")} & first
+    followed.open(1, grammar)
+    followed.follow(1, spell("[1, 23"))
+    followed.open(2, grammar, spell("[1, 23"))
+    assert followed.may[1] == followed.may[2] == {*spell("0123456789,]. \neE")} & followed.may[1]
 
 
-def test_what_does_not_fit_fails_its_own_sequence(guides, compiler, spell):
+def test_what_does_not_fit_fails_its_own_sequence(followed, compiler, spell):
     grammar = compiler.compile(Asked(choice=["yes"]))
-    guides.open(Opening("bad", grammar, spell("no")))
-    guides.open(Opening("good", grammar))
-    bits, failed = guides.masks(["bad", "good"])
-    assert set(failed) == {0} and "left its grammar" in failed[0]
-    assert allowed(bits[1]) == {*spell("y")}
-    guides.advance("bad", spell("y"))  # changes nothing
-    assert set(guides.masks(["bad"])[1]) == {0}
+    followed.open(1, grammar, spell("no"))
+    followed.open(2, grammar)
+    followed.open(3, grammar)
+    assert set(followed.failed) == {1} and "left its grammar" in followed.failed[1]
+    followed.draw(_1=spell("y")[0], _2=spell("x")[0], _3=spell("y")[0])
+    assert set(followed.failed) == {1, 2} and followed.failed[2].endswith("after 0 tokens")
+    assert followed.may[3] == {*spell("e")}
 
 
-def test_a_closed_sequence_is_forgotten(guides, compiler):
-    guides.open(Opening(1, compiler.compile(Asked(choice=["yes"]))))
-    guides.close(1)
-    guides.close(1)
-    assert 1 not in guides and not len(guides)
+def test_tokens_of_a_sequence_that_stands_elsewhere_are_not_taken(guides, compiler, spell):
+    grammar = compiler.compile(Asked(regex="ab"))
+    guides.step(opened=[Opening(1, grammar, 7), Opening(2, grammar, 7)])
+    a = spell("a")[0]
+    masks = guides.step(guides=[3, 1, 2], positions=[7, 8, 7], token_ids=[a, a, a])
+    assert masks.lost == [3, 1] and masks.guides.tolist() == [2]
+    masks = guides.step(guides=[1], positions=[7], token_ids=[a])
+    assert not masks.lost and allowed(masks.bits[0]) == {*spell("b")}
 
 
-def test_drafts_have_a_mask_for_each_place_and_leave_the_sequence_where_it_was(guides, compiler, spell):
-    guides.open(Opening("a", compiler.compile(Asked(regex="abc+")), spell("a")))
-    guides.open(Opening("b", compiler.compile(Asked(regex="b+c?")), spell("b"), ignore_eos=True))
-    found = guides.draft_masks([("a", spell("bcx")), ("b", spell("bc"))])
-    everything = {token for token in range(found["a"].shape[1] * 32)}
-    along_a = [{*spell("b")}, {*spell("c")}, {*ENDS, *spell("c")}, everything]
-    assert [
-        allowed(row) for row in found["a"]
-    ] == along_a  # after the x, which does not fit, it does not matter
-    assert [allowed(row) for row in found["b"]] == [{*spell("bc")}, {*spell("bc")}, {*ENDS}]
-    assert masks(guides, "a", "b") == [{*spell("b")}, {*spell("bc")}]
+def test_a_closed_sequence_is_forgotten(guides, compiler, spell):
+    guides.step(opened=[Opening(1, compiler.compile(Asked(choice=["yes"])), 7)])
+    assert 1 in guides
+    masks = guides.step([1, 1])
+    assert 1 not in guides and not len(guides) and not len(masks.guides)
+    assert guides.step((), (), [1], [7], spell("y")).lost == [1]
 
 
-def test_drafts_that_would_cost_too_much_fail_nothing(guides, compiler, spell):
+def test_drafts_have_a_mask_for_each_place_and_leave_the_sequence_where_it_was(
+    followed, compiler, spell, vocab_size
+):
+    followed.open(1, compiler.compile(Asked(regex="abc+")), spell("a"))
+    followed.open(2, compiler.compile(Asked(regex="b+c?")), spell("b"), ignore_eos=True)
+    found = followed.draft(_1=spell("bcx"), _2=spell("bc"))
+    everything = set(range(-(-vocab_size // 32) * 32))  # after the x, which does not fit, it does not matter
+    assert found[1] == [{*spell("b")}, {*spell("c")}, {*ENDS, *spell("c")}, everything]
+    assert found[2] == [{*spell("bc")}, {*spell("bc")}, {*ENDS}]
+    followed.draw(_1=spell("b")[0], _2=spell("b")[0])
+    assert followed.may == {1: {*spell("c")}, 2: {*spell("bc")}}
+
+
+def test_drafts_from_elsewhere_have_no_masks(guides, compiler, spell):
+    grammar = compiler.compile(Asked(regex="ab+"))
+    guides.step(opened=[Opening(1, grammar, 7), Opening(2, grammar, 7)])
+    masks = guides.draft_masks([1, 3, 2], [8, 7, 7], [2, 1, 1], spell("abba"))
+    assert masks.guides.tolist() == [2, 2] and allowed(masks.bits[1]) == {*spell("b")}
+
+
+def test_drafts_that_would_cost_too_much_fail_nothing(followed, compiler, spell):
     grammar = compiler.compile(Asked(grammar='start: "(" start ")" | BAD\nBAD: /x(.*y){18}z/'))
-    guides.open(Opening(1, grammar, spell("(")))
-    before = masks(guides, 1)
+    followed.open(1, grammar, spell("("))
+    before = followed.may[1]
     draft = spell("x" + "ayby" * 60)
-    found = guides.draft_masks([(1, draft)])
-    assert masks(guides, 1) == before
-    guides.open(Opening(2, grammar, spell("(")))
-    failed = {}
-    for token in draft:
-        guides.advance(2, [token])
-        failed |= guides.masks([2])[1]
-    assert bool(failed) == (1 not in found)
+    found = followed.draft(_1=draft)
+    followed.open(1, grammar, spell("("))
+    assert followed.may[1] == before
+    followed.follow(1, draft)
+    assert bool(followed.failed) == (1 not in found)
