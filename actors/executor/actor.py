@@ -88,6 +88,7 @@ class Executor(Actor):
         self._drawing_late: deque[Step] = deque()  # whose deferred rows are drawn now
         self._launched: deque[Step] = deque()  # of those in `_computing`, whose tokens are on their way
         self._pace = Pace(options.step_patience)
+        self._finished: deque[tuple[Step, npt.NDArray[np.int64]]] = deque()  # and are to be answered
         self._launching = 0  # of those, which the thread that computes has still to do
         self._is_moving = False
         self._moving = Moving()
@@ -321,9 +322,25 @@ class Executor(Actor):
             if step.missing or step.void:
                 token_ids[[*step.missing, *step.void]] = MISSING
             drawn = self._batch.take_tokens(step.inputs, token_ids, step.void)
-            self._tell_grammar(drawn)  # first: the next step waits for its answer
-            self._answer(step, token_ids)
+            self._finished.append((step, token_ids))
+            if self._tell_grammar(
+                drawn
+            ):  # the next step waits for it: if it lives here, it has its turn first
+                self.spawn(self._answer_later())
+                return
+        self._answer_finished()
         self._pack()
+
+    async def _answer_later(self) -> None:
+        self._answer_finished()
+        self._pack()
+
+    def _answer_finished(self) -> None:
+        """Answers the steps that are finished, in their order."""
+        while self._finished:
+            step, token_ids = self._finished.popleft()
+            if step.incarnation == self._scheduler:
+                self._answer(step, token_ids)
 
     def _answer(self, step: Step, token_ids: npt.NDArray[np.int64]) -> None:
         logprobs, prompt_logprobs = step.drawn.logprobs()
@@ -371,11 +388,12 @@ class Executor(Actor):
 
     # What a grammar guides.
 
-    def _tell_grammar(self, drawn: DrawnTokens | None = None) -> None:
-        """Tells the grammar what is new of the guided rows."""
+    def _tell_grammar(self, drawn: DrawnTokens | None = None) -> bool:
+        """Tells the grammar what is new of the guided rows, if anything is."""
         news = self._batch.guiding.take_news(self.incarnation, drawn)
         if news is not None:
             self.tell(GRAMMAR, news)
+        return news is not None
 
     @receives
     def masks(self, message: TokenMasks) -> None:
@@ -411,6 +429,7 @@ class Executor(Actor):
             return
         taken = self._batch.take_late(guided.rows, guided.positions, token_ids, kept.guides)
         self._tell_grammar(taken)
+        self._answer_finished()
         self.tell(
             step.scheduler,
             LateTokens(

@@ -196,7 +196,7 @@ class Guides:
             endless += span if guide.ignore_eos else ()
             drafted += [(guide.number, guide.position + ahead, ahead) for ahead in range(len(span))]
         self._forbid_ends(bits, endless)
-        numbers, places, ahead = np.array(drafted, np.int64).reshape(-1, 3).T.copy()
+        numbers, places, ahead = (column.copy() for column in np.array(drafted, np.int64).reshape(-1, 3).T)
         found = bits if len(rows) == len(bits) else bits[rows]
         return Masks(guides=numbers, positions=places, ahead=ahead, bits=found, failed={}, lost=[])
 
