@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from pageant.actors.frontend.http.errors import Disconnected, failure, renamed
+from pageant.actors.frontend.http.errors import Disconnected, failure
+from pageant.actors.frontend.http.naming import AS_INSIDE, Names, renamed
 from pageant.actors.frontend.http.parsers.base import OutputParser, Said
 from pageant.actors.frontend.outputs import Arrived, TokenLogprobs, token_logprobs
 from pageant.protocol.errors import PageantError
@@ -108,12 +109,12 @@ class PromptAnswers:
             self.logprobs += token_logprobs(arrived.prompt_logprobs, arrived.token_texts)
         if arrived.finished is not None:
             if arrived.finished.reason == "error":
-                self.hub.fail(failure(arrived.finished))
+                self.hub.fail(renamed(failure(arrived.finished), self.hub.names))
             self.hub.num_running -= 1
 
     def failed(self, error: PageantError) -> None:
         """There will be no (more) output."""
-        self.hub.fail(renamed(error, self.hub.structured_by))
+        self.hub.fail(renamed(error, self.hub.names))
 
 
 class Answers:
@@ -125,7 +126,7 @@ class Answers:
         parser: makes a parser for each choice.
         abort: ends requests, by their names at the frontend.
         ended: called once, when nothing of it is left.
-        structured_by: the field that says what the answer has to look like.
+        names: what the client calls its request's parameters.
     """
 
     def __init__(
@@ -136,9 +137,9 @@ class Answers:
         parser: Callable[[], OutputParser] | None,
         abort: Callable[[list[str]], None],
         ended: Callable[[Answers], None],
-        structured_by: str = "structured_outputs",
+        names: Names = AS_INSIDE,
     ) -> None:
-        self.name, self.params, self.structured_by = name, params, structured_by
+        self.name, self.params, self.names = name, params, names
         self.prompts = [PromptAnswers(f"{name}/{index}", self) for index in range(num_prompts)]
         for number, prompt in enumerate(self.prompts):
             for sample in range(params.num_sequences):

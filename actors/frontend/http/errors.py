@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from typing import Any
 
 import msgspec
@@ -17,7 +16,6 @@ from pageant.protocol.errors import (
     EngineClosed,
     NoSuchActor,
     Overloaded,
-    PageantError,
     PeerGone,
     Unsupported,
 )
@@ -139,14 +137,3 @@ def respond(request: Request[Any, Any, Any], error: Exception) -> Response[Error
         body.type = _ANTHROPIC_KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
         shape = TypedErrorBody(error=body)
     return Response(shape, status_code=status, headers=headers, media_type="application/json")
-
-
-def renamed(error: PageantError, place: str) -> PageantError:
-    """What is wrong with a grammar, as what is wrong with the field that it was made of."""
-    if (
-        place == "structured_outputs"
-        or not isinstance(error, BadRequest)
-        or error.parameter != "structured_outputs"
-    ):
-        return error
-    return BadRequest(re.sub(r"^structured_outputs(\.\w+)?", place, str(error)), place)

@@ -19,6 +19,7 @@ from litestar import Request, Response
 
 from pageant.actors.frontend.http.answers import Answers, Piece
 from pageant.actors.frontend.http.errors import Draining, NotFound
+from pageant.actors.frontend.http.naming import AS_INSIDE, Names
 from pageant.actors.frontend.http.parsers.base import OutputParser
 from pageant.actors.frontend.http.parsers.formats import NO_FORMATS, Formats
 from pageant.actors.frontend.http.reading import read
@@ -209,14 +210,14 @@ class Service:
         *,
         whole: bool = False,
         is_probe: bool = False,
-        structured_by: str = "structured_outputs",
+        names: Names = AS_INSIDE,
     ) -> Answers:
         """Begins to answer prompts, which are checked by now.
 
         Args:
-            structured_by: the field that says what the answer has to look like.
             whole: nobody looks at it before its end.
             is_probe: it is let in whatever is open.
+            names: what its client calls its parameters.
 
         Raises:
             BadRequest: a parameter is out of range.
@@ -228,9 +229,7 @@ class Service:
             raise Overloaded(f"{self.num_open} requests are open here, at most; try again later")
         kind = RequestOutputKind.FINAL_ONLY if whole else RequestOutputKind.DELTA
         params = msgspec.structs.replace(check_params(params, served.limits), output_kind=kind)
-        answers = Answers(
-            name, len(prompts), params, parser, self.engine.abort_all, self._ended, structured_by
-        )
+        answers = Answers(name, len(prompts), params, parser, self.engine.abort_all, self._ended, names)
         self._open.setdefault(name, []).append(answers)
         self.num_open += 1
         self.idle.clear()

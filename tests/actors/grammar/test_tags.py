@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from pageant.actors.frontend.http.parsers.arguments import as_python, as_xml
 from pageant.actors.frontend.http.parsers.base import joined
 from pageant.actors.frontend.http.parsers.formats import TOOL_FORMATS
 from pageant.actors.grammar.errors import GrammarError
@@ -121,14 +122,19 @@ TOOLS = {
     "now": {"type": "object", "properties": {}, "additionalProperties": False},
 }
 GOOD = [("weather", '{"city": "Köln", "days": 3}'), ("now", "{}"), ("weather", '{"city": ""}')]
-PYTHON = {'{"city": "Köln", "days": 3}': 'city="Köln", days=3', '{"city": ""}': 'city=""', "{}": ""}
+CITY, DAYS = "<parameter=city>\nKöln\n</parameter>\n", "<parameter=days>\n3\n</parameter>\n"
+ELSEWHERE = {  # the same arguments
+    as_python: {GOOD[0][1]: 'city="Köln", days=3', GOOD[1][1]: "", GOOD[2][1]: 'city=""'},
+    as_xml: {GOOD[0][1]: CITY + DAYS, GOOD[1][1]: "", GOOD[2][1]: CITY.replace("Köln", "")},
+}
 
 
 def written(form, calls) -> str:
     """As a model writes calls."""
 
     def one(name, arguments):
-        return form.begin.replace("NAME", name) + (PYTHON[arguments] if form.python else arguments) + form.end
+        shown = ELSEWHERE.get(form.arguments, {}).get(arguments, arguments)
+        return form.begin.replace("NAME", name) + shown + form.end
 
     return form.head + form.separator.join(one(*call) for call in calls) + form.tail
 
@@ -143,7 +149,7 @@ def test_calls_that_a_format_allows_are_those_that_it_reads(takes, form):
     from pageant.actors.frontend.http.parsers.reading import ChatParser
 
     ids = itertools.count()
-    said = ChatParser(None, form.reader(lambda: str(next(ids)))).feed(written(form, GOOD), (), True)
+    said = ChatParser(None, form.reader(lambda: str(next(ids)), TOOLS)).feed(written(form, GOOD), (), True)
     calls = [(call.name, json.loads(call.arguments)) for call in joined(said.calls)]
     assert calls == [(name, json.loads(arguments)) for name, arguments in GOOD]
 
@@ -154,3 +160,25 @@ def test_between_what_else_a_model_says_its_calls_have_their_form(takes, form):
     assert takes(tree, "It rains, 100 %.") and takes(tree, written(form, GOOD[:1]))
     wrong = written(form, [("weather", '{"city": ""}')]).replace("city", "town")
     assert not takes(tree, wrong)
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"enum": ["a b", "c"]}, ["a b", "c"], ["d", '"c"']),
+        ({"pattern": "^a+$"}, ["aa"], ["", "ba"]),
+        ({"pattern": "b"}, ["b", "abc"], ["ac"]),
+        ({"minLength": 1, "maxLength": 3}, ["abc", "a"], ["", "abcd"]),
+        ({}, ["", "a\nb </para"], []),
+    ],
+)
+def test_texts_without_quotes_are_by_their_schema(takes, schema, good, bad):
+    parameters = {"type": "object", "properties": {"x": {"type": "string", **schema}}, "required": ["x"]}
+    tree = TOOL_FORMATS["qwen3_coder"].calls({"f": parameters}, one=True)
+    form = TOOL_FORMATS["qwen3_coder"]
+
+    def call(value):
+        return f"{form.begin}<parameter=x>\n{value}\n</parameter>\n{form.end}".replace("NAME", "f")
+
+    assert all(takes(tree, call(value)) for value in good)
+    assert not any(takes(tree, call(value)) for value in bad)

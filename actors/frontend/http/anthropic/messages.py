@@ -9,7 +9,7 @@ import msgspec
 from litestar import Response, post
 
 from pageant.actors.frontend.http.answers import Answers, Piece
-from pageant.actors.frontend.http.anthropic.requests import CountRequest, MessagesRequest
+from pageant.actors.frontend.http.anthropic.requests import NAMES, CountRequest, MessagesRequest
 from pageant.actors.frontend.http.blocks import Block, Blocks, Step
 from pageant.actors.frontend.http.errors import ErrorBody
 from pageant.actors.frontend.http.openai.chat import begin
@@ -163,7 +163,7 @@ def routes(service: Service) -> list[Any]:
     async def messages(request: Http) -> Response[Any]:
         """Answer a conversation, as Anthropic's API does."""
         taken = await service.take(request, MessagesRequest, "msg")
-        answers = begin(service, taken.asked.chat(), taken.served, taken.name)
+        answers = begin(service, taken.asked.chat(), taken.served, taken.name, NAMES)
         telling = MessagesTelling(answers, taken.served.name)
         told = telling if taken.asked.stream else None
         return await respond(service, request, answers, telling.whole, told, taken.headers)

@@ -103,6 +103,12 @@ def _joined(content: str | tuple[Text, ...]) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
+NAMES = {  # of a chat's parameters
+    **{"response_format": "output_config.format", "structured_outputs": "output_config.format"},
+    **{"stop": "stop_sequences", "parallel_tool_calls": "tool_choice"},
+}
+
+
 class CountRequest(msgspec.Struct, kw_only=True):
     """`POST /v1/messages/count_tokens`."""
 
@@ -148,7 +154,7 @@ class CountRequest(msgspec.Struct, kw_only=True):
 
     def chat(self) -> ChatRequest:
         """The chat that it means."""
-        return as_chat(self.chat_fields())
+        return as_chat(self.chat_fields(), NAMES)
 
     def fields_without_effect(self) -> list[str]:
         """See `Generation`."""

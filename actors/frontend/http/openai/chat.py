@@ -10,6 +10,7 @@ from litestar import Response, post
 
 from pageant.actors.frontend.http.answers import Answers, Piece
 from pageant.actors.frontend.http.errors import ErrorBody
+from pageant.actors.frontend.http.naming import AS_INSIDE, Names, through, written_as
 from pageant.actors.frontend.http.openai.conversation import Turn, tokenize_chat
 from pageant.actors.frontend.http.openai.generation import Generation
 from pageant.actors.frontend.http.openai.logprobs import (
@@ -59,6 +60,11 @@ class ChatRequest(Generation, kw_only=True):
         if self.top_logprobs and not self.logprobs:
             raise BadRequest("top_logprobs is given; expected logprobs to be true with it", "top_logprobs")
         return (self.top_logprobs or 0) if self.logprobs else None
+
+    def names(self) -> Names:
+        """What the client calls what is called otherwise inside."""
+        newer = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+        return {"prompt": "messages", "logprobs": "top_logprobs", "max_tokens": newer}
 
     def max_output_tokens(self, default: int | None) -> int | None:
         """See `Generation`. OpenAI's newer name wins."""
@@ -287,8 +293,11 @@ def _call(call: CallPiece, in_chunk: bool) -> ToolCall:
     )
 
 
-def as_chat(fields: dict[str, Any]) -> ChatRequest:
+def as_chat(fields: dict[str, Any], names: Names) -> ChatRequest:
     """A chat of its fields.
+
+    Args:
+        names: what these are called where they come from.
 
     Raises:
         BadRequest: one of them is given, and chats do not have it.
@@ -297,15 +306,29 @@ def as_chat(fields: dict[str, Any]) -> ChatRequest:
     for name, value in fields.items():
         if name not in known and value not in (None, [], ()):
             raise BadRequest(f"{name} is given; expected none: this server has no {name}", name)
-    return convert(msgspec.to_builtins({name: fields[name] for name in fields if name in known}), ChatRequest)
+    with written_as(names):
+        return convert(
+            msgspec.to_builtins({name: fields[name] for name in fields if name in known}), ChatRequest
+        )
 
 
-def begin(service: Service, asked: ChatRequest, served: Served, name: str) -> Answers:
+def begin(
+    service: Service, asked: ChatRequest, served: Served, name: str, names: Names = AS_INSIDE
+) -> Answers:
     """Begins to answer a conversation.
+
+    Args:
+        names: of parameters, where the chat was made of another kind of request.
 
     Raises:
         BadRequest: what is wrong with it.
     """
+    names = through(asked.names(), names)
+    with written_as(names):
+        return _begin(service, asked, served, name, names)
+
+
+def _begin(service: Service, asked: ChatRequest, served: Served, name: str, names: Names) -> Answers:
     params = asked.sampling_params(served.limits.defaults, served.max_new_tokens)
     prompts, settings = [asked.conversation()], asked.settings()
     tools, structure, formats = asked.callable(), asked.structure(), served.formats
@@ -320,9 +343,8 @@ def begin(service: Service, asked: ChatRequest, served: Served, name: str) -> An
         params, structured_outputs=with_reasoning(structure.asked, formats), skip_special_tokens=special
     )
     read = parser(formats, tools, service.new_call_id, tells_reasoning=asked.include_reasoning)
-    return service.begin(
-        served, prompts, params, name, settings, read, whole=not asked.stream, structured_by=structure.place
-    )
+    names = through({"structured_outputs": structure.place}, names)
+    return service.begin(served, prompts, params, name, settings, read, whole=not asked.stream, names=names)
 
 
 def routes(service: Service) -> list[Any]:

@@ -201,7 +201,7 @@ def routes(service: Service) -> list[Any]:
         answers = service.begin(
             *(served, checked, params, taken.name, asked.settings()),
             whole=not asked.stream,
-            structured_by=structure.place,
+            names={"structured_outputs": structure.place},
         )
         telling = CompletionTelling(asked, answers, served.name, service.now(), echoes)
 

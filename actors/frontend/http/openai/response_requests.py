@@ -109,6 +109,12 @@ SAME = (  # in a chat
 )
 
 
+NAMES = {  # of a chat's parameters
+    **{"messages": "input", "response_format": "text.format", "structured_outputs": "text.format"},
+    **{"max_tokens": "max_output_tokens", "max_completion_tokens": "max_output_tokens"},
+}
+
+
 class ResponseRequest(msgspec.Struct, kw_only=True):
     """`POST /v1/responses`."""
 

@@ -15,7 +15,7 @@ from pageant.actors.frontend.http.blocks import Block, Blocks, Step
 from pageant.actors.frontend.http.errors import Disconnected, ErrorBody, NotFound, told
 from pageant.actors.frontend.http.openai.chat import as_chat, begin
 from pageant.actors.frontend.http.openai.conversation import Turn
-from pageant.actors.frontend.http.openai.response_requests import ResponseRequest
+from pageant.actors.frontend.http.openai.response_requests import NAMES, ResponseRequest
 from pageant.actors.frontend.http.openai.response_shapes import (
     Deleted,
     ResponseObject,
@@ -170,7 +170,8 @@ def routes(service: Service, store: ResponseStore, siblings: Siblings) -> list[A
             before = msgspec.json.decode(earlier.turns, type=list[Turn])
         if asked.background and asked.stream:
             raise BadRequest("stream is true; expected false with background", "stream")
-        answers = begin(service, as_chat(asked.chat_fields(before)), taken.served, taken.name)
+        chat = as_chat(asked.chat_fields(before), NAMES)
+        answers = begin(service, chat, taken.served, taken.name, NAMES)
         response = response_of(asked, service.new_id("resp"), taken.served.name, service.now())
         keep = Stored(response, [*before, *asked.turns()], answers)
         telling = ResponseTelling(response, answers, keep, store)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from pageant.actors.frontend.http.errors import renamed
+from pageant.actors.frontend.http.naming import written_as
 from pageant.actors.frontend.http.parsers.base import OutputParser
 from pageant.actors.frontend.http.parsers.formats import Formats, ToolFormat
 from pageant.actors.frontend.http.parsers.reading import ChatParser
@@ -121,10 +121,8 @@ def asked_for(response_format: ResponseFormat | None, structured: StructuredOutp
         )
     if structured is not None:
         return Structure(structured.asked(), "structured_outputs")
-    try:
+    with written_as({"structured_outputs": "response_format"}):
         return Structure(response_format.asked() if response_format is not None else None, "response_format")
-    except BadRequest as error:
-        raise renamed(error, "response_format") from None
 
 
 class Structure(msgspec.Struct, frozen=True):
@@ -228,8 +226,10 @@ def parser(
     if form is None and formats.reasoning is None:
         return None
 
+    schemas = {} if tools is None else {one.function.name: one.function.parameters for one in tools.tools}
+
     def make() -> OutputParser:
-        calls = form.reader(lambda: new_id(form.id_length)) if form is not None else None
+        calls = form.reader(lambda: new_id(form.id_length), schemas) if form is not None else None
         one = tools is not None and tools.one
         return ChatParser(formats.reasoning, calls, one_call=one, tells_reasoning=tells_reasoning)
 

@@ -5,24 +5,33 @@ What turns out not to be a call is content after all, as long as nothing of a ca
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from pageant.actors.frontend.http.parsers.arguments import PARAMETER, PARAMETER_END, is_text, xml_value
 from pageant.actors.frontend.http.parsers.base import CallPiece, Said
 from pageant.actors.frontend.http.parsers.scanner import Malformed, Reading, Scanner, as_content
 
 NAMES = ("name",)
 ARGUMENTS = ("arguments", "parameters")
 BESIDE = ("id", "type", "function", "index")  # of what a call is known by
+Schemas = Mapping[str, Mapping[str, Any] | None]
+NO_SCHEMAS: Schemas = {}
 _PYTHON_LIST = re.compile(r"\[\s*[A-Za-z_][\w.]*\(")
 _NAME_LENGTH_MAX = 256
 
 
 class Calls:
-    """Those of one choice, numbered as they come. A reader's `read` is its format."""
+    """Those of one choice, numbered as they come. A reader's `read` is its format.
 
-    def __init__(self, new_id: Callable[[], str]) -> None:
-        self._new_id = new_id
+    Args:
+        schemas: of the tools' arguments, by the tools' names.
+    """
+
+    def __init__(self, new_id: Callable[[], str], schemas: Schemas = NO_SCHEMAS) -> None:
+        self._new_id, self._schemas = new_id, schemas
         self._count = 0
         self._is_told = False  # whether the name of the current one has been said
 
@@ -104,6 +113,55 @@ class Hermes(Calls):
                 yield from text.blanks()
                 yield from text.comes("</tool_call>")
                 yield from text.blanks()
+
+
+class QwenCoder(Calls):
+    """`<tool_call><function=name><parameter=key>value</parameter> ... </function></tool_call>`, anywhere. By the tool's
+    schema a value is a text, said as it comes, or JSON, said when it has come."""
+
+    def read(self, text: Scanner) -> Reading[None]:
+        """See `Calls`."""
+        while (mark := (yield from text.until(("<tool_call>", "<function="), as_content))) is not None:
+            if (yield from self._attempt(text, self._called(text, mark), mark)):
+                yield from text.blanks()
+                yield from text.comes("</tool_call>")
+                yield from text.blanks()
+
+    def _called(self, text: Scanner, mark: str) -> Reading[None]:
+        if not mark.endswith("<function="):  # which some leave out
+            yield from text.expect("<function=")
+        name = (yield from text.before(">")).strip()
+        if not name or len(name) > _NAME_LENGTH_MAX:
+            raise Malformed
+        yield from text.expect(">")
+        yield self._name(name)
+        properties = (self._schemas.get(name) or {}).get("properties")
+        before = "{"
+        while True:
+            yield from text.blanks()
+            if (yield from text.comes("</function>", "</tool_call>")) is not None:
+                break
+            yield from text.expect(PARAMETER)
+            key = (yield from text.before(">")).strip()
+            yield from text.expect(">")
+            yield from text.comes("\n")
+            yield self._arguments(f"{before}{json.dumps(key, ensure_ascii=False)}: ")
+            yield from self._value(text, properties.get(key) if isinstance(properties, dict) else None)
+            before = ", "
+        yield self._arguments("{}" if before == "{" else "}")
+
+    def _value(self, text: Scanner, schema: Any) -> Reading[None]:
+        ends = f"\n{PARAMETER_END}", PARAMETER_END
+        if is_text(schema):
+            yield self._arguments('"')
+            yield from text.said_before(ends, self._quoted)
+            yield self._arguments('"')
+        else:
+            yield self._arguments(xml_value((yield from text.before(*ends)), schema))
+        yield from text.comes(*ends)
+
+    def _quoted(self, text: str) -> Said:
+        return self._arguments(json.dumps(text, ensure_ascii=False)[1:-1])
 
 
 class Llama(Calls):

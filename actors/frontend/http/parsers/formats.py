@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pageant.actors.frontend.http.parsers import calls
+from pageant.actors.frontend.http.parsers import arguments, calls
+from pageant.actors.frontend.http.parsers.arguments import const
 from pageant.actors.frontend.http.parsers.reading import Marks
 
 AUTO, NONE = "auto", "none"
@@ -23,6 +24,7 @@ class ToolFormat:
         opening: without a trigger, calls are all of a text, which begins with this character.
         special: whether its marks may be special tokens, which then must have a text.
         id_length: of the ids that the model knows calls by; None is any.
+        arguments: what those of a schema look like.
         found_by: each of these in a chat template says that it is this format.
     """
 
@@ -37,7 +39,7 @@ class ToolFormat:
     tail: str = ""
     special: bool = False
     id_length: int | None = None
-    python: bool = False
+    arguments: Callable[[dict[str, Any]], arguments.Tree] = arguments.as_json
 
     def calls(
         self, tools: Mapping[str, dict[str, Any] | None], *, one: bool, optional: bool = False
@@ -57,7 +59,7 @@ class ToolFormat:
         }
         if not (self.head or self.tail):
             return inner
-        return {"type": "sequence", "elements": [_const(self.head), inner, _const(self.tail)]}
+        return {"type": "sequence", "elements": [const(self.head), inner, const(self.tail)]}
 
     def text_with_calls(self, tools: Mapping[str, dict[str, Any] | None], *, one: bool) -> dict[str, Any]:
         """Any text, with calls where it has the trigger; or either."""
@@ -79,52 +81,23 @@ class ToolFormat:
 
     def _tag(self, name: str, schema: dict[str, Any] | None) -> dict[str, Any]:
         schema = ANY_OBJECT if schema is None else schema
-        content = _python_arguments(schema) if self.python else {"type": "json_schema", "json_schema": schema}
-        return {"type": "tag", "begin": self.begin.replace("NAME", name), "content": content, "end": self.end}
-
-
-def _const(value: str) -> dict[str, Any]:
-    return {"type": "const_string", "value": value}
-
-
-def _sequence(*elements: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "sequence", "elements": elements}
-
-
-def _python_arguments(schema: dict[str, Any]) -> dict[str, Any]:
-    """`a=1, b="x"`: the properties in their order, those that are required and perhaps others. Values are JSON, which
-    are Python's literals but for three words; and those are read too."""
-    defined = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-    required = set(schema.get("required", ()))
-
-    def argument(name: str, value: Any, before: str = "") -> dict[str, Any]:
-        value = {**defined, **value} if isinstance(value, dict) else {}
-        return _sequence(_const(f"{before}{name}="), {"type": "json_schema", "json_schema": value})
-
-    def perhaps(tree: dict[str, Any]) -> dict[str, Any]:
-        return {"type": "or", "elements": [tree, _const("")]}
-
-    properties = {name: value for name, value in schema.get("properties", {}).items() if name.isidentifier()}
-    others = [name for name in properties if name not in required]
-    ordered = [name for name in properties if name in required] + others
-    if not ordered:
-        return _const("")
-    firsts = ordered[:1] if ordered[0] in required else ordered
-    options = []
-    for index, first in enumerate(firsts):
-        rest = [argument(name, properties[name], ", ") for name in ordered[index + 1 :]]
-        wanted = [
-            tree if name in required else perhaps(tree)
-            for name, tree in zip(ordered[index + 1 :], rest, strict=True)
-        ]
-        options.append(_sequence(argument(first, properties[first]), *wanted))
-    return {"type": "or", "elements": options if ordered[0] in required else [*options, _const("")]}
+        begin = self.begin.replace("NAME", name)
+        return {"type": "tag", "begin": begin, "content": self.arguments(schema), "end": self.end}
 
 
 _DEEPSEEK = calls.DeepSeek
 
 # In the order in which they are looked for: what is found in others' templates too comes last.
 TOOL_FORMATS = {
+    "qwen3_coder": ToolFormat(
+        reader=calls.QwenCoder,
+        begin="<tool_call>\n<function=NAME>\n",
+        end="</function>\n</tool_call>",
+        separator="\n",
+        trigger="<tool_call>",
+        arguments=arguments.as_xml,
+        found_by=("<function=", "<parameter="),
+    ),
     "hermes": ToolFormat(
         reader=calls.Hermes,
         begin='<tool_call>\n{"name": "NAME", "arguments": ',
@@ -183,7 +156,7 @@ TOOL_FORMATS = {
         separator=", ",
         tail="]",
         opening="[",
-        python=True,
+        arguments=arguments.as_python,
         found_by=("[func_name1(params_name1=params_value1",),
     ),
     "llama3_json": ToolFormat(

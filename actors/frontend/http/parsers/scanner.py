@@ -127,6 +127,17 @@ class Scanner:
                 return self._take(min(places))
             yield from self._more()
 
+    def said_before(self, marks: tuple[str, ...], say: Say) -> Reading[None]:
+        """Says the text up to one of the marks, which is not read, as it comes."""
+        while True:
+            places = [place for mark in marks if (place := self._rest.find(mark)) >= 0]
+            ready = min(places) if places else len(self._rest) - _begun(self._rest, marks)
+            if ready:
+                yield say(self._take(ready))
+            if places:
+                return
+            yield from self._more()
+
     def expect(self, text: str) -> Reading[None]:
         """Reads a text, after blanks."""
         yield from self.blanks()

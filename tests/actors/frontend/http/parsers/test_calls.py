@@ -19,9 +19,9 @@ RAIN = ("weather", {"city": 'Köln "x" \\ {[', "days": [1, 2.5, {"a": None}]})
 TIME = ("now", {})
 
 
-def reader(name, reasoning=None, **more):
+def reader(name, reasoning=None, schemas=None, **more):
     ids = itertools.count()
-    calls = TOOL_FORMATS[name].reader(lambda: f"id{next(ids)}") if name is not None else None
+    calls = TOOL_FORMATS[name].reader(lambda: f"id{next(ids)}", schemas or {}) if name is not None else None
     return ChatParser(REASONING_MARKS.get(reasoning), calls, **more)
 
 
@@ -52,6 +52,11 @@ NAMED, WITH_PARAMETERS = (
 )
 AS_STRING = written({"name": "f", "arguments": written({"a": 1})})
 FENCED = [f"{C}function{S}{name}\n```json\n{written(arguments)}\n```{D}" for name, arguments in (RAIN, TIME)]
+CODER = [
+    f"<tool_call>\n<function=weather>\n<parameter=city>\n{RAIN[1]['city']}\n</parameter>\n<parameter=days>\n"
+    f"{written(RAIN[1]['days'])}\n</parameter>\n</function>\n</tool_call>",
+    "<tool_call>\n<function=now>\n</function>\n</tool_call>",
+]
 TEXTS = [
     ("hermes", f"<tool_call>\n{NAMED[0]}\n</tool_call>", [RAIN], ""),
     (
@@ -63,6 +68,13 @@ TEXTS = [
     ),
     ("hermes", '<tool_call>{"name": "now"}</tool_call> Done.', [TIME], "Done."),
     ("hermes", f"<tool_call>{AS_STRING}</tool_call>", [("f", {"a": 1})], ""),
+    ("qwen3_coder", f"Well.\n{CODER[0]}\n{CODER[1]}\n", [RAIN, TIME], "Well."),
+    (
+        "qwen3_coder",
+        CODER[0].removeprefix("<tool_call>\n").replace(">\n", ">").replace("\n<", "<"),
+        [RAIN],
+        "",
+    ),
     ("llama3_json", WITH_PARAMETERS[0], [RAIN], ""),
     (
         "llama3_json",
@@ -114,6 +126,8 @@ NO_CALLS = [
     ("hermes", "Use <tool_call> like this: <tool"),
     ("hermes", "a < b <tool_call>[1]</tool_call>"),
     ("hermes", '<tool_call>{"nam": 1}</tool_call>'),
+    ("qwen3_coder", "<tool_call>\n{}\n</tool_call> or <function"),
+    ("qwen3_coder", "<function=> is none"),
     ("llama3_json", '{"answer": {"name": "x"}} '),
     ("llama3_json", "{ is a brace"),
     ("mistral", "[TOOL_CALLS]"),
@@ -149,6 +163,10 @@ MARKS = [
     '"arguments": ',
     "f(",
     "```",
+    "<function=",
+    "</function>",
+    "<parameter=",
+    "</parameter>",
 ]
 SCRAPS = st.lists(st.sampled_from([*'{}[]"\\,:() \n<a1', *MARKS]), max_size=30).map("".join)
 
@@ -170,6 +188,37 @@ def test_arguments_are_told_as_they_come():
     assert parser.feed('"long ', (), False).calls[0].arguments == '"long '
     assert parser.feed('text"}}', (), False).calls[0].arguments == 'text"}'
     assert parser.feed("</tool_call>", (), True) == Said()
+
+
+def coder_call(**values) -> str:
+    parts = [f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items()]
+    return f"<tool_call>\n<function=f>\n{''.join(parts)}</function>\n</tool_call>"
+
+
+def test_the_tools_schema_tells_texts_from_other_values():
+    texts = {name: {"type": "string"} for name in ("code", "number", "empty", "mark")}
+    others = {
+        "n": {"type": "integer"},
+        "yes": {"type": "boolean"},
+        "any": {},
+        "both": {"type": ["string", "null"]},
+    }
+    right = {"code": '\nif x < 1:\n    print("\\n")\n', "number": "12", "empty": "", "mark": "</para</param"}
+    right |= {"n": 12, "yes": True, "any": "so so", "both": None}
+    text = coder_call(**right | {"yes": "True", "both": "null"})
+    for cuts in (None, ()):
+        said = read(reader("qwen3_coder", schemas={"f": {"properties": texts | others}}), text, cuts)
+        assert calls_of(said) == [("f", right)] and not said.content
+
+
+def test_a_text_among_the_arguments_is_told_as_it_comes():
+    parser = reader("qwen3_coder", schemas={"f": {"properties": {"code": {"type": "string"}}}})
+    parser.begin(None)
+    parser.feed("<tool_call>\n<function=f>\n<parameter=code>\n", (), False)
+    assert parser.feed('x = "', (), False).calls[-1].arguments == 'x = \\"'
+    assert not parser.feed("\n</param", (), False).calls
+    (end,) = joined(parser.feed("eter>\n</function>", (), False).calls)
+    assert end.arguments == '"}'
 
 
 def test_a_call_that_is_cut_off_keeps_what_there_is():

@@ -14,6 +14,7 @@ from pageant.actors.frontend.http.parsers.formats import (
 )
 
 TEMPLATES = {
+    "qwen3_coder": "'<tool_call>\\n<function=' + tool_call.name + '>\\n<parameter=' ~ tool_call.arguments",
     "hermes": "{{ '<tool_call>\\n{\"name\": ' ~ name ~ ', \"arguments\": ' }}",
     "deepseek_v3": "<｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>' + name + '\\n' + '```json'",
     "deepseek_v31": "<｜tool▁call▁begin｜>'+ name + '<｜tool▁sep｜>'",

@@ -1,0 +1,41 @@
+"""What clients call what is called otherwise inside, so that an error names the parameter that they wrote."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+from pageant.protocol.errors import BadRequest
+
+E = TypeVar("E", bound=Exception)
+
+Names = Mapping[str, str]
+"""By the name inside, the client's."""
+
+AS_INSIDE: Names = {}
+
+
+def through(inner: Names, outer: Names) -> Names:
+    """The names of a request that was made of another one: `outer` has what that one's client wrote."""
+    return {**outer, **{name: outer.get(theirs, theirs) for name, theirs in inner.items()}}
+
+
+def renamed(error: E, names: Names) -> E | BadRequest:
+    """An error, in its client's words."""
+    if not isinstance(error, BadRequest) or error.parameter is None:
+        return error
+    theirs = names.get(error.parameter)
+    if theirs is None:
+        return error
+    return BadRequest(re.sub(rf"^{error.parameter}\b(\.\w+)?", theirs, str(error)), theirs)
+
+
+@contextlib.contextmanager
+def written_as(names: Names) -> Iterator[None]:
+    """Within it, what is wrong with a request is named so."""
+    try:
+        yield
+    except BadRequest as error:
+        raise renamed(error, names) from None
