@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ class Tokenizer(Actor):
             log.warning("%s", error)  # its text is the template's, and not for everybody
             return NotTokenized(reason=error.summary, parameter="messages")
         except ChatTemplateError as error:
-            return NotTokenized(reason=str(error), parameter="messages")
+            return NotTokenized(reason=str(error), parameter=_blamed(str(error)))
         return await self._tokenized(text, request)
 
     async def _tokenized(self, text: str, request: Tokenize | TokenizeChat) -> Tokenized | NotTokenized:
@@ -107,6 +108,14 @@ class Tokenizer(Actor):
         if len(text) <= SHORT_CHARACTERS:
             return self._tokenization.encode(text, add_special_tokens)
         return await self.offload(self._tokenization.encode, text, add_special_tokens)
+
+
+def _blamed(complaint: str) -> str:
+    """The parameter that is said to be wrong: a complaint begins with it, or is about the messages."""
+    name = re.match(r"\w*", complaint)
+    return (
+        name[0] if name and name[0] in ("template_kwargs", "tools", "continue_final_message") else "messages"
+    )
 
 
 def _for_template(message: ChatMessage) -> dict[str, Any]:

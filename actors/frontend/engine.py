@@ -28,7 +28,7 @@ from pageant.actors.frontend.prompts import (
 )
 from pageant.actors.frontend.requests import Opening
 from pageant.actors.frontend.session import OnProgress, Session
-from pageant.actors.frontend.settings import EngineSettings, TopologyLike, topology_of
+from pageant.actors.frontend.settings import EngineSettings, TopologyLike, model_of
 from pageant.actors.runtime.recorder import KINDS
 from pageant.protocol.allocation import PoolStatistics
 from pageant.protocol.errors import PageantError, StartupError
@@ -48,7 +48,7 @@ class Engine:
                 print(output.outputs[0].new_text, end="")
 
     Args:
-        model: a checkpoint's folder, or a hub id.
+        model: a checkpoint's folder, or a hub id; with a topology of several models, the name of one.
         topology: a YAML file or a mapping of that form, under the other arguments.
         settings: see `EngineSettings`: `placement` (`one`: every actor in this process, `each`: each in its
             own, `auto`), `max_num_seqs`, `dtype`, `quantization`, ...
@@ -65,7 +65,7 @@ class Engine:
         on_progress: OnProgress | None = None,
         **settings: Unpack[EngineSettings],
     ) -> None:
-        self._session = Session(topology_of(model, topology, settings))
+        self._session = Session(*model_of(model, topology, settings))
         self._on_progress = on_progress
         self._hubs: dict[asyncio.AbstractEventLoop, LoopHub] = {}
         self._waiters: ThreadPoolExecutor | None = None
@@ -192,7 +192,7 @@ class Engine:
         self, prompt: Any, params: SamplingParams, request_id: str, settings: RequestSettings
     ) -> AsyncIterator[RequestOutput]:
         sink = LoopSink(self._hub(), request_id, params)
-        self._session.open(Opening(request_id, prompt, params, sink, settings))
+        self._session.open(Opening(request_id, prompt, params, sink, settings, self._session.replica))
         ended = False
         try:
             while not ended:

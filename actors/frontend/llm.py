@@ -24,7 +24,7 @@ from pageant.actors.frontend.prompts import (
 )
 from pageant.actors.frontend.requests import Opening
 from pageant.actors.frontend.session import Session
-from pageant.actors.frontend.settings import EngineSettings, TopologyLike, topology_of
+from pageant.actors.frontend.settings import EngineSettings, TopologyLike, model_of
 from pageant.actors.runtime.recorder import KINDS
 from pageant.protocol.allocation import PoolStatistics
 from pageant.protocol.errors import BadRequest, PageantError
@@ -60,7 +60,7 @@ class LLM:
         **settings: Unpack[EngineSettings],
     ) -> None:
         self._progress = progress
-        self._session = Session(topology_of(model, topology, settings))
+        self._session = Session(*model_of(model, topology, settings))
         with LoadProgress(progress) as bar:
             self._session.start(bar.update)
 
@@ -251,7 +251,7 @@ class _Batch:
         self._session = session
         self._sinks = [_Sink(self, index, session.next_request_id(), one) for index, one in enumerate(params)]
         self._openings = [
-            Opening(sink.completion.request_id, prompt, one, sink, settings)
+            Opening(sink.completion.request_id, prompt, one, sink, settings, self._session.replica)
             for sink, prompt, one in zip(self._sinks, prompts, params, strict=True)
         ]
         self._next = self._num_open = 0

@@ -18,7 +18,7 @@ from pageant.actors.frontend.prompts import (
 )
 from pageant.actors.frontend.requests import Opening
 from pageant.actors.frontend.session import Session
-from pageant.actors.frontend.settings import EngineSettings, TopologyLike, topology_of
+from pageant.actors.frontend.settings import EngineSettings, TopologyLike, model_of
 from pageant.protocol.errors import BadRequest, PageantError
 from pageant.protocol.sampling import SamplingParams
 
@@ -49,7 +49,7 @@ class LLMEngine:
         topology: TopologyLike | None = None,
         **settings: Unpack[EngineSettings],
     ) -> None:
-        self._session = Session(topology_of(model, topology, settings))
+        self._session = Session(*model_of(model, topology, settings))
         self._open: dict[str, _Sink] = {}
         self._steps = _Steps()
         self._outputs: list[RequestOutput] = []
@@ -89,7 +89,9 @@ class LLMEngine:
         params = check_params(params, self._session.limits)
         checked = check_prompt(prompt, self._session.limits, params)
         sink = _Sink(self._steps, request_id, params)
-        self._session.open(Opening(request_id, checked, params, sink, check_settings(settings)))
+        self._session.open(
+            Opening(request_id, checked, params, sink, check_settings(settings), self._session.replica)
+        )
         self._open[request_id] = sink
 
     def step(self) -> list[RequestOutput]:

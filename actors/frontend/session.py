@@ -36,6 +36,7 @@ from pageant.actors.runtime.recorder import Recorder
 from pageant.actors.runtime.topology import Resolved, Topology, resolve
 from pageant.protocol.allocation import GetPoolStatistics, PoolStatistics
 from pageant.protocol.arrays import int32
+from pageant.protocol.checks import expected
 from pageant.protocol.errors import BadRequest, EngineClosed, PeerGone, TopologyError
 from pageant.protocol.fronting import Drain, GetServer, ServedModel, ServerAddress
 from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
@@ -59,8 +60,8 @@ def resolve_topology(topology: Topology) -> Resolved:
     return _resolve(topology)[0]
 
 
-def _resolve(topology: Topology) -> tuple[Resolved, dict[str, Any], tuple[ServedModel, ...]]:
-    """The same, with what the first model's folder says of it, and all models."""
+def _resolve(topology: Topology) -> tuple[Resolved, dict[str, dict[str, Any]], tuple[ServedModel, ...]]:
+    """The same, with all models, and what their folders say of them, by their replicas."""
     topology = settle_speculation(topology)
     of_models: dict[str, dict[str, Any]] = {}
     for name, part in topology.models.items():
@@ -71,23 +72,35 @@ def _resolve(topology: Topology) -> tuple[Resolved, dict[str, Any], tuple[Served
     first = next(iter(of_models.values())) if of_models else model_settings(topology)
     served = served_models(topology, first, of_models)
     shared = {"served": msgspec.to_builtins(served)}
-    return resolve(topology, DEFAULT_CAST, shared if of_models else first | shared, of_models), first, served
+    resolved = resolve(topology, DEFAULT_CAST, shared if of_models else first | shared, of_models)
+    return resolved, {f"{name}/": one for name, one in of_models.items()} or {"": first}, served
+
+
+def _chosen(served: Sequence[ServedModel], model: str | None) -> ServedModel:
+    if model is None:
+        return served[0]
+    names = {name: one for one in served for name in (one.replica.rstrip("/"), one.name)}
+    if model not in names:
+        raise TopologyError("model", f"found {model!r}; {expected(model, [one.name for one in served])}")
+    return names[model]
 
 
 class Session:
-    """A running topology with a frontend in this process. Of several models it speaks to the first.
+    """A running topology with a frontend in this process.
 
     Args:
         topology: as written; it is resolved, and thereby checked, here.
+        model: of several, the one that it speaks to, by either of its names; None is the first.
     """
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, model: str | None = None) -> None:
         self.topology = topology
-        self.resolved, settings, served = _resolve(topology)
-        self.limits, *_ = [limits_of(model)[0] for model in served]
+        self.resolved, of_models, served = _resolve(topology)
+        chosen = _chosen(served, model)
+        self.limits = {one.replica: limits_of(one)[0] for one in served}[chosen.replica]
+        self.replica, settings = chosen.replica, of_models[chosen.replica]
         self._end_tokens: tuple[int, ...] = settings["eos_token_ids"]
-        self._replica = served[0].replica
-        self.model_name: str = topology.settings.get("served_model_name") or topology.model or served[0].name
+        self.model_name: str = topology.settings.get("served_model_name") or topology.model or chosen.name
         self.has_chat_template: bool = settings["has_chat_template"]
         self._thread: LoopThread | None = None
         self._cluster: Cluster | None = None
@@ -238,12 +251,12 @@ class Session:
 
     def scheduler_statistics(self) -> SchedulerStatistics:
         """The scheduler's counters."""
-        answer: SchedulerStatistics = self.ask(f"{self._replica}scheduler", GetSchedulerStatistics())
+        answer: SchedulerStatistics = self.ask(f"{self.replica}scheduler", GetSchedulerStatistics())
         return answer
 
     def pool_statistics(self) -> PoolStatistics:
         """How the KV pool stands; its integrity is checked when nothing runs."""
-        answer: PoolStatistics = self.ask(f"{self._replica}blocks", GetPoolStatistics())
+        answer: PoolStatistics = self.ask(f"{self.replica}blocks", GetPoolStatistics())
         return answer
 
     def tokenize(self, prompt: Tokenize | npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
@@ -254,7 +267,7 @@ class Session:
         """
         if not isinstance(prompt, Tokenize):
             return prompt
-        answer = self.ask(f"{self._replica}tokenizer", prompt, again=True)
+        answer = self.ask(f"{self.replica}tokenizer", prompt, again=True)
         if not isinstance(answer, Tokenized):
             raise BadRequest(answer.reason, answer.parameter)
         check_length(len(answer.token_ids), self.limits.max_model_len)
@@ -269,7 +282,7 @@ class Session:
         token_ids = [token for beam in search.best for token in beam]
         counts = int32([len(beam) for beam in search.best])
         request = Detokenize(counts=counts, token_ids=int32(token_ids))
-        answer = self.ask(f"{self._replica}tokenizer", request, again=True)
+        answer = self.ask(f"{self.replica}tokenizer", request, again=True)
         return search.output(answer.texts)
 
     def start_recording(self, path: Path, kinds: Sequence[str], *, texts: bool) -> Recorder:

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypedDict
 
 from pageant.actors.runtime.topology import Topology, parse
 from pageant.actors.runtime.yaml import load_yaml, merge
+from pageant.protocol.errors import TopologyError
 
 TopologyLike = Topology | str | Path | Mapping[str, Any]
 
@@ -48,6 +49,24 @@ class EngineSettings(TypedDict, total=False):
     otlp_traces_endpoint: str | None
     traces_sampled: float | None
     detailed_traces: bool | None
+
+
+def model_of(
+    model: str | Path | None, topology: TopologyLike | None, settings: Mapping[str, Any]
+) -> tuple[Topology, str | None]:
+    """The topology that a user's arguments describe, and which of its models they mean. Where it has several, `model`
+    is the name of one.
+
+    Raises:
+        TopologyError: see `topology_of`; or there are several models, and none is named.
+    """
+    written = topology_of(None, topology, settings)
+    if not written.models:
+        return topology_of(model, topology, settings), None
+    if model is None and len(written.models) > 1:
+        names = ", ".join(map(repr, written.models))
+        raise TopologyError("model", f"none is named; expected one of the topology's, {names}")
+    return written, None if model is None else str(model)
 
 
 def topology_of(

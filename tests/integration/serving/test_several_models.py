@@ -117,3 +117,30 @@ def test_the_death_of_an_executor_is_felt_by_its_own_model_alone(both, http):
         name: actor.incarnation for node in both.statistics() for name, actor in node.actors.items()
     }
     assert incarnations["demo/executor/0"] == 2 and incarnations["other/executor/0"] == 1
+
+
+@pytest.fixture(scope="module")
+def two(make_checkpoint):
+    other = {"model": str(make_checkpoint("qwen3").path), "served_model_name": "lab/other-1.5"}
+    return SMALL | {"models": {"demo": {"model": str(DEMO)}, "other": other}}
+
+
+@pytest.mark.parametrize("name", ["other", "lab/other-1.5"])
+def test_an_engine_speaks_to_the_model_that_is_named(two, name, make_checkpoint):
+    params = pageant.SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+    with pageant.LLM(name, topology=two, progress=False) as llm:
+        (output,) = llm.generate([PROMPT], params)
+        assert output.outputs[0].token_ids == make_checkpoint("qwen3").greedy(PROMPT, 12)
+        assert llm.scheduler_statistics().counters["ended"] == 1
+        with pytest.raises(pageant.BadRequest):
+            llm.generate([[make_checkpoint("qwen3").vocab_size]])
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [(None, "'demo', 'other'"), ("othr", "other"), (str(DEMO), "lab/other-1.5")],
+)
+def test_of_several_models_one_has_to_be_named(two, name, complaint):
+    for kind in (pageant.LLM, pageant.Engine):
+        with pytest.raises(pageant.TopologyError, match=complaint):
+            kind(name, topology=two)

@@ -11,7 +11,7 @@ from litestar import Response, post
 from pageant.actors.frontend.http.answers import Answers, Piece
 from pageant.actors.frontend.http.errors import ErrorBody
 from pageant.actors.frontend.http.naming import AS_INSIDE, Names, through, written_as
-from pageant.actors.frontend.http.openai.conversation import Turn, tokenize_chat
+from pageant.actors.frontend.http.openai.conversation import TEMPLATES, Turn, tokenize_chat
 from pageant.actors.frontend.http.openai.generation import Generation
 from pageant.actors.frontend.http.openai.logprobs import (
     ChatLogprobs,
@@ -64,7 +64,7 @@ class ChatRequest(Generation, kw_only=True):
     def names(self) -> Names:
         """What the client calls what is called otherwise inside."""
         newer = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
-        return {"prompt": "messages", "logprobs": "top_logprobs", "max_tokens": newer}
+        return {**TEMPLATES, "prompt": "messages", "logprobs": "top_logprobs", "max_tokens": newer}
 
     def max_output_tokens(self, default: int | None) -> int | None:
         """See `Generation`. OpenAI's newer name wins."""

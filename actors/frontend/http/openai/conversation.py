@@ -7,12 +7,14 @@ from typing import Any
 
 import msgspec
 
+from pageant.actors.frontend.http.naming import Names
 from pageant.actors.frontend.http.reading import as_json
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.tokenizing import ChatMessage, TokenizeChat, ToolCall
 
 MESSAGES_MAX = 4096
 TEMPLATE_KWARGS_BYTES_MAX = 65_536
+TEMPLATES: Names = {"template_kwargs": "chat_template_kwargs"}
 TOOLS_BYTES_MAX = 1_048_576
 
 

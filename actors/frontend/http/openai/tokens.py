@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 from litestar import post
 
-from pageant.actors.frontend.http.openai.conversation import Turn, tokenize_chat
+from pageant.actors.frontend.http.naming import renamed
+from pageant.actors.frontend.http.openai.conversation import TEMPLATES, Turn, tokenize_chat
 from pageant.actors.frontend.http.openapi import describe
 from pageant.actors.frontend.http.service import Http, Served, Service
 from pageant.actors.frontend.prompts import check_prompt, check_token_ids
@@ -80,7 +81,7 @@ async def tokenized(service: Service, served: Served, question: Tokenize | Token
     """
     answer = await service.ask(served, "tokenizer", question)
     if not isinstance(answer, Tokenized):
-        raise BadRequest(answer.reason, answer.parameter)
+        raise renamed(BadRequest(answer.reason, answer.parameter), TEMPLATES)
     return answer
 
 
