@@ -323,9 +323,8 @@ class Executor(Actor):
                 token_ids[[*step.missing, *step.void]] = MISSING
             drawn = self._batch.take_tokens(step.inputs, token_ids, step.void)
             self._finished.append((step, token_ids))
-            if self._tell_grammar(
-                drawn
-            ):  # the next step waits for it: if it lives here, it has its turn first
+            # The next step waits for the grammar: one that lives here has its turn first.
+            if self._tell_grammar(drawn):
                 self.spawn(self._answer_later())
                 return
         self._answer_finished()

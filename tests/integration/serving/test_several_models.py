@@ -138,7 +138,7 @@ def test_an_engine_speaks_to_the_model_that_is_named(two, name, make_checkpoint)
 
 @pytest.mark.parametrize(
     ("name", "complaint"),
-    [(None, "'demo', 'other'"), ("othr", "other"), (str(DEMO), "lab/other-1.5")],
+    [(None, "'demo', 'other'"), ("othr", "other"), (str(DEMO), "'demo'|lab/other-1.5")],
 )
 def test_of_several_models_one_has_to_be_named(two, name, complaint):
     for kind in (pageant.LLM, pageant.Engine):
