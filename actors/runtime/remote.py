@@ -10,6 +10,7 @@ What it tells then waits for the directory: otherwise a receiver's answer would 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from pageant.actors.runtime.node import Node
     from pageant.actors.runtime.platform import Link
 
+
+log = logging.getLogger("pageant.remote")
 
 EARLY_MAX = 65_536  # messages that wait for news of their senders
 
@@ -67,6 +70,7 @@ class Remote:
         self.sent = self.received = self.refused = 0
         self.traffic = TrafficCounts()
         self.last_refusal = ""
+        self._complained: set[str] = set()  # nodes
 
     def connect(self, link: Link, root: str) -> None:
         """From now on other nodes are reached over `link`; the supervisor lives on `root`."""
@@ -240,9 +244,12 @@ class Remote:
                 self.send_outcome(node, header.correlation, Mode.ERROR, header.to, failure)
 
     def refuse(self, node: str, reason: str) -> None:
-        """Counts what could not be read."""
+        """Counts what could not be read; the first of a linked node is told of, too."""
         self.refused += 1
         self.last_refusal = f"from {node}: {reason}"
+        if self._link is not None and self._link.is_linked(node) and node not in self._complained:
+            self._complained.add(node)
+            log.warning("%s cannot read what node %s sends: %s", self._node.name, node, reason)
 
     def _dispatch(self, node: str, header: Header, frames: Sequence[Any]) -> None:
         match header.mode:

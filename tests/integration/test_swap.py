@@ -28,6 +28,7 @@ KINDS = {
     "tokenizer": "pageant.actors.tokenizer:Tokenizer",
     "grammar": "pageant.actors.grammar.actor:Grammar",
     "drafter": "pageant.actors.drafter.actor:DrafterActor",
+    "observer": "pageant.actors.observer.actor:Observer",
     "executor/0": "pageant.actors.executor.actor:Executor",
 }
 SPECULATION = {"method": "ngram", "adaptive": False}
@@ -61,7 +62,9 @@ def lab(tmp_path_factory) -> str:
 @pytest.fixture(scope="module")
 def engine(checkpoint, lab) -> Iterator[pageant.Engine]:
     """All that can be swapped, side by side."""
-    engine = pageant.Engine(checkpoint.path, placement="one", **SETTINGS, speculation=SPECULATION)
+    engine = pageant.Engine(
+        checkpoint.path, placement="one", **SETTINGS, speculation=SPECULATION, actors={"observer": {}}
+    )
     asyncio.run(engine.start())
     yield engine
     asyncio.run(engine.close())

@@ -9,6 +9,7 @@ descriptor is edge-triggered, so it is drained until empty, and looked at again 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections import deque
@@ -35,6 +36,7 @@ COPY_BYTES_MAX = 65_536  # frames up to this size are cheaper to copy than to tr
 TURN = 512  # envelopes taken in before the loop's other tasks get a turn
 RETRY_SECONDS = 0.001
 HANDSHAKE_SECONDS = 10.0
+COMPLAINTS_MAX = 256  # about strangers, in a life
 LINGER_MS = 1000
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -120,6 +122,7 @@ class ZmqLink:
         self._peers: dict[bytes, _Peer] = {}
         self._welcomes: dict[bytes, asyncio.Future[Welcome]] = {}
         self._held: dict[bytes, deque[list[Any]]] = {}  # by peer, so that a slow one delays no other
+        self._complained: set[str] = set()  # addresses of strangers
         self._retry_scheduled = False
         self._pump_scheduled = False
         self.issue: Callable[[str, bool], int | None] | None = None
@@ -361,27 +364,35 @@ class ZmqLink:
             except zmq.Again:
                 return
             try:
-                self._take(identity, self._rest(socket))
+                strange = identity not in self._peers
+                frames, address = self._rest(socket, strange)
+                self._take(identity, frames, address)
             except Exception:  # our own bug; the node goes on for everybody else
                 log.exception("an envelope from %s could not be taken", _shown(identity))
                 self._receiver.refuse(_shown(identity), "it could not be taken: see the log")
         self._look_again()
 
     @staticmethod
-    def _rest(socket: zmq.Socket[bytes]) -> list[Any]:
+    def _rest(socket: zmq.Socket[bytes], strange: bool) -> tuple[list[Any], str]:
         """The other frames of the envelope; header and body copied out, arrays left where they are, and
-        those beyond the bound dropped."""
+        those beyond the bound dropped. Of a stranger's also where it came from."""
         frames: list[Any] = []
+        address = ""
         while socket.getsockopt(zmq.RCVMORE):
-            if len(frames) < 2:
+            if strange and not frames:
+                first = socket.recv(copy=False)
+                frames.append(first.bytes)
+                with contextlib.suppress(zmq.ZMQError):  # it may be gone by now
+                    address = str(first.get("Peer-Address"))
+            elif len(frames) < 2:
                 frames.append(socket.recv())
             elif len(frames) <= FRAMES_MAX:
                 frames.append(socket.recv(copy=False).buffer)
             else:
                 socket.recv(copy=False)
-        return frames
+        return frames, address
 
-    def _take(self, identity: bytes, frames: list[Any]) -> None:
+    def _take(self, identity: bytes, frames: list[Any], address: str) -> None:
         peer = self._peers.get(identity)
         if peer is not None and (not frames or frames[0][1:2] != _LINK_MODE):
             self._receiver.receive(peer.node, frames)
@@ -389,11 +400,19 @@ class ZmqLink:
         try:
             header = decode_header(frames[0]) if 2 <= len(frames) <= FRAMES_MAX else None
             if header is None or header.mode is not Mode.LINK:
-                self._receiver.refuse(_shown(identity), "not a handshake, and the node is not known")
+                self._refuse(identity, address, "not a handshake, and the node is not known")
                 return
             self._meet(identity, header, frames)
         except ProtocolError as error:
-            self._receiver.refuse(_shown(identity), str(error))
+            self._refuse(identity, address, str(error))
+
+    def _refuse(self, identity: bytes, address: str, reason: str) -> None:
+        """A stranger's envelope goes no further. It is told of once per address, or a scanner would fill the log."""
+        self._receiver.refuse(_shown(identity), reason)
+        address = address or _shown(identity)
+        if address not in self._complained and len(self._complained) < COMPLAINTS_MAX:
+            self._complained.add(address)
+            log.warning("%s refused what came from %s: %s", self.name, address, reason)
 
 
 # In a header (a msgpack array) the mode is the second byte.

@@ -255,7 +255,7 @@ STRANGE = [
 ]
 
 
-async def test_strangers_at_the_socket_are_refused_counted_and_do_no_harm(start):
+async def test_strangers_at_the_socket_are_refused_counted_told_of_once_and_do_no_harm(start, caplog):
     cluster = await start(GUEST, wait=False)
     guest = await join(cluster, "b")
     async for _ in cluster.startup():
@@ -282,6 +282,9 @@ async def test_strangers_at_the_socket_are_refused_counted_and_do_no_harm(start)
             assert (await cluster.node.ask("echo", Ping(value=1), SECONDS)).value == 1
     context.destroy(linger=0)
     assert (await cluster.statistics())[0].refused >= len(STRANGE)  # ZeroMQ takes some raw bytes for frames
+    told = [record.getMessage() for record in caplog.records if record.name == "pageant.link"]
+    assert sum(line.startswith("front refused what came from 127.0.0.1: ") for line in told) == 1
+    assert len(told) < len(STRANGE)
     await cluster.stop()
     assert await ended(guest) == (0, "")
 
