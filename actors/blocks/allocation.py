@@ -15,6 +15,7 @@ from collections import Counter
 import numpy as np
 
 from pageant.actors.blocks.branches import TOKEN_BYTES
+from pageant.actors.blocks.columns import Columns, rounds
 from pageant.actors.blocks.hashing import block_name, block_names, full_blocks, root_name
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.prefixes import Prefixes
@@ -22,7 +23,7 @@ from pageant.actors.blocks.sequence import Copies, Found, Sequence
 from pageant.actors.blocks.tiers import Tiers
 from pageant.actors.blocks.window import Window
 from pageant.protocol.allocation import Admission, Admitted, Assign, Assigned, PoolStatistics
-from pageant.protocol.arrays import int32
+from pageant.protocol.arrays import Int32Vector, int32
 
 
 class Allocation:
@@ -40,6 +41,7 @@ class Allocation:
     ) -> None:
         self.pool, self.block_size, self.tiers, self.window = pool, block_size, tiers, window
         self._sequences: dict[int, Sequence] = {}
+        self._columns = Columns(block_size)
         self._prefixes = Prefixes(pool, block_size, tiers, window)
         self.follow, self.stored = self._prefixes.follow, self._prefixes.stored
         self._copied_from: list[tuple[int, int]] = []  # blocks, by the step that reads them, not computed yet
@@ -57,34 +59,22 @@ class Allocation:
         self._learn(request)
         for serial in request.freed.tolist():
             self._free(serial)
-        counts: list[int] = []
-        grown: list[int] = []
-        lengths, drafts = request.grow_lengths, request.grow_drafts
-        sure = lengths - drafts if len(drafts) else lengths
-        columns = (request.grow_serials.tolist(), lengths.tolist(), sure.tolist())
-        for serial, length, granted in zip(*columns, strict=True):
-            sequence = self._sequences.get(serial)  # None: it was held by this manager's former life
-            if sequence is not None and self.window is not None:
-                self._give_back(sequence, request.step, self.window)
-            count = None if sequence is None else self._grow(sequence, length, granted, request.step, grown)
-            if count is None:
-                break
-            counts.append(count)
+        counts, grown = self._grow_in_order(request)
         complete = len(counts) == len(request.grow_serials)
         copies = Copies()
-        admitted = self._admit_in_order(request, copies, bool(counts)) if complete else []
+        admitted = self._admit_in_order(request, copies, len(counts) > 0) if complete else []
         return Assigned(
             step=request.step,
             epoch=request.epoch,
             num_grown=len(counts),
-            grown_counts=int32(counts),
+            grown_counts=counts,
             grown_blocks=int32(grown),
             admitted=tuple(admitted),
             copy_sources=int32(copies.sources),
             copy_destinations=int32(copies.destinations),
             blocks_free=self.pool.num_free,
             num_blocks=self.pool.num_blocks,
-            moves=self.tiers.end(bool(counts or admitted)) if self.tiers is not None else None,
+            moves=self.tiers.end(bool(len(counts) or admitted)) if self.tiers is not None else None,
         )
 
     def release_all(self) -> None:
@@ -97,6 +87,7 @@ class Allocation:
             self._prefixes.close(sequence)
             self._let_go(sequence.held)
         self._sequences.clear()
+        self._columns.clear()
 
     def statistics(self) -> PoolStatistics:
         """How the pool stands."""
@@ -138,6 +129,7 @@ class Allocation:
     def check_integrity(self) -> None:
         """Asserts that every reference to a block is some sequence's."""
         self.pool.check_integrity()
+        assert len(self._columns) == len(self._sequences), "every sequence has a slot, and nobody else"
         if self.tiers is not None:
             self.tiers.check_integrity()
         held: dict[int, int] = {}
@@ -157,30 +149,25 @@ class Allocation:
         """Takes in the tokens that were drawn, for the names of the blocks that they fill."""
         if not self.pool.enable_prefix_caching:
             return
-        data = np.ascontiguousarray(request.token_ids, dtype="<i4").tobytes()
-        size, end = TOKEN_BYTES * self.block_size, 0
-        counts = request.learned_counts.tolist()
-        for serial, count in zip(request.learned_serials.tolist(), counts, strict=True):
-            begin, end = end, end + TOKEN_BYTES * count
-            sequence = self._sequences.get(serial)
-            if sequence is None:
-                continue
-            sequence.tail += data[begin:end]
-            if len(sequence.tail) >= size:
-                self._fill(sequence, size)
-            elif sequence.start is None:
-                self._prefixes.open(sequence)
+        serials = np.repeat(request.learned_serials, request.learned_counts)
+        slots = self._columns.find(serials)
+        there = slots >= 0
+        serials, slots, token_ids = serials[there], slots[there], request.token_ids[there]
+        for places in rounds(slots):
+            due = self._columns.learn(slots[places], token_ids[places])
+            for serial in serials[places[due]].tolist():
+                self._fill_or_open(self._sequences[serial])
 
-    def _fill(self, sequence: Sequence, size: int) -> None:
-        """The tail fills blocks, of `size` bytes."""
-        self._prefixes.close(sequence)
-        while len(sequence.tail) >= size:
-            full = bytes(sequence.tail[:size])
+    def _fill_or_open(self, sequence: Sequence) -> None:
+        """The tail has its first token, or is full, or both."""
+        self._prefixes.open(sequence)
+        full = sequence.tail
+        if len(full) == TOKEN_BYTES * self.block_size:
+            self._prefixes.close(sequence)
             sequence.names.append(block_name(sequence.parent(len(sequence.names)), full))
             sequence.contents.append(full)
-            del sequence.tail[:size]
-        self._prefixes.open(sequence)
-        self._name_full_blocks(sequence)
+            self._columns.num_tail[sequence.slot] = 0
+            self._name_full_blocks(sequence)
 
     def _free(self, serial: int) -> None:
         sequence = self._sequences.pop(serial, None)
@@ -188,6 +175,7 @@ class Allocation:
             self._prefixes.close(sequence)
             self._name_last_block(sequence)
             self._let_go(sequence.held)
+            self._columns.close(serial)
 
     def _let_go(self, blocks: list[int]) -> None:
         """Blocks of a sequence lose a reference."""
@@ -213,9 +201,34 @@ class Allocation:
         index, count = divmod(min(known, sequence.granted), self.block_size)
         computed = sequence.granted_step <= self._computed_step
         if count and computed and self.pool.enable_prefix_caching:
-            held = sequence.contents[index] if index < len(sequence.contents) else bytes(sequence.tail)
+            held = sequence.contents[index] if index < len(sequence.contents) else sequence.tail
             tokens = held[: TOKEN_BYTES * count]
             self._name(sequence, index, block_name(sequence.parent(index), tokens), tokens)
+
+    def _grow_in_order(self, request: Assign) -> tuple[Int32Vector, list[int]]:
+        """Gives running sequences what they lack, up to the first for which there is too little. Returns how many
+        blocks each of those gets, and these blocks."""
+        lengths, drafts = request.grow_lengths, request.grow_drafts
+        sure = lengths - drafts if len(drafts) else lengths
+        slots = self._columns.find(request.grow_serials)
+        unknown = np.flatnonzero(slots < 0)  # they were held by this manager's former life
+        end = int(unknown[0]) if len(unknown) else len(slots)
+        due = self._columns.are_due(slots, lengths)
+        if self.window is not None:
+            due[:] = True
+        counts, grown = np.zeros(len(slots), np.int32), []
+        for index in np.flatnonzero(due[:end]).tolist():
+            sequence = self._sequences[int(request.grow_serials[index])]
+            if self.window is not None:
+                self._give_back(sequence, request.step, self.window)
+            count = self._grow(sequence, int(lengths[index]), int(sure[index]), request.step, grown)
+            if count is None:
+                end = index
+                break
+            counts[index] = count
+        others = ~due[:end]
+        self._columns.grant(slots[:end][others], sure[:end][others], request.step)
+        return counts[:end].copy(), grown
 
     def _grow(self, sequence: Sequence, length: int, granted: int, step: int, grown: list[int]) -> int | None:
         """Gives a sequence the blocks that it lacks for `length` tokens, `granted` ones and guesses, and appends
@@ -229,8 +242,8 @@ class Allocation:
             blocks = self.pool.take(count)
             sequence.blocks += blocks
             grown += blocks
-        sequence.granted_before = sequence.granted
-        sequence.granted, sequence.granted_step = granted, step
+        self._columns.room[sequence.slot] = len(sequence.blocks) * self.block_size
+        self._columns.grant(sequence.slot, granted, step)
         if sequence.named < len(sequence.names):
             self._name_full_blocks(sequence)
         return count
@@ -241,6 +254,7 @@ class Allocation:
         for index in range(sequence.named, full):
             self._name(sequence, index, sequence.names[index], sequence.contents[index])
         sequence.named = max(sequence.named, full)
+        self._columns.unnamed[sequence.slot] = sequence.named < len(sequence.names)
 
     def _name(self, sequence: Sequence, index: int, name: bytes, tokens: bytes) -> None:
         before = max(0, sequence.granted_before - index * self.block_size)
@@ -273,10 +287,12 @@ class Allocation:
             if self.pool.enable_prefix_caching
             else ([], b"")
         )
-        sequence = Sequence(root, [], block_names(root, contents), contents, bytearray(tail))
+        slot = self._columns.open(admission.serial, np.frombuffer(tail, "<i4"))
+        sequence = Sequence(self._columns, slot, root, [], block_names(root, contents), contents)
         cache = self.pool.enable_prefix_caching and not admission.skip_cache
         found = self._prefixes.find(sequence, total, step, self.tiers) if cache else Found()
         if beside and self.tiers is not None and self._warm(sequence, total, found, step, self.tiers):
+            self._columns.close(admission.serial)
             return None
         restored = self._take_room(total, found)
         if restored and not (self._are_unread(restored) and found.source not in restored):
@@ -285,6 +301,7 @@ class Allocation:
             found = self._prefixes.find(sequence, total, step, None)
             restored = self._take_room(total, found)
         if restored is None:
+            self._columns.close(admission.serial)
             return None
         self._place(sequence, found, restored)
         num_copied = found.num_partial if found.source is not None else 0

@@ -48,7 +48,7 @@ class Prefixes:
         """Files the tail of a running sequence, once it has a first token."""
         if sequence.start is None and sequence.tail:
             parent = sequence.parent(len(sequence.names))
-            sequence.start = parent + bytes(sequence.tail[:TOKEN_BYTES])
+            sequence.start = parent + sequence.tail[:TOKEN_BYTES]
             self._tails.setdefault(sequence.start, {})[sequence] = None
 
     def close(self, sequence: Sequence) -> None:
@@ -89,7 +89,7 @@ class Prefixes:
                 found.slots = tiers.find(names[len(found.blocks) :])
                 found.blocks += [None] * len(found.slots)
         index = found.num_full
-        tokens = sequence.contents[index] if index < len(sequence.contents) else bytes(sequence.tail)
+        tokens = sequence.contents[index] if index < len(sequence.contents) else sequence.tail
         wanted = tokens[: TOKEN_BYTES * (total - 1 - index * self.block_size)]
         if wanted:
             parent = sequence.parent(index)
@@ -120,12 +120,12 @@ class Prefixes:
         tails = self._tails.get(parent + wanted[:TOKEN_BYTES], {})
         for sequence in islice(reversed(tails), FANOUT_MAX):
             computed = sequence.granted if sequence.granted_step < step else sequence.granted_before
-            count = common_tokens(bytes(self._written(sequence, computed)), wanted)
+            count = common_tokens(self._written(sequence, computed), wanted)
             if count > most:
                 source, most = sequence.blocks[len(sequence.names)], count
         return source, most
 
-    def _written(self, sequence: Sequence, granted: int) -> bytearray:
+    def _written(self, sequence: Sequence, granted: int) -> bytes:
         """What the block of a sequence's tail holds once `granted` tokens of it have been computed."""
         return sequence.tail[: TOKEN_BYTES * max(0, granted - len(sequence.names) * self.block_size)]
 

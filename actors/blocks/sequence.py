@@ -4,26 +4,48 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pageant.actors.blocks.columns import Columns
+
 
 @dataclass(slots=True, eq=False)
 class Sequence:
     """Its blocks in order, and the names of its full blocks as far as tokens are known.
 
     It holds the blocks from `first` on. Those before it has given back, or never had: no window reaches them.
+    What changes with every step is in its `slot` of the columns.
     """
+
+    columns: Columns
+    slot: int
 
     root: bytes  # the name that its first block follows
     blocks: list[int]
     names: list[bytes]
     contents: list[bytes]  # the tokens of the blocks that have those names
-    tail: bytearray  # known tokens after the last full block, as bytes
     start: bytes | None = None  # what its tail is filed under
     first: int = 0
     named: int = 0  # how many of its blocks have been given their names
-    granted: int = 0  # tokens that it has been granted slots for, guesses apart
-    granted_step: int = 0  # by the exchange of this step
-    granted_before: int = 0  # tokens that it had been granted before that exchange
     starts: list[tuple[int, int]] = field(default_factory=list)  # with a window: steps, and where they begin
+
+    @property
+    def tail(self) -> bytes:
+        """Its known tokens after the last full block."""
+        return self.columns.tails[self.slot, : self.columns.num_tail[self.slot]].tobytes()
+
+    @property
+    def granted(self) -> int:
+        """Tokens that it has been granted slots for, guesses apart."""
+        return int(self.columns.granted[self.slot])
+
+    @property
+    def granted_step(self) -> int:
+        """By the exchange of this step."""
+        return int(self.columns.granted_step[self.slot])
+
+    @property
+    def granted_before(self) -> int:
+        """Tokens that it had been granted before that exchange."""
+        return int(self.columns.granted_before[self.slot])
 
     def parent(self, index: int) -> bytes:
         """The name that its block `index` follows."""

@@ -201,9 +201,10 @@ def _name_before_granted(patch: Any) -> None:
     name = Allocation._name_full_blocks
 
     def name_all(self: Any, sequence: Any) -> None:
-        granted, sequence.granted = sequence.granted, len(sequence.blocks) * self.block_size
+        granted, room = sequence.granted, len(sequence.blocks) * self.block_size
+        self._columns.granted[sequence.slot] = room
         name(self, sequence)
-        sequence.granted = granted
+        self._columns.granted[sequence.slot] = granted
 
     patch.setattr(Allocation, "_name_full_blocks", name_all)
 

@@ -179,9 +179,10 @@ class Nostalgic(BlockManager):
 
 class _Early(Allocation):
     def _name_full_blocks(self, sequence):
-        granted, sequence.granted = sequence.granted, len(sequence.blocks) * self.block_size
+        granted = sequence.granted
+        self._columns.granted[sequence.slot] = len(sequence.blocks) * self.block_size
         super()._name_full_blocks(sequence)
-        sequence.granted = granted
+        self._columns.granted[sequence.slot] = granted
 
 
 class Early(BlockManager):
