@@ -19,6 +19,7 @@ BENCHMARKS = {
         "guided",
         "latency",
         "overhead",
+        "placement",
         "prefix",
         "runtime",
         "safety",

@@ -1,24 +1,25 @@
-"""Which actors deserve a process of their own: the measurement behind `placement: auto`.
+"""`pageant bench placement`: what distance costs, and which actors deserve a process of their own (the measurement behind
+`placement: auto`).
 
-    python -m pageant.scripts.bench.placement MODEL [--workload overhead] [--runs 5] [--json]
-
-Each layout serves the workload in turn, `runs` times: with nothing else in the user's process, and with a
-thread of the user's that computes in Python all the while (and so competes for the interpreter).
+Each layout serves the workload in turn, in every round beside the others and in another order: with nothing else in the
+user's process, and with a thread of the user's that computes in Python all the while (and so competes for the
+interpreter). `of_the_best` is the median, over the rounds, of a layout's throughput as a share of the best one's.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import threading
 import time
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from pageant.actors.frontend.llm import LLM
 from pageant.protocol.sampling import SamplingParams
-from pageant.scripts.bench.report import machine
-from pageant.scripts.bench.workloads import workload
+from pageant.scripts.bench.report import Json, publish, table
+from pageant.scripts.bench.workloads import Workload, workload
+from pageant.scripts.engine_options import with_engine_options
 
 
 def _apart(*actors: str) -> dict[str, Any]:
@@ -36,30 +37,60 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "executor and detokenizer apart": _apart("executor", "detokenizer"),
     "each": {"placement": "each"},
 }
+FIGURES = ("tokens_per_second", "beside_a_busy_thread", "ready_seconds")
 
 
-def measure(model: str, name: str, runs: int, settings: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Median output tokens per second, quiet and beside a busy thread, and seconds until ready, by layout."""
-    found: dict[str, dict[str, list[float]]] = {
-        layout: {"tokens_per_second": [], "beside_a_busy_thread": [], "ready_seconds": []}
-        for layout in LAYOUTS
-    }
-    for _ in range(runs):
-        for layout, arguments in LAYOUTS.items():
-            for figure, value in _serve(model, name, {**arguments, **settings}).items():
-                found[layout][figure].append(value)
+@with_engine_options
+def bench(
+    engine: dict[str, Any],
+    workload_: Annotated[str, typer.Option("--workload", help="What is served.")] = "overhead",
+    runs: Annotated[int, typer.Option(min=1, help="Rounds of all layouts.")] = 5,
+    json: Json = None,
+) -> None:
+    """Throughput of placements, alone and beside a busy thread of the user's, and how far each is from the best."""
+    work = workload(workload_)
+    found = measure(work, runs, {"enable_prefix_caching": False} | engine)
+    layouts = summary(found)
+    figures = {"workload": workload_, "rounds": runs, "settings": _settings(engine), "layouts": layouts}
+    rows = [(name, *(f"{value:,.2f}" for value in row.values())) for name, row in layouts.items()]
+    publish(figures, table(("layout", *next(iter(layouts.values()))), rows), json)
+
+
+def measure(work: Workload, runs: int, settings: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
+    """Each figure of each layout, by round."""
+    found: dict[str, dict[str, list[float]]] = {name: {figure: [] for figure in FIGURES} for name in LAYOUTS}
+    for number in range(runs):
+        order = list(LAYOUTS.items())
+        for name, arguments in order if number % 2 else reversed(order):
+            for figure, value in _serve(work, {**arguments, **settings}).items():
+                found[name][figure].append(value)
+    return found
+
+
+def summary(found: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, float]]:
+    """Medians, and each layout's share of the throughput of the one with the best median, round by round."""
+    rates = {name: figures["tokens_per_second"] for name, figures in found.items()}
+    best = max(rates.values(), key=statistics.median)
     return {
-        layout: {figure: round(statistics.median(values), 2) for figure, values in figures.items()}
-        for layout, figures in found.items()
+        name: {
+            "of_the_best": round(
+                statistics.median(one / other for one, other in zip(rates[name], best, strict=True)), 3
+            ),
+            **{figure: round(statistics.median(values), 2) for figure, values in figures.items()},
+        }
+        for name, figures in found.items()
     }
 
 
-def _serve(model: str, name: str, arguments: dict[str, Any]) -> dict[str, float]:
-    work = workload(name)
+def _settings(engine: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in engine.items() if name != "model"}
+
+
+def _serve(work: Workload, arguments: dict[str, Any]) -> dict[str, float]:
     prompts = work.prompts()
     params = SamplingParams(temperature=0, max_tokens=work.output_tokens, ignore_eos=True)
     began = time.perf_counter()
-    with LLM(model, enable_prefix_caching=False, progress=False, **arguments) as llm:
+    with LLM(progress=False, **arguments) as llm:
         llm.generate(prompts[0], SamplingParams(max_tokens=1))
         ready = time.perf_counter() - began
 
@@ -91,33 +122,3 @@ class _BusyThread:
         value = 0
         while not self._stop:
             value = (value * 31 + 7) % 1_000_003
-
-
-def main() -> None:
-    """Prints one row per layout, or JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("model")
-    parser.add_argument("--workload", default="overhead")
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=None, help="that the executor computes with")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    settings = {"threads": options.threads} if options.threads else {}
-    layouts = measure(options.model, options.workload, options.runs, settings)
-    if options.json:
-        result = {
-            "machine": machine(),
-            "workload": options.workload,
-            "settings": settings,
-            "layouts": layouts,
-        }
-        print(json.dumps(result, indent=1))
-        return
-    for layout, figures in layouts.items():
-        print(f"{layout:>32}: " + ", ".join(f"{name} {value:,.1f}" for name, value in figures.items()))
-
-
-if __name__ == "__main__":
-    main()
