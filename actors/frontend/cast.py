@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pageant.actors.frontend.prompts import MAX_LOGPROBS, Limits
-from pageant.actors.runtime.topology import Cast, Topology
+from pageant.actors.runtime.resolving import Cast
+from pageant.actors.runtime.topology import Topology
 from pageant.models.checkpoint import Checkpoint, resolve
 from pageant.models.errors import CheckpointError
 from pageant.protocol.drafting import DEVICE_METHODS

@@ -33,7 +33,8 @@ from pageant.actors.frontend.speculating import settle_speculation
 from pageant.actors.runtime.cluster import Cluster
 from pageant.actors.runtime.loop_thread import LoopThread
 from pageant.actors.runtime.recorder import Recorder
-from pageant.actors.runtime.topology import Resolved, Topology, resolve
+from pageant.actors.runtime.resolving import Resolved, resolve
+from pageant.actors.runtime.topology import Topology
 from pageant.protocol.allocation import GetPoolStatistics, PoolStatistics
 from pageant.protocol.arrays import int32
 from pageant.protocol.checks import expected

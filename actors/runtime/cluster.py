@@ -17,10 +17,10 @@ from pageant.actors.runtime.launcher import Launcher
 from pageant.actors.runtime.logs import current_form
 from pageant.actors.runtime.node import SUPERVISOR, Node
 from pageant.actors.runtime.platform import Link, Machine, Platform
+from pageant.actors.runtime.resolving import Resolved
 from pageant.actors.runtime.restarts import RestartLimits, Supervision
 from pageant.actors.runtime.roster import Roster
 from pageant.actors.runtime.supervisor import RootSupervisor
-from pageant.actors.runtime.topology import Resolved
 from pageant.actors.runtime.transport.errors import LinkRefused
 from pageant.protocol.errors import StartupError, TopologyError
 from pageant.protocol.supervision import GetStatistics, NodeStatistics, Progress, Startup, WatchStartup

@@ -1,4 +1,4 @@
-"""`pageant bench placement`: what distance costs, and which actors deserve a process of their own (the measurement behind
+"""`pageant bench placement`: what distance costs, and which actors deserve a process of their own (what is behind
 `placement: auto`).
 
 Each layout serves the workload in turn, in every round beside the others and in another order: with nothing else in the

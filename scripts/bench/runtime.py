@@ -19,7 +19,8 @@ import typer
 
 from pageant.actors.runtime.cluster import Cluster
 from pageant.actors.runtime.loop import new_event_loop
-from pageant.actors.runtime.topology import Cast, parse, resolve
+from pageant.actors.runtime.resolving import Cast, resolve
+from pageant.actors.runtime.topology import parse
 from pageant.protocol.codec import Codec
 from pageant.scripts.bench.bare import ZmqPeer, future_round_trips_per_second, queue_puts_per_second
 from pageant.scripts.bench.echo import BenchNote, BenchPing, BenchSend

@@ -15,8 +15,8 @@ from pageant.actors.frontend.session import resolve_topology
 from pageant.actors.frontend.settings import topology_of
 from pageant.actors.runtime.cluster import Cluster
 from pageant.actors.runtime.loop import new_event_loop
+from pageant.actors.runtime.resolving import Resolved, resolve
 from pageant.actors.runtime.simulation import Simulation
-from pageant.actors.runtime.topology import Resolved, resolve
 from pageant.actors.runtime.yaml import merge
 from pageant.protocol.errors import PageantError
 from pageant.scripts.engine_options import DEMO_MODEL

@@ -13,7 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import pageant
 from pageant.actors.frontend.cast import DEFAULT_CAST
-from pageant.actors.runtime.topology import read, resolve
+from pageant.actors.runtime.resolving import resolve
+from pageant.actors.runtime.topology import read
 from pageant.scripts.conformance import run
 
 EXAMPLES = Path(pageant.__file__).parent / "docs" / "examples"

@@ -18,8 +18,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from pageant.actors.runtime.cluster import Cluster
 from pageant.actors.runtime.loop import new_event_loop
 from pageant.actors.runtime.node import Node
+from pageant.actors.runtime.resolving import Cast, resolve
 from pageant.actors.runtime.restarts import RestartLimits
-from pageant.actors.runtime.topology import Cast, parse, resolve
+from pageant.actors.runtime.topology import parse
 
 CAST = Cast({"echo": "runtime_players:Echo"}, groups=frozenset(), root_actors=frozenset({"watcher"}))
 LIMITS = RestartLimits(delay_first=0.0, delay_max=0.0, failed_starts_max=3, early_deaths_max=3)

@@ -292,7 +292,8 @@ async def test_strangers_at_the_socket_are_refused_counted_told_of_once_and_do_n
 PARENT = """
 import asyncio, sys
 from pageant.actors.runtime.cluster import Cluster
-from pageant.actors.runtime.topology import Cast, parse, resolve
+from pageant.actors.runtime.resolving import Cast, resolve
+from pageant.actors.runtime.topology import parse
 
 async def main():
     cast = Cast({"echo": "runtime_players:" + sys.argv[1]}, frozenset(), frozenset())

@@ -12,7 +12,8 @@ import pytest
 import zmq
 from runtime_players import Ping
 
-from pageant.actors.runtime.topology import parse, resolve
+from pageant.actors.runtime.resolving import resolve
+from pageant.actors.runtime.topology import parse
 from pageant.actors.runtime.transport import zeromq
 from pageant.actors.runtime.transport.errors import LinkRefused, NoAnswer
 from pageant.actors.runtime.transport.keys import make_keys, read_keys, write_keys

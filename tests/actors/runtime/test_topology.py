@@ -7,7 +7,8 @@ import dataclasses
 import msgspec
 import pytest
 
-from pageant.actors.runtime.topology import Cast, Resolved, parse, resolve
+from pageant.actors.runtime.resolving import Cast, Resolved, resolve
+from pageant.actors.runtime.topology import parse
 from pageant.protocol.errors import TopologyError
 
 CAST = Cast(
