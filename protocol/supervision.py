@@ -68,12 +68,13 @@ class Directory(Message, frozen=True, kw_only=True):
 
 
 class NodeJoined(Message, frozen=True, kw_only=True):
-    """A node process is up and linked to the root."""
+    """A node process is up and linked to the root. `devices` are what its actors could compute on."""
 
     node: str
     incarnation: int
     endpoint: str
     pid: int
+    devices: tuple[str, ...] = ()
 
 
 class StartActor(Message, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 
 from pageant.actors.runtime.address import AGENT
 from pageant.actors.runtime.agent import NodeAgent
-from pageant.actors.runtime.launcher import Launcher
+from pageant.actors.runtime.launcher import Joining, Launcher, LauncherByNode
 from pageant.actors.runtime.logs import current_form
 from pageant.actors.runtime.node import SUPERVISOR, Node
 from pageant.actors.runtime.platform import Link, Machine, Platform
@@ -117,7 +117,12 @@ class Cluster:
         ]
         if topology.wire == "always":
             arguments.append("--wire-always")
-        return platform.launcher(self._link.endpoint, endpoint, tuple(arguments))
+        if topology.keys is not None:
+            arguments += ["--keys", topology.keys]
+        joining = Joining(self._link.endpoint, endpoint, tuple(arguments))
+        plans = {node.name: node.launcher for node in topology.nodes if node.launcher is not None}
+        made = {plan: platform.launcher(joining, plan) for plan in dict.fromkeys(plans.values())}
+        return LauncherByNode(platform.launcher(joining), {name: made[plan] for name, plan in plans.items()})
 
     @property
     def endpoint(self) -> str | None:

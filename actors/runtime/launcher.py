@@ -1,4 +1,5 @@
-"""How a node's process comes to be. A launcher is a small class; this one starts processes on this host.
+"""How a node's process comes to be. A launcher is a small class, named in a topology (`launcher: module:Class`);
+`LocalProcesses` starts processes on this host.
 
 The child learns that its parent is gone from the end of its standard input, so that no process outlives
 the root supervisor.
@@ -17,12 +18,18 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TextIO
+
+from pageant.actors.runtime.classes import load_object
+from pageant.protocol.errors import TopologyError
 
 log = logging.getLogger("pageant.launcher")
 
+MODULE = "pageant.actors.runtime.process"
 TRACE_CHARACTERS_MAX = 65_536
+RACE_SECONDS = 0.01
 
 
 class Process(Protocol):
@@ -38,8 +45,44 @@ class Process(Protocol):
         """Returns once it has ended; kills it after `seconds`."""
 
 
-class Launcher(Protocol):
-    """Starts the process of a node."""
+@dataclass(frozen=True)
+class Joining:
+    """What a process is to be told, so that it joins as a node.
+
+    Attributes:
+        join: the root's endpoint.
+        endpoint: where a node of this host listens, with `{name}` and `{incarnation}` to be filled in.
+        arguments: the rest of its command line.
+    """
+
+    join: str
+    endpoint: str
+    arguments: tuple[str, ...] = ()
+
+    def command(self, node: str, incarnation: int, *, elsewhere: bool = False) -> list[str]:
+        """The command of a node's process.
+
+        Args:
+            elsewhere: on another host, or without an open standard input: it listens where the root's host can reach it
+                (whose topology must `listen`), and ends when it has not heard of the root for too long.
+        """
+        return [sys.executable, "-m", MODULE, *self.given(node, incarnation, elsewhere=elsewhere)]
+
+    def given(self, node: str, incarnation: int, *, elsewhere: bool = False) -> list[str]:
+        """Its arguments alone."""
+        given = ["--join", self.join, "--name", node, "--incarnation", str(incarnation)]
+        if elsewhere:
+            return [*given, "--detached", *self.arguments]
+        endpoint = self.endpoint.format(name=node.replace("/", "-"), incarnation=incarnation)
+        return [*given, "--endpoint", endpoint, *self.arguments]
+
+
+class Launcher:
+    """Starts the processes of nodes. A class of your own is made with what nodes are to be told, and with the
+    `options` that the topology gives it as keyword arguments."""
+
+    def __init__(self, joining: Joining) -> None:
+        self.joining = joining
 
     async def launch(self, node: str, incarnation: int) -> Process:
         """Returns once the process runs.
@@ -47,6 +90,7 @@ class Launcher(Protocol):
         Raises:
             OSError: it could not be started.
         """
+        raise NotImplementedError
 
     async def prepare(self, modules: Sequence[str]) -> None:
         """Everybody is up: whoever is launched next may need these, and soon."""
@@ -55,25 +99,63 @@ class Launcher(Protocol):
         """Nobody is launched any more."""
 
 
-class LocalProcesses:
-    """Starts nodes as processes on this host; keeps one spare.
+@dataclass(frozen=True)
+class LauncherPlan:
+    """A launcher of a user's own: its class (`module:Class`) and, as JSON, its options."""
 
-    Args:
-        join: the root's endpoint.
-        endpoint: where a child listens, with `{name}` and `{incarnation}` to be filled in.
-        arguments: more of the child's command line.
-    """
+    cls: str
+    options: str = "{}"
 
-    def __init__(self, join: str, endpoint: str, arguments: tuple[str, ...] = ()) -> None:
-        self._join, self._endpoint, self._arguments = join, endpoint, arguments
+    def make(self, joining: Joining, place: str) -> Launcher:
+        """One that starts nodes; nothing is started yet.
+
+        Raises:
+            TopologyError: no such class, no launcher, or not with these options.
+        """
+        cls = load_object(self.cls, place)
+        if not (isinstance(cls, type) and issubclass(cls, Launcher)):
+            raise TopologyError(
+                place, f"{self.cls!r} is not a subclass of pageant.actors.runtime.launcher.Launcher"
+            )
+        try:
+            return cls(joining, **json.loads(self.options))
+        except (TypeError, ValueError) as error:
+            raise TopologyError(place, f"{self.cls} cannot be made with {self.options}: {error}") from None
+
+
+class LauncherByNode(Launcher):
+    """Each node's own, for those that have one; the other for all others."""
+
+    def __init__(self, other: Launcher, own: Mapping[str, Launcher]) -> None:
+        super().__init__(other.joining)
+        self._other, self._own = other, own
+
+    async def launch(self, node: str, incarnation: int) -> Process:
+        return await self._own.get(node, self._other).launch(node, incarnation)
+
+    async def prepare(self, modules: Sequence[str]) -> None:
+        for launcher in self._all():
+            await launcher.prepare(modules)
+
+    async def close(self) -> None:
+        for launcher in self._all():
+            await launcher.close()
+
+    def _all(self) -> list[Launcher]:
+        return list(dict.fromkeys((self._other, *self._own.values())))
+
+
+class LocalProcesses(Launcher):
+    """Starts nodes as processes on this host; keeps one spare."""
+
+    def __init__(self, joining: Joining) -> None:
+        super().__init__(joining)
         self._spare: LocalProcess | None = None
         self._making = asyncio.Lock()
         self._closed = False
 
     async def launch(self, node: str, incarnation: int) -> LocalProcess:
-        endpoint = self._endpoint.format(name=node.replace("/", "-"), incarnation=incarnation)
-        given = ["--join", self._join, "--name", node, "--incarnation", str(incarnation)]
-        given += ["--endpoint", endpoint, *self._arguments]
+        given = self.joining.given(node, incarnation)
         spare, self._spare = self._spare, None
         if spare is not None:
             if spare.become(given, _environment()):
@@ -100,19 +182,32 @@ class LocalProcesses:
         environment = _environment()
         # Open for as long as the process runs.
         crash_log = tempfile.TemporaryFile("w+", errors="backslashreplace")  # noqa: SIM115
-        log_arguments = ("--crash-log", str(crash_log.fileno()))
+        command = (sys.executable, "-m", MODULE, "--crash-log", str(crash_log.fileno()), *given)
         try:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "pageant.actors.runtime.process", *log_arguments, *given),
-                stdin=asyncio.subprocess.PIPE,
-                env=environment,
-                start_new_session=True,  # a Ctrl-C is for the parent to act on
-                pass_fds=(crash_log.fileno(),),
-            )
+            process = await _spawn(command, crash_log.fileno(), environment)
         except BaseException:
             crash_log.close()
             raise
         return LocalProcess(process, crash_log, environment)
+
+
+async def _spawn(
+    command: Sequence[str], crash_log: int, environment: dict[str, str]
+) -> asyncio.subprocess.Process:
+    """A child of this process. uvloop starts one at a time, whichever loop of this process asks."""
+    while True:
+        try:
+            return await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                env=environment,
+                start_new_session=True,  # a Ctrl-C is for the parent to act on
+                pass_fds=(crash_log,),
+            )
+        except RuntimeError as error:
+            if "another loop" not in str(error):
+                raise
+            await asyncio.sleep(RACE_SECONDS)
 
 
 def _environment() -> dict[str, str]:

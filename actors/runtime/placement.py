@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pageant.actors.runtime.address import replica_of, role_of
-from pageant.actors.runtime.restarts import NodePlan
+from pageant.actors.runtime.plans import NodePlan
 
 Placement = Literal["one", "each", "auto"]
 

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pageant.actors.runtime.clock import Clock, MonotonicClock
+from pageant.actors.runtime.devices import local_devices
 from pageant.actors.runtime.version import VERSION
 from pageant.protocol.handshake import Welcome
 
 if TYPE_CHECKING:
-    from pageant.actors.runtime.launcher import Launcher
+    from pageant.actors.runtime.launcher import Joining, Launcher, LauncherPlan
 
 R = TypeVar("R")
 
@@ -88,8 +89,12 @@ class Platform(Protocol):
     def open_link(self, name: str, incarnation: int, endpoint: str, receiver: Receiver) -> Link:
         """A node's socket. Raises `LinkRefused` where it cannot listen."""
 
-    def launcher(self, join: str, endpoint: str, arguments: tuple[str, ...]) -> Launcher:
-        """What starts the processes of nodes; see `launcher.LocalProcesses`."""
+    def launcher(self, joining: Joining, own: LauncherPlan | None = None) -> Launcher:
+        """What starts the processes of nodes: the topology's own, or what the platform has."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """What can be computed on; see `devices.local_devices`."""
 
 
 class Machine:
@@ -114,11 +119,14 @@ class Machine:
         keys = read_keys(Path(self._keys)) if self._keys is not None else None
         return ZmqLink(name, incarnation, endpoint, receiver, VERSION, keys)
 
-    def launcher(self, join: str, endpoint: str, arguments: tuple[str, ...]) -> Launcher:
+    def launcher(self, joining: Joining, own: LauncherPlan | None = None) -> Launcher:
         from pageant.actors.runtime.launcher import LocalProcesses
 
-        keys = ("--keys", self._keys) if self._keys is not None else ()
-        return LocalProcesses(join, endpoint, (*arguments, *keys))
+        return LocalProcesses(joining) if own is None else own.make(joining, "launcher")
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return local_devices()
 
 
 class _Threads:

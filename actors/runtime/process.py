@@ -114,6 +114,7 @@ class NodeProcess:
                 incarnation=self.node.incarnation,
                 endpoint=self.link.endpoint,
                 pid=self.node.platform.pid,
+                devices=self.node.platform.devices,
             ),
         )
         # A child of the root is killed by it in time; where the root cannot, the node ends by itself.

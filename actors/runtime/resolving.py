@@ -6,7 +6,7 @@ place and, for a name, the nearest valid one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ import msgspec
 
 from pageant.actors.runtime.address import replica_of, role_of
 from pageant.actors.runtime.classes import load_actor_class
+from pageant.actors.runtime.devices import local_devices
 from pageant.actors.runtime.lease import LeaseTerms
+from pageant.actors.runtime.node_plans import UNPLACED, NodePlans, entry_of
 from pageant.actors.runtime.placement import place
-from pageant.actors.runtime.restarts import ActorPlan, NodePlan
-from pageant.actors.runtime.topology import FORM, ActorSpec, NodeSpec, Topology, Transport, WireMode, choices
+from pageant.actors.runtime.plans import ActorPlan, NodePlan
+from pageant.actors.runtime.topology import FORM, ActorSpec, Topology, Transport, WireMode, choices
 from pageant.actors.runtime.transport.keys import read_keys
-from pageant.actors.runtime.transport.zeromq import LOOPBACK
 from pageant.protocol.checks import expected
 from pageant.protocol.errors import TopologyError
 from pageant.protocol.roles import ROLES, Role
@@ -67,27 +68,22 @@ def resolve(
     cast: Cast,
     settings: Mapping[str, Any] | None = None,
     of_models: Mapping[str, Mapping[str, Any]] | None = None,
+    devices: Sequence[str] | None = None,
 ) -> Resolved:
     """Every node and actor of a topology, with its class found and its options valid.
 
     Args:
         settings: more settings, such as what was read from the model's folder; the topology's own win.
         of_models: the same of each of several models.
+        devices: of this host; None looks.
 
     Raises:
         TopologyError: see `parse`.
     """
-    written = _resolve_likes(topology.nodes)
-    for name, node in written.items():
-        if node.host is not None and node.host not in LOOPBACK and topology.keys is None:
-            raise TopologyError(
-                f"nodes.{name}.host",
-                f"found {node.host!r}, but the topology has no keys; other hosts need them: `pageant keys FILE` makes "
-                "them, and `keys: FILE` names them",
-            )
     if topology.keys is not None:
         read_keys(Path(topology.keys))
-    root = _root_of(written)
+    written = NodePlans(topology, local_devices() if devices is None else devices)
+    root = written.root
     parts = {"": topology, **{f"{name}/": one for name, one in topology.models.items()}}
     found = {f"{name}/": of for name, of in (of_models or {}).items()} | {"": settings or {}}
     chosen = {prefix: {**found.get(prefix, {}), **part.settings} for prefix, part in parts.items()}
@@ -97,7 +93,7 @@ def resolve(
         for name, spec in _with_defaults(part, cast, prefix, parts)
     }
     classes = {
-        name: load_actor_class(spec.cls or "", f"{_entry(name)}.class") for name, spec in specs.items()
+        name: load_actor_class(spec.cls or "", f"{entry_of(name)}.class") for name, spec in specs.items()
     }
     _check_roles(specs, classes)
     for prefix, part in parts.items():
@@ -105,16 +101,23 @@ def resolve(
         known = {name: cls for name, cls in classes.items() if not prefix or name.startswith(prefix)}
         _check_settings(sorted(own), prefix, known, cast)
         _check_needs(chosen[prefix], prefix, classes, cast)
-    nodes, where = place(topology.placement, root, written_nodes(written), _wanted(specs), cast.root_actors)
+    wanted = written.wanted(specs)
+    nodes, where = place(topology.placement, root, written.plans, wanted, cast.root_actors)
+    nodes = written.with_launcher(nodes)
     _check_nodes(specs, nodes)
     _check_root_actors(where, root, cast)
     actors = []
     for name, spec in specs.items():
         cls = classes[name]
-        options = _options(cls, name, spec.options, chosen[replica_of(name)])
         grouped = role_of(name) in cast.groups or len(where[name]) > 1
         for index, home in enumerate(where[name]):
-            actors.append(ActorPlan(f"{name}/{index}" if grouped else name, home, spec.cls or "", options))
+            given = _with_device(cls, name, spec, nodes[home].device if home != UNPLACED else None)
+            options = _options(cls, name, given, chosen[replica_of(name)])
+            if isinstance(found_device := msgspec.json.decode(options).get("device"), str):
+                written.check_option(found_device, home, f"{entry_of(name)}.options.device")
+            device = spec.device if home == UNPLACED else None
+            member = f"{name}/{index}" if grouped else name
+            actors.append(ActorPlan(member, home, spec.cls or "", options, device))
     return Resolved(
         root=root,
         nodes=tuple(nodes.values()),
@@ -129,11 +132,15 @@ def resolve(
     )
 
 
-def _entry(name: str) -> str:
-    """Where an actor's entry stands."""
-    prefix = replica_of(name)
-    own = f"actors.{name.removeprefix(prefix)}"
-    return f"models.{prefix}{own}".replace("/", ".") if prefix else own
+def _with_device(cls: Any, name: str, spec: ActorSpec, device: str | None) -> dict[str, Any]:
+    """An actor's own options, with the device of its node, if that has one and the actor is for any."""
+    if device is None or "device" not in cls.Options.__struct_fields__:
+        return spec.options
+    own = spec.options.get("device", device)
+    if own != device:
+        place = f"{entry_of(name)}.options.device"
+        raise TopologyError(place, f"found {own!r}, but its node has {device!r}")
+    return {**spec.options, "device": device}
 
 
 def _with_defaults(
@@ -149,7 +156,7 @@ def _with_defaults(
         if len(parts) == 1 or (name in cast.shared) == (not prefix)
     ]
     for name in dict.fromkeys((*due, *topology.actors)):
-        place = _entry(prefix + name)
+        place = entry_of(prefix + name)
         spec = topology.actors.get(name, ActorSpec())
         cls = spec.cls or cast.classes.get(name) or cast.optional.get(name)
         if cls is None:
@@ -164,8 +171,6 @@ def _with_defaults(
         ):
             other = f"models.NAME.actors.{name}: each model has its own" if not prefix else f"actors.{name}"
             raise TopologyError(place, f"with several models this stands at {other}")
-        if spec.node is not None and spec.nodes is not None:
-            raise TopologyError(place, "both node and nodes are given; expected one of them")
         if spec.nodes == ():
             raise TopologyError(f"{place}.nodes", "found none; expected at least one")
         if spec.count is not None and not 1 <= spec.count <= 1024:
@@ -176,69 +181,12 @@ def _with_defaults(
         yield prefix + name, msgspec.structs.replace(spec, cls=cls)
 
 
-def _resolve_likes(nodes: Mapping[str, NodeSpec]) -> dict[str, NodeSpec]:
-    """Nodes with what they take over from others filled in."""
-
-    def merged(name: str, trail: tuple[str, ...]) -> dict[str, Any]:
-        if name in trail:
-            raise TopologyError(
-                f"nodes.{trail[0]}.like", f"a node includes itself: {' -> '.join((*trail, name))}"
-            )
-        if name not in nodes:
-            raise TopologyError(f"nodes.{trail[-1]}.like", f"no node {name!r}; {expected(name, nodes)}")
-        node = nodes[name]
-        defaults = NodeSpec()
-        own = {
-            key: getattr(node, key)
-            for key in NodeSpec.__struct_fields__
-            if key != "like" and getattr(node, key) != getattr(defaults, key)
-        }
-        base = merged(node.like, (*trail, name)) if node.like is not None else {}
-        return {**base, **own}
-
-    return {name: NodeSpec(**merged(name, ())) for name in nodes}
-
-
-def _root_of(nodes: Mapping[str, NodeSpec]) -> str:
-    """The one node that is this process."""
-    here = [name for name, node in nodes.items() if not node.process and node.host is None]
-    if len(here) > 1:
-        raise TopologyError(
-            "nodes",
-            f"{', '.join(here)} would all be this process; expected one, and process: true on the others",
-        )
-    return here[0] if here else "front"
-
-
-def written_nodes(nodes: Mapping[str, NodeSpec]) -> dict[str, NodePlan]:
-    """What is planned for each written node."""
-    return {
-        name: NodePlan(name, process=node.process and node.host is None, joins=node.host is not None)
-        for name, node in nodes.items()
-    }
-
-
-def _wanted(specs: Mapping[str, ActorSpec]) -> dict[str, tuple[str | None, ...]]:
-    """For each actor, the node that each of its members asks for (None: no wish)."""
-    wanted: dict[str, tuple[str | None, ...]] = {}
-    for name, spec in specs.items():
-        if spec.nodes is not None:
-            if spec.count not in (None, len(spec.nodes)):
-                raise TopologyError(
-                    f"{_entry(name)}.count", f"found {spec.count}, but {len(spec.nodes)} nodes are named"
-                )
-            wanted[name] = spec.nodes
-        else:
-            wanted[name] = (spec.node,) * (spec.count or 1)
-    return wanted
-
-
 def _check_nodes(specs: Mapping[str, ActorSpec], nodes: Mapping[str, NodePlan]) -> None:
     for name, spec in specs.items():
         for node in (spec.node, *(spec.nodes or ())):
             if node is not None and node not in nodes:
                 key = "node" if spec.node is not None else "nodes"
-                raise TopologyError(f"{_entry(name)}.{key}", f"no node {node!r}; {expected(node, nodes)}")
+                raise TopologyError(f"{entry_of(name)}.{key}", f"no node {node!r}; {expected(node, nodes)}")
 
 
 def _check_root_actors(where: Mapping[str, tuple[str, ...]], root: str, cast: Cast) -> None:
@@ -256,7 +204,7 @@ def _check_roles(specs: Mapping[str, ActorSpec], classes: Mapping[str, type]) ->
         role: Role | None = ROLES.get(role_of(name))
         if role is not None and getattr(classes[name], "role", None) is not role:
             raise TopologyError(
-                f"{_entry(name)}.class",
+                f"{entry_of(name)}.class",
                 f"{classes[name].__qualname__} does not take the role of {role.name}; set "
                 f"`role = {role.name.upper()}` "
                 "(from pageant.protocol.roles) and handle its messages",
@@ -288,7 +236,7 @@ def _options(cls: Any, name: str, given: Mapping[str, Any], settings: Mapping[st
     for option in given:
         if option not in fields:
             raise TopologyError(
-                f"{_entry(name)}.options.{option}", f"no such option; {expected(option, fields)}"
+                f"{entry_of(name)}.options.{option}", f"no such option; {expected(option, fields)}"
             )
     merged = {key: value for key, value in settings.items() if key in fields} | dict(given)
     try:
@@ -302,7 +250,7 @@ def _options(cls: Any, name: str, given: Mapping[str, Any], settings: Mapping[st
         option = path.strip("`").removeprefix("$")
         key = option.lstrip(".").partition(".")[0].partition("[")[0]
         message += choices(cls.Options, key, merged)
-        where = f"{_entry(name)}.options{option}"
+        where = f"{entry_of(name)}.options{option}"
         if key in settings and key not in given:
             where = f"models.{replica_of(name)}{key}".replace("/", ".") if replica_of(name) else key
         raise TopologyError(where, message) from None

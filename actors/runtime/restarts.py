@@ -9,34 +9,18 @@ after `failed_starts_max`: what is wrong with it will most likely stay so, and s
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from pageant.actors.runtime.devices import CPU, choose
 from pageant.actors.runtime.lease import Leases, LeaseTerms
+from pageant.actors.runtime.plans import ActorPlan, NodePlan
 from pageant.protocol.supervision import SWAPPED, ActorEntry, Directory, NodeEntry, StartActor
 
 JOINING_SECONDS_MAX = 10.0  # for a node that has been given an incarnation, before another may be
 VISITOR = "visitor:"  # begins the name of a node that only asks, such as `pageant swap`; no YAML can say it
-
-
-@dataclass(frozen=True)
-class ActorPlan:
-    """An actor of the resolved topology. `options` is JSON."""
-
-    name: str
-    node: str
-    cls: str
-    options: bytes
-
-
-@dataclass(frozen=True)
-class NodePlan:
-    """A node of the resolved topology: this process, a child process, or one that joins by itself."""
-
-    name: str
-    process: bool = False
-    joins: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,6 +125,7 @@ class _Life:
 class _ActorState(_Life):
     plan: ActorPlan = field(kw_only=True)
     features: tuple[str, ...] = ()
+    device: str | None = None  # that it was given, if it wants any of a kind
     former: ActorPlan | None = None  # while it is not known whether its successor can start
 
 
@@ -152,6 +137,7 @@ class _NodeState(_Life):
     suspicion: str = ""  # why it was fenced
     issued: int = 0  # the latest incarnation given to one that joins by itself
     expected_until: float = -math.inf  # that it joins under it
+    devices: tuple[str, ...] = ()
 
 
 class Supervision:
@@ -213,9 +199,15 @@ class Supervision:
         return state.issued
 
     def node_joined(
-        self, node: str, incarnation: int, endpoint: str, now: float, pid: int = 0
+        self,
+        node: str,
+        incarnation: int,
+        endpoint: str,
+        now: float,
+        pid: int = 0,
+        devices: tuple[str, ...] = (),
     ) -> list[Instruction]:
-        """A node is up, and linked to the root."""
+        """A node is up, and linked to the root. One that lacks the device that it is there for gets no actors."""
         state = self._nodes.get(node)
         if state is None:
             return []
@@ -227,10 +219,66 @@ class Supervision:
             state.incarnation = incarnation
         if state.incarnation != incarnation or state.up or not state.alive:
             return []
-        state.endpoint, state.pid = endpoint, pid
+        state.endpoint, state.pid, state.devices = endpoint, pid, devices
         state.ready(now)
         self._grant(state, now)
-        return [Publish(), *self._start_actors_of(node)]
+        wanted = state.plan.device
+        if wanted is not None and choose(wanted, devices, ()) is None:
+            return [
+                Publish(),
+                *self._refuse(node, f"node {node} is to have {wanted}; it has {_listed(devices)}"),
+            ]
+        self._settle()
+        return [Publish(), *self._start_actors_of(node), *self._still_homeless()]
+
+    def _refuse(self, node: str, reason: str) -> list[Instruction]:
+        """Nothing that was to live there is started."""
+        given_up: list[Instruction] = []
+        for actor in self._end_actors_of(node, reason):
+            actor.final = True
+            given_up.append(GiveUp(actor.plan.name, 1, reason, ""))
+        return given_up
+
+    def _settle(self) -> list[_ActorState]:
+        """Actors that want a device, and have no home, get one of those that are free. Returns those that did."""
+        settled = []
+        for actor in self._actors.values():
+            wanted = actor.plan.device
+            if wanted is None or actor.plan.node or actor.final:
+                continue
+            for name, node in self._nodes.items():
+                if not (node.up and node.plan.joins):
+                    continue
+                taken = {one.device for one in self._actors_of(name) if one.device is not None}
+                device = choose(wanted, node.devices, taken)
+                if device is not None and (device != CPU or not taken):
+                    self._house(actor, name, device)
+                    settled.append(actor)
+                    break
+        return settled
+
+    def _house(self, actor: _ActorState, node: str, device: str) -> None:
+        options = json.loads(actor.plan.options)
+        if "device" in options:
+            options["device"] = device
+        actor.device = device
+        actor.plan = replace(actor.plan, node=node, options=json.dumps(options).encode())
+
+    def _still_homeless(self) -> list[Instruction]:
+        """Whoever finds nothing although everybody is there: nobody else will come."""
+        if not all(node.up for node in self._nodes.values()):
+            return []
+        there = "; ".join(
+            f"{name} has {_listed(node.devices)}" for name, node in self._nodes.items() if node.devices
+        )
+        given_up: list[Instruction] = []
+        for actor in self._actors.values():
+            if actor.plan.device is not None and not actor.plan.node and not (actor.proven or actor.final):
+                reason = f"no node has {actor.plan.device} free for it: {there}"
+                actor.fall(reason)
+                actor.final = True
+                given_up.append(GiveUp(actor.plan.name, 1, reason, ""))
+        return given_up
 
     def node_exited(
         self, node: str, incarnation: int, reason: str, now: float, traceback: str = ""
@@ -282,7 +330,7 @@ class Supervision:
             return [Fence(node, incarnation, reason)]
         state.fall(reason)
         self._end_actors_of(node, reason)
-        return [Publish()]
+        return [Publish(), *(self._start(actor) for actor in self._settle())]
 
     def _launch(self, node: _NodeState, now: float) -> Launch:
         launch = Launch(node.plan.name, node.begin())
@@ -294,6 +342,8 @@ class Supervision:
         fallen = [actor for actor in self._actors_of(node) if not actor.final]
         for actor in fallen:
             actor.fall(reason)
+            if actor.plan.device is not None:  # any other node that has one will do
+                actor.plan, actor.device = replace(actor.plan, node=""), None
         return fallen
 
     def _actors_of(self, node: str) -> list[_ActorState]:
@@ -392,6 +442,10 @@ class Supervision:
         plan = actor.plan
         order = StartActor(name=plan.name, incarnation=actor.begin(), cls=plan.cls, options=plan.options)
         return Start(plan.node, order)
+
+
+def _listed(devices: Sequence[str]) -> str:
+    return ", ".join(devices) or "none that it knows of"
 
 
 def _entry(actor: _ActorState) -> ActorEntry:

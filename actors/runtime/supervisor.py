@@ -67,7 +67,9 @@ class RootSupervisor(Actor):
     @receives
     async def node_joined(self, event: NodeJoined) -> None:
         now = self.clock.now()
-        instructions = self.core.node_joined(event.node, event.incarnation, event.endpoint, now, event.pid)
+        instructions = self.core.node_joined(
+            event.node, event.incarnation, event.endpoint, now, event.pid, event.devices
+        )
         self._grant_lease(event.node, event.incarnation)  # before anything starts there
         await self._carry_out(instructions)
 

@@ -10,7 +10,7 @@ import msgspec
 
 from pageant.actors.runtime.address import role_of
 from pageant.actors.runtime.classes import load_actor_class
-from pageant.actors.runtime.restarts import ActorPlan
+from pageant.actors.runtime.plans import ActorPlan
 from pageant.protocol.checks import expected
 from pageant.protocol.errors import TopologyError
 from pageant.protocol.roles import ROLES

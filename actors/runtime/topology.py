@@ -10,6 +10,8 @@
       tokenizer: {count: 2}
     placement: auto
 
+An actor is placed by its node's name, by a host, or by a device that is free (`device: cuda`).
+
 Several models live side by side, each with actors of its own under its name (`small/scheduler`); what they share,
 and the nodes, stand at the top, and so do settings that reach all of them:
 
@@ -43,12 +45,20 @@ WireMode = Literal["auto", "always"]
 Transport = Literal["ipc", "tcp"]
 
 
+class LauncherSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What starts processes, as written: `module:Class`, and the keyword arguments that it is made with."""
+
+    cls: str = msgspec.field(name="class")
+    options: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A node as written. `like` names a node whose other keys it takes over."""
 
     process: bool = False
     host: str | None = None
     device: str | None = None
+    launcher: str | LauncherSpec | None = None
     like: str | None = None
 
 
@@ -58,6 +68,8 @@ class ActorSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     cls: str | None = msgspec.field(name="class", default=None)
     node: str | None = None
     nodes: tuple[str, ...] | None = None
+    host: str | None = None
+    device: str | None = None
     count: int | None = None
     options: dict[str, Any] = msgspec.field(default_factory=dict)
 
@@ -77,6 +89,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     transport: Transport = "ipc"
     listen: str | None = None
     keys: str | None = None
+    launcher: str | LauncherSpec | None = None
     replicas: int = 1
     seed: int = 0
     heartbeat_seconds: float = LeaseTerms.heartbeat

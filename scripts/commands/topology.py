@@ -13,8 +13,8 @@ from pageant.actors.frontend.session import resolve_topology
 from pageant.actors.frontend.settings import topology_of
 from pageant.actors.runtime.address import replica_of, role_of
 from pageant.actors.runtime.placement import AUTO_BESIDE, AUTO_PROCESSES
+from pageant.actors.runtime.plans import ActorPlan
 from pageant.actors.runtime.resolving import Resolved
-from pageant.actors.runtime.restarts import ActorPlan
 from pageant.actors.runtime.topology import Topology
 
 # Who talks to whom in a step, for the drawing.

@@ -15,8 +15,8 @@ from pageant.actors.executor.simulated_model import NUM_TOKENS
 from pageant.actors.frontend.cast import DEFAULT_CAST
 from pageant.actors.runtime.classes import load_actor_class
 from pageant.actors.runtime.lease import LeaseTerms
+from pageant.actors.runtime.plans import ActorPlan, NodePlan
 from pageant.actors.runtime.resolving import Resolved
-from pageant.actors.runtime.restarts import ActorPlan, NodePlan
 from pageant.protocol.fronting import ServedModel
 
 ROOT = "front"

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextvars import copy_context
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
 from pageant.actors.runtime.clock import Clock
+from pageant.actors.runtime.launcher import Joining, Launcher, LauncherPlan
 from pageant.actors.runtime.platform import Lane, Link, Receiver
 from pageant.actors.runtime.process import NodeProcess, parse_arguments
 from pageant.actors.runtime.simulation.loop import PROCESS, Process, VirtualLoop
 from pageant.actors.runtime.simulation.network import Network, SimulatedLink
 
 if TYPE_CHECKING:
-    from pageant.actors.runtime.launcher import Launcher
     from pageant.actors.runtime.node import Node
 
 R = TypeVar("R")
@@ -71,6 +71,7 @@ class SimulatedPlatform:
     ) -> None:
         self.clock: Clock = VirtualClock(loop)
         self.pid = 0
+        self.devices = ("cpu",)
         self.processes: dict[str, SimulatedProcess] = {}  # the latest of each node
         self.lives: list[SimulatedProcess] = []  # all there ever were
         self._loop, self._network, self._random = loop, network, random
@@ -89,39 +90,28 @@ class SimulatedPlatform:
     def open_link(self, name: str, incarnation: int, endpoint: str, receiver: Receiver) -> Link:
         return SimulatedLink(self._network, name, incarnation, receiver)
 
-    def launcher(self, join: str, endpoint: str, arguments: tuple[str, ...]) -> Launcher:
-        return SimulatedProcesses(self, self._loop, self._random, join, arguments)
+    def launcher(self, joining: Joining, own: LauncherPlan | None = None) -> Launcher:
+        return SimulatedProcesses(joining, self, self._loop, self._random)
 
 
-class SimulatedProcesses:
+class SimulatedProcesses(Launcher):
     """The launcher."""
 
     def __init__(
-        self,
-        platform: SimulatedPlatform,
-        loop: VirtualLoop,
-        random: Random,
-        join: str,
-        arguments: tuple[str, ...],
+        self, joining: Joining, platform: SimulatedPlatform, loop: VirtualLoop, random: Random
     ) -> None:
+        super().__init__(joining)
         self._platform, self._loop, self._random = platform, loop, random
-        self._join, self._arguments = join, arguments
 
     async def launch(self, node: str, incarnation: int) -> SimulatedProcess:
         process = SimulatedProcess(self._loop, node, incarnation, self._random)
         self._platform.processes[node] = process
         self._platform.lives.append(process)
-        given = ("--join", self._join, "--name", node, "--incarnation", str(incarnation), *self._arguments)
-        options = parse_arguments(list(given))
+        options = parse_arguments(self.joining.given(node, incarnation))
         context = copy_context()
         context.run(PROCESS.set, process)
         self._loop.create_task(process.run(options, self._platform), context=context, name=f"process {node}")
         return process
-
-    async def prepare(self, modules: Sequence[str]) -> None:
-        """Here all starts are alike."""
-
-    async def close(self) -> None: ...
 
 
 class SimulatedProcess(Process):

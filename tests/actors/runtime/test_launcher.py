@@ -7,7 +7,7 @@ import pytest
 from runtime_players import GetLog, Until, pid_of
 
 from pageant.actors.runtime import supervisor
-from pageant.actors.runtime.launcher import LocalProcesses
+from pageant.actors.runtime.launcher import Joining, LocalProcesses
 
 SECONDS = 20.0
 WATCHED = {"placement": "each", "actors": {"watcher": {"class": "runtime_players:Watcher"}}}
@@ -15,7 +15,9 @@ WATCHED = {"placement": "each", "actors": {"watcher": {"class": "runtime_players
 
 @pytest.fixture
 async def launcher():
-    launcher = LocalProcesses("ipc://nowhere", "ipc:///tmp/{name}-{incarnation}.sock", ("--endless",))
+    launcher = LocalProcesses(
+        Joining("ipc://nowhere", "ipc:///tmp/{name}-{incarnation}.sock", ("--endless",))
+    )
     yield launcher
     await launcher.close()
     assert psutil.Process().children() == []

@@ -8,13 +8,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pageant.actors.runtime.lease import LeaseTerms
+from pageant.actors.runtime.plans import ActorPlan, NodePlan
 from pageant.actors.runtime.restarts import (
     JOINING_SECONDS_MAX,
-    ActorPlan,
     Fence,
     GiveUp,
     Launch,
-    NodePlan,
     Publish,
     RestartLimits,
     Start,

@@ -10,7 +10,6 @@ import pytest
 from runtime_players import Crash, GetLog, HoldBeside, Note, Ping, Slow, Until, pid_of
 
 from pageant.actors.runtime.cluster import Cluster
-from pageant.actors.runtime.launcher import LocalProcesses
 from pageant.actors.runtime.loop_thread import LoopThread
 from pageant.actors.runtime.resolving import Cast, resolve
 from pageant.actors.runtime.restarts import RestartLimits
@@ -169,8 +168,6 @@ async def test_a_port_that_is_taken_is_a_topology_error(start):
 
 
 async def test_an_unexpected_name_for_a_process_is_no_way_out_of_its_folder(start):
-    launcher = LocalProcesses("ipc://x", "ipc:///tmp/folder/{name}-{incarnation}.sock")
-    assert launcher is not None
     with pytest.raises(TopologyError, match=r"nodes.\.\./evil"):
         parse({"nodes": {"../evil": {"process": True}}})
 

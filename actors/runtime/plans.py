@@ -1,0 +1,32 @@
+"""What a resolved topology consists of: the plans of its actors and of its nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pageant.actors.runtime.launcher import LauncherPlan
+
+
+@dataclass(frozen=True)
+class ActorPlan:
+    """An actor of the resolved topology. `options` is JSON. With a `device` it lives on whichever of the nodes that
+    join by themselves has such a one, and nobody on it; `node` is "" until there is one."""
+
+    name: str
+    node: str
+    cls: str
+    options: bytes
+    device: str | None = None
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """A node of the resolved topology: this process, a child process, or one that joins by itself."""
+
+    name: str
+    process: bool = False
+    joins: bool = False
+    launcher: LauncherPlan | None = None  # of its own
+    device: str | None = None  # that it must have; see `devices`
