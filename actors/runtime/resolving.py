@@ -225,7 +225,7 @@ def _check_needs(settings: Mapping[str, Any], prefix: str, classes: Mapping[str,
         cls = classes.get(prefix + actor)
         if settings.get(name) is not None and cls is not None and name not in cls.Options.__struct_fields__:
             raise TopologyError(
-                f"{_entry(prefix + actor)}.class",
+                f"{entry_of(prefix + actor)}.class",
                 f"{cls.__qualname__} has no option {name!r}; expected a class that has, or no {name}",
             )
 

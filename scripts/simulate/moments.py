@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from pageant.actors.runtime.resolving import Resolved
 from pageant.actors.runtime.simulation import Fault
-from pageant.actors.runtime.topology import Resolved
 
 MOMENTS = ("prefill", "decode", "preempted", "draining")
 # A fault waits for its moment. The rare one is asked for most.
