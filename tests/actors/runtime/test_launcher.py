@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
+from pathlib import Path
+
 import psutil
 import pytest
 from runtime_players import GetLog, Until, pid_of
 
+import pageant
+from pageant.actors.runtime import launcher as launcher_module
 from pageant.actors.runtime import supervisor
 from pageant.actors.runtime.launcher import Joining, LocalProcesses
+from pageant.actors.runtime.resolving import Cast, resolve
+from pageant.actors.runtime.topology import parse
+from pageant.protocol.errors import TopologyError
 
 SECONDS = 20.0
 WATCHED = {"placement": "each", "actors": {"watcher": {"class": "runtime_players:Watcher"}}}
@@ -68,3 +78,77 @@ async def test_a_spare_that_is_of_no_use_is_not_used(launcher, how, monkeypatch)
     process = await launcher.launch("b", 1)
     assert process.pid != spare
     await process.wait()
+
+
+# Launchers of a user's own, named in the topology.
+
+EXAMPLES = Path(pageant.__file__).parent / "docs" / "examples"
+OWN = {"class": "by_command:ByCommand", "options": {"command": ["env", "LAUNCHED=by-command"]}}
+
+
+@pytest.fixture
+def examples(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [
+        {"placement": "each", "launcher": OWN},
+        {"nodes": {"b": {"process": True, "launcher": OWN}}, "actors": {"echo": {"node": "b"}}},
+    ],
+)
+async def test_a_launcher_of_ones_own_starts_a_node_and_starts_it_again(start, examples, topology):
+    cluster = await start({**topology, "actors": WATCHED["actors"] | topology.get("actors", {})})
+    home = cluster.supervision.directory().actors[0].node
+    first = psutil.Process(pid_of(cluster, home))
+    assert first.environ()["LAUNCHED"] == "by-command"
+    first.kill()
+    await cluster.node.ask("watcher", Until(event="up echo#2"), SECONDS)
+    assert psutil.Process(pid_of(cluster, home)).environ()["LAUNCHED"] == "by-command"
+
+
+async def test_a_node_without_one_is_started_as_ever(start, examples):
+    nodes = {"b": {"process": True, "launcher": OWN}, "c": {"process": True}}
+    actors = {"echo": {"nodes": ["b", "c"]}}
+    cluster = await start({"nodes": nodes, "actors": actors})
+    launched = [psutil.Process(pid_of(cluster, name)).environ().get("LAUNCHED") for name in nodes]
+    assert launched == ["by-command", None]
+
+
+@pytest.mark.parametrize(
+    ("topology", "message"),
+    [
+        ({"launcher": "by_command:Nothing"}, "launcher: 'by_command' has no 'Nothing'"),
+        ({"launcher": "by_command:Job"}, "launcher: 'by_command:Job' is not a subclass of .*Launcher"),
+        (
+            {"launcher": "by_command:ByCommand"},
+            "launcher: by_command:ByCommand cannot be made with {}: .*'command'",
+        ),
+        (
+            {"launcher": {"class": "by_command:ByCommand", "options": {"x": 1}}},
+            "launcher: .* unexpected .*'x'",
+        ),
+        ({"launcher": {"options": {}}}, "launcher: .*class"),
+        ({"nodes": {"b": {"launcher": OWN}}}, "nodes.b.launcher: found one; expected it with process: true"),
+    ],
+)
+def test_a_launcher_that_cannot_be_is_refused_before_anything_starts(examples, topology, message):
+    with pytest.raises(TopologyError, match=message):
+        resolve(parse(topology), Cast({}, frozenset(), frozenset()))
+
+
+async def test_a_process_is_started_when_another_loop_has_started_its_own(monkeypatch):
+    """uvloop starts them one at a time, and refuses what another thread's loop asks for meanwhile."""
+    asked = []
+
+    async def create(*command, **keywords):
+        asked.append(command)
+        if len(asked) < 3:
+            raise RuntimeError("Racing with another loop to spawn a process.")
+        return "process"
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", create)
+    assert await launcher_module._spawn(["python"], 1, {}) == "process"
+    assert asked == [("python",)] * 3

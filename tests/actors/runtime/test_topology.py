@@ -197,7 +197,8 @@ def test_auto_is_a_fixed_rule():
 def test_written_nodes_win_over_the_placement_and_take_over_from_others():
     nodes = {"desk": None, "gpu": {"process": True, "device": "cuda:0"}, "gpu-1": {"like": "gpu"}}
     topology = resolved(
-        {"nodes": nodes, "placement": "each", "actors": {"echo": {"nodes": ["gpu", "gpu-1"]}}}
+        {"nodes": nodes, "placement": "each", "actors": {"echo": {"nodes": ["gpu", "gpu-1"]}}},
+        devices=("cpu", "cuda:0"),
     )
     assert topology.root == "desk"
     assert homes(topology) == {"echo/0": "gpu", "echo/1": "gpu-1", "watcher": "desk"}
