@@ -55,7 +55,7 @@ def place(
     if placement == "auto":
         for actor, wishes in wanted.items():
             beside = replica_of(actor) + AUTO_BESIDE.get(role_of(actor), "")
-            if beside in where and not any(wishes):
+            if beside in where and where[beside][0] and not any(wishes):
                 where[actor] = (where[beside][0],) * len(wishes)
     # The root comes first: every other node connects to it.
     ordered = {root: plans.pop(root), **plans}

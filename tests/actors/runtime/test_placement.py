@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pageant.actors.runtime.placement import place
-from pageant.actors.runtime.restarts import NodePlan
+from pageant.actors.runtime.plans import NodePlan
 
 
 @pytest.mark.parametrize("prefix", ["", "a/"])
