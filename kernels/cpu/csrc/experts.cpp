@@ -95,7 +95,7 @@ void products(const Grouping& grouping, const T* x, const Weights& weights, T* y
     parallel_for(int64_t(packings.size()), [&](int64_t i) {
         works[packings[i].work].pack(packings[i].index, room + rooms[packings[i].work]);
     });
-    parallel_for(int64_t(pieces.size()), [&](int64_t i) {
+    parallel_turns(int64_t(pieces.size()), [&](int64_t i) {
         works[pieces[i].work].multiply(pieces[i].index, room + rooms[pieces[i].work]);
     });
 }

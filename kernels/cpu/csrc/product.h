@@ -67,7 +67,7 @@ inline uint8_t* packing_room(int64_t size) {
 // Calls task(i) for each i below count, which together go through so many numbers.
 template <class Task>
 void share(int64_t count, int64_t numbers, const Task& task) {
-    if (numbers >= SMALL) return parallel_for(count, task);
+    if (numbers >= SMALL) return parallel_turns(count, task);
     for (int64_t i = 0; i < count; i++) task(i);
 }
 

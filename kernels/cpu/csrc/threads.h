@@ -7,7 +7,9 @@
 // them too and returns when all are done, and idle threads spin for 50 microseconds and then sleep.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <vector>
 
 // How many threads a call from this thread is spread over: what torch.set_num_threads gave.
 int thread_count();
@@ -30,6 +32,21 @@ void parallel_ranges(int64_t count, int64_t grain, const Task& task) {
     parallel_for(pieces, [&](int64_t i) {
         int64_t stop = (i + 1) * grain;
         task(i * grain, stop < count ? stop : count);
+    });
+}
+
+// The same, where a thread is to know what it does next: of as many as there are, each takes its turn, and helps with
+// what is left of the others' when it is through. So after i comes, mostly, i + thread_count().
+template <class Task>
+void parallel_turns(int64_t count, const Task& task) {
+    const int64_t turns = thread_count() < count ? thread_count() : count;
+    struct alignas(64) Counter { std::atomic<int64_t> done{0}; };
+    std::vector<Counter> taken(turns);
+    parallel_for(turns, [&](int64_t mine) {
+        for (int64_t i = mine; i < mine + turns; i++) {
+            const int64_t turn = i < turns ? i : i - turns;
+            for (int64_t at; (at = turn + turns * taken[turn].done.fetch_add(1, std::memory_order_relaxed)) < count;) task(at);
+        }
     });
 }
 
