@@ -3,6 +3,9 @@
 Links to the root, then to every node that joined before it; reports `NodeJoined`; then does what the
 supervisor says. Ends at `StopNode`, or when its parent is gone. A `--spare` reads the rest of its command line from
 its standard input, when it is needed.
+
+One that was started by hand and whose lease is over, since it was cut off or stood still, ends all that it has and
+begins anew: as the same process, but with nothing of what it was, and under a new incarnation.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import zmq
 
 from pageant.actors.runtime.address import AGENT
 from pageant.actors.runtime.agent import NodeAgent
+from pageant.actors.runtime.launcher import MODULE
 from pageant.actors.runtime.logs import configure
 from pageant.actors.runtime.loop import new_event_loop
 from pageant.actors.runtime.node import SUPERVISOR, Node
@@ -35,6 +39,7 @@ from pageant.protocol.supervision import Directory, NodeEntry, NodeJoined
 
 log = logging.getLogger("pageant.process")
 
+LOST = -1  # as the end of a life: the topology was not heard of for too long, and is to be joined again
 AGAIN_SECONDS = 1.0  # until the root is asked again
 ORPHAN_SECONDS = 1.5  # that a process whose parent died has to end in order
 
@@ -55,6 +60,13 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--log-format", default="text", choices=("text", "json"))
     parser.add_argument("--crash-log", type=int, help="descriptor of a file for the last traceback")
     parser.add_argument("--detached", action="store_true", help="do not end with standard input")
+    parser.add_argument(
+        "--rejoin-seconds",
+        type=float,
+        default=120.0,
+        help="when it has lost the topology, how long it tries to join again; 0 ends at once (default: 120)",
+    )
+    parser.add_argument("--again", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
@@ -183,10 +195,19 @@ async def _ask_for_incarnation(options: argparse.Namespace) -> int:
 
     link = Machine(options.keys).open_link(options.name, 0, options.endpoint, Nobody())
     waits = False
+    until = asyncio.get_running_loop().time() + options.rejoin_seconds if options.again else None
     try:
         while True:
             try:
-                return (await link.connect("root", 1, options.join)).issued
+                async with asyncio.timeout_at(until):
+                    return (await link.connect("root", 1, options.join)).issued
+            except NoAnswer as error:
+                if until is None:
+                    raise
+                log.warning("node %s: %s; trying again", options.name, error)
+            except TimeoutError:
+                seconds = f"{options.rejoin_seconds:g} s"
+                raise NoAnswer(f"root at {options.join} did not answer within {seconds}") from None
             except NotYet as error:
                 log.log(logging.DEBUG if waits else logging.WARNING, "node %s waits: %s", options.name, error)
                 waits = True
@@ -215,6 +236,8 @@ async def _run(options: argparse.Namespace) -> int:
         if options.crash_log is not None:
             faulthandler.dump_traceback(options.crash_log)
         os._exit(1)  # the interpreter would wait for that thread
+    if process.lapsed and options.detached and not options.incarnation and options.rejoin_seconds > 0:
+        return LOST
     return 1 if process.lapsed else 0
 
 
@@ -254,7 +277,13 @@ def main(arguments: list[str] | None = None) -> int:
     if options.crash_log is not None:
         faulthandler.enable(options.crash_log)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(_run(options))
+        code = runner.run(_run(options))
+    if code == LOST:
+        print(f"pageant node {options.name}: its lease is over; it joins again", file=sys.stderr, flush=True)
+        again = [one for one in arguments if one != "--again"]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+        os.execve(sys.executable, [sys.executable, "-m", MODULE, *again, "--again"], environment)
+    return code
 
 
 if __name__ == "__main__":

@@ -34,8 +34,8 @@ GUEST = {
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 
-async def join(cluster: Cluster, name: str, **keywords) -> asyncio.subprocess.Process:
-    arguments = ["--join", cluster.endpoint or "", "--name", name, "--detached"]
+async def join(cluster: Cluster, name: str, *more: str, **keywords) -> asyncio.subprocess.Process:
+    arguments = ["--join", cluster.endpoint or "", "--name", name, "--detached", *more]
     command = [sys.executable, "-m", "pageant.actors.runtime.process", *arguments]
     return await asyncio.create_subprocess_exec(
         *command, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, **keywords
@@ -331,7 +331,7 @@ async def test_a_guest_that_stops_is_replaced_and_when_it_wakes_nothing_of_it_is
     actors = GUEST["actors"] | {"echo": {"class": "runtime_players:Talker", "node": "b"}}
     terms = {"heartbeat_seconds": 0.1, "suspicion_seconds": 0.5}
     cluster = await start({**GUEST, "actors": actors, **terms}, wait=False)
-    first = await join(cluster, "b")
+    first = await join(cluster, "b", "--rejoin-seconds", "0")
     async for _ in cluster.startup():
         pass
     node = cluster.node
@@ -355,6 +355,63 @@ async def test_a_guest_that_stops_is_replaced_and_when_it_wakes_nothing_of_it_is
     assert heard == ["up echo#1", "life 1", "down echo#1", "up echo#2", "life 2"]
     await cluster.stop()
     assert await ended(second) == (0, "")
+
+
+async def test_a_guest_whose_lease_is_over_comes_back_as_a_new_incarnation_with_nothing_of_the_old(start):
+    terms = {"heartbeat_seconds": 0.1, "suspicion_seconds": 0.5}
+    cluster = await start({**GUEST, **terms}, wait=False)
+    guest = await join(cluster, "b")
+    async for _ in cluster.startup():
+        pass
+    node = cluster.node
+    await node.ask("echo", Ping(value=1), SECONDS)
+    for life in (2, 3):
+        guest.send_signal(signal.SIGSTOP)
+        await node.ask("watcher", Until(event=f"down echo#{life - 1}"), SECONDS)
+        guest.send_signal(signal.SIGCONT)
+        await node.ask("watcher", Until(event=f"up echo#{life}"), SECONDS)
+        assert pid_of(cluster, "b") == guest.pid
+        assert (await node.ask("echo", GetLog(), SECONDS)).incarnation == life
+    nodes = cluster.supervision.directory().nodes
+    assert [entry.incarnation for entry in nodes if entry.name == "b"] == [3]
+    assert (await node.ask("echo", Ping(value=1), SECONDS)).value == 1
+    await cluster.stop()
+    code, errors = await ended(guest)
+    assert code == 0 and errors.count("pageant node b: its lease is over; it joins again") == 2
+
+
+async def test_a_guest_that_does_not_find_the_topology_again_says_so_and_ends(start):
+    terms = {"heartbeat_seconds": 0.1, "suspicion_seconds": 0.5}
+    cluster = await start({**GUEST, **terms}, wait=False)
+    guest = await join(cluster, "b", "--rejoin-seconds", "0.5")
+    async for _ in cluster.startup():
+        pass
+    guest.send_signal(signal.SIGSTOP)
+    await cluster.node.ask("watcher", Until(event="down echo#1"), SECONDS)
+    await cluster.stop()
+    guest.send_signal(signal.SIGCONT)
+    code, errors = await ended(guest)
+    lines = [line for line in errors.splitlines() if line.startswith("pageant node b")]
+    assert code == 1 and lines[0].endswith("its lease is over; it joins again")
+    assert lines[1].endswith("did not answer within 0.5 s") and "Traceback" not in errors
+
+
+async def test_a_guest_comes_back_to_a_topology_that_was_started_again(start):
+    terms = {"heartbeat_seconds": 0.1, "suspicion_seconds": 0.5}
+    cluster = await start({**GUEST, **terms}, wait=False)
+    guest = await join(cluster, "b")
+    async for _ in cluster.startup():
+        pass
+    guest.send_signal(signal.SIGSTOP)
+    await cluster.node.ask("watcher", Until(event="down echo#1"), SECONDS)
+    await cluster.stop()
+    again = await start({**GUEST, **terms, "listen": cluster.endpoint}, wait=False)
+    guest.send_signal(signal.SIGCONT)
+    async for _ in again.startup():
+        pass
+    assert (await again.node.ask("echo", Ping(value=2), SECONDS)).value == 2
+    await again.stop()
+    assert (await ended(guest))[0] == 0
 
 
 async def test_a_process_that_stops_is_killed_and_replaced(start):
