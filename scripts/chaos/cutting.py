@@ -89,7 +89,8 @@ async def run_cuts(settings: dict[str, Any], *, seconds: float, requests: int, t
         keys = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "pageant.key"
         write_keys(keys, make_keys())
         listen = f"tcp://{lan.address('front')}:{PORT}"
-        joining = ("--join", listen, "--keys", str(keys))
+        # A process of its own for each life, so that they can be counted: the keeper starts the next.
+        joining = ("--join", listen, "--keys", str(keys), "--rejoin-seconds", "0")
 
         def keep(host: str, node: str) -> None:
             stack.push_async_callback(Keeper(lan, host, node, joining).stop)
