@@ -74,6 +74,15 @@ class HeadNorms:
     """Whether they are `wide_rms_norm`s."""
 
 
+class TokenMasks(NamedTuple):
+    """Which tokens some of the rows of logits may draw."""
+
+    rows: Tensor
+    """int64 [n]: which rows, each at most once."""
+    bits: Tensor
+    """int32 [n, V / 32 rounded up]: token t may be drawn if bit t % 32 of [i, t // 32] is 1."""
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SamplingTensors:
     """How each row's token is drawn. A row is a function of its own entries and logits alone."""
@@ -290,8 +299,10 @@ class Kernels(Protocol):
         """
         ...
 
-    def sample(self, logits: Tensor, params: SamplingTensors) -> Tensor:
+    def sample(self, logits: Tensor, params: SamplingTensors, masks: TokenMasks | None = None) -> Tensor:
         """Draw a token for each row of logits (float32 [R, V]); returns int64 [R].
+
+        With masks it is as after `mask_logits`, and the logits of their rows may have been overwritten so.
 
         A greedy row takes the largest logit, the lowest id on a tie. The others draw by Gumbel-max
         (see `pageant.kernels.sampling`): a row's token depends on its own logits and parameters alone.

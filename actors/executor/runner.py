@@ -28,7 +28,7 @@ from pageant.actors.executor.proposers.loading import load_proposer
 from pageant.actors.executor.scoring import Scored, Scores, Scoring, score_prompts
 from pageant.actors.executor.shaping import NOTHING, shape_logits
 from pageant.actors.executor.undrawn import Undrawn, UndrawnLogits
-from pageant.kernels.base import SamplingTensors
+from pageant.kernels.base import SamplingTensors, TokenMasks
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.decoder import Decoder
 from pageant.models.loading import load_decoder
@@ -293,29 +293,30 @@ class TorchRunner:
         guided = undrawn.guided
         late, deferred = guided.late, guided.deferred
         kept = undrawn.part(deferred) if len(deferred) else None
-        self._mask(undrawn)
+        masks = self._masks(undrawn)
         failed = {**guided.failures(), **undrawn.failed}
         drawn = self._sample(
             *(undrawn.logits, undrawn.params, undrawn.rows, undrawn.raw, undrawn.scored),
-            *(undrawn.prompts, failed),
+            *(undrawn.prompts, failed, masks),
         )
         drawn.missing, drawn.late = late, kept
         return drawn if undrawn.computed is None else self._with_drafts(drawn, *undrawn.computed)
 
-    def _mask(self, undrawn: UndrawnLogits) -> None:
-        """Forbids what the grammars do. Where nothing is left of what else a request forbids, they have their way."""
+    def _masks(self, undrawn: UndrawnLogits) -> TokenMasks | None:
+        """What grammars allow. Where nothing is left of that by what else a request forbids, they have their way."""
         places, bits = undrawn.guided.present()
         if not len(places):
-            return
+            return None
         rows, masks = self._tensor(places), self._tensor(bits)
-        self._kernels.mask_logits(undrawn.logits, rows, masks)
         if undrawn.unshaped is None:
-            return
+            return TokenMasks(rows, masks)
+        self._kernels.mask_logits(undrawn.logits, rows, masks)
         dead = (undrawn.logits[rows].amax(-1) == float("-inf")).nonzero()[:, 0]
         if len(dead):
             guided = torch.from_numpy(np.searchsorted(undrawn.guided.places, places)).to(self.device)
             undrawn.logits[rows[dead]] = undrawn.unshaped[guided[dead]]
             self._kernels.mask_logits(undrawn.logits, rows[dead], masks[dead])
+        return None
 
     def _sample(
         self,
@@ -326,8 +327,9 @@ class TorchRunner:
         scored: Scored | None,
         prompts: Scoring | None,
         failed: dict[int, str],
+        masks: TokenMasks | None = None,
     ) -> DrawnHere:
-        tokens = self._kernels.sample(logits, params)
+        tokens = self._kernels.sample(logits, params, masks)
         self._last_drawn[rows] = tokens
         scoring = None
         if raw is not None and scored is not None:

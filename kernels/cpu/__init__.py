@@ -21,7 +21,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pageant.kernels.base import AttentionBatch, HeadNorms, KVCache, SamplingTensors, TokenLogprobs
+from pageant.kernels.base import (
+    AttentionBatch,
+    HeadNorms,
+    KVCache,
+    SamplingTensors,
+    TokenLogprobs,
+    TokenMasks,
+)
 from pageant.kernels.cpu.build import BuildError
 from pageant.kernels.cpu.library import Functions, Library, load_library
 from pageant.kernels.cpu.products import expert_weights, product, quantized_product
@@ -379,7 +386,7 @@ class CpuKernels(ReferenceKernels):
         )
         return y
 
-    def sample(self, logits: Tensor, params: SamplingTensors) -> Tensor:
+    def sample(self, logits: Tensor, params: SamplingTensors, masks: TokenMasks | None = None) -> Tensor:
         """See `Kernels.sample`."""
         rows, vocab_size = logits.shape
         tokens = torch.empty(rows, dtype=torch.int64)
@@ -395,6 +402,7 @@ class CpuKernels(ReferenceKernels):
             params.seed.data_ptr(),
             params.sample.data_ptr(),
             params.position.data_ptr(),
+            *((0, 0, 0, 0) if masks is None else _mask_arguments(masks)),
             tokens.data_ptr(),
         )
         return tokens
@@ -434,6 +442,11 @@ class CpuKernels(ReferenceKernels):
 
 def _functions(library: Library) -> dict[torch.dtype, Functions]:
     return {torch.float32: library.f32, torch.bfloat16: library.bf16, torch.float16: library.f16}
+
+
+def _mask_arguments(masks: TokenMasks) -> tuple[int, int, int, int]:
+    rows, bits = masks
+    return rows.data_ptr(), len(rows), bits.data_ptr(), bits.shape[1]
 
 
 def _norm_arguments(norms: HeadNorms) -> tuple[int, int, bool, float]:

@@ -49,7 +49,7 @@ class Library:
         self.f32 = Functions(self._library, "f32")
         self.bf16 = Functions(self._library, "bf16")
         self.f16 = Functions(self._library, "f16")
-        self.sample = _function(self._library, "sample", [_WORD] * 12)
+        self.sample = _function(self._library, "sample", [_WORD] * 16)
         self.mask_logits = _function(self._library, "mask_logits", [_WORD] * 7)
         self.top_logprobs = _function(self._library, "top_logprobs", [_WORD] * 10)
         self.move_blocks = _function(self._library, "move_blocks", [_WORD] * 6)

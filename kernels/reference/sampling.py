@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pageant.kernels.base import SamplingTensors, TokenLogprobs
+from pageant.kernels.base import SamplingTensors, TokenLogprobs, TokenMasks
 from pageant.kernels.sampling import (
     GREEDY_TEMPERATURE,
     filter_logits,
@@ -27,8 +27,10 @@ def mask_logits(logits: Tensor, rows: Tensor, bits: Tensor) -> None:
     logits[rows] = logits[rows].masked_fill_(~allowed, float("-inf"))
 
 
-def sample(logits: Tensor, params: SamplingTensors) -> Tensor:
+def sample(logits: Tensor, params: SamplingTensors, masks: TokenMasks | None = None) -> Tensor:
     """See `Kernels.sample`."""
+    if masks is not None:
+        mask_logits(logits, *masks)
     tokens = logits.argmax(dim=-1)  # the first of equals
     rows = (params.temperature >= GREEDY_TEMPERATURE).nonzero()[:, 0]
     if rows.numel():

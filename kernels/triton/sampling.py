@@ -15,7 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pageant.kernels.base import SamplingTensors
+from pageant.kernels.base import SamplingTensors, TokenMasks
+from pageant.kernels.reference.sampling import mask_logits
 from pageant.kernels.sampling import GREEDY_TEMPERATURE
 from pageant.kernels.triton.launching import cdiv, interpreted, next_power_of_2
 
@@ -25,8 +26,10 @@ _PART = 4096  # tokens of the vocabulary that a program draws from
 _TILE = 4096  # tokens that a search reads at a time
 
 
-def sample(logits: Tensor, params: SamplingTensors) -> Tensor:
+def sample(logits: Tensor, params: SamplingTensors, masks: TokenMasks | None = None) -> Tensor:
     """See `Kernels.sample`."""
+    if masks is not None:
+        mask_logits(logits, *masks)
     rows, vocab_size = logits.shape
     device = logits.device
     assert logits.dtype == torch.float32 and logits.stride(1) == 1

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pageant.kernels.base import Kernels, SamplingTensors
+from pageant.kernels.base import Kernels, SamplingTensors, TokenMasks
 from pageant.kernels.sampling import filter_logits, gumbel_noise, select_rows, token_noise
 
 ParamsMaker = Callable[..., SamplingTensors]
@@ -314,6 +314,27 @@ def test_masks_forbid_what_their_bits_say_and_nothing_else(backend: Kernels, voc
     expected[rows] = logits[rows].masked_fill(~allowed[:, :vocab_size], float("-inf"))
     backend.mask_logits(logits, rows, bits)
     assert torch.equal(logits, expected)
+
+
+@pytest.mark.parametrize("vocab_size", [40, 1000, 16384])
+@pytest.mark.parametrize("share", [0.001, 0.5, 1.0])
+def test_with_masks_a_token_is_drawn_as_after_masking(
+    backend: Kernels, make_params: ParamsMaker, vocab_size: int, share: float
+) -> None:
+    rows = 12
+    chance = torch.Generator().manual_seed(vocab_size)
+    params = make_params(rows, temperature=[0.0, 1.0, 0.7, 0.0] * 3, top_k=[0, 0, 5] * 4, top_p=0.9)
+    logits, masked = random_logits(rows, vocab_size), torch.tensor([11, 0, 1, 2, 7, 5, 6, 10])
+    allowed = torch.rand(len(masked), -(-vocab_size // 32) * 32, generator=chance) < share
+    allowed[:, 7] = True
+    allowed[2:4, :32] = True
+    bits = (allowed.view(len(masked), -1, 32) * (1 << torch.arange(32))).sum(-1).to(torch.int32)
+    before = logits.clone()
+    before[masked] = before[masked].masked_fill(~allowed[:, :vocab_size], float("-inf"))
+    expected = backend.sample(before, params)
+    assert torch.equal(backend.sample(logits, params, TokenMasks(masked, bits)), expected)
+    drawn = expected[masked]
+    assert allowed[torch.arange(len(masked)), drawn].all()
 
 
 def test_no_masks_forbid_nothing(backend: Kernels) -> None:

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "exponential.h"
+#include "masks.h"
 #include "philox.h"
 #include "rows.h"
 
@@ -31,6 +32,7 @@ struct Rows {
     const int64_t* seed;
     const int32_t* sample;
     const int64_t* position;
+    const std::vector<const uint32_t*>& allowed;  // a bit for each token, or nothing where all may be drawn
 };
 
 // By groups: a loop that may end at each number is not made vectors of.
@@ -144,14 +146,16 @@ void draw_group(const float* x, int64_t n, int64_t start, float floor, const Noi
 int64_t draw_row(const Rows& rows, int64_t r) {
     const float* logits = rows.logits + r * rows.stride;
     int64_t n = rows.vocab_size;
-    float top = largest_of(logits, n);
-    int64_t top_token = first_of(logits, n, top);
+    const uint32_t* allowed = rows.allowed.empty() ? nullptr : rows.allowed[r];
+    int64_t top_token = allowed ? first_largest_of(logits, n, allowed) : first_of(logits, n, largest_of(logits, n));
+    float top = logits[top_token];
     if (!(rows.temperature[r] >= GREEDY_TEMPERATURE)) return top_token;
     static thread_local std::vector<float> tempered, memory;
     tempered.resize(n);
     float* x = tempered.data();
     float temperature = rows.temperature[r];
     for (int64_t i = 0; i < n; i++) x[i] = (logits[i] - top) / temperature;
+    if (allowed) mask(x, n, allowed);
     float floor = rows.min_p[r] > 0 ? std::log(rows.min_p[r]) : NOWHERE;
     if (rows.top_k[r] > 0 && rows.top_k[r] < n) floor = kth_largest(x, n, rows.top_k[r], floor, memory);
     if (rows.top_p[r] < 1) floor = nucleus(x, n, rows.top_p[r], floor, memory);
@@ -171,8 +175,11 @@ int64_t draw_row(const Rows& rows, int64_t r) {
 EXPORT void pageant_sample(const float* logits, int64_t stride, int64_t rows, int64_t vocab_size,
                            const float* temperature, const int32_t* top_k, const float* top_p,
                            const float* min_p, const int64_t* seed, const int32_t* sample,
-                           const int64_t* position, int64_t* tokens) {
-    Rows all{logits, stride, vocab_size, temperature, top_k, top_p, min_p, seed, sample, position};
+                           const int64_t* position, const int64_t* masked, int64_t masks, const uint32_t* bits,
+                           int64_t words, int64_t* tokens) {
+    std::vector<const uint32_t*> allowed(masks ? rows : 0, nullptr);
+    for (int64_t i = 0; i < masks; i++) allowed[masked[i]] = bits + i * words;
+    Rows all{logits, stride, vocab_size, temperature, top_k, top_p, min_p, seed, sample, position, allowed};
     if (rows * vocab_size < 8192) {
         for (int64_t r = 0; r < rows; r++) tokens[r] = draw_row(all, r);
         return;
