@@ -57,7 +57,7 @@ class Grammar(Actor):
             vocab_size, eos_token_ids: the model's.
             compile_seconds_max: what takes longer to compile is refused.
             cache_size: compiled grammars that are kept, those in use apart.
-            threads: that a step's masks are spread over, by grammar.
+            threads: that a step's masks are spread over, by grammar: those of one grammar share its lexer.
         """
 
         model: str
@@ -65,7 +65,7 @@ class Grammar(Actor):
         eos_token_ids: tuple[int, ...] = ()
         compile_seconds_max: float = 10.0
         cache_size: int = 128
-        threads: int = 2
+        threads: int = 1
 
         def __post_init__(self) -> None:
             for name in ("cache_size", "threads", "compile_seconds_max"):
