@@ -12,7 +12,8 @@ from pageant.actors.runtime.streams import Arrival, Incoming
 from pageant.actors.scheduler.actor import Scheduler
 from pageant.actors.scheduler.core import SchedulerCore
 from pageant.actors.scheduler.planning import Planner
-from pageant.scripts.simulate.runs import run_seed
+from pageant.scripts.simulate.engine import EngineSimulation
+from pageant.scripts.simulate.runs import run_seed, shorten
 
 SEEDS_MAX = 200
 
@@ -85,7 +86,13 @@ def test_a_stale_epoch(monkeypatch):
             self._allocation = allocation
 
     monkeypatch.setattr(BlockManager, "executor_ready", kept)
-    assert caught_by() is not None
+    seed = caught_by()
+    assert seed is not None
+    found, faults = run_seed(seed).violation, EngineSimulation(seed).faults
+    few = shorten(seed)
+    assert 1 <= len(few) <= 2 < len(faults) and set(few) <= set(faults)
+    assert EngineSimulation(seed, faults=few).run().violation is not None
+    assert run_seed(seed).violation == found, "a failing seed fails again in the same way"
 
 
 def test_a_skipped_gap(monkeypatch):

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-AT_ONCE_MAX = 1_000_000  # callbacks at one moment of time: more are a loop without an end
+AT_ONCE_MAX = 100_000  # callbacks at one moment of time: more are a loop without an end
 
 
 class Stuck(AssertionError):
@@ -116,6 +116,7 @@ class VirtualLoop(_Loop):  # type: ignore[misc]
         """
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(finalizer=self._end_generator)
+        self._at_once = 0
         events._set_running_loop(self)
         try:
             task: asyncio.Task[T] = self.create_task(coroutine)

@@ -14,7 +14,7 @@ import logging
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -202,7 +202,8 @@ class Simulation:
             for process in self.platform.lives:
                 process.dead = False
                 self.loop.resume(process)
-            self.loop.run(_wait(left))
+            with suppress(Stuck):  # which has been told of
+                self.loop.run(_wait(left))
         self.loop.close()
 
     # What goes wrong.

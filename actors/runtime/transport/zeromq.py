@@ -4,6 +4,9 @@ Of two nodes the later connects to the earlier, so that a pair shares one connec
 by the routing id `name#incarnation`, and ROUTER_MANDATORY makes a vanished peer an error instead of a
 silence. `zmq.asyncio` is not used: its per-message futures cost more than the sockets do. The socket's
 descriptor is edge-triggered, so it is drained until empty, and looked at again after every send.
+
+A connection that breaks is made again by ZeroMQ without a word, and without what was on its way. So the socket is
+monitored: of two nodes that still live, the one that connected is told (`on_broken`) as soon as they are back.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from pageant.actors.runtime.platform import Receiver
 from pageant.actors.runtime.transport.errors import LinkRefused, NoAnswer, NotYet
@@ -118,6 +122,7 @@ class ZmqLink:
         if keys is not None:
             connect_with(socket, keys)
         self.endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
+        self._cut_off: set[str] = set()  # endpoints to which a connection of ours broke
         self._identities: dict[str, bytes] = {}
         self._peers: dict[bytes, _Peer] = {}
         self._welcomes: dict[bytes, asyncio.Future[Welcome]] = {}
@@ -129,12 +134,19 @@ class ZmqLink:
         self.on_broken: Callable[[str, int], None] | None = None
         self._descriptor = int(socket.getsockopt(zmq.FD))
         self._loop.add_reader(self._descriptor, self._pump)
+        self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self._monitor_descriptor = int(self._monitor.getsockopt(zmq.FD))
+        self._loop.add_reader(self._monitor_descriptor, self._watch_connections)
+        self._watch_connections()  # it is silent until it has been found empty
 
     def close(self) -> None:
         """Sends what is queued (for `LINGER_MS` at most) and lets go of the socket."""
         if self._socket.closed:
             return
         self._loop.remove_reader(self._descriptor)
+        self._loop.remove_reader(self._monitor_descriptor)
+        self._socket.disable_monitor()
+        self._monitor.close()
         for welcome in self._welcomes.values():
             if not welcome.done():
                 welcome.set_exception(LinkRefused(f"{self.name} stopped"))
@@ -263,6 +275,24 @@ class ZmqLink:
         body, _ = self._codec.encode(message)
         header = Header(Mode.LINK, type(message).__name__, "", f"node/{self.name}")
         return self._send([identity, encode_header(header), body])
+
+    def _watch_connections(self) -> None:
+        while not self._monitor.closed:
+            try:
+                event = recv_monitor_message(self._monitor, zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            endpoint = event["endpoint"].decode()
+            if event["event"] == zmq.EVENT_DISCONNECTED:
+                self._cut_off.add(endpoint)
+            elif endpoint in self._cut_off:
+                self._cut_off.remove(endpoint)
+                self._back_again(endpoint)
+
+    def _back_again(self, endpoint: str) -> None:
+        for peer in list(self._peers.values()):
+            if peer.endpoint == endpoint and self.on_broken is not None:
+                self.on_broken(peer.node, peer.incarnation)
 
     # Sending.
 

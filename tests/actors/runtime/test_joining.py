@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
@@ -163,6 +164,75 @@ async def test_nobody_there_is_no_answer_and_may_be_tried_again(links, monkeypat
     for _ in range(2):  # ZeroMQ would abort the process if the connection had the same name
         with pytest.raises(NoAnswer, match="did not answer within"):
             await link.connect("root", 1, "tcp://127.0.0.1:9")
+
+
+class Cable:
+    """Between a node and whoever connects to it."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._port = int(endpoint.rpartition(":")[2])
+        self._ends: list[asyncio.StreamWriter] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def plug_in(self) -> str:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        return f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        to_node, from_node = await asyncio.open_connection("127.0.0.1", self._port)
+        self._ends += [writer, from_node]
+        both = ((reader, from_node), (to_node, writer))
+        self._tasks += [asyncio.create_task(self._carry(*ends)) for ends in both]
+
+    async def _carry(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await source.read(65536):
+                target.write(data)
+
+    def tear(self) -> None:
+        ends, self._ends = self._ends, []
+        for end in ends:
+            end.transport.abort()
+
+    async def remove(self) -> None:
+        self._server.close()
+        self.tear()
+        await asyncio.wait(self._tasks)
+
+
+async def test_whoever_made_a_connection_is_told_that_it_broke_once_it_is_there_again(links):
+    receiver = Deaf()
+    root, link = links("root", 1, receiver), links("b")
+    cable, told = Cable(root.endpoint), asyncio.Event()
+    broken: list[tuple[str, int]] = []
+
+    def note(node: str, incarnation: int) -> None:
+        broken.append((node, incarnation))
+        told.set()
+
+    link.on_broken = note
+    await link.connect("root", 1, await cable.plug_in())
+    assert link.send("root", [b"header", b"body"])
+    await receiver.next()
+    assert not broken
+    cable.tear()
+    async with asyncio.timeout(SECONDS):
+        await told.wait()
+    assert broken == [("root", 1)]
+    link.close()
+    await cable.remove()
+
+
+async def test_a_peer_that_ended_has_not_broken_its_connection(links):
+    root, link = links("root"), links("b")
+    broken: list[str] = []
+    link.on_broken = lambda node, incarnation: broken.append(node)
+    await link.connect("root", 1, root.endpoint)
+    root.close()
+    assert link.forget("root", 1)
+    again = links("root", 2)
+    await link.connect("root", 2, again.endpoint)
+    assert not broken
 
 
 async def test_a_stranger_who_took_the_name_of_a_peer_is_in_nobodys_way(links):
