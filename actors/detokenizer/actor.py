@@ -63,6 +63,10 @@ class Detokenizer(Actor):
         self._requests: dict[int, _Open] = {}
         self._deliveries: dict[str, Delivery] = {}
         self._incoming = Incoming("tokens")
+        self._life = (
+            0,
+            1,
+        )  # of the scheduler whose requests these are: its incarnation, and where its stream began
         self._traces: dict[int, TraceContext] = {}  # by serial, of those whose steps are told of
 
     async def on_start(self) -> None:
@@ -74,14 +78,15 @@ class Detokenizer(Actor):
     @receives
     def tokens(self, batch: TokenBatch) -> None:
         """One step's tokens."""
-        life = self._incoming.incarnation, self._incoming.start
         match self._incoming.arrive(batch.number, self.sender_incarnation, batch.start):
             case Arrival.GAP:
                 if self._incoming.should_ask():
                     self.tell(self.sender, Resume(stream="tokens", after=self._incoming.last))
                 return
             case Arrival.NEXT:
-                if (self._incoming.incarnation, self._incoming.start) != life:
+                life = self._incoming.incarnation, self._incoming.start
+                if life != self._life:
+                    self._life = life
                     self._forget_all()
                 began = self.clock.now()
                 self._take(batch)

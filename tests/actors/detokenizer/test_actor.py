@@ -12,6 +12,7 @@ from pageant.protocol.arrays import int32, int64
 from pageant.protocol.outputs import OpenOutput, TokenBatch
 from pageant.protocol.serving import Finished, OutputBatch
 from pageant.protocol.streams import Acknowledge
+from pageant.protocol.supervision import ActorDown, ActorUp
 
 SERIAL = 5
 
@@ -46,9 +47,11 @@ class Told:
                 clock=SimpleNamespace(now=lambda: 0.0),
             ),
         )
-        opened = OpenOutput(serial=SERIAL, request_id="r", frontend="f", prompt_tail=int32([65]), held=held)
+        self.opened = OpenOutput(
+            serial=SERIAL, request_id="r", frontend="f", prompt_tail=int32([65]), held=held
+        )
         self.number = 0
-        self.tokens((), opened=(opened,))
+        self.tokens((), opened=(self.opened,))
 
     def tokens(self, token_ids, *, opened=(), finished=None):
         """The next tokens, of one step; returns what was said to the frontend."""
@@ -103,3 +106,25 @@ def test_an_end_without_a_token_brings_what_was_held():
 def test_what_is_looked_at_goes_out_step_by_step():
     told = Told(held=False)
     assert [told.tokens([token]) for token in (97, 98, 99)] == [[("a", 1)], [("b", 1)], [("c", 1)]]
+
+
+def test_a_new_scheduler_whose_first_batch_comes_late_begins_anew():
+    told = Told(held=False)
+    told.tokens([97])
+    told.actor._cell.sender_incarnation, told.number = 2, 1
+    assert told.tokens([99]) == [], "the first is missing"
+    told.number = 0
+    assert told.tokens([98], opened=(told.opened,)) == [("b", 1)]
+    assert told.tokens([99]) == [("c", 1)]
+
+
+def test_a_new_frontend_is_told_what_was_sent_before_the_end_of_the_former_was_known():
+    told = Told(held=False)
+    told.actor.acknowledged = lambda message: None
+    told.tokens([97])
+    told.said.clear()
+    told.actor.peer_down(ActorDown(address="f", incarnation=1, reason="crashed", final=False))
+    told.actor.peer_up(ActorUp(address="f", incarnation=2))
+    (again,) = told.said
+    assert isinstance(again, OutputBatch) and again.texts == ("a",) and again.start == again.number
+    assert told.tokens([98]) == [("b", 1)], "the request is none of the former's"
