@@ -216,7 +216,8 @@ class Allocation:
         due = self._columns.are_due(slots, lengths)
         if self.window is not None:
             due[:] = True
-        counts, grown = np.zeros(len(slots), np.int32), []
+        counts = np.zeros(len(slots), np.int32)
+        grown: list[int] = []
         for index in np.flatnonzero(due[:end]).tolist():
             sequence = self._sequences[int(request.grow_serials[index])]
             if self.window is not None:

@@ -21,7 +21,7 @@ GUIDES = (
     StructuredOutputsParams(regex="(ab|ba|abba){3,12}"),
     StructuredOutputsParams(regex="[0-9]{2,12}"),
     StructuredOutputsParams(
-        json={"type": "object", "properties": {"n": {"type": "integer"}, "of": {"enum": ["a", "bee"]}}},
+        json='{"type": "object", "properties": {"n": {"type": "integer"}, "of": {"enum": ["a", "bee"]}}}',
         disable_any_whitespace=True,
         disable_additional_properties=True,
     ),

@@ -230,7 +230,7 @@ class Simulation:
         match fault.kind:
             case "kill" | "host":
                 hit = [process for name in target.split(",") if (process := self._process(name)) is not None]
-                return (lambda: [process.kill() for process in hit]) if hit else None
+                return (lambda: list(map(SimulatedProcess.kill, hit))) if hit else None
             case "stop":
                 process = self._process(target)
                 return None if process is None else lambda: self._stop(process, seconds)
