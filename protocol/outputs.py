@@ -20,8 +20,7 @@ from pageant.protocol.streams import Numbered
 class OpenOutput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A request whose tokens will come. `prompt_tail` is the end of its prompt, for the text's context.
 
-    `token_ids` are output that its frontend had before this scheduler knew the request. Of one that is `held`
-    nobody looks at the output before its end: it may go on in larger pieces. For `trace` see `Submit`.
+    `token_ids` are output that its frontend had before this scheduler knew the request. For `trace` see `Submit`.
     """
 
     serial: int
@@ -35,7 +34,6 @@ class OpenOutput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     detokenize: bool = True
     spaces_between_special_tokens: bool = True
     token_ids: Int32Vector = msgspec.field(default_factory=int32)
-    held: bool = False
     trace: str | None = None
 
 

@@ -19,17 +19,14 @@ from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.supervision import ActorDown, ActorUp
 from pageant.protocol.tracing import Attribute, TraceContext
 
-HELD_MAX = 16  # tokens of a request that nobody looks at before its end
-
 
 class _Open:
     """A request whose output is on its way."""
 
-    __slots__ = ("facts", "first_token_at", "held", "num_characters", "num_tokens", "request")
+    __slots__ = ("facts", "first_token_at", "num_characters", "num_tokens", "request")
 
     def __init__(self, request: OpenOutput) -> None:
         self.request = request
-        self.held: list[int] | None = [] if request.held else None
         self.num_tokens = self.num_characters = 0  # of its output, delivered
         self.facts = RowFacts(num_cached_tokens=0, num_preemptions=0)
         self.first_token_at: float | None = None
@@ -113,11 +110,6 @@ class Detokenizer(Actor):
             if entry is None:
                 continue
             tokens, finished = token_ids[begin:end], batch.finished.get(index)
-            if entry.held is not None:
-                entry.held += tokens
-                if len(entry.held) < HELD_MAX and entry.first_token_at is not None and finished is None:
-                    continue
-                tokens, entry.held = entry.held, []
             if tokens and entry.first_token_at is None:
                 entry.first_token_at = now
             kept = self._push(serial, entry, tokens, finished)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 
 import numpy as np
 
@@ -11,7 +12,6 @@ from pageant.actors.scheduler.request import ScheduledRequest
 from pageant.protocol.arrays import Int32Vector, Int64Vector, int32, int64
 from pageant.protocol.logprobs import Logprobs, Piece, join
 from pageant.protocol.outputs import OpenOutput, RowFacts, TokenBatch
-from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 from pageant.protocol.serving import Finished
 
 PROMPT_TAIL = 16  # tokens of the prompt that give the output's text its context
@@ -20,7 +20,8 @@ PROMPT_TAIL = 16  # tokens of the prompt that give the output's text its context
 class TokenOutputs:
     """Collects openings, tokens and endings until the next batch is taken.
 
-    A request's log-probabilities are kept with it, for a detokenizer that may have to be told again.
+    A request's log-probabilities are kept with it, for a detokenizer that may have to be told again. One that nobody
+    looks at before its end goes in pieces: most steps bring nothing of it.
     """
 
     def __init__(self) -> None:
@@ -28,13 +29,14 @@ class TokenOutputs:
         self._opened: list[OpenOutput] = []
         self._drawn: list[tuple[Int64Vector, Int32Vector]] = []  # serials and a token of each, by step
         self._again: dict[int, list[int]] = {}  # what was drawn before, for a new detokenizer
+        self._pieces: dict[int, list[int]] = {}
         self._finished: dict[int, Finished] = {}
         self._facts: dict[int, RowFacts] = {}
         self._logprobs: dict[int, list[Piece]] = {}
         self._prompt_logprobs: dict[int, list[Piece]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._drawn or self._finished or self._again)
+        return bool(self._drawn or self._finished or self._again or self._pieces)
 
     def open(self, request: ScheduledRequest) -> None:
         """A request's tokens will come."""
@@ -51,7 +53,6 @@ class TokenOutputs:
             detokenize=params.detokenize,
             spaces_between_special_tokens=params.spaces_between_special_tokens,
             token_ids=int32(request.output[: request.num_resumed]),
-            held=_may_be_held(params),
             trace=request.trace,
         )
         self._opened.append(opened)
@@ -83,8 +84,17 @@ class TokenOutputs:
         if len(serials):
             self._drawn.append((serials, token_ids))
 
+    def piece(self, request: ScheduledRequest) -> None:
+        """The tokens of a request that have not been sent."""
+        tokens = request.output[request.num_sent :]
+        if tokens:
+            request.num_sent = len(request.output)
+            self._pieces[request.serial] = self._pieces.get(request.serial, []) + tokens
+
     def finish(self, request: ScheduledRequest, finished: Finished) -> None:
         """A request ended, after the tokens that it has been given."""
+        if request.goes_in_pieces:
+            self.piece(request)
         self._finished[request.serial] = finished
 
     def drop(self, request: ScheduledRequest) -> None:
@@ -115,7 +125,7 @@ class TokenOutputs:
         scored = self._prompt_logprobs
         self._prompt_logprobs = {serial: scored[serial] for serial in scored if serial not in index}
         self._logprobs = {}
-        self._opened, self._drawn, self._again, self._finished = [], [], {}, {}
+        self._opened, self._drawn, self._again, self._pieces, self._finished = [], [], {}, {}, {}
         self._facts = facts  # of those that have no token yet
         return self.stream.number(batch)
 
@@ -126,11 +136,17 @@ class TokenOutputs:
 
     def _columns(self) -> tuple[Int64Vector, Int32Vector, Int32Vector]:
         """Serials, counts and tokens. Those that end without a token come last."""
-        if len(self._drawn) == 1 and not self._again:
-            serials, token_ids = self._drawn[0]
+        if len(self._drawn) <= 1 and not self._again:
+            serials, token_ids = self._drawn[0] if self._drawn else (int64(), int32())
             counts = np.ones(len(serials), np.int32)
+            if pieces := self._pieces:
+                serials = np.concatenate([int64(list(pieces)), serials])
+                counts = np.concatenate([int32([len(tokens) for tokens in pieces.values()]), counts])
+                token_ids = np.concatenate([int32([*chain.from_iterable(pieces.values())]), token_ids])
         else:
             rows = self._again
+            for serial, tokens in self._pieces.items():
+                rows[serial] = rows.get(serial, []) + tokens
             for step in self._drawn:
                 for serial, token in zip(*(column.tolist() for column in step), strict=True):
                     rows.setdefault(serial, []).append(token)
@@ -146,7 +162,7 @@ class TokenOutputs:
     def reopen(self, requests: Iterable[ScheduledRequest]) -> None:
         """The detokenizer is a new one, and knows nothing: it is told of these, with their whole output."""
         self.stream.restart()
-        self._opened, self._drawn, self._again, self._finished = [], [], {}, {}
+        self._opened, self._drawn, self._again, self._pieces, self._finished = [], [], {}, {}, {}
         self._facts, self._logprobs, self._prompt_logprobs = {}, {}, {}
         for request in requests:
             self.open(request)
@@ -154,16 +170,11 @@ class TokenOutputs:
                 self.learned(request)
             if len(request.output) > request.num_resumed:
                 self._again[request.serial] = request.output[request.num_resumed :]
+            request.num_sent = len(request.output)
             if request.logprobs:
                 self._logprobs[request.serial] = request.logprobs.copy()
             if request.prompt_logprobs:
                 self._prompt_logprobs[request.serial] = request.prompt_logprobs.copy()
-
-
-def _may_be_held(params: SamplingParams) -> bool:
-    """Whether it makes no difference when its output comes, as long as its end does in time."""
-    scored = params.logprobs is not None or params.prompt_logprobs is not None
-    return params.output_kind is RequestOutputKind.FINAL_ONLY and not (params.stop or scored)
 
 
 def _by_row(index: dict[int, int], pieces: dict[int, list[Piece]]) -> Logprobs | None:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pageant.protocol.logprobs import Piece
-from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 from pageant.protocol.serving import Submit
 
 
@@ -60,6 +60,7 @@ class ScheduledRequest:
     num_resumed: int = 0  # output tokens that it brought along
     logprobs: list[Piece] = field(default_factory=list)  # of the others, if it asks for them
     prompt_logprobs: list[Piece] = field(default_factory=list)
+    num_sent: int = 0  # output tokens that the detokenizer has been sent, where they go in pieces
     state: State = State.WAITING
     row: int | None = None  # of the batch, while it holds one
     num_computed: int = 0  # tokens whose KV is there, of one that a policy is asked about
@@ -99,7 +100,8 @@ class ScheduledRequest:
         if behind is not None:
             request.arrived_at = now - behind.age
             request.output = behind.token_ids.tolist()
-            request.is_resumed, request.num_resumed = True, len(request.output)
+            request.is_resumed = True
+            request.num_resumed = request.num_sent = len(request.output)
             if request.output:  # its prompt's log-probabilities came with the first token
                 request.num_scored = max(0, len(request.prompt) - 1)
         return request
@@ -119,6 +121,13 @@ class ScheduledRequest:
         """The row, of a request that holds one."""
         assert self.row is not None, f"request {self.serial} holds no row"
         return self.row
+
+    @property
+    def goes_in_pieces(self) -> bool:
+        """Whether it makes no difference when its output comes, as long as its end does in time."""
+        params = self.params
+        scored = params.logprobs is not None or params.prompt_logprobs is not None
+        return params.output_kind is RequestOutputKind.FINAL_ONLY and not (params.stop or scored)
 
     @property
     def skips_cache(self) -> bool:

@@ -144,10 +144,16 @@ class Results:
         """Those requests run."""
         requests, rows = self._requests, drawing.rows
         self._running.drew(rows, token_ids)
+        in_pieces, due = self._running.in_pieces(rows)
         for request in self._running.first_drawn(rows):
             request.first_token_at = requests.now
             self._outputs.learned(request)
-        self._outputs.tokens(drawing.serials, token_ids)
+        if in_pieces.any():
+            self._outputs.tokens(drawing.serials[~in_pieces], token_ids[~in_pieces])
+            for request in due:
+                self._outputs.piece(request)
+        else:
+            self._outputs.tokens(drawing.serials, token_ids)
         requests.waiting.drew(map(self._running.at, rows.tolist()))
         for request in self._running.candidates(rows, token_ids, requests.limits.end_tokens):
             requests.end_if_complete(request)

@@ -23,6 +23,8 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
+PIECE = 16  # tokens
+
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
@@ -103,6 +105,8 @@ class Running:
         self._num_steps = np.zeros(num_rows, np.int32)  # steps at hand that name the row
         self._ended = np.zeros(num_rows, np.bool_)
         self._has_output = np.zeros(num_rows, np.bool_)
+        self._in_pieces = np.zeros(num_rows, np.bool_)  # sent to the detokenizer some tokens at a time
+        self._num_unsent = np.zeros(num_rows, np.int32)  # of those rows: tokens
         self._has_stops = np.zeros(num_rows, np.bool_)
         self._is_long = np.zeros(num_rows, np.bool_)
         self._in_lock_step = np.zeros(num_rows, np.bool_)  # planned only when all that was drawn is known
@@ -131,6 +135,8 @@ class Running:
         self._num_steps[row] = 1
         self._ended[row] = request.state is State.ENDED
         self._has_output[row] = request.first_token_at is not None
+        self._in_pieces[row] = request.goes_in_pieces
+        self._num_unsent[row] = len(request.output) - request.num_sent
         self._has_stops[row] = bool(request.params.stop_token_ids)
         self._is_long[row] = request.is_long
         self._in_lock_step[row] = self._awaits_drafts[row] = False
@@ -293,6 +299,15 @@ class Running:
         for row, token in zip(rows.tolist(), token_ids.tolist(), strict=True):
             outputs[row].append(token)
         self._num_tokens[rows] += 1
+
+    def in_pieces(self, rows: Int32) -> tuple[Bool, list[ScheduledRequest]]:
+        """Which of rows that drew are sent in pieces, and those of whom one is due: the first token, or many."""
+        some = self._in_pieces[rows]
+        rows = rows[some]
+        self._num_unsent[rows] += 1
+        due = rows[~self._has_output[rows] | (self._num_unsent[rows] >= PIECE)]
+        self._num_unsent[due] = 0
+        return some, [self.at(row) for row in due.tolist()]
 
     def first_drawn(self, rows: Int32) -> list[ScheduledRequest]:
         """Those of rows that drew which have done so for the first time."""

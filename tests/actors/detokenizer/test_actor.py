@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
-
-from pageant.actors.detokenizer.actor import HELD_MAX, Detokenizer
+from pageant.actors.detokenizer.actor import Detokenizer
 from pageant.actors.detokenizer.core import Detokenization
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.outputs import OpenOutput, TokenBatch
-from pageant.protocol.serving import Finished, OutputBatch
+from pageant.protocol.serving import OutputBatch
 from pageant.protocol.streams import Acknowledge
 from pageant.protocol.supervision import ActorDown, ActorUp
 
@@ -33,7 +31,7 @@ class Letters:
 class Told:
     """A detokenizer that is told of one request's tokens, and what it says to the frontend."""
 
-    def __init__(self, *, held):
+    def __init__(self):
         self.actor = Detokenizer(Detokenizer.Options(model=""))
         self.actor._detokenization = Detokenization(Letters())
         self.actor._token_texts = {}
@@ -47,9 +45,7 @@ class Told:
                 clock=SimpleNamespace(now=lambda: 0.0),
             ),
         )
-        self.opened = OpenOutput(
-            serial=SERIAL, request_id="r", frontend="f", prompt_tail=int32([65]), held=held
-        )
+        self.opened = OpenOutput(serial=SERIAL, request_id="r", frontend="f", prompt_tail=int32([65]))
         self.number = 0
         self.tokens((), opened=(self.opened,))
 
@@ -81,35 +77,13 @@ class Told:
         ]
 
 
-@pytest.mark.parametrize("held", [False, True])
-def test_a_first_token_goes_out_at_once(held):
-    assert Told(held=held).tokens([97]) == [("a", 1)]
-
-
-def test_what_nobody_looks_at_before_its_end_goes_out_in_larger_pieces():
-    told = Told(held=True)
-    told.tokens([97])
-    for _ in range(HELD_MAX - 1):
-        assert told.tokens([98]) == []
-    assert told.tokens([99]) == [("b" * (HELD_MAX - 1) + "c", HELD_MAX)]
-    assert told.tokens([100]) == []
-    assert told.tokens([101], finished=Finished(reason="length")) == [("de", 2)]
-
-
-def test_an_end_without_a_token_brings_what_was_held():
-    told = Told(held=True)
-    told.tokens([97])
-    told.tokens([98])
-    assert told.tokens([], finished=Finished(reason="abort")) == [("b", 1)]
-
-
-def test_what_is_looked_at_goes_out_step_by_step():
-    told = Told(held=False)
+def test_tokens_go_out_step_by_step():
+    told = Told()
     assert [told.tokens([token]) for token in (97, 98, 99)] == [[("a", 1)], [("b", 1)], [("c", 1)]]
 
 
 def test_a_new_scheduler_whose_first_batch_comes_late_begins_anew():
-    told = Told(held=False)
+    told = Told()
     told.tokens([97])
     told.actor._cell.sender_incarnation, told.number = 2, 1
     assert told.tokens([99]) == [], "the first is missing"
@@ -119,7 +93,7 @@ def test_a_new_scheduler_whose_first_batch_comes_late_begins_anew():
 
 
 def test_a_new_frontend_is_told_what_was_sent_before_the_end_of_the_former_was_known():
-    told = Told(held=False)
+    told = Told()
     told.actor.acknowledged = lambda message: None
     told.tokens([97])
     told.said.clear()

@@ -11,10 +11,11 @@ from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.scheduler.backlog import Limits
 from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, EXECUTORS, SchedulerCore
 from pageant.actors.scheduler.policies import POLICIES, FairShare, FirstComeFirstServed, make_policy
+from pageant.actors.scheduler.running import PIECE
 from pageant.protocol.allocation import Assigned
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.outputs import Stopped
-from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 from pageant.protocol.serving import Abort, Resumption, Submit
 from pageant.protocol.stepping import ExecutorReady, StepResult
 
@@ -687,6 +688,52 @@ def test_a_new_detokenizer_is_told_of_open_requests_and_those_that_ended_are_sub
     assert {name: end.reason for name, end in scene.rest().items()} == {"a": "length", "b": "length"}
     assert scene.tokens == {"a": [7] * 3, "b": [7]}
     assert (scene.core.counters.resumed, scene.core.counters.reopened) == (1, 1), "one was known"
+
+
+FINAL = {"output_kind": RequestOutputKind.FINAL_ONLY}
+
+
+def test_what_nobody_looks_at_before_its_end_is_sent_in_pieces():
+    scene = Scene().ready()
+    scene.submit("a", [1, 2], max_tokens=20, **FINAL)
+    seen = []
+    for token in range(100, 120):
+        _, plan = scene.assign()
+        seen.append(len(scene.tokens.get("a", ())))
+        scene.compute(plan, token)
+    assert seen == [0, *[1] * PIECE, *[1 + PIECE] * (19 - PIECE)]
+    assert scene.rest()["a"].num_output_tokens == 20 and scene.tokens["a"] == [*range(100, 120)]
+
+
+def test_an_abort_brings_the_piece_that_was_not_sent():
+    scene = Scene().ready()
+    scene.submit("a", [1, 2], max_tokens=20, **FINAL)
+    for token in (7, 8, 9):
+        scene.step(token)
+    scene.abort("a")
+    assert scene.rest()["a"].reason == "abort" and scene.tokens["a"] == [7, 8, 9]
+
+
+def test_a_new_detokenizer_is_sent_what_was_not_and_pieces_go_on_from_there():
+    scene = Scene(num_blocks=6).ready()
+    scene.submit("a", [1, 2], max_tokens=20, **FINAL)
+    for token in (7, 8, 9):
+        scene.step(token)
+    (asked,) = scene.out(BLOCKS)
+    assert scene.tokens["a"] == [7]
+    scene.core.detokenizer_gone()
+    scene.core.assigned(scene.allocation.assign(asked))
+    scene.compute(scene.plan(), 6)
+    assert scene.tokens["a"] == [7, 8, 9]
+    assert scene.rest(5)["a"].reason == "length" and scene.tokens["a"] == [7, 8, 9, 6, *[5] * 16]
+
+
+def test_a_preempted_request_is_sent_no_piece_twice():
+    scene = Scene(num_blocks=7, seqs=2).ready()
+    for name in ("a", "b"):
+        scene.submit(name, [1, 2], max_tokens=18, **FINAL)
+    assert {end.reason for end in scene.rest().values()} == {"length"}
+    assert scene.core.counters.preemptions and scene.tokens == {"a": [7] * 18, "b": [7] * 18}
 
 
 def test_a_resumed_request_goes_on_where_its_frontend_has_it():
