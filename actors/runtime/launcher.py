@@ -5,8 +5,9 @@ The child learns that its parent is gone from the end of its standard input, so 
 the root supervisor.
 
 Most of what a small actor is away for after its death is a new interpreter with its modules: 0.25 s of computing, and
-four times that where every core is busy. So one process has done that in advance, and waits to be told who it is. It
-is a command of its own like any other: a fork would take over threads, sockets and locks of whoever made it.
+four times that where every core is busy. So two processes have done that in advance, and wait to be told who they
+are: deaths come in company. They are commands of their own like any other: a fork would take over threads, sockets
+and locks of whoever made it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ log = logging.getLogger("pageant.launcher")
 
 MODULE = "pageant.actors.runtime.process"
 TRACE_CHARACTERS_MAX = 65_536
+SPARES_MAX = 2
 RACE_SECONDS = 0.01
 
 
@@ -92,8 +94,8 @@ class Launcher:
         """
         raise NotImplementedError
 
-    async def prepare(self, modules: Sequence[str]) -> None:
-        """Everybody is up: whoever is launched next may need these, and soon."""
+    async def prepare(self, count: int, modules: Sequence[str]) -> None:
+        """Everybody is up: who will be launched next, of so many, may need these, and soon."""
 
     async def close(self) -> None:
         """Nobody is launched any more."""
@@ -133,9 +135,9 @@ class LauncherByNode(Launcher):
     async def launch(self, node: str, incarnation: int) -> Process:
         return await self._own.get(node, self._other).launch(node, incarnation)
 
-    async def prepare(self, modules: Sequence[str]) -> None:
+    async def prepare(self, count: int, modules: Sequence[str]) -> None:
         for launcher in self._all():
-            await launcher.prepare(modules)
+            await launcher.prepare(count, modules)
 
     async def close(self) -> None:
         for launcher in self._all():
@@ -146,37 +148,37 @@ class LauncherByNode(Launcher):
 
 
 class LocalProcesses(Launcher):
-    """Starts nodes as processes on this host; keeps one spare."""
+    """Starts nodes as processes on this host; keeps a few spare."""
 
     def __init__(self, joining: Joining) -> None:
         super().__init__(joining)
-        self._spare: LocalProcess | None = None
+        self._spares: list[LocalProcess] = []
         self._making = asyncio.Lock()
         self._closed = False
 
     async def launch(self, node: str, incarnation: int) -> LocalProcess:
         given = self.joining.given(node, incarnation)
-        spare, self._spare = self._spare, None
-        if spare is not None:
+        while self._spares:
+            spare = self._spares.pop(0)
             if spare.become(given, _environment()):
                 return spare
             await _discard(spare)
         return await self._start(given)
 
-    async def prepare(self, modules: Sequence[str]) -> None:
+    async def prepare(self, count: int, modules: Sequence[str]) -> None:
         async with self._making:
-            if self._spare is None and not self._closed:
+            while len(self._spares) < min(count, SPARES_MAX) and not self._closed:
                 try:
-                    self._spare = await self._start(["--spare", *modules])
+                    self._spares.append(await self._start(["--spare", *modules]))
                 except OSError as error:
                     log.warning("there is no spare process: %s", error)
+                    return
 
     async def close(self) -> None:
         self._closed = True
         async with self._making:
-            spare, self._spare = self._spare, None
-            if spare is not None:
-                await _discard(spare)
+            spares, self._spares = self._spares, []
+            await asyncio.gather(*map(_discard, spares))
 
     async def _start(self, given: Sequence[str]) -> LocalProcess:
         environment = _environment()

@@ -35,7 +35,14 @@ class Leases:
         self._looked_at = 0.0
 
     def grant(
-        self, node: str, incarnation: int, now: float, *, starting: bool, number: int = 0, taken: int = 0
+        self,
+        node: str,
+        incarnation: int,
+        now: float,
+        *,
+        starting: bool,
+        number: int = 0,
+        taken: int | None = 0,
     ) -> float:
         """Returns for how many seconds. What was granted before holds too, until the node has taken a later lease: it
         may not hear of this one, and go by one that was longer.
@@ -43,14 +50,16 @@ class Leases:
         Args:
             starting: an actor starts there.
             number: under which the node hears of this.
-            taken: of the last that it has heard of.
+            taken: of the last that it has heard of. None where it does not matter what it goes by: it is killed.
         """
         if not self._granted:
             self._looked_at = now
         seconds = self.terms.starting if starting else self.terms.suspicion
         until = now + seconds + self.terms.heartbeat
         life, granted = self._granted.get(node, (incarnation, {}))
-        held = {} if life != incarnation else {of: end for of, end in granted.items() if of >= taken}
+        if taken is None or life != incarnation:
+            granted = {}
+        held = {of: end for of, end in granted.items() if of >= (taken or 0)}
         held[number] = until if number == taken else max(until, held.get(number, until))
         self._granted[node] = incarnation, held
         return seconds

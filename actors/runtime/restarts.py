@@ -315,10 +315,9 @@ class Supervision:
     def _grant(self, node: _NodeState, now: float, number: int = 0, taken: int = 0) -> float:
         plan = node.plan
         starting = not node.up or any(actor.alive and not actor.up for actor in self._actors_of(plan.name))
-        if plan.process:  # which is killed, whatever it takes its lease to be
-            taken = number
         life = plan.name, node.incarnation
-        return self.leases.grant(*life, now, starting=starting, number=number, taken=taken)
+        known = None if plan.process else taken
+        return self.leases.grant(*life, now, starting=starting, number=number, taken=known)
 
     def _suspect(self, node: str, incarnation: int) -> list[Instruction]:
         """A node's lease is over. What cannot be killed has ended itself by now."""
@@ -372,6 +371,8 @@ class Supervision:
         actor.ready(now)
         actor.proven, actor.former = True, None
         node = self._nodes[actor.plan.node]
+        if node.plan.process and not node.suspicion:  # it lives, and has less to do from now on
+            self._grant(node, now)
         node.proven = node.proven or all(one.proven for one in self._actors_of(node.plan.name))
         return [Publish()]
 

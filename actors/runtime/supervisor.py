@@ -211,7 +211,7 @@ class RootSupervisor(Actor):
 
     async def _prepare(self, launcher: Launcher) -> None:
         await asyncio.sleep(SPARE_AFTER_SECONDS)
-        await launcher.prepare(self.core.modules())
+        await launcher.prepare(len(self._processes), self.core.modules())
 
     async def _await_exit(self, node: str, incarnation: int, process: Process) -> None:
         reason, _, trace = (await process.wait()).partition("\n")

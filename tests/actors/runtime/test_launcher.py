@@ -14,7 +14,7 @@ from runtime_players import GetLog, Until, pid_of
 import pageant
 from pageant.actors.runtime import launcher as launcher_module
 from pageant.actors.runtime import supervisor
-from pageant.actors.runtime.launcher import Joining, LocalProcesses
+from pageant.actors.runtime.launcher import SPARES_MAX, Joining, LocalProcesses
 from pageant.actors.runtime.resolving import Cast, resolve
 from pageant.actors.runtime.topology import parse
 from pageant.protocol.errors import TopologyError
@@ -34,7 +34,7 @@ async def launcher():
 
 
 async def prepared(launcher: LocalProcesses) -> int:
-    await launcher.prepare(["pageant.actors.runtime.agent"])
+    await launcher.prepare(1, ["pageant.actors.runtime.agent"])
     (spare,) = psutil.Process().children()
     return spare.pid
 
@@ -59,11 +59,13 @@ async def test_a_spare_reads_its_command_line_when_it_is_needed(launcher, capfd)
     assert "unrecognized arguments: --endless" in capfd.readouterr().err
 
 
-async def test_one_spare_is_enough_and_it_ends_when_nobody_needs_it(launcher):
+async def test_a_few_spares_are_enough_and_they_end_when_nobody_needs_them(launcher):
     assert await prepared(launcher) == await prepared(launcher)
+    await launcher.prepare(9, [])
+    assert len(psutil.Process().children()) == SPARES_MAX
     await launcher.close()
     assert psutil.Process().children() == []
-    await launcher.prepare([])
+    await launcher.prepare(1, [])
     assert psutil.Process().children() == []
 
 
@@ -72,7 +74,7 @@ async def test_a_spare_that_is_of_no_use_is_not_used(launcher, how, monkeypatch)
     spare = await prepared(launcher)
     if how == "killed":
         psutil.Process(spare).kill()
-        await launcher._spare._process.wait()
+        await launcher._spares[0]._process.wait()
     else:
         monkeypatch.setenv("PAGEANT_TEST_OF_SPARES", "1")
     process = await launcher.launch("b", 1)

@@ -265,6 +265,16 @@ def test_a_process_that_is_not_heard_of_is_killed_and_only_then_replaced():
     assert core.renewed("apart", 2, 21.0) == 30.0, "while its actors start"
 
 
+def test_a_process_that_stops_as_soon_as_its_actors_are_up_is_not_waited_for_as_while_they_start():
+    core = Supervision("root", "", NODES, ACTORS, LIMITS, LeaseTerms(heartbeat=1.0, suspicion=5.0))
+    core.begin(0.0)
+    core.node_joined("apart", 1, "ipc://a", 0.0)
+    assert core.renewed("apart", 1, 0.0) == 30.0
+    for actor in ("there/0", "there/1"):
+        core.actor_started(actor, 1, (), 1.0)
+    assert core.leases.until("apart") == 7.0
+
+
 def test_a_guest_that_is_not_heard_of_is_gone_until_it_comes_again():
     core = impatient()
     core.renewed("apart", 1, 1.0)
