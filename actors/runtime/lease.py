@@ -12,6 +12,9 @@ import math
 from dataclasses import dataclass
 
 
+ASK_SECONDS_FIRST = 0.1  # between a node's first words, until it has heard how often it is to be heard of
+
+
 @dataclass(frozen=True)
 class LeaseTerms:
     """Times in seconds."""
@@ -97,7 +100,7 @@ class Tenure:
     """A node's own lease, as it must count it. The first is granted unasked, before any actor starts there."""
 
     def __init__(self, now: float) -> None:
-        self._heartbeat = LeaseTerms.heartbeat
+        self._heartbeat = ASK_SECONDS_FIRST
         self._until = math.inf
         self._asked = {0: now}
         self._number = 0
