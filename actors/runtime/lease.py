@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-
 ASK_SECONDS_FIRST = 0.1  # between a node's first words, until it has heard how often it is to be heard of
 
 
