@@ -13,16 +13,33 @@ from math import prod
 import torch
 from torch import Tensor
 
-__all__ = ["empty", "zeros"]
+__all__ = ["Pages", "zeros"]
 
 _HUGE = 2 << 20  # bytes
+_AT_LEAST = 64 << 20  # that are asked for at a time
+_LINE = 64
 
 
-def empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> Tensor:
-    """Return room for numbers, filled with whatever was there before."""
-    if torch.device(device).type != "cpu" or prod(shape) * dtype.itemsize < _HUGE:
-        return torch.empty(shape, dtype=dtype, device=device)
-    return zeros(shape, dtype, device)
+class Pages:
+    """Room for tensors that stay together, side by side, so that small ones lie in huge pages too.
+
+    It is given back when the last of them goes.
+    """
+
+    def __init__(self, device: torch.device | str) -> None:
+        self._device = torch.device(device)
+        self._left = torch.empty(0, dtype=torch.uint8)
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return room for numbers, filled with whatever was there before."""
+        if self._device.type != "cpu":
+            return torch.empty(shape, dtype=dtype, device=self._device)
+        num_bytes = prod(shape) * dtype.itemsize
+        taken = -(-num_bytes // _LINE) * _LINE
+        if taken > len(self._left):
+            self._left = zeros((-(-max(taken, _AT_LEAST) // _HUGE) * _HUGE,), torch.uint8, "cpu")
+        room, self._left = self._left[:num_bytes], self._left[taken:]
+        return room.view(dtype).view(shape)
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> Tensor:

@@ -22,7 +22,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pageant.kernels import memory
+from pageant.kernels.memory import Pages
 
 __all__ = ["GROUP", "Bits", "QuantizedWeight", "Weight", "dequantize", "empty_quantized", "quantize"]
 
@@ -59,14 +59,15 @@ class QuantizedWeight:
 Weight = Tensor | QuantizedWeight
 
 
-def empty_quantized(shape: tuple[int, ...], bits: Bits, device: torch.device | str) -> QuantizedWeight:
-    """Room for a weight, filled with whatever was there before."""
+def empty_quantized(shape: tuple[int, ...], bits: Bits, room: Pages | torch.device | str) -> QuantizedWeight:
+    """Room for a weight, filled with whatever was there before, on a device or beside others."""
+    pages = room if isinstance(room, Pages) else Pages(room)
     *outer, inputs = shape
     padded = -(-inputs // _UNIT) * _UNIT
     return QuantizedWeight(
         bits,
-        memory.empty((*outer, padded * bits // 8), torch.int8 if bits == 8 else torch.uint8, device),
-        memory.empty((*outer, padded // GROUP), torch.bfloat16, device),
+        pages.empty((*outer, padded * bits // 8), torch.int8 if bits == 8 else torch.uint8),
+        pages.empty((*outer, padded // GROUP), torch.bfloat16),
         tuple(shape),
     )
 

@@ -8,8 +8,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from pageant.kernels import memory
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache
+from pageant.kernels.memory import Pages
 from pageant.kernels.quantized import QuantizedWeight, Weight, empty_quantized
 from pageant.models.kv_cache import allocate_kv_caches
 from pageant.models.layers import DecoderLayer
@@ -45,6 +45,7 @@ class NativeDecoder:
         self.quantization = quantization
         self.taps: tuple[int, ...] = ()
         self.tapped: Tensor | None = None
+        self._pages = Pages(self.device)
         self._weights = self._allocate(model_shapes(spec))
         self._layer_weights = [self._allocate(layer_shapes(spec, layer)) for layer in spec.layers]
         ropes = {layer.rope for layer in spec.layers if layer.rope is not None}
@@ -142,6 +143,6 @@ class NativeDecoder:
     def _empty(self, name: str, shape: tuple[int, ...]) -> Weight:
         bits = quantized_bits(name, self.quantization)
         if bits is not None:
-            return empty_quantized(shape, bits, self.device)
+            return empty_quantized(shape, bits, self._pages)
         dtype = torch.float32 if is_float32(self.spec, name) else self.dtype
-        return memory.empty(shape, dtype, self.device)
+        return self._pages.empty(shape, dtype)

@@ -16,16 +16,20 @@ HUGE = 2 << 20
 @pytest.mark.parametrize("shape", [(0, 4), (3,), (5, 7), (1 << 20,), (1025, 1024), (3, 1 << 20)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int8])
 def test_room_has_its_shape_and_keeps_what_is_written(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    tensors = [memory.empty(shape, dtype, "cpu"), memory.zeros(shape, dtype, "cpu")]
-    assert not tensors[1].any()
+    pages = memory.Pages("cpu")
+    tensors = [memory.zeros(shape, dtype, "cpu"), pages.empty(shape, dtype), pages.empty(shape, dtype)]
+    assert not tensors[0].any()
     for value, tensor in enumerate(tensors, 1):
         assert (tensor.shape, tensor.dtype, tensor.is_contiguous()) == (shape, dtype, True)
         tensor.fill_(value)
     assert all((tensor == value).all() for value, tensor in enumerate(tensors, 1))
 
 
-def test_what_is_large_begins_where_a_huge_page_may() -> None:
-    assert memory.empty((1025, 1024), torch.float32, "cpu").data_ptr() % HUGE == 0
+def test_tensors_that_stay_together_lie_side_by_side_from_where_a_huge_page_may_be() -> None:
+    pages = memory.Pages("cpu")
+    first, second, large = (pages.empty((size,), torch.int8) for size in (100, 3 * HUGE, 200 * HUGE))
+    assert first.data_ptr() % HUGE == 0 and second.data_ptr() == first.data_ptr() + 128
+    assert large.data_ptr() % HUGE == 0
 
 
 def test_a_cache_takes_no_memory_before_it_is_used() -> None:
