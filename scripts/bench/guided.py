@@ -1,7 +1,9 @@
 """`pageant bench guided`: what structured output costs per step.
 
 One engine, and the same requests with and without a grammar, in turn: each draws exactly as many tokens, since the
-grammar's language has no end within them. `kinds` are grammars of different cost.
+grammar's language has no end within them. `kinds` are grammars of different cost. Beside the time that a grammar adds
+to a step stands the CPU time that it adds, by process: the two differ by what is done while the forward pass runs, and
+by whoever else is on the machine.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -58,43 +60,62 @@ def bench(
     with LLM(progress=False, **{"max_model_len": prompt + output, "max_num_seqs": rows, **engine}) as llm:
         for kind in kinds.split(","):
             asked = StructuredOutputsParams(**KINDS[kind])
-            _seconds(llm, prompts, output, asked)  # compiles, and warms up
+            _run(llm, prompts, output, asked)  # compiles, and warms up
             pairs = [_pair(llm, prompts, output, asked, turn) for turn in range(rounds)]
             figures[kind] = _report(pairs, output)
         figures["rows_deferred"] = llm.scheduler_statistics().counters["rows_deferred"]
     lines = [
         f"{kind:>8}: {row['free_us']:.0f} us per step of {rows} rows, {row['guided_us']:.0f} us guided: "
-        f"{row['added_us']:+.0f} us"
+        f"{row['added_us']:+.0f} us, and of CPU time "
+        + ", ".join(f"{added:+.0f} in {node}" for node, added in row["added_cpu_us"].items())
         for kind, row in figures.items()
         if isinstance(row, dict)
     ]
     publish(figures, [*lines, f"rows that had to wait for their masks: {figures['rows_deferred']}"], json)
 
 
+class Took(NamedTuple):
+    """Seconds of a run, and of CPU time in each node's process."""
+
+    seconds: float
+    cpu: dict[str, float]
+
+
 def _pair(
     llm: LLM, prompts: list[list[int]], output: int, asked: StructuredOutputsParams, turn: int
-) -> tuple[float, float]:
-    """Seconds without and with; who is first takes turns."""
+) -> tuple[Took, Took]:
+    """A run without and one with; who is first takes turns."""
     order = (None, asked) if turn % 2 == 0 else (asked, None)
-    took = {one: _seconds(llm, prompts, output, one) for one in order}
+    took = {one: _run(llm, prompts, output, one) for one in order}
     return took[None], took[asked]
 
 
-def _seconds(llm: LLM, prompts: list[list[int]], output: int, asked: StructuredOutputsParams | None) -> float:
+def _run(llm: LLM, prompts: list[list[int]], output: int, asked: StructuredOutputsParams | None) -> Took:
     # Greedy, since to draw among the few tokens that a grammar leaves costs less than among all.
     params = SamplingParams(temperature=0, max_tokens=output, ignore_eos=True, structured_outputs=asked)
-    began = time.perf_counter()
+    before, began = _cpu_seconds(llm), time.perf_counter()
     outputs = llm.generate(prompts, params, progress=False)
-    took = time.perf_counter() - began
+    took, after = time.perf_counter() - began, _cpu_seconds(llm)
     assert all(len(one.outputs[0].token_ids) == output for one in outputs), "a language came to its end"
-    return took
+    return Took(took, {node: after[node] - before[node] for node in after})
 
 
-def _report(pairs: list[tuple[float, float]], steps: int) -> dict[str, Any]:
-    added = [(guided - free) / steps * 1e6 for free, guided in pairs]
+def _cpu_seconds(llm: LLM) -> dict[str, float]:
+    return {node.node: node.cpu_seconds for node in llm.statistics()}
+
+
+def _report(pairs: list[tuple[Took, Took]], steps: int) -> dict[str, Any]:
+    added = [(guided.seconds - free.seconds) / steps * 1e6 for free, guided in pairs]
     return {
-        "free_us": round(statistics.median(free for free, _ in pairs) / steps * 1e6, 1),
-        "guided_us": round(statistics.median(guided for _, guided in pairs) / steps * 1e6, 1),
+        "free_us": round(statistics.median(free.seconds for free, _ in pairs) / steps * 1e6, 1),
+        "guided_us": round(statistics.median(guided.seconds for _, guided in pairs) / steps * 1e6, 1),
         "added_us": round(statistics.median(added), 1),
         "added_us_all": [round(one, 1) for one in added],
+        "added_cpu_us": {
+            node: round(
+                statistics.median(guided.cpu[node] - free.cpu[node] for free, guided in pairs) / steps * 1e6,
+                1,
+            )
+            for node in pairs[0][0].cpu
+        },
     }
