@@ -17,6 +17,7 @@ from pathlib import Path
 
 CPU = "cpu"
 FREE = "free"
+ONE_ALONE = ("dxg", "nvhost-gpu")  # Windows' own device, and that of boards with one GPU
 FORM = re.compile(r"free|cpu|cuda(:\d{1,2})?")
 
 
@@ -24,6 +25,10 @@ def local_devices(folder: Path = Path("/dev")) -> tuple[str, ...]:
     """Those of this host that this process may use, as torch numbers them."""
     files = [path for path in folder.glob("nvidia[0-9]*") if path.name.removeprefix("nvidia").isdecimal()]
     count = len(files)
+    if (folder / "kfd").exists():  # AMD's, which torch calls by the same name
+        count += len(list(folder.glob("dri/renderD*")))
+    if not count and any((folder / name).exists() for name in ONE_ALONE):
+        count = 1
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         named = [one.strip() for one in visible.split(",") if one.strip()]

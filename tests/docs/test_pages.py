@@ -65,6 +65,7 @@ def test_the_readmes_topologies_are_sound(folder: Path, monkeypatch: pytest.Monk
 
 def test_the_topologies_of_the_topology_page_are_sound(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(ROOT / "docs" / "examples")
     write_keys(folder / "pageant.key", make_keys())
     for index, text in enumerate(_blocks(ROOT / "docs" / "topologies.md", "yaml")):
         path = folder / f"topology-{index}.yaml"

@@ -56,6 +56,23 @@ def test_a_host_has_what_its_driver_shows_and_the_environment_leaves(tmp_path, m
         assert len(local_devices(tmp_path)) == 1 + count, visible
 
 
+@pytest.mark.parametrize(
+    ("files", "count"),
+    [
+        (("dxg",), 1),
+        (("nvhost-gpu",), 1),
+        (("kfd", "dri/renderD128", "dri/renderD129"), 2),
+        (("dri/renderD128",), 0),
+    ],
+)
+def test_other_drivers_are_known_too(tmp_path, monkeypatch, files, count):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    (tmp_path / "dri").mkdir()
+    for name in files:
+        (tmp_path / name).touch()
+    assert len(local_devices(tmp_path)) == 1 + count
+
+
 def test_an_actor_that_asks_for_a_device_gets_a_process_on_one_that_nobody_has():
     topology = resolved({"nodes": {"other": {"process": True, "device": "cuda:0"}}, "placement": "one",
                          "actors": {"executor": {"device": "cuda:1"}}})  # fmt: skip
