@@ -339,13 +339,16 @@ def test_a_mask_that_never_comes_fails_its_own_request(demo_path, monkeypatch):
         assert at_rest(llm)
 
 
-@pytest.mark.parametrize("killed", ["grammar", "executor", "scheduler"])
-async def test_whoever_is_killed_the_output_goes_on_as_it_would_have(demo_path, killed):
+@pytest.mark.parametrize(
+    ("killed", "placement"),
+    [("grammar", "each"), ("executor", "each"), ("scheduler", "each"), ("executor", "auto")],
+)
+async def test_whoever_is_killed_the_output_goes_on_as_it_would_have(demo_path, killed, placement):
     asked = [params(Asked(regex=r"(\w+ ){40}\w+\."), seed, max_tokens=300) for seed in range(6)]
     prompts = [f"Number {index}: " for index in range(6)]
     with pageant.LLM(demo_path, **settings_of()) as llm:
         right = [output.outputs[0].token_ids for output in llm.generate(prompts, asked)]
-    async with pageant.Engine(demo_path, placement="each", threads=1) as engine:
+    async with pageant.Engine(demo_path, placement=placement, threads=1) as engine:
         streams = [engine.generate(prompt, one) for prompt, one in zip(prompts, asked, strict=True)]
         for stream in streams:
             await anext(stream)
