@@ -44,8 +44,8 @@ def simulate(seeds: range, jobs: int, classes: Mapping[str, str], *, shrink: boo
             _explain(ran, classes, shrink=shrink)
     seconds = time.monotonic() - began
     if json:
-        ran = {"range": f"{seeds.start}..{seeds.stop}", "seconds": seconds}
-        print(msgspec.json.encode(ran | msgspec.to_builtins(total)).decode())
+        what = {"range": f"{seeds.start}..{seeds.stop}", "seconds": seconds}
+        print(msgspec.json.encode(what | msgspec.to_builtins(total)).decode())
     else:
         _summarise(total, seconds)
     return not total.failed
