@@ -48,7 +48,15 @@ def transport(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def start() -> AsyncIterator[Start]:
+def children() -> Callable[[], list[psutil.Process]]:
+    """This process's children and theirs, but for those that were there before the test, such as the one that looks
+    after the semaphores of a pool of processes."""
+    before = set(psutil.Process().children(recursive=True))
+    return lambda: [child for child in psutil.Process().children(recursive=True) if child not in before]
+
+
+@pytest.fixture
+async def start(children: Callable[[], list[psutil.Process]]) -> AsyncIterator[Start]:
     """Starts clusters; stops them at the end, and looks for what they left behind."""
     clusters: list[Cluster] = []
     tasks, threads = asyncio.all_tasks(), set(threading.enumerate())
@@ -72,7 +80,7 @@ async def start() -> AsyncIterator[Start]:
         folder = cluster._folder
         await cluster.stop()
         assert folder is None or not os.path.exists(folder)  # noqa: ASYNC240
-    assert psutil.Process().children(recursive=True) == []
+    assert children() == []
     assert asyncio.all_tasks() - tasks <= {asyncio.current_task()}
     for thread in set(threading.enumerate()) - threads:
         if type(thread).__name__ == "GarbageCollectorThread":

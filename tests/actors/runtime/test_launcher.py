@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -20,30 +21,31 @@ from pageant.actors.runtime.topology import parse
 from pageant.protocol.errors import TopologyError
 
 SECONDS = 20.0
+Children = Callable[[], list[psutil.Process]]
 WATCHED = {"placement": "each", "actors": {"watcher": {"class": "runtime_players:Watcher"}}}
 
 
 @pytest.fixture
-async def launcher():
+async def launcher(children):
     launcher = LocalProcesses(
         Joining("ipc://nowhere", "ipc:///tmp/{name}-{incarnation}.sock", ("--endless",))
     )
     yield launcher
     await launcher.close()
-    assert psutil.Process().children() == []
+    assert children() == []
 
 
-async def prepared(launcher: LocalProcesses) -> int:
+async def prepared(launcher: LocalProcesses, children: Children) -> int:
     await launcher.prepare(1, ["pageant.actors.runtime.agent"])
-    (spare,) = psutil.Process().children()
+    (spare,) = children()
     return spare.pid
 
 
-async def test_the_next_life_of_whoever_dies_first_is_the_spare(start, monkeypatch):
+async def test_the_next_life_of_whoever_dies_first_is_the_spare(start, children, monkeypatch):
     monkeypatch.setattr(supervisor, "SPARE_AFTER_SECONDS", 0.0)
     cluster = await start(WATCHED)
     first = pid_of(cluster, "echo")
-    while not (spares := [one for one in psutil.Process().children() if one.pid != first]):
+    while not (spares := [one for one in children() if one.pid != first]):
         await cluster.node.ask("watcher", GetLog(), SECONDS)
     psutil.Process(first).kill()
     await cluster.node.ask("watcher", Until(event="up echo#2"), SECONDS)
@@ -51,27 +53,27 @@ async def test_the_next_life_of_whoever_dies_first_is_the_spare(start, monkeypat
     assert (await cluster.node.ask("echo", GetLog(), SECONDS)).incarnation == 2
 
 
-async def test_a_spare_reads_its_command_line_when_it_is_needed(launcher, capfd):
-    spare = await prepared(launcher)
+async def test_a_spare_reads_its_command_line_when_it_is_needed(launcher, children, capfd):
+    spare = await prepared(launcher, children)
     process = await launcher.launch("b", 1)
     assert process.pid == spare
     assert "exit code 2" in await process.wait()
     assert "unrecognized arguments: --endless" in capfd.readouterr().err
 
 
-async def test_a_few_spares_are_enough_and_they_end_when_nobody_needs_them(launcher):
-    assert await prepared(launcher) == await prepared(launcher)
+async def test_a_few_spares_are_enough_and_they_end_when_nobody_needs_them(launcher, children):
+    assert await prepared(launcher, children) == await prepared(launcher, children)
     await launcher.prepare(9, [])
-    assert len(psutil.Process().children()) == SPARES_MAX
+    assert len(children()) == SPARES_MAX
     await launcher.close()
-    assert psutil.Process().children() == []
+    assert children() == []
     await launcher.prepare(1, [])
-    assert psutil.Process().children() == []
+    assert children() == []
 
 
 @pytest.mark.parametrize("how", ["killed", "of another environment"])
-async def test_a_spare_that_is_of_no_use_is_not_used(launcher, how, monkeypatch):
-    spare = await prepared(launcher)
+async def test_a_spare_that_is_of_no_use_is_not_used(launcher, children, how, monkeypatch):
+    spare = await prepared(launcher, children)
     if how == "killed":
         psutil.Process(spare).kill()
         await launcher._spares[0]._process.wait()

@@ -172,7 +172,7 @@ async def test_an_unexpected_name_for_a_process_is_no_way_out_of_its_folder(star
         parse({"nodes": {"../evil": {"process": True}}})
 
 
-def test_a_cluster_runs_in_a_thread_of_its_own():
+def test_a_cluster_runs_in_a_thread_of_its_own(children):
     before = set(threading.enumerate())
     thread = LoopThread("pageant-test")
 
@@ -193,4 +193,4 @@ def test_a_cluster_runs_in_a_thread_of_its_own():
         thread.stop()
     assert left.cancelled() and not thread._thread.is_alive()
     assert set(threading.enumerate()) == before
-    assert psutil.Process().children() == []
+    assert children() == []
