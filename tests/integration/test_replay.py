@@ -144,7 +144,13 @@ def test_a_replay_of_a_class_that_is_not_there_is_refused_before_anything_starts
         play_stand_in(path, read_load(path), {"actors": {"scheduler": {"class": "nowhere:Scheduler"}}}, 1.0)
 
 
-async def test_a_visitor_records_every_process_also_one_that_was_restarted(checkpoint, tmp_path):
+@pytest.fixture
+def alone(monkeypatch, tmp_path):
+    """No other topology of this process, or of another test's, is known."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
+async def test_a_visitor_records_every_process_also_one_that_was_restarted(checkpoint, alone, tmp_path):
     path = tmp_path / "one.recording"
     settings = SETTINGS | {"max_num_seqs": 4}
     async with pageant.Engine(checkpoint.path, placement="each", **settings) as engine:
@@ -174,7 +180,7 @@ async def test_a_visitor_records_every_process_also_one_that_was_restarted(check
     assert not any(one.startswith("node/") for one in receivers)
 
 
-def test_the_commands_record_and_replay(checkpoint, tmp_path):
+def test_the_commands_record_and_replay(checkpoint, alone, tmp_path):
     """As a user runs them: until a signal, and then as JSON."""
     path = tmp_path / "one.recording"
     pageant_command = [sys.executable, "-m", "pageant"]
