@@ -25,7 +25,7 @@ def samples(page):
 def test_a_server_with_everything_shows_what_the_dashboard_asks_for_and_counts_right(checkpoint):
     settings = {
         **{"placement": "one", "threads": 1, "num_blocks": 64, "host_memory": "1MiB"},
-        "speculation": {"method": "ngram", "tokens": 3},
+        "speculation": {"method": "ngram", "tokens": 3, "adaptive": False},
         "actors": {HTTP: {"options": {"port": 0}}},
     }
     session = Session(topology_of(checkpoint.path, None, settings))
