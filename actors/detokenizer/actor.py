@@ -75,21 +75,18 @@ class Detokenizer(Actor):
     @receives
     def tokens(self, batch: TokenBatch) -> None:
         """One step's tokens."""
-        match self._incoming.arrive(batch.number, self.sender_incarnation, batch.start):
-            case Arrival.GAP:
-                if self._incoming.should_ask():
-                    self.tell(self.sender, Resume(stream="tokens", after=self._incoming.last))
-                return
-            case Arrival.NEXT:
-                life = self._incoming.incarnation, self._incoming.start
-                if life != self._life:
-                    self._life = life
-                    self._forget_all()
-                began = self.clock.now()
-                self._take(batch)
-                if self._traces:
-                    self._tell_spans(batch, began)
-        self.tell(self.sender, Acknowledge(stream="tokens", up_to=self._incoming.last))
+        arrival = self._incoming.arrive(batch.number, self.sender_incarnation, batch.start)
+        if arrival is Arrival.NEXT:
+            life = self._incoming.incarnation, self._incoming.start
+            if life != self._life:
+                self._life = life
+                self._forget_all()
+            began = self.clock.now()
+            self._take(batch)
+            if self._traces:
+                self._tell_spans(batch, began)
+        if (reply := self._incoming.reply(arrival)) is not None:
+            self.tell(self.sender, reply)
 
     def _take(self, batch: TokenBatch) -> None:
         stopped: dict[int, int] = {}

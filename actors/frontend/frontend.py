@@ -32,7 +32,6 @@ from pageant.protocol.roles import FRONTEND, ROLES, features_needed
 from pageant.protocol.sampling import GREEDY_TEMPERATURE, SEED_MAX, SamplingParams
 from pageant.protocol.serving import Abort, Finished, OutputBatch, Submit
 from pageant.protocol.statistics import FrontendStatistics, GetFrontendStatistics
-from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.structured_outputs import StructuredOutputsParams
 from pageant.protocol.supervision import ActorDown, ActorUp
 from pageant.protocol.tokenizing import Tokenize, TokenizeChat, Tokenized
@@ -252,14 +251,11 @@ class Frontend(Actor):
         """One step's outputs."""
         peers = self._peers[replica_of(self.sender)]
         incoming = peers.incoming
-        match incoming.arrive(batch.number, self.sender_incarnation, batch.start):
-            case Arrival.GAP:
-                if incoming.should_ask():
-                    self.tell(self.sender, Resume(stream="outputs", after=incoming.last))
-                return
-            case Arrival.NEXT:
-                self._spread(batch, peers)
-        self.tell(self.sender, Acknowledge(stream="outputs", up_to=incoming.last))
+        arrival = incoming.arrive(batch.number, self.sender_incarnation, batch.start)
+        if arrival is Arrival.NEXT:
+            self._spread(batch, peers)
+        if (reply := incoming.reply(arrival)) is not None:
+            self.tell(self.sender, reply)
 
     def _spread(self, batch: OutputBatch, peers: Peers) -> None:
         token_ids = batch.token_ids.tolist()

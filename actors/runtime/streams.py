@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from pageant.protocol.streams import Numbered
+from pageant.protocol.streams import Acknowledge, Numbered, Resume
 
 N = TypeVar("N", bound=Numbered)
 
@@ -111,6 +111,12 @@ class Incoming:
             return Arrival.GAP
         self.last, self._asked = number, False
         return Arrival.NEXT
+
+    def reply(self, arrival: Arrival) -> Acknowledge | Resume | None:
+        """What the sender is told of an arrival, once what is next has been taken in."""
+        if arrival is not Arrival.GAP:
+            return Acknowledge(stream=self.name, up_to=self.last)
+        return Resume(stream=self.name, after=self.last) if self.should_ask() else None
 
     def should_ask(self) -> bool:
         """Whether this gap is to be reported: once, until something is taken or comes again."""

@@ -14,7 +14,6 @@ from pageant.protocol.errors import PeerGone
 from pageant.protocol.message import Message, Request
 from pageant.protocol.roles import FRONTEND
 from pageant.protocol.serving import Abort, OutputBatch
-from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.supervision import ActorDown, ActorUp
 from pageant.scripts.replay.load import END, Load, aborts, as_recorded, read_load, said
 from pageant.scripts.replay.timeline import Course, Timeline
@@ -135,16 +134,12 @@ class Player(Actor):
     @receives
     def outputs(self, batch: OutputBatch) -> None:
         """One step's outputs."""
-        incoming = self._incoming
-        match incoming.arrive(batch.number, self.sender_incarnation, batch.start):
-            case Arrival.GAP:
-                if incoming.should_ask():
-                    self.tell(self.sender, Resume(stream="outputs", after=incoming.last))
-                return
-            case Arrival.NEXT:
-                for _, request_id in self.timeline.output(self.name, batch, self.clock.now()):
-                    self._went_on(int(request_id))
-        self.tell(self.sender, Acknowledge(stream="outputs", up_to=incoming.last))
+        arrival = self._incoming.arrive(batch.number, self.sender_incarnation, batch.start)
+        if arrival is Arrival.NEXT:
+            for _, request_id in self.timeline.output(self.name, batch, self.clock.now()):
+                self._went_on(int(request_id))
+        if (reply := self._incoming.reply(arrival)) is not None:
+            self.tell(self.sender, reply)
 
     def _went_on(self, number: int) -> None:
         course = self._open[number]

@@ -30,7 +30,6 @@ from pageant.protocol.outputs import OpenOutput, Stopped, TokenBatch
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.serving import Abort, Finished, OutputBatch, Resumption, Submit
 from pageant.protocol.stepping import StepPlan
-from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.supervision import ActorDown, ActorUp
 from pageant.protocol.verification import NO_DRAFTS, Drafts
 
@@ -252,15 +251,12 @@ class Reader:
             return
         life = self.incoming.incarnation
         arrival = self.incoming.arrive(message.number, cell.sender_incarnation, message.start)
-        if arrival is Arrival.GAP:
-            if self.incoming.should_ask():
-                self.play.tell(cell.sender, Resume(stream="tokens", after=self.incoming.last), cell)
-            return
         if arrival is Arrival.NEXT:
             if self.incoming.incarnation != life:
                 self.open, self.closed, self.stopped = {}, set(), set()
             self._take(message, cell)
-        self.play.tell(cell.sender, Acknowledge(stream="tokens", up_to=self.incoming.last), cell)
+        if (reply := self.incoming.reply(arrival)) is not None:
+            self.play.tell(cell.sender, reply, cell)
 
     def _take(self, batch: TokenBatch, cell: Cell) -> None:
         for opened in batch.opened:
