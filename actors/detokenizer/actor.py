@@ -19,6 +19,8 @@ from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.supervision import ActorDown, ActorUp
 from pageant.protocol.tracing import Attribute, TraceContext
 
+SCHEDULER = "scheduler"  # its address
+
 
 class _Open:
     """A request whose output is on its way."""
@@ -60,27 +62,22 @@ class Detokenizer(Actor):
         self._requests: dict[int, _Open] = {}
         self._deliveries: dict[str, Delivery] = {}
         self._incoming = Incoming("tokens")
-        self._life = (
-            0,
-            1,
-        )  # of the scheduler whose requests these are: its incarnation, and where its stream began
+        # Of the scheduler whose requests these are: its incarnation, and where its stream began.
+        self._life = 0, 1
         self._traces: dict[int, TraceContext] = {}  # by serial, of those whose steps are told of
 
     async def on_start(self) -> None:
         tokenization = await self.offload(Tokenization.from_checkpoint, Path(self.options.model))
         self._detokenization = Detokenization(tokenization)
         self._token_texts = _TokenTexts(tokenization)
-        self.watch("scheduler")
+        self.watch(SCHEDULER)
 
     @receives
     def tokens(self, batch: TokenBatch) -> None:
         """One step's tokens."""
         arrival = self._incoming.arrive(batch.number, self.sender_incarnation, batch.start)
         if arrival is Arrival.NEXT:
-            life = self._incoming.incarnation, self._incoming.start
-            if life != self._life:
-                self._life = life
-                self._forget_all()
+            self._follow_scheduler()
             began = self.clock.now()
             self._take(batch)
             if self._traces:
@@ -236,8 +233,12 @@ class Detokenizer(Actor):
         if batch is not None:
             self.tell(frontend, batch)
 
-    def _forget_all(self) -> None:
-        """The scheduler is a new one: it opens here what its frontends submit again."""
+    def _follow_scheduler(self) -> None:
+        """Where it is a new one, it opens here what its frontends submit again: the former's requests are forgotten."""
+        life = self._incoming.incarnation, self._incoming.start
+        if life == self._life:
+            return
+        self._life = life
         for serial in list(self._requests):
             self._close(serial)
         for delivery in self._deliveries.values():
@@ -260,8 +261,12 @@ class Detokenizer(Actor):
 
     @receives
     def peer_up(self, event: ActorUp) -> None:
-        """A new scheduler speaks for itself. A new frontend has asked already, perhaps: what it is to hear may have
-        been sent to the former, of whose end the news came later."""
+        """A new scheduler may have nothing to say, where its former's requests are nobody's any more. A new frontend
+        has asked already, perhaps: what it is to hear may have been sent to the former, of whose end the news came
+        later."""
+        if event.address == SCHEDULER and event.incarnation > self._incoming.incarnation:
+            self._incoming.begin(event.incarnation)
+            self._follow_scheduler()
         delivery = self._deliveries.get(event.address)
         for batch in delivery.stream.hand_over() if delivery is not None else ():
             self.tell(event.address, batch)

@@ -96,8 +96,7 @@ class Incoming:
         """Takes in a number. A sender of a new incarnation starts at 1 again; what comes before `start` is missed by
         nobody."""
         if incarnation > self.incarnation:
-            self.incarnation, self.last, self.start = incarnation, 0, 1
-            self._asked, self._highest = False, 0
+            self.begin(incarnation)
         if start > self.last + 1 and incarnation == self.incarnation:
             self.last, self._asked, self._highest = start - 1, False, 0
         if incarnation == self.incarnation and start > self.start:
@@ -111,6 +110,11 @@ class Incoming:
             return Arrival.GAP
         self.last, self._asked = number, False
         return Arrival.NEXT
+
+    def begin(self, incarnation: int) -> None:
+        """The sender is of a new incarnation: what its former says is heard no more."""
+        self.incarnation, self.last, self.start = incarnation, 0, 1
+        self._asked, self._highest = False, 0
 
     def reply(self, arrival: Arrival) -> Acknowledge | Resume | None:
         """What the sender is told of an arrival, once what is next has been taken in."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,6 +19,9 @@ TALKS = (
     *(("executor", "grammar"), ("scheduler", "detokenizer"), ("detokenizer", "frontend")),
 )
 """Who has something to say to whom."""
+
+STREAMS = ("scheduler", "detokenizer"), ("detokenizer", "frontend")
+STREAM_SHARE = 12  # of what goes wrong between two actors, where the one streams to the other
 
 ROWS = (
     *("executor", "blocks", "scheduler", "detokenizer", "grammar", "tokenizer", "drafter", "frontend"),
@@ -39,9 +43,9 @@ def moments_of(requests: Iterable[Any], *, all_came: bool) -> dict[str, bool]:
 
 
 def talking(actors: Iterable[str]) -> list[tuple[str, str]]:
-    """The pairs of actors that talk with each other."""
-    actors = list(actors)
-    return [(one, other) for one in actors for other in actors if (_role(one), _role(other)) in TALKS]
+    """The pairs of actors that talk with each other, each as often as something is to go wrong between them."""
+    pairs = [pair for pair in itertools.permutations(actors, 2) if _roles(pair) in TALKS]
+    return [pair for pair in pairs for _ in range(STREAM_SHARE if _roles(pair) in STREAMS else 1)]
 
 
 def victims(topology: Resolved, fault: Fault) -> list[str]:
@@ -53,6 +57,10 @@ def victims(topology: Resolved, fault: Fault) -> list[str]:
     targets = fault.target.split(",")
     roles = [_role(plan.name) for plan in topology.actors if plan.node in targets]
     return [*dict.fromkeys(roles), *(["host"] if fault.kind == "host" else [])]
+
+
+def _roles(pair: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(_role, pair))
 
 
 def _role(actor: str) -> str:

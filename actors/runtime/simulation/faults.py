@@ -12,13 +12,13 @@ from typing import Literal
 Kind = Literal["kill", "host", "crash", "hang", "stop", "clog", "cut", "split", "break", "slow"]
 WEIGHTS: dict[Kind, float] = {
     **{"kill": 4.0, "crash": 4.0, "host": 2.0, "hang": 2.4, "stop": 0.8},
-    **{"clog": 0.4, "cut": 0.4, "split": 0.4, "break": 1.2, "slow": 0.4},
+    **{"clog": 0.4, "cut": 0.4, "split": 0.4, "break": 3.0, "slow": 0.4},
 }
 KINDS: tuple[Kind, ...] = tuple(WEIGHTS)
 
 CALM_SHARE = 0.2  # of the runs: nothing goes wrong
 FAULTS_MIN, FAULTS_MAX = 3, 17  # of the others
-BREAK_SHARE = 0.3  # of the time of other faults: how long a break goes unnoticed
+BREAK_SHARE = 0.15  # of the time of other faults: how long a break goes unnoticed
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,17 @@ def test_a_new_scheduler_whose_first_batch_comes_late_begins_anew():
     assert told.tokens([99]) == [("c", 1)]
 
 
+def test_a_new_scheduler_that_has_nothing_to_say_leaves_nothing_of_the_former():
+    told = Told()
+    told.tokens([97])
+    told.actor.peer_up(ActorUp(address="scheduler", incarnation=2))
+    assert not told.actor._requests
+    assert told.tokens([98], opened=(told.opened,)) == [], "the former's, late"
+    assert not told.actor._requests
+    told.actor._cell.sender_incarnation, told.number = 2, 0
+    assert told.tokens([99], opened=(told.opened,)) == [("c", 1)]
+
+
 def test_a_new_frontend_is_told_what_was_sent_before_the_end_of_the_former_was_known():
     told = Told()
     told.actor.acknowledged = lambda message: None
