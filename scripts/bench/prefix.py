@@ -4,7 +4,9 @@ Two engines, one with prefix caching and one without, in turn:
 
     shared     requests that are submitted at once, with a prefix in common: the first computes it, and the others
                find it, in the very same step
-    unshared   requests that have nothing in common: every block is hashed and indexed for nothing
+    unshared   requests that have nothing in common: every block is hashed and indexed for nothing. There are as many
+               blocks as they take, and all have been used once, as in a server that has been up for a while: the first
+               use of a block also takes memory from the system, earlier where freed blocks are kept
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ import contextlib
 import random
 import statistics
 import time
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
+from pageant.actors.executor.options import ExecutorOptions
 from pageant.actors.frontend.llm import LLM
 from pageant.protocol.sampling import SamplingParams
 from pageant.scripts.bench.report import Json, publish
@@ -57,16 +61,18 @@ def bench(
 ) -> None:
     """Requests with and without a shared prefix, with and without prefix caching, in turn."""
     work = Work(requests, prefix, own)
-    engine = {"max_model_len": prefix + own + output, **engine}
+    length = prefix + own + output
+    engine = {"max_model_len": length, **engine}
     params = SamplingParams(temperature=0, max_tokens=output, ignore_eos=True)
-    with contextlib.ExitStack() as stack:
-        with_cache, without = (
-            stack.enter_context(LLM(progress=False, **{**engine, "enable_prefix_caching": caching}))
-            for caching in (True, False)
-        )
-        for each in (with_cache, without):  # warms up
+    with _engines(engine) as (with_cache, without):
+        for each in (with_cache, without):
             each.generate(work.unshared(2), params, progress=False)
         shared = [_pair(with_cache, without, work.shared(), params, turn) for turn in range(rounds)]
+    block_size = engine.get("block_size", ExecutorOptions(model="").block_size)
+    num_blocks = unshared_requests * -(-length // block_size)
+    with _engines({"num_blocks": num_blocks, **engine}) as (with_cache, without):
+        for each in (with_cache, without):
+            each.generate(work.unshared(unshared_requests), params, progress=False)
         unshared = [
             _pair(with_cache, without, work.unshared(unshared_requests), params, turn)
             for turn in range(pairs)
@@ -86,6 +92,16 @@ def bench(
         for name, row in figures.items()
     ]
     publish(figures, lines, json)
+
+
+@contextlib.contextmanager
+def _engines(engine: dict[str, Any]) -> Iterator[tuple[LLM, LLM]]:
+    """One with prefix caching and one without."""
+    with (
+        LLM(progress=False, **{**engine, "enable_prefix_caching": True}) as with_cache,
+        LLM(progress=False, **{**engine, "enable_prefix_caching": False}) as without,
+    ):
+        yield with_cache, without
 
 
 def _pair(
