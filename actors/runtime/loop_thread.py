@@ -12,6 +12,8 @@ from pageant.actors.runtime.loop import new_event_loop
 
 T = TypeVar("T")
 
+CANCEL_AGAIN_SECONDS = 0.5
+
 
 class LoopThread:
     """Runs until `stop`. Other threads hand it coroutines and calls."""
@@ -30,10 +32,12 @@ class LoopThread:
 
     @staticmethod
     async def _end_tasks() -> None:
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        # One that was just being woken may miss that it is cancelled (Python 3.11's `wait_for` does): it is told again.
+        while left := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in left:
+                task.cancel()
+            done, _ = await asyncio.wait(left, timeout=CANCEL_AGAIN_SECONDS)
+            await asyncio.gather(*done, return_exceptions=True)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Starts a coroutine there; cancelling the future cancels it."""
