@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pageant.actors.executor.runner import Drawn, ModelRunner
 
 GRAMMAR = "grammar"
-GIVE_UP_POLL_SECONDS = 0.1
+MASKS_POLL_SECONDS = 0.1
 LOOK_SECONDS = 1.0  # between two looks at whether steps return
 PROGRESS_STEPS = 100  # messages about the loading of the weights, at most
 
@@ -97,7 +97,7 @@ class Executor(Actor):
         self._masks_came = asyncio.Event()
         self._waiting = False  # whether a step that was computed waits for masks
         self._nobody_waits = asyncio.Event()
-        self._kept: KeptDraws[Step] = KeptDraws(self._batch.guiding)
+        self._kept: KeptDraws[Step] = KeptDraws(self._batch.guiding, options.mask_patience)
         self._grammar_since: float | None = None  # when it came up; None while it is down
         self._tracing = StepTracing()
         if options.device != "cpu":
@@ -303,7 +303,7 @@ class Executor(Actor):
             self._batch.guiding.defer(step.inputs.rows[late], step.inputs.sampling.position[late])
             self._kept.keep(step, step.drawn.late, self.clock.now())
             if len(self._kept) == 1:
-                self.spawn(self._give_up())
+                self.spawn(self._watch_masks())
             self._masks_changed()  # perhaps they have just come
 
     async def _wait(self) -> None:
@@ -441,10 +441,13 @@ class Executor(Actor):
             ),
         )
 
-    async def _give_up(self) -> None:
-        """Fails the rows whose masks do not come. While there is no grammar, they wait for the next one."""
+    async def _watch_masks(self) -> None:
+        """Asks again for masks that do not come, and gives up in the end. While there is no grammar, rows wait for the
+        next one."""
         while self._kept:
-            await asyncio.sleep(GIVE_UP_POLL_SECONDS)
+            await asyncio.sleep(MASKS_POLL_SECONDS)
             if self._grammar_since is not None:
-                self._kept.give_up(self.clock.now(), self._grammar_since)
+                again = self._kept.overdue(self.clock.now(), self._grammar_since)
+                if again:
+                    self._reopen(again)
                 self._masks_changed()

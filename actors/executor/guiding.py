@@ -65,7 +65,6 @@ class Guiding:
         self._count = 0
         self._rows: dict[int, NewSequence] = {}
         self._guides = np.zeros(max_num_seqs, np.int64)  # by row; 0 is none
-        self._masked = np.zeros(max_num_seqs, np.bool_)  # whether this life of the grammar has sent a mask
         self._stalled: dict[int, _Stall] = {}
         self._news = _News()
         self.table = MaskTable(max_num_seqs)
@@ -105,7 +104,6 @@ class Guiding:
         params, num_prompt = sequence.params, sequence.num_prompt_tokens
         assert params.structured_outputs is not None, "the row is guided"
         guide = self.guide_of(sequence.row)
-        self._masked[sequence.row] = False
         self._news.opened[guide] = OpenGuide(
             guide=guide,
             structured_outputs=params.structured_outputs,
@@ -196,7 +194,6 @@ class Guiding:
             self.table.take(slots, message.positions, message.bits)
         else:
             self.table.take(slots[known], message.positions[known], message.bits[known])
-        self._masked[rows[known]] = True
         for guide, reason in message.failed.items():
             self.fail(guide, reason)
 
@@ -212,10 +209,6 @@ class Guiding:
     def guide_of(self, row: int) -> int:
         """A guided row's guide."""
         return int(self._guides[row])
-
-    def has_masks(self, guide: int) -> bool:
-        """Whether this life of the grammar has sent a mask for an open guide."""
-        return bool(self._masked[guide % self._size])
 
     @property
     def rows(self) -> list[int]:

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 
-MASK_SECONDS = 1.0  # after which a row fails whose mask does not come
-FIRST_MASK_SECONDS = 15.0  # likewise, where the grammar may have to be compiled first, after a restart
+ASK_AGAIN_SECONDS = (
+    1.0  # after which the grammar is told once more of a row that waits; then after twice that
+)
 PATIENCE_SECONDS = 0.05  # that a step waits for masks at most
 DEFERRAL_STEPS = 3  # that a row loses by being deferred, about: this one, a void one, and one to begin again
 
@@ -54,11 +55,17 @@ class Kept(Generic[S]):
 
 
 class KeptDraws(Generic[S]):
-    """All of them, of steps of the kind S."""
+    """All of them, of steps of the kind S.
 
-    def __init__(self, guiding: Guiding) -> None:
+    Args:
+        patience: seconds after which a row fails whose mask has not come.
+    """
+
+    def __init__(self, guiding: Guiding, patience: float) -> None:
         self._guiding = guiding
+        self._patience = patience
         self._kept: list[Kept[S]] = []
+        self._asked: dict[int, int] = {}  # by guide, how often the grammar was told of it once more
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -66,6 +73,7 @@ class KeptDraws(Generic[S]):
     def keep(self, step: S, undrawn: Undrawn, now: float) -> None:
         """A step drew without these rows."""
         guides = [self._guiding.guide_of(row) for row in undrawn.guided.rows.tolist()]
+        self._asked = {guide: count for guide, count in self._asked.items() if guide not in guides}
         self._kept.append(Kept(step, undrawn, guides, now))
 
     def take_due(self) -> list[Kept[S]]:
@@ -82,11 +90,20 @@ class KeptDraws(Generic[S]):
         self._kept = waiting
         return due
 
-    def give_up(self, now: float, up_since: float) -> None:
-        """Fails the rows whose masks are too late, by when the grammar came up. `take_due` has them then."""
+    def overdue(self, now: float, up_since: float) -> list[int]:
+        """The guides that the grammar, which came up then, is to be told of once more: what was said may be lost, or on
+        a way that is cut. Fails the rows whose masks are too late; `take_due` has them then."""
+        again: list[int] = []
+        asked: dict[int, int] = {}
         for kept in self._kept:
             waited = now - max(kept.since, up_since)
             for guide in filter(self._guiding.is_open, kept.guides):
-                limit = MASK_SECONDS if self._guiding.has_masks(guide) else FIRST_MASK_SECONDS
-                if waited > limit:
-                    self._guiding.fail(guide, f"its grammar did not say within {limit:g} s what may follow")
+                asked[guide] = self._asked.get(guide, 0)
+                if waited > self._patience:
+                    limit = f"{self._patience:g} s"
+                    self._guiding.fail(guide, f"its grammar did not say within {limit} what may follow")
+                elif waited > ASK_AGAIN_SECONDS * 2 ** asked[guide]:
+                    asked[guide] += 1
+                    again.append(guide)
+        self._asked = asked
+        return again

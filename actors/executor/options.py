@@ -44,6 +44,8 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
         eos_token_ids: the model's end tokens, held back by `min_tokens`.
         logits_processors: `module:Class` of your own; see `pageant.actors.executor.processors`.
         speculation: whose drafts are made here, if its method is one of the device's.
+        mask_patience: seconds; a request fails whose grammar does not say for so long what may follow. (A grammar that
+            is down is waited for.)
         step_patience: seconds; a step that takes longer, and 20 times as long as expected, is a death.
     """
 
@@ -64,11 +66,13 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
     eos_token_ids: tuple[int, ...] = ()
     logits_processors: tuple[str, ...] = ()
     speculation: Speculation | None = None
+    mask_patience: float = 60.0
     step_patience: float = 10.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.step_patience < 1e6:
-            raise ValueError(f"step_patience is {self.step_patience}; expected a number above 0")
+        for name in ("mask_patience", "step_patience"):
+            if not 0 < getattr(self, name) < 1e6:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected a number above 0")
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ValueError(
                 f"gpu_memory_utilization is {self.gpu_memory_utilization}; expected more than 0, at most 1"

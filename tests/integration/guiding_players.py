@@ -1,4 +1,4 @@
-"""Grammars that are late, or never answer."""
+"""Grammars that are late, whose answers are lost, or that never answer."""
 
 from __future__ import annotations
 
@@ -37,6 +37,17 @@ class LateGrammar(Grammar):
         self._cell.node.loop.call_later(LATE_SECONDS, lambda: tell(executor, epoch, late))
 
 
+class LossyGrammar(Grammar):
+    """Its tenth answer is lost."""
+
+    count = 0
+
+    def _tell_masks(self, executor, epoch, masks):
+        self.count += 1
+        if self.count != 10:
+            super()._tell_masks(executor, epoch, masks)
+
+
 class MuteGrammar(Grammar):
     """Has nothing to say about an expression that begins with "mute", but for its first token."""
 
@@ -44,7 +55,7 @@ class MuteGrammar(Grammar):
 
     def _opened_now(self, executor, followed, opened):
         begin = {one.guide: one.position for one in opened if is_mute(one.structured_outputs)}
-        self.mute = {**self.mute, **begin}
+        self.mute = {**begin, **self.mute}
         return super()._opened_now(executor, followed, opened)
 
     def _tell_masks(self, executor, epoch, masks):

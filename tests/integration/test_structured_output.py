@@ -327,10 +327,24 @@ def test_drafts_are_verified_under_the_grammar_and_change_no_token(demo_path, la
     assert counters["rows_deferred"] or not late  # without, they may be late on a machine that is busy
 
 
+def test_masks_that_are_lost_are_asked_for_again(demo_path, monkeypatch):
+    monkeypatch.syspath_prepend(os.path.dirname(__file__))
+    prompts, asked = ["x", "y", "z"], [params(Asked(json=PERSON), seed) for seed in range(3)]
+    with pageant.LLM(demo_path, **settings_of()) as llm:
+        right = llm.generate(prompts, asked)
+    lossy = {"grammar": {"class": "guiding_players:LossyGrammar"}}
+    with pageant.LLM(demo_path, **settings_of(actors=lossy)) as llm:
+        outputs = llm.generate(prompts, asked)
+        assert llm.scheduler_statistics().counters["rows_deferred"]
+        assert at_rest(llm)
+    for output, wanted in zip(outputs, right, strict=True):
+        assert output.outputs[0].token_ids == wanted.outputs[0].token_ids
+
+
 def test_a_mask_that_never_comes_fails_its_own_request(demo_path, monkeypatch):
     monkeypatch.syspath_prepend(os.path.dirname(__file__))
     mute = {"grammar": {"class": "guiding_players:MuteGrammar"}}
-    with pageant.LLM(demo_path, **settings_of(actors=mute)) as llm:
+    with pageant.LLM(demo_path, **settings_of(actors=mute, mask_patience=1.0)) as llm:
         good = llm.generate("x", params(Asked(json=PERSON)))
         assert valid(good[0])
         with pytest.raises(pageant.RequestFailed, match="did not say within 1 s"):

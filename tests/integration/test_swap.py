@@ -15,7 +15,6 @@ import pytest
 
 import pageant
 from pageant import SamplingParams
-from pageant.actors.executor import keeping
 from pageant.protocol.errors import RemoteError, StartupError
 from pageant.scripts.chaos.load import Load, mixed_requests, undisturbed
 
@@ -62,16 +61,13 @@ def lab(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def engine(checkpoint, lab) -> Iterator[pageant.Engine]:
-    """All that can be swapped, side by side, in one process that others may keep from its processor."""
-    patience = pytest.MonkeyPatch()
-    patience.setattr(keeping, "MASK_SECONDS", 15.0)
+    """All that can be swapped, side by side, in one process."""
     engine = pageant.Engine(
         checkpoint.path, placement="one", **SETTINGS, speculation=SPECULATION, actors={"observer": {}}
     )
     asyncio.run(engine.start())
     yield engine
     asyncio.run(engine.close())
-    patience.undo()
 
 
 @pytest.fixture(scope="module")
