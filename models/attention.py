@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pageant.kernels.base import AttentionBatch, HeadNorms, Kernels, KVCache
 from pageant.models.norm import Norm
+from pageant.models.projection import Projection
 from pageant.models.spec import DecoderSpec, NormSpec
 from pageant.models.weights import Weights
 
@@ -29,8 +30,8 @@ class Attention:
         self._rotary = rotary
         self._head_dim = attention.head_dim
         self._split = [attention.num_heads, attention.num_kv_heads, attention.num_kv_heads]
-        self._qkv = weights["qkv.weight"], weights.get("qkv.bias")
-        self._o = weights["o.weight"], weights.get("o.bias")
+        self._qkv, self._o = (Projection(module, weights, kernels) for module in ("qkv", "o"))
+        self.projections = {"qkv": self._qkv, "o": self._o}
         self._scale, self._window, self._softcap = attention.scale, window, attention.softcap
         self._norms = self._head_norms = None
         if attention.qk_norm == "projection":
@@ -41,7 +42,7 @@ class Attention:
     def __call__(self, normed: Tensor, positions: Tensor, batch: AttentionBatch, kv_cache: KVCache) -> Tensor:
         """Return [T, hidden_size] for normed [T, hidden_size]. Mutates the cache at the batch's slots."""
         kernels = self._kernels
-        heads = kernels.linear(normed, *self._qkv).view(normed.shape[0], -1, self._head_dim)
+        heads = self._qkv(normed).view(normed.shape[0], -1, self._head_dim)
         query, key, value = torch.split_with_sizes(heads, self._split, dim=1)  # [T, H or Hkv, D]
         if self._norms is not None:
             query, key = (
@@ -52,7 +53,7 @@ class Attention:
             query, key, value, self._rotary, positions, *kv_cache, batch.slots, self._head_norms
         )
         attended = kernels.paged_attention(query, *kv_cache, batch, self._scale, self._window, self._softcap)
-        return kernels.linear(attended.flatten(1), *self._o)
+        return self._o(attended.flatten(1))
 
 
 def _head_norms(spec: NormSpec, weights: Weights) -> HeadNorms:

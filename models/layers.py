@@ -37,7 +37,9 @@ class DecoderLayer:
     ) -> None:
         attention = Attention(spec, layer.window, rotary, weights, kernels)
         self._attention = _scaled(attention, spec.residual_scale)
-        self._mlp = _scaled(make_mlp(layer, weights, kernels), spec.residual_scale)
+        mlp = make_mlp(layer, weights, kernels)
+        self._mlp = _scaled(mlp, spec.residual_scale)
+        self.projections = {**attention.projections, **mlp.projections}
         if spec.arrangement != "post_norm":
             self._attention_norm = Norm(spec.norm, "attention_norm", weights, kernels)
             self._mlp_norm = Norm(spec.norm, "mlp_norm", weights, kernels)

@@ -17,9 +17,9 @@ from pageant.models.errors import CheckpointError
 from pageant.models.native import NativeDecoder
 from pageant.models.quantization import QUANTIZATIONS, Quantization
 from pageant.models.tensor_files import TensorInfo
-from pageant.models.weights import Place, Places
+from pageant.models.weights import Places
 
-__all__ = ["load_decoder"]
+__all__ = ["as_rows", "load_decoder"]
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -105,7 +105,9 @@ def _load_file(decoder: NativeDecoder, file: Path, places: Places, report: _Repo
                 tensor = tensors.get_tensor(name)
                 weight = decoder.weight(place)
                 if isinstance(weight, QuantizedWeight):
-                    decoder.kernels.quantize(_as_rows(tensor, place).to(decoder.device), weight)
+                    rows = as_rows(tensor, place.interleaved_heads)
+                    rows = rows.T if place.transposed else rows
+                    decoder.kernels.quantize(rows.to(decoder.device), weight)
                 else:
                     _fill(weight, tensor, place.plus)
                 report.read(tensor.nbytes)
@@ -120,11 +122,11 @@ def _fill(weight: Tensor, tensor: Tensor, plus: float) -> None:
         weight.add_(plus)
 
 
-def _as_rows(tensor: Tensor, place: Place) -> Tensor:
-    """A checkpoint's matrix with its rows as they are in the decoder."""
-    if place.interleaved_heads is not None:
-        tensor = tensor.view(place.interleaved_heads, 3, -1, tensor.shape[1]).transpose(0, 1).flatten(0, 2)
-    return tensor.T if place.transposed else tensor
+def as_rows(tensor: Tensor, interleaved_heads: int | None) -> Tensor:
+    """A checkpoint's matrix [rows, columns] with its rows in the decoder's order; see `Place.interleaved_heads`."""
+    if interleaved_heads is None:
+        return tensor
+    return tensor.view(interleaved_heads, 3, -1, tensor.shape[1]).transpose(0, 1).flatten(0, 2)
 
 
 class _Report:

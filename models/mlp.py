@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pageant.kernels.base import Kernels
+from pageant.models.projection import Projection
 from pageant.models.spec import LayerSpec, MLPSpec, MoESpec
 from pageant.models.weights import Weights
 
@@ -26,15 +27,14 @@ class MLP:
     """Two projections with an activation between them, gated or not."""
 
     def __init__(self, spec: MLPSpec, weights: Weights, kernels: Kernels, prefix: str = "") -> None:
-        first = f"{prefix}gate_up" if spec.gated else f"{prefix}up"
-        self._first = weights[f"{first}.weight"], weights.get(f"{first}.bias")
-        self._down = weights[f"{prefix}down.weight"], weights.get(f"{prefix}down.bias")
-        self._linear = kernels.linear
+        first, down = f"{prefix}gate_up" if spec.gated else f"{prefix}up", f"{prefix}down"
+        self._first, self._down = (Projection(module, weights, kernels) for module in (first, down))
+        self.projections = {first: self._first, down: self._down}
         self._activation = _activation(spec, kernels)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return [T, hidden_size] for x [T, hidden_size]."""
-        return self._linear(self._activation(self._linear(x, *self._first)), *self._down)
+        return self._down(self._activation(self._first(x)))
 
 
 class MixtureOfExperts:
@@ -45,11 +45,13 @@ class MixtureOfExperts:
         self._kernels = kernels
         self._router = weights["router.weight"]
         self._experts = weights["expert_gate_up.weight"], weights["expert_down.weight"]
+        self.projections: dict[str, Projection] = {}
         self._shared: MLP | None = None
         if spec.shared_size is not None:
             shared = MLPSpec(size=spec.shared_size, activation=spec.activation)
             self._shared = MLP(shared, weights, kernels, prefix="shared_")
             self._switch = weights["shared_switch.weight"]
+            self.projections = self._shared.projections
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return [T, hidden_size] for x [T, hidden_size]."""

@@ -14,6 +14,7 @@ from pageant.kernels.quantized import QuantizedWeight, Weight, empty_quantized
 from pageant.models.kv_cache import allocate_kv_caches
 from pageant.models.layers import DecoderLayer
 from pageant.models.norm import Norm
+from pageant.models.projection import Projection
 from pageant.models.quantization import Quantization, quantized_bits
 from pageant.models.rotary import rotary_table
 from pageant.models.spec import DecoderSpec
@@ -124,6 +125,15 @@ class NativeDecoder:
             return split
         part: Tensor = whole[place.row : place.row + rows]
         return part.T if place.transposed else part
+
+    @property
+    def projections(self) -> dict[tuple[int, str], Projection]:
+        """The linear maps of the layers that adapters may add to, by layer and module."""
+        return {
+            (index, module): projection
+            for index, layer in enumerate(self._layers)
+            for module, projection in layer.projections.items()
+        }
 
     @property
     def embedding(self) -> Weight:

@@ -27,8 +27,8 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     wanted. It is refused unless the pool has room for all of its tokens, so that a sequence is not
     admitted only to be preempted by its own next chunk. At most `num_tokens_max` of them are computed in this
     step. With `skip_cache` nothing of it is looked for: all of its tokens' logits are wanted.
-    Sequences share memory only if `salt` (a tenant's) and `extra_keys` (what else their KV depends on:
-    an adapter, images) are equal.
+    Sequences share memory only if `salt` (a tenant's), `extra_keys` (what else their KV depends on, as
+    its user says) and `adapter` (that computes it) are equal.
     """
 
     serial: int
@@ -37,6 +37,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     extra_keys: tuple[str, ...] = ()
     num_tokens_max: int | None = None
     skip_cache: bool = False
+    adapter: str | None = None
 
 
 class Assign(Message, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         replica: what stands before its actors' names.
         folder: its checkpoint's.
         max_logprobs, generation_config: see `Engine`.
+        adapters: the names of its adapters, which are models too to its users.
     """
 
     name: str
@@ -30,6 +31,7 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_model_len: int
     max_logprobs: int
     generation_config: str
+    adapters: tuple[str, ...] = ()
 
 
 class ServerAddress(Message, frozen=True, kw_only=True):

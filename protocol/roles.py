@@ -44,6 +44,7 @@ class Feature(StrEnum):
     NO_DETOKENIZE = "no_detokenize"
     EXTRA_ARGS = "extra_args"
     STRUCTURED_OUTPUTS = "structured_outputs"
+    ADAPTERS = "adapters"
 
 
 @dataclass(frozen=True)
@@ -65,13 +66,16 @@ SCHEDULER = Role(
         *(Acknowledge, Resume, ActorUp, ActorDown),
     ),
     frozenset(
-        {Feature.STOP_TOKEN_IDS, *_SAMPLES_AND_LOGPROBS, Feature.BAD_WORDS, Feature.STRUCTURED_OUTPUTS}
+        {
+            *(Feature.STOP_TOKEN_IDS, Feature.BAD_WORDS, Feature.STRUCTURED_OUTPUTS, Feature.ADAPTERS),
+            *_SAMPLES_AND_LOGPROBS,
+        }
     ),
 )
 BLOCKS = Role(
     "blocks",
     (Assign, ExecutorReady, GetPoolStatistics, ActorUp, ActorDown),
-    frozenset({Feature.PROMPT_LOGPROBS}),
+    frozenset({Feature.PROMPT_LOGPROBS, Feature.ADAPTERS}),
 )
 EXECUTOR = Role(
     "executor",
@@ -80,7 +84,7 @@ EXECUTOR = Role(
         {
             *(Feature.SAMPLING, Feature.TOP_K, Feature.TOP_P, Feature.MIN_P, Feature.MIN_TOKENS),
             *(Feature.PENALTIES, Feature.LOGIT_BIAS, Feature.ALLOWED_TOKENS, Feature.BAD_WORDS),
-            *(Feature.EXTRA_ARGS, Feature.STRUCTURED_OUTPUTS),
+            *(Feature.EXTRA_ARGS, Feature.STRUCTURED_OUTPUTS, Feature.ADAPTERS),
             *_SAMPLES_AND_LOGPROBS,
         }
     ),
@@ -103,8 +107,8 @@ _ALL = (TOKENIZER, SCHEDULER, BLOCKS, EXECUTOR, DETOKENIZER, DRAFTER, GRAMMAR, F
 ROLES = {role.name: role for role in _ALL}
 
 
-def features_needed(params: SamplingParams) -> frozenset[Feature]:
-    """What the cast must honour to serve a request with these parameters."""
+def features_needed(params: SamplingParams, adapter: str | None = None) -> frozenset[Feature]:
+    """What the cast must honour to serve a request with these parameters, and with that adapter."""
     random = params.temperature > 0
     needs = {
         Feature.SAMPLING: random,
@@ -125,5 +129,6 @@ def features_needed(params: SamplingParams) -> frozenset[Feature]:
         Feature.NO_DETOKENIZE: not params.detokenize,
         Feature.EXTRA_ARGS: bool(params.extra_args),
         Feature.STRUCTURED_OUTPUTS: params.structured_outputs is not None,
+        Feature.ADAPTERS: adapter is not None,
     }
     return frozenset(feature for feature, needed in needs.items() if needed)

@@ -48,7 +48,7 @@ class Submit(Message, frozen=True, kw_only=True):
     of the same `cache_salt` and `extra_keys` (see `Admission`). Samples of one prompt and seed differ by their
     `sample`. `bad_words` are those of `params`, as token ids. With `resume` it goes on from there: it has passed
     admission, its output is output, and what its tenant has been given for it counts. With `trace` (a
-    `traceparent`) the observer is told of its steps.
+    `traceparent`) the observer is told of its steps. It is computed with the executor's `adapter` of that name.
     """
 
     request_id: str
@@ -64,6 +64,7 @@ class Submit(Message, frozen=True, kw_only=True):
     resume: Resumption | None = None
     trace: str | None = None
     extra_keys: tuple[str, ...] = ()
+    adapter: str | None = None
 
 
 class Abort(Message, frozen=True, kw_only=True):

@@ -21,8 +21,8 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """A sequence that takes a row: all its tokens so far (a resumed one brings its output along).
 
     `num_prompt_tokens` of `token_ids` are the prompt's; the noise of a draw is a function of the position
-    in the sequence, so a resumed sequence draws what it would have drawn. For `sample`, `bad_words` and `trace` see
-    `Submit`.
+    in the sequence, so a resumed sequence draws what it would have drawn. For `sample`, `bad_words`, `trace` and
+    `adapter` see `Submit`.
     """
 
     row: int
@@ -33,6 +33,7 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sample: int = 0
     bad_words: tuple[tuple[int, ...], ...] = ()
     trace: str | None = None
+    adapter: str | None = None
 
 
 class StepPlan(Message, frozen=True, kw_only=True):

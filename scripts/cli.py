@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from pageant.scripts.bench.cli import bench_app
-from pageant.scripts.engine_options import with_engine_options
+from pageant.scripts.engine_options import with_adapters, with_engine_options
 
 app = typer.Typer(
     help="Pageant: an LLM inference engine made of actors.",
@@ -106,6 +106,15 @@ def serve(
     checkpoint: Annotated[
         str | None, typer.Argument(help="A checkpoint's folder or a hub id; the same as --model.")
     ] = None,
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--adapter",
+            "--lora-modules",
+            metavar="NAME=FOLDER",
+            help="A low-rank adapter, served as a model of that name; may be given several times.",
+        ),
+    ] = None,
     host: Annotated[str | None, typer.Option(help="Where to listen. [default: 127.0.0.1]")] = None,
     port: Annotated[int | None, typer.Option(help="0 is any that is free. [default: 8000]")] = None,
     api_key: Annotated[
@@ -135,7 +144,7 @@ def serve(
         **{"tool_call_parser": tool_call_parser, "reasoning_parser": reasoning_parser},
         **{"allowed_origins": allowed_origin, "ssl_certfile": ssl_certfile, "ssl_keyfile": ssl_keyfile},
     }
-    command.serve(engine, checkpoint, options, drain_seconds)
+    command.serve(with_adapters(engine, adapter or ()), checkpoint, options, drain_seconds)
 
 
 @app.command("run-batch")

@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -125,6 +125,19 @@ def _as_arguments(engine: dict[str, Any]) -> dict[str, Any]:
     if "model" not in given and not _names_model(given.get("topology")):
         given["model"] = str(DEMO_MODEL)
     return merge(given, extra)
+
+
+def with_adapters(engine: dict[str, Any], written: Sequence[str]) -> dict[str, Any]:
+    """Engine options, and adapters as NAME=FOLDER."""
+    adapters = dict(engine.get("adapters") or {})
+    for adapter in written:
+        name, _, folder = adapter.partition("=")
+        if not name or not folder:
+            raise typer.BadParameter(f"found {adapter!r}; expected NAME=FOLDER", param_hint="--adapter")
+        if name in adapters:
+            raise typer.BadParameter(f"{name!r} is given twice", param_hint="--adapter")
+        adapters[name] = folder
+    return {**engine, "adapters": adapters} if adapters else engine
 
 
 def _assigned(assignment: str) -> dict[str, Any]:

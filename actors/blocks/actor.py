@@ -18,7 +18,7 @@ from pageant.actors.runtime.sizes import parse_bytes
 from pageant.protocol.allocation import Assign, Assigned, GetPoolStatistics, PoolReady, PoolStatistics
 from pageant.protocol.arrays import int32
 from pageant.protocol.following import BlockEvents, FollowBlocks, StoredBlock
-from pageant.protocol.roles import BLOCKS, Feature
+from pageant.protocol.roles import BLOCKS
 from pageant.protocol.stepping import ExecutorReady
 from pageant.protocol.supervision import ActorDown, ActorUp
 from pageant.protocol.tiers import MoveTimes
@@ -36,7 +36,7 @@ class BlockManager(Actor):
     """
 
     role = BLOCKS
-    features = frozenset({Feature.PROMPT_LOGPROBS})
+    features = BLOCKS.features
     pool_class: type[BlockPool] = BlockPool
 
     class Options(ActorOptions, frozen=True, kw_only=True):

@@ -282,7 +282,7 @@ class Allocation:
         """Admits a sequence with what is cached of it, or leaves everything as it was."""
         assert admission.serial not in self._sequences, f"sequence {admission.serial} is admitted twice"
         total = len(admission.token_ids)
-        root = root_name(admission.salt, admission.extra_keys)
+        root = root_name(admission.salt, admission.extra_keys, admission.adapter)
         contents, tail = (
             full_blocks(admission.token_ids, self.block_size)
             if self.pool.enable_prefix_caching

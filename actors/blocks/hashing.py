@@ -1,6 +1,6 @@
 """Names of full blocks: a chained 128-bit blake2b over tokens, so that equal names mean equal prefixes.
 
-The name of a block covers its parent's, hence every token before it, and the salt at the root; the index
+The name of a block covers its parent's, hence every token before it, and salt and adapter at the root; the index
 from names to blocks is thereby a prefix tree. 128 bits of a cryptographic hash are taken as equality.
 """
 
@@ -15,9 +15,14 @@ import numpy.typing as npt
 NAME_BYTES = 16
 
 
-def root_name(salt: str | None = None, extra_keys: tuple[str, ...] = ()) -> bytes:
-    """The parent of every first block. Prefixes under different salts or extra keys are never shared."""
+def root_name(salt: str | None = None, extra_keys: tuple[str, ...] = (), adapter: str | None = None) -> bytes:
+    """The parent of every first block. Prefixes under different salts, extra keys or adapters are never shared.
+
+    Salts and keys are texts that clients choose; each kind is hashed as itself, so that none can stand for another.
+    """
     root = blake2b((salt or "").encode(), digest_size=NAME_BYTES, person=b"pageant-root").digest()
+    if adapter is not None:
+        root = blake2b(adapter.encode(), digest_size=NAME_BYTES, key=root, person=b"pageant-adapter").digest()
     for key in extra_keys:
         root = blake2b(key.encode(), digest_size=NAME_BYTES, key=root, person=b"pageant-extra").digest()
     return root

@@ -78,6 +78,7 @@ class Executor(Actor):
             options.block_size,
             options.eos_token_ids,
             Processors(options.logits_processors),
+            tuple(options.adapters),
         )
         self._disk: DiskFile | None = None
         self._scheduler = 0  # the incarnation whose batch this is

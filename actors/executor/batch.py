@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -73,6 +74,14 @@ class StepInputs(Packed):
     ancestors: Int64 | None = None  # [T], where there are trees of drafts
     proposing: Proposing | None = None
     guided: GuidedStep | None = None  # whose tokens a grammar allows
+    adapted: tuple[AdaptedTokens, ...] = ()  # of those that have adapters
+
+
+class AdaptedTokens(NamedTuple):
+    """Those of the step's T tokens that are computed with an adapter."""
+
+    adapter: str
+    tokens: Int64  # [n]
 
 
 @dataclass(frozen=True)
@@ -99,6 +108,7 @@ class Proposing:
 
 
 UNKNOWN = -1
+NO_ADAPTER = -1
 
 
 class PlanMismatch(RuntimeError):
@@ -115,7 +125,10 @@ class Batch:
         block_size: int,
         end_tokens: tuple[int, ...] = (),
         processors: Processors | None = None,
+        adapters: Sequence[str] = (),
     ) -> None:
+        self._adapter_names = tuple(adapters)
+        self._adapters = np.full(max_num_seqs, NO_ADAPTER, np.int32)  # indices of their names
         self._processors = Processors() if processors is None else processors
         self.block_size = block_size
         blocks = -(-max_model_len // block_size)
@@ -251,10 +264,18 @@ class Batch:
         self._min_p[row] = params.min_p
         self._seed[row] = params.seed or 0
         self._sample[row] = sequence.sample
+        self._adapters[row] = self._adapter_of(sequence)
         self._shapers.add(sequence)
         self._scorers.add(sequence)
         self._processors.add(sequence)
         self.guiding.add(sequence)
+
+    def _adapter_of(self, sequence: NewSequence) -> int:
+        if sequence.adapter is None:
+            return NO_ADAPTER
+        if sequence.adapter not in self._adapter_names:
+            raise PlanMismatch(f"there is no adapter {sequence.adapter!r} here")
+        return self._adapter_names.index(sequence.adapter)
 
     def _grow(self, plan: StepPlan) -> None:
         """Appends new blocks to the tables of their rows."""
@@ -295,6 +316,14 @@ class Batch:
             ancestors=ancestors,
             proposing=self._proposing(plan),
             guided=self.guiding.of_step(draw_rows, draw_positions, within(drawn).astype(np.int64)),
+            adapted=self._adapted(rows, counts) if self._adapter_names else (),
+        )
+
+    def _adapted(self, rows: Int32, counts: Int32) -> tuple[AdaptedTokens, ...]:
+        adapters = np.repeat(self._adapters[rows], counts)
+        return tuple(
+            AdaptedTokens(self._adapter_names[index], np.flatnonzero(adapters == index))
+            for index in np.unique(adapters[adapters != NO_ADAPTER]).tolist()
         )
 
     def _verifying(self, plan: StepPlan) -> Verifying | None:

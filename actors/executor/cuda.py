@@ -157,7 +157,8 @@ class CudaRunner(TorchRunner):
             max_context_length=inputs.max_context_length,
             ancestors=None if inputs.ancestors is None else self._tensor(inputs.ancestors),
         )
-        return self._passes.forward(token_ids, positions, batch)
+        with self._passes.adapting(inputs.adapted, len(inputs.positions)):
+            return self._passes.forward(token_ids, positions, batch)
 
     def _memory(self) -> tuple[int, int]:
         if self.device.type != "cuda":

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from pageant import kernels
 from pageant.actors.runtime import ActorOptions
 from pageant.actors.runtime.sizes import parse_bytes
@@ -29,6 +31,8 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
     Attributes:
         model: the checkpoint's folder.
         dtype: of weights and activations; `auto` is the checkpoint's own.
+        adapters: the folders of the model's low-rank adapters, by name.
+        max_lora_rank: refuses larger ones.
         quantization: `int8` or `int4` weights, made while they are loaded; None leaves them in `dtype`.
         device: `cpu`, or a torch device.
         kernels: the backend, or `auto`.
@@ -51,6 +55,8 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
 
     model: str
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    adapters: dict[str, str] = msgspec.field(default_factory=dict)
+    max_lora_rank: int = 256
     quantization: Literal["int8", "int4"] | None = None
     device: str = "cpu"
     kernels: str = "auto"
@@ -79,7 +85,7 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
             )
         for name in (
             *("block_size", "max_num_seqs", "max_model_len", "max_num_batched_tokens"),
-            *("num_blocks", "threads"),
+            *("num_blocks", "threads", "max_lora_rank"),
         ):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -126,6 +132,8 @@ def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
         Path(options.model),
         dtype=options.dtype,
         quantization=options.quantization,
+        adapters=options.adapters,
+        max_lora_rank=options.max_lora_rank,
         device=options.device,
         backend=options.kernels,
         block_size=options.block_size,

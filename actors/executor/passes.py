@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pageant.actors.executor.batch import Packed
+from pageant.actors.executor.batch import AdaptedTokens, Packed
 from pageant.actors.executor.programs import StepPrograms
 from pageant.kernels.base import AttentionBatch, KVCache
 from pageant.kernels.cpu import CpuKernels
+from pageant.models.adapters.loading import Adapters
 from pageant.models.decoder import Decoder
 
 __all__ = ["Passes", "to_device"]
 
 
 class Passes:
-    """Of one decoder. On a CPU, small ones are recorded, if nobody reads between its layers."""
+    """Of one decoder. On a CPU, small ones are recorded, if nobody reads between its layers.
+
+    Those with adapters are not: which tokens have which is as much part of a recording as addresses are.
+    """
 
     def __init__(
         self,
@@ -29,8 +34,10 @@ class Passes:
         max_num_seqs: int,
         max_model_len: int,
         block_size: int,
+        adapters: Adapters | None = None,
     ) -> None:
         self.decoder = decoder
+        self._adapters = adapters
         self._kv_caches = kv_caches
         self._programs: StepPrograms | None = None
         if isinstance(decoder.kernels, CpuKernels) and not decoder.taps:
@@ -43,7 +50,11 @@ class Passes:
             )
 
     def run(
-        self, packed: Packed, last_drawn: Tensor, ancestors: npt.NDArray[np.int64] | None = None
+        self,
+        packed: Packed,
+        last_drawn: Tensor,
+        ancestors: npt.NDArray[np.int64] | None = None,
+        adapted: Sequence[AdaptedTokens] = (),
     ) -> Tensor:
         """Return hidden states [T, hidden_size], good until the next call.
 
@@ -51,7 +62,7 @@ class Passes:
             last_drawn: int64 [rows of the batch], the token that each drew last.
             ancestors: see `AttentionBatch`.
         """
-        if self._programs is not None:
+        if self._programs is not None and not adapted:
             hidden = self._programs.run(packed, last_drawn, ancestors)
             if hidden is not None:
                 return hidden
@@ -60,11 +71,27 @@ class Passes:
         if len(packed.unknown):
             token_ids[to_device(packed.unknown, device)] = last_drawn[to_device(packed.unknown_rows, device)]
         positions = to_device(packed.positions, device)
-        return self.forward(token_ids, positions, attention_batch(packed, device, ancestors))
+        with self.adapting(adapted, len(packed.positions)):
+            return self.forward(token_ids, positions, attention_batch(packed, device, ancestors))
 
     def forward(self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch) -> Tensor:
         """See `Decoder.forward`."""
         return self.decoder.forward(token_ids, positions, batch, self._kv_caches)
+
+    @contextmanager
+    def adapting(self, adapted: Sequence[AdaptedTokens], num_tokens: int) -> Iterator[None]:
+        """Within it, tokens of a step of so many have their adapters."""
+        if not adapted:
+            yield
+            return
+        assert self._adapters is not None, "a batch without adapters has no such tokens"
+        device = self.decoder.device
+        tokens_of = [
+            (name, None if len(tokens) == num_tokens else to_device(tokens, device))
+            for name, tokens in adapted
+        ]
+        with self._adapters.applied(tokens_of):
+            yield
 
 
 def attention_batch(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -29,6 +29,8 @@ from pageant.actors.executor.scoring import Scored, Scores, Scoring, score_promp
 from pageant.actors.executor.shaping import NOTHING, shape_logits
 from pageant.actors.executor.undrawn import Undrawn, UndrawnLogits
 from pageant.kernels.base import SamplingTensors, TokenMasks
+from pageant.models.adapters.checkpoint import RANK_MAX
+from pageant.models.adapters.loading import Adapters
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.decoder import Decoder
 from pageant.models.loading import load_decoder
@@ -135,6 +137,8 @@ class TorchRunner:
     """Runs a decoder on one device, with its paged KV cache.
 
     Args:
+        adapters: their folders, by name.
+        max_lora_rank: of the adapters.
         budget_bytes: for the KV cache; None leaves it to `choose_num_blocks`.
         num_blocks: exactly so many blocks, whatever the memory.
         clock: to tell how long drafts take to be made.
@@ -158,6 +162,8 @@ class TorchRunner:
         num_blocks: int | None,
         threads: int | None,
         speculation: Speculation | None = None,
+        adapters: Mapping[str, str] | None = None,
+        max_lora_rank: int = RANK_MAX,
         clock: Callable[[], float] | None = None,
         progress: Callable[[int, int], None] | None = None,
         disk: DiskFile | None = None,
@@ -166,8 +172,9 @@ class TorchRunner:
             torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
         self.device = torch.device(device)
         self._kernels = kernels.load(backend, device)
+        checkpoint = Checkpoint(model)
         self._decoder: Decoder = load_decoder(
-            Checkpoint(model),
+            checkpoint,
             dtype,
             self.device,
             kernels=self._kernels,
@@ -175,6 +182,8 @@ class TorchRunner:
             quantization=quantization,
             progress=progress,
         )
+        self._adapters = Adapters(adapters or {}, checkpoint, self._decoder, max_lora_rank)
+        self._weight_bytes = self._decoder.num_bytes + self._adapters.num_bytes
         self._proposer = load_proposer(speculation, self._decoder, dtype, max_model_len)
         block_bytes = self._decoder.kv_bytes_per_block(block_size)
         if self._proposer is not None:
@@ -211,6 +220,7 @@ class TorchRunner:
             max_num_seqs=max_num_seqs,
             max_model_len=max_model_len,
             block_size=block_size,
+            adapters=self._adapters,
         )
         log.info(
             "%s in %s%s on %s with %s kernels: %.0f MiB of weights, %d KV blocks of %d tokens (%.0f MiB)",
@@ -220,7 +230,7 @@ class TorchRunner:
                 f" with {quantization} weights" if quantization else "",
                 device,
                 self._kernels.name,
-                self._decoder.num_bytes / 2**20,
+                self._weight_bytes / 2**20,
             ),
             *(self.num_blocks, block_size, self.num_blocks * block_bytes / 2**20),
         )
@@ -229,7 +239,7 @@ class TorchRunner:
     def memory_bytes(self) -> dict[str, int]:
         """See `ModelRunner`."""
         free, total = self._memory()
-        return {"weights": self._decoder.num_bytes, "kv_cache": self._kv_bytes, "free": free, "total": total}
+        return {"weights": self._weight_bytes, "kv_cache": self._kv_bytes, "free": free, "total": total}
 
     def _memory(self) -> tuple[int, int]:
         """Of the device, free and total."""
@@ -239,7 +249,7 @@ class TorchRunner:
     def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
         """See `ModelRunner`."""
         self._copy_blocks(inputs)
-        hidden = self._passes.run(inputs, self._last_drawn, inputs.ancestors)
+        hidden = self._passes.run(inputs, self._last_drawn, inputs.ancestors, inputs.adapted)
         prompts = self._score_prompts(hidden, inputs.scores)
         if not len(inputs.rows):
             drawn = self._drawn(torch.empty(0, dtype=torch.int64), None, prompts, {})

@@ -21,6 +21,7 @@ from pageant.actors.executor.simulated_drafts import SimulatedProposer
 from pageant.actors.executor.simulated_model import (
     FIRST_TOKEN,
     NUM_TOKENS,
+    adapted,
     logprob_of,
     noise_of,
     scores_of,
@@ -147,7 +148,10 @@ class SimulatedRunner:
         self._kv[inputs.copy_destinations] = self._kv[inputs.copy_sources]
         token_ids = inputs.token_ids.copy()
         token_ids[inputs.unknown] = self._last_drawn[inputs.unknown_rows]
-        self._kv.reshape(-1)[inputs.slots] = written(token_ids, inputs.positions)
+        values = written(token_ids, inputs.positions)
+        for adapter, tokens in inputs.adapted:
+            values[tokens] = adapted(values[tokens], adapter)
+        self._kv.reshape(-1)[inputs.slots] = values
         all_seen = self._seen(inputs)
         scores, prompts = inputs.scores, None
         if scores is not None and scores.prompt is not None:

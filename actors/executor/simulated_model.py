@@ -8,6 +8,8 @@ tokens are enough to say, and those of all where a grammar decides which may be 
 
 from __future__ import annotations
 
+import zlib
+
 import numpy as np
 import numpy.typing as npt
 
@@ -37,6 +39,11 @@ def mix(*values: npt.NDArray[np.generic]) -> UInt64:
 def written(token_ids: Int64, positions: Int64) -> UInt64:
     """What tokens leave in the slots of their positions."""
     return mix(token_ids, positions)
+
+
+def adapted(values: UInt64, adapter: str) -> UInt64:
+    """What tokens leave that are computed with an adapter."""
+    return mix(values, np.array([zlib.crc32(adapter.encode())]))
 
 
 def noise_of(seen: UInt64, columns: SamplingColumns, places: Int64, ahead: int = 0) -> UInt64:

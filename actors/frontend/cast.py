@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pageant.actors.frontend.adapters import check_adapters, check_names
 from pageant.actors.frontend.prompts import MAX_LOGPROBS, Limits
 from pageant.actors.runtime.resolving import Cast
 from pageant.actors.runtime.topology import Topology
@@ -55,7 +56,7 @@ DEFAULT_CAST = Cast(
         OBSERVER: "pageant.actors.observer.actor:Observer",
     },
     called_for=_called_for,
-    needs={"speculation": "scheduler"},
+    needs={"speculation": "scheduler", "adapters": "executor"},
 )
 
 
@@ -63,7 +64,7 @@ def model_settings(topology: Topology) -> dict[str, Any]:
     """What the checkpoint says that the actors need to know: paths, sizes, end tokens.
 
     Raises:
-        TopologyError: no model is named, or `max_model_len` is beyond it.
+        TopologyError: no model is named, `max_model_len` is beyond it, or an adapter is not for it.
         CheckpointError: the checkpoint cannot be served.
     """
     if not topology.model:
@@ -79,6 +80,7 @@ def model_settings(topology: Topology) -> dict[str, Any]:
     spec = checkpoint.spec()
     return {
         "model": str(path),
+        "adapters": check_adapters(topology.settings, checkpoint),
         "max_model_len": _max_model_len(topology.settings, spec.max_model_len),
         "vocab_size": spec.vocab_size,
         "eos_token_ids": checkpoint.eos_token_ids,
@@ -102,17 +104,27 @@ def served_models(
         settings, of_models: see `model_settings`; of each of several models.
 
     Raises:
-        TopologyError: two have one name.
+        TopologyError: two have one name, adapters included.
     """
     if not topology.models:
         folder = Path(topology.model or "")
-        return (_served(topology, settings, "", folder.resolve().name if folder.exists() else str(folder)),)
+        name = folder.resolve().name if folder.exists() else str(folder)
+        served = _served(topology, settings, "", name)
+        check_names(served.adapters, {served.name})
+        return (served,)
     found: dict[str, ServedModel] = {}
     for name, part in topology.models.items():
         served = _served(part, of_models[name], f"{name}/", name)
         if served.name in found:
             raise TopologyError(f"models.{name}", f"another model is called {served.name!r} too")
         found[served.name] = served
+    taken = set(found)
+    for name, served in zip(topology.models, found.values(), strict=True):
+        try:
+            check_names(served.adapters, taken)
+        except TopologyError as error:
+            raise error.within(f"models.{name}") from None
+        taken.update(served.adapters)
     return tuple(found.values())
 
 
@@ -125,6 +137,7 @@ def _served(topology: Topology, settings: Mapping[str, Any], replica: str, name:
         max_model_len=settings["max_model_len"],
         max_logprobs=topology.settings.get("max_logprobs", MAX_LOGPROBS),
         generation_config=topology.settings.get("generation_config", "auto"),
+        adapters=tuple(settings["adapters"]),
     )
 
 
@@ -141,7 +154,9 @@ def limits_of(model: ServedModel) -> tuple[Limits, int | None]:
     if config_from not in ("auto", "none"):
         raise TopologyError("generation_config", f"found {config_from!r}; expected auto or none")
     config = Checkpoint(folder).generation_config if config_from == "auto" else {}
-    limits = Limits(model.vocab_size, model.max_model_len, most, _default_params(folder, config))
+    limits = Limits(
+        model.vocab_size, model.max_model_len, most, _default_params(folder, config), model.adapters
+    )
     return limits, config.get("max_new_tokens")
 
 

@@ -120,7 +120,7 @@ class Engine:
         Args:
             prompt: a text, or a list of token ids.
             params: None is `default_params`.
-            settings: see `RequestSettings`: `priority`, `tenant`, `deadline`, `cache_salt`.
+            settings: see `RequestSettings`: `priority`, `tenant`, `deadline`, `cache_salt`, `adapter`.
 
         Raises:
             BadRequest: the prompt or a parameter is out of range; at once.
@@ -164,7 +164,7 @@ class Engine:
     ) -> BeamSearchOutput:
         """The best `beam_width` completions of a prompt that a beam search finds; see `BeamSearchParams`."""
         session, limits = self._session, self._session.limits
-        check_settings(settings)
+        check_settings(settings, limits.adapters)
         checked = check_prompt(prompt, limits, limits.defaults)
         search: BeamSearch = await self._in_thread(session.begin_search, checked, check_beam_params(params))
         while not search.done:
@@ -183,7 +183,7 @@ class Engine:
     def _run(
         self, prompt: Any, params: SamplingParams, request_id: str | None, settings: RequestSettings
     ) -> AsyncIterator[RequestOutput]:
-        check_settings(settings)
+        check_settings(settings, self._session.limits.adapters)
         if request_id is not None:
             check_name("request_id", request_id)
         return self._stream(prompt, params, request_id or self._session.next_request_id(), settings)

@@ -234,7 +234,7 @@ class Frontend(Actor):
 
     def _check_features(self, opening: Opening, peers: Peers) -> None:
         """Refuses by name what an actor of this topology does not honour."""
-        needed = set(features_needed(opening.params))
+        needed = set(features_needed(opening.params, opening.settings.get("adapter")))
         if isinstance(opening.prompt, TokenizeChat):
             needed |= ROLES["tokenizer"].features
         for role in CAST:

@@ -89,9 +89,8 @@ class LLMEngine:
         params = check_params(params, self._session.limits)
         checked = check_prompt(prompt, self._session.limits, params)
         sink = _Sink(self._steps, request_id, params)
-        self._session.open(
-            Opening(request_id, checked, params, sink, check_settings(settings), self._session.replica)
-        )
+        settings = check_settings(settings, self._session.limits.adapters)
+        self._session.open(Opening(request_id, checked, params, sink, settings, self._session.replica))
         self._open[request_id] = sink
 
     def step(self) -> list[RequestOutput]:

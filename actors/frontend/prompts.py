@@ -33,12 +33,14 @@ class Limits:
     Attributes:
         max_logprobs: of the likeliest tokens that are told of at one place; -1 is all.
         defaults: the parameters of a request that brings none.
+        adapters: the names of the model's.
     """
 
     vocab_size: int
     max_model_len: int
     max_logprobs: int
     defaults: SamplingParams
+    adapters: tuple[str, ...] = ()
 
 
 class RequestSettings(TypedDict, total=False):
@@ -50,7 +52,8 @@ class RequestSettings(TypedDict, total=False):
         deadline: seconds from now; then it ends with `abort`, and keeps the tokens that it has.
         cache_salt: its cached prefixes are shared only with requests of the same salt.
         extra_keys: likewise, of the same keys: what its KV depends on besides tokens, where an executor of your own
-            computes with an adapter or an image.
+            computes with an image, say.
+        adapter: the name of the model's adapter that computes it; None is the model as it is.
         traceparent: the span that it is a part of, as W3C writes it, where requests are traced.
     """
 
@@ -59,11 +62,15 @@ class RequestSettings(TypedDict, total=False):
     deadline: float | None
     cache_salt: str | None
     extra_keys: Sequence[str]
+    adapter: str | None
     traceparent: str | None
 
 
-def check_settings(settings: Mapping[str, Any]) -> RequestSettings:
+def check_settings(settings: Mapping[str, Any], adapters: Sequence[str] = ()) -> RequestSettings:
     """A request's settings.
+
+    Args:
+        adapters: those that there are.
 
     Raises:
         BadRequest: unknown, or out of range.
@@ -77,6 +84,10 @@ def check_settings(settings: Mapping[str, Any]) -> RequestSettings:
             check_name(name, value, shortest=0)
         elif name == "extra_keys":
             settings = {**settings, name: _check_keys(value)}
+        elif name == "adapter":
+            if value is not None and value not in adapters:
+                known = expected(str(value), adapters) if adapters else "this model has none"
+                raise BadRequest(f"adapter is {value!r:.300}; {known}", name)
         elif name not in RequestSettings.__annotations__:
             raise BadRequest(
                 f"{name} is no setting of a request; {expected(name, list(RequestSettings.__annotations__))}",

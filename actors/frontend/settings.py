@@ -34,6 +34,8 @@ class EngineSettings(TypedDict, total=False):
     enable_prefix_caching: bool | None
     dtype: Literal["auto", "float32", "bfloat16", "float16"] | None
     quantization: Literal["int8", "int4"] | None
+    adapters: Mapping[str, str | Path] | None
+    max_lora_rank: int | None
     device: str | None
     kernels: str | None
     block_size: int | None
@@ -80,6 +82,8 @@ def topology_of(
     given = {key: value for key, value in settings.items() if value is not None}
     if model is not None:
         given["model"] = str(model)
+    if isinstance(adapters := given.get("adapters"), Mapping):
+        given["adapters"] = {name: str(folder) for name, folder in adapters.items()}
     if isinstance(topology, Topology):
         if given:
             raise ValueError(f"a Topology is complete; it cannot be given {', '.join(given)} besides")

@@ -2,8 +2,8 @@
 
 What is not known to be harmless is taken out: a string stays only where its type lists the words that it may be, or
 in a field of `NAMES`. So a field that is new to the protocol loses its text until somebody says otherwise, and kinds
-of a user's own are not kept at all. Names that people gave but that matter for who shares what (a tenant, a salt)
-become others, alike where they were alike.
+of a user's own are not kept at all. Names that people gave but that matter for who shares what (a tenant, a salt, an
+adapter) become others, alike where they were alike.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pageant.protocol.message import Message
 
 # Fields whose strings are names that the runtime gave.
 NAMES = frozenset({"request_id", "request_ids", "frontend", "stream", "device", "dtype", "tier"})
-ALIASES = frozenset({"tenant", "cache_salt", "salt", "extra_keys"})
+ALIASES = frozenset({"tenant", "cache_salt", "salt", "extra_keys", "adapter"})
 # Of conversations about text nothing would be left.
 TEXT_KINDS = frozenset({"Tokenize", "TokenizeChat", "Detokenize", "CompileGrammar", "GuideStep", "Spans"})
 # What a text gives way to where "" would mean something else.

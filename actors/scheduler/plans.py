@@ -103,6 +103,7 @@ def build_plan(
                 sample=request.sample,
                 bad_words=request.bad_words,
                 trace=request.trace,
+                adapter=request.adapter,
             )
             for request, grant in zip(new, granted.admitted, strict=True)
         ),
@@ -163,6 +164,7 @@ def build_assign(
                 extra_keys=request.extra_keys,
                 num_tokens_max=chunk_max if request.is_long else None,
                 skip_cache=request.skips_cache,
+                adapter=request.adapter,
             )
             for request in admitting
         ),

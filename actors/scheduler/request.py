@@ -74,6 +74,7 @@ class ScheduledRequest:
     deaths: int = 0  # of executors that were computing it; see `recovery`
     died_at: int = 0  # up to which position at the last of them, its unknown tokens included
     trace: str | None = None
+    adapter: str | None = None
 
     @classmethod
     def of(cls, message: Submit, serial: int, end_tokens: frozenset[int], now: float) -> ScheduledRequest:
@@ -95,6 +96,7 @@ class ScheduledRequest:
             sample=message.sample,
             bad_words=message.bad_words,
             trace=message.trace,
+            adapter=message.adapter,
         )
         behind = message.resume
         if behind is not None:

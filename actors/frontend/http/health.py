@@ -44,7 +44,8 @@ class Health:
         try:
             async with asyncio.timeout(seconds):
                 for served in self._service.models.values():
-                    await self._step(served)
+                    if served.adapter is None:
+                        await self._step(served)
         except (PageantError, TimeoutError):
             return False
         return True

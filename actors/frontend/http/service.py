@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -50,13 +50,14 @@ R = TypeVar("R", bound=Any)
 
 @dataclass(frozen=True)
 class Served:
-    """A model that is served.
+    """A model that is served, or an adapter of one, which is another model to clients.
 
     Attributes:
         name: what it is called outside.
         replica: before its actors' names.
         max_new_tokens: of an answer whose request does not say; None is as many as fit.
         formats: of its calls, and of what it thinks.
+        parent: of an adapter, the name of its model.
     """
 
     name: str
@@ -64,6 +65,16 @@ class Served:
     limits: Limits
     max_new_tokens: int | None
     formats: Formats = NO_FORMATS
+    parent: str | None = None
+
+    @property
+    def adapter(self) -> str | None:
+        """The adapter that computes it."""
+        return None if self.parent is None else self.name
+
+    def with_adapters(self) -> list[Served]:
+        """A model, and each of its adapters."""
+        return [self, *(replace(self, name=name, parent=self.name) for name in self.limits.adapters)]
 
 
 @dataclass(frozen=True)
@@ -107,7 +118,7 @@ class Service:
         num_open_max: int,
     ) -> None:
         self.engine, self.pacemaker = engine, pacemaker
-        self.models = {served.name: served for served in models}
+        self.models = {served.name: served for model in models for served in model.with_adapters()}
         self.default = models[0]
         self.fields_passed_over: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()  # answers that are errors, by their status
@@ -150,7 +161,13 @@ class Service:
 
     def shown(self, served: Served) -> Model:
         """A model as clients see it."""
-        return Model(id=served.name, created=self._started, max_model_len=served.limits.max_model_len)
+        return Model(
+            id=served.name,
+            created=self._started,
+            max_model_len=served.limits.max_model_len,
+            root=served.name,
+            parent=served.parent,
+        )
 
     # Requests in.
 
@@ -235,7 +252,9 @@ class Service:
         self.idle.clear()
         for prompt, sink in zip(prompts, answers.prompts, strict=True):
             sink.name = self.new_id(name)  # whatever others are called by their clients
-            given = RequestSettings(**(settings or {}), traceparent=_TRACEPARENT.get())
+            given = RequestSettings(
+                **(settings or {}), adapter=served.adapter, traceparent=_TRACEPARENT.get()
+            )
             self.engine.open(Opening(sink.name, prompt, params, sink, given, served.replica, is_probe))
         return answers
 

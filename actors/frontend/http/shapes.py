@@ -32,11 +32,13 @@ def usage_of(answers: Answers) -> Usage:
 
 
 class Model(msgspec.Struct, kw_only=True):
-    """A model that is served."""
+    """A model that is served, or an adapter of one, its parent. `root` is its name too: paths are nobody's business."""
 
     id: str
     created: int
     max_model_len: int
+    root: str
+    parent: str | None = None
     object: Literal["model"] = "model"
     owned_by: str = "pageant"
 

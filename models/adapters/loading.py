@@ -1,0 +1,98 @@
+"""A decoder's adapters: their weights beside its own, and the steps that they take part in."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from pageant.models.adapters.checkpoint import RANK_MAX, AdapterCheckpoint, Target
+from pageant.models.checkpoint import Checkpoint
+from pageant.models.decoder import Decoder
+from pageant.models.errors import CheckpointError
+from pageant.models.loading import as_rows
+from pageant.models.native import NativeDecoder
+from pageant.models.projection import Addition, LowRank, Projection
+
+__all__ = ["Adapters"]
+
+Key = tuple[int, str]
+"""A layer, and a module of it."""
+
+
+class Adapters:
+    """Those of one decoder, by name, in its dtype and on its device."""
+
+    def __init__(
+        self,
+        folders: Mapping[str, str],
+        checkpoint: Checkpoint,
+        decoder: Decoder,
+        rank_max: int = RANK_MAX,
+    ) -> None:
+        """Loads them. Raises CheckpointError, see `AdapterCheckpoint.targets`."""
+        self._projections: Mapping[Key, Projection] = {}
+        self._adapters: dict[str, dict[Key, LowRank]] = {}
+        for name, folder in folders.items():
+            adapter = AdapterCheckpoint(Path(folder))
+            targets = adapter.targets(checkpoint, rank_max)
+            assert isinstance(decoder, NativeDecoder), "adapters of others are refused"
+            self._projections = decoder.projections
+            self._adapters[name] = _load(adapter.weights, targets, self._projections, decoder)
+
+    @property
+    def num_bytes(self) -> int:
+        """That their weights take."""
+        return sum(
+            part.nbytes for adapter in self._adapters.values() for pair in adapter.values() for part in pair
+        )
+
+    @contextmanager
+    def applied(self, tokens_of: Sequence[tuple[str, Tensor | None]]) -> Iterator[None]:
+        """Within it, the decoder's forward passes have adapters.
+
+        Args:
+            tokens_of: each adapter with its tokens of the step: see `Addition`. No token has two.
+        """
+        try:
+            for name, tokens in tokens_of:
+                for key, low_rank in self._adapters[name].items():
+                    self._projections[key].additions.append(Addition(tokens, low_rank))
+            yield
+        finally:
+            for projection in self._projections.values():
+                projection.additions.clear()
+
+
+def _load(
+    file: Path, targets: Sequence[Target], projections: Mapping[Key, Projection], decoder: NativeDecoder
+) -> dict[Key, LowRank]:
+    """Read an adapter's matrices, those of one fused weight together."""
+    parts: defaultdict[Key, list[Target]] = defaultdict(list)
+    for target in targets:
+        assert target.place.layer is not None, "what is outside of the layers is refused"
+        parts[target.place.layer, target.place.name.removesuffix(".weight")].append(target)
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            read = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise CheckpointError(file, str(error), "a safetensors file", "Save the adapter again.") from error
+    fused = {key: _fused(some, read, projections[key].num_outputs) for key, some in parts.items()}
+    return {key: pair.to(decoder.device, decoder.dtype) for key, pair in fused.items()}
+
+
+def _fused(targets: Sequence[Target], tensors: Mapping[str, Tensor], num_outputs: int) -> LowRank:
+    down = torch.cat([tensors[target.down].float() for target in targets])
+    up = torch.zeros(num_outputs, len(down))
+    column = 0
+    for target in targets:
+        rows = slice(target.place.row, target.place.row + target.outputs)
+        saved = as_rows(tensors[target.up].float(), target.place.interleaved_heads)
+        up[rows, column : column + target.rank] = target.scale * saved
+        column += target.rank
+    return LowRank(down, up)
