@@ -1,8 +1,10 @@
-"""What holds for every test: one thread of torch's, and the order in which two processes take the files."""
+"""What holds for every test: one thread of torch's, the order in which two processes take the files, and adapters."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,3 +23,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
 
     items.sort(key=place)
+
+
+@pytest.fixture(scope="session")
+def save_adapter(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Saves adapters, each in a folder of its own; see `random_adapters`."""
+    from .random_adapters import save_adapter
+
+    return lambda *arguments, **config: save_adapter(tmp_path_factory.mktemp("adapter"), *arguments, **config)

@@ -49,8 +49,8 @@ def test_a_step_of_two_adapters_and_none_computes_what_the_merged_models_do(
     family: Callable[[str], Any], save_adapter: Callable[..., Any], pages: Any, name: str
 ) -> None:
     base = family(name)
-    one = save_adapter(base.model, MODULES[name], name="one")
-    two = save_adapter(base.model, MODULES[name][:1], name="two", seed=1, r=5, use_rslora=True)
+    one = save_adapter(base.model, MODULES[name])
+    two = save_adapter(base.model, MODULES[name][:1], seed=1, r=5, use_rslora=True)
     decoder = base.load()
     folders = {"first": str(one.path), "second": str(two.path)}
     adapters = Adapters(folders, Checkpoint(base.path), decoder)
