@@ -21,13 +21,14 @@ from pageant.models.errors import CheckpointError
 from pageant.models.tensor_files import TensorInfo, read_header
 from pageant.models.weights import Place
 
-__all__ = ["RANK_MAX", "AdapterCheckpoint", "Target"]
+__all__ = ["PREFIX", "RANK_MAX", "AdapterCheckpoint", "Target", "is_adaptable"]
 
+PREFIX = "base_model.model."
+"""Before a module's name in an adapter's file."""
 RANK_MAX = 256
 
 _CONFIG = "adapter_config.json"
 _WEIGHTS = "adapter_model.safetensors"
-_PREFIX = "base_model.model."
 _DTYPES = ("F32", "F16", "BF16")
 _MODULES = frozenset({"qkv", "o", "gate_up", "up", "down", "shared_gate_up", "shared_up", "shared_down"})
 """Of `weights`, those that adapters may add to."""
@@ -107,15 +108,15 @@ class AdapterCheckpoint:
         canonical = base.architecture.names.canonical
         found: dict[str, Target] = {}
         for name in self.tensors:
-            module, _, part = name.removeprefix(_PREFIX).rpartition(".lora_")
-            if not name.startswith(_PREFIX) or part not in ("A.weight", "B.weight"):
-                raise self._wrong(f"the tensor {name}", f"{_PREFIX}MODULE.lora_A.weight and lora_B.weight")
+            module, _, part = name.removeprefix(PREFIX).rpartition(".lora_")
+            if not name.startswith(PREFIX) or part not in ("A.weight", "B.weight"):
+                raise self._wrong(f"the tensor {name}", f"{PREFIX}MODULE.lora_A.weight and lora_B.weight")
             if module not in found:
                 place = places.get(canonical(f"{module}.weight"))
                 found[module] = self._target(module, self._adaptable(module, place), rank_max)
         if not found:
             raise self._wrong("no tensors", "an adapter's", "Save the adapter again.")
-        self._check_complete([*found], [name for name, place in places.items() if _is_adaptable(place)])
+        self._check_complete([*found], [name for name, place in places.items() if is_adaptable(place)])
         return tuple(found.values())
 
     def _refuse_other_kinds(self, base: Checkpoint) -> None:
@@ -137,12 +138,12 @@ class AdapterCheckpoint:
     def _adaptable(self, module: str, place: Place | None) -> Place:
         if place is None:
             raise self._wrong(f"tensors for {module}", "modules of this model", _MISMATCH)
-        if not _is_adaptable(place):
+        if not is_adaptable(place):
             raise self._wrong(f"tensors for {module}", "linear maps of attention and of MLPs only", _MERGE)
         return place
 
     def _target(self, module: str, place: Place, rank_max: int) -> Target:
-        down, up = (f"{_PREFIX}{module}.lora_{part}.weight" for part in "AB")
+        down, up = (f"{PREFIX}{module}.lora_{part}.weight" for part in "AB")
         rank = self._by_pattern("rank_pattern", module, self._config.count("r"))
         if type(rank) is not int or rank < 1:
             raise self._config.wrong("rank_pattern", rank, "a whole number from 1 up", _MISMATCH)
@@ -196,6 +197,7 @@ class AdapterCheckpoint:
         return CheckpointError(self.path, found, expected, remedy)
 
 
-def _is_adaptable(place: Place) -> bool:
+def is_adaptable(place: Place) -> bool:
+    """Whether adapters may add to what is there: a linear map of attention or of an MLP, experts' apart."""
     module, _, kind = place.name.rpartition(".")
     return kind == "weight" and place.layer is not None and place.expert is None and module in _MODULES

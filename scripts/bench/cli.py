@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 BENCHMARKS = {
     name: f"pageant.scripts.bench.{name}"
     for name in (
+        "adapters",
         "beside",
         "blocks",
         "guided",

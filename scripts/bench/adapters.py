@@ -1,0 +1,113 @@
+"""`pageant bench adapters`: what low-rank adapters cost per step.
+
+One engine, and the same requests in turn without an adapter, all with one, and with several side by side. The adapters
+are made here, at random, for every linear map of the layers: the costliest there are of their rank.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json as json_text
+import random
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pageant.actors.frontend.engine import Engine
+from pageant.protocol.sampling import SamplingParams
+from pageant.scripts.bench.report import Json, publish
+from pageant.scripts.bench.workloads import random_ids
+from pageant.scripts.engine_options import with_engine_options
+
+SIZE = 0.01  # of an adapter's numbers
+
+
+@with_engine_options
+def bench(
+    engine: dict[str, Any],
+    rows: Annotated[int, typer.Option(help="Requests in each step.")] = 16,
+    adapters: Annotated[int, typer.Option(help="That these are spread over.")] = 4,
+    rank: Annotated[int, typer.Option(help="Of each adapter.")] = 16,
+    prompt: Annotated[int, typer.Option(help="Tokens of each prompt.")] = 16,
+    output: Annotated[int, typer.Option(help="Tokens of each answer.")] = 64,
+    rounds: Annotated[int, typer.Option(help="Of all, in turn; the medians count.")] = 5,
+    json: Json = None,
+) -> None:
+    """Decodes without an adapter, with one and with several, in turn: what they add to a step."""
+    kinds = {"none": 0, "one": 1, "several": adapters}
+    with tempfile.TemporaryDirectory() as folder:
+        folders = {
+            str(seed): save_random_adapter(Path(folder, str(seed)), Path(engine["model"]), rank, seed)
+            for seed in range(adapters)
+        }
+        sizes = {"max_model_len": prompt + output, "max_num_seqs": rows, "adapters": folders}
+        prompts = [random_ids(random.Random(0), prompt) for _ in range(rows)]
+        seconds = asyncio.run(_measure({**sizes, **engine}, prompts, output, kinds, rounds))
+    figures: dict[str, Any] = {"rows": rows, "adapters": adapters, "rank": rank, "output": output}
+    figures |= {
+        f"{kind}_ms": round(statistics.median(took) / output * 1e3, 2) for kind, took in seconds.items()
+    }
+    for kind in ("one", "several"):
+        ratios = [took / bare for took, bare in zip(seconds[kind], seconds["none"], strict=True)]
+        figures[f"{kind}_ratio"] = round(statistics.median(ratios), 3)
+    lines = [
+        f"{figures['none_ms']:.2f} ms per step of {rows} rows without an adapter",
+        f"{figures['one_ms']:.2f} ms with one of rank {rank}: {figures['one_ratio']:.2f} times as much",
+        f"{figures['several_ms']:.2f} ms with {adapters}: {figures['several_ratio']:.2f} times as much",
+    ]
+    publish(figures, lines, json)
+
+
+async def _measure(
+    engine: dict[str, Any], prompts: list[list[int]], output: int, kinds: dict[str, int], rounds: int
+) -> dict[str, list[float]]:
+    """Seconds of each run, by kind. In each round they come in another order."""
+    seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
+    async with Engine(**engine) as running:
+        for kind in kinds:
+            await _run(running, prompts, output, kinds[kind])  # warms up
+        order = list(kinds)
+        for _ in range(rounds):
+            for kind in order:
+                seconds[kind].append(await _run(running, prompts, output, kinds[kind]))
+            order = [*order[1:], order[0]]
+    return seconds
+
+
+async def _run(engine: Engine, prompts: list[list[int]], output: int, num_adapters: int) -> float:
+    """Seconds of all prompts side by side, their adapters dealt out in turn."""
+    params = SamplingParams(temperature=0, max_tokens=output, ignore_eos=True)
+    began = time.perf_counter()
+    await asyncio.gather(
+        *(
+            engine.complete(one, params, adapter=str(index % num_adapters) if num_adapters else None)
+            for index, one in enumerate(prompts)
+        )
+    )
+    return time.perf_counter() - began
+
+
+def save_random_adapter(folder: Path, model: Path, rank: int, seed: int) -> Path:
+    """Writes an adapter of every linear map of a model's layers, as PEFT does. Returns its folder."""
+    import torch
+    from safetensors.torch import save_file
+
+    from pageant.models.adapters.checkpoint import PREFIX, is_adaptable
+    from pageant.models.checkpoint import Checkpoint, resolve
+
+    folder.mkdir(parents=True)
+    chance, tensors = torch.Generator().manual_seed(seed), {}
+    for name, place in Checkpoint(resolve(str(model))).decoder()[1].items():
+        if is_adaptable(place):
+            outputs, inputs = place.shape[::-1] if place.transposed else place.shape
+            for part, shape in (("A", (rank, inputs)), ("B", (outputs, rank))):
+                key = f"{PREFIX}{name.removesuffix('.weight')}.lora_{part}.weight"
+                tensors[key] = SIZE * torch.randn(*shape, generator=chance)
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": "all-linear"}
+    (folder / "adapter_config.json").write_text(json_text.dumps(config))
+    save_file(tensors, folder / "adapter_model.safetensors")
+    return folder
