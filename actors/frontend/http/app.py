@@ -10,7 +10,8 @@ from typing import Any
 from litestar import Litestar, Request, Response
 from litestar.config.cors import CORSConfig
 from litestar.connection import ASGIConnection
-from litestar.exceptions import NotAuthorizedException
+from litestar.enums import ScopeType
+from litestar.exceptions import NotAuthorizedException, PermissionDeniedException
 from litestar.handlers.base import BaseRouteHandler
 
 from pageant.actors.frontend.http.errors import Disconnected, ErrorBody, nobody_there, respond
@@ -38,12 +39,26 @@ def make_app(
     return Litestar(
         route_handlers=list(routes),
         exception_handlers={Exception: failed, Disconnected: nobody_there},
-        guards=[_key_guard(api_keys)],
+        guards=[_key_guard(api_keys), _origin_guard(allowed_origins)],
         cors_config=CORSConfig(allow_origins=list(allowed_origins)) if allowed_origins else None,
         openapi_config=None,
         request_max_body_size=body_bytes_max,
         logging_config=None,
     )
+
+
+def _origin_guard(allowed: Sequence[str]) -> Guard:
+    """Refuses WebSockets of other origins' pages, which browsers let through whatever CORS says. What is no page names
+    no origin, or the server's own."""
+
+    def guard(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+        origin = connection.headers.get("origin")
+        if connection.scope["type"] != ScopeType.WEBSOCKET or origin is None or "*" in allowed or origin in allowed:
+            return
+        if origin.partition("://")[2] != connection.headers.get("host"):
+            raise PermissionDeniedException("pages of this origin may not call; see allowed_origins")
+
+    return guard
 
 
 def _key_guard(keys: Sequence[str]) -> Guard:

@@ -21,20 +21,25 @@ HEAD_SECONDS_MAX = 20.0  # from the first byte of a connection to its first whol
 BODY_SECONDS_MAX = 60.0  # from there to the end of its body
 
 
+FULL = encode(
+    ErrorBody(
+        error=Error(
+            message="too many connections are open; try again later", type="server_error", code="overloaded"
+        )
+    )
+)
+
+
 async def full(scope: Any, receive: Any, send: Any) -> None:
     """The application of those who are too many."""
-    error = Error(
-        message="too many connections are open; try again later", type="server_error", code="overloaded"
-    )
-    body = encode(ErrorBody(error=error))
     headers = [
         (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
+        (b"content-length", str(len(FULL)).encode()),
         (b"retry-after", str(RETRY_SECONDS).encode()),
         (b"connection", b"close"),
     ]
     await send({"type": "http.response.start", "status": 503, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+    await send({"type": "http.response.body", "body": FULL, "more_body": False})
 
 
 class Body:
@@ -86,6 +91,10 @@ class Connection(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         self._within(None)
+        if self.app is full:
+            self._end("503 Service Unavailable", FULL, f"retry-after: {RETRY_SECONDS}\r\n")
+            return
+        self.app_state = {**self.app_state, ABORT: self.transport.abort}
         super().handle_websocket_upgrade()
 
     def on_message_begin(self) -> None:
@@ -113,8 +122,10 @@ class Connection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """What is no HTTP has no request that could be answered; the connection ends."""
         error = Error(message=msg, type="invalid_request_error")
-        body = encode(ErrorBody(error=error))
-        head = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        self._end("400 Bad Request", encode(ErrorBody(error=error)))
+
+    def _end(self, status: str, body: bytes, fields: str = "") -> None:
+        head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\n{fields}"
         self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         self.transport.close()
 

@@ -120,6 +120,26 @@ async def test_a_client_that_does_not_read_is_dropped_and_holds_up_nobody(start,
     await until(lambda: at_rest(session))
 
 
+@pytest.mark.usefixtures("answers_rightly")
+async def test_a_web_socket_that_is_not_read_is_dropped_likewise(start):
+    session = start(stall_seconds=0.4, keep_alive_seconds=0.1)
+    place = session.served_at().split()[-1]
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect(address(place))
+    upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13"
+    connection.sendall(
+        f"GET {CHAT} HTTP/1.1\r\nHost: x\r\n{upgrade}\r\nSec-WebSocket-Key: {'A' * 22}==\r\n\r\n".encode()
+    )
+    assert said(connection, until=b"\r\n\r\n").startswith(b"HTTP/1.1 101")
+    asked = json.dumps(LONG | {"n": 8, "temperature": 1, "logprobs": True, "top_logprobs": 20}).encode()
+    connection.sendall(b"\x81\xfe" + len(asked).to_bytes(2, "big") + bytes(4) + asked)  # a masked text
+    await until(lambda: session.scheduler_statistics().num_running == 8)
+    await until(lambda: not session.http_server().num_open and session.http_server().service.idle.is_set())
+    connection.close()
+    await until(lambda: at_rest(session))
+
+
 def test_requests_have_ids_and_can_be_aborted_by_them(session, http):
     named = http.post(CHAT, json=SHORT, headers={"x-request-id": "mine"})
     assert named.headers["x-request-id"] == "mine" and named.json()["id"] == "chatcmpl-mine"
@@ -183,6 +203,20 @@ def test_pages_of_other_origins_may_call_only_if_allowed(http, start):
         assert "access-control-allow-origin" not in allowed.options(CHAT, headers=other).headers
 
 
+def test_pages_of_other_origins_open_no_web_sockets_either(url, start):
+    place = url.replace("http", "ws") + CHAT
+    with pytest.raises(InvalidStatus) as refused, connect(place, origin="https://a.example"):
+        pass
+    assert refused.value.response.status_code == 403
+    with connect(place, origin=url) as own:  # as some libraries say who are no pages
+        own.send(json.dumps(SHORT))
+        assert "chat.completion.chunk" in own.recv()
+    place = start(allowed_origins=("https://a.example",)).served_at().split()[-1].replace("http", "ws") + CHAT
+    with connect(place, origin="https://a.example") as allowed:
+        allowed.send(json.dumps(SHORT))
+        assert "chat.completion.chunk" in allowed.recv()
+
+
 def test_connections_can_be_encrypted(start, tmp_path):
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     command = [
@@ -242,6 +276,9 @@ def test_who_is_one_too_many_is_told_to_come_back(start):
         fields, _, body = rest.partition(b"\r\n\r\n")
         assert status.split()[1] == b"503" and b"retry-after: 1" in fields.lower()
         assert json.loads(body)["error"]["code"] == "overloaded"
+        with pytest.raises(InvalidStatus) as refused, connect(url.replace("http", "ws") + CHAT):
+            pass
+        assert refused.value.response.status_code == 503
     finally:
         for connection in held:
             connection.close()

@@ -15,7 +15,7 @@ from litestar.exceptions import WebSocketException
 from pageant.actors.frontend.http.errors import Disconnected, told
 from pageant.actors.frontend.http.openai.chat import ChatRequest, ChatTelling, begin
 from pageant.actors.frontend.http.service import Service
-from pageant.actors.frontend.http.streams import Teller, encode, until_gone
+from pageant.actors.frontend.http.streams import ABORT, Teller, encode, until_gone
 
 WAITING_MAX = 16  # requests that come while another is answered
 
@@ -79,5 +79,6 @@ async def _answer(service: Service, socket: Socket, inbox: _Inbox, body: bytes) 
         await write([encode(told(error)), b"[DONE]"])
         return
     telling = ChatTelling(taken.asked, answers, taken.served.name, service.now(), frame=bytes)
+    drop = socket.scope["state"][ABORT]
     async with until_gone(inbox.receive, answers):
-        await Teller(answers, telling, write, answers.leave, service.pacemaker).tell()
+        await Teller(answers, telling, write, drop, service.pacemaker).tell()
