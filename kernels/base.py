@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from pageant.kernels.low_rank import LowRank
 from pageant.kernels.quantized import QuantizedWeight, Weight
 
 __all__ = ["AttentionBatch", "HeadNorms", "KVCache", "Kernels", "SamplingTensors", "TokenLogprobs"]
@@ -274,6 +275,13 @@ class Kernels(Protocol):
         """Return x @ weight.T + bias: x [T, N], weight [M, N], bias [M]; returns [T, M].
 
         A quantised weight stands for what it is dequantised to (`pageant.kernels.quantized` says how near).
+        """
+        ...
+
+    def add_low_rank(self, x: Tensor, y: Tensor, tokens: Tensor | None, low_rank: LowRank) -> None:
+        """Mutate y [T, M]: add what a low-rank adapter makes of x [T, N] to the rows of tokens, or to all.
+
+        tokens are int64 [n], each once. y has x's dtype and whole rows.
         """
         ...
 

@@ -31,8 +31,9 @@ from pageant.kernels.base import (
 )
 from pageant.kernels.cpu.build import BuildError
 from pageant.kernels.cpu.library import Functions, Library, load_library
-from pageant.kernels.cpu.products import expert_weights, product, quantized_product
+from pageant.kernels.cpu.products import expert_weights, low_rank_product, product, quantized_product
 from pageant.kernels.cpu.recording import Arena, RecordedLibrary, Recorder, playback
+from pageant.kernels.low_rank import LowRank
 from pageant.kernels.quantized import QuantizedWeight, Weight
 from pageant.kernels.reference import ReferenceKernels
 
@@ -108,6 +109,14 @@ class CpuKernels(ReferenceKernels):
         y = x.new_empty(rows, weight.shape[0])
         product(functions, x, weight, bias, y.data_ptr(), None)
         return y
+
+    def add_low_rank(self, x: Tensor, y: Tensor, tokens: Tensor | None, low_rank: LowRank) -> None:
+        """See `Kernels.add_low_rank`."""
+        functions = self._functions.get(x.dtype)
+        if functions is None:
+            super().add_low_rank(x, y, tokens, low_rank)
+        else:
+            low_rank_product(functions, x, y, tokens, low_rank)
 
     def logits(self, hidden: Tensor, weight: Weight) -> Tensor:
         """See `Kernels.logits`."""

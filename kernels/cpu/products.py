@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 from torch import Tensor
 
 from pageant.kernels.cpu.library import Functions
+from pageant.kernels.low_rank import LowRank
 from pageant.kernels.quantized import QuantizedWeight, Weight
 
-__all__ = ["expert_weights", "product", "quantized_product"]
+__all__ = ["expert_weights", "low_rank_product", "product", "quantized_product"]
+
+_PARTS = "parts"
 
 
 def product(
@@ -60,6 +64,25 @@ def quantized_product(
         rows,
         inputs,
         weight.shape[0],
+    )
+
+
+def low_rank_product(
+    functions: Functions, x: Tensor, y: Tensor, tokens: Tensor | None, low_rank: LowRank
+) -> None:
+    """Add x @ down @ up to y."""
+    if x.stride(1) != 1:
+        x = x.contiguous()
+    parts = low_rank.derived.get(_PARTS)
+    if parts is None:
+        rows = zip(low_rank.ups, low_rank.starts, strict=True)
+        table = [[up.data_ptr(), start, up.shape[1], up.shape[0]] for up, start in rows]
+        parts = low_rank.derived[_PARTS] = np.array(table, np.int64)
+    functions.add_low_rank(
+        *(x.data_ptr(), x.stride(0), y.data_ptr(), y.stride(0)),
+        *((None, len(x)) if tokens is None else (tokens.data_ptr(), len(tokens))),
+        *(low_rank.down.data_ptr(), *low_rank.down.shape),
+        *(parts.ctypes.data, len(parts)),
     )
 
 

@@ -9,6 +9,7 @@ from pageant.kernels.quantized import quantize
 from pageant.kernels.reference.attention import paged_attention
 from pageant.kernels.reference.cache import move_kv, move_slots, write_kv
 from pageant.kernels.reference.experts import moe, route
+from pageant.kernels.reference.low_rank import add_low_rank
 from pageant.kernels.reference.norms import (
     add_layer_norm,
     add_rms_norm,
@@ -49,6 +50,7 @@ class ReferenceKernels:
     route = staticmethod(route)
     moe = staticmethod(moe)
     linear = staticmethod(linear)
+    add_low_rank = staticmethod(add_low_rank)
     logits = staticmethod(logits)
     embed = staticmethod(embed)
     quantize = staticmethod(quantize)

@@ -8,18 +8,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from pageant.kernels.low_rank import LowRank
 from pageant.models.adapters.checkpoint import RANK_MAX, AdapterCheckpoint, Target
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.decoder import Decoder
 from pageant.models.errors import CheckpointError
 from pageant.models.loading import as_rows
 from pageant.models.native import NativeDecoder
-from pageant.models.projection import Addition, LowRank, Projection
+from pageant.models.projection import Addition, Projection
 
 __all__ = ["Adapters"]
+
+VECTOR = 16  # numbers
 
 Key = tuple[int, str]
 """A layer, and a module of it."""
@@ -43,14 +47,12 @@ class Adapters:
             targets = adapter.targets(checkpoint, rank_max)
             assert isinstance(decoder, NativeDecoder), "adapters of others are refused"
             self._projections = decoder.projections
-            self._adapters[name] = _load(adapter.weights, targets, self._projections, decoder)
+            self._adapters[name] = _load(adapter.weights, targets, decoder)
 
     @property
     def num_bytes(self) -> int:
         """That their weights take."""
-        return sum(
-            part.nbytes for adapter in self._adapters.values() for pair in adapter.values() for part in pair
-        )
+        return sum(part.nbytes for adapter in self._adapters.values() for part in adapter.values())
 
     @contextmanager
     def applied(self, tokens_of: Sequence[tuple[str, Tensor | None]]) -> Iterator[None]:
@@ -69,9 +71,7 @@ class Adapters:
                 projection.additions.clear()
 
 
-def _load(
-    file: Path, targets: Sequence[Target], projections: Mapping[Key, Projection], decoder: NativeDecoder
-) -> dict[Key, LowRank]:
+def _load(file: Path, targets: Sequence[Target], decoder: NativeDecoder) -> dict[Key, LowRank]:
     """Read an adapter's matrices, those of one fused weight together."""
     parts: defaultdict[Key, list[Target]] = defaultdict(list)
     for target in targets:
@@ -82,17 +82,17 @@ def _load(
             read = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise CheckpointError(file, str(error), "a safetensors file", "Save the adapter again.") from error
-    fused = {key: _fused(some, read, projections[key].num_outputs) for key, some in parts.items()}
-    return {key: pair.to(decoder.device, decoder.dtype) for key, pair in fused.items()}
+    return {key: _fused(some, read).to(decoder.device, decoder.dtype) for key, some in parts.items()}
 
 
-def _fused(targets: Sequence[Target], tensors: Mapping[str, Tensor], num_outputs: int) -> LowRank:
-    down = torch.cat([tensors[target.down].float() for target in targets])
-    up = torch.zeros(num_outputs, len(down))
-    column = 0
-    for target in targets:
-        rows = slice(target.place.row, target.place.row + target.outputs)
-        saved = as_rows(tensors[target.up].float(), target.place.interleaved_heads)
-        up[rows, column : column + target.rank] = target.scale * saved
-        column += target.rank
-    return LowRank(down, up)
+def _fused(targets: Sequence[Target], tensors: Mapping[str, Tensor]) -> LowRank:
+    """Those of one fused weight, scaled. A whole number of vectors of `down` is read at once."""
+    down = torch.cat([tensors[target.down].float() for target in targets]).T
+    return LowRank(
+        F.pad(down, (0, -down.shape[1] % VECTOR)),
+        tuple(
+            target.scale * as_rows(tensors[target.up].float(), target.place.interleaved_heads).T
+            for target in targets
+        ),
+        tuple(target.place.row for target in targets),
+    )

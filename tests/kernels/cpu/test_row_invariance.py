@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pageant.kernels.base import AttentionBatch
 from pageant.kernels.cpu import CpuKernels
+from pageant.kernels.low_rank import LowRank
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 HEADS, KV_HEADS, HEAD_DIM, BLOCK = 6, 2, 40, 8
@@ -32,6 +33,22 @@ def test_linear_is_its_own_up_to_its_limit_without_being_told(cpu: CpuKernels, d
     x, weight = torch.randn(limit, 64).to(dtype), torch.randn(33, 64).to(dtype)
     alone = torch.cat([cpu.linear(row, weight) for row in x.split(1)])
     assert torch.equal(cpu.linear(x, weight), alone)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_an_adapter_adds_alone_and_among_1_to_40_rows(leveled: CpuKernels, dtype: torch.dtype) -> None:
+    x, y = torch.randn(40, 70).to(dtype), torch.randn(40, 1100).to(dtype)
+    low_rank = LowRank(torch.randn(70, 20).to(dtype), (torch.randn(20, 1100).to(dtype),), (0,))
+
+    def added(tokens: range) -> Tensor:
+        found = y.clone()
+        leveled.add_low_rank(x, found, torch.tensor(tokens), low_rank)
+        return found[torch.tensor(tokens)]
+
+    alone = torch.cat([added(range(row, row + 1)) for row in range(40)])
+    assert not torch.equal(alone, y)
+    for count in range(1, 41):
+        assert torch.equal(added(range(count)), alone[:count]), f"{count} rows"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

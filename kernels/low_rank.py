@@ -1,0 +1,38 @@
+"""What a low-rank adapter adds to a product, as matrices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["LowRank"]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LowRank:
+    """x @ down @ up, whose outputs are in parts: each has some columns of x @ down and a matrix of its own.
+
+    All are contiguous, of one dtype, and have their inputs as rows, other than a weight: what is added to part i of the
+    outputs, from `starts[i]` on, is (x @ down)[:, the next of the columns] @ ups[i].
+    """
+
+    down: Tensor
+    """[in, the sum of all ranks, or more: what is past that is not used]."""
+    ups: tuple[Tensor, ...]
+    """[rank, outputs] each."""
+    starts: tuple[int, ...]
+    derived: dict[Any, Any] = field(default_factory=dict, repr=False)
+    """Scratch of the backend."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return sum(matrix.nbytes for matrix in (self.down, *self.ups))
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> LowRank:
+        """The same there, in that dtype."""
+        down, *ups = (matrix.to(device, dtype).contiguous() for matrix in (self.down, *self.ups))
+        return LowRank(down, tuple(ups), self.starts)

@@ -1,0 +1,33 @@
+"""What adapters add to products, by each backend of a CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pageant.kernels.base import Kernels
+from pageant.kernels.low_rank import LowRank
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", [0, 1, 3, 8, 29])
+@pytest.mark.parametrize("some", [True, False])
+def test_it_adds_to_its_own_rows_and_parts_alone(
+    backend: Kernels, dtype: torch.dtype, rows: int, some: bool
+) -> None:
+    random = torch.Generator().manual_seed(rows)
+
+    def numbers(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=random).to(dtype)
+
+    x, y = numbers(rows, 50)[:, :37], numbers(rows, 700)
+    down, ups, starts = numbers(37, 24), (numbers(3, 600), numbers(17, 20)), (0, 640)
+    tokens = torch.randperm(rows, generator=random)[: rows // 2] if some else torch.arange(rows)
+    expected, column = y.double(), 0
+    for up, start in zip(ups, starts, strict=True):
+        low = x[tokens].double() @ down[:, column : column + len(up)].double()
+        expected[tokens, start : start + up.shape[1]] += low @ up.double()
+        column += len(up)
+    backend.add_low_rank(x, y, tokens if some else None, LowRank(down, ups, starts))
+    step = {torch.float32: 1e-5, torch.bfloat16: 2**-6, torch.float16: 2**-9}[dtype]
+    torch.testing.assert_close(y.double(), expected, rtol=step, atol=step * 20)
