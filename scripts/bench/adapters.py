@@ -23,8 +23,6 @@ from pageant.scripts.bench.report import Json, publish
 from pageant.scripts.bench.workloads import random_ids
 from pageant.scripts.engine_options import with_engine_options
 
-SIZE = 0.01  # of an adapter's numbers
-
 
 @with_engine_options
 def bench(
@@ -91,8 +89,12 @@ async def _run(engine: Engine, prompts: list[list[int]], output: int, num_adapte
     return time.perf_counter() - began
 
 
-def save_random_adapter(folder: Path, model: Path, rank: int, seed: int) -> Path:
-    """Writes an adapter of every linear map of a model's layers, as PEFT does. Returns its folder."""
+def save_random_adapter(folder: Path, model: Path, rank: int, seed: int, size: float = 0.01) -> Path:
+    """Writes an adapter of every linear map of a model's layers, as PEFT does. Returns its folder.
+
+    Args:
+        size: of its numbers, about.
+    """
     import torch
     from safetensors.torch import save_file
 
@@ -106,7 +108,7 @@ def save_random_adapter(folder: Path, model: Path, rank: int, seed: int) -> Path
             outputs, inputs = place.shape[::-1] if place.transposed else place.shape
             for part, shape in (("A", (rank, inputs)), ("B", (outputs, rank))):
                 key = f"{PREFIX}{name.removesuffix('.weight')}.lora_{part}.weight"
-                tensors[key] = SIZE * torch.randn(*shape, generator=chance)
+                tensors[key] = size * torch.randn(*shape, generator=chance)
     config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": "all-linear"}
     (folder / "adapter_config.json").write_text(json_text.dumps(config))
     save_file(tensors, folder / "adapter_model.safetensors")

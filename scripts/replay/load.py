@@ -99,7 +99,7 @@ def read_load(path: Path, replica: str | None = None) -> Load:
                 continue
             match reader.decode(message):
                 case Submit() as submit if submit.resume is None:
-                    load.submits.append(submit)
+                    load.submits.append(_without_adapter(submit))
                     load.timeline.submitted((submit.frontend, submit.request_id), submit, message.at)
                 case Abort() as abort:
                     for request_id in abort.request_ids:
@@ -126,6 +126,13 @@ def read_load(path: Path, replica: str | None = None) -> Load:
         load.replica = replicas.pop()
     load.costs = steps.costs()
     return load
+
+
+def _without_adapter(submit: Submit) -> Submit:
+    """There are no adapters in a replay: the model computes for them. Who shares a prefix with whom stays."""
+    if submit.adapter is None:
+        return submit
+    return msgspec.structs.replace(submit, adapter=None, extra_keys=(*submit.extra_keys, submit.adapter))
 
 
 class _Steps:

@@ -16,6 +16,8 @@ from pageant import BeamSearchParams, SamplingParams
 from pageant.actors.frontend.session import Session
 from pageant.actors.frontend.settings import topology_of
 from pageant.protocol.errors import BadRequest, TopologyError
+from pageant.scripts.replay.load import read_load
+from pageant.scripts.replay.run import play_stand_in
 
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 SMALL = {"placement": "one", "threads": 1, "dtype": "float32", "num_blocks": 64, "max_num_seqs": 16}
@@ -151,6 +153,22 @@ async def test_beams_are_those_of_the_merged_model(checkpoint, folders, adapters
             search = await engine.beam_search([5, 6, 7, 8], params, **settings)
             found.append([sequence.token_ids for sequence in search.sequences])
     assert found[0] == found[1]
+
+
+async def test_a_recording_keeps_who_shares_a_prefix_and_replays_without_adapters(
+    checkpoint, folders, tmp_path
+) -> None:
+    (prompt,) = prompts_of(checkpoint.vocab_size, (64,))
+    path = tmp_path / "one.recording"
+    async with pageant.Engine(checkpoint.path, adapters=folders, **SMALL) as engine, engine.record(path):
+        for name in (None, "one", "two", "one", None):
+            await engine.complete(prompt, GREEDY, adapter=name)
+    load = read_load(path)
+    assert [submit.adapter for submit in load.submits] == [None] * 5
+    played = await asyncio.to_thread(play_stand_in, path, load, {}, None)
+    for courses in (load.courses, played[0]):
+        cached = [course.finished.num_cached_tokens for course in courses if course.finished is not None]
+        assert cached[:3] == [0] * 3 and all(cached[3:]) and len(cached) == 5
 
 
 def test_an_adapter_that_is_not_there_is_refused_by_name(checkpoint, folders) -> None:

@@ -49,6 +49,17 @@ def test_extra_keys_part_equal_prefixes_and_run_into_nothing():
     assert len(roots) == 6
 
 
+def test_nothing_that_a_client_chooses_stands_for_an_adapter():
+    roots = {root_name(adapter=name) for name in (None, "a", "b")}
+    roots |= {
+        root_name("a"),
+        root_name(None, ("a",)),
+        root_name("a", adapter="a"),
+        root_name(None, ("a",), "a"),
+    }
+    assert len(roots) == 7
+
+
 def test_names_can_be_made_block_by_block():
     tokens = int32([5, 6, 7, 8])
     step = block_name(block_name(root_name(), tokens[:2].tobytes()), tokens[2:].tobytes())

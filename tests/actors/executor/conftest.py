@@ -12,6 +12,7 @@ from pageant.actors.executor.batch import Batch
 from pageant.protocol.arrays import bools, int32
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.stepping import NewSequence, StepPlan
+from pageant.scripts.bench.adapters import save_random_adapter
 
 BLOCKS, BLOCK_SIZE = 40, 4
 PROMPTS = {0: [5, 9, 7, 11, 30], 2: [4] * 9, 3: [100, 101]}
@@ -40,6 +41,15 @@ def options():
 
 
 @pytest.fixture
+def adapters(demo, tmp_path):
+    """The folders of two, by name."""
+    return {
+        name: str(save_random_adapter(tmp_path / name, demo, rank=4, seed=seed, size=0.3))
+        for seed, name in enumerate(("one", "two"))
+    }
+
+
+@pytest.fixture
 def generate():
     """Generates with a runner, and returns the tokens of each step."""
     return _generate
@@ -61,9 +71,15 @@ def _plan(number, *, new=(), rows, starts, counts):
     )
 
 
-def _generate(runner, steps, temperature=0.0):
-    """All prompts at once, then `steps` decodes of them, each planned before the tokens of the last are known."""
-    batch = Batch(max_num_seqs=4, max_model_len=64, block_size=BLOCK_SIZE)
+def _generate(runner, steps, temperature=0.0, adapters=()):
+    """All prompts at once, then `steps` decodes of them, each planned before the tokens of the last are known.
+
+    `adapters` are names, by row.
+    """
+    adapters = dict(adapters)
+    batch = Batch(
+        max_num_seqs=4, max_model_len=64, block_size=BLOCK_SIZE, adapters=sorted({*adapters.values()})
+    )
     new = tuple(
         NewSequence(
             row=row,
@@ -71,6 +87,7 @@ def _generate(runner, steps, temperature=0.0):
             blocks=int32([row * 9 + block for block in (3, 1, 4, 0, 5, 8, 2)]),
             params=SamplingParams(temperature=temperature, seed=row, top_k=20),
             num_prompt_tokens=len(tokens),
+            adapter=adapters.get(row),
         )
         for row, tokens in PROMPTS.items()
     )

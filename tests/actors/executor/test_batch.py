@@ -19,9 +19,12 @@ END = 2
 class Executor:
     """A batch, told what to do in few words."""
 
-    def __init__(self):
-        self.batch = Batch(max_num_seqs=4, max_model_len=16, block_size=4, end_tokens=(END,))
+    def __init__(self, adapters=()):
+        self.batch = Batch(
+            max_num_seqs=4, max_model_len=16, block_size=4, end_tokens=(END,), adapters=adapters
+        )
         self.number = 0
+        self.adapters = {}  # of new sequences, by row
 
     def step(self, compute, *, new=(), grown=(), freed=(), number=None):
         """`compute`: (row, start, count, draws); `new`: (row, tokens, blocks[, params, prompt length])."""
@@ -37,6 +40,7 @@ class Executor:
                     blocks=int32(blocks),
                     params=more[0] if more else SamplingParams(temperature=0.0),
                     num_prompt_tokens=more[1] if len(more) > 1 else len(tokens),
+                    adapter=self.adapters.get(row),
                 )
                 for row, tokens, blocks, *more in new
             ),
@@ -132,6 +136,25 @@ def test_a_resumed_sequence_brings_its_output_and_draws_at_the_same_position(exe
     inputs = executor.step([(0, 0, 5, True)], new=[(0, [1, 2, 3, 4, 5], [0, 1], SamplingParams(seed=8), 3)])
     assert inputs.sampling.position.tolist() == [5]
     assert inputs.sampling.seed.tolist() == [8]
+
+
+def test_tokens_are_those_of_their_rows_adapters_for_as_long_as_they_have_the_row():
+    executor = Executor(adapters=("one", "two"))
+    executor.adapters = {0: "two", 2: "one", 3: "two"}
+    rows = [(row, [5, 6, 7], [row]) for row in range(4)]
+    inputs = executor.step([(row, 0, 3 - row // 2, row < 2) for row in range(4)], new=rows)
+    found = {name: tokens.tolist() for name, tokens in inputs.adapted}
+    assert found == {"one": [6, 7], "two": [0, 1, 2, 8, 9]}
+    assert executor.step([(1, 3, 1, True)]).adapted == ()
+    executor.adapters = {}
+    assert executor.step([(0, 0, 1, True)], new=[(0, [8], [0])], freed=[0]).adapted == ()
+
+
+def test_an_adapter_that_is_not_here_is_noticed():
+    executor = Executor(adapters=("one",))
+    executor.adapters = {0: "two"}
+    with pytest.raises(PlanMismatch, match="no adapter 'two'"):
+        executor.step([(0, 0, 1, True)], new=[(0, [8], [0])])
 
 
 def test_sampling_parameters_are_those_of_the_drawing_rows(executor):

@@ -50,6 +50,21 @@ def test_padded_and_replayed_steps_draw_the_same_tokens(cuda_runner, generate, d
     assert (replays.captured, replays.played) == (1, 11), "the first decode is computed, then captured"
 
 
+def test_a_step_with_adapters_is_no_replay_of_one_without(cuda_runner, generate, demo, options, adapters):
+    replays, options["adapters"] = Replays(), adapters
+    runner = cuda_runner(replays)
+    bare = generate(runner, 6)
+    assert (replays.captured, replays.played) == (1, 5)
+    adapted = generate(runner, 6, adapters={0: "one", 3: "two"})
+    assert (replays.captured, replays.played) == (1, 5), "none of these steps was"
+    assert adapted == generate(TorchRunner(demo, **options), 6, adapters={0: "one", 3: "two"})
+    assert [step[1] for step in adapted] == [step[1] for step in bare], "row 2 has none"
+    assert all([step[place] for step in adapted] != [step[place] for step in bare] for place in (0, 2)), (
+        "they are meant to matter"
+    )
+    assert generate(runner, 6) == bare
+
+
 def test_padding_writes_to_the_spare_block_alone(cuda_runner, generate):
     runner = cuda_runner(Replays())
     generate(runner, 3)

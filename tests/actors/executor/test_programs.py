@@ -19,6 +19,21 @@ def test_recorded_steps_draw_the_same_tokens(generate, demo, options, temperatur
     )
 
 
+def test_a_step_with_adapters_is_no_recording_of_one_without(generate, demo, options, adapters):
+    options |= {"backend": "cpu", "adapters": adapters}
+    runner = TorchRunner(demo, **options)
+    programs = runner._passes._programs
+    bare, recorded = generate(runner, 6), programs.num_recorded
+    assert recorded > 0
+    adapted = generate(runner, 6, adapters={0: "one", 3: "two"})
+    assert programs.num_recorded == recorded
+    assert [step[1] for step in adapted] == [step[1] for step in bare], "row 2 has none"
+    assert adapted == generate(
+        TorchRunner(demo, **options | {"backend": "reference"}), 6, adapters={0: "one", 3: "two"}
+    )
+    assert generate(runner, 6) == bare
+
+
 def test_a_shape_that_cannot_be_recorded_is_computed_and_not_tried_again(generate, demo, options):
     tries = []
 
