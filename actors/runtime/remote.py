@@ -185,7 +185,10 @@ class Remote:
         link = self._link
         if link is None:
             return False
-        return link.send(node, frames) or (not link.is_linked(node) and self._await_link(node, frames))
+        waits = node in self._unsent  # what was sent before: it goes first
+        if not waits and link.send(node, frames):
+            return True
+        return (waits or not link.is_linked(node)) and self._await_link(node, frames)
 
     def _await_link(self, node: str, frames: list[Any]) -> bool:
         """Keeps frames for a node that is there, and that is to link to us when it hears that we are."""

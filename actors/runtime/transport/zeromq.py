@@ -54,6 +54,14 @@ class _Peer:
     endpoint: str | None
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    """Who said hello at an endpoint, and waits for the answer."""
+
+    welcome: asyncio.Future[Welcome]
+    endpoint: str
+
+
 def objection_to(endpoint: str, *, has_keys: bool = False) -> str | None:
     """Why a node may not listen there, or None."""
     scheme, _, rest = endpoint.partition("://")
@@ -125,7 +133,7 @@ class ZmqLink:
         self._cut_off: set[str] = set()  # endpoints to which a connection of ours broke
         self._identities: dict[str, bytes] = {}
         self._peers: dict[bytes, _Peer] = {}
-        self._welcomes: dict[bytes, asyncio.Future[Welcome]] = {}
+        self._welcomes: dict[bytes, _Waiting] = {}
         self._held: dict[bytes, deque[list[Any]]] = {}  # by peer, so that a slow one delays no other
         self._complained: set[str] = set()  # addresses of strangers
         self._retry_scheduled = False
@@ -147,9 +155,9 @@ class ZmqLink:
         self._loop.remove_reader(self._monitor_descriptor)
         self._socket.disable_monitor()
         self._monitor.close()
-        for welcome in self._welcomes.values():
-            if not welcome.done():
-                welcome.set_exception(LinkRefused(f"{self.name} stopped"))
+        for waiting in self._welcomes.values():
+            if not waiting.welcome.done():
+                waiting.welcome.set_exception(LinkRefused(f"{self.name} stopped"))
         self._socket.close()
         if self._gatekeeper is not None:
             self._gatekeeper.close()
@@ -164,7 +172,7 @@ class ZmqLink:
         self._socket.setsockopt(zmq.CONNECT_ROUTING_ID, identity)
         self._socket.connect(endpoint)
         welcome: asyncio.Future[Welcome] = self._loop.create_future()
-        self._welcomes[identity] = welcome
+        self._welcomes[identity] = _Waiting(welcome, endpoint)
         hello = Hello(
             node=self.name,
             incarnation=self.incarnation,
@@ -175,17 +183,18 @@ class ZmqLink:
         self._send_link(identity, hello)
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
-                answer = await welcome
+                return await welcome
         except BaseException as error:
-            self._disconnect(endpoint)
+            if identity in self._peers:  # we are cancelled, and were welcome
+                self._let_go(identity)
+            else:
+                self._disconnect(endpoint)
             if isinstance(error, TimeoutError):
                 seconds = f"{HANDSHAKE_SECONDS:g} s"
                 raise NoAnswer(f"{node} at {endpoint} did not answer within {seconds}") from None
             raise
         finally:
             del self._welcomes[identity]
-        self._register(identity, _Peer(answer.node, answer.incarnation, endpoint))
-        return answer
 
     def _disconnect(self, endpoint: str) -> None:
         if not self._socket.closed:
@@ -218,10 +227,12 @@ class ZmqLink:
             return
         if isinstance(message, Hello):
             self._answer_hello(identity, message)
-        elif waiting is not None and not waiting.done() and isinstance(message, Welcome):
-            waiting.set_result(message)
-        elif waiting is not None and not waiting.done() and isinstance(message, Rejected):
-            waiting.set_exception((NotYet if message.again else LinkRefused)(message.reason))
+        elif waiting is not None and not waiting.welcome.done() and isinstance(message, Welcome):
+            waiting.welcome.set_result(message)
+            # Now, since what it says next may be here already.
+            self._register(identity, _Peer(message.node, message.incarnation, waiting.endpoint))
+        elif waiting is not None and not waiting.welcome.done() and isinstance(message, Rejected):
+            waiting.welcome.set_exception((NotYet if message.again else LinkRefused)(message.reason))
         else:
             self._receiver.refuse(_shown(identity), f"{header.kind} is no part of the handshake here")
 

@@ -136,6 +136,22 @@ async def test_another_protocol_is_refused_with_both_versions_named(links, monke
     assert not root.send("b", [b"", b""])
 
 
+async def test_what_is_said_right_after_the_welcome_is_heard(links):
+    class Eager(Deaf):
+        def met(self, node) -> None:
+            for number in range(3):
+                assert root.send(node, [b"header", b"body", bytes([number])])
+
+    root = links("root", 1, Eager())
+    for number in range(20):  # it depends on how things fall
+        receiver = Deaf()
+        await links(f"b{number}", 1, receiver).connect("root", 1, root.endpoint)
+        while len(receiver.received) < 3:
+            await receiver.next()
+        assert [bytes(frames[2]) for _, frames in receiver.received] == [b"\0", b"\1", b"\2"]
+        assert receiver.refusals == []
+
+
 async def test_linked_nodes_hear_each_other(links):
     receiver = Deaf()
     root, other = links("root", 1, receiver), links("b")

@@ -328,6 +328,17 @@ async def test_what_is_told_to_a_node_before_it_has_linked_waits_for_that(pair):
     assert pair.echo.log == ["one", "two"]
 
 
+async def test_what_is_told_between_the_link_and_its_news_waits_its_turn(pair):
+    pair.to_b.unlinked = True
+    pair.a.tell("echo", Note(text="one"))
+    pair.to_b.unlinked = False
+    pair.a.tell("echo", Note(text="two"))
+    pair.a.remote.met("b")
+    pair.a.tell("echo", Note(text="three"))
+    await settle()
+    assert pair.echo.log == ["one", "two", "three"]
+
+
 async def test_what_waits_for_a_link_that_never_comes_is_counted(pair):
     pair.to_b.unlinked = True
     pair.a.tell("echo", Note(text="one"))
