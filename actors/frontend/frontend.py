@@ -108,10 +108,9 @@ class Frontend(Actor):
             opening.sink.hub.flush()
             return
         wire_ids = [f"{self.incarnation}.{next(self._numbers)}" for _ in range(count)]
-        traceparent = opening.settings.pop("traceparent", None)
         trace = None
         if self._tracing is not None and not opening.is_probe:
-            trace = self._tracing.begin(traceparent)
+            trace = self._tracing.begin(opening.settings.get("traceparent"))
         peers = self._peers[self.options.served[0].replica if opening.replica is None else opening.replica]
         request = OpenRequest(opening, peers, wire_ids, self.clock.now(), self.clock.wall(), trace=trace)
         self._requests[name] = request
@@ -187,6 +186,7 @@ class Frontend(Actor):
         if not opening.is_probe:
             peers.metering.accepted(len(token_ids), params)
         settings: dict[str, Any] = {**opening.settings}
+        settings.pop("traceparent", None)  # of the copy: others of a batch have the same settings
         if request.trace is not None:
             settings["trace"] = str(request.trace.context) if self.options.detailed_traces else None
         if settings.get("deadline") is not None:

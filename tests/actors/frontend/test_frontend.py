@@ -1,0 +1,97 @@
+"""The frontend actor: what it tells the scheduler of its requests, and how those end that never came so far."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from pageant.actors.frontend.frontend import Frontend
+from pageant.actors.frontend.peers import CAST
+from pageant.actors.frontend.requests import Opening
+from pageant.actors.runtime.clock import MonotonicClock
+from pageant.protocol.arrays import int32
+from pageant.protocol.fronting import ServedModel
+from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.serving import Submit
+from pageant.protocol.supervision import ActorUp
+from pageant.protocol.tokenizing import Tokenized
+
+MODEL = ServedModel(
+    **{"name": "m", "replica": "", "folder": "m", "vocab_size": 99, "max_model_len": 16},
+    **{"max_logprobs": 0, "generation_config": "none"},
+)
+
+
+class Sink:
+    """What a user hears of one request."""
+
+    def __init__(self):
+        self.hub = self
+        self.prompt_token_ids, self.error = None, None
+
+    def flush(self):
+        pass
+
+    def accepted(self, prompt, prompt_token_ids):
+        self.prompt_token_ids = prompt_token_ids
+
+    def failed(self, error):
+        self.error = error
+
+
+class Told:
+    """A frontend whose tokenizer knows letters, and what it says to others."""
+
+    def __init__(self):
+        self.said, self.begun = [], []
+        self.actor = Frontend(Frontend.Options(served=(MODEL,)))
+        self.tokens = lambda text: [ord(letter) - 64 for letter in text]
+        self.actor._cell = SimpleNamespace(
+            name="frontend",
+            incarnation=1,
+            random=random.Random(0),
+            spawn=self.begun.append,
+            node=SimpleNamespace(
+                tell=lambda address, message, cell: self.said.append(message),
+                ask=self.ask,
+                clock=MonotonicClock(),
+            ),
+        )
+
+    async def ask(self, address, request, timeout, cell, *, again):
+        return Tokenized(token_ids=int32(self.tokens(request.text)), text=request.text)
+
+    def up(self, *roles):
+        for role in roles or CAST:
+            self.actor.peer_up(ActorUp(address=role, incarnation=1))
+        return self
+
+    async def open(self, name="r", prompt=(1, 2), settings=None, **params):
+        """Hands over a request, and waits until it is submitted, or has failed. Its sink."""
+        sink = Sink()
+        asked = np.array(prompt, np.int32) if isinstance(prompt, tuple) else prompt
+        params = SamplingParams(temperature=0.0, **params)
+        self.actor.open(Opening(name, asked, params, sink, {} if settings is None else settings))
+        while self.begun:
+            await self.begun.pop()
+        return sink
+
+    def of(self, kind):
+        return [message for message in self.said if isinstance(message, kind)]
+
+
+@pytest.fixture
+def told():
+    return Told()
+
+
+async def test_each_request_of_a_batch_is_a_part_of_what_it_is_a_part_of_at_its_clients(told):
+    parents, settings = [], {"traceparent": "00-1-2-01", "priority": 3}
+    told.up().actor._tracing = SimpleNamespace(begin=parents.append)
+    for name in "abc":
+        await told.open(name, settings=settings)
+    assert parents == ["00-1-2-01"] * 3
+    assert [submit.priority for submit in told.of(Submit)] == [3, 3, 3]
