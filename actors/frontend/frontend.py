@@ -213,7 +213,7 @@ class Frontend(Actor):
             after = Tokenize(text=" " + word.lstrip(), add_special_tokens=False)
             (_, bare), (_, led) = await self._tokenize(alone, peers), await self._tokenize(after, peers)
             found[tuple(bare.tolist())] = None
-            if len(led) == len(bare) and led[0] != bare[0]:
+            if len(bare) and len(led) == len(bare) and led[0] != bare[0]:
                 found[tuple(led.tolist())] = None
         return tuple(ids for ids in found if ids)
 

@@ -14,6 +14,7 @@ from pageant.actors.frontend.requests import Opening
 from pageant.actors.runtime.clock import MonotonicClock
 from pageant.protocol.arrays import int32
 from pageant.protocol.fronting import ServedModel
+from pageant.protocol.roles import ROLES
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.serving import Submit
 from pageant.protocol.supervision import ActorUp
@@ -66,7 +67,7 @@ class Told:
 
     def up(self, *roles):
         for role in roles or CAST:
-            self.actor.peer_up(ActorUp(address=role, incarnation=1))
+            self.actor.peer_up(ActorUp(address=role, incarnation=1, features=tuple(ROLES[role].features)))
         return self
 
     async def open(self, name="r", prompt=(1, 2), settings=None, **params):
@@ -95,3 +96,9 @@ async def test_each_request_of_a_batch_is_a_part_of_what_it_is_a_part_of_at_its_
         await told.open(name, settings=settings)
     assert parents == ["00-1-2-01"] * 3
     assert [submit.priority for submit in told.of(Submit)] == [3, 3, 3]
+
+
+async def test_a_bad_word_without_tokens_is_passed_over(told):
+    told.up().tokens = lambda text: [1] if text.strip() == "a" else []
+    assert (await told.open(bad_words=["\u0301", "a"])).error is None
+    assert told.of(Submit)[0].bad_words == ((1,),)
