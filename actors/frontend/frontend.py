@@ -7,6 +7,7 @@ once per step and not once per token. It may speak to the actors of several mode
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections import defaultdict
 from typing import Any
@@ -24,7 +25,14 @@ from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.address import replica_of, role_of
 from pageant.actors.runtime.streams import Arrival
 from pageant.actors.runtime.tracing import CURRENT
-from pageant.protocol.errors import BadRequest, Overloaded, PageantError, PeerGone, Unsupported
+from pageant.protocol.errors import (
+    BadRequest,
+    DeadlineExceeded,
+    Overloaded,
+    PageantError,
+    PeerGone,
+    Unsupported,
+)
 from pageant.protocol.fronting import ServedModel
 from pageant.protocol.guiding import CompileGrammar, GrammarRefused
 from pageant.protocol.logprobs import split
@@ -159,20 +167,24 @@ class Frontend(Actor):
         if request.trace is not None:
             CURRENT.set(request.trace.context)  # of this request's own task
         try:
-            await peers.wait()
-            self._check_features(opening, peers)
-            text, token_ids = await self._tokenize(_bounded(opening.prompt, params, max_model_len), peers)
-            token_ids = truncated(token_ids, params, max_model_len)
-            check_length(len(token_ids), max_model_len)
-            bad_words = await self._tokenize_bad_words(params.bad_words, peers)
-            check_allowed(params, bad_words)
-            if params.structured_outputs is not None:
-                asked = params.structured_outputs.after(text or "")
-                params = msgspec.structs.replace(params, structured_outputs=asked)
-                await self._compile_grammar(asked, peers)
-            await peers.wait()
+            async with asyncio.timeout(opening.settings.get("deadline")):
+                await peers.wait()
+                self._check_features(opening, peers)
+                text, token_ids = await self._tokenize(_bounded(opening.prompt, params, max_model_len), peers)
+                token_ids = truncated(token_ids, params, max_model_len)
+                check_length(len(token_ids), max_model_len)
+                bad_words = await self._tokenize_bad_words(params.bad_words, peers)
+                check_allowed(params, bad_words)
+                if params.structured_outputs is not None:
+                    asked = params.structured_outputs.after(text or "")
+                    params = msgspec.structs.replace(params, structured_outputs=asked)
+                    await self._compile_grammar(asked, peers)
+                await peers.wait()
         except PageantError as error:
             self._fail(request, error)
+            return
+        except TimeoutError:
+            self._fail(request, DeadlineExceeded("its deadline passed before it could be submitted"))
             return
         if self._requests.get(opening.request_id) is not request:
             return  # aborted meanwhile

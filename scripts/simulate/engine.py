@@ -188,7 +188,7 @@ class EngineSimulation:
             await asyncio.sleep(POLL_SECONDS)
         for user in self._users:
             void = self._is_void(user) and (not user.done or user.error is not None)
-            if user.error is not None and not void:
+            if user.error is not None and not void and not user.was_late:
                 raise Violation(f"{user.wanted.name} failed: {user.error!r}")
 
     def _count_ends(self) -> None:

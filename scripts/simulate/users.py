@@ -9,7 +9,7 @@ import numpy as np
 from pageant.actors.frontend.outputs import Arrived
 from pageant.actors.frontend.requests import Opening
 from pageant.actors.runtime.simulation import Violation
-from pageant.protocol.errors import PageantError
+from pageant.protocol.errors import DeadlineExceeded, PageantError
 from pageant.protocol.serving import Finished
 from pageant.protocol.tokenizing import Tokenize
 from pageant.scripts.simulate.answers import Answer, answer
@@ -58,6 +58,11 @@ class User:
     def done(self) -> bool:
         """Whether nothing more will come."""
         return self.left or self.error is not None or all(end is not None for end in self.ends)
+
+    @property
+    def was_late(self) -> bool:
+        """Whether its deadline passed before the request was submitted."""
+        return isinstance(self.error, DeadlineExceeded) and "deadline" in self.wanted.settings
 
     # What comes.
 
