@@ -20,10 +20,11 @@ PROBE = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, detokeniz
 
 @dataclass
 class _Question:
-    """A probe on its way, and who waits for anything to come."""
+    """A probe on its way, and how many wait for anything to come."""
 
     stepped: asyncio.Future[None]
     probe: Answers
+    waiting: int = 0
 
 
 class Health:
@@ -59,9 +60,12 @@ class Health:
             )
             question = _Question(asyncio.get_running_loop().create_future(), probe)
             self._questions[served.replica] = question
+        question.waiting += 1
         try:
             await asyncio.shield(question.stepped)
         finally:
-            if self._questions.get(served.replica) is question:  # nothing came: the next one asks again
-                del self._questions[served.replica]
-            question.probe.close()
+            question.waiting -= 1
+            if not question.waiting:  # whoever asked later has more time left than who asked first
+                if self._questions.get(served.replica) is question:  # nothing came: the next one asks again
+                    del self._questions[served.replica]
+                question.probe.close()
