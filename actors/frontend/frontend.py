@@ -351,12 +351,15 @@ class Frontend(Actor):
 
     @receives
     def peer_down(self, event: ActorDown) -> None:
-        """Open requests wait for its next life; without one, they end with a clear error."""
+        """Open requests wait for its next life; without one, those that need it end with a clear error."""
         peers = self._peers[replica_of(event.address)]
         peers.went(event)
-        if event.final and peers.lost is not None:
-            for request in [one for one in self._requests.values() if one.peers is peers]:
-                self._fail(request, PeerGone(peers.lost))
+        if not event.final:
+            return
+        for request in [one for one in self._requests.values() if one.peers is peers]:
+            lost = peers.lost_running if request.submitted else peers.lost
+            if lost is not None:
+                self._fail(request, PeerGone(lost))
 
     # Looking in.
 
@@ -386,16 +389,21 @@ class Frontend(Actor):
     # Ends.
 
     def _fail_all(self, error: PageantError) -> None:
+        """At our own end, with which the schedulers, who watch us, end what we had."""
         for request in list(self._requests.values()):
-            self._fail(request, error)
+            self._fail(request, error, aborts=False)
 
-    def _fail(self, request: OpenRequest, error: PageantError) -> None:
-        if self._requests.get(request.opening.request_id) is request:
-            request.error = f"{type(error).__name__}: {error}"
+    def _fail(self, request: OpenRequest, error: PageantError, *, aborts: bool = True) -> None:
+        if self._requests.get(request.opening.request_id) is not request:
+            return
+        request.error = f"{type(error).__name__}: {error}"
+        if aborts:
+            self._abort([request])
+        else:
             self._forget(request)
-            request.peers.metering.failed(error)
-            request.opening.sink.failed(error)
-            request.opening.sink.hub.flush()
+        request.peers.metering.failed(error)
+        request.opening.sink.failed(error)
+        request.opening.sink.hub.flush()
 
 
 def _bounded(prompt: AnyPrompt, params: SamplingParams, max_model_len: int) -> AnyPrompt:

@@ -11,7 +11,8 @@ from pageant.protocol.errors import PeerGone
 from pageant.protocol.fronting import ServedModel
 from pageant.protocol.supervision import ActorDown, ActorUp
 
-CAST = ("tokenizer", "scheduler", "blocks", "executor", "detokenizer")
+RUNNING_CAST = ("scheduler", "blocks", "executor", "detokenizer")  # of a request that is submitted
+CAST = ("tokenizer", *RUNNING_CAST)
 
 
 class Peers:
@@ -28,7 +29,9 @@ class Peers:
         self._up: dict[str, tuple[str, ...]] = {}
         self._known: dict[str, str | None] = {}  # whoever was up; why it is gone for good
         self._features: dict[str, list[tuple[str, ...]]] = {}  # by role, of each actor that is up
-        self.lost: str | None = None  # says of a role whose actors are all gone for good that it is
+        # Says of a role whose actors are all gone for good that it is; of any role, and of those in RUNNING_CAST.
+        self.lost: str | None = None
+        self.lost_running: str | None = None
         self._changed = asyncio.Event()
 
     def address(self, role: str) -> str:
@@ -76,11 +79,11 @@ class Peers:
         self._features = {}
         for name, features in self._up.items():
             self._features.setdefault(role_of(name), []).append(features)
-        self.lost = self._find_lost()
+        self.lost, self.lost_running = self._find_lost(CAST), self._find_lost(RUNNING_CAST)
         self._changed.set()
 
-    def _find_lost(self) -> str | None:
-        for role in CAST:
+    def _find_lost(self, cast: tuple[str, ...]) -> str | None:
+        for role in cast:
             reasons = {name: why for name, why in self._known.items() if role_of(name) == role}
             if reasons and None not in reasons.values():
                 name, why = next(reversed(reasons.items()))

@@ -13,12 +13,12 @@ from pageant.actors.frontend.peers import CAST
 from pageant.actors.frontend.requests import Opening
 from pageant.actors.runtime.clock import MonotonicClock
 from pageant.protocol.arrays import int32
-from pageant.protocol.errors import DeadlineExceeded
+from pageant.protocol.errors import DeadlineExceeded, PeerGone
 from pageant.protocol.fronting import ServedModel
 from pageant.protocol.roles import ROLES
 from pageant.protocol.sampling import SamplingParams
-from pageant.protocol.serving import Submit
-from pageant.protocol.supervision import ActorUp
+from pageant.protocol.serving import Abort, Submit
+from pageant.protocol.supervision import ActorDown, ActorUp
 from pageant.protocol.tokenizing import Tokenized
 
 MODEL = ServedModel(
@@ -75,11 +75,14 @@ class Told:
         """Hands over a request, and waits until it is submitted, or has failed. Its sink."""
         sink = Sink()
         asked = np.array(prompt, np.int32) if isinstance(prompt, tuple) else prompt
-        params = SamplingParams(temperature=0.0, **params)
+        params = SamplingParams(seed=1, **params)
         self.actor.open(Opening(name, asked, params, sink, {} if settings is None else settings))
         while self.begun:
             await self.begun.pop()
         return sink
+
+    def lose(self, role):
+        self.actor.peer_down(ActorDown(address=role, incarnation=1, reason="it failed twice", final=True))
 
     def of(self, kind):
         return [message for message in self.said if isinstance(message, kind)]
@@ -111,3 +114,31 @@ async def test_a_deadline_counts_also_while_somebody_is_waited_for(told):
     assert isinstance(sink.error, DeadlineExceeded) and not told.said
     assert (await told.up("executor").open(settings={"deadline": 1000.0})).error is None
     assert 0 < told.of(Submit)[0].deadline <= 1000
+
+
+async def test_what_fails_here_is_not_computed_on(told):
+    sink = await told.up().open(n=2)
+    names = tuple(submit.request_id for submit in told.of(Submit))
+    told.lose("executor")
+    assert isinstance(sink.error, PeerGone) and "executor is down and will not be restarted" in str(
+        sink.error
+    )
+    assert [abort.request_ids for abort in told.of(Abort)] == [names]
+
+
+async def test_at_its_own_end_the_scheduler_needs_no_word(told):
+    sink = await told.up().open()
+    await told.actor.on_stop()
+    assert isinstance(sink.error, PeerGone) and not told.of(Abort) and not told.actor.num_open
+
+
+async def test_a_tokenizer_that_is_lost_is_missed_by_those_who_still_need_it_alone(told):
+    going = await told.up().open("going")
+    waiting = Sink()
+    told.actor.open(Opening("waiting", np.array([1], np.int32), SamplingParams(temperature=0.0), waiting))
+    told.lose("tokenizer")
+    assert going.error is None and isinstance(waiting.error, PeerGone) and not told.of(Abort)
+    while told.begun:
+        await told.begun.pop()
+    told.lose("blocks")
+    assert "blocks is down" in str(going.error)
