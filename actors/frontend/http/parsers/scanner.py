@@ -20,6 +20,10 @@ Say = Callable[[str], Said]
 
 _BLANKS = " \n\r\t"
 _IN_JSON = re.compile(r'["\\{}\[\]]')
+_IN_PYTHON = {  # by the quote that it is in
+    "": re.compile(r"[\"'()\[\]{}]"),
+    **{quote: re.compile(rf"[{quote}\\]") for quote in "\"'"},
+}
 _SCALAR_ENDS = re.compile(r"[\s,\]}]")
 
 
@@ -225,22 +229,25 @@ class Scanner:
     def python_call(self) -> Reading[tuple[str, str]]:
         """`name(key=literal, ...)`: the name, and the arguments as JSON."""
         name = (yield from self.before("(")).strip()
-        written, quote, depth, skip = "", "", 0, False
+        pieces: list[str] = []
+        quote, depth, place = "", 0, 0
         while True:
-            while not self._rest:
-                yield from self._more()
-            what = self._take(1)
-            written += what
-            if skip:
-                skip = False
-            elif quote:
-                skip, quote = what == "\\", "" if what == quote else quote
+            found = _IN_PYTHON[quote].search(self._rest, place)
+            if found is None:
+                place = max(0, place - len(self._rest))  # 1 where what a backslash stands before is to come
+                pieces.append(self._take(len(self._rest)))
+                while not self._rest:
+                    yield from self._more()
+                continue
+            place, what = found.end(), found[0]
+            if what == "\\":
+                place += 1
             elif what in "\"'":
-                quote = what
+                quote = "" if quote else what
             else:
                 depth += (what in "([{") - (what in ")]}")
                 if not depth:
-                    return name, _python_arguments(name + written)
+                    return name, _python_arguments(name + "".join([*pieces, self._take(place)]))
 
 
 def _begun(text: str, marks: tuple[str, ...]) -> int:

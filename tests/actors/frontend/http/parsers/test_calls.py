@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pageant.actors.frontend.http.parsers.base import Said, joined
 from pageant.actors.frontend.http.parsers.formats import REASONING_MARKS, TOOL_FORMATS
 from pageant.actors.frontend.http.parsers.reading import ChatParser
+from pageant.actors.frontend.http.parsers.scanner import Scanner
 
 A, B = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 C, D, S = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"
@@ -188,6 +189,15 @@ def test_arguments_are_told_as_they_come():
     assert parser.feed('"long ', (), False).calls[0].arguments == '"long '
     assert parser.feed('text"}}', (), False).calls[0].arguments == 'text"}'
     assert parser.feed("</tool_call>", (), True) == Said()
+
+
+def test_a_long_call_in_python_is_taken_piece_by_piece_and_not_letter_by_letter(monkeypatch):
+    taken, take = [], Scanner._take
+    monkeypatch.setattr(Scanner, "_take", lambda self, count: taken.append(count) or take(self, count))
+    long = {"a": "x\\'" * 10_000, "b": [1] * 1000}
+    text = f"[f(a={long['a']!r}, b={long['b']})]"
+    assert calls_of(read(reader("pythonic"), text, range(1000, len(text), 1000))) == [("f", long)]
+    assert len(taken) < len(text) / 1000 + 10
 
 
 def coder_call(**values) -> str:
