@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from pageant.kernels.low_rank import LowRank
+from pageant.kernels.low_rank import Addition
 from pageant.kernels.quantized import QuantizedWeight, Weight
 
 __all__ = ["AttentionBatch", "HeadNorms", "KVCache", "Kernels", "SamplingTensors", "TokenLogprobs"]
@@ -278,10 +278,10 @@ class Kernels(Protocol):
         """
         ...
 
-    def add_low_rank(self, x: Tensor, y: Tensor, tokens: Tensor | None, low_rank: LowRank) -> None:
-        """Mutate y [T, M]: add what a low-rank adapter makes of x [T, N] to the rows of tokens, or to all.
+    def add_low_rank(self, x: Tensor, y: Tensor, additions: Sequence[Addition]) -> None:
+        """Mutate y [T, M]: add what each low-rank adapter makes of its tokens' rows of x [T, N] to theirs.
 
-        tokens are int64 [n], each once. y has x's dtype and whole rows.
+        y has x's dtype, and whole rows.
         """
         ...
 

@@ -1,14 +1,14 @@
-"""What a low-rank adapter adds to a product, as matrices."""
+"""What low-rank adapters add to a product."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["LowRank"]
+__all__ = ["Addition", "LowRank"]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -36,3 +36,11 @@ class LowRank:
         """The same there, in that dtype."""
         down, *ups = (matrix.to(device, dtype).contiguous() for matrix in (self.down, *self.ups))
         return LowRank(down, tuple(ups), self.starts)
+
+
+class Addition(NamedTuple):
+    """An adapter, and its tokens of a step. No token has two."""
+
+    tokens: Tensor | None
+    """int64 [n], each once; None is all of them."""
+    low_rank: LowRank

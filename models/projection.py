@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from torch import Tensor
 
 from pageant.kernels.base import Kernels
-from pageant.kernels.low_rank import LowRank
+from pageant.kernels.low_rank import Addition
 from pageant.models.weights import Weights
 
-__all__ = ["Addition", "Projection"]
-
-
-class Addition(NamedTuple):
-    """What is added for some of a step's tokens."""
-
-    tokens: Tensor | None
-    """int64 [n], each once; None is all of them."""
-    low_rank: LowRank
+__all__ = ["Projection"]
 
 
 class Projection:
-    """x @ weight.T + bias, and the additions of the step at hand. Without any, they cost next to nothing.
+    """x @ weight.T + bias, and the additions of the step at hand. Without any, they cost a test.
 
     Each adapter is applied to its own tokens alone: a token's numbers do not depend on the others of its step as
     long as the kernels' products do not.
@@ -36,6 +26,6 @@ class Projection:
     def __call__(self, x: Tensor) -> Tensor:
         """Return [T, out] for x [T, in]."""
         y = self._linear(x, self._weight, self._bias)
-        for tokens, low_rank in self.additions:
-            self._add_low_rank(x, y, tokens, low_rank)
+        if self.additions:
+            self._add_low_rank(x, y, self.additions)
         return y

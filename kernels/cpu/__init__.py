@@ -31,9 +31,9 @@ from pageant.kernels.base import (
 )
 from pageant.kernels.cpu.build import BuildError
 from pageant.kernels.cpu.library import Functions, Library, load_library
-from pageant.kernels.cpu.products import expert_weights, low_rank_product, product, quantized_product
+from pageant.kernels.cpu.products import expert_weights, low_rank_products, product, quantized_product
 from pageant.kernels.cpu.recording import Arena, RecordedLibrary, Recorder, playback
-from pageant.kernels.low_rank import LowRank
+from pageant.kernels.low_rank import Addition
 from pageant.kernels.quantized import QuantizedWeight, Weight
 from pageant.kernels.reference import ReferenceKernels
 
@@ -110,13 +110,13 @@ class CpuKernels(ReferenceKernels):
         product(functions, x, weight, bias, y.data_ptr(), None)
         return y
 
-    def add_low_rank(self, x: Tensor, y: Tensor, tokens: Tensor | None, low_rank: LowRank) -> None:
+    def add_low_rank(self, x: Tensor, y: Tensor, additions: Sequence[Addition]) -> None:
         """See `Kernels.add_low_rank`."""
         functions = self._functions.get(x.dtype)
         if functions is None:
-            super().add_low_rank(x, y, tokens, low_rank)
+            super().add_low_rank(x, y, additions)
         else:
-            low_rank_product(functions, x, y, tokens, low_rank)
+            low_rank_products(functions, x, y, additions)
 
     def logits(self, hidden: Tensor, weight: Weight) -> Tensor:
         """See `Kernels.logits`."""

@@ -24,7 +24,7 @@ _WORD, _REAL = ctypes.c_void_p, ctypes.c_double
 _TYPED: dict[str, list[Any]] = {
     "linear": [_WORD] * 10,
     "quantized_linear": [_WORD] * 11,
-    "add_low_rank": [_WORD] * 11,
+    "add_low_rank": [_WORD] * 7,
     "embed": [_WORD] * 7,
     "quantize": [_WORD] * 7,
     "attention": [_WORD] * 17 + [_REAL] * 2,

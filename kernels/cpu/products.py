@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from torch import Tensor
 
 from pageant.kernels.cpu.library import Functions
-from pageant.kernels.low_rank import LowRank
+from pageant.kernels.low_rank import Addition, LowRank
 from pageant.kernels.quantized import QuantizedWeight, Weight
 
-__all__ = ["expert_weights", "low_rank_product", "product", "quantized_product"]
+__all__ = ["expert_weights", "low_rank_products", "product", "quantized_product"]
 
 _PARTS = "parts"
 
@@ -67,23 +69,31 @@ def quantized_product(
     )
 
 
-def low_rank_product(
-    functions: Functions, x: Tensor, y: Tensor, tokens: Tensor | None, low_rank: LowRank
-) -> None:
-    """Add x @ down @ up to y."""
+def low_rank_products(functions: Functions, x: Tensor, y: Tensor, additions: Sequence[Addition]) -> None:
+    """Add x @ down @ up to y, for each adapter's tokens."""
     if x.stride(1) != 1:
         x = x.contiguous()
+    table = np.array([_row(len(x), *addition) for addition in additions], np.int64)
+    functions.add_low_rank(
+        *(x.data_ptr(), x.stride(0), y.data_ptr(), y.stride(0), x.shape[1]),
+        *(table.ctypes.data, len(table)),
+    )
+
+
+def _row(rows: int, tokens: Tensor | None, low_rank: LowRank) -> tuple[int, ...]:
+    """An `Addition` of low_rank.cpp. Of an adapter it is always the same."""
     parts = low_rank.derived.get(_PARTS)
     if parts is None:
-        rows = zip(low_rank.ups, low_rank.starts, strict=True)
-        table = [[up.data_ptr(), start, up.shape[1], up.shape[0]] for up, start in rows]
-        parts = low_rank.derived[_PARTS] = np.array(table, np.int64)
-    functions.add_low_rank(
-        *(x.data_ptr(), x.stride(0), y.data_ptr(), y.stride(0)),
-        *((None, len(x)) if tokens is None else (tokens.data_ptr(), len(tokens))),
-        *(low_rank.down.data_ptr(), *low_rank.down.shape),
-        *(parts.ctypes.data, len(parts)),
-    )
+        each = zip(low_rank.ups, low_rank.starts, strict=True)
+        numbers = [[up.data_ptr(), start, up.shape[1], up.shape[0]] for up, start in each]
+        table = np.array(numbers, np.int64)
+        down = low_rank.down
+        parts = low_rank.derived[_PARTS] = (
+            (down.data_ptr(), down.shape[1], table.ctypes.data, len(table)),
+            table,
+        )
+    own = (0, rows) if tokens is None else (tokens.data_ptr(), len(tokens))
+    return *own, *parts[0]
 
 
 def expert_weights(gate_up: Weight, down: Weight) -> tuple[int | None, ...] | None:

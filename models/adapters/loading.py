@@ -12,14 +12,14 @@ import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from pageant.kernels.low_rank import LowRank
+from pageant.kernels.low_rank import Addition, LowRank
 from pageant.models.adapters.checkpoint import RANK_MAX, AdapterCheckpoint, Target
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.decoder import Decoder
 from pageant.models.errors import CheckpointError
 from pageant.models.loading import as_rows
 from pageant.models.native import NativeDecoder
-from pageant.models.projection import Addition, Projection
+from pageant.models.projection import Projection
 
 __all__ = ["Adapters"]
 

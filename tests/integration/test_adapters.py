@@ -142,6 +142,19 @@ async def test_a_request_keeps_its_adapter_when_scheduler_and_executor_are_other
             assert [output.outputs[0].token_ids for output in ended] == expected
 
 
+async def test_the_simulated_model_says_something_else_with_each(checkpoint, folders) -> None:
+    simulated = "pageant.actors.executor.simulated:SimulatedExecutor"
+    executor = {"class": simulated, "options": {"vocab_size": 512}}
+    settings = SMALL | {"actors": {"executor": executor}}
+    params = SamplingParams(temperature=0, max_tokens=LENGTH, ignore_eos=True, detokenize=False)
+    prompts = prompts_of(checkpoint.vocab_size, (30, 30))
+    async with pageant.Engine(checkpoint.path, adapters=folders, **settings) as engine:
+        together = await ask_all(engine, prompts, params)
+        alone = {key: await ask_all(engine, [prompts[key[0]]], params) for key in together}
+    assert len({tuple(tokens) for (tokens,) in together.values()}) == len(together)
+    assert together == {key: found[0, key[1]] for key, found in alone.items()}
+
+
 async def test_beams_are_those_of_the_merged_model(checkpoint, folders, adapters, tmp_path) -> None:
     adapters["one"].merged.save_pretrained(tmp_path)
     for file in checkpoint.path.glob("*token*"):

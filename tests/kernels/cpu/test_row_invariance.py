@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pageant.kernels.base import AttentionBatch
 from pageant.kernels.cpu import CpuKernels
-from pageant.kernels.low_rank import LowRank
+from pageant.kernels.low_rank import Addition, LowRank
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 HEADS, KV_HEADS, HEAD_DIM, BLOCK = 6, 2, 40, 8
@@ -42,7 +42,7 @@ def test_what_an_adapter_adds_alone_and_among_1_to_40_rows(leveled: CpuKernels, 
 
     def added(tokens: range) -> Tensor:
         found = y.clone()
-        leveled.add_low_rank(x, found, torch.tensor(tokens), low_rank)
+        leveled.add_low_rank(x, found, [Addition(torch.tensor(tokens), low_rank)])
         return found[torch.tensor(tokens)]
 
     alone = torch.cat([added(range(row, row + 1)) for row in range(40)])
