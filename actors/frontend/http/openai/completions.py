@@ -72,6 +72,12 @@ class CompletionRequest(Generation, kw_only=True):
             )
         if len(prompt) > CHOICES_MAX:
             raise BadRequest(f"prompt has {len(prompt)} entries; at most {CHOICES_MAX} are taken", "prompt")
+        for index, one in enumerate(prompt):
+            if not isinstance(one, str | list):
+                raise BadRequest(
+                    f"prompt[{index}] is a {type(one).__name__}; expected a text or a list of token ids",
+                    "prompt",
+                )
         return prompt
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from pageant.actors.frontend.http.parsers import arguments, calls
 from pageant.actors.frontend.http.parsers.arguments import const
 from pageant.actors.frontend.http.parsers.reading import Marks
+from pageant.protocol.errors import BadRequest
 
 AUTO, NONE = "auto", "none"
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
@@ -49,6 +50,9 @@ class ToolFormat:
         Args:
             tools: by name, the schemas of their arguments.
             one: there is a single call.
+
+        Raises:
+            BadRequest: one of them is no schema.
         """
         inner = {
             "type": "tags_with_separator",
@@ -80,9 +84,12 @@ class ToolFormat:
         }
 
     def _tag(self, name: str, schema: dict[str, Any] | None) -> dict[str, Any]:
-        schema = ANY_OBJECT if schema is None else schema
+        try:
+            content = self.arguments(ANY_OBJECT if schema is None else schema)
+        except (AttributeError, TypeError, ValueError):  # such as `properties` that are no object
+            raise BadRequest(f"tools: the parameters of {name} are no JSON schema", "tools") from None
         begin = self.begin.replace("NAME", name)
-        return {"type": "tag", "begin": begin, "content": self.arguments(schema), "end": self.end}
+        return {"type": "tag", "begin": begin, "content": content, "end": self.end}
 
 
 _DEEPSEEK = calls.DeepSeek

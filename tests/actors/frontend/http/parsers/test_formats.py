@@ -12,6 +12,7 @@ from pageant.actors.frontend.http.parsers.formats import (
     check_names,
     formats_of,
 )
+from pageant.protocol.errors import BadRequest
 
 TEMPLATES = {
     "qwen3_coder": "'<tool_call>\\n<function=' + tool_call.name + '>\\n<parameter=' ~ tool_call.arguments",
@@ -50,3 +51,18 @@ def test_trees_of_calls_are_plain_data():
             form.text_with_calls({"f": {"type": "object"}}, one=False),
         ):
             assert json.loads(json.dumps(tree))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": [1]},
+        {"properties": {"a": {}}, "required": 5},
+        {"properties": {"a": {"type": "string", "pattern": 5}}},
+        {"properties": {"a": {"type": "string", "enum": 5}}},
+    ],
+    ids=str,
+)
+def test_parameters_that_are_no_schema_are_their_clients_fault(schema):
+    with pytest.raises(BadRequest, match="the parameters of broken are no JSON schema"):
+        TOOL_FORMATS["qwen3_coder"].calls({"fine": None, "broken": schema}, one=False)
