@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from pageant.actors.frontend.http.parsers.base import encodable
+
 Tree = dict[str, Any]
 
 
@@ -110,6 +112,6 @@ def xml_value(written: str, schema: Any) -> str:
         return json.dumps(written, ensure_ascii=False)
     text = {"True": "true", "False": "false", "None": "null"}.get(written.strip(), written)
     try:
-        return json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False)
+        return encodable(json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False))
     except (ValueError, RecursionError):
         return json.dumps(written, ensure_ascii=False)

@@ -28,6 +28,12 @@ class Said(NamedTuple):
     calls: tuple[CallPiece, ...] = ()
 
 
+def encodable(text: str) -> str:
+    """A text in which pairs of surrogates, as escapes write them, are the characters that they mean, and a lone one,
+    which no encoding has, is U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def joined(pieces: Sequence[CallPiece]) -> list[CallPiece]:
     """Whole calls of their pieces."""
     calls: dict[int, CallPiece] = {}

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
-from pageant.actors.frontend.http.parsers.base import Said
+from pageant.actors.frontend.http.parsers.base import Said, encodable
 
 T = TypeVar("T")
 Reading = Generator[Said | None, None, T]
@@ -260,7 +260,7 @@ def _begun(text: str, marks: tuple[str, ...]) -> int:
 
 def _decoded(written: str) -> str:
     try:
-        return str(json.loads(written))
+        return encodable(str(json.loads(written)))
     except ValueError:
         raise Malformed from None
 
@@ -273,7 +273,7 @@ def _python_arguments(written: str) -> str:
         arguments: dict[Any, Any] = {
             keyword.arg: ast.literal_eval(_plain(keyword.value)) for keyword in call.keywords if keyword.arg
         }
-        return json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        return encodable(json.dumps(arguments, ensure_ascii=False, allow_nan=False))
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         raise Malformed from None
 

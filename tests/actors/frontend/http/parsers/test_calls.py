@@ -13,6 +13,7 @@ from pageant.actors.frontend.http.parsers.base import Said, joined
 from pageant.actors.frontend.http.parsers.formats import REASONING_MARKS, TOOL_FORMATS
 from pageant.actors.frontend.http.parsers.reading import ChatParser
 from pageant.actors.frontend.http.parsers.scanner import Scanner
+from pageant.actors.frontend.http.streams import encode
 
 A, B = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 C, D, S = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"
@@ -240,6 +241,20 @@ def test_a_call_that_is_cut_off_keeps_what_there_is():
 def test_one_call_is_enough_where_they_are_not_to_be_parallel():
     form, text, calls, _ = TEXTS[1]
     assert calls_of(read(reader(form, one_call=True), text)) == calls[:1]
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("hermes", r'<tool_call>{"name": "f\ud83d", "arguments": "\ud83d\ude00 \ude00"}</tool_call>'),
+        ("pythonic", r"[f(a='\ud83d\ude00 \ude00')]"),
+        ("qwen3_coder", coder_call(a=r'"\ud83d\ude00 \ude00"')),
+    ],
+)
+def test_half_a_character_that_a_model_writes_can_be_told_all_the_same(form, text):
+    (call,) = read(reader(form), text).calls
+    told = json.loads(encode(call.arguments))
+    assert "\U0001f600 \ufffd" in told and encode(call.name) in (b'"f"', '"f\ufffd"'.encode())
 
 
 @pytest.mark.parametrize(
