@@ -40,7 +40,7 @@ class ToolResult(msgspec.Struct, kw_only=True, tag="tool_result", tag_field="typ
 
     tool_use_id: str
     content: str | tuple[Text, ...] = ""
-    is_error: bool = False
+    is_error: bool | None = None
     cache_control: Any = None
 
 
@@ -53,7 +53,7 @@ class Tool(msgspec.Struct, kw_only=True):
     name: str
     input_schema: dict[str, Any]
     description: str | None = None
-    type: str = "custom"
+    type: str | None = None
     cache_control: Any = None
 
 
@@ -62,7 +62,7 @@ class ToolChoice(msgspec.Struct, kw_only=True):
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
-    disable_parallel_tool_use: bool = False
+    disable_parallel_tool_use: bool | None = None
 
 
 class MessageTurn(msgspec.Struct, kw_only=True):
@@ -166,7 +166,7 @@ class MessagesRequest(CountRequest, kw_only=True):
 
     max_tokens: int
     stop_sequences: tuple[str, ...] | None = None
-    stream: bool = False
+    stream: bool | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None

@@ -45,15 +45,15 @@ class ChatRequest(Generation, kw_only=True):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    add_special_tokens: bool = False
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    add_special_tokens: bool | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     tools: tuple[Tool, ...] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    include_reasoning: bool = True
+    include_reasoning: bool | None = None
 
     def num_logprobs(self) -> int | None:
         """See `Generation`."""
@@ -83,9 +83,9 @@ class ChatRequest(Generation, kw_only=True):
             )
         return tokenize_chat(
             self.messages,
-            add_generation_prompt=self.add_generation_prompt,
-            continue_final_message=self.continue_final_message,
-            add_special_tokens=self.add_special_tokens,
+            add_generation_prompt=self.add_generation_prompt is not False,
+            continue_final_message=bool(self.continue_final_message),
+            add_special_tokens=bool(self.add_special_tokens),
             tools=self.tools if self.tool_choice != "none" else None,
             template_kwargs=self.chat_template_kwargs,
         )
@@ -93,7 +93,7 @@ class ChatRequest(Generation, kw_only=True):
     def echoed(self) -> str:
         """What every choice begins with."""
         final = self.messages[-1]
-        if not self.echo or self.add_generation_prompt or final.role != "assistant":
+        if not self.echo or self.add_generation_prompt is not False or final.role != "assistant":
             return ""
         return final.text("messages") or ""
 
@@ -342,7 +342,7 @@ def _begin(service: Service, asked: ChatRequest, served: Served, name: str, name
     params = msgspec.structs.replace(
         params, structured_outputs=with_reasoning(structure.asked, formats), skip_special_tokens=special
     )
-    read = parser(formats, tools, service.new_call_id, tells_reasoning=asked.include_reasoning)
+    read = parser(formats, tools, service.new_call_id, tells_reasoning=asked.include_reasoning is not False)
     names = through({"structured_outputs": structure.place}, names)
     return service.begin(served, prompts, params, name, settings, read, whole=not asked.stream, names=names)
 

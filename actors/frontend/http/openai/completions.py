@@ -39,7 +39,7 @@ class CompletionRequest(Generation, kw_only=True):
     prompt: Annotated[str | list[Any], msgspec.Meta(extra_json_schema=PROMPT_SCHEMA)]
     logprobs: int | None = None
     suffix: str | None = None
-    use_beam_search: bool = False
+    use_beam_search: bool | None = None
 
     def num_logprobs(self) -> int | None:
         """See `Generation`."""
@@ -160,7 +160,7 @@ class CompletionTelling:
         if begins:
             echo = self._echoes[self._answers.prompts.index(prompt)]
         shape = TextChoice(index=index, text=echo + piece.said.content)
-        hidden = asked.echo and asked.max_tokens == 0
+        hidden = bool(asked.echo) and asked.max_tokens == 0
         if hidden:
             shape.text = echo
         if piece.finished is not None:

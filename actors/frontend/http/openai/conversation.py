@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -19,10 +19,11 @@ TOOLS_BYTES_MAX = 1_048_576
 
 
 class ContentPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A part of a message's content."""
+    """A part of a message's content. `cache_control`, a mark for Anthropic's API, is not needed: all is cached."""
 
     type: str
     text: str
+    cache_control: Any = None
 
 
 class CalledFunction(msgspec.Struct, kw_only=True):
@@ -42,7 +43,7 @@ class CalledTool(msgspec.Struct, kw_only=True):
 
 
 class Turn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """One message of a conversation."""
+    """One message of a conversation. The last three are nothing, as clients write it who send back what they got."""
 
     role: str
     content: str | tuple[ContentPart, ...] | None = None
@@ -51,6 +52,9 @@ class Turn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     reasoning_content: str | None = None
     tool_calls: tuple[CalledTool, ...] | None = None
     tool_call_id: str | None = None
+    annotations: Annotated[list[Any], msgspec.Meta(max_length=0)] | None = None
+    audio: None = None
+    function_call: None = None
 
     def text(self, place: str) -> str | None:
         """The content's text."""
@@ -64,7 +68,7 @@ class Turn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return "".join(part.text for part in self.content)
 
     def message(self, place: str) -> ChatMessage:
-        """The turn, as the tokenizer takes it."""
+        """The turn, as the tokenizer takes it. `developer`, which few templates know, is a newer word for `system`."""
         text = self.text(place)
         if text is None and not self.tool_calls and not self.reasoning_content:
             text = ""
@@ -81,7 +85,7 @@ class Turn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             for call in self.tool_calls or ()
         ]
         return ChatMessage(
-            role=self.role,
+            role="system" if self.role == "developer" else self.role,
             content=text,
             name=self.name,
             reasoning_content=self.reasoning_content,

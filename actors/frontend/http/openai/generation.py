@@ -24,8 +24,8 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     `continuous_usage_stats`: and tell it with every chunk before.
     """
 
-    include_usage: bool = False
-    continuous_usage_stats: bool = False
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class Generation(msgspec.Struct, kw_only=True):
@@ -34,7 +34,7 @@ class Generation(msgspec.Struct, kw_only=True):
     model: str | None = None
     n: int | None = None
     best_of: int | None = None
-    stream: bool = False
+    stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
     temperature: float | None = None
@@ -60,13 +60,13 @@ class Generation(msgspec.Struct, kw_only=True):
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     vllm_xargs: dict[str, Scalar | tuple[Scalar, ...]] | None = None
-    priority: int = 0
+    priority: int | None = None
     cache_salt: str | None = None
     deadline: float | None = None
     request_id: str | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
-    echo: bool = False
+    echo: bool | None = None
     user: str | None = None
 
     def fields_without_effect(self) -> list[str]:
@@ -137,13 +137,13 @@ class Generation(msgspec.Struct, kw_only=True):
             BadRequest: a value out of range.
         """
         return check_settings(
-            {"priority": self.priority, "cache_salt": self.cache_salt, "deadline": self.deadline}
+            {"priority": self.priority or 0, "cache_salt": self.cache_salt, "deadline": self.deadline}
         )
 
     @property
     def tells_usage(self) -> bool:
         """Whether a stream ends with its usage."""
-        return self.stream_options is not None and self.stream_options.include_usage
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     @property
     def tells_usage_always(self) -> bool:
@@ -151,7 +151,7 @@ class Generation(msgspec.Struct, kw_only=True):
         return (
             self.tells_usage
             and self.stream_options is not None
-            and self.stream_options.continuous_usage_stats
+            and bool(self.stream_options.continuous_usage_stats)
         )
 
 

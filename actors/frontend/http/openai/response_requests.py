@@ -43,8 +43,7 @@ class Item(msgspec.Struct, kw_only=True):
         """
         match self.type:
             case "message" if self.role is not None:
-                role = "system" if self.role == "developer" else self.role
-                return Turn(role=role, content=_text(self.content, place))
+                return Turn(role=self.role, content=_text(self.content, place))
             case "function_call" if self.name is not None:
                 function = CalledFunction(name=self.name, arguments=self.arguments or "{}")
                 call = CalledTool(id=self.call_id or self.id or "", function=function)
@@ -124,9 +123,9 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
     max_output_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
-    stream: bool = False
-    store: bool = True
-    background: bool = False
+    stream: bool | None = None
+    store: bool | None = None
+    background: bool | None = None
     previous_response_id: str | None = None
     metadata: dict[str, str] | None = None
     tools: tuple[FunctionTool, ...] | None = None
@@ -140,7 +139,7 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
     stop: str | tuple[str, ...] | None = None
     ignore_eos: bool | None = None
     seed: int | None = None
-    priority: int = 0
+    priority: int | None = None
     cache_salt: str | None = None
     request_id: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -152,6 +151,11 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
         """See `Generation`."""
         names = [name for name in ("user", "include", "reasoning") if getattr(self, name) is not None]
         return names + ["truncation"] * (self.truncation == "auto")
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it can be asked for afterwards, as it is unless it says otherwise."""
+        return self.store is not False
 
     def turns(self) -> list[Turn]:
         """Its own, without those of a response that it follows."""
@@ -167,7 +171,7 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
 
     def chat_fields(self, before: list[Turn]) -> dict[str, Any]:
         """The chat that it means, as fields of a `ChatRequest`, after the turns `before`."""
-        if self.background and not self.store:
+        if self.background and not self.is_stored:
             raise BadRequest("background is true; expected store to be true with it", "background")
         said = [] if self.instructions is None else [Turn(role="system", content=self.instructions)]
         fields: dict[str, Any] = {

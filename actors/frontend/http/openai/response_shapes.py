@@ -76,8 +76,8 @@ def response_of(asked: ResponseRequest, name: str, model: str, created: int) -> 
         text=asked.text or {"format": {"type": "text"}},
         tool_choice=asked.tool_choice or "auto",
         tools=list(asked.tools or ()),
-        store=asked.store,
-        background=asked.background,
+        store=asked.is_stored,
+        background=bool(asked.background),
     )
 
 

@@ -176,7 +176,7 @@ def routes(service: Service, store: ResponseStore, siblings: Siblings) -> list[A
         keep = Stored(response, [*before, *asked.turns()], answers)
         telling = ResponseTelling(response, answers, keep, store)
         answers.on_close = telling.closed
-        if asked.store:
+        if asked.is_stored:
             store.put(keep)
         if asked.background:
             service.engine.spawn(_in_background(answers, telling))

@@ -23,9 +23,9 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     prompt: str | None = None
     messages: tuple[Turn, ...] | None = None
     add_special_tokens: bool | None = None
-    return_token_strs: bool = False
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
+    return_token_strs: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     tools: list[Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
@@ -43,8 +43,8 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
             return msgspec.structs.replace(prompt, add_special_tokens=self.add_special_tokens is not False)
         return tokenize_chat(
             self.messages or (),
-            add_generation_prompt=self.add_generation_prompt,
-            continue_final_message=self.continue_final_message,
+            add_generation_prompt=self.add_generation_prompt is not False,
+            continue_final_message=bool(self.continue_final_message),
             add_special_tokens=bool(self.add_special_tokens),
             tools=self.tools,
             template_kwargs=self.chat_template_kwargs,

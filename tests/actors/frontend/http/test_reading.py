@@ -1,0 +1,54 @@
+"""Requests' bodies: null is what is not given, wherever something need not be given."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from pageant.actors.frontend.http.anthropic.requests import CountRequest, MessagesRequest
+from pageant.actors.frontend.http.openai.chat import ChatRequest
+from pageant.actors.frontend.http.openai.completions import CompletionRequest
+from pageant.actors.frontend.http.openai.response_requests import ResponseRequest
+from pageant.actors.frontend.http.openai.tokens import TokenizeRequest
+from pageant.actors.frontend.http.reading import read
+from pageant.protocol.sampling import SamplingParams
+
+QUESTION = [{"role": "user", "content": "hi"}]
+BODIES = {
+    ChatRequest: {"messages": QUESTION},
+    CompletionRequest: {"prompt": "a"},
+    ResponseRequest: {"input": "a"},
+    MessagesRequest: {"messages": QUESTION, "max_tokens": 1},
+    CountRequest: {"messages": QUESTION},
+    TokenizeRequest: {"prompt": "a"},
+}
+
+
+def nulls(shape):
+    """All that need not be given."""
+    return {field.name: None for field in msgspec.structs.fields(shape) if not field.required}
+
+
+@pytest.mark.parametrize("shape", BODIES)
+def test_null_is_taken_for_whatever_need_not_be_given(shape):
+    asked, unknown = read(json.dumps(nulls(shape) | BODIES[shape]).encode(), shape)
+    assert not unknown and asked == read(json.dumps(BODIES[shape]).encode(), shape)[0]
+
+
+def test_nulls_of_options_of_streams_are_not_true():
+    body = {"prompt": "a", "stream": True, "stream_options": {"include_usage": None}}
+    asked, _ = read(json.dumps(body).encode(), CompletionRequest)
+    assert asked.tells_usage is False and asked.tells_usage_always is False
+
+
+def test_what_is_not_given_is_the_default():
+    chat = ChatRequest(messages=())
+    assert chat.settings() == {"priority": 0, "cache_salt": None, "deadline": None}
+    assert chat.sampling_params(SamplingParams(), None).n == 1
+    asked, _ = read(json.dumps(BODIES[ChatRequest]).encode(), ChatRequest)
+    conversation = asked.conversation()
+    assert conversation.add_generation_prompt is True and conversation.continue_final_message is False
+    response = ResponseRequest(input="a")
+    assert response.is_stored and not ResponseRequest(input="a", store=False).is_stored
