@@ -29,6 +29,7 @@ from pageant.protocol.tokenizing import (
 log = logging.getLogger("pageant.tokenizer")
 
 SHORT_CHARACTERS = 2048  # a shorter text is tokenized in less time than a thread costs
+SHORT_TOKENS = 2048  # likewise, to be made text again
 
 
 class Tokenizer(Actor):
@@ -76,9 +77,7 @@ class Tokenizer(Actor):
         most = request.tokens_max
         if most is not None and len(text) > max(SHORT_CHARACTERS, most * self._tokenization.token_length_max):
             bound = most * self._tokenization.token_length_max
-            reason = (
-                f"the prompt has {len(text)} characters; {most} tokens, as many as leave room for an answer, "
-            )
+            reason = f"the prompt has {len(text)} characters; {most} tokens, the most that are taken, "
             return NotTokenized(reason=reason + f"have at most {bound}", parameter="prompt")
         return Tokenized(token_ids=int32(await self._encode(text, request.add_special_tokens)), text=text)
 
@@ -91,9 +90,14 @@ class Tokenizer(Actor):
             template_kwargs=msgspec.json.decode(request.template_kwargs or "{}"),
         )
 
-    @receives
-    def detokenize(self, request: Detokenize) -> Detokenized:
+    @receives(concurrent=True)
+    async def detokenize(self, request: Detokenize) -> Detokenized:
         """Whole outputs' texts."""
+        if len(request.token_ids) <= SHORT_TOKENS:
+            return self._detokenized(request)
+        return await self.offload(self._detokenized, request)
+
+    def _detokenized(self, request: Detokenize) -> Detokenized:
         token_ids, first, texts = request.token_ids.tolist(), 0, []
         for count in request.counts.tolist():
             texts.append(

@@ -51,7 +51,9 @@ def test_a_text_that_becomes_too_many_tokens_is_refused(llm):
 def test_a_text_that_no_tokens_could_hold_is_refused_unread(llm, monkeypatch):
     encode = Tokenization.encode
     monkeypatch.setattr(Tokenization, "encode", lambda self, text, *more: encode(self, text[:9999], *more))
-    with pytest.raises(BadRequest, match="has 200000 characters; 255 tokens, as many as leave room"):
+    with pytest.raises(
+        BadRequest, match="has 200000 characters; 255 tokens, the most that are taken, have at most"
+    ):
         llm.generate("word " * 40_000, SHORT)
     with pytest.raises(BadRequest, match=r"has \d+ characters; 255 tokens"):
         llm.chat([{"role": "user", "content": "word " * 40_000}], SHORT)

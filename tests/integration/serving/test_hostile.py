@@ -218,6 +218,19 @@ def test_a_thousand_idle_and_half_sent_connections_hold_up_nobody(url, http, rig
             connection.close()
 
 
+def test_prompts_are_measured_also_beyond_what_can_be_answered_but_not_whatever_their_length(http):
+    most = http.post("/tokenize", json={"prompt": "a"}).json()["max_model_len"]
+    long, longer = "1 " * most, "1 " * 4 * most
+    measured = http.post("/tokenize", json={"prompt": long}).json()
+    assert measured["count"] == len(measured["tokens"]) > most
+    refused = http.post("/tokenize", json={"prompt": long, "return_token_strs": True}).json()["error"]
+    assert refused["param"] == "return_token_strs" and f"{measured['count']} tokens" in refused["message"]
+    refused = http.post("/tokenize", json={"prompt": longer}).json()["error"]
+    assert refused["param"] == "prompt" and f"at most {4 * most} are told of" in refused["message"]
+    turns = {"messages": [{"role": "user", "content": longer}]}
+    assert http.post(f"{MESSAGES}/count_tokens", json=turns).status_code == 400
+
+
 def test_a_path_of_the_server_is_told_to_nobody(http):
     for path in (
         "/v1/models/../../etc/passwd",

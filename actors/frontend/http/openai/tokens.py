@@ -15,6 +15,8 @@ from pageant.actors.frontend.prompts import check_prompt, check_token_ids
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.tokenizing import Tokenize, TokenizeChat, Tokenized
 
+LENGTHS_MAX = 4  # times max_model_len: how long a prompt may be of which the tokens are told or counted
+
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
     """`POST /tokenize`: either a `prompt` or `messages`."""
@@ -74,14 +76,22 @@ class DetokenizeAnswer(msgspec.Struct, kw_only=True):
 
 
 async def tokenized(service: Service, served: Served, question: Tokenize | TokenizeChat) -> Tokenized:
-    """A prompt's tokens.
+    """A prompt's tokens, also where there are too many for an answer: who counts them wants to know.
 
     Raises:
-        BadRequest: the prompt is at fault.
+        BadRequest: the prompt is at fault, or has more tokens than anybody could mean.
     """
-    answer = await service.ask(served, "tokenizer", question)
+    most, names = LENGTHS_MAX * served.limits.max_model_len, TEMPLATES
+    if isinstance(question, TokenizeChat):
+        names = {**TEMPLATES, "prompt": "messages"}
+    answer = await service.ask(served, "tokenizer", msgspec.structs.replace(question, tokens_max=most))
     if not isinstance(answer, Tokenized):
-        raise renamed(BadRequest(answer.reason, answer.parameter), TEMPLATES)
+        raise renamed(BadRequest(answer.reason, answer.parameter), names)
+    if (count := len(answer.token_ids)) > most:
+        reason = (
+            f"the prompt has {count} tokens; at most {most} are told of, {LENGTHS_MAX} times max_model_len"
+        )
+        raise renamed(BadRequest(reason, "prompt"), names)
     return answer
 
 
@@ -94,10 +104,14 @@ def routes(service: Service) -> list[Any]:
         taken = await service.take(request, TokenizeRequest, "tokn")
         asked, served = taken.asked, taken.served
         tokens = (await tokenized(service, served, asked.question(served))).token_ids.tolist()
-        strings = None
+        strings, most = None, served.limits.max_model_len
         if asked.return_token_strs:
+            if len(tokens) > most:
+                raise BadRequest(
+                    f"return_token_strs is true with {len(tokens)} tokens; expected at most {most} with it",
+                    "return_token_strs",
+                )
             strings = list(await service.detokenize(served, [[token] for token in tokens]))
-        most = served.limits.max_model_len
         return TokenizeAnswer(count=len(tokens), max_model_len=most, tokens=tokens, token_strs=strings)
 
     @post("/detokenize", status_code=200, opt=describe(DetokenizeRequest, DetokenizeAnswer))
