@@ -16,7 +16,7 @@ import numpy as np
 from pageant.actors.runtime import Actor
 from pageant.protocol.allocation import Admission, Admitted, Assign, Assigned, GetPoolStatistics, PoolReady
 from pageant.protocol.arrays import int32, int64
-from pageant.protocol.roles import BLOCKS
+from pageant.protocol.roles import BLOCKS, Feature
 from pageant.protocol.stepping import ExecutorReady
 from pageant.protocol.tiers import DISK, BlockMoves, Moved, MoveTimes
 from pageant.scripts.conformance.rules import Rules
@@ -30,7 +30,10 @@ COLUMNS = "grown_counts has an entry for each sequence that grew, and grown_bloc
 SLOTS = "a granted sequence has slots for all its tokens up to the end of this step's"
 POOL = "blocks are those of the pool, 0 to num_blocks - 1"
 ALONE = "a block that a sequence writes to belongs to no other sequence"
-CONTENT = "what is said to be cached was computed, for the very same tokens from the first on"
+CONTENT = (
+    "what is said to be cached was computed, for the very same tokens from the first on, "
+    "with the same salt, keys and adapter"
+)
 COPIES = "copy_sources and copy_destinations are as long, and of the destinations none comes twice"
 MOVES = (
     "moves come with what is granted, each of a block and a slot that there are, urgent and needed ones first"
@@ -51,6 +54,11 @@ NEW_EPOCH = "the memory of a new epoch is empty"
 
 EXECUTOR, SCHEDULER = "executor/0", "scheduler"
 VOCABULARY = 3  # small, so that prefixes meet
+# As admissions say it; most are alike, so that there is something to share.
+SPACES: tuple[dict[str, Any], ...] = (
+    *({}, {}, {}, {"salt": "a"}, {}, {"adapter": "a"}),
+    *({}, {"extra_keys": ("a",)}, {}, {"salt": "a", "adapter": "a"}),
+)
 BLOCK_BYTES = 64
 
 
@@ -118,7 +126,11 @@ class _Trial:
         self._epoch = 1
         self._held: dict[int, _Held] = {}
         self._freed: list[int] = []
-        self._content: dict[int, tuple[int, ...]] = {}  # slot -> the prefix that its KV is of
+        # What sequences share KV by, besides their tokens. A class that knows no adapters is asked for none.
+        self._spaces = [
+            space for space in SPACES if "adapter" not in space or Feature.ADAPTERS in cls.features
+        ]
+        self._content: dict[int, tuple[int, ...]] = {}  # slot -> the space and the prefix that its KV is of
         self._below: dict[int, list[tuple[int, ...] | None]] = {}  # the same of each of the host's
         self._prompts = [[self._random.randrange(VOCABULARY) for _ in range(90)] for _ in range(3)]
 
@@ -239,7 +251,8 @@ class _Trial:
             grow_lengths=int32([lengths[serial] + len(held.guesses) for serial, held in growing.items()]),
             grow_drafts=int32([len(held.guesses) for held in growing.values()]),
             admissions=tuple(
-                Admission(serial=serial, token_ids=int32(tokens)) for serial, tokens in admissions.items()
+                Admission(serial=serial, token_ids=int32(tokens), **self._spaces[self._space(serial)])
+                for serial, tokens in admissions.items()
             ),
             admission_tokens=budget,
         )
@@ -429,13 +442,17 @@ class _Trial:
             held = self._held[serial]
             tokens = [*held.tokens[: held.computed], *held.guesses]
             for at in range(start, end):
-                self._content[self._slot(held, at)] = tuple(tokens[: at + 1])
+                self._content[self._slot(held, at)] = (self._space(serial), *tokens[: at + 1])
         for serial, start, end in written:
             held = self._held[serial]
             for at in range(0 if self.window is None else max(0, start + 1 - self.window), end):
                 tokens = [*held.tokens[: held.computed], *held.guesses]
-                right = self._content.get(self._slot(held, at)) == tuple(tokens[: at + 1])
+                right = self._content.get(self._slot(held, at)) == (self._space(serial), *tokens[: at + 1])
                 self._must(CONTENT, right, f"sequence {serial} reads other content at position {at}")
+
+    def _space(self, serial: int) -> int:
+        """Of which of the spaces a sequence's KV is: of the first that is like its own."""
+        return self._spaces.index(self._spaces[serial % len(self._spaces)])
 
     def _slot(self, held: _Held, at: int) -> int:
         return held.blocks[at // self.size] * self.size + at % self.size

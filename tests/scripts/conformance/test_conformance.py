@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -58,6 +59,29 @@ class Chatty(Altered):
     def change(self, answer):
         super(Altered, self).tell("scheduler", answer)
         return answer
+
+
+class Sharing(BlockManager):
+    """Does not look at what else than its tokens a prefix's KV depends on."""
+
+    left_out: ClassVar = {}
+
+    @receives
+    def assign(self, request: Assign) -> None:
+        plain = tuple(replace(one, **self.left_out) for one in request.admissions)
+        super().assign(replace(request, admissions=plain))
+
+
+class SharingSalts(Sharing):
+    left_out: ClassVar = {"salt": None}
+
+
+class SharingKeys(Sharing):
+    left_out: ClassVar = {"extra_keys": ()}
+
+
+class SharingAdapters(Sharing):
+    left_out: ClassVar = {"adapter": None}
 
 
 class WrongStep(Altered):
@@ -315,6 +339,9 @@ class Crashing(BlockManager):
         (Nostalgic, block_rules.NEW_EPOCH),
         (Early, block_rules.ALONE),
         (Blurred, block_rules.CONTENT),
+        (SharingSalts, block_rules.CONTENT),
+        (SharingKeys, block_rules.CONTENT),
+        (SharingAdapters, block_rules.CONTENT),
         (Shy, block_rules.INTRODUCES),
         (Credulous, block_rules.CONTENT),
         (Tardy, block_rules.SAVED),
