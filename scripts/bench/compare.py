@@ -1,6 +1,8 @@
 """Pageant and its peers on the same workloads, in turn, on one machine: the figures of docs/benchmarks.
 
-    python -m pageant.scripts.bench.compare MODEL TINY_MODEL [--out docs/benchmarks/cpu.json]
+    python -m pageant.scripts.bench.compare MODEL TINY_MODEL
+
+It writes docs/benchmarks/cpu.json; a run that leaves something out does so only if --out says it.
 
 Every group of workloads that share weights has its engines loaded at once, and they run in turn (A B C, A B C,
 ...) so that a machine that changes its speed changes it for all; the median of each counts. Then every engine is
@@ -16,7 +18,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,33 +111,57 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def main() -> None:
-    """Measures every group, then starts; writes after each, so that a run that is ended keeps what it has."""
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options, and as `partial` those that leave something out: such a run does not replace a whole one unasked."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", type=Path)
     parser.add_argument("tiny_model", type=Path)
     parser.add_argument("--home", type=Path, default=HOME, help="of the peers' environments")
-    parser.add_argument("--beside", default=",".join(PEERS))
-    parser.add_argument("--groups", default=",".join(GROUPS))
+    parser.add_argument("--beside", default=",".join(PEERS), help="which peers")
+    parser.add_argument("--groups", default=",".join(GROUPS), help="which groups of workloads")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--starts", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=OUT)
-    options = parser.parse_args()
+    parser.add_argument("--starts", type=int, default=3, help="of each engine; 0 leaves them out")
+    parser.add_argument("--out", type=Path, help=f"by default {OUT}, unless something is left out")
+    options = parser.parse_args(arguments)
+    options.partial = [
+        f"--{name} {given}"
+        for name, whole, given in (("beside", PEERS, options.beside), ("groups", GROUPS, options.groups))
+        if not set(whole) <= set(given.split(","))
+    ] + ["--starts 0"] * (not options.starts)
+    if options.partial and options.out is None:
+        parser.error(
+            f"{' '.join(options.partial)} leaves something out of what {OUT} has; expected --out FILE with it"
+        )
+    options.out = options.out or OUT
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measures every group, then starts; what there is so far is in a file beside, which at the end replaces the other:
+    a run that is ended keeps what it has, and harms nothing."""
+    options = parsed(arguments)
     exit_when_asked()
     began = time.perf_counter()
+    unfinished = options.out.with_name(f"{options.out.name}.part")
     engines = ["pageant", *filter(None, options.beside.split(","))]
     result: dict[str, Any] = {
         "machine": machine() | machine_speed(),
-        "command": f"python -m pageant.scripts.bench.compare MODEL TINY_MODEL --runs {options.runs}",
+        "command": " ".join(
+            [
+                "python -m pageant.scripts.bench.compare MODEL TINY_MODEL",
+                f"--runs {options.runs}",
+                *options.partial,
+            ]
+        ),
         "workloads": {},
         "startup": {},
     }
 
     def save() -> None:
         result["minutes"] = round((time.perf_counter() - began) / 60, 1)
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
+        unfinished.write_text(json.dumps(result, indent=1) + "\n")
 
     for key in options.groups.split(","):
         group = GROUPS[key]
@@ -147,6 +173,7 @@ def main() -> None:
             _say(f"starting {engine} {options.starts} times")
             result["startup"][engine] = startup(engine, options.model, options.starts, options.home)
             save()
+    unfinished.replace(options.out)
     _say(f"{options.out}: {result['minutes']} minutes")
 
 
