@@ -241,6 +241,7 @@ class Detokenizer(Actor):
         self._life = life
         for serial in list(self._requests):
             self._close(serial)
+        self._traces.clear()
         for delivery in self._deliveries.values():
             delivery.drop()
 

@@ -66,6 +66,7 @@ class Executor(Actor):
 
     role = EXECUTOR
     features = EXECUTOR.features
+    heavy = True
 
     class Options(ExecutorOptions, frozen=True, kw_only=True):
         """See `ExecutorOptions`."""

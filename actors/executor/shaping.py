@@ -249,17 +249,20 @@ class Shapers:
         """
         if not self._rows:
             return NOTHING
-        places = zip(rows.tolist(), positions.tolist(), strict=True)
-        found = [(i, row, position) for i, (row, position) in enumerate(places) if row in self._rows]
-        if not found:
-            return NOTHING
-        shaped = [(index, self._rows[row], position) for index, row, position in found]
-        for index, row, position in found:
-            # A row may have to go on from its first place, if its drafts turn out to be wrong.
-            if index not in ahead and not self._rows[row].shapes(position + 1):
+        shaped = []
+        for index, (row, position) in enumerate(zip(rows.tolist(), positions.tolist(), strict=True)):
+            found = self._rows.get(row)
+            if found is None:
+                continue
+            # Only now: a row may have to draw a position again, where the step was void or drafts were wrong.
+            if index not in ahead and not found.shapes(position):
                 del self._rows[row]
+            else:
+                shaped.append((index, found, position))
+        if not shaped:
+            return NOTHING
         penalties = np.ones((len(rows), 3), np.float32)
-        penalties[[index for index, _, _ in shaped]] = [row.penalties for _, row, _ in shaped]
+        penalties[[index for index, _, _ in shaped]] = [one.penalties for _, one, _ in shaped]
         return Shaping(
             allowed=_entries((i, row.allowed, _NO_VALUES) for i, row, _ in shaped),
             forbidden=_entries(

@@ -49,11 +49,13 @@ class Actor:
         role: the conversations it takes part in; checked when the class is defined.
         features: what it honours beyond the plain, out of its role's features.
         offload_threads: how many functions given to `offload` may run at once.
+        heavy: whether it holds so much memory that its next life must not begin before that is given back.
     """
 
     role: ClassVar[Role | None] = None
     features: ClassVar[frozenset[str]] = frozenset()
     offload_threads: int = 1
+    heavy: bool = False
     handlers: ClassVar[dict[type[Message], Handler]] = {}
 
     class Options(ActorOptions, frozen=True, kw_only=True):

@@ -39,6 +39,7 @@ class NodeAgent(Actor):
         on_directory: called with each new directory before it takes effect (links to new peers).
         on_stop_node: called when the node is to end.
         on_started: called when an actor is up.
+        collect: called before an actor's next life starts here, where it is `heavy`: the former's memory is needed.
     """
 
     def __init__(
@@ -47,10 +48,11 @@ class NodeAgent(Actor):
         on_directory: Callable[[Directory], Any] | None = None,
         on_stop_node: Callable[[str], None] | None = None,
         on_started: Callable[[], None] | None = None,
+        collect: Callable[[], Any] | None = None,
     ) -> None:
         super().__init__(self.Options())
         self._node, self._on_directory, self._on_stop_node = node, on_directory, on_stop_node
-        self._on_started = on_started
+        self._on_started, self._collect = on_started, collect
         self._linked = asyncio.Event()  # to everybody who was there before
         if on_directory is None:
             self._linked.set()
@@ -95,6 +97,8 @@ class NodeAgent(Actor):
             options = decode_options(cls, order.options, f"{place}.options")
             await self._linked.wait()  # once it is up, others write to it
             await self._replace(order)
+            if cls.heavy and order.incarnation > 1 and self._collect is not None:
+                self._collect()  # actor and cell refer to each other
             cell = self._node.add(order.name, order.incarnation, cls(options))
             try:
                 await cell.start()

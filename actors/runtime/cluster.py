@@ -6,6 +6,7 @@ Everything here runs on the loop of the root node. `loop_thread` gives that loop
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import shutil
 import tempfile
@@ -81,9 +82,11 @@ class Cluster:
             clock = self.node.clock
             self._link.issue = lambda node, gone: core.issue(node, clock.now(), gone=gone)
             self.node.remote.connect(self._link, topology.root)
+        self.node.on_agent_crash = self._end
         self._enlist(endpoint)
         self._supervisor = RootSupervisor(core, launcher, self._roster.write if self._roster else None)
-        await self.node.add(AGENT + topology.root, 1, NodeAgent(self.node)).start()
+        collect = gc.collect if isinstance(self.node.platform, Machine) else None
+        await self.node.add(AGENT + topology.root, 1, NodeAgent(self.node, collect=collect)).start()
         await self.node.add(SUPERVISOR, 1, self._supervisor).start()
 
     def _enlist(self, endpoint: str) -> None:
@@ -157,9 +160,16 @@ class Cluster:
     async def stop(self) -> None:
         """Ends every process and actor. Leaves no task, socket, process or file. Whoever calls it, and however
         often: it is done once, to its end."""
+        await asyncio.shield(self._stopping())
+
+    def _end(self, error: str) -> None:
+        """The supervisor crashed, or the root's agent: nobody sees to the others any more."""
+        self._stopping()
+
+    def _stopping(self) -> asyncio.Task[None]:
         if self._stopped is None:
             self._stopped = self.node.loop.create_task(self._stop(), name="stop of a cluster")
-        await asyncio.shield(self._stopped)
+        return self._stopped
 
     async def _stop(self) -> None:
         try:

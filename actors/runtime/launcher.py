@@ -13,6 +13,7 @@ and locks of whoever made it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -240,10 +241,11 @@ class LocalProcess:
         return True
 
     async def wait(self) -> str:
-        code = await self._process.wait()
-        with self._crash_log:
-            self._crash_log.seek(0)
-            trace = self._crash_log.read(TRACE_CHARACTERS_MAX)
+        code, trace = await self._process.wait(), ""
+        if not self._crash_log.closed:
+            with self._crash_log:
+                self._crash_log.seek(0)
+                trace = self._crash_log.read(TRACE_CHARACTERS_MAX)
         if code < 0:
             return f"its process {self.pid} was ended by signal {-code} ({signal.strsignal(-code)})\n{trace}"
         return f"its process {self.pid} ended with exit code {code}\n{trace}"
@@ -257,5 +259,7 @@ class LocalProcess:
             async with asyncio.timeout(seconds):
                 await self._process.wait()
         except TimeoutError:
-            self._process.kill()
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                self._process.kill()
             await self._process.wait()
+        self._crash_log.close()

@@ -70,6 +70,12 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def _collect() -> None:
+    """Lets go of what `gc.freeze` has set aside, too, if nobody refers to it."""
+    gc.unfreeze()
+    gc.collect()
+
+
 class NodeProcess:
     """The life of a node process."""
 
@@ -116,8 +122,14 @@ class NodeProcess:
         self.node.remote.connect(self.link, root)
         # What an actor has loaded lives as long as the process: torch's modules alone, looked through by the
         # garbage collector, would hold up a step for a tenth of a second.
-        settle = gc.freeze if isinstance(self.node.platform, Machine) else None
-        agent = NodeAgent(self.node, self._meet_peers, lambda reason: self._stop.set(), settle)
+        on_machine = isinstance(self.node.platform, Machine)
+        agent = NodeAgent(
+            self.node,
+            self._meet_peers,
+            lambda reason: self._stop.set(),
+            on_started=gc.freeze if on_machine else None,
+            collect=_collect if on_machine else None,
+        )
         await self.node.add(AGENT + self.node.name, self.node.incarnation, agent).start()
         self.node.tell(
             SUPERVISOR,

@@ -198,6 +198,12 @@ class Supervision:
         state.expected_until = now + JOINING_SECONDS_MAX
         return state.issued
 
+    def launched(self, node: str, incarnation: int, now: float) -> None:
+        """The process of that life of a node runs, and is heard of before long."""
+        state = self._nodes[node]
+        if state.alive and not state.up and state.incarnation == incarnation:
+            self._grant(state, now)
+
     def node_joined(
         self,
         node: str,
@@ -220,6 +226,7 @@ class Supervision:
         if state.incarnation != incarnation or state.up or not state.alive:
             return []
         state.endpoint, state.pid, state.devices = endpoint, pid, devices
+        state.suspicion = ""  # that it would not come
         state.ready(now)
         self._grant(state, now)
         wanted = state.plan.device

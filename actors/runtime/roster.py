@@ -7,6 +7,7 @@ be asked, a hung topology is listed too, and a file that a dead root left behind
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import stat
 import tempfile
@@ -16,6 +17,8 @@ import msgspec
 
 from pageant.protocol.errors import TopologyError
 from pageant.protocol.supervision import Directory
+
+log = logging.getLogger("pageant.roster")
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,13 +52,21 @@ class Roster:
         self._lock, path = tempfile.mkstemp(".lock", f"{os.getpid()}-", _folder())
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._path = Path(path)
+        self._is_stale = False
 
     def write(self, directory: Directory) -> None:
-        """Everybody as of now."""
+        """Everybody as of now. Where that cannot be written, the topology goes on without."""
         entry = msgspec.structs.replace(self._entry, directory=directory)
         scratch = self._path.with_suffix(".new")
-        scratch.write_bytes(msgspec.json.encode(entry))
-        scratch.replace(self._path.with_suffix(".json"))
+        try:
+            scratch.write_bytes(msgspec.json.encode(entry))
+            scratch.replace(self._path.with_suffix(".json"))
+        except OSError as error:
+            if not self._is_stale:
+                log.warning("what pageant ps shows of this topology is out of date: %s", error)
+            self._is_stale = True
+        else:
+            self._is_stale = False
 
     def close(self) -> None:
         """The topology has ended."""

@@ -177,7 +177,7 @@ class RootSupervisor(Actor):
                 return
             match instruction:
                 case Launch(node, incarnation):
-                    await self._launch(node, incarnation)
+                    self.spawn(self._launch(node, incarnation))  # which may take its time
                 case Start(node, order):
                     self.tell(f"node/{node}", order)
                 case Publish():
@@ -189,7 +189,7 @@ class RootSupervisor(Actor):
                 case Fence(node, incarnation, reason):
                     log.error("node %s#%d is killed: %s", node, incarnation, reason)
                     if (process := self._processes.get(node)) is not None:
-                        self.spawn(process.end(0.0))
+                        self.spawn(self._end(node, process))
                 case GiveUp():
                     self._give_up(instruction)
         self._wake.set()
@@ -198,14 +198,15 @@ class RootSupervisor(Actor):
         assert self._launcher is not None, f"{node} is a process of its own, but nothing launches processes"
         try:
             process = await self._launcher.launch(node, incarnation)
-        except OSError as error:
-            reason = f"its process could not be started: {error}"
+        except Exception as error:  # a launcher may be anybody's
+            reason = f"its process could not be started: {error!r}"
             self.tell("supervisor", NodeExited(node=node, incarnation=incarnation, reason=reason))
             return
         self._processes[node] = process
+        self.core.launched(node, incarnation, self.clock.now())
         if self._stopping:  # meanwhile
             process.close_input()
-            await process.end(STOP_SECONDS)
+            await self._end(node, process, STOP_SECONDS)
             return
         self.spawn(self._await_exit(node, incarnation, process))
 
@@ -214,9 +215,19 @@ class RootSupervisor(Actor):
         await launcher.prepare(len(self._processes), self.core.modules())
 
     async def _await_exit(self, node: str, incarnation: int, process: Process) -> None:
-        reason, _, trace = (await process.wait()).partition("\n")
+        try:
+            reason, _, trace = (await process.wait()).partition("\n")
+        except Exception as error:
+            reason, trace = f"its launcher does not know how it is: {error!r}", ""
+            await self._end(node, process)
         exited = NodeExited(node=node, incarnation=incarnation, reason=reason, traceback=printable(trace))
         self.tell("supervisor", exited)
+
+    async def _end(self, node: str, process: Process, seconds: float = 0.0) -> None:
+        try:
+            await process.end(seconds)
+        except Exception as error:
+            log.error("the process of node %s could not be ended: %r", node, error)
 
     def _give_up(self, end: GiveUp) -> None:
         if self._outcome is None:
@@ -259,4 +270,4 @@ class RootSupervisor(Actor):
             process.close_input()  # one that has not joined yet hears it this way
         if self._launcher is not None:
             await self._launcher.close()
-        await asyncio.gather(*(process.end(STOP_SECONDS) for process in self._processes.values()))
+        await asyncio.gather(*(self._end(*one, STOP_SECONDS) for one in self._processes.items()))

@@ -8,6 +8,7 @@ messages are for never waits. What the runtime says to itself (agents, the super
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from pageant.actors.runtime.cell import Cell
     from pageant.actors.runtime.mailbox import Envelope
     from pageant.actors.runtime.node import Node
+
+log = logging.getLogger("pageant.tap")
 
 BYTES_MAX = 32 * 2**20  # that wait to be taken away
 PIECE_BYTES = 2**20  # that one message to the recorder holds, about
@@ -61,16 +64,21 @@ class Tap:
         kind = type(message).__name__
         if not self._all and kind not in self._kinds:
             return
-        if self._redaction is not None:
-            message = self._redaction.strip(message)
-            if message is None:
-                return
         if self._bytes >= BYTES_MAX:
             self._dropped += 1
             if self._node.clock.now() - self._taken_at > PATIENCE_SECONDS:
                 self._give_up()
             return
-        body, arrays = self._codec.encode(message)
+        try:
+            if self._redaction is not None:
+                message = self._redaction.strip(message)
+                if message is None:
+                    return
+            body, arrays = self._codec.encode(message)
+        except (TypeError, ValueError, OverflowError) as error:  # it may never have had to be encoded
+            log.warning("a %s from %s is not recorded: %s", kind, envelope.sender, error)
+            self._dropped += 1
+            return
         frames = tuple(bytes(memoryview(array).cast("B")) if array.size else b"" for array in arrays)
         self._bytes += len(body) + sum(map(len, frames))
         self._kept.append(

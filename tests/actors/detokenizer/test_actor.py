@@ -11,6 +11,7 @@ from pageant.protocol.outputs import OpenOutput, TokenBatch
 from pageant.protocol.serving import OutputBatch
 from pageant.protocol.streams import Acknowledge
 from pageant.protocol.supervision import ActorDown, ActorUp
+from pageant.protocol.tracing import TraceContext
 
 SERIAL = 5
 
@@ -113,3 +114,10 @@ def test_a_new_frontend_is_told_what_was_sent_before_the_end_of_the_former_was_k
     (again,) = told.said
     assert isinstance(again, OutputBatch) and again.texts == ("a",) and again.start == again.number
     assert told.tokens([98]) == [("b", 1)], "the request is none of the former's"
+
+
+def test_traces_end_with_the_scheduler_whose_serials_they_go_by():
+    told = Told()
+    told.actor._traces[SERIAL] = TraceContext.parse("00-" + "1" * 32 + "-" + "2" * 16 + "-01")
+    told.actor.peer_up(ActorUp(address="scheduler", incarnation=2))
+    assert not told.actor._traces

@@ -202,3 +202,15 @@ def test_bad_words_are_forbidden_where_they_would_be_completed():
         output.append(token)
     shapers.add(msgspec.structs.replace(one, bad_words=((7,),)))
     assert not shapers.count_tokens  # a single token is forbidden whatever came before
+
+
+def test_a_position_that_is_drawn_again_is_shaped_again():
+    """As where the step was void, or its drafts were wrong."""
+    shapers = Shapers((END,))
+    shapers.add(sequence(0, [5, 6, 7], min_tokens=3))
+    found = [
+        shape(shapers, torch.ones(1, VOCABULARY), [0], [position])[0, END].item()
+        for position in (3, 4, 5, 5, 6)
+    ]
+    assert found == [-math.inf] * 4 + [1.0]
+    assert 0 not in shapers

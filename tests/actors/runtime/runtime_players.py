@@ -7,9 +7,10 @@ import faulthandler
 import os
 import signal
 import threading
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -333,3 +334,19 @@ class Slow(Actor):
 def pid_of(cluster: Cluster, node: str) -> int:
     """The process in which a node lives now."""
     return next(entry.pid for entry in cluster.supervision.directory().nodes if entry.name == node)
+
+
+class Heavy(Echo):
+    """Tells how many lives of it there were when this one began."""
+
+    heavy = True
+    lives: ClassVar[weakref.WeakSet[Heavy]] = weakref.WeakSet()
+
+    def __init__(self, options) -> None:
+        super().__init__(options)
+        self.lives.add(self)
+        self.num_lives = len(self.lives)
+
+    @receives
+    def ping(self, request: Ping) -> Pong:
+        return Pong(value=self.num_lives)

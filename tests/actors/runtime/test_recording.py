@@ -141,6 +141,18 @@ def abort(name: str) -> Abort:
     return Abort(frontend="frontend", request_ids=(name,))
 
 
+async def test_what_cannot_be_encoded_is_missing_in_the_recording_and_harms_nobody(node):
+    one = tapped(node)
+    node.tell("sink", abort("\ud83d"))
+    node.tell("sink", abort("b"))
+    one.end()
+    pieces = []
+    while (piece := await one.next()) is not None:
+        pieces.append(piece)
+    assert [message.kind for piece in pieces for message in piece.messages] == ["Abort"]
+    assert sum(piece.dropped for piece in pieces) == 1
+
+
 async def test_a_tap_keeps_what_actors_are_told_in_order_and_ends_with_what_is_left(node):
     one = tapped(node)
     node.tell("sink", abort("a"))

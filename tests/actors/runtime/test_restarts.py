@@ -385,3 +385,11 @@ class Supervised(RuleBasedStateMachine):
 
 TestSupervised = Supervised.TestCase
 TestSupervised.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+
+
+def test_a_node_that_comes_after_it_was_given_up_for_lost_is_one_that_lives(core):
+    late = core.leases.terms.starting + 2 * core.leases.terms.heartbeat
+    core.tick(late)
+    core.launched("apart", 1, late)  # its launcher took so long
+    assert starts(core.node_joined("apart", 1, "ipc://a", late)) == [("there/0", 1), ("there/1", 1)]
+    assert core.renewed("apart", 1, late + 1.0) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -60,3 +61,13 @@ def test_a_folder_that_others_may_write_to_is_not_used(folder):
     folder.chmod(0o777)
     with pytest.raises(TopologyError, match="only this user can write"):
         Roster("any", "one", "", 0.0)
+
+
+def test_where_nothing_can_be_written_the_topology_goes_on(folder, caplog):
+    roster = Roster("here", "each", "", 1.0)
+    roster.write(DIRECTORY)
+    shutil.rmtree(folder)
+    roster.write(DIRECTORY)
+    roster.write(DIRECTORY)
+    assert len([one for one in caplog.records if "out of date" in one.message]) == 1
+    roster.close()

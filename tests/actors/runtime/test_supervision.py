@@ -10,6 +10,7 @@ import pytest
 from runtime_players import Crash, GetLog, HoldBeside, Note, Ping, Slow, Until, pid_of
 
 from pageant.actors.runtime.cluster import Cluster
+from pageant.actors.runtime.launcher import LocalProcesses
 from pageant.actors.runtime.loop_thread import LoopThread
 from pageant.actors.runtime.resolving import Cast, resolve
 from pageant.actors.runtime.restarts import RestartLimits
@@ -194,3 +195,37 @@ def test_a_cluster_runs_in_a_thread_of_its_own(children):
     assert left.cancelled() and not thread._thread.is_alive()
     assert set(threading.enumerate()) == before
     assert children() == []
+
+
+async def test_a_launcher_that_fails_in_its_own_way_fails_that_launch_alone(start, monkeypatch):
+    cluster = await start({"placement": "each", "actors": WATCHED})
+    launch, failures = LocalProcesses.launch, [RuntimeError("its cluster is busy")]
+
+    async def launched(self, node, incarnation):
+        if failures:
+            raise failures.pop()
+        return await launch(self, node, incarnation)
+
+    monkeypatch.setattr(LocalProcesses, "launch", launched)
+    psutil.Process(pid_of(cluster, "echo")).kill()
+    await watched(cluster, "up echo#2")
+    assert not failures
+
+
+async def test_without_its_supervisor_a_topology_ends(start, children):
+    cluster = await start({"placement": "each", "actors": WATCHED})
+    assert children()
+    cluster.node.cells["supervisor"].crash(KeyError("a bug of ours"))
+    async with asyncio.timeout(SECONDS):
+        while children():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("placement", ["one", "each"])
+async def test_what_is_heavy_is_gone_before_its_next_life_begins(start, placement):
+    cluster = await start({"placement": placement, "actors": WATCHED}, cast=cast("Heavy"))
+    for life in (1, 2):
+        await watched(cluster, f"up echo#{life}")
+        assert (await cluster.node.ask("echo", Ping(), SECONDS)).value == 1, "former lives are there as well"
+        cluster.node.tell("echo", Crash())
+    await watched(cluster, "up echo#3")
