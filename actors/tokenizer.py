@@ -29,6 +29,7 @@ from pageant.protocol.tokenizing import (
 log = logging.getLogger("pageant.tokenizer")
 
 SHORT_CHARACTERS = 2048  # a shorter text is tokenized in less time than a thread costs
+USUAL_LENGTH_MAX = 8  # characters of a token, on an average; who sends more of them is to have few tokens
 SHORT_TOKENS = 2048  # likewise, to be made text again
 
 
@@ -74,11 +75,13 @@ class Tokenizer(Actor):
         return await self._tokenized(text, request)
 
     async def _tokenized(self, text: str, request: Tokenize | TokenizeChat) -> Tokenized | NotTokenized:
-        most = request.tokens_max
-        if most is not None and len(text) > max(SHORT_CHARACTERS, most * self._tokenization.token_length_max):
-            bound = most * self._tokenization.token_length_max
+        most, longest = request.tokens_max, self._tokenization.token_length_max
+        if most is not None and len(text) > max(SHORT_CHARACTERS, most * min(longest, USUAL_LENGTH_MAX)):
             reason = f"the prompt has {len(text)} characters; {most} tokens, the most that are taken, "
-            return NotTokenized(reason=reason + f"have at most {bound}", parameter="prompt")
+            if len(text) > most * longest:
+                return NotTokenized(reason=f"{reason}have at most {most * longest}", parameter="prompt")
+            if await self.offload(self._tokenization.exceeds, text, most):
+                return NotTokenized(reason=f"{reason}are not enough for them", parameter="prompt")
         return Tokenized(token_ids=int32(await self._encode(text, request.add_special_tokens)), text=text)
 
     def _render(self, request: TokenizeChat) -> str:

@@ -19,6 +19,8 @@ from pageant.models.chat_template import ChatTemplates
 from pageant.models.errors import CheckpointError
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+PIECE_CHARACTERS = 262_144  # of a text whose tokens are counted; 50 ms
+CUT_TOKENS = 16  # so many more at most where it is cut
 _CONVERTIBLE = ("*.model", "vocab.json", "vocab.txt", "tekken.json")
 _LFS_POINTER = b"version https://git-lfs"
 
@@ -121,6 +123,20 @@ class Tokenization:
         """`encode` for each text. More than one text is spread over all cores that the process may use."""
         encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
         return [encoding.ids for encoding in encodings]
+
+    def exceeds(self, text: str, num_tokens: int) -> bool:
+        """Whether a text has more than so many tokens for certain, whatever its length.
+
+        Pieces of it are counted until they have more: all at once would take some 200 bytes for each token. Where it
+        is cut it may have a few more, which do not count; so what does not exceed has few more than that at most.
+        """
+        counted = 0
+        for start in range(0, len(text), PIECE_CHARACTERS):
+            piece = text[start : start + PIECE_CHARACTERS]
+            counted += len(self.encode(piece, add_special_tokens=False)) - CUT_TOKENS
+            if counted > num_tokens:
+                return True
+        return False
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of all of `token_ids` at once. Ids that are not in the vocabulary have no text."""

@@ -12,7 +12,16 @@ from pageant.protocol.tokenizing import Detokenize, Tokenize, TokenizeChat
 
 
 class Letters:
-    """Tokens are letters."""
+    """Tokens are letters; but longer ones can be, it says."""
+
+    token_length_max = 100
+
+    def encode(self, text, add_special_tokens=True):
+        assert len(text) < 100_000, "it takes too much"
+        return list(map(ord, text))
+
+    def exceeds(self, text, num_tokens):
+        return len(text) > num_tokens
 
     def decode(self, token_ids, *, skip_special_tokens):
         return "".join(map(chr, token_ids))
@@ -40,6 +49,24 @@ async def test_long_texts_are_made_of_tokens_off_the_loop(tokenizer):
     short, long = ("a", "", "bc"), ("a" * SHORT_TOKENS, "b")
     assert (await tokenizer.detokenize(asked(*short))).texts == short and tokenizer.lent == 0
     assert (await tokenizer.detokenize(asked(*long))).texts == long and tokenizer.lent == 1
+
+
+@pytest.mark.parametrize(
+    ("length", "says"),
+    [
+        (10_000, None),
+        (20_000, None),
+        (1_000_000, "are not enough for them"),
+        (1_000_001, "have at most 1000000"),
+    ],
+)
+async def test_what_has_too_many_tokens_is_not_tokenized_to_learn_that(tokenizer, length, says):
+    answer = await tokenizer.tokenize(Tokenize(text="a" * length, tokens_max=10_000))
+    if says is None:  # whoever asked counts the tokens too
+        assert len(answer.token_ids) == length
+    else:
+        assert answer.reason.startswith(f"the prompt has {length} characters; 10000 tokens, ")
+        assert says in answer.reason and answer.parameter == "prompt"
 
 
 @pytest.mark.parametrize("request_type", [Tokenize, TokenizeChat, Detokenize])

@@ -23,6 +23,7 @@ from tokenizers import (
     trainers,
 )
 
+from pageant.models import tokenization
 from pageant.models.tokenization import Tokenization, TokenizerError
 
 CORPUS = [
@@ -231,6 +232,24 @@ def num_turns_during(call: Callable[[], object]) -> int:
     finally:
         sys.setswitchinterval(interval)
     return num_turns
+
+
+def test_a_long_text_is_counted_in_pieces_until_it_has_too_many_tokens(
+    pair: tuple[Tokenization, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, _ = pair
+    monkeypatch.setattr(tokenization, "PIECE_CHARACTERS", 100)
+    text = "".join(CORPUS * 3)
+    count = len(ours.encode(text, add_special_tokens=False))
+    assert not ours.exceeds(text, count), "though it has more where it is cut"
+    assert ours.exceeds(text, 0) and ours.exceeds(text, count // 4)
+    read = []
+    encode = ours.encode
+    monkeypatch.setattr(
+        ours, "encode", lambda piece, **options: read.append(piece) or encode(piece, **options)
+    )
+    assert ours.exceeds("x1" * 10_000, 500) and "".join(read) == "x1" * (50 * len(read))
+    assert len(read) < 20, "the rest is of no interest"
 
 
 def test_encoding_in_a_thread_leaves_the_interpreter_to_others(pair: tuple[Tokenization, Any]) -> None:
