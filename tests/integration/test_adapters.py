@@ -4,7 +4,9 @@ another's."""
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,6 +142,29 @@ async def test_a_request_keeps_its_adapter_when_scheduler_and_executor_are_other
             ended = [[output async for output in stream][-1] for stream in streams]
             expected = [right(name, prompt) for prompt in prompts for name in (None, "one")]
             assert [output.outputs[0].token_ids for output in ended] == expected
+
+
+async def test_a_request_keeps_its_adapter_when_processes_are_killed(checkpoint, folders) -> None:
+    params = SamplingParams(temperature=0, max_tokens=150, ignore_eos=True)
+    prompts = prompts_of(checkpoint.vocab_size, (9, 30))
+
+    async def read(engine: pageant.Engine, index: int, name: str | None, begun: asyncio.Event) -> list[int]:
+        tokens: list[int] = []
+        async for output in engine.generate(prompts[index], params, adapter=name):
+            tokens = output.outputs[0].token_ids
+            begun.set()
+        return tokens
+
+    async with pageant.Engine(checkpoint.path, adapters=folders, **SMALL | {"placement": "each"}) as engine:
+        right = await ask_all(engine, prompts, params)
+        for actor in ("scheduler", "executor"):
+            events = {key: asyncio.Event() for key in right}
+            reading = [asyncio.create_task(read(engine, *key, begun)) for key, begun in events.items()]
+            await asyncio.gather(*(begun.wait() for begun in events.values()))
+            os.kill(
+                next(node.pid for node in await engine.statistics() if node.node == actor), signal.SIGKILL
+            )
+            assert await asyncio.gather(*reading) == [tokens for (tokens,) in right.values()]
 
 
 async def test_the_simulated_model_says_something_else_with_each(checkpoint, folders) -> None:
