@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -504,7 +505,7 @@ def pages() -> type[Pages]:
 def _make(name: str, path: Path) -> Family:
     model_class, config_class, options = (FAMILIES | FOREIGN | SWITCHING)[name]
     torch.manual_seed(len(name))
-    config = config_class(**COMMON | options)
+    config = config_class(**copy.deepcopy(COMMON | options))  # some write into what they are given
     model = model_class(config).eval()
     for parameter_name, parameter in model.named_parameters():
         if NORM.search(parameter_name) or parameter_name.endswith("bias"):  # they are ones and zeros
