@@ -40,6 +40,11 @@ class Deferrals:
         found = self._by_row.get(row)
         return found is not None and found.plan == plan and found.token is None
 
+    @property
+    def any_awaited(self) -> bool:
+        """Whether any row waits for its token."""
+        return any(deferral.token is None for deferral in self._by_row.values())
+
     def arrived(self, row: int, token: Drawn) -> None:
         """It is there, and the row goes on."""
         self._running.arrived(row)

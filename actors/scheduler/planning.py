@@ -65,7 +65,7 @@ class Planner:
         ahead = self._limits.async_scheduling and not self._waiting.quarantine.active and not in_turn
         if self.exchange is not None or len(self.computing) > ahead or (in_turn and self._awaits_drafts):
             return None
-        if self._refused and not self._news.freed and (self.computing or self._awaits_drafts):
+        if self._refused and not self._news.freed and (self.computing or self._holds_back):
             return None
         growing = self._running.choose(self._limits.max_num_batched_tokens, self._chunk_max)
         budget = self._limits.max_num_batched_tokens - growing.num_tokens
@@ -88,8 +88,14 @@ class Planner:
         )
 
     @property
+    def _holds_back(self) -> bool:
+        """Whether running requests wait for something else than a step. What they hold is not freed meanwhile, and to
+        ask for more would be refused again."""
+        return self._awaits_drafts or self._requests.deferrals.any_awaited
+
+    @property
     def _awaits_drafts(self) -> bool:
-        """Whether running requests are held back by a drafter: they hold memory that no step will free."""
+        """Whether running requests are held back by a drafter."""
         return self._speculator is not None and self._speculator.awaits_drafts
 
     def _choose_waiting(self, budget: int) -> list[ScheduledRequest]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from pageant.actors.scheduler.open_requests import OpenRequests
 from pageant.actors.scheduler.plans import Computing, Drawn
-from pageant.actors.scheduler.request import ScheduledRequest
+from pageant.actors.scheduler.request import ScheduledRequest, State
 from pageant.actors.scheduler.running import Chunks
 from pageant.protocol.arrays import BoolVector, Int32Vector
 from pageant.protocol.logprobs import Piece, split
@@ -94,6 +94,8 @@ class Results:
             if not self._deferrals.awaits(row, message.number):
                 continue
             request = self._running.at(row)
+            if request.state is State.ENDED:  # and a step that is at hand still computes its row
+                continue
             if place in message.failed:
                 self._fail(request, message.failed[place])
                 continue

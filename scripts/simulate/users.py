@@ -56,8 +56,9 @@ class User:
 
     @property
     def done(self) -> bool:
-        """Whether nothing more will come."""
-        return self.left or self.error is not None or all(end is not None for end in self.ends)
+        """Whether nothing more will come: the other samples end with one that fails."""
+        failed = any(end is not None and end.reason == "error" for end in self.ends)
+        return self.left or self.error is not None or failed or all(end is not None for end in self.ends)
 
     @property
     def was_late(self) -> bool:

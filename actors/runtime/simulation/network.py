@@ -249,8 +249,8 @@ class SimulatedLink:
         self._network.carry(self, other, other._hear_welcome, self, welcome)
 
     def _hear_welcome(self, other: SimulatedLink, welcome: asyncio.Future[SimulatedLink]) -> None:
-        self._register(other)
-        if not welcome.done():
+        if not welcome.done():  # else whoever asked has let go of that connection
+            self._register(other)
             welcome.set_result(other)
 
     def _register(self, other: SimulatedLink) -> None:
