@@ -269,7 +269,8 @@ class Executor(Actor):
         if self._waiting:
             return False
         step.began = self.clock.now()
-        step.void = self._batch.guiding.void_places(step.inputs.rows, step.inputs.sampling.position)
+        inputs = step.inputs
+        step.void = self._batch.guiding.void_places(inputs.rows, inputs.sampling.position, inputs.blind)
         if step.void and step.inputs.guided is not None:
             step.inputs = replace(step.inputs, guided=step.inputs.guided.without(step.void))
         outcome = self._runner.launch(step.inputs)

@@ -74,6 +74,7 @@ class StepInputs(Packed):
     ancestors: Int64 | None = None  # [T], where there are trees of drafts
     proposing: Proposing | None = None
     guided: GuidedStep | None = None  # whose tokens a grammar allows
+    blind: frozenset[int] = frozenset()  # rows that are to draw by tokens of which the last is not known
     adapted: tuple[AdaptedTokens, ...] = ()  # of those that have adapters
 
 
@@ -316,6 +317,7 @@ class Batch:
             ancestors=ancestors,
             proposing=self._proposing(plan),
             guided=self.guiding.of_step(draw_rows, draw_positions, within(drawn).astype(np.int64)),
+            blind=self.guiding.unknown_rows(draw_rows) if self.needs_tokens else frozenset(),
             adapted=self._adapted(rows, counts) if self._adapter_names else (),
         )
 

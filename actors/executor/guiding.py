@@ -145,8 +145,21 @@ class Guiding:
             if row in self._stalled:
                 self._stalled[row].known = True
 
-    def void_places(self, rows: Int32, positions: Int64) -> tuple[int, ...]:
-        """Those of a step's drawing rows for which the token before is missing; the step is about to be computed."""
+    def unknown_rows(self, rows: Int32) -> frozenset[int]:
+        """Those of some rows whose last token has been deferred, and has not come yet."""
+        if not self._stalled:
+            return frozenset()
+        stalls = [(row, self._stalled.get(row)) for row in rows.tolist()]
+        return frozenset(row for row, stall in stalls if stall is not None and not stall.known)
+
+    def void_places(
+        self, rows: Int32, positions: Int64, blind: frozenset[int] = frozenset()
+    ) -> tuple[int, ...]:
+        """Those of a step's drawing rows for which the token before is missing; the step is about to be computed.
+
+        Args:
+            blind: rows for which it was missing when the step was packed, and could not be done without.
+        """
         if not self._stalled:
             return ()
         void = []
@@ -154,7 +167,7 @@ class Guiding:
             stall = self._stalled.get(row)
             if stall is None:
                 continue
-            if stall.known and position == stall.position + 1:
+            if stall.known and position == stall.position + 1 and row not in blind:
                 del self._stalled[row]
             else:
                 void.append(place)

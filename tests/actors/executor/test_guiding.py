@@ -116,8 +116,11 @@ def test_what_follows_a_deferred_token_is_void_until_that_is_known(guiding):
     guiding.add(sequence(0))
     guiding.defer(int32([0]), int64([3]))
     assert guiding.void_places(int32([1, 0]), int64([8, 4])) == (1,)
+    assert guiding.unknown_rows(int32([0, 1])) == {0}
     guiding.arrived([0])
+    assert guiding.unknown_rows(int32([0, 1])) == set()
     assert guiding.void_places(int32([0]), int64([5])) == (0,)  # planned before anybody knew
+    assert guiding.void_places(int32([0]), int64([4]), frozenset({0})) == (0,)  # packed before
     assert guiding.void_places(int32([0]), int64([4])) == ()
     assert guiding.void_places(int32([0]), int64([5])) == ()
 
