@@ -75,6 +75,7 @@ class Grammar(Actor):
     def __init__(self, options: Any) -> None:
         super().__init__(options)
         self._loading = asyncio.Lock()
+        self._threads = asyncio.Semaphore(self.offload_threads)
         self._compiler: Compiler | None = None
         self._compiled: OrderedDict[StructuredOutputsParams, LLMatcher] = OrderedDict()
         self._compiling: dict[StructuredOutputsParams, asyncio.Future[LLMatcher | GrammarError]] = {}
@@ -113,17 +114,34 @@ class Grammar(Actor):
     ) -> None:
         try:
             compiler, limit = await self._load(), self.options.compile_seconds_max
-            matcher = await asyncio.wait_for(self.offload(compiler.compile, asked), limit)
+            await self._threads.acquire()  # the limit is for what it takes itself, not for what is before it
+            working: asyncio.Future[LLMatcher | GrammarError] = asyncio.get_running_loop().create_future()
+            self.spawn(self._work(compiler, asked, working))
+            made = await asyncio.wait_for(asyncio.shield(working), limit)
         except TimeoutError:
-            outcome.set_result(GrammarError(f"it takes more than {limit:g} seconds to compile"))
+            made = GrammarError(f"it takes more than {limit:g} seconds to compile")
         except GrammarError as error:
-            outcome.set_result(error)
-        else:
-            self._compiled[asked] = matcher
+            made = error
+        if not isinstance(made, GrammarError):
+            self._compiled[asked] = made
             while len(self._compiled) > self.options.cache_size:
                 self._compiled.popitem(last=False)
-            outcome.set_result(matcher)
+        outcome.set_result(made)
         del self._compiling[asked]
+
+    async def _work(
+        self,
+        compiler: Compiler,
+        asked: StructuredOutputsParams,
+        working: asyncio.Future[LLMatcher | GrammarError],
+    ) -> None:
+        """Compiles in a thread, which is taken for as long as that takes, whoever still waits for it."""
+        try:
+            working.set_result(await self.offload(compiler.compile, asked))
+        except GrammarError as error:
+            working.set_result(error)
+        finally:
+            self._threads.release()
 
     async def _load(self) -> Compiler:
         """Reads the vocabulary, when the first grammar is compiled."""
