@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pageant.models.errors import CheckpointError
     from pageant.protocol.errors import (
         BadRequest,
+        DeadlineExceeded,
         EngineClosed,
         Overloaded,
         PageantError,
@@ -47,6 +48,7 @@ _HOMES = {
     "StructuredOutputsParams": "pageant.protocol.structured_outputs",
     "BadRequest": "pageant.protocol.errors",
     "CheckpointError": "pageant.models.errors",
+    "DeadlineExceeded": "pageant.protocol.errors",
     "EngineClosed": "pageant.protocol.errors",
     "Overloaded": "pageant.protocol.errors",
     "PageantError": "pageant.protocol.errors",
@@ -64,6 +66,7 @@ __all__ = [
     "BeamSearchSequence",
     "CheckpointError",
     "CompletionOutput",
+    "DeadlineExceeded",
     "Engine",
     "EngineClosed",
     "LLMEngine",

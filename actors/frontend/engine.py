@@ -126,6 +126,7 @@ class Engine:
             BadRequest: the prompt or a parameter is out of range; at once.
             Unsupported: the request needs what an actor of this topology does not honour.
             RequestFailed, PeerGone: an actor died with the request in its hands.
+            DeadlineExceeded: it could not be submitted in time.
         """
         params = check_params(params, self._session.limits)
         return self._run(check_prompt(prompt, self._session.limits, params), params, request_id, settings)
