@@ -29,7 +29,10 @@ from pageant.protocol.tokenizing import (
 log = logging.getLogger("pageant.tokenizer")
 
 SHORT_CHARACTERS = 2048  # a shorter text is tokenized in less time than a thread costs
-USUAL_LENGTH_MAX = 8  # characters of a token, on an average; who sends more of them is to have few tokens
+LONG_CHARACTERS = 500_000  # so many have 100 MB of tokens at most
+USUAL_LENGTH_MAX = (
+    8  # characters of a token, on an average; of a long text that has more, the tokens are counted first
+)
 SHORT_TOKENS = 2048  # likewise, to be made text again
 
 
@@ -75,12 +78,13 @@ class Tokenizer(Actor):
         return await self._tokenized(text, request)
 
     async def _tokenized(self, text: str, request: Tokenize | TokenizeChat) -> Tokenized | NotTokenized:
-        most, longest = request.tokens_max, self._tokenization.token_length_max
-        if most is not None and len(text) > max(SHORT_CHARACTERS, most * min(longest, USUAL_LENGTH_MAX)):
+        if (most := request.tokens_max) is not None:
+            longest = self._tokenization.token_length_max
             reason = f"the prompt has {len(text)} characters; {most} tokens, the most that are taken, "
-            if len(text) > most * longest:
+            if len(text) > max(SHORT_CHARACTERS, most * longest):
                 return NotTokenized(reason=f"{reason}have at most {most * longest}", parameter="prompt")
-            if await self.offload(self._tokenization.exceeds, text, most):
+            is_long = len(text) > max(LONG_CHARACTERS, most * USUAL_LENGTH_MAX)
+            if is_long and await self.offload(self._tokenization.exceeds, text, most):
                 return NotTokenized(reason=f"{reason}are not enough for them", parameter="prompt")
         return Tokenized(token_ids=int32(await self._encode(text, request.add_special_tokens)), text=text)
 
