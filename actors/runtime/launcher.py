@@ -20,6 +20,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TextIO
@@ -33,6 +34,8 @@ MODULE = "pageant.actors.runtime.process"
 TRACE_CHARACTERS_MAX = 65_536
 SPARES_MAX = 2
 RACE_SECONDS = 0.01
+
+_spawning = threading.Lock()  # of this process's loops, each in a thread of its own
 
 
 class Process(Protocol):
@@ -197,8 +200,20 @@ class LocalProcesses(Launcher):
 async def _spawn(
     command: Sequence[str], crash_log: int, environment: dict[str, str]
 ) -> asyncio.subprocess.Process:
-    """A child of this process. uvloop starts one at a time, whichever loop of this process asks."""
-    while True:
+    """A child of this process. uvloop starts one at a time, whichever loop of this process asks. Where it refuses one
+    for that, it leaves something open, for whose end the closing of its loop waits in vain."""
+    while not _spawning.acquire(blocking=False):  # noqa: ASYNC110 - it is another thread's
+        await asyncio.sleep(RACE_SECONDS)
+    try:
+        return await _spawn_alone(command, crash_log, environment)
+    finally:
+        _spawning.release()
+
+
+async def _spawn_alone(
+    command: Sequence[str], crash_log: int, environment: dict[str, str]
+) -> asyncio.subprocess.Process:
+    while True:  # another loop may be somebody else's
         try:
             return await asyncio.create_subprocess_exec(
                 *command,

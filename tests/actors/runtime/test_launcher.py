@@ -16,6 +16,7 @@ import pageant
 from pageant.actors.runtime import launcher as launcher_module
 from pageant.actors.runtime import supervisor
 from pageant.actors.runtime.launcher import SPARES_MAX, Joining, LocalProcesses
+from pageant.actors.runtime.loop_thread import LoopThread
 from pageant.actors.runtime.resolving import Cast, resolve
 from pageant.actors.runtime.topology import parse
 from pageant.protocol.errors import TopologyError
@@ -156,3 +157,20 @@ async def test_a_process_is_started_when_another_loop_has_started_its_own(monkey
     monkeypatch.setattr(asyncio, "create_subprocess_exec", create)
     assert await launcher_module._spawn(["python"], 1, {}) == "process"
     assert asked == [("python",)] * 3
+
+
+def test_loops_that_start_processes_at_once_can_be_closed():
+    threads = [LoopThread(f"pageant-test-{number}") for number in range(3)]
+
+    async def start_some() -> None:
+        for _ in range(10):
+            process = await launcher_module._spawn(["true"], nothing.fileno(), {})
+            process.stdin.close()
+            assert await process.wait() == 0
+
+    with open(os.devnull) as nothing:
+        for started in [thread.run(start_some()) for thread in threads]:
+            started.result(30)
+    for thread in threads:
+        thread.stop()
+        assert not thread._thread.is_alive()
