@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from xml.etree import ElementTree
 
+import pageant
 from pageant.scripts.bench import plot
 
 RESULT = {
@@ -52,3 +54,9 @@ def test_the_page_keeps_its_text_around_the_tables(tmp_path):
     rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| vLLM")]
     assert [cell.strip() for cell in rows[0][1:]] == ["4.00", "failed", ""]
     assert [cell.strip() for cell in rows[1][1:]] == ["failed"] * 3
+
+
+def test_the_page_shows_the_figures_that_are_committed():
+    docs = Path(pageant.__file__).parent / "docs"
+    figures = json.loads((docs / "benchmarks" / "cpu.json").read_text())
+    assert plot.tables(figures) in (docs / "benchmarks.md").read_text()
