@@ -165,12 +165,10 @@ class LLM:
             batch = _Batch(self._session, prompts, params, settings)
             try:
                 batch.submit()
-                while True:
-                    try:
-                        batch.done.result(timeout=REFRESH_SECONDS if shown else None)
-                        break
-                    except concurrent.futures.TimeoutError:
-                        bar.update(batch.num_finished, batch.num_tokens)
+                refresh = REFRESH_SECONDS if shown else None
+                while not concurrent.futures.wait((batch.done,), refresh).done:
+                    bar.update(batch.num_finished, batch.num_tokens)
+                batch.done.result()
             except BaseException:  # Ctrl-C too: nothing of this call goes on
                 batch.abort()
                 raise

@@ -290,9 +290,11 @@ def test_output_kinds(checkpoint, wire):
 
 def test_a_deadline_ends_a_request_and_leaves_what_it_has(llm, checkpoint):
     params = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
-    (output,) = llm.generate("Hello", params, deadline=1e-6)
-    assert output.finished and output.outputs[0].finish_reason == "abort"
-    assert "deadline" in output.error
+    with pytest.raises(pageant.DeadlineExceeded, match="passed before it could be submitted"):
+        llm.generate("Hello", params, deadline=1e-6)
+    outputs = llm.generate(["Hello"] * 512, params, deadline=1.0)  # 102,400 tokens
+    aborted = [output for output in outputs if output.outputs[0].finish_reason == "abort"]
+    assert aborted and all(output.finished and "deadline" in output.error for output in aborted)
     for bad in (
         {"deadline": 0},
         {"deadline": float("nan")},
