@@ -145,6 +145,7 @@ ALLOWED = {
     "actors/runtime/node.py": {"random"},
     "actors/runtime/actor.py": {"random"},
     "actors/runtime/tracing.py": {"random"},
+    "actors/runtime/launcher.py": {"threading"},
     "actors/runtime/loop_thread.py": {"threading", "concurrent.futures"},
     "actors/runtime/simulation/faults.py": {"random"},
     "actors/runtime/simulation/network.py": {"random"},

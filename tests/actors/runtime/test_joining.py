@@ -403,7 +403,8 @@ def test_no_process_outlives_a_parent_that_is_killed(actor):
     with parent:
         assert parent.stdout is not None
         word, folder = parent.stdout.readline().split()
-        children = psutil.Process(parent.pid).children(recursive=True)
+        while len(children := psutil.Process(parent.pid).children(recursive=True)) < 2:
+            pass  # they are being launched
         parent.kill()
     assert word == "up" and len(children) == 2
     _, alive = psutil.wait_procs(children, timeout=SECONDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pageant.kernels.base import Kernels
 
 # Gathers, what is done while loading, and what is seldom done: torch is as good.
-SHARED = {"embed", "quantize", "name", "move_slots", "mask_logits"}
+SHARED = {"embed", "quantize", "name", "move_slots", "mask_logits", "add_low_rank"}
 
 
 def test_every_kernel_is_this_backends_own(triton_kernels: Kernels, reference: Kernels) -> None:
