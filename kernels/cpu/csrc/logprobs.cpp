@@ -14,7 +14,6 @@ namespace {
 
 constexpr int64_t PIECE = 8 << 10;
 constexpr int64_t LOOK = 64;  // logits looked at together: most hold none of the largest
-constexpr float NOWHERE = -__builtin_inff();
 
 struct Candidate {
     float logit;

@@ -7,15 +7,14 @@
 #include "rows.h"
 
 constexpr int64_t MASK_BITS = 32;
-constexpr float FORBIDDEN = -__builtin_inff();
 
 // The lanes of x whose bits are set, -inf in the others.
 inline vf allowed_of(vf x, uint32_t bits) {
 #if defined(__AVX512F__)
-    return (vf)_mm512_mask_mov_ps(_mm512_set1_ps(FORBIDDEN), __mmask16(bits), (__m512)x);
+    return (vf)_mm512_mask_mov_ps(_mm512_set1_ps(NOWHERE), __mmask16(bits), (__m512)x);
 #else
     static constexpr uint32_t BIT_OF_LANE[] = {1, 2, 4, 8, 16, 32, 64, 128};
-    return (load<vu>(BIT_OF_LANE) & bits) != 0u ? x : splat(FORBIDDEN);
+    return (load<vu>(BIT_OF_LANE) & bits) != 0u ? x : splat(NOWHERE);
 #endif
 }
 
@@ -44,7 +43,7 @@ inline void mask(float* x, int64_t n, const uint32_t* bits) {
 
 // The place of the largest that is allowed, the first of equals; 0 if all of those are -inf.
 inline int64_t first_largest_of(const float* x, int64_t n, const uint32_t* bits) {
-    float best = FORBIDDEN;
+    float best = NOWHERE;
     int64_t found = 0;
     for (int64_t start = 0; start < n; start += MASK_BITS) {
         uint32_t word = bits[start / MASK_BITS];

@@ -28,9 +28,11 @@ inline vf get(const T* p, int n) { return n == W ? read(p) : read(p, n); }
 template <class T>
 inline void put(T* p, vf x, int n) { n == W ? write(p, x) : write(p, x, n); }
 
-// Minus infinity, if there are none.
+constexpr float NOWHERE = -__builtin_inff();  // as a logit: of what is not drawn
+
+// NOWHERE, if there are none.
 inline float largest_of(const float* x, int64_t n) {
-    vf best = splat(-__builtin_inff());
+    vf best = splat(NOWHERE);
     int64_t i = 0;
     for (; i + W <= n; i += W) best = max(best, read(x + i));
     float m = maximum(best);

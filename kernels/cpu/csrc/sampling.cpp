@@ -19,7 +19,6 @@
 namespace {
 
 constexpr float GREEDY_TEMPERATURE = 1e-5f;
-constexpr float NOWHERE = -__builtin_inff();
 constexpr int64_t GROUP = 4 * QUADS;
 
 struct Rows {
