@@ -64,16 +64,11 @@ class Tap:
         kind = type(message).__name__
         if not self._all and kind not in self._kinds:
             return
-        if self._bytes >= BYTES_MAX:
-            self._dropped += 1
-            if self._node.clock.now() - self._taken_at > PATIENCE_SECONDS:
-                self._give_up()
-            return
         try:
             if self._redaction is not None:
                 message = self._redaction.strip(message)
-                if message is None:
-                    return
+            if message is None or self._is_full():
+                return
             body, arrays = self._codec.encode(message)
         except (TypeError, ValueError, OverflowError) as error:  # it may never have had to be encoded
             log.warning("a %s from %s is not recorded: %s", kind, envelope.sender, error)
@@ -94,6 +89,15 @@ class Tap:
             )
         )
         self._came.set()
+
+    def _is_full(self) -> bool:
+        """Whether there is no room for what has just come, which is dropped then."""
+        if self._bytes < BYTES_MAX:
+            return False
+        self._dropped += 1
+        if self._node.clock.now() - self._taken_at > PATIENCE_SECONDS:
+            self._give_up()
+        return True
 
     def end(self) -> None:
         """What is kept is the last."""
