@@ -162,24 +162,12 @@ class Frontend(Actor):
         return len(self._requests)
 
     async def _start(self, request: OpenRequest) -> None:
-        opening, params, peers = request.opening, request.opening.params, request.peers
-        max_model_len = peers.model.max_model_len
+        opening, peers = request.opening, request.peers
         if request.trace is not None:
             CURRENT.set(request.trace.context)  # of this request's own task
         try:
             async with asyncio.timeout(opening.settings.get("deadline")):
-                await peers.wait()
-                self._check_features(opening, peers)
-                text, token_ids = await self._tokenize(_bounded(opening.prompt, params, max_model_len), peers)
-                token_ids = truncated(token_ids, params, max_model_len)
-                check_length(len(token_ids), max_model_len)
-                bad_words = await self._tokenize_bad_words(params.bad_words, peers)
-                check_allowed(params, bad_words)
-                if params.structured_outputs is not None:
-                    asked = params.structured_outputs.after(text or "")
-                    params = msgspec.structs.replace(params, structured_outputs=asked)
-                    await self._compile_grammar(asked, peers)
-                await peers.wait()
+                text, token_ids, params, bad_words = await self._prepare(opening, peers)
         except PageantError as error:
             self._fail(request, error)
             return
@@ -216,6 +204,26 @@ class Frontend(Actor):
                 **settings,
             )
             self.tell(peers.address("scheduler"), self._open[wire_id].begin(submit, self.clock.now()))
+
+    async def _prepare(
+        self, opening: Opening, peers: Peers
+    ) -> tuple[str | None, npt.NDArray[np.int32], SamplingParams, tuple[tuple[int, ...], ...]]:
+        """What a request is submitted with: its prompt, as text if it has one and as tokens, its parameters, and its
+        bad words. Whoever computes it is there then."""
+        params, max_model_len = opening.params, peers.model.max_model_len
+        await peers.wait()
+        self._check_features(opening, peers)
+        text, token_ids = await self._tokenize(_bounded(opening.prompt, params, max_model_len), peers)
+        token_ids = truncated(token_ids, params, max_model_len)
+        check_length(len(token_ids), max_model_len)
+        bad_words = await self._tokenize_bad_words(params.bad_words, peers)
+        check_allowed(params, bad_words)
+        if params.structured_outputs is not None:
+            asked = params.structured_outputs.after(text or "")
+            params = msgspec.structs.replace(params, structured_outputs=asked)
+            await self._compile_grammar(asked, peers)
+        await peers.wait()
+        return text, token_ids, params, bad_words
 
     async def _tokenize_bad_words(self, words: tuple[str, ...], peers: Peers) -> tuple[tuple[int, ...], ...]:
         """As in vLLM: each as it begins a text and, where that is another token, as it follows a blank."""
