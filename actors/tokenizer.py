@@ -30,9 +30,7 @@ log = logging.getLogger("pageant.tokenizer")
 
 SHORT_CHARACTERS = 2048  # a shorter text is tokenized in less time than a thread costs
 LONG_CHARACTERS = 500_000  # so many have 100 MB of tokens at most
-USUAL_LENGTH_MAX = (
-    8  # characters of a token, on an average; of a long text that has more, the tokens are counted first
-)
+USUAL_LENGTH_MAX = 8  # characters for each token; of a long text with more, the tokens are counted first
 SHORT_TOKENS = 2048  # likewise, to be made text again
 
 

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 
-ASK_AGAIN_SECONDS = (
-    1.0  # after which the grammar is told once more of a row that waits; then after twice that
-)
+ASK_AGAIN_SECONDS = 1.0  # after which the grammar is told once more of a waiting row; then after twice that
 PATIENCE_SECONDS = 0.05  # that a step waits for masks at most
 DEFERRAL_STEPS = 3  # that a row loses by being deferred, about: this one, a void one, and one to begin again
 

@@ -53,12 +53,7 @@ def _origin_guard(allowed: Sequence[str]) -> Guard:
 
     def guard(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
         origin = connection.headers.get("origin")
-        if (
-            connection.scope["type"] != ScopeType.WEBSOCKET
-            or origin is None
-            or "*" in allowed
-            or origin in allowed
-        ):
+        if connection.scope["type"] != ScopeType.WEBSOCKET or origin is None or {"*", origin} & {*allowed}:
             return
         if origin.partition("://")[2] != connection.headers.get("host"):
             raise PermissionDeniedException("pages of this origin may not call; see allowed_origins")
