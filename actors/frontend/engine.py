@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,17 +26,15 @@ from pageant.actors.frontend.prompts import (
     check_settings,
 )
 from pageant.actors.frontend.requests import Opening
-from pageant.actors.frontend.session import OnProgress, Session
+from pageant.actors.frontend.session import SWAP_SECONDS, OnProgress, Session
 from pageant.actors.frontend.settings import EngineSettings, TopologyLike, model_of
 from pageant.actors.runtime.recorder import KINDS
 from pageant.protocol.allocation import PoolStatistics
-from pageant.protocol.errors import PageantError, StartupError
+from pageant.protocol.errors import PageantError
 from pageant.protocol.message import Request
 from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 from pageant.protocol.scheduling import SchedulerStatistics
-from pageant.protocol.supervision import NodeStatistics, SwapActor, Swapped
-
-SWAP_SECONDS = 300.0  # an executor loads its weights in that time
+from pageant.protocol.supervision import NodeStatistics
 
 
 class Engine:
@@ -278,11 +275,8 @@ class Engine:
             RemoteError: no such class, or not of that role, or not with these options; nothing has changed.
             StartupError: the successor could not start; the former class lives on.
         """
-        swap = SwapActor(name=actor, cls=cls, options=json.dumps(dict(options or {})))
-        swapped: Swapped = await self._in_thread(self._session.ask, "supervisor", swap, timeout)
-        if swapped.error:
-            raise StartupError(f"{actor} goes on as it was: {swapped.error}")
-        return swapped.incarnation
+        incarnation: int = await self._in_thread(self._session.swap, actor, cls, options or {}, timeout)
+        return incarnation
 
     @asynccontextmanager
     async def record(

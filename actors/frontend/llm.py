@@ -23,7 +23,7 @@ from pageant.actors.frontend.prompts import (
     check_settings,
 )
 from pageant.actors.frontend.requests import Opening
-from pageant.actors.frontend.session import Session
+from pageant.actors.frontend.session import SWAP_SECONDS, Session
 from pageant.actors.frontend.settings import EngineSettings, TopologyLike, model_of
 from pageant.actors.runtime.recorder import KINDS
 from pageant.protocol.allocation import PoolStatistics
@@ -184,7 +184,17 @@ class LLM:
             return [check_params(one, self._session.limits, f"params[{i}]") for i, one in enumerate(params)]
         return [check_params(params, self._session.limits)] * count
 
-    # Looking in.
+    # Changing and looking in.
+
+    def swap(
+        self,
+        actor: str,
+        cls: str = "",
+        options: Mapping[str, Any] | None = None,
+        timeout: float = SWAP_SECONDS,
+    ) -> int:
+        """See `Engine.swap`."""
+        return self._session.swap(actor, cls, options or {}, timeout)
 
     @contextmanager
     def record(

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import atexit
 import itertools
+import json
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -38,15 +39,16 @@ from pageant.actors.runtime.topology import Topology
 from pageant.protocol.allocation import GetPoolStatistics, PoolStatistics
 from pageant.protocol.arrays import int32
 from pageant.protocol.checks import expected
-from pageant.protocol.errors import BadRequest, EngineClosed, PeerGone, TopologyError
+from pageant.protocol.errors import BadRequest, EngineClosed, PeerGone, StartupError, TopologyError
 from pageant.protocol.fronting import Drain, GetServer, ServedModel, ServerAddress
 from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
-from pageant.protocol.supervision import NodeStatistics, Progress
+from pageant.protocol.supervision import NodeStatistics, Progress, SwapActor, Swapped
 from pageant.protocol.tokenizing import Detokenize, Tokenize, Tokenized
 
 if TYPE_CHECKING:
     from pageant.actors.frontend.http.server import HttpServer
 
+SWAP_SECONDS = 300.0  # an executor loads its weights in that time
 ANSWER_SECONDS = 5.0  # beside the time that was given
 OPENED_AT_ONCE = 32  # requests
 OnProgress = Callable[[Progress], None]
@@ -298,6 +300,14 @@ class Session:
         """The file is complete when this returns."""
         if self._thread is not None:
             self._thread.run(recorder.stop()).result()
+
+    def swap(self, actor: str, cls: str, options: Mapping[str, Any], timeout: float) -> int:
+        """See `Engine.swap`."""
+        swap = SwapActor(name=actor, cls=cls, options=json.dumps(dict(options)))
+        swapped: Swapped = self.ask("supervisor", swap, timeout)
+        if swapped.error:
+            raise StartupError(f"{actor} goes on as it was: {swapped.error}")
+        return swapped.incarnation
 
     def ask(self, address: str, request: Any, timeout: float = 30.0, *, again: bool = False) -> Any:
         """Asks any actor of the topology; for `again` see `Actor.ask`."""

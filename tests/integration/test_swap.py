@@ -104,6 +104,15 @@ async def test_options_are_changed_in_another_process_too(checkpoint):
         assert (await engine.complete(PROMPTS[0], PARAMS)).outputs[0].token_ids == before
 
 
+def test_a_script_swaps_too(checkpoint):
+    with pageant.LLM(checkpoint.path, placement="one", progress=False, **SETTINGS) as llm:
+        prompts, cached = [list(range(3, 40))], []
+        for incarnation, caching in enumerate((False, True), start=2):
+            assert llm.swap("blocks", options={"enable_prefix_caching": caching}) == incarnation
+            cached += [llm.generate(prompts, PARAMS)[0].num_cached_tokens for _ in range(2)]
+    assert cached[:3] == [0, 0, 0] and cached[3] > 0
+
+
 @pytest.mark.parametrize(
     ("actor", "cls", "options", "words"),
     [
