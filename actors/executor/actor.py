@@ -55,6 +55,7 @@ class Step:
     undrawn: Undrawn | None = None  # while it waits for masks
     moves_needed: int = 0  # how many moves are to be made before
     began: float = 0.0
+    launched: float = 0.0  # when all was done, or on its way, but the draw
     computed: float | None = None  # when it was, unless its tokens are still on their way
     missing: tuple[int, ...] = ()  # of its drawing rows, those whose masks were late
     deferred: tuple[int, ...] = ()  # those of them that are drawn later
@@ -67,6 +68,9 @@ class Executor(Actor):
     role = EXECUTOR
     features = EXECUTOR.features
     heavy = True
+    soon_seconds = (
+        0.005  # so long the thread that computes waits for masks itself: less than two changes of threads
+    )
 
     class Options(ExecutorOptions, frozen=True, kw_only=True):
         """See `ExecutorOptions`."""
@@ -90,7 +94,6 @@ class Executor(Actor):
         self._drawing_late: deque[Step] = deque()  # whose deferred rows are drawn now
         self._launched: deque[Step] = deque()  # of those in `_computing`, whose tokens are on their way
         self._pace = Pace(options.step_patience)
-        self._finished: deque[tuple[Step, npt.NDArray[np.int64]]] = deque()  # and are to be answered
         self._launching = 0  # of those, which the thread that computes has still to do
         self._is_moving = False
         self._moving = Moving()
@@ -274,6 +277,11 @@ class Executor(Actor):
         if step.void and step.inputs.guided is not None:
             step.inputs = replace(step.inputs, guided=step.inputs.guided.without(step.void))
         outcome = self._runner.launch(step.inputs)
+        step.launched = self.clock.now()
+        if isinstance(outcome, Undrawn):
+            patience = min(self.soon_seconds, self._patience_left(step, outcome))
+            if outcome.guided.come_within(patience):
+                outcome = self._runner.draw(outcome)
         if isinstance(outcome, Undrawn):
             step.undrawn = outcome
             self._waiting = True
@@ -283,12 +291,16 @@ class Executor(Actor):
             step.computed = self.clock.now() if outcome.ready else None
         return True
 
+    def _patience_left(self, step: Step, undrawn: Undrawn) -> float:
+        """For how long it is worth it to wait for masks."""
+        drawing, took = len(step.inputs.rows), step.launched - step.began
+        patience = patience_for(len(undrawn.guided.late), drawing, took)
+        return step.launched + patience - self.clock.now()
+
     async def _draw_masked(self, step: Step, undrawn: Undrawn) -> None:
         """Waits for masks while that is worth it, and then draws the rows that have theirs. The others are deferred."""
-        since = self.clock.now()
-        while missing := len(undrawn.guided.late):
-            patience = patience_for(missing, len(step.inputs.rows), since - step.began)
-            left = since + patience - self.clock.now()
+        while len(undrawn.guided.late):
+            left = self._patience_left(step, undrawn)
             if left <= 0:
                 break
             self._masks_came.clear()
@@ -325,24 +337,9 @@ class Executor(Actor):
             if step.missing or step.void:
                 token_ids[[*step.missing, *step.void]] = MISSING
             drawn = self._batch.take_tokens(step.inputs, token_ids, step.void)
-            self._finished.append((step, token_ids))
-            # The next step waits for the grammar: one that lives here has its turn first.
-            if self._tell_grammar(drawn):
-                self.spawn(self._answer_later())
-                return
-        self._answer_finished()
+            self._answer(step, token_ids)  # first: a grammar that lives here may take its time now
+            self._tell_grammar(drawn)
         self._pack()
-
-    async def _answer_later(self) -> None:
-        self._answer_finished()
-        self._pack()
-
-    def _answer_finished(self) -> None:
-        """Answers the steps that are finished, in their order."""
-        while self._finished:
-            step, token_ids = self._finished.popleft()
-            if step.incarnation == self._scheduler:
-                self._answer(step, token_ids)
 
     def _answer(self, step: Step, token_ids: npt.NDArray[np.int64]) -> None:
         logprobs, prompt_logprobs = step.drawn.logprobs()
@@ -390,12 +387,11 @@ class Executor(Actor):
 
     # What a grammar guides.
 
-    def _tell_grammar(self, drawn: DrawnTokens | None = None) -> bool:
+    def _tell_grammar(self, drawn: DrawnTokens | None = None) -> None:
         """Tells the grammar what is new of the guided rows, if anything is."""
         news = self._batch.guiding.take_news(self.incarnation, drawn)
         if news is not None:
             self.tell(GRAMMAR, news)
-        return news is not None
 
     @receives
     def masks(self, message: TokenMasks) -> None:
@@ -431,7 +427,6 @@ class Executor(Actor):
             return
         taken = self._batch.take_late(guided.rows, guided.positions, token_ids, kept.guides)
         self._tell_grammar(taken)
-        self._answer_finished()
         self.tell(
             step.scheduler,
             LateTokens(

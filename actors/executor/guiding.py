@@ -213,7 +213,7 @@ class Guiding:
     def fail(self, guide: int, reason: str) -> None:
         """A sequence will have no more masks."""
         if self.is_open(guide):
-            self.table.failed[guide % self._size] = reason
+            self.table.fail(guide % self._size, reason)
 
     def is_open(self, guide: int) -> bool:
         """Whether a guide's row is still its."""

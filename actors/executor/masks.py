@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,6 +26,7 @@ class MaskTable:
         self.bits: Int32 = np.zeros((rows, 0), np.int32)  # [slots, W]; W comes with the first masks
         self.positions: Int64 = np.zeros(rows, np.int64)  # [slots]
         self.failed: dict[int, str] = {}  # by row, instead of a mask
+        self.came = threading.Event()  # something did, since whoever waits for it cleared this
 
     def slots(self, rows: Int64, ahead: Int64) -> Int64:
         """Where the masks of rows are, after so many drafts each."""
@@ -42,6 +45,12 @@ class MaskTable:
             self.bits = np.zeros((len(self.positions), bits.shape[1]), np.int32)
         self.bits[slots] = bits
         self.positions[slots] = positions  # after the bits, which it vouches for
+        self.came.set()
+
+    def fail(self, row: int, reason: str) -> None:
+        """There will be none."""
+        self.failed[row] = reason
+        self.came.set()
 
     def forget(self, row: int) -> None:
         """A row is another's from now on."""
@@ -75,6 +84,16 @@ class GuidedStep:
         """The places whose masks have not come."""
         found: Int64 = self.places[self._is_late]
         return found
+
+    def come_within(self, seconds: float) -> bool:
+        """Whether nothing is late any more that soon. Blocks the thread that calls, so not the actor's loop."""
+        until = time.monotonic() + seconds
+        while True:
+            self.table.came.clear()
+            if not self._is_late.any():
+                return True
+            if not self.table.came.wait(max(0.0, until - time.monotonic())):
+                return False
 
     @property
     def deferred(self) -> Int64:

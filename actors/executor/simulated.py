@@ -50,6 +50,7 @@ TOP_MAX = 20
 class SimulatedExecutor(Executor):
     """The real shell and batch, over a `SimulatedRunner`."""
 
+    soon_seconds = 0.0  # nothing may wait but in simulated time
     features = Executor.features - {Feature.TOP_K, Feature.TOP_P, Feature.MIN_P, Feature.EXTRA_ARGS}
 
     class Options(Executor.Options, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -30,17 +31,29 @@ from pageant.protocol.supervision import ActorDown, ActorUp
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
+COST_DECAY = 0.8  # of what a sequence costs, with each step that takes less
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 @dataclass
 class _Followed:
-    """An executor's sequences, of its life `epoch`, and by their numbers those that wait for their grammars."""
+    """An executor's sequences, of its life `epoch`, and by their numbers those that wait for their grammars.
+
+    `cost` is what a step takes for each of its sequences, in seconds; `away` are calls that another thread has.
+    """
 
     epoch: int
     guides: Guides
     waiting: dict[int, OpenGuide] = field(default_factory=dict)
+    cost: float = math.inf
+    away: int = 0
+
+    def took(self, seconds: float, sequences: int) -> None:
+        """A step has been computed."""
+        cost = seconds / max(1, sequences)
+        self.cost = cost if math.isinf(self.cost) else max(cost, COST_DECAY * self.cost)
 
 
 class Grammar(Actor):
@@ -58,6 +71,8 @@ class Grammar(Actor):
             compile_seconds_max: what takes longer to compile is refused.
             cache_size: compiled grammars that are kept, those in use apart.
             threads: that a step's masks are spread over, by grammar: those of one grammar share its lexer.
+            loop_seconds_max: a step's masks that are expected to take no longer are computed on the event loop, which
+                saves four changes of threads; 0 is never.
         """
 
         model: str
@@ -66,11 +81,14 @@ class Grammar(Actor):
         compile_seconds_max: float = 10.0
         cache_size: int = 128
         threads: int = 1
+        loop_seconds_max: float = 0.002
 
         def __post_init__(self) -> None:
             for name in ("cache_size", "threads", "compile_seconds_max"):
                 if getattr(self, name) <= 0:
                     raise ValueError(f"{name} is {getattr(self, name)}; expected more than 0")
+            if self.loop_seconds_max < 0:
+                raise ValueError(f"loop_seconds_max is {self.loop_seconds_max}; expected at least 0")
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -167,9 +185,7 @@ class Grammar(Actor):
         opened = self._opened_now(executor, followed, message.opened)
         if closed or opened or len(message.guides):
             columns = message.guides.tolist(), message.positions.tolist(), message.token_ids.tolist()
-            self._answer(
-                executor, followed, await self._follow(followed.guides.step, closed, opened, *columns)
-            )
+            self._answer(executor, followed, await self._step(followed, closed, opened, columns))
         if len(message.drafting):
             drafts = message.drafting, message.draft_positions, message.draft_counts, message.draft_ids
             await self._answer_drafts(executor, followed, *(column.tolist() for column in drafts))
@@ -196,16 +212,41 @@ class Grammar(Actor):
         if self._followed.get(executor) is not followed or followed.waiting.get(opened.guide) is not opened:
             return  # it is over, or was opened again
         del followed.waiting[opened.guide]
-        masks = await self._follow(followed.guides.step, (), begun)
+        masks = await self._step(followed, (), begun)
         self._answer(executor, followed, masks._replace(failed={**masks.failed, **failed}))
 
-    async def _follow(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """In the one thread that knows where sequences stand."""
-        return await self.offload_beside("masks", function, *args, **kwargs)
+    async def _step(
+        self,
+        followed: _Followed,
+        closed: Sequence[int],
+        opened: Sequence[Opening],
+        columns: tuple[list[int], list[int], list[int]] = ([], [], []),
+    ) -> Masks:
+        """See `Guides.step`. Another thread computes it if it is, or may be, too much for the loop."""
+        expected = followed.cost * len(columns[0])
+        here = not opened and not followed.away and expected < self.options.loop_seconds_max
+
+        def step() -> Masks:
+            began = self.clock.now()
+            masks = followed.guides.step(closed, opened, *columns, here=here)
+            followed.took(self.clock.now() - began, len(masks.guides))
+            return masks
+
+        return step() if here else await self._follow(followed, step)
+
+    async def _follow(
+        self, followed: _Followed, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """In the thread that has what is too much for the loop, one call after another."""
+        followed.away += 1
+        try:
+            return await self.offload_beside("masks", function, *args, **kwargs)
+        finally:
+            followed.away -= 1
 
     async def _answer_drafts(self, executor: str, followed: _Followed, *drafts: list[int]) -> None:
         """The masks along drafts. Who is not where they begin has none: they are not verified."""
-        self._answer(executor, followed, await self._follow(followed.guides.draft_masks, *drafts))
+        self._answer(executor, followed, await self._follow(followed, followed.guides.draft_masks, *drafts))
 
     def _answer(self, executor: str, followed: _Followed, masks: Masks) -> None:
         if masks.lost:

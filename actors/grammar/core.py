@@ -1,8 +1,7 @@
 """The grammar's core: where each guided sequence stands, and what may follow. No I/O, no clock.
 
-It is used by one thread at a time; what takes long releases the GIL. A step's sequences are handed to llguidance all
-at once, twice: it takes their tokens, then it writes their masks. To do that by row would let go of the GIL, and wait
-for it, as often.
+It is used by one thread at a time; what takes long releases the GIL. A step's sequences are handed to llguidance
+together, twice: it takes their tokens, then it writes their masks (`masking`).
 """
 
 from __future__ import annotations
@@ -13,12 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pageant.actors.grammar.masking import Bits, Here, InThreads, Masking
+
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 Int64 = npt.NDArray[np.int64]
-Bits = npt.NDArray[np.int32]
-"""[R, W]: token t of row r may follow if bit t % 32 of [r, t // 32] is 1."""
+HERE = Here()
 
 
 class Opening(NamedTuple):
@@ -63,14 +63,12 @@ class Guides:
 
     Args:
         end_tokens: the model's.
-        threads: that masks of different grammars are spread over.
+        threads: that masks of different grammars are spread over, unless they are computed by the caller.
     """
 
     def __init__(self, vocab_size: int, end_tokens: Sequence[int], threads: int) -> None:
-        from llguidance import LLExecutor
-
         self._words = -(-vocab_size // 32)
-        self._executor = LLExecutor(threads)
+        self._threads = InThreads(threads)
         self._guides: dict[int, _Guide] = {}
         ends = np.zeros(self._words, np.uint32)
         for token in end_tokens:
@@ -91,9 +89,16 @@ class Guides:
         guides: Sequence[int] = (),
         positions: Sequence[int] = (),
         token_ids: Sequence[int] = (),
+        *,
+        here: bool = False,
     ) -> Masks:
         """Ends and begins sequences, in place of those of their numbers, and gives `guides[i]` the token at
-        `positions[i]`. Returns what may follow all that have begun or gone on."""
+        `positions[i]`. Returns what may follow all that have begun or gone on.
+
+        Args:
+            here: in the thread that calls, without the others.
+        """
+        masking: Masking = HERE if here else self._threads
         for number in closed:
             self._guides.pop(number, None)
         moved = {one.guide: self._open(one) for one in opened}
@@ -107,10 +112,10 @@ class Guides:
             guide.position += 1
             moved[number] = guide
             if guide in drawn:  # drafts were right: the one before goes alone
-                self._consume({guide: drawn[guide]})
+                _consume({guide: drawn[guide]}, masking)
             drawn[guide] = token
-        self._consume(drawn)
-        return self._masks(list(moved.values()), lost)
+        _consume(drawn, masking)
+        return self._masks(list(moved.values()), lost, masking)
 
     def _open(self, opened: Opening) -> _Guide:
         guide = self._guides[opened.guide] = _Guide(opened)
@@ -119,23 +124,11 @@ class Guides:
         guide.length = len(opened.token_ids)
         return guide
 
-    def _consume(self, drawn: Mapping[_Guide, int]) -> None:
-        """The next token of some sequences. What does not fit the grammar fails it."""
-        work = [(guide, token) for guide, token in drawn.items() if guide.failure is None]
-        if not work:
-            return
-        taken = self._executor.consume_token_par([(guide.matcher, token) for guide, token in work])
-        for (guide, _), fits in zip(work, taken, strict=True):
-            if fits:
-                guide.length += 1
-            else:
-                _left(guide)
-
-    def _masks(self, guides: list[_Guide], lost: list[int]) -> Masks:
+    def _masks(self, guides: list[_Guide], lost: list[int], masking: Masking) -> Masks:
         bits = np.zeros((len(guides), self._words), np.int32)
         work = [(guide.matcher, row) for row, guide in enumerate(guides) if guide.failure is None]
         if work:
-            self._executor.unsafe_compute_mask_ptr(work, bits.ctypes.data, self._words * 4, len(guides))
+            masking.mask(work, bits)
         self._forbid_ends(bits, [row for row, guide in enumerate(guides) if guide.ignore_eos])
         for row in np.flatnonzero(~_says_any(bits)).tolist():
             guides[row].failure = guides[row].failure or "nothing can follow"
@@ -181,7 +174,7 @@ class Guides:
         bits = np.full((first, self._words), -1, np.int32)
         if copies:
             work = [(matcher, first, tokens) for _, matcher, first, tokens in copies]
-            self._executor.unsafe_compute_mask_ptr_with_draft_token(
+            self._threads.executor.unsafe_compute_mask_ptr_with_draft_token(
                 work, bits.ctypes.data, self._words * 4, len(bits)
             )
         going_on = _says_any(bits)
@@ -207,6 +200,8 @@ class Guides:
         chosen = np.array(rows)
         places = chosen[:, None], self._end_words
         before = bits[places]
+        if not (before & ~self._not_ends).any():
+            return  # it may end nowhere here
         bits[places] = before & self._not_ends
         only = np.flatnonzero(~_says_any(bits)[chosen])
         bits[chosen[only][:, None], self._end_words] = before[only]
@@ -223,6 +218,19 @@ def _says_any(bits: Bits) -> npt.NDArray[np.bool_]:
     """[R], which rows let anything follow."""
     found: npt.NDArray[np.bool_] = np.bitwise_or.reduce(bits, axis=1) != 0
     return found
+
+
+def _consume(drawn: Mapping[_Guide, int], masking: Masking) -> None:
+    """The next token of some sequences. What does not fit the grammar fails it."""
+    work = [(guide, token) for guide, token in drawn.items() if guide.failure is None]
+    if not work:
+        return
+    taken = masking.consume([(guide.matcher, token) for guide, token in work])
+    for (guide, _), fits in zip(work, taken, strict=True):
+        if fits:
+            guide.length += 1
+        else:
+            _left(guide)
 
 
 def _left(guide: _Guide) -> None:

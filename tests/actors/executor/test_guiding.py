@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from pageant.protocol.guiding import TokenMasks
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.stepping import NewSequence
 
+SECONDS = 10.0
 SIZE = 4
 PROMPT = 3
 
@@ -136,6 +139,21 @@ def test_a_grammar_that_is_new_is_told_of_everything_again(guiding):
     assert (again.guide, again.position, again.token_ids.tolist()) == (first.guide, 4, [9])
     guiding.reopen(tokens)
     assert {one.guide for one in guiding.take_news(1).opened} == {first.guide, second.guide}
+
+
+def test_the_thread_that_computes_waits_for_what_comes_soon(guiding):
+    guiding.add(sequence(0))
+    guiding.add(sequence(1))
+    first, second = (one.guide for one in guiding.take_news(1).opened)
+    waiting = step(guiding, (0, 3, 0), (1, 3, 0))
+    assert not waiting.come_within(0.0)
+    with ThreadPoolExecutor(1) as thread:
+        there = thread.submit(waiting.come_within, SECONDS)
+        guiding.take_masks(masks([first], [3]))
+        assert not there.done()
+        guiding.fail(second, "it may not")
+        assert there.result()
+    assert waiting.late.tolist() == [] and waiting.failures() == {1: "it may not"}
 
 
 def test_a_step_is_the_more_patient_the_more_of_its_rows_are_late():

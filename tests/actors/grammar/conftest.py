@@ -31,3 +31,8 @@ def vocab_size(tokenization: Tokenization) -> int:
 @pytest.fixture(scope="session")
 def compiler(tokenization: Tokenization, vocab_size: int) -> Compiler:
     return Compiler(tokenization, vocab_size, ENDS)
+
+
+@pytest.fixture(scope="session")
+def spell(tokenization):
+    return lambda text: tokenization.encode(text, add_special_tokens=False)

@@ -16,11 +16,6 @@ def guides(vocab_size):
     return Guides(vocab_size, ENDS, threads=2)
 
 
-@pytest.fixture(scope="session")
-def spell(tokenization):
-    return lambda text: tokenization.encode(text, add_special_tokens=False)
-
-
 def allowed(bits) -> set[int]:
     return set(np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little")).tolist())
 
@@ -28,8 +23,9 @@ def allowed(bits) -> set[int]:
 class Followed:
     """Sequences, of which this knows the positions, and what was last said to follow each."""
 
-    def __init__(self, guides: Guides) -> None:
+    def __init__(self, guides: Guides, here: bool) -> None:
         self.guides = guides
+        self.here = here
         self.positions: dict[int, int] = {}
         self.may: dict[int, set[int]] = {}
         self.failed: dict[int, str] = {}
@@ -37,7 +33,9 @@ class Followed:
     def open(self, number, grammar, tokens=(), ignore_eos=False, position=7):
         """Begins one."""
         self.positions[number] = position
-        self._took(self.guides.step(opened=[Opening(number, grammar, position, tokens, ignore_eos)]))
+        self._took(
+            self.guides.step(opened=[Opening(number, grammar, position, tokens, ignore_eos)], here=self.here)
+        )
 
     def draw(self, **tokens):
         """A step: the next token of each of some, such as `_1`."""
@@ -45,7 +43,7 @@ class Followed:
         positions = [self.positions[number] for number in numbers]
         for number in numbers:
             self.positions[number] += 1
-        self._took(self.guides.step((), (), numbers, positions, list(tokens.values())))
+        self._took(self.guides.step((), (), numbers, positions, list(tokens.values()), here=self.here))
 
     def follow(self, number, tokens):
         """One after another."""
@@ -79,9 +77,9 @@ class Followed:
         self.guides.check_integrity()
 
 
-@pytest.fixture
-def followed(guides):
-    return Followed(guides)
+@pytest.fixture(params=[False, True], ids=["by its threads", "here"])
+def followed(guides, request):
+    return Followed(guides, request.param)
 
 
 def test_masks_say_what_may_follow_and_end_tokens_where_it_may_end(followed, compiler, spell):
