@@ -6,6 +6,7 @@ Everything here runs on the loop of the root node. `loop_thread` gives that loop
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import shutil
@@ -23,7 +24,7 @@ from pageant.actors.runtime.restarts import RestartLimits, Supervision
 from pageant.actors.runtime.roster import Roster
 from pageant.actors.runtime.supervisor import RootSupervisor
 from pageant.actors.runtime.transport.errors import LinkRefused
-from pageant.protocol.errors import StartupError, TopologyError
+from pageant.protocol.errors import PeerGone, StartupError, TopologyError
 from pageant.protocol.supervision import GetStatistics, NodeStatistics, Progress, Startup, WatchStartup
 
 log = logging.getLogger("pageant.cluster")
@@ -152,10 +153,13 @@ class Cluster:
                 yield event.progress
 
     async def statistics(self) -> list[NodeStatistics]:
-        """The counters of every node that is up."""
+        """The counters of every node that is up. One that goes meanwhile has none."""
         assert self._supervisor is not None
-        names = self._supervisor.core.nodes_up()
-        return [await self.node.ask(f"{AGENT}{name}", GetStatistics(), 10.0) for name in names]
+        found: list[NodeStatistics] = []
+        for name in self._supervisor.core.nodes_up():
+            with contextlib.suppress(PeerGone):
+                found.append(await self.node.ask(f"{AGENT}{name}", GetStatistics(), 10.0))
+        return found
 
     async def stop(self) -> None:
         """Ends every process and actor. Leaves no task, socket, process or file. Whoever calls it, and however
