@@ -55,7 +55,7 @@ class Step:
     undrawn: Undrawn | None = None  # while it waits for masks
     moves_needed: int = 0  # how many moves are to be made before
     began: float = 0.0
-    launched: float = 0.0  # when all was done, or on its way, but the draw
+    launched: float = 0.0  # when all but the draw was done, or on its way, if masks were late then
     computed: float | None = None  # when it was, unless its tokens are still on their way
     missing: tuple[int, ...] = ()  # of its drawing rows, those whose masks were late
     deferred: tuple[int, ...] = ()  # those of them that are drawn later
@@ -277,10 +277,10 @@ class Executor(Actor):
         if step.void and step.inputs.guided is not None:
             step.inputs = replace(step.inputs, guided=step.inputs.guided.without(step.void))
         outcome = self._runner.launch(step.inputs)
-        step.launched = self.clock.now()
         if isinstance(outcome, Undrawn):
+            step.launched = self.clock.now()
             patience = min(self.soon_seconds, self._patience_left(step, outcome))
-            if outcome.guided.come_within(patience):
+            if outcome.guided.come_until(step.launched + patience, self.clock):
                 outcome = self._runner.draw(outcome)
         if isinstance(outcome, Undrawn):
             step.undrawn = outcome

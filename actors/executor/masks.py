@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+
+from pageant.actors.runtime.clock import Clock
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -85,15 +86,14 @@ class GuidedStep:
         found: Int64 = self.places[self._is_late]
         return found
 
-    def come_within(self, seconds: float) -> bool:
-        """Whether nothing is late any more that soon. Blocks the thread that calls, so not the actor's loop."""
-        until = time.monotonic() + seconds
-        while True:
+    def come_until(self, time: float, clock: Clock) -> bool:
+        """Whether nothing is late any more by then. Blocks the thread that calls, so not the actor's loop."""
+        while (left := time - clock.now()) > 0:
             self.table.came.clear()
             if not self._is_late.any():
                 return True
-            if not self.table.came.wait(max(0.0, until - time.monotonic())):
-                return False
+            self.table.came.wait(left)
+        return False
 
     @property
     def deferred(self) -> Int64:

@@ -9,6 +9,7 @@ import pytest
 
 from pageant.actors.executor.guiding import DrawnTokens, Guiding
 from pageant.actors.executor.keeping import PATIENCE_SECONDS, patience_for
+from pageant.actors.runtime.clock import MonotonicClock
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.guiding import TokenMasks
 from pageant.protocol.sampling import SamplingParams
@@ -146,9 +147,10 @@ def test_the_thread_that_computes_waits_for_what_comes_soon(guiding):
     guiding.add(sequence(1))
     first, second = (one.guide for one in guiding.take_news(1).opened)
     waiting = step(guiding, (0, 3, 0), (1, 3, 0))
-    assert not waiting.come_within(0.0)
+    clock = MonotonicClock()
+    assert not waiting.come_until(clock.now(), clock)
     with ThreadPoolExecutor(1) as thread:
-        there = thread.submit(waiting.come_within, SECONDS)
+        there = thread.submit(waiting.come_until, clock.now() + SECONDS, clock)
         guiding.take_masks(masks([first], [3]))
         assert not there.done()
         guiding.fail(second, "it may not")
