@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pageant.kernels.base import AttentionBatch, HeadNorms, Kernels, KVCache
+from pageant.models.decoder import Wanted
 from pageant.models.norm import Norm
 from pageant.models.projection import Projection
 from pageant.models.spec import DecoderSpec, NormSpec
@@ -39,8 +40,16 @@ class Attention:
         elif attention.qk_norm == "head":
             self._head_norms = _head_norms(spec.norm, weights)
 
-    def __call__(self, normed: Tensor, positions: Tensor, batch: AttentionBatch, kv_cache: KVCache) -> Tensor:
-        """Return [T, hidden_size] for normed [T, hidden_size]. Mutates the cache at the batch's slots."""
+    def __call__(
+        self,
+        normed: Tensor,
+        positions: Tensor,
+        batch: AttentionBatch,
+        kv_cache: KVCache,
+        wanted: Wanted | None = None,
+    ) -> Tensor:
+        """Return [T, hidden_size] for normed [T, hidden_size], or [D, hidden_size] for the tokens that are `wanted`.
+        Mutates the cache at the batch's slots, for all."""
         kernels = self._kernels
         heads = self._qkv(normed).view(normed.shape[0], -1, self._head_dim)
         query, key, value = torch.split_with_sizes(heads, self._split, dim=1)  # [T, H or Hkv, D]
@@ -52,6 +61,8 @@ class Attention:
         kernels.rope_and_write_kv(
             query, key, value, self._rotary, positions, *kv_cache, batch.slots, self._head_norms
         )
+        if wanted is not None:
+            query, batch = query[wanted.tokens], wanted.batch
         attended = kernels.paged_attention(query, *kv_cache, batch, self._scale, self._window, self._softcap)
         return self._o(attended.flatten(1))
 

@@ -7,6 +7,7 @@ transformers' own modelling code.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -15,7 +16,32 @@ from torch import Tensor
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache
 from pageant.models.spec import ModelSpec
 
-__all__ = ["Decoder"]
+__all__ = ["Decoder", "Wanted"]
+
+
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """Those tokens of a step whose hidden states somebody reads. Of the others, the last layer need only write keys
+    and values."""
+
+    tokens: Tensor
+    """int64 [D], of the step's T."""
+    batch: AttentionBatch
+    """Of those alone, one to a sequence."""
+
+    @classmethod
+    def of(cls, tokens: Tensor, sequences: Tensor, batch: AttentionBatch) -> Wanted:
+        """Tokens int64 [D] of a step, and the sequences of theirs int64 [D], each another one; causal ones."""
+        some = AttentionBatch(
+            query_starts=torch.arange(len(tokens) + 1, dtype=torch.int32, device=tokens.device),
+            context_lengths=batch.context_lengths[sequences],
+            block_tables=batch.block_tables[sequences],
+            slots=batch.slots[tokens],
+            positions=batch.positions[tokens],
+            max_query_length=1,
+            max_context_length=batch.max_context_length,
+        )
+        return cls(tokens, some)
 
 
 class Decoder(Protocol):
@@ -35,9 +61,15 @@ class Decoder(Protocol):
         ...
 
     def forward(
-        self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, kv_caches: Sequence[KVCache]
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        batch: AttentionBatch,
+        kv_caches: Sequence[KVCache],
+        wanted: Wanted | None = None,
     ) -> Tensor:
-        """Return [T, hidden_size], after the final norm, for token_ids and positions int64 [T].
+        """Return [T, hidden_size], after the final norm, for token_ids and positions int64 [T]; of the tokens that are
+        `wanted`, if that is given, [D, hidden_size].
 
         Positions are below the spec's max_model_len. Mutates each layer's cache at the batch's slots.
         """

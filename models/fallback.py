@@ -25,6 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache
 from pageant.models.checkpoint import Checkpoint
+from pageant.models.decoder import Wanted
 from pageant.models.errors import CheckpointError
 from pageant.models.foreign_attention import (
     NAME,
@@ -71,13 +72,18 @@ class FallbackDecoder:
         self._no_tokens = torch.zeros(1, 1, dtype=torch.int64, device=device)
 
     def forward(
-        self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, kv_caches: Sequence[KVCache]
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        batch: AttentionBatch,
+        kv_caches: Sequence[KVCache],
+        wanted: Wanted | None = None,
     ) -> Tensor:
         """See `Decoder.forward`."""
         self._step.batch, self._step.kv_caches = batch, kv_caches
         output = self._body(input_ids=token_ids[None], position_ids=positions[None], use_cache=False)
         hidden: Tensor = output.last_hidden_state[0]
-        return hidden
+        return hidden if wanted is None else hidden[wanted.tokens]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See `Decoder.logits`. The model's own head, with whatever it does to logits."""

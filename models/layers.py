@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache
 from pageant.models.attention import Attention
+from pageant.models.decoder import Wanted
 from pageant.models.mlp import make_mlp
 from pageant.models.norm import Norm
 from pageant.models.spec import DecoderSpec, LayerSpec
@@ -19,13 +20,16 @@ __all__ = ["DecoderLayer"]
 class DecoderLayer:
     """Adds what attention and the MLP make of the residual stream to it.
 
-    `forward(hidden, residual, positions, batch, kv_cache)` takes and returns (hidden, residual),
+    `forward(hidden, residual, positions, batch, kv_cache, wanted)` takes and returns (hidden, residual),
     [T, hidden_size] each, whose sum is the stream. The sum is left to the next norm, which does it in the
     same pass. Without a residual (the first layer), hidden is the whole stream. It mutates the KV cache
-    at the batch's slots. Which of the four arrangements it is, is chosen once.
+    at the batch's slots. With `wanted`, it returns what is of those tokens: [D, hidden_size] each. Which of
+    the four arrangements it is, is chosen once.
     """
 
-    forward: Callable[[Tensor, Tensor | None, Tensor, AttentionBatch, KVCache], tuple[Tensor, Tensor | None]]
+    forward: Callable[
+        [Tensor, Tensor | None, Tensor, AttentionBatch, KVCache, Wanted | None], tuple[Tensor, Tensor | None]
+    ]
 
     def __init__(
         self,
@@ -55,10 +59,11 @@ class DecoderLayer:
         positions: Tensor,
         batch: AttentionBatch,
         kv_cache: KVCache,
+        wanted: Wanted | None = None,
     ) -> tuple[Tensor, Tensor]:
         normed, residual = self._attention_norm.add(hidden, residual)
-        attended = self._attention(normed, positions, batch, kv_cache)
-        normed, residual = self._mlp_norm.add(attended, residual)
+        attended = self._attention(normed, positions, batch, kv_cache, wanted)
+        normed, residual = self._mlp_norm.add(attended, _of(residual, wanted))
         return self._mlp(normed), residual
 
     def _sandwich_norm(
@@ -68,10 +73,11 @@ class DecoderLayer:
         positions: Tensor,
         batch: AttentionBatch,
         kv_cache: KVCache,
+        wanted: Wanted | None = None,
     ) -> tuple[Tensor, Tensor]:
         normed, residual = self._attention_norm.add(hidden, residual)
-        attended = self._post_attention_norm(self._attention(normed, positions, batch, kv_cache))
-        normed, residual = self._mlp_norm.add(attended, residual)
+        attended = self._post_attention_norm(self._attention(normed, positions, batch, kv_cache, wanted))
+        normed, residual = self._mlp_norm.add(attended, _of(residual, wanted))
         return self._post_mlp_norm(self._mlp(normed)), residual
 
     def _post_norm(
@@ -81,10 +87,11 @@ class DecoderLayer:
         positions: Tensor,
         batch: AttentionBatch,
         kv_cache: KVCache,
+        wanted: Wanted | None = None,
     ) -> tuple[Tensor, Tensor]:
         stream = hidden if residual is None else hidden + residual
-        attended = self._attention(stream, positions, batch, kv_cache)
-        stream = stream + self._post_attention_norm(attended)
+        attended = self._attention(stream, positions, batch, kv_cache, wanted)
+        stream = _of(stream, wanted) + self._post_attention_norm(attended)
         return self._post_mlp_norm(self._mlp(stream)), stream
 
     def _parallel(
@@ -94,10 +101,16 @@ class DecoderLayer:
         positions: Tensor,
         batch: AttentionBatch,
         kv_cache: KVCache,
+        wanted: Wanted | None = None,
     ) -> tuple[Tensor, Tensor]:
         normed, stream = self._attention_norm.add(hidden, residual)
-        attended = self._attention(normed, positions, batch, kv_cache)
+        attended = self._attention(normed, positions, batch, kv_cache, wanted)
+        stream = _of(stream, wanted)
         return self._mlp(self._mlp_norm(stream)).add_(attended), stream
+
+
+def _of(stream: Tensor, wanted: Wanted | None) -> Tensor:
+    return stream if wanted is None else stream[wanted.tokens]
 
 
 def _scaled(part: Callable[..., Tensor], scale: float | None) -> Callable[..., Tensor]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache
 from pageant.kernels.memory import Pages
 from pageant.kernels.quantized import QuantizedWeight, Weight, empty_quantized
+from pageant.models.decoder import Wanted
 from pageant.models.kv_cache import allocate_kv_caches
 from pageant.models.layers import DecoderLayer
 from pageant.models.norm import Norm
@@ -64,16 +65,23 @@ class NativeDecoder:
             self._embedding_scale = torch.tensor(spec.embedding_scale, dtype=dtype, device=self.device)
 
     def forward(
-        self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, kv_caches: Sequence[KVCache]
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        batch: AttentionBatch,
+        kv_caches: Sequence[KVCache],
+        wanted: Wanted | None = None,
     ) -> Tensor:
         """See `Decoder.forward`."""
         hidden, residual = self._embed(token_ids, positions), None
         tapped = []
+        last = len(self._layers) - 1
         for index, (layer, kv_cache) in enumerate(zip(self._layers, kv_caches, strict=True)):
             if index in self.taps:
                 stream = hidden.clone() if residual is None else hidden + residual
                 tapped.extend([stream] * self.taps.count(index))
-            hidden, residual = layer.forward(hidden, residual, positions, batch, kv_cache)
+            of_this = wanted if index == last else None
+            hidden, residual = layer.forward(hidden, residual, positions, batch, kv_cache, of_this)
         self.tapped = torch.cat(tapped, dim=1) if tapped else None
         return self._final_norm.add(hidden, residual)[0]
 

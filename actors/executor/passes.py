@@ -15,7 +15,7 @@ from pageant.actors.executor.programs import StepPrograms
 from pageant.kernels.base import AttentionBatch, KVCache
 from pageant.kernels.cpu import CpuKernels
 from pageant.models.adapters.loading import Adapters
-from pageant.models.decoder import Decoder
+from pageant.models.decoder import Decoder, Wanted
 
 __all__ = ["Passes", "to_device"]
 
@@ -55,28 +55,39 @@ class Passes:
         last_drawn: Tensor,
         ancestors: npt.NDArray[np.int64] | None = None,
         adapted: Sequence[AdaptedTokens] = (),
+        wanted: npt.NDArray[np.int64] | None = None,
     ) -> Tensor:
-        """Return hidden states [T, hidden_size], good until the next call.
+        """Return hidden states [T, hidden_size], or [D, hidden_size], good until the next call.
 
         Args:
             last_drawn: int64 [rows of the batch], the token that each drew last.
             ancestors: see `AttentionBatch`.
+            wanted: [D], which of the tokens to return, at most one of each sequence; None is all.
         """
+        some = wanted if wanted is not None and len(wanted) < len(packed.positions) else None
         if self._programs is not None and not adapted:
             hidden = self._programs.run(packed, last_drawn, ancestors)
             if hidden is not None:
-                return hidden
+                return hidden if some is None else hidden[to_device(some, hidden.device)]
         device = self.decoder.device
         token_ids = to_device(packed.token_ids, device)
         if len(packed.unknown):
             token_ids[to_device(packed.unknown, device)] = last_drawn[to_device(packed.unknown_rows, device)]
         positions = to_device(packed.positions, device)
-        with self.adapting(adapted, len(packed.positions)):
-            return self.forward(token_ids, positions, attention_batch(packed, device, ancestors))
+        batch = attention_batch(packed, device, ancestors)
+        if some is not None and not adapted:
+            sequences = packed.query_starts.searchsorted(some, side="right") - 1
+            only = Wanted.of(to_device(some, device), to_device(sequences, device), batch)
+            return self.forward(token_ids, positions, batch, only)
+        with self.adapting(adapted, len(packed.positions)):  # in every layer, by their places among all
+            hidden = self.forward(token_ids, positions, batch)
+        return hidden if some is None else hidden[to_device(some, device)]
 
-    def forward(self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch) -> Tensor:
+    def forward(
+        self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, wanted: Wanted | None = None
+    ) -> Tensor:
         """See `Decoder.forward`."""
-        return self.decoder.forward(token_ids, positions, batch, self._kv_caches)
+        return self.decoder.forward(token_ids, positions, batch, self._kv_caches, wanted)
 
     @contextmanager
     def adapting(self, adapted: Sequence[AdaptedTokens], num_tokens: int) -> Iterator[None]:

@@ -249,16 +249,22 @@ class TorchRunner:
     def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
         """See `ModelRunner`."""
         self._copy_blocks(inputs)
-        hidden = self._passes.run(inputs, self._last_drawn, inputs.ancestors, inputs.adapted)
+        wanted = None if self._reads_all(inputs) else inputs.last_tokens
+        hidden = self._passes.run(inputs, self._last_drawn, inputs.ancestors, inputs.adapted, wanted)
         prompts = self._score_prompts(hidden, inputs.scores)
         if not len(inputs.rows):
             drawn = self._drawn(torch.empty(0, dtype=torch.int64), None, prompts, {})
             return self._with_drafts(drawn, inputs, hidden)
         drawing = hidden
-        if len(inputs.last_tokens) < len(hidden):  # else a token is drawn after each
+        if len(inputs.last_tokens) < len(hidden):  # else a token is drawn after each that there is
             drawing = hidden[self._tensor(inputs.last_tokens)]
         rows = self._tensor(inputs.rows)
         return self._draw_or_wait(hidden, drawing, rows, self._params(inputs.sampling), inputs, prompts)
+
+    def _reads_all(self, inputs: StepInputs) -> bool:
+        """Whether hidden states are read of tokens after which none is drawn, or of several of a sequence."""
+        scored = inputs.scores is not None and inputs.scores.prompt is not None
+        return scored or self._proposer is not None or inputs.verifying is not None
 
     def _draw_or_wait(
         self,

@@ -74,7 +74,7 @@ from transformers import (
 from pageant import kernels
 from pageant.kernels.base import AttentionBatch
 from pageant.models.checkpoint import Checkpoint
-from pageant.models.decoder import Decoder
+from pageant.models.decoder import Decoder, Wanted
 from pageant.models.loading import load_decoder
 
 COMMON = {
@@ -429,14 +429,29 @@ class Pages:
     @torch.inference_mode()
     def step(self, tokens: dict[str, list[int]]) -> dict[str, Tensor]:
         """Run each sequence's next tokens together; return each one's logits, [tokens, vocab_size]."""
-        positions = {name: self._advance(name, len(new)) for name, new in tokens.items()}
-        flat = torch.tensor(list(chain(*positions.values())))
-        hidden = self.decoder.forward(
-            torch.tensor(list(chain(*tokens.values()))), flat, self._batch(positions), self.caches
-        )
+        hidden = self._forward(tokens)
         lengths = [len(new) for new in tokens.values()]
         logits = torch.split_with_sizes(self.decoder.logits(hidden), lengths)
         return dict(zip(tokens, logits, strict=True))
+
+    @torch.inference_mode()
+    def last_of(self, names: list[str], tokens: dict[str, list[int]]) -> dict[str, Tensor]:
+        """Run each sequence's next tokens together; return the logits of the last of some, [1, vocab_size] each."""
+        hidden = self._forward(tokens, names)
+        if not names:
+            assert hidden.shape[0] == 0
+            return {}
+        return dict(zip(names, self.decoder.logits(hidden).split(1), strict=True))
+
+    def _forward(self, tokens: dict[str, list[int]], last_of: list[str] | None = None) -> Tensor:
+        positions = {name: self._advance(name, len(new)) for name, new in tokens.items()}
+        flat, batch = torch.tensor(list(chain(*positions.values()))), self._batch(positions)
+        wanted = None
+        if last_of is not None:
+            sequences = torch.tensor([list(tokens).index(name) for name in last_of], dtype=torch.int64)
+            wanted = Wanted.of(batch.query_starts[1:][sequences].long() - 1, sequences, batch)
+        token_ids = torch.tensor(list(chain(*tokens.values())))
+        return self.decoder.forward(token_ids, flat, batch, self.caches, wanted)
 
     def _advance(self, name: str, count: int) -> list[int]:
         start = self.computed.get(name, 0)

@@ -87,6 +87,31 @@ def test_faster_kernels_give_the_same_logits(any_model: Any, pages: Any, backend
     torch.testing.assert_close(logits, expected_logits(any_model, PROMPT), atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_what_nobody_reads_is_missing_nowhere(any_model: Any, pages: Any, backend: str) -> None:
+    run = pages(any_model.load(backend=backend))
+    texts = {"a": PROMPT[:30], "b": PROMPT[20:45], "c": PROMPT[5:]}
+    assert run.last_of([], {name: text[:5] for name, text in texts.items()}) == {}
+    steps = [
+        (["a", "c"], (12, 9, 2)),
+        (["b"], (1, 8, 20)),
+        (["c", "a"], (11, 1, 17)),
+        (["b", "c"], (1, 2, 1)),
+    ]
+    for names, counts in steps:
+        found = run.last_of(
+            names,
+            {
+                name: text[run.computed[name] :][:count]
+                for (name, text), count in zip(texts.items(), counts, strict=True)
+            },
+        )
+        for name in names:
+            expected = expected_logits(any_model, texts[name])[run.computed[name] - 1]
+            torch.testing.assert_close(found[name][0], expected, atol=1e-4, rtol=0)
+    assert all(run.computed[name] == len(text) for name, text in texts.items())
+
+
 @pytest.mark.parametrize(("served", "length"), [(512, 50), (49, 49), (48, 48), (48, 20)])
 def test_long_rotation_is_chosen_by_what_is_served(
     family: Callable[[str], Any], pages: Any, served: int, length: int
