@@ -68,9 +68,7 @@ class Executor(Actor):
     role = EXECUTOR
     features = EXECUTOR.features
     heavy = True
-    soon_seconds = (
-        0.005  # so long the thread that computes waits for masks itself: less than two changes of threads
-    )
+    soon_seconds = 0.005  # so long the thread that computes waits for masks itself, before the loop does
 
     class Options(ExecutorOptions, frozen=True, kw_only=True):
         """See `ExecutorOptions`."""

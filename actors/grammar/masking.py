@@ -1,8 +1,8 @@
 """How llguidance is given the tokens of many sequences, and asked for their masks: by threads of its own, or here.
 
-Its threads take several sequences at a time, without the GIL. To hand them a step's work and to wait for them costs
-0.2 ms where a core is free, and a millisecond where all of them compute a forward pass, which for most grammars is more
-than the masks of 64 sequences do. So what is known to cost little is done here, which lets go of the GIL by sequence.
+Its threads take several sequences at a time, without the GIL. To hand them a step's work and to wait for them, while
+every core computes a forward pass, costs more than the masks themselves do for most grammars. So what is known to cost
+little is done here, which lets go of the GIL by sequence.
 """
 
 from __future__ import annotations

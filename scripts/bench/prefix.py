@@ -1,8 +1,7 @@
 """`pageant bench prefix`: what prefix caching gives where prompts begin alike, and what it costs where they do not.
 
 One engine, whose block manager is swapped for one with prefix caching and one without, in turn: two engines that are
-alike differ by as much as 9 % (two processes have their memory in different places), which is more than what is
-looked for here.
+alike, each with a process and memory of its own, differ by more than what is looked for here.
 
     shared     requests that are submitted at once, with a prefix in common: the first computes it, and the others
                find it, in the very same step
@@ -66,8 +65,8 @@ def bench(
     with _Engine(engine, params) as each:
         shared = [each.pair(work.shared(), work.unshared(1), turn) for turn in range(rounds)]
     block_size = engine.get("block_size", ExecutorOptions(model="").block_size)
-    engine["num_blocks"] = unshared_requests * -(-length // block_size)
-    with _Engine(engine, params) as each:
+    num_blocks = unshared_requests * -(-length // block_size)
+    with _Engine({"num_blocks": num_blocks, **engine}, params) as each:
         unshared = [
             each.pair(work.unshared(unshared_requests), work.unshared(unshared_requests), turn)
             for turn in range(pairs)
