@@ -60,6 +60,43 @@ class AttentionBatch:
     """int64 [T]: bit i names its sequence's i-th token of this step. 0, or no masks at all: causal."""
     derived: dict[Any, Any] = field(default_factory=dict, repr=False)
     """Scratch of the backend."""
+    others: tuple[AttentionBatch, ...] = ()
+    """The same step in the other groups of layers, if there are any: with block tables and slots of their own."""
+
+    @property
+    def groups(self) -> tuple[AttentionBatch, ...]:
+        """The step in each group of layers."""
+        return self, *self.others
+
+    @classmethod
+    def of_groups(
+        cls,
+        block_tables: Tensor,
+        slots: Tensor,
+        *,
+        query_starts: Tensor,
+        context_lengths: Tensor,
+        positions: Tensor,
+        max_query_length: int,
+        max_context_length: int,
+        ancestors: Tensor | None = None,
+    ) -> AttentionBatch:
+        """A step for G groups of layers, with block_tables [G, S, max_blocks] and slots [G, T]."""
+        found: tuple[AttentionBatch, ...] = ()
+        for group in reversed(range(len(slots))):
+            batch = cls(
+                query_starts=query_starts,
+                context_lengths=context_lengths,
+                block_tables=block_tables[group],
+                slots=slots[group],
+                positions=positions,
+                max_query_length=max_query_length,
+                max_context_length=max_context_length,
+                ancestors=ancestors,
+                others=found,
+            )
+            found = batch, *found
+        return found[0]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

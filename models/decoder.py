@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache
+from pageant.models.layer_groups import LayerGroups
 from pageant.models.spec import ModelSpec
 
 __all__ = ["Decoder", "Wanted"]
@@ -54,10 +55,17 @@ class Decoder(Protocol):
     """The layers whose inputs `forward` leaves in `tapped`; none at first."""
     tapped: Tensor | None
     """[T, len(taps) * hidden_size], of the last forward pass."""
+    groups: LayerGroups
+    """The layers that share blocks; one group of all at first."""
 
     @property
     def spec(self) -> ModelSpec:
         """The sizes that the engine needs to know."""
+        ...
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """How many tokens each layer attends over, the present one included; None is all of them."""
         ...
 
     def forward(
@@ -71,7 +79,8 @@ class Decoder(Protocol):
         """Return [T, hidden_size], after the final norm, for token_ids and positions int64 [T]; of the tokens that are
         `wanted`, if that is given, [D, hidden_size].
 
-        Positions are below the spec's max_model_len. Mutates each layer's cache at the batch's slots.
+        Positions are below the spec's max_model_len. Mutates each layer's cache at its group's slots in the batch;
+        `wanted` is of the last layer's group.
         """
         ...
 
@@ -84,11 +93,12 @@ class Decoder(Protocol):
         ...
 
     def kv_bytes_per_block(self, block_size: int) -> int:
-        """Bytes that a block takes in all layers together, keys and values."""
+        """Bytes that a block takes in the layers of a group together, keys and values."""
         ...
 
     def allocate_kv_caches(self, num_blocks: int, block_size: int) -> list[KVCache]:
-        """Return zeroed caches, one (keys, values) per layer. On a CPU, memory is taken as it is used."""
+        """Return zeroed caches, one (keys, values) per layer of a group: layers of different groups share one, in
+        which no block is of both. On a CPU, memory is taken as it is used."""
         ...
 
     @property

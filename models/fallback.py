@@ -37,6 +37,7 @@ from pageant.models.foreign_attention import (
     plug_in,
 )
 from pageant.models.kv_cache import allocate_kv_caches
+from pageant.models.layer_groups import LayerGroups
 from pageant.models.proof import prove, reference_logits
 from pageant.models.spec import ModelSpec
 
@@ -63,6 +64,8 @@ class FallbackDecoder:
         self.tapped: Tensor | None = None
         self.num_bytes = _num_bytes(model)
         self._layers = layers
+        self.windows = layers.windows
+        self.groups = LayerGroups.one(layers.windows)
         self._step = PagedStep(kernels)
         self._body = model.base_model
         plug_in(self._body, self._step)
@@ -80,7 +83,7 @@ class FallbackDecoder:
         wanted: Wanted | None = None,
     ) -> Tensor:
         """See `Decoder.forward`."""
-        self._step.batch, self._step.kv_caches = batch, kv_caches
+        self._step.layers = list(self.groups.in_order(batch.groups, kv_caches))
         output = self._body(input_ids=token_ids[None], position_ids=positions[None], use_cache=False)
         hidden: Tensor = output.last_hidden_state[0]
         return hidden if wanted is None else hidden[wanted.tokens]
@@ -97,12 +100,13 @@ class FallbackDecoder:
 
     def kv_bytes_per_block(self, block_size: int) -> int:
         """See `Decoder.kv_bytes_per_block`."""
-        return 2 * self._layers.num_layers * prod(self.kv_cache_shape(1, block_size)) * self.dtype.itemsize
+        layers = self.groups.layers_per_block
+        return 2 * layers * prod(self.kv_cache_shape(1, block_size)) * self.dtype.itemsize
 
     def allocate_kv_caches(self, num_blocks: int, block_size: int) -> list[KVCache]:
         """See `Decoder.allocate_kv_caches`."""
         shape = self.kv_cache_shape(num_blocks, block_size)
-        return allocate_kv_caches(self._layers.num_layers, shape, self.dtype, self.device)
+        return allocate_kv_caches(self.groups.layers_per_block, shape, self.dtype, self.device)
 
 
 class _GivenHidden(nn.Module):

@@ -81,18 +81,18 @@ def attend(
 class PagedStep:
     """Answers with attention over the pages of the step that is set."""
 
-    batch: AttentionBatch
-    kv_caches: Sequence[KVCache]
+    layers: Sequence[tuple[AttentionBatch, KVCache]]
+    """Of each, where its tokens stand, and what is cached."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
 
     def answer(self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
         """See `attend`. Mutates the layer's cache at the batch's slots."""
-        cache = self.kv_caches[layer]
-        self._kernels.write_kv(key, value, *cache, self.batch.slots)
+        batch, cache = self.layers[layer]
+        self._kernels.write_kv(key, value, *cache, batch.slots)
         return self._kernels.paged_attention(
-            query, *cache, self.batch, options.scale, options.window, options.softcap
+            query, *cache, batch, options.scale, options.window, options.softcap
         )
 
 
@@ -100,7 +100,8 @@ class PagedStep:
 class LayerFacts:
     """What the KV cache needs to know."""
 
-    num_layers: int
+    windows: tuple[int | None, ...]
+    """Each layer's."""
     num_kv_heads: int
     head_dim: int
 
@@ -140,7 +141,7 @@ class Discovery:
         if windows != _expected_windows(config):
             raise Unsupported(f"its attention is not told of its windows (it says {windows[:4]}...)")
         num_kv_heads, head_dim = shapes.pop()
-        return LayerFacts(num_layers, num_kv_heads, head_dim)
+        return LayerFacts(tuple(windows), num_kv_heads, head_dim)
 
 
 def _refuse_by_configuration(config: PretrainedConfig) -> None:

@@ -13,6 +13,7 @@ from pageant.kernels.memory import Pages
 from pageant.kernels.quantized import QuantizedWeight, Weight, empty_quantized
 from pageant.models.decoder import Wanted
 from pageant.models.kv_cache import allocate_kv_caches
+from pageant.models.layer_groups import LayerGroups
 from pageant.models.layers import DecoderLayer
 from pageant.models.norm import Norm
 from pageant.models.projection import Projection
@@ -47,6 +48,7 @@ class NativeDecoder:
         self.quantization = quantization
         self.taps: tuple[int, ...] = ()
         self.tapped: Tensor | None = None
+        self.groups = LayerGroups.one(self.windows)
         self._pages = Pages(self.device)
         self._weights = self._allocate(model_shapes(spec))
         self._layer_weights = [self._allocate(layer_shapes(spec, layer)) for layer in spec.layers]
@@ -76,12 +78,13 @@ class NativeDecoder:
         hidden, residual = self._embed(token_ids, positions), None
         tapped = []
         last = len(self._layers) - 1
-        for index, (layer, kv_cache) in enumerate(zip(self._layers, kv_caches, strict=True)):
+        places = self.groups.in_order(batch.groups, kv_caches)
+        for index, (layer, (of_group, kv_cache)) in enumerate(zip(self._layers, places, strict=True)):
             if index in self.taps:
                 stream = hidden.clone() if residual is None else hidden + residual
                 tapped.extend([stream] * self.taps.count(index))
             of_this = wanted if index == last else None
-            hidden, residual = layer.forward(hidden, residual, positions, batch, kv_cache, of_this)
+            hidden, residual = layer.forward(hidden, residual, positions, of_group, kv_cache, of_this)
         self.tapped = torch.cat(tapped, dim=1) if tapped else None
         return self._final_norm.add(hidden, residual)[0]
 
@@ -102,18 +105,24 @@ class NativeDecoder:
             logits.div_(self.spec.logit_softcap).tanh_().mul_(self.spec.logit_softcap)
         return logits
 
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """See `Decoder.windows`."""
+        return tuple(layer.window for layer in self.spec.layers)
+
     def kv_cache_shape(self, num_blocks: int, block_size: int) -> tuple[int, int, int, int]:
         """See `Decoder.kv_cache_shape`."""
         return num_blocks, self.spec.attention.num_kv_heads, block_size, self.spec.attention.head_dim
 
     def kv_bytes_per_block(self, block_size: int) -> int:
         """See `Decoder.kv_bytes_per_block`."""
-        return 2 * self.spec.num_layers * prod(self.kv_cache_shape(1, block_size)) * self.dtype.itemsize
+        layers = self.groups.layers_per_block
+        return 2 * layers * prod(self.kv_cache_shape(1, block_size)) * self.dtype.itemsize
 
     def allocate_kv_caches(self, num_blocks: int, block_size: int) -> list[KVCache]:
         """See `Decoder.allocate_kv_caches`."""
         shape = self.kv_cache_shape(num_blocks, block_size)
-        return allocate_kv_caches(self.spec.num_layers, shape, self.dtype, self.device)
+        return allocate_kv_caches(self.groups.layers_per_block, shape, self.dtype, self.device)
 
     def weight(self, place: Place) -> Weight:
         """Return the view of the weights that a checkpoint's tensor belongs in.

@@ -169,11 +169,6 @@ class ModelSpec:
     max_model_len: int
     """Positions that the model was made for, in tokens."""
 
-    @property
-    def window(self) -> int | None:
-        """How many tokens any layer attends over at most; None is all, or not known."""
-        return None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSpec(ModelSpec):
@@ -195,12 +190,6 @@ class DecoderSpec(ModelSpec):
     """What attention and MLP add to the stream is multiplied by."""
     logit_scale: float | None = None
     logit_softcap: float | None = None
-
-    @property
-    def window(self) -> int | None:
-        """How many tokens any layer attends over at most; None is all."""
-        windows = [layer.window for layer in self.layers if layer.window is not None]
-        return max(windows) if windows and len(windows) == len(self.layers) else None
 
     @property
     def num_layers(self) -> int:

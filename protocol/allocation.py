@@ -24,8 +24,8 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """A sequence to be admitted, with all tokens known of it.
 
     What is found of it in the cache is not computed again, but for the last token, whose logits are
-    wanted. It is refused unless the pool has room for all of its tokens, so that a sequence is not
-    admitted only to be preempted by its own next chunk. At most `num_tokens_max` of them are computed in this
+    wanted. It is refused unless the pool has room for all of its tokens (but what windows let go), so that a sequence
+    is not admitted only to be preempted by its own next chunk. At most `num_tokens_max` of them are computed in this
     step. With `skip_cache` nothing of it is looked for: all of its tokens' logits are wanted.
     Sequences share memory only if `salt` (a tenant's), `extra_keys` (what else their KV depends on, as
     its user says) and `adapter` (that computes it) are equal.
@@ -46,7 +46,8 @@ class Assign(Message, frozen=True, kw_only=True):
     given up. Sequence `grow_serials[i]` is to have slots for `grow_lengths[i]` tokens, the last `grow_drafts[i]` of
     which (none, where there is no such column) are guesses: what is computed there may be wrong. Admissions may
     together compute `admission_tokens` tokens in this step, given out in order; one for which none is left
-    is refused. The steps up to `computed_step` have been computed.
+    is refused. The steps up to `computed_step` have been computed. No sequence computes more than `chunk_max` tokens in
+    a step, which says how much it ever holds at once where layers have windows; None says nothing.
     """
 
     step: int
@@ -62,13 +63,15 @@ class Assign(Message, frozen=True, kw_only=True):
     admissions: tuple[Admission, ...]
     admission_tokens: int
     manager: int = 0
+    chunk_max: int | None = None
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A granted admission: its block table, how many tokens of it are cached already (in blocks that it
     shares, or that are copied or restored for it), and how many after those are to be computed in this step (its
-    slots reach that far). Of those cached, `num_restored_tokens` come from below the device. With a window, what
-    the table says of blocks that the first of them does not reach means nothing."""
+    slots reach that far). Of those cached, `num_restored_tokens` come from below the device. Where layers are in
+    several groups (see `ExecutorReady`), the table has a block of each for every `block_size` tokens, next to each
+    other; and with a window, what it says of blocks that the first of these tokens does not reach means nothing."""
 
     serial: int
     blocks: Int32Vector
@@ -113,8 +116,9 @@ class PoolStatistics(Message, frozen=True, kw_only=True):
 
     Of the tokens admitted so far (`queried`), `hit` were in the cache, `copied` ones of them in a block that
     was shared in part; `blocks_copied` blocks were. `slots_wasted` of the held blocks hold no token: less than a
-    block per sequence. Sequences that go on gave back `blocks_given_back`, which no window reaches any more. Of
-    those that came back from below, `blocks_restored_ahead` did so beside steps before the one that wanted them.
+    block per sequence and group of layers. Sequences that go on gave back `blocks_given_back`, which no window reaches
+    any more. Of those that came back from below, `blocks_restored_ahead` did so beside steps before the one that wanted
+    them.
     """
 
     num_blocks: int

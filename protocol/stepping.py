@@ -115,8 +115,9 @@ class ExecutorReady(Message, frozen=True, kw_only=True):
 
     Its KV memory holds `num_blocks` blocks of `block_size` tokens, each of `block_bytes` bytes; 0 says that it
     cannot move any to the host's memory, of which `host_bytes` can be had, or to its disk, of which `disk_bytes` can.
-    A token attends over no more than the last `window` tokens, itself included; None is over all. `epoch` is its
-    incarnation.
+    Its layers are in groups, and a block holds what is of one of them: for every `block_size` tokens a sequence's table
+    has a block of each, in their order. In group i a token attends over no more than the last `windows[i]` tokens,
+    itself included; None is over all. The first group reaches furthest. `epoch` is its incarnation.
     """
 
     epoch: int
@@ -129,4 +130,4 @@ class ExecutorReady(Message, frozen=True, kw_only=True):
     block_bytes: int = 0
     host_bytes: int = 0
     disk_bytes: int = 0
-    window: int | None = None
+    windows: tuple[int | None, ...] = (None,)

@@ -12,7 +12,6 @@ from pageant.actors.blocks.costs import Costs, Move
 from pageant.actors.blocks.followers import Follower, Key
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.tiers import Tiers
-from pageant.actors.blocks.window import Window
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.sizes import parse_bytes
 from pageant.protocol.allocation import Assign, Assigned, GetPoolStatistics, PoolReady, PoolStatistics
@@ -84,9 +83,8 @@ class BlockManager(Actor):
         if event.epoch > self._epoch:
             self._epoch = event.epoch
             pool = self.pool_class(event.num_blocks, self.options.enable_prefix_caching)
-            window = None if event.window is None else Window(event.window, event.block_size)
             allocation = self._allocation = Allocation(
-                pool, event.block_size, self._make_tiers(event, pool), window
+                pool, event.block_size, self._make_tiers(event, pool), event.windows
             )
             for follower in self._followers:
                 follower.begin_anew()
@@ -127,7 +125,8 @@ class BlockManager(Actor):
         """What there is below the device, as far as options and the executor's host have room for it."""
         host = self._num_slots("host_memory", event.host_bytes, event.block_bytes)
         disk = self._num_slots("disk_space", event.disk_bytes, event.block_bytes)
-        return Tiers(pool, Costs(), event.block_size, host, disk) if host else None
+        tokens = event.block_size / len(event.windows)
+        return Tiers(pool, Costs(), tokens, host, disk) if host else None
 
     def _num_slots(self, name: str, left: int, block_bytes: int) -> int:
         wanted = parse_bytes(getattr(self.options, name))

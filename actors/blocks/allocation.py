@@ -4,24 +4,25 @@ A block is named, and so can be matched, by the very exchange that grants the to
 are known by then: the plan that computes them precedes every plan that could use them. What is granted is
 therefore always computed.
 
-Where a new sequence parts from another within a block, the tokens before that point are copied. Copies run
-before their step computes, so that only what earlier exchanges granted can be copied.
+Where layers are in several groups, every block here stands for one of each: a stretch of a sequence (see `groups`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
 
 from pageant.actors.blocks.branches import TOKEN_BYTES
 from pageant.actors.blocks.columns import Columns, rounds
+from pageant.actors.blocks.groups import NOTHING, Groups
 from pageant.actors.blocks.hashing import block_name, block_names, full_blocks, root_name
+from pageant.actors.blocks.newcomers import Newcomers
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.prefixes import Prefixes
-from pageant.actors.blocks.sequence import Copies, Found, Sequence
+from pageant.actors.blocks.sequence import Copies, Sequence
 from pageant.actors.blocks.tiers import Tiers
-from pageant.actors.blocks.window import Window
 from pageant.protocol.allocation import Admission, Admitted, Assign, Assigned, PoolStatistics
 from pageant.protocol.arrays import Int32Vector, int32
 
@@ -33,27 +34,32 @@ class Allocation:
         pool: where blocks come from.
         block_size: tokens per block.
         tiers: where cached blocks go from there.
-        window: of all layers, if all have one.
+        windows: of each group of layers.
     """
 
     def __init__(
-        self, pool: BlockPool, block_size: int, tiers: Tiers | None = None, window: Window | None = None
+        self,
+        pool: BlockPool,
+        block_size: int,
+        tiers: Tiers | None = None,
+        windows: Iterable[int | None] = (None,),
     ) -> None:
-        self.pool, self.block_size, self.tiers, self.window = pool, block_size, tiers, window
+        self.pool, self.block_size, self.tiers = pool, block_size, tiers
+        self.groups = Groups(windows, block_size)
+        self._num_groups = len(self.groups)
         self._sequences: dict[int, Sequence] = {}
         self._columns = Columns(block_size)
-        self._prefixes = Prefixes(pool, block_size, tiers, window)
+        self._prefixes = Prefixes(pool, self.groups, tiers)
         self.follow, self.stored = self._prefixes.follow, self._prefixes.stored
-        self._copied_from: list[tuple[int, int]] = []  # blocks, by the step that reads them, not computed yet
+        self._newcomers = Newcomers(pool, self.groups, self._prefixes, tiers)
         self._computed_step = 0
-        self._queried = self._hit = self._copied = 0
-        self._blocks_copied = self._blocks_given_back = self._blocks_warmed = 0
+        self._blocks_given_back = 0
 
     def assign(self, request: Assign) -> Assigned:
         """Carries out one exchange; see `protocol/allocation`."""
         self._computed_step = request.computed_step
         self._prefixes.begin(self._computed_step)
-        self._copied_from = [entry for entry in self._copied_from if entry[0] > self._computed_step]
+        self._newcomers.begin(self._computed_step)
         if self.tiers is not None:
             self.tiers.begin(request.step, self._computed_step)
         self._learn(request)
@@ -80,7 +86,7 @@ class Allocation:
     def release_all(self) -> None:
         """Frees every sequence: their scheduler is gone, and its last steps may never be computed."""
         self._prefixes.forget_uncomputed()
-        self._copied_from.clear()
+        self._newcomers.forget_uncomputed()
         if self.tiers is not None:
             self.tiers.forget_unsure()
         for sequence in self._sequences.values():
@@ -97,12 +103,8 @@ class Allocation:
             blocks_free=pool.num_free,
             blocks_cached=pool.num_cached,
             blocks_held=pool.num_blocks - pool.num_free,
-            tokens_queried=self._queried,
-            tokens_hit=self._hit,
-            tokens_copied=self._copied,
-            blocks_copied=self._blocks_copied,
             blocks_given_back=self._blocks_given_back,
-            blocks_restored_ahead=self._blocks_warmed,
+            **vars(self._newcomers.counts),
             slots_wasted=self._slots_wasted(),
             sequences=len(self._sequences),
             evictions=pool.evictions,
@@ -115,11 +117,12 @@ class Allocation:
         filled: dict[int, int] = {}
         seen: Counter[int] = Counter()
         for sequence in self._sequences.values():
-            full = max(sequence.first, sequence.granted // self.block_size)
-            for index, block in enumerate(sequence.held[full - sequence.first :], full):
-                slots = max(0, sequence.granted - index * self.block_size)
-                filled[block] = max(filled.get(block, 0), slots)
-                seen[block] += 1
+            first = sequence.granted // self.block_size * self._num_groups
+            for place, block in enumerate(sequence.blocks[first:], first):
+                if block >= 0:
+                    slots = max(0, sequence.granted - place // self._num_groups * self.block_size)
+                    filled[block] = max(filled.get(block, 0), slots)
+                    seen[block] += 1
         return sum(
             self.block_size - slots
             for block, slots in filled.items()
@@ -134,6 +137,7 @@ class Allocation:
             self.tiers.check_integrity()
         held: dict[int, int] = {}
         for sequence in self._sequences.values():
+            assert len(sequence.blocks) % self._num_groups == 0, "a stretch lacks the block of a group"
             for block in sequence.held:
                 held[block] = held.get(block, 0) + 1
         for block in range(self.pool.num_blocks):
@@ -184,16 +188,28 @@ class Allocation:
             named = ((block, self.pool.name_of(block)) for block in reversed(blocks))
             self.tiers.freed((block, name) for block, name in named if name is not None)
 
-    def _give_back(self, sequence: Sequence, step: int, window: Window) -> None:
-        """What neither this step reaches, nor one before it that may not have been computed."""
-        starts = sequence.starts = [
-            *(entry for entry in sequence.starts if entry[0] > self._computed_step),
-            (step, sequence.granted),
-        ]
-        before, sequence.first = sequence.first, window.first_block(starts[0][1])
-        if before < sequence.first:
-            self._let_go(sequence.blocks[before : sequence.first])
-            self._blocks_given_back += sequence.first - before
+    def _give_back(self, sequence: Sequence, position: int) -> None:
+        """What the token at that position does not reach, nor any later one."""
+        blocks, num_groups = sequence.blocks, self._num_groups
+        given: list[int] = []
+        for group in self.groups.windowed:
+            first, before = self.groups.first(group, position), sequence.firsts[group]
+            if first > before:
+                places = slice(before * num_groups + group, first * num_groups + group, num_groups)
+                given += blocks[places]
+                blocks[places] = [NOTHING] * (first - before)
+                sequence.firsts[group] = first
+        if given:
+            self._let_go(given)
+            self._blocks_given_back += len(given)
+        self._await_give_back(sequence)
+
+    def _await_give_back(self, sequence: Sequence) -> None:
+        """Notes from which position on there is more of that."""
+        if self.groups.windowed:
+            self._columns.give_back_from[sequence.slot] = min(
+                self.groups.next_give_back(group, sequence.firsts[group]) for group in self.groups.windowed
+            )
 
     def _name_last_block(self, sequence: Sequence) -> None:
         """A sequence that is given up leaves its partly filled block to those that continue it."""
@@ -214,14 +230,16 @@ class Allocation:
         unknown = np.flatnonzero(slots < 0)  # they were held by this manager's former life
         end = int(unknown[0]) if len(unknown) else len(slots)
         due = self._columns.are_due(slots, lengths)
-        if self.window is not None:
-            due[:] = True
+        if self.groups.windowed:
+            begins = self._columns.begins(slots, sure, self._computed_step)
+            gives_back = begins >= self._columns.give_back_from[slots]
+            due |= gives_back
         counts = np.zeros(len(slots), np.int32)
         grown: list[int] = []
         for index in np.flatnonzero(due[:end]).tolist():
             sequence = self._sequences[int(request.grow_serials[index])]
-            if self.window is not None:
-                self._give_back(sequence, request.step, self.window)
+            if self.groups.windowed and gives_back[index]:
+                self._give_back(sequence, int(begins[index]))
             count = self._grow(sequence, int(lengths[index]), int(sure[index]), request.step, grown)
             if count is None:
                 end = index
@@ -235,15 +253,15 @@ class Allocation:
         """Gives a sequence the blocks that it lacks for `length` tokens, `granted` ones and guesses, and appends
         them to `grown`; returns how many, None if there are too few."""
         count = 0
-        missing = length - len(sequence.blocks) * self.block_size
+        missing = length - len(sequence.blocks) // self._num_groups * self.block_size
         if missing > 0:
-            count = self._blocks_for(missing)
+            count = self._stretches(missing) * self._num_groups
             if count > self.pool.num_free:
                 return None
             blocks = self.pool.take(count)
             sequence.blocks += blocks
             grown += blocks
-        self._columns.room[sequence.slot] = len(sequence.blocks) * self.block_size
+        self._columns.room[sequence.slot] = len(sequence.blocks) // self._num_groups * self.block_size
         self._columns.grant(sequence.slot, granted, step)
         if sequence.named < len(sequence.names):
             self._name_full_blocks(sequence)
@@ -259,9 +277,7 @@ class Allocation:
 
     def _name(self, sequence: Sequence, index: int, name: bytes, tokens: bytes) -> None:
         before = max(0, sequence.granted_before - index * self.block_size)
-        self._prefixes.index(
-            sequence.blocks[index], sequence, index, name, tokens, sequence.granted_step, before
-        )
+        self._prefixes.index(sequence, index, name, tokens, sequence.granted_step, before)
 
     def _admit_in_order(self, request: Assign, copies: Copies, others: bool) -> list[Admitted]:
         """Admits as many as there is room for. While there are `others` in the step, none of them holds it up."""
@@ -269,7 +285,7 @@ class Allocation:
         admitted: list[Admitted] = []
         for admission in request.admissions:
             beside = others or bool(admitted)
-            grant = self._admit(admission, budget, request.step, copies, beside) if budget > 0 else None
+            grant = self._admit(admission, budget, request, copies, beside) if budget > 0 else None
             if grant is None:
                 break
             budget -= grant.num_tokens
@@ -277,7 +293,7 @@ class Allocation:
         return admitted
 
     def _admit(
-        self, admission: Admission, budget: int, step: int, copies: Copies, beside: bool
+        self, admission: Admission, budget: int, request: Assign, copies: Copies, beside: bool
     ) -> Admitted | None:
         """Admits a sequence with what is cached of it, or leaves everything as it was."""
         assert admission.serial not in self._sequences, f"sequence {admission.serial} is admitted twice"
@@ -290,94 +306,26 @@ class Allocation:
         )
         slot = self._columns.open(admission.serial, np.frombuffer(tail, "<i4"))
         sequence = Sequence(self._columns, slot, root, [], block_names(root, contents), contents)
-        cache = self.pool.enable_prefix_caching and not admission.skip_cache
-        found = self._prefixes.find(sequence, total, step, self.tiers) if cache else Found()
-        if beside and self.tiers is not None and self._warm(sequence, total, found, step, self.tiers):
+        placed = self._newcomers.place(
+            sequence, total, request, looks=not admission.skip_cache, beside=beside
+        )
+        if placed is None:
             self._columns.close(admission.serial)
             return None
-        restored = self._take_room(total, found)
-        if restored and not (self._are_unread(restored) and found.source not in restored):
-            # What is restored may be there before the copies are made, so they must not meet. It is rare.
-            self.pool.free([*found.held, *restored])
-            found = self._prefixes.find(sequence, total, step, None)
-            restored = self._take_room(total, found)
-        if restored is None:
-            self._columns.close(admission.serial)
-            return None
-        self._place(sequence, found, restored)
-        num_copied = found.num_partial if found.source is not None else 0
-        num_restored = len(found.slots) * self.block_size
-        if found.source is None and found.num_partial:
-            num_restored += found.num_partial - self.block_size
-        cached = found.num_full * self.block_size + found.num_partial
-        self._queried += total
-        self._hit += cached
-        self._copied += num_copied
         most = admission.num_tokens_max
-        length = min(total - cached, budget if most is None else min(budget, most))
-        self._grow(sequence, cached + length, cached + length, step, [])
-        if self.window is not None:
-            sequence.starts.append((step, cached))
+        length = min(total - placed.num_cached, budget if most is None else min(budget, most))
+        self._grow(sequence, placed.num_cached + length, placed.num_cached + length, request.step, [])
+        self._await_give_back(sequence)
         self._sequences[admission.serial] = sequence
         self._prefixes.open(sequence)
-        if found.source is not None:
-            self._blocks_copied += 1
-            self._copied_from.append((step, found.source))
-            copies.sources.append(found.source)
-            copies.destinations.append(sequence.blocks[found.num_full])
-        if self.tiers is not None:
-            self.tiers.restore(found.slots, restored, num_restored)
+        self._newcomers.fill(sequence, placed, copies, request.step)
         return Admitted(
             serial=admission.serial,
-            blocks=int32(sequence.blocks),
-            num_cached_tokens=cached,
+            blocks=np.maximum(int32(sequence.blocks), 0),
+            num_cached_tokens=placed.num_cached,
             num_tokens=length,
-            num_restored_tokens=num_restored,
+            num_restored_tokens=placed.num_restored,
         )
 
-    def _warm(self, sequence: Sequence, total: int, found: Found, step: int, tiers: Tiers) -> bool:
-        """Begins to restore what would hold up the step: some blocks, which are cached from then on. Returns whether
-        it did, with nothing held."""
-        in_time = tiers.time_for(found.slots)
-        missing = [found.first + index for index, block in enumerate(found.blocks) if block is None]
-        needed = self._blocks_for(total) - found.first - len(found.held)
-        if in_time == len(found.slots) or not missing or needed > self.pool.num_free:
-            return False
-        count = min(len(missing), max(1, in_time))
-        blocks = self.pool.take(count)
-        apart = self._are_unread(blocks)
-        if apart:
-            tiers.warm(found.slots[:count], blocks)
-            self._blocks_warmed += count
-            for index, block in zip(missing, blocks, strict=False):
-                self._prefixes.index(
-                    block, sequence, index, sequence.names[index], sequence.contents[index], step
-                )
-        self.pool.free(blocks)
-        if apart:
-            self.pool.free(found.held)
-        return apart
-
-    def _are_unread(self, blocks: list[int]) -> bool:
-        """Whether nobody copies from any of these blocks in a step that has not been computed."""
-        return not self._copied_from or {block for _, block in self._copied_from}.isdisjoint(blocks)
-
-    def _take_room(self, total: int, found: Found) -> list[int] | None:
-        """Blocks for what is restored of a new sequence; None, and nothing is held, if not all of it has room."""
-        held = found.held
-        if self._blocks_for(total) - found.first - len(held) > self.pool.num_free:
-            self.pool.free(held)
-            return None
-        return self.pool.take(len(found.slots))
-
-    def _place(self, sequence: Sequence, found: Found, restored: list[int]) -> None:
-        """Gives a new sequence the blocks that were found for it, and those that others are restored into."""
-        new = iter(restored)
-        blocks = [next(new) if block is None else block for block in found.blocks]
-        blocks += new
-        named = found.blocks.index(None) if None in found.blocks else len(found.blocks)
-        sequence.first, sequence.named = found.first, found.first + named
-        sequence.blocks = [*[0] * found.first, *blocks]
-
-    def _blocks_for(self, length: int) -> int:
+    def _stretches(self, length: int) -> int:
         return -(-length // self.block_size)

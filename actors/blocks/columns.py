@@ -30,6 +30,9 @@ class Columns:
         self.granted = np.zeros(0, np.int64)  # tokens that it has been granted slots for, guesses apart
         self.granted_step = np.zeros(0, np.int64)  # by the exchange of this step
         self.granted_before = np.zeros(0, np.int64)  # tokens that it had been granted before that exchange
+        self.give_back_from = np.zeros(
+            0, np.int64
+        )  # with a window: a token that reaches fewer blocks than are held
         self.unnamed = np.zeros(0, np.bool_)  # whether a full block waits to be granted, and so for its name
         self.tails = np.zeros((0, self._block_size), "<i4")  # known tokens after its last full block
         self.num_tail = np.zeros(0, np.int64)  # how many
@@ -77,6 +80,17 @@ class Columns:
         """Which of these need more blocks for so many tokens, or a name for one."""
         due: Bool = (lengths > self.room[slots]) | self.unnamed[slots]
         return due
+
+    def begins(self, slots: Int64, tokens: Int32, computed_step: int) -> Int64:
+        """The first token that each of these computes when it is granted so many now, or in the step before, if that
+        has not been computed; -1 for one that may have more such steps behind it."""
+        granted, before, step = self.granted[slots], self.granted_before[slots], self.granted_step[slots]
+        # A step's last token may have had to wait, and comes again.
+        now = np.minimum(granted, tokens - 1)
+        earlier = np.minimum(np.minimum(before, granted - 1), now)
+        found: Int64 = np.where(step > computed_step, earlier, now)
+        found[step > computed_step + 1] = -1
+        return found
 
     def grant(self, slots: Int64 | int, tokens: Int32 | int, step: int) -> None:
         """They are granted so many tokens, all together."""

@@ -70,7 +70,7 @@ class Costs:
         """What moving one block takes; None while nothing is known."""
         return self._move_seconds[way] / self._moves[way] if self._move_seconds[way] else None
 
-    def move_pays(self, tokens: int, *ways: Move) -> bool:
+    def move_pays(self, tokens: float, *ways: Move) -> bool:
         """Whether moving a block all these ways costs less than computing its `tokens`."""
         per_token = self.seconds_per_token
         return (

@@ -35,6 +35,16 @@ def block_name(parent: bytes, tokens: bytes) -> bytes:
     return blake2b(parent + tokens, digest_size=NAME_BYTES).digest()
 
 
+def name_in_group(name: bytes, group: int) -> bytes:
+    """The name of the block of a group of layers in a stretch of that name: in the first, the same."""
+    return name if not group else name + bytes([group])
+
+
+def is_of_first_group(name: bytes) -> bool:
+    """Whether a block of that name is one of the first group."""
+    return len(name) == NAME_BYTES
+
+
 def full_blocks(token_ids: npt.NDArray[np.int32], block_size: int) -> tuple[list[bytes], bytes]:
     """The tokens of each full block of a sequence, and those after the last."""
     data = np.ascontiguousarray(token_ids, dtype="<i4").tobytes()

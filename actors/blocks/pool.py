@@ -99,6 +99,10 @@ class BlockPool:
         """Whether a block of that name is cached or held."""
         return name in self._index
 
+    def find(self, name: bytes) -> int | None:
+        """The block of that name, if there is one. Nobody holds it for that."""
+        return self._index.get(name)
+
     def free(self, blocks: Sequence[int]) -> None:
         """Gives up one reference to each block of a sequence: last first, so that its end is evicted first."""
         for block in reversed(blocks):

@@ -1,7 +1,8 @@
 """Where the beginning of a sequence can be found: whole blocks by their names, and parts of one.
 
 Names find whole blocks, on the device and below it. What follows the last of them may be part of a block that is
-cached, or of one that a running sequence is filling (its tail); it is copied, or comes from below.
+cached, or of one that a running sequence is filling (its tail); it is copied, or comes from below. Where there are
+several groups of layers, a stretch of a sequence has a block of each, by a name of its own.
 """
 
 from __future__ import annotations
@@ -13,26 +14,32 @@ import numpy as np
 
 from pageant.actors.blocks.branches import FANOUT_MAX, TOKEN_BYTES, Branches, common_tokens
 from pageant.actors.blocks.followers import Told
+from pageant.actors.blocks.groups import NOTHING, Groups
+from pageant.actors.blocks.hashing import is_of_first_group, name_in_group
 from pageant.actors.blocks.pool import BlockPool
-from pageant.actors.blocks.sequence import Found, Sequence
+from pageant.actors.blocks.sequence import RESTORED, Found, Sequence
 from pageant.actors.blocks.tiers import Tiers
-from pageant.actors.blocks.window import Window
 from pageant.protocol.following import StoredBlock
 
 DEVICE = "device"  # the tier
 
 
 class Prefixes:
-    """Of one pool, the tiers below it, and the sequences that run."""
+    """Of one pool, the tiers below it, and the sequences that run. Those who follow are told of the first group's
+    blocks."""
 
-    def __init__(self, pool: BlockPool, block_size: int, tiers: Tiers | None, window: Window | None) -> None:
-        self.pool, self.block_size, self.tiers, self.window = pool, block_size, tiers, window
-        self._branches = Branches()
-        pool.on_unnamed = self._branches.remove
+    def __init__(self, pool: BlockPool, groups: Groups, tiers: Tiers | None) -> None:
+        self.pool, self.groups, self.block_size, self.tiers = pool, groups, groups.block_size, tiers
+        self._branches = Branches()  # of the first group's blocks
+        self._others = range(1, len(groups))
+        self._computed: dict[
+            int, tuple[int, int]
+        ] = {}  # of the others' blocks, what `Branches` says of the first's
         self._tails: dict[bytes, dict[Sequence, None]] = {}  # of running sequences, filed as `Branches` does
         self._uncomputed: list[tuple[int, int]] = []  # named blocks, by the step that fills them
         self._computed_step = 0
         self._told: Told | None = None  # of every block that is stored or removed
+        self._listen()
 
     def begin(self, computed_step: int) -> None:
         """An exchange begins; the steps up to that one have been computed."""
@@ -62,7 +69,6 @@ class Prefixes:
 
     def index(
         self,
-        block: int,
         sequence: Sequence,
         index: int,
         name: bytes,
@@ -70,60 +76,100 @@ class Prefixes:
         step: int,
         num_before: int = 0,
     ) -> None:
-        """A block holds `tokens` of block `index` of a sequence when that step is computed."""
-        if self.pool.name(block, name):
+        """The blocks of stretch `index` of a sequence hold `tokens` when that step is computed."""
+        first = index * len(self.groups)
+        block = sequence.blocks[first]
+        if block >= 0 and self.pool.name(block, name):
             self._branches.add(block, sequence.parent(index), tokens, step, num_before)
             if self._told is not None:
                 self._told((DEVICE, name), self._stored(block, name))
             if step > self._computed_step:
                 self._uncomputed.append((step, block))
+        for group in self._others:
+            block = sequence.blocks[first + group]
+            if block >= 0 and self.pool.name(block, name_in_group(name, group)):
+                self._computed[block] = step, num_before
+                if step > self._computed_step:
+                    self._uncomputed.append((step, block))
 
     def find(self, sequence: Sequence, total: int, step: int, tiers: Tiers | None) -> Found:
         """What is cached of a new sequence of `total` tokens, the last of which is to be computed."""
         names = sequence.names[: (total - 1) // self.block_size]
-        if self.window is not None:
-            found = self._find_in_window(names, tiers, self.window)
+        if len(self.groups) > 1 or self.groups.windowed:
+            found = self._find_in_groups(names, tiers)
         else:
-            found = Found(blocks=[*self.pool.match(names)])
-            if tiers is not None:
-                found.slots = tiers.find(names[len(found.blocks) :])
-                found.blocks += [None] * len(found.slots)
+            blocks = self.pool.match(names)
+            slots = [] if tiers is None else tiers.find(names[len(blocks) :])
+            blocks += [RESTORED] * len(slots)
+            found = Found(num_full=len(blocks), blocks=blocks, slots=slots)
         index = found.num_full
         tokens = sequence.contents[index] if index < len(sequence.contents) else sequence.tail
         wanted = tokens[: TOKEN_BYTES * (total - 1 - index * self.block_size)]
         if wanted:
             parent = sequence.parent(index)
-            found.source, found.num_partial = self._find_partial(parent, wanted, step)
-            slot = tiers.find_partial(parent, wanted, found.num_partial) if tiers is not None else None
-            if slot is not None:
-                found.source = None
-                found.slots.append(slot[0])
-                found.num_partial = slot[1]
+            found.sources, found.num_partial = self._find_partial(parent, wanted, step)
+            slots, count = ([], 0)
+            if tiers is not None:
+                slots, count = tiers.find_partial(parent, wanted, found.num_partial, len(self.groups))
+            if slots:
+                found.sources, found.num_partial = [], count
+                found.slots += slots
         return found
 
-    def _find_in_window(self, names: list[bytes], tiers: Tiers | None, window: Window) -> Found:
-        """The blocks that the first uncomputed token reaches, as late as they are all cached."""
-        pool = self.pool
-        first, end = window.longest(names, lambda name: name in pool or (tiers is not None and name in tiers))
-        found = Found(first=first)
-        for name in names[first:end]:
-            block = next(iter(pool.match([name])), None)
-            found.blocks.append(block)
-            if block is None and tiers is not None:
-                found.slots += tiers.find([name])
+    def _find_in_groups(self, names: list[bytes], tiers: Tiers | None) -> Found:
+        """As many stretches as there can be of which all blocks are cached that the first uncomputed token reaches."""
+        pool, groups = self.pool, self.groups
+
+        def cached(group: int, index: int) -> bool:
+            name = name_in_group(names[index], group)
+            return name in pool or (tiers is not None and name in tiers)
+
+        found = Found(num_full=groups.longest(len(names), cached))
+        firsts = [groups.first(group, found.num_full * self.block_size) for group in range(len(groups))]
+        for index, name in enumerate(names[: found.num_full]):
+            for group, first in enumerate(firsts):
+                if index < first:
+                    found.blocks.append(NOTHING)
+                    continue
+                of_group = name_in_group(name, group)
+                block = next(iter(pool.match([of_group])), RESTORED)
+                found.blocks.append(block)
+                if block == RESTORED:
+                    assert tiers is not None, "it is cached somewhere"
+                    found.slots += tiers.find([of_group])
         return found
 
-    def _find_partial(self, parent: bytes, wanted: bytes, step: int) -> tuple[int | None, int]:
-        """A block that follows `parent`, and of the tokens `wanted` how many it begins with, computed before
-        this step. Anybody may write to it, or get it, in this very step: the copy comes before."""
+    def _find_partial(self, parent: bytes, wanted: bytes, step: int) -> tuple[list[int], int]:
+        """The blocks of a stretch that follows `parent`, and of the tokens `wanted` how many it begins with, computed
+        before this step. Anybody may write to them, or get them, in this very step: the copy comes before."""
         source, most = self._branches.find(parent, wanted, step)
+        sources = [] if source is None else [source]
+        if source is not None and self._others:
+            sources, most = self._with_other_groups(source, most, step)
         tails = self._tails.get(parent + wanted[:TOKEN_BYTES], {})
         for sequence in islice(reversed(tails), FANOUT_MAX):
             computed = sequence.granted if sequence.granted_step < step else sequence.granted_before
             count = common_tokens(self._written(sequence, computed), wanted)
             if count > most:
-                source, most = sequence.blocks[len(sequence.names)], count
-        return source, most
+                first = len(sequence.names) * len(self.groups)
+                sources, most = sequence.blocks[first : first + len(self.groups)], count
+        return sources, most
+
+    def _with_other_groups(self, source: int, count: int, step: int) -> tuple[list[int], int]:
+        """The blocks of all groups that hold what a block of the first does, and how many of `count` tokens of it are
+        computed in all of them before this step."""
+        name = self.pool.name_of(source)
+        assert name is not None, "it was found by that"
+        sources = [source]
+        for group in self._others:
+            block = self.pool.find(name_in_group(name, group))
+            if block is None:
+                return [], 0
+            computed_by, num_before = self._computed[block]
+            if computed_by >= step:
+                count = min(count, num_before)
+            sources.append(block)
+        return (sources, count) if count > 0 else ([], 0)
 
     def _written(self, sequence: Sequence, granted: int) -> bytes:
         """What the block of a sequence's tail holds once `granted` tokens of it have been computed."""
@@ -132,11 +178,18 @@ class Prefixes:
     def follow(self, told: Told | None) -> None:
         """From now on that is told of every block that is stored or removed, in any tier; None ends it."""
         self._told = told
-        self.pool.on_unnamed = self._branches.remove if told is None else self._unnamed
+        self._listen()
         if self.tiers is not None:
             self.tiers.follow(told)
 
+    def _listen(self) -> None:
+        plain = self._told is None and not self._others
+        self.pool.on_unnamed = self._branches.remove if plain else self._unnamed
+
     def _unnamed(self, block: int, name: bytes) -> None:
+        if not is_of_first_group(name):
+            del self._computed[block]
+            return
         self._branches.remove(block, name)
         if self._told is not None:
             self._told((DEVICE, name), None)
@@ -144,7 +197,8 @@ class Prefixes:
     def stored(self) -> Iterator[StoredBlock]:
         """Every block that can be found, in every tier."""
         for block, name in self.pool.named():
-            yield self._stored(block, name)
+            if is_of_first_group(name):
+                yield self._stored(block, name)
         if self.tiers is not None:
             yield from self.tiers.stored()
 

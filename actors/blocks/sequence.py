@@ -9,27 +9,27 @@ from pageant.actors.blocks.columns import Columns
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """Its blocks in order, and the names of its full blocks as far as tokens are known.
+    """Its blocks in order, and the names of its full stretches as far as tokens are known.
 
-    It holds the blocks from `first` on. Those before it has given back, or never had: no window reaches them.
     What changes with every step is in its `slot` of the columns.
     """
 
     columns: Columns
     slot: int
 
-    root: bytes  # the name that its first block follows
-    blocks: list[int]
+    root: bytes  # the name that its first stretch follows
+    blocks: list[int]  # of each stretch, one of each group; NOTHING where it holds none
     names: list[bytes]
-    contents: list[bytes]  # the tokens of the blocks that have those names
+    contents: list[bytes]  # the tokens of the stretches that have those names
     start: bytes | None = None  # what its tail is filed under
-    first: int = 0
-    named: int = 0  # how many of its blocks have been given their names
-    starts: list[tuple[int, int]] = field(default_factory=list)  # with a window: steps, and where they begin
+    named: int = 0  # how many of its stretches have been given their names
+    firsts: list[int] = field(
+        default_factory=list
+    )  # of each group, the stretch from which on it holds blocks
 
     @property
     def tail(self) -> bytes:
-        """Its known tokens after the last full block."""
+        """Its known tokens after the last full stretch."""
         return self.columns.tails[self.slot, : self.columns.num_tail[self.slot]].tobytes()
 
     @property
@@ -48,38 +48,43 @@ class Sequence:
         return int(self.columns.granted_before[self.slot])
 
     def parent(self, index: int) -> bytes:
-        """The name that its block `index` follows."""
+        """The name that its stretch `index` follows."""
         return self.names[index - 1] if index else self.root
 
     @property
     def held(self) -> list[int]:
         """The blocks that it holds."""
-        return self.blocks[self.first :] if self.first else self.blocks
+        return [block for block in self.blocks if block >= 0] if any(self.firsts) else self.blocks
+
+
+RESTORED = -2  # stands for a block that comes from below
 
 
 @dataclass(slots=True)
 class Found:
-    """What is cached of a new sequence: full blocks from its block `first` on, and then a part of one.
+    """What is cached of a new sequence: full stretches, and then a part of one.
 
-    Where `blocks` has None, the block is in the next one of `slots`, of the host. `num_partial` tokens of the block
-    after those are in block `source`, or else in the last slot.
+    `num_partial` tokens of the stretch after the full ones are in the blocks `sources`, one of each group, or else in
+    as many slots, the last ones.
     """
 
-    first: int = 0
-    blocks: list[int | None] = field(default_factory=list)
-    slots: list[int] = field(default_factory=list)
-    source: int | None = None
+    num_full: int = 0
+    blocks: list[int] = field(default_factory=list)  # of the full stretches; NOTHING where no window reaches
+    slots: list[int] = field(
+        default_factory=list
+    )  # of the host, for each that is RESTORED, and for the partial ones
+    sources: list[int] = field(default_factory=list)
     num_partial: int = 0
-
-    @property
-    def num_full(self) -> int:
-        """How many blocks the cached tokens fill."""
-        return self.first + len(self.blocks)
 
     @property
     def held(self) -> list[int]:
         """The blocks that are held for it."""
-        return [block for block in self.blocks if block is not None]
+        return [block for block in self.blocks if block >= 0]
+
+    @property
+    def restored(self) -> list[int]:
+        """The places of its blocks that come from below."""
+        return [place for place, block in enumerate(self.blocks) if block == RESTORED]
 
 
 @dataclass(slots=True)

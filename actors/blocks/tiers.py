@@ -21,8 +21,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 
 from pageant.actors.blocks.costs import Costs, Move
-from pageant.actors.blocks.followers import Told
-from pageant.actors.blocks.hashing import block_name
+from pageant.actors.blocks.followers import Key, Told
+from pageant.actors.blocks.hashing import block_name, is_of_first_group, name_in_group
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.store import Store
 from pageant.protocol.arrays import int32
@@ -43,17 +43,19 @@ class Tiers:
     """The stores below one pool, and the moves of the exchange at hand.
 
     Args:
+        block_tokens: that a block spares from being computed: where a stretch of a sequence has several blocks, each
+            its part.
         host_slots, disk_slots: how many blocks they hold; the disk may have none.
     """
 
     def __init__(
-        self, pool: BlockPool, costs: Costs, block_size: int, host_slots: int, disk_slots: int = 0
+        self, pool: BlockPool, costs: Costs, block_tokens: float, host_slots: int, disk_slots: int = 0
     ) -> None:
         self.pool, self.costs = pool, costs
         self.disk = Store("disk", disk_slots, DISK)
         self.host = Store("host", host_slots, lower=self.disk if disk_slots else None)
         self.stores = (self.host, self.disk) if disk_slots else (self.host,)
-        self._block_size = block_size
+        self._block_tokens = block_tokens
         self._dirty: OrderedDict[int, bytes] = OrderedDict()  # in the order in which they became free
         self._saves: list[tuple[int, int]] = []  # urgent ones: block, slot
         self._restores: list[tuple[int, int]] = []  # slot, block
@@ -83,7 +85,7 @@ class Tiers:
         """A cached block is somebody else's from this step on."""
         self._dirty.pop(block, None)
         below = any(name in store for store in self.stores)
-        if not below and self.costs.move_pays(self._block_size, Move.HOST, Move.HOST):
+        if not below and self.costs.move_pays(self._block_tokens, Move.HOST, Move.HOST):
             self._save(block, name, self._saves)
 
     def _save(self, block: int, name: bytes, saves: list[tuple[int, int]]) -> None:
@@ -97,7 +99,7 @@ class Tiers:
     def _pin(self, name: bytes) -> int | None:
         """The slot of a name from where it is worth restoring; it keeps it for this exchange."""
         for store, way in zip(self.stores, (Move.HOST, Move.READ), strict=False):
-            if name in store and self.costs.move_pays(self._block_size, way):
+            if name in store and self.costs.move_pays(self._block_tokens, way):
                 return store.pin(name)
         return None
 
@@ -115,16 +117,19 @@ class Tiers:
             slots.append(slot)
         return slots
 
-    def find_partial(self, parent: bytes, wanted: bytes, more_than: int) -> tuple[int, int] | None:
-        """The slot of a partly filled block that follows `parent` and holds the first of the tokens `wanted`,
-        more of them than `more_than`, and nothing else; and how many."""
+    def find_partial(
+        self, parent: bytes, wanted: bytes, more_than: int, groups: int = 1
+    ) -> tuple[list[int], int]:
+        """The slots of the partly filled blocks, one of each group, that follow `parent` and hold the first of the
+        tokens `wanted`, more of them than `more_than`, and nothing else; and how many. None, where there are none."""
         for count in range(len(wanted) // TOKEN_BYTES, more_than, -1):
-            if not self.costs.move_pays(count - more_than, Move.HOST):
+            if not self.costs.move_pays((count - more_than) / groups, Move.HOST):
                 break
-            slot = self._pin(block_name(parent, wanted[: TOKEN_BYTES * count]))
-            if slot is not None:
-                return slot, count
-        return None
+            name = block_name(parent, wanted[: TOKEN_BYTES * count])
+            slots = self.find(name_in_group(name, group) for group in range(groups))
+            if len(slots) == groups:
+                return slots, count
+        return [], 0
 
     def time_for(self, slots: Sequence[int]) -> int:
         """How many of these can be restored before this exchange's step without holding it up."""
@@ -140,9 +145,10 @@ class Tiers:
         self._restores += zip(slots, blocks, strict=True)
         for slot in slots:
             self._seconds_left -= self.costs.seconds_per_move(_way_out(slot)) or 0.0
-            self._store_of(slot).tokens_hit += self._block_size
-        if slots:  # the last may be filled in part
-            self._store_of(slots[-1]).tokens_hit -= len(slots) * self._block_size - num_tokens
+        below = sum(slot >= DISK for slot in slots)
+        if slots:
+            self.disk.tokens_hit += num_tokens * below // len(slots)
+            self.host.tokens_hit += num_tokens - num_tokens * below // len(slots)
 
     def warm(self, slots: Sequence[int], blocks: Sequence[int]) -> None:
         """What these slots hold goes into these blocks beside the step, for whoever comes later."""
@@ -184,7 +190,7 @@ class Tiers:
     def num_beside(self, way: Move) -> int:
         """How many blocks can be moved so while a step computes."""
         step, move = self.costs.seconds_per_step, self.costs.seconds_per_move(way)
-        return AHEAD if step is None or move is None else max(1, min(AHEAD_MAX, int(step / move)))
+        return AHEAD if step is None or move is None else max(1, int(min(AHEAD_MAX, step / move)))
 
     def _save_ahead(self) -> list[tuple[int, int]]:
         saves: list[tuple[int, int]] = []
@@ -193,7 +199,7 @@ class Tiers:
         while self._dirty and len(saves) < most and pool.num_free - len(self._dirty) < reserve:
             block, name = self._dirty.popitem(last=False)
             cached = pool.references(block) == 0 and pool.name_of(block) == name
-            if cached and name not in self.host and self.costs.move_pays(self._block_size, Move.HOST):
+            if cached and name not in self.host and self.costs.move_pays(self._block_tokens, Move.HOST):
                 self._save(block, name, saves)
         return saves
 
@@ -201,7 +207,7 @@ class Tiers:
         """From the host's memory to the disk, so that there is room to save to."""
         spills: list[tuple[int, int]] = []
         host, reserve = self.host, min(RESERVE, self.host.num_slots)
-        if host.lower is None or not self.costs.move_pays(self._block_size, Move.READ):
+        if host.lower is None or not self.costs.move_pays(self._block_tokens, Move.READ):
             return spills
         most = self.num_beside(Move.WRITE)
         while len(spills) < most and host.num_spare < reserve and (spilled := host.spill()) is not None:
@@ -225,13 +231,18 @@ class Tiers:
 
     def follow(self, told: Told | None) -> None:
         """See `Allocation.follow`."""
+
+        def of_first_group(key: Key, block: StoredBlock | None) -> None:
+            if told is not None and is_of_first_group(key[1]):
+                told(key, block)
+
         for store in self.stores:
-            store.told = told
+            store.told = None if told is None else of_first_group
 
     def stored(self) -> Iterator[StoredBlock]:
         """Every block of every store."""
         for store in self.stores:
-            for name in store:
+            for name in filter(is_of_first_group, store):
                 yield StoredBlock(tier=store.name, name=name)
 
     def statistics(self) -> tuple[TierStatistics, ...]:

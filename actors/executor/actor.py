@@ -108,6 +108,7 @@ class Executor(Actor):
 
     async def on_start(self) -> None:
         self._runner = await self.offload(self._make_runner)
+        self._batch.group(len(self._runner.windows))
         self.spawn(self._watch_steps())
         self.watch("scheduler")
         self.watch("blocks")
@@ -147,7 +148,7 @@ class Executor(Actor):
                 block_bytes=self._runner.host.block_bytes,
                 host_bytes=self._host_bytes(),
                 disk_bytes=0 if self._disk is None else self._disk.bytes_free,
-                window=self._runner.window,
+                windows=self._runner.windows,
             ),
         )
 

@@ -44,16 +44,16 @@ class SamplingColumns:
 
 @dataclass(frozen=True)
 class Packed:
-    """T tokens of S sequences, one after another. See `kernels.base.AttentionBatch`."""
+    """T tokens of S sequences, one after another, in each of G groups of layers. See `kernels.base.AttentionBatch`."""
 
     token_ids: Int64  # [T], UNKNOWN where the step before draws it
     unknown: Int64  # [U], of the T tokens: those
     unknown_rows: Int64  # [U], the rows of the batch whose last drawn tokens they are
     positions: Int64  # [T]
-    slots: Int64  # [T]
+    slots: Int64  # [G, T]
     query_starts: Int32  # [S+1]
     context_lengths: Int32  # [S]
-    block_tables: Int32  # [S, blocks of the longest]
+    block_tables: Int32  # [G, S, blocks of the longest]
     max_query_length: int
     max_context_length: int
 
@@ -104,8 +104,8 @@ class Proposing:
     starts: Int32  # [S]
     draws: npt.NDArray[np.bool_]  # [S]
     new: tuple[NewSequence, ...]
-    block_tables: Int32  # [rows, blocks]
-    block_counts: Int32  # [rows]
+    block_tables: Int32  # [rows, stretches, groups of layers]
+    stretch_counts: Int32  # [rows]
 
 
 UNKNOWN = -1
@@ -132,12 +132,13 @@ class Batch:
         self._adapters = np.full(max_num_seqs, NO_ADAPTER, np.int32)  # indices of their names
         self._processors = Processors() if processors is None else processors
         self.block_size = block_size
-        blocks = -(-max_model_len // block_size)
         self._token_ids = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
         self._lengths = np.zeros(max_num_seqs, np.int32)
         self._tenures = np.zeros(max_num_seqs, np.int64)
-        self._block_tables = np.zeros((max_num_seqs, blocks), np.int32)
-        self._block_counts = np.zeros(max_num_seqs, np.int32)
+        self.group(1)
+        self._stretch_counts = np.zeros(
+            max_num_seqs, np.int32
+        )  # `block_size` tokens each, a block of each group
         self._temperature = np.zeros(max_num_seqs, np.float32)
         self._top_k = np.zeros(max_num_seqs, np.int32)
         self._top_p = np.ones(max_num_seqs, np.float32)
@@ -149,10 +150,18 @@ class Batch:
         self.guiding = Guiding(max_num_seqs)
         self._next_number = 1
 
+    def group(self, num_groups: int) -> None:
+        """From the first plan on, tables have a block of each of so many groups of layers for `block_size` tokens."""
+        rows, positions = self._token_ids.shape
+        stretches = -(-(positions - 1) // self.block_size)
+        self._num_groups = num_groups
+        self._block_tables = np.zeros((rows, stretches, num_groups), np.int32)
+        self._flat_tables = self._block_tables.reshape(rows, stretches * num_groups)  # the same memory
+
     def clear(self) -> None:
         """Forgets every sequence: a new scheduler starts from nothing."""
         self._lengths[:] = 0
-        self._block_counts[:] = 0
+        self._stretch_counts[:] = 0
         self._shapers.clear()
         self._scorers.clear()
         self._processors.clear()
@@ -169,7 +178,7 @@ class Batch:
             raise PlanMismatch(f"plan {plan.number} came, {self._next_number} was expected")
         self._next_number += 1
         self._lengths[plan.freed_rows] = 0
-        self._block_counts[plan.freed_rows] = 0
+        self._stretch_counts[plan.freed_rows] = 0
         self._shapers.free(plan.freed_rows)
         self._scorers.free(plan.freed_rows)
         self._processors.free(plan.freed_rows)
@@ -182,7 +191,7 @@ class Batch:
             raise PlanMismatch(f"plan {plan.number} computes tokens that are not known here")
         if len(plan.draft_ids):
             ends = self._put_drafts(plan, ends)
-        if np.any(ends > self._block_counts[plan.rows] * self.block_size):
+        if np.any(ends > self._stretch_counts[plan.rows] * self.block_size):
             raise PlanMismatch(f"plan {plan.number} computes tokens for which there are no blocks")
         inputs = self._pack(plan)
         self._token_ids[inputs.rows, inputs.sampling.position] = UNKNOWN
@@ -257,8 +266,8 @@ class Batch:
         length, blocks = len(sequence.token_ids), len(sequence.blocks)
         self._token_ids[row, :length] = sequence.token_ids
         self._lengths[row] = length
-        self._block_tables[row, :blocks] = sequence.blocks
-        self._block_counts[row] = blocks
+        self._flat_tables[row, :blocks] = sequence.blocks
+        self._stretch_counts[row] = blocks // self._num_groups
         self._temperature[row] = params.temperature
         self._top_k[row] = max(params.top_k, 0)
         self._top_p[row] = params.top_p
@@ -284,9 +293,9 @@ class Batch:
         if not len(plan.grown_blocks):
             return
         rows = np.repeat(plan.grown_rows, counts)
-        offsets = within(counts) + np.repeat(self._block_counts[plan.grown_rows], counts)
-        self._block_tables[rows, offsets] = plan.grown_blocks
-        self._block_counts[plan.grown_rows] += counts
+        offsets = within(counts) + np.repeat(self._stretch_counts[plan.grown_rows] * self._num_groups, counts)
+        self._flat_tables[rows, offsets] = plan.grown_blocks
+        self._stretch_counts[plan.grown_rows] += counts // self._num_groups
 
     def _pack(self, plan: StepPlan) -> StepInputs:
         rows, counts, drawn = plan.rows, plan.num_tokens, plan.draws.astype(np.int32)
@@ -345,7 +354,7 @@ class Batch:
             draws=plan.draws,
             new=plan.new,
             block_tables=self._block_tables,
-            block_counts=self._block_counts,
+            stretch_counts=self._stretch_counts,
         )
 
     def _sampling(self, rows: Int32, positions: Int64, ahead: dict[int, list[int]]) -> SamplingColumns:
@@ -375,11 +384,11 @@ def pack(
 
     Args:
         token_ids: [rows of the batch, positions]
-        block_tables: [rows of the batch, blocks]
+        block_tables: [rows of the batch, stretches, groups of layers]
     """
     token_rows = np.repeat(rows, counts)
     positions = (np.repeat(starts, counts) + within(counts)).astype(np.int64)
-    blocks = block_tables[token_rows, positions // block_size].astype(np.int64)
+    blocks = block_tables[token_rows, positions // block_size].T.astype(np.int64)
     found = token_ids[token_rows, positions].astype(np.int64)
     unknown = np.flatnonzero(found == UNKNOWN)
     context_lengths = starts + counts
@@ -392,7 +401,7 @@ def pack(
         slots=blocks * block_size + positions % block_size,
         query_starts=np.concatenate([np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32)]),
         context_lengths=context_lengths,
-        block_tables=block_tables[rows, : -(-longest // block_size)],
+        block_tables=np.ascontiguousarray(block_tables[rows, : -(-longest // block_size)].transpose(2, 0, 1)),
         max_query_length=int(counts.max()),
         max_context_length=longest,
     )

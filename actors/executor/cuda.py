@@ -85,6 +85,7 @@ class CudaRunner(TorchRunner):
                 max_model_len=options["max_model_len"],
                 block_size=options["block_size"],
                 spare_block=self.num_blocks,
+                num_groups=len(self.windows),
             )
 
     @torch.inference_mode()
@@ -147,11 +148,11 @@ class CudaRunner(TorchRunner):
         )
         if len(inputs.unknown):
             token_ids[unknown] = self._last_drawn[unknown_rows]
-        batch = AttentionBatch(
+        batch = AttentionBatch.of_groups(
+            tables,
+            slots,
             query_starts=starts,
             context_lengths=lengths,
-            block_tables=tables,
-            slots=slots,
             positions=positions,
             max_query_length=inputs.max_query_length,
             max_context_length=inputs.max_context_length,
@@ -187,11 +188,12 @@ class CudaRunner(TorchRunner):
         caches = self._decoder.allocate_kv_caches(1, block_size)
         nothing = torch.zeros(tokens, dtype=torch.int64, device=self.device)
         few = torch.zeros(1, dtype=torch.int32, device=self.device)
-        batch = AttentionBatch(
+        num_groups = len(self._decoder.groups.windows)
+        batch = AttentionBatch.of_groups(
+            few.expand(num_groups, 1, 1),
+            nothing.expand(num_groups, tokens),
             query_starts=torch.tensor([0, tokens], dtype=torch.int32, device=self.device),
             context_lengths=few + 1,
-            block_tables=few[None],
-            slots=nothing,
             positions=nothing,
             max_query_length=tokens,
             max_context_length=1,

@@ -107,6 +107,7 @@ class DecodeGraphs:
         max_model_len: int,
         block_size: int,
         spare_block: int,
+        num_groups: int = 1,
     ) -> None:
         self._forward = forward
         self._capture: Capture | None = capture
@@ -118,7 +119,9 @@ class DecodeGraphs:
         self._rows_max = padded_size(max_num_seqs) or max(_SIZES)
         width = -(-max_model_len // block_size)
         device = last_drawn.device
-        self._tables = torch.full((self._rows_max, width), spare_block, dtype=torch.int32, device=device)
+        self._tables = torch.full(
+            (num_groups, self._rows_max, width), spare_block, dtype=torch.int32, device=device
+        )
         self._starts = torch.arange(self._rows_max + 1, dtype=torch.int32, device=device)
         self._slots: dict[tuple[int, int], _Slot] = {}
 
@@ -141,7 +144,9 @@ class DecodeGraphs:
         arrays = self.pad(inputs, size)
         slot = self._slots.get((size, context))
         if slot is None:
-            memory = torch.empty(size * 40 + 256, dtype=torch.uint8, device=self._last_drawn.device)
+            memory = torch.empty(
+                size * (32 + 8 * len(self._tables)) + 256, dtype=torch.uint8, device=self._last_drawn.device
+            )
             slot = self._slots[size, context] = _Slot(memory)
         token_ids, sources, positions, slots, lengths = self._staging.send(arrays, slot.memory)
         self._send_tables(inputs, size)
@@ -149,11 +154,11 @@ class DecodeGraphs:
             return slot.replay()[:rows]
 
         def run() -> Tensor:
-            batch = AttentionBatch(
+            batch = AttentionBatch.of_groups(
+                self._tables[:, :size],
+                slots,
                 query_starts=self._starts[: size + 1],
                 context_lengths=lengths,
-                block_tables=self._tables[:size],
-                slots=slots,
                 positions=positions,
                 max_query_length=1,
                 max_context_length=context,
@@ -173,20 +178,20 @@ class DecodeGraphs:
         """Token ids, the rows whose last drawn tokens they are instead (or UNKNOWN), positions, slots and
         context lengths of `size` rows."""
         rows = len(inputs.positions)
-        token_ids, sources, positions, slots = (np.zeros(size, np.int64) for _ in range(4))
+        token_ids, sources, positions = (np.zeros(size, np.int64) for _ in range(3))
+        slots = np.full((len(inputs.slots), size), self._spare_block * self._block_size)
         lengths = np.ones(size, np.int32)
         token_ids[:rows] = inputs.token_ids
         token_ids[inputs.unknown] = 0  # looked up before it is replaced
         sources[:] = UNKNOWN
         sources[inputs.unknown] = inputs.unknown_rows
         positions[:rows] = inputs.positions
-        slots[:rows] = inputs.slots
-        slots[rows:] = self._spare_block * self._block_size
+        slots[:, :rows] = inputs.slots
         lengths[:rows] = inputs.context_lengths
         return [token_ids, sources, positions, slots, lengths]
 
     def _send_tables(self, inputs: StepInputs, size: int) -> None:
-        rows, width = inputs.block_tables.shape
+        _, rows, width = inputs.block_tables.shape
         (tables,) = self._staging.send([inputs.block_tables])
-        self._tables[:rows, :width] = tables
-        self._tables[rows:size, 0] = self._spare_block
+        self._tables[:, :rows, :width] = tables
+        self._tables[:, rows:size, 0] = self._spare_block

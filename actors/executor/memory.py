@@ -40,17 +40,33 @@ def device_budget(*, free: int, total: int, share: float, step: int) -> int:
 
 
 def choose_num_blocks(
-    *, block_bytes: int, block_size: int, max_model_len: int, max_num_seqs: int, budget_bytes: int | None
+    wanted: int | None = None,
+    *,
+    block_bytes: int,
+    block_size: int,
+    max_model_len: int,
+    max_num_seqs: int,
+    budget_bytes: int | None,
+    num_groups: int = 1,
 ) -> int:
     """As many blocks as the budget holds, and no more than `max_num_seqs` longest requests can use.
 
     Args:
+        wanted: so many exactly, whatever the budget.
+        num_groups: of layers, each of which has a block of its own for every `block_size` tokens.
         budget_bytes: what the user said; None is `CPU_SHARE` of what is free.
 
     Raises:
         TooLittleMemory: not enough for one request of `max_model_len` tokens; says what would help.
     """
-    per_request = -(-max_model_len // block_size)
+    per_request = -(-max_model_len // block_size) * num_groups
+    if wanted is not None:
+        if wanted < per_request:
+            raise TooLittleMemory(
+                f"num_blocks is {wanted}, of {block_size} tokens each, in one of {num_groups} groups of layers; "
+                f"a request of max_model_len {max_model_len} needs {per_request}"
+            )
+        return wanted
     budget = int(available_bytes() * CPU_SHARE) if budget_bytes is None else budget_bytes
     blocks = min(budget // block_bytes, per_request * max_num_seqs)
     if blocks < per_request:
@@ -58,6 +74,6 @@ def choose_num_blocks(
         raise TooLittleMemory(
             f"{budget / 2**20:.0f} MiB are there for the KV cache, and one request of max_model_len "
             f"{max_model_len} needs {needed / 2**20:.0f} MiB; lower max_model_len to "
-            f"{blocks * block_size} or less, or raise kv_cache_memory (on a GPU, gpu_memory_utilization)"
+            f"{blocks // num_groups * block_size} or less, or raise kv_cache_memory (on a GPU, gpu_memory_utilization)"
         )
     return blocks

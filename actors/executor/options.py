@@ -42,6 +42,8 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
         gpu_memory_utilization: of a GPU's memory, the share for weights, steps and KV blocks together.
         max_num_batched_tokens: of the largest step, for which a GPU's memory must do.
         num_blocks: exactly so many KV blocks instead.
+        group_layers: give layers with another window than the rest blocks of their own, so that they need keep only
+            what it reaches.
         threads: that compute on a CPU; None is all of this process's cores.
         disk_path: a folder for KV blocks that there is no more room for in the host's memory, where the block
             manager's `disk_space` allows for any.
@@ -67,6 +69,7 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
     gpu_memory_utilization: float = 0.9
     max_num_batched_tokens: int = 2048
     num_blocks: int | None = None
+    group_layers: bool = True
     threads: int | None = None
     disk_path: str | None = None
     eos_token_ids: tuple[int, ...] = ()
@@ -141,6 +144,7 @@ def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
         max_num_seqs=options.max_num_seqs,
         budget_bytes=None if memory is None else parse_bytes(memory),
         num_blocks=options.num_blocks,
+        group_layers=options.group_layers,
         threads=options.threads,
         speculation=options.speculation,
         **others,

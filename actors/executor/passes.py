@@ -17,7 +17,7 @@ from pageant.kernels.cpu import CpuKernels
 from pageant.models.adapters.loading import Adapters
 from pageant.models.decoder import Decoder, Wanted
 
-__all__ = ["Passes", "to_device"]
+__all__ = ["Passes", "attention_batch", "to_device"]
 
 
 class Passes:
@@ -44,6 +44,7 @@ class Passes:
             self._programs = StepPrograms(
                 self.forward,
                 decoder.kernels.capture,
+                num_groups=len(decoder.groups.windows),
                 max_num_seqs=max_num_seqs,
                 max_model_len=max_model_len,
                 block_size=block_size,
@@ -77,7 +78,8 @@ class Passes:
         batch = attention_batch(packed, device, ancestors)
         if some is not None and not adapted:
             sequences = packed.query_starts.searchsorted(some, side="right") - 1
-            only = Wanted.of(to_device(some, device), to_device(sequences, device), batch)
+            of_last = batch.groups[self.decoder.groups.of_layer[-1]]
+            only = Wanted.of(to_device(some, device), to_device(sequences, device), of_last)
             return self.forward(token_ids, positions, batch, only)
         with self.adapting(adapted, len(packed.positions)):  # in every layer, by their places among all
             hidden = self.forward(token_ids, positions, batch)
@@ -109,11 +111,11 @@ def attention_batch(
     packed: Packed, device: torch.device, ancestors: npt.NDArray[np.int64] | None = None
 ) -> AttentionBatch:
     """What attention needs to know of packed tokens, on the device."""
-    return AttentionBatch(
+    return AttentionBatch.of_groups(
+        to_device(packed.block_tables, device),
+        to_device(packed.slots, device),
         query_starts=to_device(packed.query_starts, device),
         context_lengths=to_device(packed.context_lengths, device),
-        block_tables=to_device(packed.block_tables, device),
-        slots=to_device(packed.slots, device),
         positions=to_device(packed.positions, device),
         max_query_length=packed.max_query_length,
         max_context_length=packed.max_context_length,

@@ -46,19 +46,27 @@ class StepPrograms:
     """
 
     def __init__(
-        self, forward: Forward, capture: Capture, *, max_num_seqs: int, max_model_len: int, block_size: int
+        self,
+        forward: Forward,
+        capture: Capture,
+        *,
+        num_groups: int,
+        max_num_seqs: int,
+        max_model_len: int,
+        block_size: int,
     ) -> None:
         self._forward = forward
         self._capture = capture
         self._seqs_max = max_num_seqs
         self._shapes: OrderedDict[tuple[int, int, bool], _Shape] = OrderedDict()
-        self._token_ids, self._positions, self._slots, self._ancestors = (
-            torch.zeros(_TOKENS_MAX, dtype=torch.int64) for _ in range(4)
+        self._token_ids, self._positions, self._ancestors = (
+            torch.zeros(_TOKENS_MAX, dtype=torch.int64) for _ in range(3)
         )
+        self._slots = torch.zeros(num_groups, _TOKENS_MAX, dtype=torch.int64)
         blocks = -(-max_model_len // block_size)
         self._starts = torch.zeros(max_num_seqs + 1, dtype=torch.int32)
         self._lengths = torch.zeros(max_num_seqs, dtype=torch.int32)
-        self._tables = torch.zeros(max_num_seqs, blocks, dtype=torch.int32)
+        self._tables = torch.zeros(num_groups, max_num_seqs, blocks, dtype=torch.int32)
         self._inputs = [
             part.numpy()
             for part in (
@@ -108,11 +116,11 @@ class StepPrograms:
     def _record(self, shape: _Shape, inputs: Packed, *, with_trees: bool) -> Tensor | None:
         tokens, sequences = len(inputs.positions), len(inputs.context_lengths)
         positions = self._positions[:tokens]
-        batch = AttentionBatch(
+        batch = AttentionBatch.of_groups(
+            self._tables[:, :sequences],
+            self._slots[:, :tokens],
             query_starts=self._starts[: sequences + 1],
             context_lengths=self._lengths[:sequences],
-            block_tables=self._tables[:sequences],
-            slots=self._slots[:tokens],
             positions=positions,
             max_query_length=inputs.max_query_length,
             max_context_length=inputs.max_context_length,
@@ -128,12 +136,12 @@ class StepPrograms:
 
     def _write(self, inputs: Packed, last_drawn: Tensor) -> None:
         token_ids, positions, slots, starts, lengths, tables = self._inputs
-        tokens, (sequences, width) = len(inputs.positions), inputs.block_tables.shape
+        tokens, (_, sequences, width) = len(inputs.positions), inputs.block_tables.shape
         token_ids[:tokens] = inputs.token_ids
         if len(inputs.unknown):
             token_ids[inputs.unknown] = last_drawn.numpy()[inputs.unknown_rows]
         positions[:tokens] = inputs.positions
-        slots[:tokens] = inputs.slots
+        slots[:, :tokens] = inputs.slots
         starts[: sequences + 1] = inputs.query_starts
         lengths[:sequences] = inputs.context_lengths
-        tables[:sequences, :width] = inputs.block_tables
+        tables[:, :sequences, :width] = inputs.block_tables

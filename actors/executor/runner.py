@@ -33,6 +33,7 @@ from pageant.models.adapters.checkpoint import RANK_MAX
 from pageant.models.adapters.loading import Adapters
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.decoder import Decoder
+from pageant.models.layer_groups import LayerGroups
 from pageant.models.loading import load_decoder
 from pageant.models.quantization import Quantization
 from pageant.protocol.drafting import Speculation
@@ -84,8 +85,8 @@ class ModelRunner(Protocol):
 
     num_blocks: int
     dtype: str
-    window: int | None
-    """How many tokens any layer attends over at most; None is all."""
+    windows: tuple[int | None, ...]
+    """Of each group of layers, how many tokens they attend over at most; None is all."""
 
     @property
     def memory_bytes(self) -> dict[str, int]:
@@ -141,6 +142,7 @@ class TorchRunner:
         max_lora_rank: of the adapters.
         budget_bytes: for the KV cache; None leaves it to `choose_num_blocks`.
         num_blocks: exactly so many blocks, whatever the memory.
+        group_layers: whether layers with another window than the rest have blocks of their own.
         clock: to tell how long drafts take to be made.
     """
 
@@ -160,6 +162,7 @@ class TorchRunner:
         max_num_seqs: int,
         budget_bytes: int | None,
         num_blocks: int | None,
+        group_layers: bool = True,
         threads: int | None,
         speculation: Speculation | None = None,
         adapters: Mapping[str, str] | None = None,
@@ -185,21 +188,26 @@ class TorchRunner:
         self._adapters = Adapters(adapters or {}, checkpoint, self._decoder, max_lora_rank)
         self._weight_bytes = self._decoder.num_bytes + self._adapters.num_bytes
         self._proposer = load_proposer(speculation, self._decoder, dtype, max_model_len)
-        block_bytes = self._decoder.kv_bytes_per_block(block_size)
+        drafts_bytes = 0
         if self._proposer is not None:
             self._decoder.taps = self._proposer.taps
-            block_bytes += self._proposer.kv_bytes_per_block(block_size)
+            drafts_bytes = self._proposer.kv_bytes_per_block(block_size)
+        # Where drafts are made with a KV cache of their own, those layers would have to be in every group's blocks.
+        make_groups = LayerGroups.by_window if group_layers and not drafts_bytes else LayerGroups.one
+        self._decoder.groups = make_groups(self._decoder.windows, max_model_len)
+        self.windows = self._decoder.groups.windows
+        block_bytes = self._decoder.kv_bytes_per_block(block_size) + drafts_bytes
         if budget_bytes is None and num_blocks is None:
             budget_bytes = self._kv_budget(block_size, max_num_seqs)
-        self.num_blocks = num_blocks or choose_num_blocks(
+        self.num_blocks = choose_num_blocks(
+            num_blocks,
             block_bytes=block_bytes,
             block_size=block_size,
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
             budget_bytes=budget_bytes,
+            num_groups=len(self.windows),
         )
-        window = self._decoder.spec.window
-        self.window = window if window is not None and window < max_model_len else None
         self.dtype = str(self._decoder.dtype).removeprefix("torch.")
         room = Room(self.num_blocks + self.spare_blocks, block_size, max_num_seqs, max_model_len)
         caches = self._decoder.allocate_kv_caches(room.num_blocks, block_size)
@@ -223,7 +231,7 @@ class TorchRunner:
             adapters=self._adapters,
         )
         log.info(
-            "%s in %s%s on %s with %s kernels: %.0f MiB of weights, %d KV blocks of %d tokens (%.0f MiB)",
+            "%s in %s%s on %s with %s kernels: %.0f MiB of weights, %d KV blocks of %d tokens%s (%.0f MiB)",
             *(
                 model.name,
                 self.dtype,
@@ -232,7 +240,9 @@ class TorchRunner:
                 self._kernels.name,
                 self._weight_bytes / 2**20,
             ),
-            *(self.num_blocks, block_size, self.num_blocks * block_bytes / 2**20),
+            *(self.num_blocks, block_size),
+            f" in {len(self.windows)} groups of layers" if len(self.windows) > 1 else "",
+            self.num_blocks * block_bytes / 2**20,
         )
 
     @property

@@ -55,11 +55,13 @@ class SimulatedExecutor(Executor):
 
     class Options(Executor.Options, frozen=True, kw_only=True):
         """Those of `Executor`, with `alphabet` different tokens to be said, of `vocab_size`; `model` is not looked at.
-        Tokens of a `device` other than the CPU are on their way for a while."""
+        Its layers are in groups with these `windows`. Tokens of a `device` other than the CPU are on their way for a
+        while."""
 
         model: str = ""
         alphabet: int = NUM_TOKENS
         vocab_size: int = FIRST_TOKEN + NUM_TOKENS
+        windows: tuple[int | None, ...] = (None,)
 
     def _make_runner(self) -> ModelRunner:
         return SimulatedRunner(self.options, ready=self.options.device == "cpu")
@@ -123,10 +125,11 @@ class SimulatedRunner:
     """See `runner.ModelRunner`."""
 
     dtype = "float32"
-    window: int | None = None
 
     def __init__(self, options: SimulatedExecutor.Options, *, ready: bool) -> None:
-        self.num_blocks = options.num_blocks or 4 * -(-options.max_model_len // options.block_size)
+        self.windows = options.windows
+        needed = -(-options.max_model_len // options.block_size) * len(self.windows)
+        self.num_blocks = options.num_blocks or 4 * needed
         self._vocabulary = np.arange(options.vocab_size, dtype=np.uint64)
         self._said = self._vocabulary[FIRST_TOKEN : FIRST_TOKEN + options.alphabet]
         self._kv = np.zeros((self.num_blocks, options.block_size), np.uint64)
@@ -152,7 +155,8 @@ class SimulatedRunner:
         values = written(token_ids, inputs.positions)
         for adapter, tokens in inputs.adapted:
             values[tokens] = adapted(values[tokens], adapter)
-        self._kv.reshape(-1)[inputs.slots] = values
+        for slots in inputs.slots:
+            self._kv.reshape(-1)[slots] = values
         all_seen = self._seen(inputs)
         scores, prompts = inputs.scores, None
         if scores is not None and scores.prompt is not None:
@@ -259,10 +263,17 @@ class SimulatedRunner:
         counts = np.diff(inputs.query_starts)
         sequences = np.repeat(np.arange(len(counts)), counts)
         behind = inputs.query_starts[1:][sequences] - np.arange(len(sequences))
-        slots = self._kv[inputs.block_tables].reshape(len(inputs.block_tables), -1)
+        ends = inputs.context_lengths[sequences] - behind
+        found = np.zeros(len(ends), np.uint64)
         with np.errstate(over="ignore"):
-            sums = np.cumsum(slots, axis=1, dtype=np.uint64)
-            found: UInt64 = sums[sequences, inputs.context_lengths[sequences] - behind]
+            for group, (window, tables) in enumerate(zip(self.windows, inputs.block_tables, strict=True)):
+                sums = np.cumsum(self._kv[tables].reshape(len(tables), -1), axis=1, dtype=np.uint64)
+                seen = sums[sequences, ends]
+                if window is not None:
+                    seen -= np.where(
+                        ends >= window, sums[sequences, np.maximum(ends - window, 0)], np.uint64(0)
+                    )
+                found += seen * np.uint64(2 * group + 1)
             if inputs.ancestors is not None:
                 self._see_ancestors(found, inputs)
         return found
@@ -270,7 +281,8 @@ class SimulatedRunner:
     def _see_ancestors(self, seen: UInt64, inputs: StepInputs) -> None:
         """Mutates what is seen in trees: bit 0 of a token's ancestors is the root, which sees all before it."""
         assert inputs.ancestors is not None, "there are trees"
-        values, root = self._kv.reshape(-1)[inputs.slots], 0
+        assert self.windows == (None,), "trees are seen here only where there are no windows"
+        values, root = self._kv.reshape(-1)[inputs.slots[0]], 0
         for token, ancestors in enumerate(inputs.ancestors.tolist()):
             if ancestors == 1:
                 root = token

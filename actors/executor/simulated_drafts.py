@@ -33,7 +33,9 @@ class SimulatedProposer:
         proposing = inputs.proposing
         assert proposing is not None, "a step without a proposer"
         positions = inputs.sampling.position[last]
-        slots = np.minimum(proposing.block_counts[inputs.rows[last]] * self._block_size, self._max_model_len)
+        slots = np.minimum(
+            proposing.stretch_counts[inputs.rows[last]] * self._block_size, self._max_model_len
+        )
         wanted = np.where(token_ids == MISSING, 0, proposing.wanted)
         counts = np.clip(slots - positions, 0, wanted).astype(np.int32)
         width = 2 if self._is_tree else 1

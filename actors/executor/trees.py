@@ -42,7 +42,7 @@ def kept_slots(
     row's last known token.
 
     Args:
-        slots: [T], of the step's tokens.
+        slots: [G, T], of the step's tokens in each group of layers.
         last_tokens: [D], of the T tokens, those of all places.
         drafts: [N], how many each row has.
         accepted: [N]
@@ -51,4 +51,5 @@ def kept_slots(
     counts = accepted + 1
     belongs = np.repeat(np.cumsum(drafts + 1) - drafts - 1, counts) + within(counts)
     moved = belongs != places
-    return slots[last_tokens[places[moved]]], slots[last_tokens[belongs[moved]]]
+    sources, destinations = last_tokens[places[moved]], last_tokens[belongs[moved]]
+    return slots[:, sources].reshape(-1), slots[:, destinations].reshape(-1)

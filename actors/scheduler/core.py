@@ -182,7 +182,7 @@ class SchedulerCore:
             self.executor_gone(self._epoch)
         self._epoch = event.epoch
         self.planner.reset(min(event.max_num_seqs, self.limits.max_num_seqs))
-        pool_tokens = event.num_blocks * event.block_size
+        pool_tokens = event.num_blocks // len(event.windows) * event.block_size
         self.requests.limit(min(self.limits.max_model_len, event.max_model_len, pool_tokens))
         self._advance()
 

@@ -140,7 +140,7 @@ def build_assign(
     Args:
         lengths: how many tokens each growing one is to have slots for.
         budget: tokens that admissions may compute, all together.
-        chunk_max: how many of them a long prompt may compute.
+        chunk_max: how many a long prompt may compute; others have no more.
     """
     growing, admitting, drawn = exchange.growing, exchange.admitting, news.drawn
     serials = np.concatenate([one.serials for one in drawn]) if drawn else int64()
@@ -170,4 +170,5 @@ def build_assign(
         ),
         admission_tokens=max(0, budget),
         manager=manager,
+        chunk_max=chunk_max,
     )

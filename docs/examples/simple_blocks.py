@@ -32,7 +32,7 @@ class SimpleBlocks(Actor):
         super().__init__(options)
         self._epoch = 0  # of the executor whose memory this is; 0 before there is one
         self._scheduler = 0  # the incarnation whose sequences these are; earlier ones are dead
-        self._num_blocks, self._block_size = 0, 1
+        self._num_blocks, self._block_size, self._num_groups = 0, 1, 1
         self._free: list[int] = []
         self._tables: dict[int, list[int]] = {}
 
@@ -43,6 +43,7 @@ class SimpleBlocks(Actor):
         if event.epoch > self._epoch:
             self._epoch = event.epoch
             self._num_blocks, self._block_size = event.num_blocks, event.block_size
+            self._num_groups = len(event.windows)  # of layers, each of which has blocks of its own
             self._start_empty()
         self.tell("scheduler", PoolReady(epoch=self._epoch))
 
@@ -129,7 +130,7 @@ class SimpleBlocks(Actor):
         return [self._free.pop() for _ in range(count)]
 
     def _blocks_for(self, length: int) -> int:
-        return -(-length // self._block_size)
+        return -(-length // self._block_size) * self._num_groups
 
     @receives
     def statistics(self, request: GetPoolStatistics) -> PoolStatistics:

@@ -1,7 +1,8 @@
 """Operations at random on the block manager's core, over a memory in which every slot says what it holds.
 
-Sequences are admitted, grow, guess, end, and lose their scheduler, on a device with or without a window, with or
-without tiers below it. What is said to be cached is read, and must be there; what is given up must be free.
+Sequences are admitted, grow, guess, end, and lose their scheduler, on a device with or without windows, of all layers
+or of some, with or without tiers below it. What is said to be cached is read, and must be there; what is given up must
+be free.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from pageant.actors.blocks.allocation import Allocation
 from pageant.actors.blocks.costs import Costs, Move
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.tiers import Tiers
-from pageant.actors.blocks.window import Window
 from pageant.protocol.allocation import Admission, Assign, Assigned
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.tiers import BlockMoves, Moved
@@ -23,6 +23,7 @@ from pageant.protocol.tiers import BlockMoves, Moved
 VOCABULARY = 3  # so that prefixes meet
 ROOT = 17
 GUESSES_MAX = 3
+CHUNK_MAX = 5  # by which those grow that are there
 
 
 @dataclass(frozen=True)
@@ -31,19 +32,30 @@ class Shape:
 
     num_blocks: int = 64
     block_size: int = 4
-    window: int | None = None
+    windows: tuple[int | None, ...] = (None,)  # of each group of layers
     host_slots: int = 0
     disk_slots: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Of the longest sequence."""
+        return self.num_blocks // len(self.windows) * self.block_size
 
 
 SHAPES = (
     Shape(num_blocks=512),
-    Shape(window=9),
+    Shape(windows=(9,)),
     Shape(host_slots=100),
     Shape(num_blocks=40, block_size=3, host_slots=30, disk_slots=200),
-    Shape(num_blocks=40, host_slots=20, disk_slots=30, window=10),
+    Shape(num_blocks=40, host_slots=20, disk_slots=30, windows=(10,)),
     Shape(num_blocks=100, block_size=1, host_slots=50, disk_slots=60),
+    Shape(num_blocks=130, windows=(None, 9)),
+    Shape(num_blocks=100, block_size=3, windows=(17, 8, 8), host_slots=60),
+    Shape(num_blocks=160, windows=(None, None, 5), host_slots=50, disk_slots=90),
 )
+
+
+_Content = tuple[int, int] | None  # of a slot: a group of layers, and what all tokens up to that one come to
 
 
 @dataclass(eq=False)
@@ -74,16 +86,16 @@ class RandomBlocks:
         pool = BlockPool(shape.num_blocks)
         self.tiers: Tiers | None = None
         if shape.host_slots:
-            self.tiers = Tiers(pool, Costs(), shape.block_size, shape.host_slots, shape.disk_slots)
-        window = None if shape.window is None else Window(shape.window, shape.block_size)
-        self.core = Allocation(pool, shape.block_size, self.tiers, window)
+            tokens = shape.block_size / len(shape.windows)
+            self.tiers = Tiers(pool, Costs(), tokens, shape.host_slots, shape.disk_slots)
+        self.core = Allocation(pool, shape.block_size, self.tiers, shape.windows)
         self.held: dict[int, _Held] = {}
         self.operations = 0
         self.seen: Counter[str] = Counter()
         self._freed: list[int] = []
         self._step = self._serial = self._computed_step = 0
-        self._memory: list[list[int | None]] = [[None] * shape.block_size for _ in range(shape.num_blocks)]
-        self._below: dict[int, list[int | None]] = {}
+        self._memory: list[list[_Content]] = [[None] * shape.block_size for _ in range(shape.num_blocks)]
+        self._below: dict[int, list[_Content]] = {}
         self._stems = [[self.random.randrange(VOCABULARY) for _ in range(60)] for _ in range(4)]
 
     # What happens.
@@ -107,7 +119,7 @@ class RandomBlocks:
     def prompt(self, length: int) -> list[int]:
         """Many begin alike."""
         stem = self.random.choice(self._stems)[:length]
-        longest = self.shape.num_blocks * self.shape.block_size
+        longest = self.shape.tokens
         return [*stem, self.random.randrange(VOCABULARY)][-longest:]
 
     def end(self, serial: int) -> None:
@@ -156,6 +168,7 @@ class RandomBlocks:
                     Admission(serial=serial, token_ids=int32(tokens)) for serial, tokens in admissions.items()
                 ),
                 admission_tokens=budget,
+                chunk_max=max(budget, CHUNK_MAX + GUESSES_MAX),
             )
         )
         for held in grown:
@@ -176,14 +189,14 @@ class RandomBlocks:
     def _grow(self, held: _Held) -> int:
         """What comes next of a sequence: its length after this step, guesses apart."""
         chance = self.random
-        longest = self.shape.num_blocks * self.shape.block_size
+        longest = self.shape.tokens
         if held.computed == len(held.tokens) and len(held.tokens) < longest:
             right = held.guesses[: chance.randint(0, len(held.guesses))]
             held.computed += len(right)
             held.fresh = [*right, chance.randrange(VOCABULARY)]
             held.tokens += held.fresh
             held.chain = _follow(held.chain, held.fresh)
-        length = min(len(held.tokens), held.computed + chance.choice([1, 5]))
+        length = min(len(held.tokens), held.computed + chance.choice([1, CHUNK_MAX]))
         most = longest - length - 1 if length == len(held.tokens) else 0
         count = min(most, chance.choice([0, 0, 0, GUESSES_MAX]))
         held.guesses = [chance.randrange(VOCABULARY) for _ in range(count)] if count > 0 else []
@@ -222,29 +235,38 @@ class RandomBlocks:
         written: dict[int, _Held] = {}
         for held, end in stepping:
             chain = _follow(held.chain[:end], held.guesses)
-            for at in range(held.start, len(chain)):
-                block = held.blocks[at // size]
-                assert written.setdefault(block, held) is held, f"two sequences write to block {block}"
-                memory[block][at % size] = chain[at]
+            for group in range(len(self.shape.windows)):
+                table = self._table(held, group)
+                for at in range(held.start, len(chain)):
+                    block = table[at // size]
+                    assert written.setdefault(block, held) is held, f"two sequences write to block {block}"
+                    memory[block][at % size] = (group, chain[at])
         for held, end in stepping:
             chain = _follow(held.chain[:end], held.guesses)
-            first = self._first(held)
-            for index in range(first, -(-len(chain) // size)):
-                right = chain[index * size : (index + 1) * size]
-                skipped = self._reached(held) - index * size if index == first else 0
-                found = memory[held.blocks[index]][: len(right)]
-                assert found[max(0, skipped) :] == right[max(0, skipped) :], (
-                    f"block {index} holds something else"
-                )
+            for group in range(len(self.shape.windows)):
+                table, reached = self._table(held, group), self._reached(held, group)
+                found = [memory[table[at // size]][at % size] for at in range(reached, len(chain))]
+                right = [(group, value) for value in chain[reached:]]
+                assert found == right, f"group {group} finds something else from position {reached} on"
         if moves is not None:
             self._move(moves, before=False)
 
-    def _reached(self, held: _Held) -> int:
-        """The first token that its last step reads."""
-        return 0 if self.shape.window is None else max(0, held.start + 1 - self.shape.window)
+    def _table(self, held: _Held, group: int) -> list[int]:
+        """The blocks that a group of layers looks at."""
+        return held.blocks[group :: len(self.shape.windows)]
 
-    def _first(self, held: _Held) -> int:
-        return self._reached(held) // self.shape.block_size
+    def _reached(self, held: _Held, group: int) -> int:
+        """The first token that its last step reads there."""
+        window = self.shape.windows[group]
+        return 0 if window is None else max(0, held.start + 1 - window)
+
+    def _reached_blocks(self, held: _Held) -> list[int]:
+        size = self.shape.block_size
+        return [
+            block
+            for group in range(len(self.shape.windows))
+            for block in self._table(held, group)[self._reached(held, group) // size :]
+        ]
 
     def _move(self, moves: BlockMoves, *, before: bool) -> None:
         memory, below = self._memory, self._below
@@ -269,7 +291,7 @@ class RandomBlocks:
     # What must hold.
 
     def _check_count(self, answer: Assigned) -> None:
-        reached = {block for held in self.held.values() for block in held.blocks[self._first(held) :]}
+        reached = {block for held in self.held.values() for block in self._reached_blocks(held)}
         most = {block for held in self.held.values() for block in held.blocks}
         free = answer.blocks_free
         if not self._freed:  # those are still held
@@ -283,6 +305,7 @@ class RandomBlocks:
         most = len(self.core) * (
             size - 1 + GUESSES_MAX
         )  # slots for guesses are kept for the tokens that come
+        most *= len(self.shape.windows)
         assert wasted <= most, f"{wasted} slots are wasted by {len(self.core)} sequences"
 
     def end_all(self) -> None:

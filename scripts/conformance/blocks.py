@@ -75,10 +75,13 @@ def check_block_manager(cls: type[Actor], **options: Any) -> tuple[str, ...]:
     rules.must("it takes the role of blocks", cls.role is BLOCKS, f"its role is {cls.role!r}")
     for seed, (num_blocks, block_size) in enumerate(((12, 4), (40, 2), (7, 16), (64, 1))):
         asyncio.run(_Trial(cls, options, rules, seed, num_blocks, block_size).run())
-    for seed, (num_blocks, block_size, window) in enumerate(
-        ((14, 4, 9), (40, 2, 5), (7, 16, 17), (50, 1, 8))
+    for seed, (num_blocks, block_size, windows) in enumerate(
+        (
+            *((14, 4, (9,)), (40, 2, (5,)), (7, 16, (17,)), (50, 1, (8,))),
+            *((28, 4, (None, 9)), (90, 2, (None, 5, 5)), (60, 3, (None, None, 4)), (40, 2, (9, 4))),
+        )
     ):
-        asyncio.run(_Trial(cls, options, rules, seed, num_blocks, block_size, window=window).run())
+        asyncio.run(_Trial(cls, options, rules, seed, num_blocks, block_size, windows=windows).run())
     if "host_memory" in cls.Options.__struct_fields__ and options.get("enable_prefix_caching", True):
         for seed, (num_blocks, block_size, slots, disk) in enumerate(
             ((12, 4, 30, 0), (16, 2, 5, 0), (30, 3, 1000, 0), (12, 4, 8, 50), (20, 2, 5, 9))
@@ -86,8 +89,9 @@ def check_block_manager(cls: type[Actor], **options: Any) -> tuple[str, ...]:
             below = {**options, "host_memory": slots * BLOCK_BYTES}
             if disk and "disk_space" in cls.Options.__struct_fields__:
                 below["disk_space"] = disk * BLOCK_BYTES
-            for reach in (None, 2 * block_size + 1):
-                asyncio.run(_Trial(cls, below, rules, seed, num_blocks, block_size, slots, reach).run())
+            for windows in ((None,), (2 * block_size + 1,), (None, 2 * block_size + 1)):
+                blocks = num_blocks * len(windows)
+                asyncio.run(_Trial(cls, below, rules, seed, blocks, block_size, slots, windows).run())
     return rules.kept
 
 
@@ -115,12 +119,13 @@ class _Trial:
         num_blocks: int,
         block_size: int,
         slots: int = 0,
-        window: int | None = None,
+        windows: tuple[int | None, ...] = (None,),
     ) -> None:
         self._cls, self._options, self._rules = cls, options, rules
         self._random = random.Random(seed)
         self.num_blocks, self.size, self.num_slots = num_blocks, block_size, slots
-        self.window = window
+        self.windows = windows
+        self.longest = num_blocks // len(windows) * block_size  # tokens of one sequence
         self.stage = Stage()
         self._step = self._serial = 0
         self._epoch = 1
@@ -176,13 +181,13 @@ class _Trial:
             num_blocks=self.num_blocks,
             block_size=self.size,
             max_num_seqs=8,
-            max_model_len=self.num_blocks * self.size,
+            max_model_len=self.longest,
             device="none",
             dtype="none",
             block_bytes=BLOCK_BYTES,
             host_bytes=2**40,
             disk_bytes=2**40,
-            window=self.window,
+            windows=self.windows,
         )
 
     def _must(self, rule: str, kept: bool, detail: str) -> None:
@@ -198,7 +203,7 @@ class _Trial:
                 self._freed.append(serial)
                 del self._held[serial]
         growing = {} if idle else {s: held for s, held in self._held.items() if chance.random() < 0.9}
-        longest = self.num_blocks * self.size
+        longest = self.longest
         for held in growing.values():
             if held.computed == len(held.tokens) and len(held.tokens) < longest:
                 right = held.guesses[: chance.randint(0, len(held.guesses))]
@@ -219,7 +224,7 @@ class _Trial:
         await self._ask(growing, lengths, waiting, chance.choice([0, 3, 20, 200]), counts=counts)
 
     def _prompt(self) -> list[int]:
-        longest = self.num_blocks * self.size
+        longest = self.longest
         prompt = self._random.choice(self._prompts)[: self._random.randint(1, min(60, longest))]
         if self._random.random() < 0.5:
             prompt = [*prompt, self._random.randrange(VOCABULARY)][-longest:]
@@ -363,7 +368,7 @@ class _Trial:
         held = self._held[serial]
         wrong = [block for block in held.blocks if not 0 <= block < self.num_blocks]
         self._must(POOL, not wrong, f"sequence {serial} has the blocks {wrong} of {self.num_blocks}")
-        slots = len(held.blocks) * self.size
+        slots = len(held.blocks) // len(self.windows) * self.size
         self._must(SLOTS, slots >= end, f"sequence {serial} has {slots} slots for {end} tokens")
         reached = self._reached(held)
         distinct = len(set(reached)) == len(reached)
@@ -373,13 +378,16 @@ class _Trial:
         """A block that is full after this step may be matched in the very same exchange; no other may."""
         writers: dict[int, int] = {}
         for serial, start, end in written:
-            blocks = self._held[serial].blocks
-            for block in blocks[start // self.size : self._blocks_for(end)]:
+            for block in self._written(serial, start, end):
                 other = writers.setdefault(block, serial)
                 self._must(ALONE, other == serial, f"sequences {serial} and {other} both write block {block}")
-            partial = blocks[end // self.size] if end % self.size else None
-            sharers = [s for s, held in self._held.items() if s != serial and partial in self._reached(held)]
-            self._must(ALONE, not sharers, f"sequences {sharers} have block {partial}, which {serial} fills")
+            partial = set(self._written(serial, end, end))
+            sharers = [
+                s
+                for s, held in self._held.items()
+                if s != serial and not partial.isdisjoint(self._reached(held))
+            ]
+            self._must(ALONE, not sharers, f"sequences {sharers} have one of {partial}, which {serial} fills")
 
     def _check_moves(self, answer: Assigned, moves: BlockMoves, written: list[tuple[int, int, int]]) -> None:
         saved, slots, urgent = moves.save_blocks.tolist(), moves.save_slots.tolist(), moves.num_urgent
@@ -396,7 +404,7 @@ class _Trial:
         self._must(APART, set(restored).isdisjoint(answer.copy_sources.tolist()), f"{answer!r}")
         changed = {*restored, *answer.copy_destinations.tolist()}
         for serial, start, end in written:
-            changed.update(self._held[serial].blocks[start // self.size : self._blocks_for(end)])
+            changed.update(self._written(serial, start, end))
         beside = restored[moves.num_needed :]
         used = {block for held in self._held.values() for block in self._reached(held)}
         self._must(APART, used.isdisjoint(beside), f"{beside} are restored beside a step that uses them")
@@ -441,29 +449,44 @@ class _Trial:
         for serial, start, end in written:
             held = self._held[serial]
             tokens = [*held.tokens[: held.computed], *held.guesses]
-            for at in range(start, end):
-                self._content[self._slot(held, at)] = (self._space(serial), *tokens[: at + 1])
+            for group in range(len(self.windows)):
+                for at in range(start, end):
+                    self._content[self._slot(held, at, group)] = self._right(serial, group, tokens[: at + 1])
         for serial, start, end in written:
             held = self._held[serial]
-            for at in range(0 if self.window is None else max(0, start + 1 - self.window), end):
-                tokens = [*held.tokens[: held.computed], *held.guesses]
-                right = self._content.get(self._slot(held, at)) == (self._space(serial), *tokens[: at + 1])
-                self._must(CONTENT, right, f"sequence {serial} reads other content at position {at}")
+            tokens = [*held.tokens[: held.computed], *held.guesses]
+            for group, window in enumerate(self.windows):
+                for at in range(0 if window is None else max(0, start + 1 - window), end):
+                    found = self._content.get(self._slot(held, at, group))
+                    right = found == self._right(serial, group, tokens[: at + 1])
+                    self._must(CONTENT, right, f"sequence {serial} reads other content at position {at}")
+
+    def _right(self, serial: int, group: int, tokens: list[int]) -> tuple[int, ...]:
+        """What the last of these tokens leaves in the layers of a group."""
+        return self._space(serial), group, *tokens
 
     def _space(self, serial: int) -> int:
         """Of which of the spaces a sequence's KV is: of the first that is like its own."""
         return self._spaces.index(self._spaces[serial % len(self._spaces)])
 
-    def _slot(self, held: _Held, at: int) -> int:
-        return held.blocks[at // self.size] * self.size + at % self.size
+    def _slot(self, held: _Held, at: int, group: int) -> int:
+        return held.blocks[at // self.size * len(self.windows) + group] * self.size + at % self.size
 
     def _blocks_for(self, length: int) -> int:
-        return -(-length // self.size)
+        return -(-length // self.size) * len(self.windows)
+
+    def _written(self, serial: int, start: int, end: int) -> list[int]:
+        """The blocks of a sequence that hold its tokens from `start` to `end`."""
+        first = start // self.size * len(self.windows)
+        return self._held[serial].blocks[first : self._blocks_for(end)]
 
     def _reached(self, held: _Held) -> list[int]:
-        """The blocks of a sequence that its last step's window reaches."""
-        first = 0 if self.window is None else max(0, held.start + 1 - self.window) // self.size
-        return held.blocks[first:]
+        """The blocks of a sequence that its last step's windows reach."""
+        reached = []
+        for group, window in enumerate(self.windows):
+            first = 0 if window is None else max(0, held.start + 1 - window) // self.size
+            reached += held.blocks[group :: len(self.windows)][first:]
+        return reached
 
     def _num_held(self) -> int:
         return len({block for held in self._held.values() for block in self._reached(held)})
@@ -476,7 +499,7 @@ class _Trial:
         free, least = (self.num_blocks - count for count in (self._num_held(), self._num_held_most()))
         right = least <= answer.blocks_free <= free and answer.num_blocks == self.num_blocks
         told = f"{answer.blocks_free} of {answer.num_blocks} are said to be free; {free} are"
-        if self.window is not None:
+        if self.windows != (None,):
             self._must(REACH, answer.blocks_free <= free, told)
         self._must(rule, right, told)
 
@@ -513,7 +536,7 @@ class _Trial:
         self._freed += list(self._held)
         self._held.clear()
         before, below = dict(self._content), dict(self._below)
-        prompt = [VOCABULARY] * (self.num_blocks * self.size)  # never seen before
+        prompt = [VOCABULARY] * self.longest  # never seen before
         await self._ask({}, {}, [prompt], 10**4)
         self._content, self._below = before, below
         self._held.clear()
@@ -528,7 +551,7 @@ class _Trial:
         self._must(ROOM, len(answer.admitted) == 1, "an admission into an empty pool was refused")
         for prompt in self._prompts:  # what that step was to move away is not where it would be
             await self._free_all()
-            await self._ask({}, {}, [prompt[: self.num_blocks * self.size]], 10**4)
+            await self._ask({}, {}, [prompt[: self.longest]], 10**4)
 
     async def _check_all_free(self, rule: str) -> None:
         statistics = await self.stage.ask("blocks", GetPoolStatistics())
@@ -539,7 +562,7 @@ class _Trial:
 
     async def _check_whole_pool(self) -> list[int]:
         """One sequence may have it all."""
-        longest = self.num_blocks * self.size
+        longest = self.longest
         prompt = [self._random.randrange(VOCABULARY) for _ in range(longest)]
         answer = await self._ask({}, {}, [prompt], 10**6)
         self._must(ROOM, len(answer.admitted) == 1, f"{longest} tokens do not fit into the empty pool")

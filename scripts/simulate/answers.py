@@ -16,7 +16,7 @@ from pageant.actors.grammar.compiling import Compiler
 from pageant.models.tokenization import Tokenization
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.structured_outputs import StructuredOutputsParams
-from pageant.scripts.simulate.topology import END_TOKENS, MODEL, VOCAB_SIZE
+from pageant.scripts.simulate.topology import END_TOKENS, MODEL, VOCAB_SIZE, StandIn
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -51,12 +51,12 @@ def _compiler() -> Compiler:
     return Compiler(tokenization(), VOCAB_SIZE, END_TOKENS)
 
 
-def answer(prompt_ids: Sequence[int], params: SamplingParams, sample: int, alphabet: int) -> Answer:
+def answer(prompt_ids: Sequence[int], params: SamplingParams, sample: int, model: StandIn) -> Answer:
     """What a sample of a request must come to."""
     tokens: list[int] = []
     logprobs: list[float] = []
     text, before = "", _decoded(prompt_ids)
-    for token, logprob in _drawn(prompt_ids, params, sample, alphabet):
+    for token, logprob in _drawn(prompt_ids, params, sample, model):
         tokens.append(token)
         logprobs.append(logprob)
         shown = text
@@ -87,17 +87,18 @@ def _first_stop(text: str, params: SamplingParams) -> tuple[str | None, int]:
 
 
 def _drawn(
-    prompt: Sequence[int], params: SamplingParams, sample: int, alphabet: int
+    prompt: Sequence[int], params: SamplingParams, sample: int, model: StandIn
 ) -> Iterator[tuple[int, float]]:
     """One token after another, with its log-probability."""
     noise = (params.seed or 0, sample) if params.temperature > 0 else (0, 0)
-    seen, output = 0, list[int]()
+    left, output = list[int](), list[int]()  # by tokens in the slots of their positions, and drawn
     guide = None if params.structured_outputs is None else _grammar(params.structured_outputs).deep_copy()
     shaped = params.has_penalties or params.logit_bias or params.allowed_token_ids or params.min_tokens
     for position, token in enumerate(prompt):
-        seen += _mixed(token, position)
+        left.append(_mixed(token, position))
     for position in range(len(prompt), len(prompt) + (params.max_tokens or 0)):
-        sayable = range(FIRST_TOKEN, FIRST_TOKEN + alphabet) if guide is None else _allowed(guide)
+        seen = _seen(left, model)
+        sayable = range(FIRST_TOKEN, FIRST_TOKEN + model.alphabet) if guide is None else _allowed(guide)
         mixed = _mixed(seen, *noise, position)
         scores: list[float] = [
             ((mixed * (2 * token + 1) & _WORD) >> (64 - SCORE_BITS)) / SCORE_STEP for token in sayable
@@ -110,7 +111,13 @@ def _drawn(
             guide.consume_token(token)
         output.append(token)
         yield token, -(_mixed(seen, token) % LOGPROBS) / 256
-        seen += _mixed(token, position)
+        left.append(_mixed(token, position))
+
+
+def _seen(left: list[int], model: StandIn) -> int:
+    """What each group of layers sees through its window, the first once, the second three times, and so on."""
+    parts = (left if window is None else left[-window:] for window in model.windows)
+    return sum((2 * group + 1) * sum(part) for group, part in enumerate(parts)) & _WORD
 
 
 def _allowed(guide: LLMatcher) -> list[int]:

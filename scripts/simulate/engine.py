@@ -64,7 +64,7 @@ class EngineSimulation:
         self.topology = topology = engine.topology
         self.counters: Counter[str] = Counter()
         self._violations: list[Violation] = []
-        self._alphabet = engine.alphabet
+        self._model = engine.model
         self._frontends = [name for name in engine.homes if name.startswith("frontend/")]
         self._users = self._draw_users(random, random.randint(*REQUESTS))
         self._random = Random(f"more {seed}")
@@ -113,7 +113,7 @@ class EngineSimulation:
     def _draw_users(self, random: Random, count: int) -> list[User]:
         drawn = draw_requests(random, self._frontends, count, ARRIVE_SECONDS)
         return [
-            User(wanted, self._alphabet, self._leave, self._violations.append, self._is_excused)
+            User(wanted, self._model, self._leave, self._violations.append, self._is_excused)
             for wanted in drawn
         ]
 

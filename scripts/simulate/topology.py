@@ -37,12 +37,27 @@ SERVED = ServedModel(
 )
 
 
+WINDOWS: tuple[tuple[int | None, ...], ...] = (  # of groups of layers
+    *((None,), (None,), (None,), (None,), (None,), (None,), (None,)),
+    *((24,), (None, 20), (None, 12, 12), (40, 9)),
+)
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """What stands in for a model: it says `alphabet` different tokens (few, where an n-gram is to guess them), and has
+    groups of layers with these windows."""
+
+    alphabet: int
+    windows: tuple[int | None, ...]
+
+
 @dataclass(frozen=True)
 class Drawn:
-    """A seed's engine. Its model says `alphabet` different tokens: few, where an n-gram is to guess them."""
+    """A seed's engine."""
 
     topology: Resolved
-    alphabet: int
+    model: StandIn
 
     @property
     def homes(self) -> dict[str, str]:
@@ -85,6 +100,11 @@ def draw_engine(random: Random, seed: int, classes: Mapping[str, str] | None = N
             cast["drafter"] = DEFAULT_CAST.optional["drafter"]
         case "draft" | "medusa" as method:
             settings["speculation"] = {"method": method, "model": "simulated", **drafts}
+    if (
+        "speculation" not in settings or "drafter" in cast
+    ):  # else drafts are made by what one sees in one group
+        settings["windows"] = Random(f"{seed} windows").choice(WINDOWS)
+        settings["num_blocks"] *= len(settings["windows"])
     cast |= classes or {}
     frontend = cast.pop("frontend")
     homes = {name: _home(random, name) for name in cast}
@@ -109,7 +129,7 @@ def draw_engine(random: Random, seed: int, classes: Mapping[str, str] | None = N
         # Some suspect a process that is only stopped for a while.
         lease=LeaseTerms(heartbeat=0.1, suspicion=random.choice((0.3, 0.6, 10.0))),
     )
-    return Drawn(topology, settings["alphabet"])
+    return Drawn(topology, StandIn(settings["alphabet"], settings.get("windows", (None,))))
 
 
 def _home(random: Random, actor: str) -> str:

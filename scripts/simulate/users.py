@@ -14,6 +14,7 @@ from pageant.protocol.serving import Finished
 from pageant.protocol.tokenizing import Tokenize
 from pageant.scripts.simulate.answers import Answer, answer
 from pageant.scripts.simulate.requests import Wanted
+from pageant.scripts.simulate.topology import StandIn
 
 
 class User:
@@ -28,12 +29,12 @@ class User:
     def __init__(
         self,
         wanted: Wanted,
-        alphabet: int,
+        model: StandIn,
         leave: Callable[[User], None],
         say: Callable[[Violation], None],
         excuses: Callable[[User, Finished], bool],
     ) -> None:
-        self.wanted, self._alphabet = wanted, alphabet
+        self.wanted, self._model = wanted, model
         self._leave, self._say, self._excuses = leave, say, excuses
         self.incarnation = 0  # the frontend's that the request was given to, once it was
         self.executor_deaths = 0  # before that
@@ -73,7 +74,7 @@ class User:
     def accepted(self, prompt: str | None, prompt_token_ids: list[int]) -> None:
         self._prompt_ids = prompt_token_ids
         self._answers = [
-            answer(prompt_token_ids, self.wanted.params, sample, self._alphabet)
+            answer(prompt_token_ids, self.wanted.params, sample, self._model)
             for sample in range(self.wanted.params.n)
         ]
 

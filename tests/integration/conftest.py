@@ -13,6 +13,10 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    Cohere2Config,
+    Cohere2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -27,10 +31,21 @@ from transformers import (
 
 import pageant
 
+WINDOW = 24
+SOME_WINDOWS = {
+    "num_hidden_layers": 4,
+    "sliding_window": WINDOW,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"],
+}
 FAMILIES: dict[str, tuple[Any, Any]] = {
+    "gemma3": (
+        Gemma3ForCausalLM,
+        partial(Gemma3TextConfig, head_dim=16, query_pre_attn_scalar=16, **SOME_WINDOWS),
+    ),
+    "cohere2, which transformers runs": (Cohere2ForCausalLM, partial(Cohere2Config, **SOME_WINDOWS)),
     "llama": (LlamaForCausalLM, LlamaConfig),
     "mistral": (MistralForCausalLM, MistralConfig),
-    "mistral with a window": (MistralForCausalLM, partial(MistralConfig, sliding_window=24)),
+    "mistral with a window": (MistralForCausalLM, partial(MistralConfig, sliding_window=WINDOW)),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config),
     "qwen3": (Qwen3ForCausalLM, Qwen3Config),
 }
@@ -93,19 +108,20 @@ def _save(family: str, path: Path) -> Checkpoint:
     model_class, config_class = FAMILIES[family]
     tokenizer = _tokenizer()
     torch.manual_seed(7)
-    config = config_class(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=MAX_MODEL_LEN,
-        eos_token_id=0,
-        pad_token_id=0,
-        bos_token_id=None,
-        initializer_range=0.3,  # peaked logits: no ties, and varied continuations
-    )
+    sizes = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": MAX_MODEL_LEN,
+        "eos_token_id": 0,
+        "pad_token_id": 0,
+        "bos_token_id": None,
+        "initializer_range": 0.3,  # peaked logits: no ties, and varied continuations
+    }
+    config = config_class(**(sizes | getattr(config_class, "keywords", {})))
     model = model_class(config).to(torch.float32).eval()
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)

@@ -17,7 +17,8 @@ from pageant.actors.executor.disk import DiskFile
 BLOCK_SIZE = 4
 NUM_REQUESTS = 330
 OFTEN = 100
-BLOCK_BYTES = 2 * 2 * 2 * BLOCK_SIZE * 16 * 4  # two layers' keys and values, of two heads of 16 float32 each
+LAYER_BYTES = 2 * 2 * BLOCK_SIZE * 16 * 4  # of a block: keys and values, of two heads of 16 float32 each
+BLOCK_BYTES = 2 * LAYER_BYTES
 HOST_SLOTS = 150
 
 
@@ -61,6 +62,10 @@ def asked(checkpoint):
 
 @pytest.fixture(scope="module")
 def alone(checkpoint, asked):
+    return tokens_alone(checkpoint, asked)
+
+
+def tokens_alone(checkpoint, asked):
     """The tokens of each request that nobody is beside, with nothing cached."""
     prompts, params = asked
     with engine(checkpoint, max_num_seqs=1, enable_prefix_caching=False, async_scheduling=False) as llm:
@@ -104,6 +109,35 @@ def test_every_request_gets_the_tokens_that_it_gets_alone(checkpoint, asked, alo
         "blocks read from the disk": disk.blocks_restored,
     }
     assert {name: count for name, count in happened.items() if count < OFTEN} == {}
+    assert pool.blocks_held == 0, "every block is given back"
+
+
+def test_so_it_does_where_layers_have_blocks_of_their_own(make_checkpoint, asked, moving_pays, tmp_path):
+    """Three of four layers have a window."""
+    checkpoint, (prompts, params) = make_checkpoint("gemma3"), asked
+    with engine(
+        checkpoint,
+        num_blocks=148,
+        max_num_seqs=24,
+        max_num_batched_tokens=16,
+        host_memory=4 * HOST_SLOTS * LAYER_BYTES,
+        disk_space="64MiB",
+        disk_path=str(tmp_path),
+    ) as llm:
+        outputs = llm.generate(prompts, params)
+        scheduler, pool = llm.scheduler_statistics().counters, llm.pool_statistics()
+    assert [output.outputs[0].token_ids for output in outputs] == tokens_alone(checkpoint, asked)
+    host, disk = pool.tiers
+    happened = {
+        "chunk_splits": scheduler["chunk_splits"],
+        "prefix hits": sum(output.num_cached_tokens > 0 for output in outputs),
+        "copies on write": pool.blocks_copied,
+        "blocks given back": pool.blocks_given_back,
+        "blocks restored": host.blocks_restored,
+        "blocks read from the disk": disk.blocks_restored,
+    }
+    assert {name: count for name, count in happened.items() if count < OFTEN} == {}
+    assert scheduler["preemptions"] > OFTEN // 4, "few, since so much is given back"
     assert pool.blocks_held == 0, "every block is given back"
 
 

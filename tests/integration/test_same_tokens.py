@@ -20,12 +20,12 @@ def _generate(checkpoint, prompts, **settings) -> tuple[list[list[int]], Schedul
     return [output.outputs[0].token_ids for output in outputs], statistics
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral", "mistral with a window", "qwen2", "qwen3"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "mistral with a window", "qwen2", "qwen3", "gemma3"])
 def test_every_family_generates_what_transformers_generates(make_checkpoint: Callable, mixed_prompts, family):
     checkpoint = make_checkpoint(family)
     expected = [checkpoint.greedy(prompt, MAX_TOKENS) for prompt in mixed_prompts]
     found, statistics = _generate(
-        checkpoint, mixed_prompts, dtype="float32", max_num_batched_tokens=40, max_num_seqs=8, num_blocks=128
+        checkpoint, mixed_prompts, dtype="float32", max_num_batched_tokens=40, max_num_seqs=8, num_blocks=256
     )
     assert found == expected
     assert statistics.counters["chunk_splits"] > 0, "some prompt was computed in chunks"
@@ -53,6 +53,32 @@ def test_with_a_window_in_every_layer_few_blocks_do_and_the_tokens_are_the_same(
     assert pool.blocks_given_back > 40
     assert pool.blocks_held == 0
     assert scheduler.counters["preemptions"] == 0, "whole, the four would take 98 blocks"
+
+
+@pytest.mark.parametrize(
+    ("family", "group_layers"),
+    [("gemma3", True), ("gemma3", False), ("cohere2, which transformers runs", True)],
+)
+def test_layers_with_a_window_give_back_though_others_have_none(
+    make_checkpoint: Callable, family, group_layers
+):
+    """Of four layers three have a window, so that there are four groups."""
+    checkpoint = make_checkpoint(family)
+    prompts = [[4 + (7 * at) % 200 for at in range(length)] for length in (130, 9, 40, 130)]
+    prompts[3] = prompts[3][:100] + [5] * 30
+    params = pageant.SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
+    settings = {"block_size": 8, "max_num_batched_tokens": 32, "dtype": "float32", "max_model_len": 232}
+    settings |= {"num_blocks": 150 if group_layers else 98, "group_layers": group_layers}
+    with pageant.LLM(checkpoint.path, placement="one", progress=False, threads=1, **settings) as llm:
+        found = llm.generate(prompts, params)
+        scheduler, pool = llm.scheduler_statistics(), llm.pool_statistics()
+    assert [output.outputs[0].token_ids for output in found] == [
+        checkpoint.greedy(prompt, 100) for prompt in prompts
+    ]
+    assert (pool.blocks_given_back > 150) == group_layers
+    assert pool.blocks_held == 0
+    if group_layers:
+        assert scheduler.counters["preemptions"] == 0, "whole, they would take 4 * 98 blocks"
 
 
 def test_without_prefix_caching_nothing_is_cached_and_the_tokens_are_the_same(checkpoint, mixed_prompts):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 from pageant.actors.blocks.actor import BlockManager
+from pageant.actors.blocks.groups import Groups
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.detokenizer.delivery import Delivery
 from pageant.actors.runtime.restarts import _Life
@@ -93,6 +94,12 @@ def test_a_stale_epoch(monkeypatch):
     assert 1 <= len(few) <= 2 < len(faults) and set(few) <= set(faults)
     assert EngineSimulation(seed, faults=few).run().violation is not None
     assert run_seed(seed).violation == found, "a failing seed fails again in the same way"
+
+
+def test_blocks_given_back_too_early(monkeypatch):
+    first = Groups.first
+    monkeypatch.setattr(Groups, "first", lambda self, group, position: first(self, group, position + 8))
+    assert caught_by() is not None
 
 
 def test_a_skipped_gap(monkeypatch):

@@ -15,8 +15,8 @@ from pageant.protocol.arrays import int32, int64
 class Manager:
     """An allocation, asked in few words."""
 
-    def __init__(self, num_blocks=8, block_size=4, caching=True):
-        self.core = Allocation(BlockPool(num_blocks, caching), block_size)
+    def __init__(self, num_blocks=8, block_size=4, caching=True, windows=(None,)):
+        self.core = Allocation(BlockPool(num_blocks, caching), block_size, windows=windows)
         self.steps = 0
 
     def assign(
@@ -30,6 +30,7 @@ class Manager:
         computed=None,
         skip_cache=False,
         drafts=(),
+        chunk_max=None,
     ):
         """`grow`: (serial, length, new tokens); `learn`: (serial, new tokens); `admit`: (serial, tokens[, salt])."""
         self.steps += 1
@@ -56,6 +57,7 @@ class Manager:
                     for serial, tokens, *salt in admit
                 ),
                 admission_tokens=budget,
+                chunk_max=chunk_max,
             )
         )
         self.core.check_integrity()

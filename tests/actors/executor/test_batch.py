@@ -67,10 +67,10 @@ def test_a_prefill_is_packed_with_positions_and_slots(executor):
     inputs = executor.step([(1, 0, 6, True)], new=[(1, [10, 11, 12, 13, 14, 15], [7, 3])])
     assert inputs.token_ids.tolist() == [10, 11, 12, 13, 14, 15]
     assert inputs.positions.tolist() == [0, 1, 2, 3, 4, 5]
-    assert inputs.slots.tolist() == [28, 29, 30, 31, 12, 13]
+    assert inputs.slots[0].tolist() == [28, 29, 30, 31, 12, 13]
     assert inputs.query_starts.tolist() == [0, 6]
     assert inputs.context_lengths.tolist() == [6]
-    assert inputs.block_tables.tolist() == [[7, 3]]
+    assert inputs.block_tables[0].tolist() == [[7, 3]]
     assert inputs.last_tokens.tolist() == [5]
     assert inputs.rows.tolist() == [1]
     assert inputs.sampling.position.tolist() == [6]
@@ -80,7 +80,7 @@ def test_a_drawn_token_is_computed_in_the_next_step_without_being_sent(executor)
     inputs = executor.step([(0, 0, 3, True)], new=[(0, [5, 6, 7], [2])])
     executor.draw(inputs, [42])
     inputs = executor.step([(0, 3, 1, True)])
-    assert (inputs.token_ids.tolist(), inputs.slots.tolist()) == ([42], [11])
+    assert (inputs.token_ids.tolist(), inputs.slots[0].tolist()) == ([42], [11])
 
 
 def test_a_step_is_packed_before_the_token_that_it_begins_with_is_drawn(executor):
@@ -105,7 +105,7 @@ def test_a_table_grows_at_its_end(executor):
     inputs = executor.step([(0, 0, 4, True)], new=[(0, [5, 6, 7, 8], [2])])
     executor.draw(inputs, [9])
     inputs = executor.step([(0, 4, 1, True)], grown=[(0, [6])])
-    assert (inputs.slots.tolist(), inputs.block_tables.tolist()) == ([24], [[2, 6]])
+    assert (inputs.slots[0].tolist(), inputs.block_tables[0].tolist()) == ([24], [[2, 6]])
 
 
 def test_prefill_and_decode_share_a_step_and_a_chunk_draws_nothing(executor):
@@ -119,17 +119,17 @@ def test_prefill_and_decode_share_a_step_and_a_chunk_draws_nothing(executor):
     assert (inputs.max_query_length, inputs.max_context_length) == (4, 4)
     executor.draw(inputs, [4])
     inputs = executor.step([(3, 4, 1, True)], grown=[(0, []), (3, [5])])
-    assert (inputs.token_ids.tolist(), inputs.slots.tolist()) == ([24], [20])
+    assert (inputs.token_ids.tolist(), inputs.slots[0].tolist()) == ([24], [20])
 
 
 def test_a_row_may_be_freed_and_taken_by_the_same_plan(executor):
     inputs = executor.step([(0, 0, 5, True)], new=[(0, [1, 2, 3, 4, 5], [0, 1])])
     executor.draw(inputs, [6])
     inputs = executor.step([(0, 0, 2, True)], freed=[0], new=[(0, [8, 9], [3])])
-    assert (inputs.token_ids.tolist(), inputs.slots.tolist()) == ([8, 9], [12, 13])
+    assert (inputs.token_ids.tolist(), inputs.slots[0].tolist()) == ([8, 9], [12, 13])
     executor.draw(inputs, [7])
     inputs = executor.step([(0, 2, 1, True)])
-    assert inputs.slots.tolist() == [14]
+    assert inputs.slots[0].tolist() == [14]
 
 
 def test_a_resumed_sequence_brings_its_output_and_draws_at_the_same_position(executor):
@@ -212,7 +212,7 @@ def test_after_clear_a_new_scheduler_starts_from_nothing(executor):
     executor.step([(0, 0, 1, True)], new=[(0, [1], [0], SamplingParams(min_tokens=4))])
     executor.batch.clear()
     inputs = executor.step([(0, 0, 2, True)], new=[(0, [3, 4], [2])], number=1)
-    assert inputs.slots.tolist() == [8, 9]
+    assert inputs.slots[0].tolist() == [8, 9]
     assert inputs.sampling.shaping is NOTHING
 
 
@@ -220,7 +220,7 @@ def test_the_steps_arrays_are_no_views_of_the_batch(executor):
     inputs = executor.step([(0, 0, 2, True)], new=[(0, [1, 2], [0])])
     executor.step([(0, 0, 2, True)], freed=[0], new=[(0, [8, 9], [3])])
     assert inputs.token_ids.tolist() == [1, 2]
-    assert inputs.block_tables.tolist() == [[0]]
+    assert inputs.block_tables[0].tolist() == [[0]]
 
 
 def test_what_a_step_draws_for_a_row_that_is_anothers_by_then_is_not_taken(executor):
@@ -266,7 +266,7 @@ def test_drafts_follow_what_is_known_and_a_token_is_drawn_after_each(executor):
     inputs = _verify(executor)
     assert inputs.token_ids.tolist() == [7, 8, 9, 8]
     assert inputs.positions.tolist() == [2, 3, 4, 5]
-    assert inputs.slots.tolist() == [10, 11, 4, 5]
+    assert inputs.slots[0].tolist() == [10, 11, 4, 5]
     assert inputs.sampling.position.tolist() == [3, 4, 5, 6]
     assert inputs.ancestors is None
 
@@ -274,7 +274,7 @@ def test_drafts_follow_what_is_known_and_a_token_is_drawn_after_each(executor):
 def test_after_a_wrong_draft_the_row_ends_with_what_was_drawn_instead(executor):
     executor.draw(_verify(executor), [8, 33, 1, 2])
     inputs = executor.step([(0, 4, 1, True)])
-    assert inputs.token_ids.tolist() == [33] and inputs.slots.tolist() == [4]
+    assert inputs.token_ids.tolist() == [33] and inputs.slots[0].tolist() == [4]
 
 
 def test_a_row_without_drafts_is_planned_ahead_of_those_that_another_verifies(executor):
@@ -327,8 +327,30 @@ def test_drafts_follow_a_token_that_came_late(executor):
 def test_drafts_of_a_tree_stand_by_depth_and_see_their_ancestors(executor):
     inputs = _verify(executor, parents=[-1, -1, 1])  # 8, or 9 and then 8
     assert inputs.positions.tolist() == [2, 3, 3, 4]
-    assert inputs.slots.tolist() == [10, 11, 4, 5], "where they stand in memory has nothing to do with it"
+    assert inputs.slots[0].tolist() == [10, 11, 4, 5], "where they stand in memory has nothing to do with it"
     assert inputs.sampling.position.tolist() == [3, 4, 4, 5]
     assert inputs.ancestors.tolist() == [0b0001, 0b0011, 0b0101, 0b1101]
     executor.draw(inputs, [9, 1, 8, 44])
     assert executor.step([(0, 5, 1, True)]).token_ids.tolist() == [44]
+
+
+# Groups of layers.
+
+
+def test_each_group_of_layers_has_a_table_and_slots_of_its_own(executor):
+    executor.batch.group(2)
+    inputs = executor.step([(1, 0, 6, True)], new=[(1, [10, 11, 12, 13, 14, 15], [7, 3, 5, 8])])
+    assert inputs.block_tables.tolist() == [[[7, 5]], [[3, 8]]]
+    assert inputs.slots.tolist() == [[28, 29, 30, 31, 20, 21], [12, 13, 14, 15, 32, 33]]
+    executor.draw(inputs, [42])
+    executor.step([(1, 6, 1, True)])
+    executor.step([(1, 7, 1, True)])
+    inputs = executor.step([(1, 8, 1, True)], grown=[(1, [1, 2])])
+    assert inputs.block_tables.tolist() == [[[7, 5, 1]], [[3, 8, 2]]]
+    assert inputs.slots.tolist() == [[4], [8]]
+
+
+def test_a_table_that_lacks_the_block_of_a_group_has_no_slots_for_its_tokens(executor):
+    executor.batch.group(2)
+    with pytest.raises(PlanMismatch, match="no blocks"):
+        executor.step([(1, 0, 5, True)], new=[(1, [10, 11, 12, 13, 14], [7, 3, 5])])

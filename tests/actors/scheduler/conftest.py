@@ -82,7 +82,7 @@ class Setting:
     host_blocks: int = 0
     disk_blocks: int = 0
     clock_ticks: float = 0.0  # at random, up to this, whenever somebody looks
-    window: int | None = None
+    windows: tuple[int | None, ...] = (None,)
     speculation: Speculation | None = None
 
 
@@ -162,14 +162,15 @@ class ShadowRunner:
         self.packed: dict[int, list[tuple[int, list[int]]]] = {}  # by step: its rows and their tokens
         self.last_drawn: dict[int, int] = {}
         self.tokens_computed = self.tokens_unknown = self.blocks_copied = 0
-        self.host, self.window = ShadowHost(self), setting.window
+        self.host, self.windows = ShadowHost(self), setting.windows
 
     def launch(self, inputs: Any) -> Any:
         slots, tokens, positions = inputs.slots.tolist(), inputs.token_ids.tolist(), inputs.positions.tolist()
+        every = [slot for of_group in slots for slot in of_group]
         for at, row in zip(inputs.unknown.tolist(), inputs.unknown_rows.tolist(), strict=True):
             tokens[at] = self.last_drawn[row]
             self.tokens_unknown += 1
-        assert len(set(slots)) == len(slots), "two tokens of one step are written to the same slot"
+        assert len(set(every)) == len(every), "two tokens of one step are written to the same slot"
         self.copy(inputs.copy_sources.tolist(), inputs.copy_destinations.tolist())
         self.tokens_computed += len(tokens)
         starts, contexts = inputs.query_starts.tolist(), inputs.context_lengths.tolist()
@@ -183,20 +184,23 @@ class ShadowRunner:
                 chain.append(prefix)
             known.append(chain)
             for at in range(starts[index], starts[index + 1]):
-                self.kv[slots[at]] = follow(chain[positions[at] - 1] if positions[at] else ROOT, tokens[at])
+                for group, of_group in enumerate(slots):
+                    before = chain[positions[at] - 1] if positions[at] else ROOT
+                    self.kv[of_group[at]] = follow(before, tokens[at]) + group
         for index, chain in enumerate(known):
-            table, size = tables[index], self.size
             first = contexts[index] - (starts[index + 1] - starts[index])
-            reach = 0 if self.window is None else max(0, first + 1 - self.window)
-            read = [self.kv[table[at // size] * size + at % size] for at in range(reach, contexts[index])]
-            chain = chain[reach:]
-            assert read == chain, (
-                f"row {packed[index][0]} reads wrong KV at {_differs(read, chain)} of {len(chain)}"
-            )
+            for group, window in enumerate(self.windows):
+                table, size = tables[group][index], self.size
+                reach = 0 if window is None else max(0, first + 1 - window)
+                read = [self.kv[table[at // size] * size + at % size] for at in range(reach, contexts[index])]
+                right = [link + group for link in chain[reach:]]
+                assert read == right, (
+                    f"row {packed[index][0]} reads wrong KV at {_differs(read, right)} of {len(right)}"
+                )
         drawn = []
         for index, at in enumerate(inputs.last_tokens.tolist()):
             forbidden = inputs.sampling.shaping.forbidden.of_row(index)
-            drawn.append(next_token(self.kv[slots[at]] or 0, tuple(forbidden)))
+            drawn.append(next_token(self.kv[slots[0][at]] or 0, tuple(forbidden)))
         self.last_drawn.update(zip(inputs.rows.tolist(), drawn, strict=True))
         token_ids = np.array(drawn, np.int64)
         return SimpleNamespace(
@@ -216,7 +220,7 @@ class ShadowRunner:
         for at, token, count in zip(
             step.last_hidden, step.next_tokens.tolist(), counts.tolist(), strict=True
         ):
-            prefix = self.kv[int(inputs.slots[at])]
+            prefix = self.kv[int(inputs.slots[0, at])]
             for _ in range(count):
                 prefix = follow(prefix or 0, token)
                 right = next_token(prefix, ())
@@ -749,9 +753,11 @@ class Play:
         """A block of two sequences is a full one, in both at the same place, and was named."""
         holders: dict[int, list[tuple[int, bytes | None]]] = defaultdict(list)
         for sequence in self.allocation._sequences.values():
-            for index, block in enumerate(sequence.held, sequence.first):
+            for place, block in enumerate(sequence.blocks):
+                index = place // len(self.setting.windows)
                 name = sequence.names[index] if index < sequence.named else None
-                holders[block].append((index, name))
+                if block >= 0:
+                    holders[block].append((place, name))
         for block, places in holders.items():
             if len(places) > 1:
                 assert len(set(places)) == 1 and places[0][1] is not None, f"block {block} has two owners"

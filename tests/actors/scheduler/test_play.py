@@ -19,10 +19,11 @@ from hypothesis.stateful import (
 )
 
 from pageant.actors.blocks.allocation import Allocation
+from pageant.actors.blocks.columns import Columns
+from pageant.actors.blocks.groups import Groups
 from pageant.actors.blocks.prefixes import Prefixes
 from pageant.actors.blocks.store import Store
 from pageant.actors.blocks.tiers import Tiers
-from pageant.actors.blocks.window import Window
 from pageant.actors.executor.moving import Moving
 from pageant.actors.scheduler import planning
 from pageant.actors.scheduler.core import SchedulerCore
@@ -45,8 +46,8 @@ STAGES: tuple[dict[str, Any], ...] = (
     {"policy": "fair", "num_blocks": 15},
     {"policy": "shortest", "num_blocks": 15},
     {"policy": "priority", "max_num_batched_tokens": 12},
-    {"num_blocks": 14, "max_num_seqs": 8, "window": 9},
-    {"num_blocks": 20, "block_size": 3, "window": 7, "max_num_batched_tokens": 9, "host_blocks": 10},
+    {"num_blocks": 14, "max_num_seqs": 8, "windows": (9,)},
+    {"num_blocks": 20, "block_size": 3, "windows": (7,), "max_num_batched_tokens": 9, "host_blocks": 10},
     {"num_blocks": 15, "max_num_seqs": 8, "host_blocks": 40},
     {"speculation": DRAFTS, "num_blocks": 30},
     {"speculation": DRAFTS, "block_size": 3, "num_blocks": 19, "host_blocks": 5},
@@ -54,9 +55,12 @@ STAGES: tuple[dict[str, Any], ...] = (
     {"speculation": DRAFTS, "async_scheduling": False, "max_num_seqs": 3},
     {"num_blocks": 20, "block_size": 3, "host_blocks": 5, "disk_blocks": 30},
     {"num_blocks": 15, "max_num_seqs": 8, "host_blocks": 20, "disk_blocks": 60, "clock_ticks": 1.0},
-    {"num_blocks": 20, "block_size": 3, "host_blocks": 8, "disk_blocks": 20, "window": 8},
+    {"num_blocks": 20, "block_size": 3, "host_blocks": 8, "disk_blocks": 20, "windows": (8,)},
+    {"num_blocks": 30, "max_num_seqs": 8, "windows": (None, 9)},
+    {"num_blocks": 60, "block_size": 3, "windows": (None, 7, 7), "host_blocks": 20, "disk_blocks": 60},
+    {"num_blocks": 40, "windows": (12, 5), "speculation": DRAFTS, "max_num_batched_tokens": 12},
 )
-TIERED = [stage for stage in STAGES if {"window", "host_blocks"} & stage.keys()]
+TIERED = [stage for stage in STAGES if {"windows", "host_blocks"} & stage.keys()]
 OFTEN = (
     *("steps_ahead", "rows_wasted", "tokens not known to the host"),
     *(
@@ -253,7 +257,7 @@ def _ignore_a_new_executor(patch: Any) -> None:
 
 
 def _lose_copies(patch: Any) -> None:
-    patch.setattr(Prefixes, "_find_partial", lambda self, *wanted: (None, _find_partial(self, *wanted)[1]))
+    patch.setattr(Prefixes, "_find_partial", lambda self, *wanted: ([], _find_partial(self, *wanted)[1]))
 
 
 def _copy_what_is_not_computed_yet(patch: Any) -> None:
@@ -286,18 +290,17 @@ def _save_later_what_is_overwritten_now(patch: Any) -> None:
 
 
 def _give_back_what_a_window_reaches(patch: Any) -> None:
-    first = Window.first_block
-    patch.setattr(Window, "first_block", lambda self, position: first(self, position + 2 * self.block_size))
+    first = Groups.first
+
+    def further(self: Any, group: int, position: int) -> int:
+        return first(self, group, position + 2 * self.block_size)
+
+    patch.setattr(Groups, "first", further)
 
 
 def _give_back_what_a_step_at_hand_reaches(patch: Any) -> None:
-    give_back = Allocation._give_back
-
-    def hasty(self: Any, sequence: Any, *rest: Any) -> None:
-        sequence.starts = []
-        give_back(self, sequence, *rest)
-
-    patch.setattr(Allocation, "_give_back", hasty)
+    begins = Columns.begins
+    patch.setattr(Columns, "begins", lambda self, slots, tokens, _: begins(self, slots, tokens, 10**9))
 
 
 OF_TIERS = (

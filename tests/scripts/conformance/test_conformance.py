@@ -304,9 +304,8 @@ class Shortsighted(BlockManager):
 
     @receives
     def executor_ready(self, event: ExecutorReady) -> None:
-        if event.window is not None:
-            event = replace(event, window=event.window // 2)
-        super().executor_ready(event)
+        halved = tuple(window and window // 2 for window in event.windows)
+        super().executor_ready(replace(event, windows=halved))
 
 
 class Crashing(BlockManager):

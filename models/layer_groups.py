@@ -1,0 +1,85 @@
+"""Layers that share blocks of the KV cache, so that those with a window can give theirs back.
+
+A block holds the keys and values of `block_size` tokens in all layers of one group. All groups have as many layers, so
+that all blocks are as large and come from one pool: that of the kind of layers of which there are fewest (after vLLM's
+hybrid KV cache manager). A group that lacks layers leaves its blocks partly empty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pageant.kernels.base import AttentionBatch, KVCache
+
+__all__ = ["LayerGroups"]
+
+_GROUPS_MAX = 12  # each costs a block, and its bookkeeping, for every `block_size` tokens of a sequence
+
+
+@dataclass(frozen=True)
+class LayerGroups:
+    """Which layer is of which group, and where in its blocks."""
+
+    windows: tuple[int | None, ...]
+    """Of each group's layers; None is over all tokens. The first group reaches furthest."""
+    of_layer: tuple[int, ...]
+    """Each layer's group."""
+    places: tuple[int, ...]
+    """Each layer's place among those of its group."""
+
+    @property
+    def layers_per_block(self) -> int:
+        """Those of the largest group."""
+        return max(self.places) + 1
+
+    def in_order(
+        self, batches: Sequence[AttentionBatch], caches: Sequence[KVCache]
+    ) -> Iterator[tuple[AttentionBatch, KVCache]]:
+        """For each layer, its group's step and its own cache."""
+        assert len(batches) == len(self.windows), f"{len(batches)} batches for {len(self.windows)} groups"
+        return (
+            (batches[group], caches[place]) for group, place in zip(self.of_layer, self.places, strict=True)
+        )
+
+    @classmethod
+    def one(cls, windows: Sequence[int | None], max_model_len: int | None = None) -> LayerGroups:
+        """All layers in one group: tokens are kept as long as any of them reaches back."""
+        longest = max(_effective(windows, max_model_len), key=_reach)
+        return cls((longest,), (0,) * len(windows), tuple(range(len(windows))))
+
+    @classmethod
+    def by_window(cls, windows: Sequence[int | None], max_model_len: int) -> LayerGroups:
+        """Layers with the same window are together; one that no request outgrows is none."""
+        effective = _effective(windows, max_model_len)
+        counts = Counter(effective)
+        if len(counts) == 1:
+            return cls.one(effective)
+        kinds = sorted(counts, key=_reach, reverse=True)
+        size = min(counts.values())
+        while sum(-(-count // size) for count in counts.values()) > _GROUPS_MAX:
+            size += 1
+        first: dict[int | None, int] = {}
+        found: list[int | None] = []
+        seen = Counter[int | None]()
+        for window in kinds:
+            first[window] = len(found)
+            found += [window] * -(-counts[window] // size)
+        groups, places = [], []
+        for window in effective:
+            groups.append(first[window] + seen[window] // size)
+            places.append(seen[window] % size)
+            seen[window] += 1
+        return cls(tuple(found), tuple(groups), tuple(places))
+
+
+def _effective(windows: Sequence[int | None], max_model_len: int | None) -> list[int | None]:
+    """The same, without those that no request outgrows."""
+    longest = math.inf if max_model_len is None else max_model_len
+    return [None if window is None or window >= longest else window for window in windows]
+
+
+def _reach(window: int | None) -> float:
+    return math.inf if window is None else window
