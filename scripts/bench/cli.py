@@ -28,6 +28,7 @@ BENCHMARKS = {
         "speculation",
         "throughput",
         "watching",
+        "windows",
     )
 }
 
