@@ -23,7 +23,7 @@ from pageant.scripts.bench.report import Json, publish
 from pageant.scripts.bench.workloads import random_ids
 
 VOCAB_SIZE = 4096  # no more than the demo's tokenizer has
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "hidden_size": 256,
     "intermediate_size": 768,
     "num_hidden_layers": 12,
@@ -83,7 +83,7 @@ def save_gemma(path: Path, window: int, max_model_len: int) -> Path:
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig
     from transformers.utils import logging
 
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     torch.manual_seed(0)
     config = Gemma3TextConfig(
         **SHAPE,
@@ -92,7 +92,8 @@ def save_gemma(path: Path, window: int, max_model_len: int) -> Path:
         max_position_embeddings=max_model_len,
         dtype=torch.bfloat16,
     )
-    Gemma3ForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
+    model: Any = Gemma3ForCausalLM(config)
+    model.to(torch.bfloat16).save_pretrained(path)
     with resources.as_file(resources.files("pageant.models") / "demo") as demo:
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(demo / name, path / name)
