@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pageant.actors.executor.batch import Batch, StepInputs
+from pageant.actors.executor.batch import Batch
 from pageant.actors.executor.disk import DiskFile
 from pageant.actors.executor.guiding import DrawnTokens
 from pageant.actors.executor.keeping import Kept, KeptDraws, patience_for
@@ -22,44 +22,24 @@ from pageant.actors.executor.moving import Move, Moving
 from pageant.actors.executor.options import ExecutorOptions, make_runner
 from pageant.actors.executor.pace import Pace, StepHung
 from pageant.actors.executor.processors import Processors
+from pageant.actors.executor.steps import Step
 from pageant.actors.executor.tracing import StepTracing, step_spans
 from pageant.actors.executor.undrawn import Undrawn
 from pageant.actors.runtime import Actor, receives
 from pageant.protocol.guiding import GuidesLost, TokenMasks
 from pageant.protocol.roles import EXECUTOR
 from pageant.protocol.statistics import ExecutorStatistics, GetExecutorStatistics
-from pageant.protocol.stepping import ExecutorReady, LateTokens, StepPlan, StepResult
+from pageant.protocol.stepping import ExecutorReady, StepPlan
 from pageant.protocol.supervision import ActorDown, ActorUp, Progress
-from pageant.protocol.tracing import TraceContext
 from pageant.protocol.verification import MISSING
 
 if TYPE_CHECKING:
-    from pageant.actors.executor.runner import Drawn, ModelRunner
+    from pageant.actors.executor.model_runner import ModelRunner
 
 GRAMMAR = "grammar"
 MASKS_POLL_SECONDS = 0.1
 LOOK_SECONDS = 1.0  # between two looks at whether steps return
 PROGRESS_STEPS = 100  # messages about the loading of the weights, at most
-
-
-@dataclass(eq=False)
-class Step:
-    """A plan, and who sent it."""
-
-    plan: StepPlan
-    scheduler: str
-    incarnation: int
-    inputs: StepInputs = field(init=False)
-    traces: dict[int, TraceContext] = field(init=False)
-    drawn: Drawn = field(init=False)
-    undrawn: Undrawn | None = None  # while it waits for masks
-    moves_needed: int = 0  # how many moves are to be made before
-    began: float = 0.0
-    launched: float = 0.0  # when all but the draw was done, or on its way, if masks were late then
-    computed: float | None = None  # when it was, unless its tokens are still on their way
-    missing: tuple[int, ...] = ()  # of its drawing rows, those whose masks were late
-    deferred: tuple[int, ...] = ()  # those of them that are drawn later
-    void: tuple[int, ...] = ()  # and those that were computed without the token before
 
 
 class Executor(Actor):
@@ -341,8 +321,6 @@ class Executor(Actor):
         self._pack()
 
     def _answer(self, step: Step, token_ids: npt.NDArray[np.int64]) -> None:
-        logprobs, prompt_logprobs = step.drawn.logprobs()
-        proposed = step.drawn.proposed
         ended = step.computed or self.clock.now()
         seconds = ended - step.began
         self._metering.stepped(step.plan, step.began, ended)
@@ -352,25 +330,7 @@ class Executor(Actor):
         self._pace.took(len(step.inputs.positions), seconds)
         if (report := self._moving.take_report(self.incarnation)) is not None:
             self.tell("blocks", report)
-        self.tell(
-            step.scheduler,
-            StepResult(
-                number=step.plan.number,
-                epoch=step.plan.epoch,
-                rows=step.inputs.rows,
-                token_ids=token_ids.astype("int32"),
-                seconds=seconds,
-                logprobs=logprobs,
-                prompt_logprobs=prompt_logprobs,
-                failed=step.drawn.failed,
-                deferred=step.deferred,
-                void=step.void,
-                drafting_seconds=step.drawn.drafting_seconds,
-                draft_counts=proposed.counts,
-                draft_ids=proposed.token_ids,
-                draft_parents=proposed.parents,
-            ),
-        )
+        self.tell(step.scheduler, step.result(token_ids, seconds))
 
     @receives(concurrent=True)
     async def statistics(self, request: GetExecutorStatistics) -> ExecutorStatistics:
@@ -426,17 +386,7 @@ class Executor(Actor):
             return
         taken = self._batch.take_late(guided.rows, guided.positions, token_ids, kept.guides)
         self._tell_grammar(taken)
-        self.tell(
-            step.scheduler,
-            LateTokens(
-                number=step.plan.number,
-                epoch=step.plan.epoch,
-                rows=guided.rows.astype("int32"),
-                token_ids=token_ids.astype("int32"),
-                logprobs=drawn.logprobs()[0],
-                failed=drawn.failed,
-            ),
-        )
+        self.tell(step.scheduler, step.late_tokens(guided.rows, token_ids, drawn))
 
     async def _watch_masks(self) -> None:
         """Asks again for masks that do not come, and gives up in the end. While there is no grammar, rows wait for the

@@ -17,7 +17,8 @@ from pageant.actors.executor.batch import StepInputs
 from pageant.actors.executor.graphs import Capture, CudaCapture, DecodeGraphs
 from pageant.actors.executor.host_memory import DeviceHostMemory
 from pageant.actors.executor.memory import device_budget
-from pageant.actors.executor.runner import Drawn, DrawnHere, TorchRunner
+from pageant.actors.executor.model_runner import Drawn
+from pageant.actors.executor.runner import DrawnHere, TorchRunner
 from pageant.actors.executor.scoring import Scoring
 from pageant.actors.executor.staging import Staging
 from pageant.actors.executor.undrawn import Undrawn

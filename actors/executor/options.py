@@ -18,7 +18,7 @@ from pageant.protocol.checks import expected
 from pageant.protocol.drafting import Speculation
 
 if TYPE_CHECKING:
-    from pageant.actors.executor.runner import ModelRunner
+    from pageant.actors.executor.model_runner import ModelRunner
 
 __all__ = ["ExecutorOptions", "make_runner"]
 

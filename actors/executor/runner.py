@@ -1,7 +1,4 @@
-"""The model runner: one step on the device. The seam that the simulator replaces.
-
-Everything above it is numpy and messages; torch begins here.
-"""
+"""The model runner of a decoder: one step on the device. Torch begins here."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +16,7 @@ from pageant.actors.executor.batch import SamplingColumns, StepInputs
 from pageant.actors.executor.disk import DiskFile
 from pageant.actors.executor.host_memory import HostMemory
 from pageant.actors.executor.memory import available_bytes, choose_num_blocks, total_bytes
-from pageant.actors.executor.moving import Move
+from pageant.actors.executor.model_runner import Drawn
 from pageant.actors.executor.passes import Passes, to_device
 from pageant.actors.executor.processors import process_logits
 from pageant.actors.executor.proposers.base import History, Room, Verified
@@ -41,67 +37,6 @@ from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.verification import MISSING, NO_DRAFTS, Drafts
 
 log = logging.getLogger("pageant.executor")
-
-
-class Drawn(Protocol):
-    """The tokens of a step, perhaps still on their way."""
-
-    ready: bool
-    """Whether they can be had without waiting."""
-
-    failed: dict[int, str]
-    """Why some drawing rows have no right token, by their places."""
-
-    missing: npt.NDArray[np.int64]
-    """Places of the drawing rows whose masks had not come: their tokens here mean nothing."""
-
-    late: Undrawn | None
-    """Those of them, if any, whose tokens are to be drawn when they come."""
-
-    def token_ids(self) -> npt.NDArray[np.int64]:
-        """One for each of the step's drawing rows. Waits for the device."""
-
-    proposed: Drafts
-    """What comes next, for each of the plan's drawing rows, if there is a proposer."""
-
-    drafting_seconds: float
-    """That these took to be made."""
-
-    def logprobs(self) -> tuple[Logprobs | None, Logprobs | None]:
-        """Of the tokens drawn and of the prompts' tokens, where asked for; once the tokens are there."""
-
-
-class Host(Protocol):
-    """Blocks in the host's memory."""
-
-    block_bytes: int
-
-    def move(self, move: Move) -> None:
-        """Makes one move; returns when it has been made. Never called twice at once, but beside `launch`."""
-
-
-class ModelRunner(Protocol):
-    """Computes steps."""
-
-    num_blocks: int
-    dtype: str
-    windows: tuple[int | None, ...]
-    """Of each group of layers, how many tokens they attend over at most; None is all."""
-
-    @property
-    def memory_bytes(self) -> dict[str, int]:
-        """What weights and KV cache take, and of the device's memory all that is free and all that there is."""
-
-    @property
-    def host(self) -> Host:
-        """Where blocks go that there is no room for."""
-
-    def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
-        """Begins a step. The next may be launched before this one's tokens are there; it finds those that it
-        computes (`StepInputs.unknown`) on the device. A step stays undrawn if its masks are not all there."""
-
-    def draw(self, undrawn: Undrawn) -> Drawn:
-        """Draws the rows that have their masks."""
 
 
 class DrawnHere:
@@ -185,18 +120,11 @@ class TorchRunner:
             quantization=quantization,
             progress=progress,
         )
+        self.dtype = str(self._decoder.dtype).removeprefix("torch.")
         self._adapters = Adapters(adapters or {}, checkpoint, self._decoder, max_lora_rank)
         self._weight_bytes = self._decoder.num_bytes + self._adapters.num_bytes
         self._proposer = load_proposer(speculation, self._decoder, dtype, max_model_len)
-        drafts_bytes = 0
-        if self._proposer is not None:
-            self._decoder.taps = self._proposer.taps
-            drafts_bytes = self._proposer.kv_bytes_per_block(block_size)
-        # Where drafts are made with a KV cache of their own, those layers would have to be in every group's blocks.
-        make_groups = LayerGroups.by_window if group_layers and not drafts_bytes else LayerGroups.one
-        self._decoder.groups = make_groups(self._decoder.windows, max_model_len)
-        self.windows = self._decoder.groups.windows
-        block_bytes = self._decoder.kv_bytes_per_block(block_size) + drafts_bytes
+        block_bytes = self._arrange_blocks(block_size, max_model_len, group_layers=group_layers)
         if budget_bytes is None and num_blocks is None:
             budget_bytes = self._kv_budget(block_size, max_num_seqs)
         self.num_blocks = choose_num_blocks(
@@ -208,41 +136,49 @@ class TorchRunner:
             budget_bytes=budget_bytes,
             num_groups=len(self.windows),
         )
-        self.dtype = str(self._decoder.dtype).removeprefix("torch.")
         room = Room(self.num_blocks + self.spare_blocks, block_size, max_num_seqs, max_model_len)
-        caches = self._decoder.allocate_kv_caches(room.num_blocks, block_size)
+        self._kv_bytes = room.num_blocks * block_bytes
+        self._allocate(room, disk)
+        self._history = History(room)
+        self._clock = clock or (lambda: 0.0)
+        self._last_drawn = torch.zeros(max_num_seqs, dtype=torch.int64, device=self.device)  # by row
+        log.info(
+            "%s in %s%s on %s with %s kernels: %.0f MiB of weights, %d KV blocks of %d tokens%s (%.0f MiB)",
+            *(model.name, self.dtype, f" with {quantization} weights" if quantization else "", device),
+            *(self._kernels.name, self._weight_bytes / 2**20, self.num_blocks, block_size),
+            f" in {len(self.windows)} groups of layers" if len(self.windows) > 1 else "",
+            self.num_blocks * block_bytes / 2**20,
+        )
+
+    def _arrange_blocks(self, block_size: int, max_model_len: int, *, group_layers: bool) -> int:
+        """Settles what a block holds, and returns the bytes of one. Where drafts are made with keys and values of their
+        own, those would have to be in every group's blocks: then there is one group."""
+        drafts_bytes = 0
+        if self._proposer is not None:
+            self._decoder.taps = self._proposer.taps
+            drafts_bytes = self._proposer.kv_bytes_per_block(block_size)
+        make_groups = LayerGroups.by_window if group_layers and not drafts_bytes else LayerGroups.one
+        self._decoder.groups = make_groups(self._decoder.windows, max_model_len)
+        self.windows = self._decoder.groups.windows
+        return self._decoder.kv_bytes_per_block(block_size) + drafts_bytes
+
+    def _allocate(self, room: Room, disk: DiskFile | None) -> None:
+        """Takes memory for the KV cache, and gets ready to compute in it."""
+        caches = self._decoder.allocate_kv_caches(room.num_blocks, room.block_size)
         self._kv_caches = [*caches, *(self._proposer.allocate(room) if self._proposer is not None else ())]
         if self.device.type == "cpu":
             # The system clears memory when it is first written to. Each layer's first pages are written to here, side
             # by side: in the first request, where it would be layer by layer, that took 0.4 s.
             first = torch.zeros(1, dtype=torch.int64)
             self._kernels.move_kv(self._kv_caches, first, first)
-        self._history = History(room)
-        self._clock = clock or (lambda: 0.0)
         self.host = self.host_class(self._kv_caches, disk)
-        self._kv_bytes = room.num_blocks * block_bytes
-        self._last_drawn = torch.zeros(max_num_seqs, dtype=torch.int64, device=self.device)  # by row
         self._passes = Passes(
             self._decoder,
             caches,
-            max_num_seqs=max_num_seqs,
-            max_model_len=max_model_len,
-            block_size=block_size,
+            max_num_seqs=room.max_num_seqs,
+            max_model_len=room.max_model_len,
+            block_size=room.block_size,
             adapters=self._adapters,
-        )
-        log.info(
-            "%s in %s%s on %s with %s kernels: %.0f MiB of weights, %d KV blocks of %d tokens%s (%.0f MiB)",
-            *(
-                model.name,
-                self.dtype,
-                f" with {quantization} weights" if quantization else "",
-                device,
-                self._kernels.name,
-                self._weight_bytes / 2**20,
-            ),
-            *(self.num_blocks, block_size),
-            f" in {len(self.windows)} groups of layers" if len(self.windows) > 1 else "",
-            self.num_blocks * block_bytes / 2**20,
         )
 
     @property

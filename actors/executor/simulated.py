@@ -37,7 +37,7 @@ from pageant.protocol.roles import Feature
 from pageant.protocol.verification import MISSING, NO_DRAFTS, Drafts
 
 if TYPE_CHECKING:
-    from pageant.actors.executor.runner import Drawn, ModelRunner
+    from pageant.actors.executor.model_runner import Drawn, ModelRunner
 
 UInt64 = npt.NDArray[np.uint64]
 Int64 = npt.NDArray[np.int64]
@@ -80,7 +80,7 @@ class SimulatedHost:
         self.block_bytes = int(kv[0].nbytes)
 
     def move(self, move: Move) -> None:
-        """See `runner.Host`."""
+        """See `model_runner.Host`."""
         for source, destination in zip(move.sources.tolist(), move.destinations.tolist(), strict=True):
             match move.way:
                 case Way.SAVE:
@@ -122,7 +122,7 @@ class SimulatedUndrawn(Undrawn):
 
 
 class SimulatedRunner:
-    """See `runner.ModelRunner`."""
+    """See `model_runner.ModelRunner`."""
 
     dtype = "float32"
 
@@ -144,11 +144,11 @@ class SimulatedRunner:
 
     @property
     def memory_bytes(self) -> dict[str, int]:
-        """See `runner.ModelRunner`."""
+        """See `model_runner.ModelRunner`."""
         return {"kv": self._kv.nbytes}
 
     def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
-        """See `runner.ModelRunner`."""
+        """See `model_runner.ModelRunner`."""
         self._kv[inputs.copy_destinations] = self._kv[inputs.copy_sources]
         token_ids = inputs.token_ids.copy()
         token_ids[inputs.unknown] = self._last_drawn[inputs.unknown_rows]
@@ -185,7 +185,7 @@ class SimulatedRunner:
         return undrawn if len(inputs.guided.late) else self.draw(undrawn)
 
     def draw(self, undrawn: Undrawn) -> Drawn:
-        """See `runner.ModelRunner`."""
+        """See `model_runner.ModelRunner`."""
         assert isinstance(undrawn, SimulatedUndrawn), "it is one of ours"
         guided = undrawn.guided
         late, deferred = guided.late, guided.deferred
@@ -309,7 +309,7 @@ def _columns(scored: Scored, seen: UInt64, token_ids: Int64) -> Logprobs:
 
 
 class SimulatedDraw:
-    """See `runner.Drawn`."""
+    """See `model_runner.Drawn`."""
 
     drafting_seconds = 0.0
 

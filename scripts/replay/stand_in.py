@@ -21,8 +21,8 @@ from pageant.scripts.replay.costs import StepSize
 from pageant.scripts.replay.load import END, Load, read_load
 
 if TYPE_CHECKING:
-    from pageant.actors.executor.actor import Step
-    from pageant.actors.executor.runner import ModelRunner
+    from pageant.actors.executor.model_runner import ModelRunner
+    from pageant.actors.executor.steps import Step
 
 
 class RecordedExecutor(SimulatedExecutor):

@@ -1,0 +1,73 @@
+"""A step on its way through the executor, from its plan to what its scheduler is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from pageant.actors.executor.batch import StepInputs
+from pageant.actors.executor.undrawn import Undrawn
+from pageant.protocol.stepping import LateTokens, StepPlan, StepResult
+from pageant.protocol.tracing import TraceContext
+
+if TYPE_CHECKING:
+    from pageant.actors.executor.model_runner import Drawn
+
+__all__ = ["Step"]
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(eq=False)
+class Step:
+    """A plan, and who sent it."""
+
+    plan: StepPlan
+    scheduler: str
+    incarnation: int
+    inputs: StepInputs = field(init=False)
+    traces: dict[int, TraceContext] = field(init=False)
+    drawn: Drawn = field(init=False)
+    undrawn: Undrawn | None = None  # while it waits for masks
+    moves_needed: int = 0  # how many moves are to be made before
+    began: float = 0.0
+    launched: float = 0.0  # when all but the draw was done, or on its way, if masks were late then
+    computed: float | None = None  # when it was, unless its tokens are still on their way
+    missing: tuple[int, ...] = ()  # of its drawing rows, those whose masks were late
+    deferred: tuple[int, ...] = ()  # those of them that are drawn later
+    void: tuple[int, ...] = ()  # and those that were computed without the token before
+
+    def result(self, token_ids: Int64, seconds: float) -> StepResult:
+        """What it drew, once that is known, in so many seconds on the device."""
+        logprobs, prompt_logprobs = self.drawn.logprobs()
+        proposed = self.drawn.proposed
+        return StepResult(
+            number=self.plan.number,
+            epoch=self.plan.epoch,
+            rows=self.inputs.rows,
+            token_ids=token_ids.astype("int32"),
+            seconds=seconds,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            failed=self.drawn.failed,
+            deferred=self.deferred,
+            void=self.void,
+            drafting_seconds=self.drawn.drafting_seconds,
+            draft_counts=proposed.counts,
+            draft_ids=proposed.token_ids,
+            draft_parents=proposed.parents,
+        )
+
+    def late_tokens(self, rows: Int64, token_ids: Int64, drawn: Drawn) -> LateTokens:
+        """What some of its rows drew that had been deferred."""
+        return LateTokens(
+            number=self.plan.number,
+            epoch=self.plan.epoch,
+            rows=rows.astype("int32"),
+            token_ids=token_ids.astype("int32"),
+            logprobs=drawn.logprobs()[0],
+            failed=drawn.failed,
+        )
