@@ -19,6 +19,7 @@ from pageant.actors.blocks.tiers import Tiers
 from pageant.protocol.allocation import Admission, Assign, Assigned
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.tiers import BlockMoves, Moved
+from pageant.scripts.conformance.shadow import ShadowMemory
 
 VOCABULARY = 3  # so that prefixes meet
 ROOT = 17
@@ -53,9 +54,6 @@ SHAPES = (
     Shape(num_blocks=100, block_size=3, windows=(17, 8, 8), host_slots=60),
     Shape(num_blocks=160, windows=(None, None, 5), host_slots=50, disk_slots=90),
 )
-
-
-_Content = tuple[int, int] | None  # of a slot: a group of layers, and what all tokens up to that one come to
 
 
 @dataclass(eq=False)
@@ -94,8 +92,7 @@ class RandomBlocks:
         self.seen: Counter[str] = Counter()
         self._freed: list[int] = []
         self._step = self._serial = self._computed_step = 0
-        self._memory: list[list[_Content]] = [[None] * shape.block_size for _ in range(shape.num_blocks)]
-        self._below: dict[int, list[_Content]] = {}
+        self._memory = ShadowMemory(shape.num_blocks, shape.block_size)
         self._stems = [[self.random.randrange(VOCABULARY) for _ in range(60)] for _ in range(4)]
 
     # What happens.
@@ -227,11 +224,9 @@ class RandomBlocks:
     def _compute(self, answer: Assigned, stepping: list[tuple[_Held, int]]) -> None:
         moves, memory, size = answer.moves, self._memory, self.shape.block_size
         if moves is not None:
-            self._move(moves, before=True)
-        read = [list(memory[source]) for source in answer.copy_sources.tolist()]
-        for block, content in zip(answer.copy_destinations.tolist(), read, strict=True):
-            memory[block] = content
-        self.seen["blocks copied"] += len(read)
+            memory.move_before(moves)
+        memory.copy(answer.copy_sources.tolist(), answer.copy_destinations.tolist())
+        self.seen["blocks copied"] += len(answer.copy_sources)
         written: dict[int, _Held] = {}
         for held, end in stepping:
             chain = _follow(held.chain[:end], held.guesses)
@@ -240,16 +235,17 @@ class RandomBlocks:
                 for at in range(held.start, len(chain)):
                     block = table[at // size]
                     assert written.setdefault(block, held) is held, f"two sequences write to block {block}"
-                    memory[block][at % size] = (group, chain[at])
+                    memory.blocks[block][at % size] = (group, chain[at])
         for held, end in stepping:
             chain = _follow(held.chain[:end], held.guesses)
             for group in range(len(self.shape.windows)):
                 table, reached = self._table(held, group), self._reached(held, group)
-                found = [memory[table[at // size]][at % size] for at in range(reached, len(chain))]
+                found = [memory.blocks[table[at // size]][at % size] for at in range(reached, len(chain))]
                 right = [(group, value) for value in chain[reached:]]
                 assert found == right, f"group {group} finds something else from position {reached} on"
         if moves is not None:
-            self._move(moves, before=False)
+            memory.move_beside(moves)
+            self._count(moves)
 
     def _table(self, held: _Held, group: int) -> list[int]:
         """The blocks that a group of layers looks at."""
@@ -268,25 +264,11 @@ class RandomBlocks:
             for block in self._table(held, group)[self._reached(held, group) // size :]
         ]
 
-    def _move(self, moves: BlockMoves, *, before: bool) -> None:
-        memory, below = self._memory, self._below
-        urgent, needed = slice(moves.num_urgent), slice(moves.num_needed)
-        if not before:
-            urgent, needed = slice(moves.num_urgent, None), slice(moves.num_needed, None)
-            for source, to in zip(moves.spill_slots.tolist(), moves.spill_to.tolist(), strict=True):
-                below[to] = list(below[source])
-            self.seen["blocks spilled"] += len(moves.spill_to)
-            self.seen["blocks restored ahead"] += len(moves.restore_slots) - moves.num_needed
-        saves = zip(moves.save_blocks[urgent].tolist(), moves.save_slots[urgent].tolist(), strict=True)
-        for block, slot in saves:
-            below[slot] = list(memory[block])
-            self.seen["blocks saved"] += 1
-        restores = zip(
-            moves.restore_slots[needed].tolist(), moves.restore_blocks[needed].tolist(), strict=True
-        )
-        for slot, block in restores:
-            memory[block] = list(below[slot])
-            self.seen["blocks restored"] += 1
+    def _count(self, moves: BlockMoves) -> None:
+        self.seen["blocks spilled"] += len(moves.spill_to)
+        self.seen["blocks saved"] += len(moves.save_blocks)
+        self.seen["blocks restored"] += len(moves.restore_slots)
+        self.seen["blocks restored ahead"] += len(moves.restore_slots) - moves.num_needed
 
     # What must hold.
 

@@ -20,6 +20,7 @@ from pageant.protocol.roles import BLOCKS, Feature
 from pageant.protocol.stepping import ExecutorReady
 from pageant.protocol.tiers import DISK, BlockMoves, Moved, MoveTimes
 from pageant.scripts.conformance.rules import Rules
+from pageant.scripts.conformance.shadow import ShadowMemory
 from pageant.scripts.conformance.stage import Stage
 
 INTRODUCES = "it says PoolReady to the scheduler, of the executor's epoch, whenever either comes up"
@@ -135,8 +136,7 @@ class _Trial:
         self._spaces = [
             space for space in SPACES if "adapter" not in space or Feature.ADAPTERS in cls.features
         ]
-        self._content: dict[int, tuple[int, ...]] = {}  # slot -> the space and the prefix that its KV is of
-        self._below: dict[int, list[tuple[int, ...] | None]] = {}  # the same of each of the host's
+        self._memory = ShadowMemory(num_blocks, block_size)  # of what space, group and prefix its KV is
         self._prompts = [[self._random.randrange(VOCABULARY) for _ in range(90)] for _ in range(3)]
 
     async def run(self) -> None:
@@ -154,7 +154,7 @@ class _Trial:
             await self._free_all()
             prompt = await self._check_whole_pool()
             await self._free_all()
-            self._epoch, self._content, self._below = 2, {}, {}
+            self._epoch, self._memory = 2, ShadowMemory(self.num_blocks, self.size)
             await self._introduce()
             answer = await self._ask({}, {}, [prompt], 10**6, NEW_EPOCH)
             self._must(NEW_EPOCH, len(answer.admitted) == 1, "an admission into it was refused")
@@ -279,11 +279,11 @@ class _Trial:
         self._check_alone(written)
         if answer.moves is not None:
             self._check_moves(answer, answer.moves, written)
-            self._move(answer.moves, before=True)
+            self._memory.move_before(answer.moves)
         self._copy(answer)
         self._compute(written)
         if answer.moves is not None:
-            self._move(answer.moves, before=False)
+            self._memory.move_beside(answer.moves)
         self._check_count(answer, counts)
         return answer
 
@@ -410,24 +410,8 @@ class _Trial:
         self._must(APART, used.isdisjoint(beside), f"{beside} are restored beside a step that uses them")
         late = set(saved[urgent:]) & changed
         self._must(SAVED, not late, f"blocks {late} are saved beside the step that writes to them")
-        blank = [block for block in saved if self._content.get(block * self.size) is None]
+        blank = [block for block in saved if self._memory.blocks[block][0] is None]
         self._must(SAVED, not blank, f"blocks {blank} are saved, in which nothing has been computed")
-
-    def _move(self, moves: BlockMoves, before: bool) -> None:
-        """What is moved before a step's copies, or beside it."""
-        if not before:
-            for slot, to in zip(moves.spill_slots.tolist(), moves.spill_to.tolist(), strict=True):
-                self._below[to] = list(self._below.get(slot, [None] * self.size))
-        saves = list(zip(moves.save_blocks.tolist(), moves.save_slots.tolist(), strict=True))
-        for block, slot in saves[: moves.num_urgent] if before else saves[moves.num_urgent :]:
-            places = range(block * self.size, (block + 1) * self.size)
-            self._below[slot] = [self._content.get(place) for place in places]
-        restores = list(zip(moves.restore_slots.tolist(), moves.restore_blocks.tolist(), strict=True))
-        for slot, block in restores[: moves.num_needed] if before else restores[moves.num_needed :]:
-            for at, content in enumerate(self._below.get(slot, [None] * self.size)):
-                self._content.pop(block * self.size + at, None)
-                if content is not None:
-                    self._content[block * self.size + at] = content
 
     def _copy(self, answer: Assigned) -> None:
         """Before the step: all is read, then all is written."""
@@ -436,13 +420,7 @@ class _Trial:
         self._must(COPIES, fine, f"{sources} are copied to {destinations}")
         blocks = [*sources, *destinations]
         self._must(POOL, all(0 <= block < self.num_blocks for block in blocks), f"{blocks} are copied")
-        slots = range(self.size)
-        read = [[self._content.get(source * self.size + at) for at in slots] for source in sources]
-        for destination, contents in zip(destinations, read, strict=True):
-            for at, content in zip(slots, contents, strict=True):
-                self._content.pop(destination * self.size + at, None)
-                if content is not None:
-                    self._content[destination * self.size + at] = content
+        self._memory.copy(sources, destinations)
 
     def _compute(self, written: list[tuple[int, int, int]]) -> None:
         """The step: all is written, then all is read."""
@@ -451,13 +429,15 @@ class _Trial:
             tokens = [*held.tokens[: held.computed], *held.guesses]
             for group in range(len(self.windows)):
                 for at in range(start, end):
-                    self._content[self._slot(held, at, group)] = self._right(serial, group, tokens[: at + 1])
+                    self._block(held, at, group)[at % self.size] = self._right(
+                        serial, group, tokens[: at + 1]
+                    )
         for serial, start, end in written:
             held = self._held[serial]
             tokens = [*held.tokens[: held.computed], *held.guesses]
             for group, window in enumerate(self.windows):
                 for at in range(0 if window is None else max(0, start + 1 - window), end):
-                    found = self._content.get(self._slot(held, at, group))
+                    found = self._block(held, at, group)[at % self.size]
                     right = found == self._right(serial, group, tokens[: at + 1])
                     self._must(CONTENT, right, f"sequence {serial} reads other content at position {at}")
 
@@ -469,8 +449,9 @@ class _Trial:
         """Of which of the spaces a sequence's KV is: of the first that is like its own."""
         return self._spaces.index(self._spaces[serial % len(self._spaces)])
 
-    def _slot(self, held: _Held, at: int, group: int) -> int:
-        return held.blocks[at // self.size * len(self.windows) + group] * self.size + at % self.size
+    def _block(self, held: _Held, at: int, group: int) -> list[Any]:
+        """What the block holds that a sequence's token is in."""
+        return self._memory.blocks[held.blocks[at // self.size * len(self.windows) + group]]
 
     def _blocks_for(self, length: int) -> int:
         return -(-length // self.size) * len(self.windows)
@@ -535,10 +516,10 @@ class _Trial:
         """It dies after an exchange whose step is never computed; the next one starts from nothing."""
         self._freed += list(self._held)
         self._held.clear()
-        before, below = dict(self._content), dict(self._below)
+        before = self._memory.snapshot()
         prompt = [VOCABULARY] * self.longest  # never seen before
         await self._ask({}, {}, [prompt], 10**4)
-        self._content, self._below = before, below
+        self._memory = before
         self._held.clear()
         await self.stage.leave(SCHEDULER)
         await self.stage.enter(SCHEDULER)
