@@ -22,8 +22,8 @@ from pageant.protocol.errors import TopologyError
 from pageant.protocol.serving import Abort
 from pageant.protocol.stepping import ExecutorReady
 from pageant.protocol.supervision import ActorDown
-from pageant.scripts.conformance import blocks as block_rules
 from pageant.scripts.conformance import (
+    block_rules,
     check_block_manager,
     check_policy,
     check_pool,

@@ -1,0 +1,31 @@
+"""The rules between scheduler and block manager, in words: what a trial says was kept, or broken."""
+
+INTRODUCES = "it says PoolReady to the scheduler, of the executor's epoch, whenever either comes up"
+ANSWERS = "every Assign is answered by one Assigned of the same step and epoch"
+FOREIGN = "an Assign about another epoch, or for another manager, is answered with everything refused"
+PREFIX = "grants are given in the order asked; from the first refusal on, all is refused"
+COLUMNS = "grown_counts has an entry for each sequence that grew, and grown_blocks as many as they say"
+SLOTS = "a granted sequence has slots for all its tokens up to the end of this step's"
+POOL = "blocks are those of the pool, 0 to num_blocks - 1"
+ALONE = "a block that a sequence writes to belongs to no other sequence"
+CONTENT = (
+    "what is said to be cached was computed, for the very same tokens from the first on, "
+    "with the same salt, keys and adapter"
+)
+COPIES = "copy_sources and copy_destinations are as long, and of the destinations none comes twice"
+MOVES = (
+    "moves come with what is granted, each of a block and a slot that there are, urgent and needed ones first"
+)
+SAVED = "what is saved is cached, and urgently if its block is written to by the same step"
+APART = "no block that is restored is copied from by the same plan"
+REACH = "only what no window reaches is given back, and no more blocks are free than that leaves"
+LOGITS = "the last token of an admission is computed again, for its logits"
+BUDGET = "admissions together compute at most admission_tokens tokens, and each at least one"
+FULL_CHUNK = "an admission computes all its uncomputed tokens, or what is left of the budget"
+ROOM = "what fits into the free blocks is granted"
+ALL_OR_NOTHING = "an admission is granted only if the pool has room for all of its tokens"
+FREES = "what is freed can be had again: with nothing held, all blocks are free"
+COUNTS = "blocks_free and num_blocks of an Assigned, and PoolStatistics, say how the pool stands"
+NEW_SCHEDULER = "what a dead scheduler held is free"
+UNCOMPUTED = "what a dead scheduler was granted last may not be computed, and is not matched"
+NEW_EPOCH = "the memory of a new epoch is empty"
