@@ -66,13 +66,15 @@ class GetFrontendStatistics(Request[FrontendStatistics], frozen=True, kw_only=Tr
 class ExecutorStatistics(Message, frozen=True, kw_only=True):
     """A device and its steps since the start. `busy_seconds` is the time in which any was on it.
 
-    `memory_bytes` is what weights and KV cache take, and of the device's memory what is free and all there is.
+    `memory_bytes` is what weights and KV cache take, and of the device's memory what is free and all there is. For
+    `windows`, each group of layers', see `ExecutorReady`.
     """
 
     device: str
     dtype: str
     num_blocks: int
     block_size: int
+    windows: tuple[int | None, ...] = (None,)
     memory_bytes: dict[str, int]
     busy_seconds: float
     steps: int

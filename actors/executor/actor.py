@@ -341,6 +341,7 @@ class Executor(Actor):
             dtype=runner.dtype,
             num_blocks=runner.num_blocks,
             block_size=options.block_size,
+            windows=runner.windows,
             memory_bytes=runner.memory_bytes,
         )
 

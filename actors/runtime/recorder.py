@@ -118,6 +118,7 @@ class Recorder:
             actors=actors,
             num_blocks=pool.num_blocks if pool is not None else None,
             block_size=pool.block_size if pool is not None else None,
+            windows=pool.windows if pool is not None else (None,),
         )
 
     async def _keep_looking(self) -> None:

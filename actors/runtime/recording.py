@@ -42,6 +42,7 @@ class RecordingHeader(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     actors: dict[str, ActorDescription]
     num_blocks: int | None = None  # of KV, and the tokens of each
     block_size: int | None = None
+    windows: tuple[int | None, ...] = (None,)  # of its groups of layers
 
 
 class RecordingEnd(msgspec.Struct, frozen=True, kw_only=True, tag=True):

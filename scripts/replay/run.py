@@ -66,6 +66,7 @@ def play_stand_in(
     }
     topology = msgspec.structs.replace(topology, placement="one", nodes={}, actors=actors, model=None)
     own = {"model": str(DEMO_MODEL), **_player(path, load, speed), "stand_in": True}
+    own["windows"] = load.header.windows
     resolved = resolve(topology, cast, own)
     courses: list[Course] = []
 

@@ -19,6 +19,7 @@ from pageant.protocol.errors import PageantError
 from pageant.scripts.replay.compare import comparable, differences, figures
 from pageant.scripts.replay.load import read_load
 from pageant.scripts.replay.run import play_model, play_stand_in
+from tests.integration.conftest import WINDOW
 
 SETTINGS = {"dtype": "float32", "threads": 1, "num_blocks": 32, "max_num_seqs": 1, "seed": 5}
 SECRET = "swordfish"
@@ -220,3 +221,32 @@ def test_the_commands_record_and_replay(checkpoint, alone, tmp_path):
         [*pageant_command, "record", str(path)], capture_output=True, text=True, timeout=60
     )
     assert refused.returncode == 2 and "Traceback" not in refused.stderr
+
+
+def test_the_stand_ins_layers_are_in_the_groups_that_were_recorded(make_checkpoint, tmp_path):
+    path = tmp_path / "grouped.recording"
+
+    async def main() -> int:
+        settings = {
+            "dtype": "float32",
+            "threads": 1,
+            "num_blocks": 64,
+            "block_size": 16,
+            "max_model_len": 128,
+        }
+        checkpoint = make_checkpoint("gemma3")
+        async with (
+            pageant.Engine(checkpoint.path, placement="one", **settings) as engine,
+            engine.record(path),
+        ):
+            await engine.complete(PROMPTS[0], params(0))
+            again = await engine.complete(PROMPTS[0], params(0))
+            return again.num_cached_tokens
+
+    cached = asyncio.run(main())
+    load = read_load(path)
+    played, resolved = play_stand_in(path, load, {}, 1.0)
+    options = next(actor.options for actor in resolved.actors if actor.name == "executor/0")
+    assert json.loads(options)["windows"] == [None, WINDOW, WINDOW, WINDOW]
+    assert [course.end for course in played] == ["served", "served"]
+    assert played[1].finished.num_cached_tokens == cached > 0
