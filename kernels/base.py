@@ -71,8 +71,8 @@ class AttentionBatch:
     @classmethod
     def of_groups(
         cls,
-        block_tables: Tensor,
-        slots: Tensor,
+        block_tables: Tensor | Sequence[Tensor],
+        slots: Tensor | Sequence[Tensor],
         *,
         query_starts: Tensor,
         context_lengths: Tensor,
@@ -81,7 +81,7 @@ class AttentionBatch:
         max_context_length: int,
         ancestors: Tensor | None = None,
     ) -> AttentionBatch:
-        """A step for G groups of layers, with block_tables [G, S, max_blocks] and slots [G, T]."""
+        """A step for G groups of layers, with block_tables [G, S, max_blocks] and slots [G, T], whole or one by one."""
         found: tuple[AttentionBatch, ...] = ()
         for group in reversed(range(len(slots))):
             batch = cls(

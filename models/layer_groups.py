@@ -45,9 +45,15 @@ class LayerGroups:
         )
 
     @classmethod
-    def one(cls, windows: Sequence[int | None], max_model_len: int | None = None) -> LayerGroups:
-        """All layers in one group: tokens are kept as long as any of them reaches back."""
-        longest = max(_effective(windows, max_model_len), key=_reach)
+    def one(
+        cls,
+        windows: Sequence[int | None],
+        max_model_len: int | None = None,
+        beside: Sequence[int | None] = (),
+    ) -> LayerGroups:
+        """All layers in one group: tokens are kept as long as any of them reaches back, or any of others whose keys and
+        values are in the same blocks, which have the windows `beside`."""
+        longest = max(_effective([*windows, *beside], max_model_len), key=_reach)
         return cls((longest,), (0,) * len(windows), tuple(range(len(windows))))
 
     @classmethod
@@ -55,7 +61,7 @@ class LayerGroups:
         """Layers with the same window are together; one that no request outgrows is none."""
         effective = _effective(windows, max_model_len)
         counts = Counter(effective)
-        if len(counts) == 1:
+        if len(counts) == 1 or len(counts) > _GROUPS_MAX:
             return cls.one(effective)
         kinds = sorted(counts, key=_reach, reverse=True)
         size = min(counts.values())

@@ -6,7 +6,7 @@ A block's name is a chained hash of everything before it (`pageant.actors.blocks
 prompt's tokens, its salt and the size of a block knows the names to look for; those who name blocks otherwise find
 its tokens and its parent with it. Followers are told after each exchange, of what changed on the whole; one that
 falls behind is told later, and all at once. A block is told of when its tokens are granted, a step before they are
-computed.
+computed. Where layers are in groups, the first group's blocks are told of, which reaches furthest.
 """
 
 from __future__ import annotations

@@ -230,16 +230,14 @@ class Allocation:
         unknown = np.flatnonzero(slots < 0)  # they were held by this manager's former life
         end = int(unknown[0]) if len(unknown) else len(slots)
         due = self._columns.are_due(slots, lengths)
-        if self.groups.windowed:
+        if self.groups.windowed:  # all of them, before any of them is refused
             begins = self._columns.begins(slots, sure, self._computed_step)
-            gives_back = begins >= self._columns.give_back_from[slots]
-            due |= gives_back
+            for index in np.flatnonzero(begins[:end] >= self._columns.give_back_from[slots[:end]]).tolist():
+                self._give_back(self._sequences[int(request.grow_serials[index])], int(begins[index]))
         counts = np.zeros(len(slots), np.int32)
         grown: list[int] = []
         for index in np.flatnonzero(due[:end]).tolist():
             sequence = self._sequences[int(request.grow_serials[index])]
-            if self.groups.windowed and gives_back[index]:
-                self._give_back(sequence, int(begins[index]))
             count = self._grow(sequence, int(lengths[index]), int(sure[index]), request.step, grown)
             if count is None:
                 end = index
@@ -306,15 +304,24 @@ class Allocation:
         )
         slot = self._columns.open(admission.serial, np.frombuffer(tail, "<i4"))
         sequence = Sequence(self._columns, slot, root, [], block_names(root, contents), contents)
+        most = admission.num_tokens_max
+        budget = budget if most is None else min(budget, most)
+        chunk = request.chunk_max if most is None else most
         placed = self._newcomers.place(
-            sequence, total, request, looks=not admission.skip_cache, beside=beside
+            sequence,
+            total,
+            request.step,
+            chunk_max=None if chunk is None else max(chunk, budget),
+            looks=not admission.skip_cache,
+            beside=beside,
         )
         if placed is None:
             self._columns.close(admission.serial)
             return None
-        most = admission.num_tokens_max
-        length = min(total - placed.num_cached, budget if most is None else min(budget, most))
-        self._grow(sequence, placed.num_cached + length, placed.num_cached + length, request.step, [])
+        length = min(total - placed.num_cached, budget)
+        end = placed.num_cached + length
+        grown = self._grow(sequence, end, end, request.step, [])
+        assert grown is not None, "there is room for its first chunk"
         self._await_give_back(sequence)
         self._sequences[admission.serial] = sequence
         self._prefixes.open(sequence)

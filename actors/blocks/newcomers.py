@@ -14,7 +14,6 @@ from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.prefixes import Prefixes
 from pageant.actors.blocks.sequence import Copies, Found, Sequence
 from pageant.actors.blocks.tiers import Tiers
-from pageant.protocol.allocation import Assign
 
 
 class Placed(NamedTuple):
@@ -56,26 +55,34 @@ class Newcomers:
         self._copied_from.clear()
 
     def place(
-        self, sequence: Sequence, total: int, request: Assign, *, looks: bool, beside: bool
+        self,
+        sequence: Sequence,
+        total: int,
+        step: int,
+        *,
+        chunk_max: int | None,
+        looks: bool,
+        beside: bool,
     ) -> Placed | None:
         """Gives a new sequence of `total` tokens the blocks that are found of it, and those that others come into from
         below; None, and it holds nothing, if there is no room for all that it is to have.
 
         Args:
+            chunk_max: of its tokens, no more are computed at once; None says nothing.
             looks: whether anything of it is looked for.
             beside: whether others are computed in this step, so that it waits for what takes longer to restore.
         """
         looks = looks and self.pool.enable_prefix_caching
-        found = self._prefixes.find(sequence, total, request.step, self.tiers) if looks else Found()
-        lacks = self._lacks(found, total, request.chunk_max)
-        if beside and self.tiers is not None and self._warm(sequence, found, lacks, request.step, self.tiers):
+        found = self._prefixes.find(sequence, total, step, self.tiers) if looks else Found()
+        lacks = self._lacks(found, total, chunk_max)
+        if beside and self.tiers is not None and self._warm(sequence, found, lacks, step, self.tiers):
             return None
         restored = self._take_room(found, lacks)
         if restored and not (self._are_unread(restored) and set(found.sources).isdisjoint(restored)):
             # What is restored may be there before the copies are made, so they must not meet. It is rare.
             self.pool.free([*found.held, *restored])
-            found = self._prefixes.find(sequence, total, request.step, None)
-            restored = self._take_room(found, self._lacks(found, total, request.chunk_max))
+            found = self._prefixes.find(sequence, total, step, None)
+            restored = self._take_room(found, self._lacks(found, total, chunk_max))
         if restored is None:
             return None
         num_restored = self._settle(sequence, found, restored)

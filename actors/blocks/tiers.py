@@ -105,7 +105,10 @@ class Tiers:
 
     def __contains__(self, name: bytes) -> bool:
         """Whether a block of that name is worth restoring."""
-        return self._pin(name) is not None
+        return any(
+            name in store and self.costs.move_pays(self._block_tokens, way)
+            for store, way in zip(self.stores, (Move.HOST, Move.READ), strict=False)
+        )
 
     def find(self, names: Iterable[bytes]) -> list[int]:
         """The slots of the longest prefix of `names` that is worth restoring. They keep it for this exchange."""

@@ -141,12 +141,14 @@ class CudaRunner(TorchRunner):
         return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
 
     def _compute(self, inputs: StepInputs) -> Tensor:
-        token_ids, positions, slots, unknown, unknown_rows, starts, lengths, tables = self._staging.send(
+        # Each group's arrays by themselves, so that all begin where kernels are compiled for.
+        token_ids, positions, unknown, unknown_rows, starts, lengths, *grouped = self._staging.send(
             [
-                *(inputs.token_ids, inputs.positions, inputs.slots, inputs.unknown, inputs.unknown_rows),
-                *(inputs.query_starts, inputs.context_lengths, inputs.block_tables),
+                *(inputs.token_ids, inputs.positions, inputs.unknown, inputs.unknown_rows),
+                *(inputs.query_starts, inputs.context_lengths, *inputs.block_tables, *inputs.slots),
             ]
         )
+        tables, slots = grouped[: len(self.windows)], grouped[len(self.windows) :]
         if len(inputs.unknown):
             token_ids[unknown] = self._last_drawn[unknown_rows]
         batch = AttentionBatch.of_groups(

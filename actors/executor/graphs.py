@@ -119,9 +119,11 @@ class DecodeGraphs:
         self._rows_max = padded_size(max_num_seqs) or max(_SIZES)
         width = -(-max_model_len // block_size)
         device = last_drawn.device
-        self._tables = torch.full(
-            (num_groups, self._rows_max, width), spare_block, dtype=torch.int32, device=device
-        )
+        # One by one, so that each begins where kernels are compiled for.
+        self._tables = [
+            torch.full((self._rows_max, width), spare_block, dtype=torch.int32, device=device)
+            for _ in range(num_groups)
+        ]
         self._starts = torch.arange(self._rows_max + 1, dtype=torch.int32, device=device)
         self._slots: dict[tuple[int, int], _Slot] = {}
 
@@ -145,17 +147,19 @@ class DecodeGraphs:
         slot = self._slots.get((size, context))
         if slot is None:
             memory = torch.empty(
-                size * (32 + 8 * len(self._tables)) + 256, dtype=torch.uint8, device=self._last_drawn.device
+                size * (32 + 8 * len(self._tables)) + 16 * len(self._tables) + 256,
+                dtype=torch.uint8,
+                device=self._last_drawn.device,
             )
             slot = self._slots[size, context] = _Slot(memory)
-        token_ids, sources, positions, slots, lengths = self._staging.send(arrays, slot.memory)
+        token_ids, sources, positions, lengths, *slots = self._staging.send(arrays, slot.memory)
         self._send_tables(inputs, size)
         if slot.replay is not None:
             return slot.replay()[:rows]
 
         def run() -> Tensor:
             batch = AttentionBatch.of_groups(
-                self._tables[:, :size],
+                [table[:size] for table in self._tables],
                 slots,
                 query_starts=self._starts[: size + 1],
                 context_lengths=lengths,
@@ -175,8 +179,8 @@ class DecodeGraphs:
         return hidden[:rows]
 
     def pad(self, inputs: StepInputs, size: int) -> list[np.ndarray]:
-        """Token ids, the rows whose last drawn tokens they are instead (or UNKNOWN), positions, slots and
-        context lengths of `size` rows."""
+        """Token ids, the rows whose last drawn tokens they are instead (or UNKNOWN), positions, context lengths, and
+        the slots in each group of layers, of `size` rows."""
         rows = len(inputs.positions)
         token_ids, sources, positions = (np.zeros(size, np.int64) for _ in range(3))
         slots = np.full((len(inputs.slots), size), self._spare_block * self._block_size)
@@ -188,10 +192,10 @@ class DecodeGraphs:
         positions[:rows] = inputs.positions
         slots[:, :rows] = inputs.slots
         lengths[:rows] = inputs.context_lengths
-        return [token_ids, sources, positions, slots, lengths]
+        return [token_ids, sources, positions, lengths, *slots]
 
     def _send_tables(self, inputs: StepInputs, size: int) -> None:
         _, rows, width = inputs.block_tables.shape
-        (tables,) = self._staging.send([inputs.block_tables])
-        self._tables[:, :rows, :width] = tables
-        self._tables[:, rows:size, 0] = self._spare_block
+        for table, sent in zip(self._tables, self._staging.send(list(inputs.block_tables)), strict=True):
+            table[:rows, :width] = sent
+            table[rows:size, 0] = self._spare_block

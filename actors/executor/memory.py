@@ -60,11 +60,12 @@ def choose_num_blocks(
         TooLittleMemory: not enough for one request of `max_model_len` tokens; says what would help.
     """
     per_request = -(-max_model_len // block_size) * num_groups
+    hint = "; with group_layers: false it needs less" if num_groups > 1 else ""
     if wanted is not None:
         if wanted < per_request:
             raise TooLittleMemory(
                 f"num_blocks is {wanted}, of {block_size} tokens each, in one of {num_groups} groups of layers; "
-                f"a request of max_model_len {max_model_len} needs {per_request}"
+                f"a request of max_model_len {max_model_len} needs {per_request}{hint}"
             )
         return wanted
     budget = int(available_bytes() * CPU_SHARE) if budget_bytes is None else budget_bytes
@@ -75,5 +76,6 @@ def choose_num_blocks(
             f"{budget / 2**20:.0f} MiB are there for the KV cache, and one request of max_model_len "
             f"{max_model_len} needs {needed / 2**20:.0f} MiB; lower max_model_len to "
             f"{blocks // num_groups * block_size} or less, or raise kv_cache_memory (on a GPU, gpu_memory_utilization)"
+            f"{hint}"
         )
     return blocks

@@ -153,12 +153,14 @@ class TorchRunner:
     def _arrange_blocks(self, block_size: int, max_model_len: int, *, group_layers: bool) -> int:
         """Settles what a block holds, and returns the bytes of one. Where drafts are made with keys and values of their
         own, those would have to be in every group's blocks: then there is one group."""
-        drafts_bytes = 0
+        drafts_bytes, beside = 0, tuple[int | None, ...]()
         if self._proposer is not None:
-            self._decoder.taps = self._proposer.taps
+            self._decoder.taps, beside = self._proposer.taps, self._proposer.windows
             drafts_bytes = self._proposer.kv_bytes_per_block(block_size)
-        make_groups = LayerGroups.by_window if group_layers and not drafts_bytes else LayerGroups.one
-        self._decoder.groups = make_groups(self._decoder.windows, max_model_len)
+        if group_layers and not beside:
+            self._decoder.groups = LayerGroups.by_window(self._decoder.windows, max_model_len)
+        else:
+            self._decoder.groups = LayerGroups.one(self._decoder.windows, max_model_len, beside)
         self.windows = self._decoder.groups.windows
         return self._decoder.kv_bytes_per_block(block_size) + drafts_bytes
 

@@ -125,6 +125,8 @@ def _pool(page: Page, labels: Mapping[str, str], pool: PoolStatistics) -> None:
         "prefix_cache_copied_total", "Of those, in blocks shared in part.", pool.tokens_copied, labels
     )
     page.counter("kv_blocks_copied_total", "Blocks that were shared in part.", pool.blocks_copied, labels)
+    about = "Blocks that running sequences gave back, which no window reached any more."
+    page.counter("kv_blocks_given_back_total", about, pool.blocks_given_back, labels)
     page.counter("kv_block_evictions_total", "Cached blocks given to others.", pool.evictions, labels)
     page.gauge("kv_slots_wasted", "Slots of held blocks that hold no token.", pool.slots_wasted, labels)
     for tier in pool.tiers:
@@ -154,7 +156,10 @@ def _devices(page: Page, models: Mapping[str, str], observation: Observation) ->
                 {**labels, "part": part},
             )
         _histograms(page, labels, executor.histograms)
-        shape = {"block_size": str(executor.block_size), "num_gpu_blocks": str(executor.num_blocks)}
+        # `num_gpu_blocks` of `block_size` tokens are what fits; there are as many for each group of layers.
+        groups = len(executor.windows)
+        shape = {"block_size": str(executor.block_size), "num_gpu_blocks": str(executor.num_blocks // groups)}
+        shape["layer_groups"] = str(groups)
         page.gauge("cache_config_info", "The KV cache.", 1, {**labels, **shape, "dtype": executor.dtype})
 
 

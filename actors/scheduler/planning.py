@@ -84,7 +84,8 @@ class Planner:
             self._news.take(),
             computed_step=self._computed_step,
             budget=budget,
-            chunk_max=self._chunk_max,
+            chunk_max=self._limits.max_num_batched_tokens,
+            long_chunk_max=self._chunk_max,
         )
 
     @property

@@ -134,13 +134,14 @@ def build_assign(
     computed_step: int,
     budget: int,
     chunk_max: int,
+    long_chunk_max: int,
 ) -> Assign:
     """What a step asks of the block manager.
 
     Args:
         lengths: how many tokens each growing one is to have slots for.
         budget: tokens that admissions may compute, all together.
-        chunk_max: how many a long prompt may compute; others have no more.
+        chunk_max, long_chunk_max: how many any sequence may compute, and how many a long prompt.
     """
     growing, admitting, drawn = exchange.growing, exchange.admitting, news.drawn
     serials = np.concatenate([one.serials for one in drawn]) if drawn else int64()
@@ -162,7 +163,7 @@ def build_assign(
                 token_ids=request.token_ids(),
                 salt=request.salt,
                 extra_keys=request.extra_keys,
-                num_tokens_max=chunk_max if request.is_long else None,
+                num_tokens_max=long_chunk_max if request.is_long else None,
                 skip_cache=request.skips_cache,
                 adapter=request.adapter,
             )

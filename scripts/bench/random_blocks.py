@@ -165,7 +165,7 @@ class RandomBlocks:
                     Admission(serial=serial, token_ids=int32(tokens)) for serial, tokens in admissions.items()
                 ),
                 admission_tokens=budget,
-                chunk_max=max(budget, CHUNK_MAX + GUESSES_MAX),
+                chunk_max=CHUNK_MAX + GUESSES_MAX,  # those that come may begin with more
             )
         )
         for held in grown:

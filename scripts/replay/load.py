@@ -65,6 +65,8 @@ class Load:
                 }
         if self.header.num_blocks is not None:
             found |= {"num_blocks": self.header.num_blocks, "block_size": self.header.block_size}
+            if len(self.header.windows) == 1:  # perhaps since drafts were made, which no longer are
+                found["group_layers"] = False
         if found.get("speculation", {}).get("method") in DEVICE_METHODS:
             del found["speculation"]  # whose drafts are made by what there is not
         return found

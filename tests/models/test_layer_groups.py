@@ -42,6 +42,16 @@ def test_one_layer_that_is_unlike_many_others_makes_no_group_of_each_of_them():
     assert groups.windows[0] is None
 
 
+def test_windows_of_too_many_kinds_are_one_group():
+    assert LayerGroups.by_window([100 * kind for kind in range(1, 14)], 32768).windows == (1300,)
+
+
+def test_what_lies_in_the_same_blocks_is_kept_as_long_as_anybody_reaches_it():
+    assert LayerGroups.one([64, 32], beside=[512]).windows == (512,)
+    assert LayerGroups.one([64, 32], beside=[None]).windows == (None,)
+    assert LayerGroups.one([64, None], beside=[]).of_layer == (0, 0)
+
+
 @given(st.lists(st.sampled_from([None, 64, 128, 512]), min_size=1, max_size=80))
 def test_every_layer_has_a_place_of_its_own_in_a_group_of_its_window(windows):
     groups = LayerGroups.by_window(windows, 256)

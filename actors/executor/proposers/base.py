@@ -42,6 +42,8 @@ class Proposer(Protocol):
 
     taps: tuple[int, ...]
     """The target's layers whose inputs it reads, beside the last hidden states."""
+    windows: tuple[int | None, ...]
+    """Of its own layers that have keys and values; see `Decoder.windows`."""
 
     def kv_bytes_per_block(self, block_size: int) -> int:
         """Bytes that a block takes in the caches of its own."""

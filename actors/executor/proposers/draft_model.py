@@ -55,6 +55,7 @@ class DraftModel:
         self._decoder = load_decoder(
             checkpoint, dtype, target.device, kernels=target.kernels, max_model_len=self._positions_max
         )
+        self.windows = self._decoder.windows
 
     def kv_bytes_per_block(self, block_size: int) -> int:
         """See `Proposer`."""

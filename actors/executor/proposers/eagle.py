@@ -37,6 +37,7 @@ class Eagle:
         assert isinstance(target, NativeDecoder), "it has hidden states to show"
         self._head = EagleHead(path, target, max_model_len)
         self.taps = self._head.taps
+        self.windows: tuple[int | None, ...] = (None,)
         self._max_model_len = max_model_len
 
     def kv_bytes_per_block(self, block_size: int) -> int:

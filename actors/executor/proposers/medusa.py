@@ -39,6 +39,8 @@ class Medusa:
         self._heads = MedusaHeads(path, target, hidden_size_of(target))
         self._kernels = target.kernels
 
+    windows: tuple[int | None, ...] = ()
+
     def kv_bytes_per_block(self, block_size: int) -> int:
         """See `Proposer`. Heads have no memory."""
         return 0

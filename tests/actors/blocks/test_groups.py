@@ -218,3 +218,19 @@ def test_those_who_follow_are_told_of_the_first_group_alone():
     manager.assign(admit=[(1, range(8))])
     assert len(told) == 2
     assert len(list(manager.core.stored())) == 2
+
+
+def test_all_give_back_before_any_is_refused():
+    manager = Manager(num_blocks=6, windows=(4,))
+    manager.assign(admit=[(1, range(4))])
+    manager.assign(admit=[(2, range(100, 120))])
+    assert manager.assign(grow=[(1, 5, [4]), (2, 21, [120])]).num_grown == 2
+
+
+def test_a_first_chunk_has_room_whatever_was_said_of_chunks():
+    manager = Manager(num_blocks=63, block_size=16, windows=(32,))
+    manager.assign(admit=[(1, range(700))])
+    answer = manager.assign(admit=[(2, range(1000, 2000))], budget=512, chunk_max=64)
+    assert not answer.admitted, "19 blocks are free, and the first chunk takes 32"
+    answer = manager.assign(freed=[1], admit=[(2, range(1000, 2000))], budget=512, chunk_max=64)
+    assert granted(answer) == [(2, 0, 512)] and len(answer.admitted[0].blocks) == 32

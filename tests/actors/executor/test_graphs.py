@@ -108,4 +108,5 @@ def test_the_budget_is_what_others_the_weights_and_a_step_leave_of_the_share():
 def test_every_row_of_a_full_batch_has_a_graph(cuda_runner):
     runner = cuda_runner(Replays())
     assert runner._graphs is not None and runner._graphs._rows_max == 4
-    assert torch.equal(runner._graphs._tables, torch.full((1, 4, 16), BLOCKS, dtype=torch.int32))
+    (table,) = runner._graphs._tables
+    assert torch.equal(table, torch.full((4, 16), BLOCKS, dtype=torch.int32))

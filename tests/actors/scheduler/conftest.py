@@ -83,6 +83,7 @@ class Setting:
     disk_blocks: int = 0
     clock_ticks: float = 0.0  # at random, up to this, whenever somebody looks
     windows: tuple[int | None, ...] = (None,)
+    long_prefill_token_threshold: int | None = None
     speculation: Speculation | None = None
 
 
@@ -467,6 +468,7 @@ class Play:
                     eos_token_ids=(END_TOKEN,),
                     async_scheduling=setting.async_scheduling,
                     speculation=setting.speculation,
+                    long_prefill_token_threshold=setting.long_prefill_token_threshold,
                 )
             )
         if name == BLOCKS:
@@ -745,7 +747,10 @@ class Play:
 
     def _check_order(self, admitted: set[Any]) -> None:
         waiting = [request.key for request in self.core.requests if request.state is State.WAITING]
-        if admitted and waiting and self.setting.policy == "fcfs":  # else one may have come meanwhile
+        in_order = self.setting.policy == "fcfs" and self.setting.long_prefill_token_threshold is None
+        if (
+            admitted and waiting and in_order
+        ):  # else one may have come meanwhile, or a long prompt waits for another
             last = max(request.key for request in admitted)
             assert last < min(waiting), "a request was overtaken"
 

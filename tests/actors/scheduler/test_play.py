@@ -58,6 +58,7 @@ STAGES: tuple[dict[str, Any], ...] = (
     {"num_blocks": 20, "block_size": 3, "host_blocks": 8, "disk_blocks": 20, "windows": (8,)},
     {"num_blocks": 30, "max_num_seqs": 8, "windows": (None, 9)},
     {"num_blocks": 60, "block_size": 3, "windows": (None, 7, 7), "host_blocks": 20, "disk_blocks": 60},
+    {"num_blocks": 28, "windows": (None, 6), "long_prefill_token_threshold": 4, "max_num_batched_tokens": 40},
     {"num_blocks": 40, "windows": (12, 5), "speculation": DRAFTS, "max_num_batched_tokens": 12},
 )
 TIERED = [stage for stage in STAGES if {"windows", "host_blocks"} & stage.keys()]
