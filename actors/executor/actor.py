@@ -291,11 +291,16 @@ class Executor(Actor):
         step.missing = tuple(step.drawn.missing.tolist())
         if step.drawn.late is None:
             return
-        late = step.drawn.late.places
+        undrawn, there = step.drawn.late, self._batch.are_there(step.inputs, step.drawn.late.places)
+        if (
+            not there.all()
+        ):  # memory was lost meanwhile, and rows have other sequences: nobody waits for theirs
+            undrawn = undrawn.part(np.flatnonzero(there))
+        late = undrawn.places
         step.deferred = tuple(late.tolist())
-        if step.incarnation == self._scheduler:
+        if len(late) and step.incarnation == self._scheduler:
             self._batch.guiding.defer(step.inputs.rows[late], step.inputs.sampling.position[late])
-            self._kept.keep(step, step.drawn.late, self.clock.now())
+            self._kept.keep(step, undrawn, self.clock.now())
             if len(self._kept) == 1:
                 self.spawn(self._watch_masks())
             self._masks_changed()  # perhaps they have just come

@@ -178,6 +178,7 @@ class Batch:
             raise PlanMismatch(f"plan {plan.number} came, {self._next_number} was expected")
         self._next_number += 1
         self._lengths[plan.freed_rows] = 0
+        self._tenures[plan.freed_rows] += 1
         self._stretch_counts[plan.freed_rows] = 0
         self._shapers.free(plan.freed_rows)
         self._scorers.free(plan.freed_rows)
@@ -233,6 +234,11 @@ class Batch:
         elif not kept.all():
             rows, positions, token_ids = rows[kept], positions[kept], token_ids[kept]
         return self._take(rows, positions, token_ids)
+
+    def are_there(self, inputs: StepInputs, places: Int64) -> npt.NDArray[np.bool_]:
+        """Whether rows still have the sequences that a step drew for at these places."""
+        found: npt.NDArray[np.bool_] = self._tenures[inputs.rows[places]] == inputs.tenures[places]
+        return found
 
     def take_late(
         self, rows: Int64, positions: Int64, token_ids: Int64, guides: Sequence[int]

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from pageant.actors.runtime.actor import Actor, receives
+from pageant.actors.runtime.cell import StoppedWhileStarting
 from pageant.actors.runtime.classes import decode_options, load_actor_class
 from pageant.actors.runtime.lease import Tenure
 from pageant.actors.runtime.node import SUPERVISOR, Node
@@ -105,6 +106,8 @@ class NodeAgent(Actor):
             except BaseException:
                 self._node.remove(cell)
                 raise
+        except StoppedWhileStarting:
+            return  # by an order, or because this node ends: the supervisor knows, or hears of that
         except Exception as error:
             self.tell(SUPERVISOR, _failed(order, error))
             return

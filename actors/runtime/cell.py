@@ -32,6 +32,11 @@ R = TypeVar("R")
 
 log = logging.getLogger("pageant.cell")
 
+
+class StoppedWhileStarting(PeerGone):
+    """An actor never came up, since somebody wanted it so."""
+
+
 TURN = 256  # messages handled before the loop's other tasks get a turn
 END_SECONDS_MAX = 5.0  # for cancelled handlers and tasks to end
 
@@ -96,7 +101,7 @@ class Cell:
         if self._failure is not None:
             raise self._failure
         if self._stopped:
-            raise PeerGone(f"{self.name} was stopped while it was starting")
+            raise StoppedWhileStarting(f"{self.name} was stopped while it was starting")
 
     async def stop(self) -> None:
         """An orderly stop: no further message is handled, `on_stop` runs, background tasks end."""

@@ -17,8 +17,25 @@ from pageant.scripts.simulate.moments import MOMENTS, ROWS
 from pageant.scripts.simulate.runs import Ran, Total, run_seed, run_seeds
 
 SEEDS = range(500)
-FAILED_ONCE = (837, 4037, 5934, 7823, 8638, 9503, 10465, 11415, 11423, 11895, 12020, 13491, 15678, 17795)
-"""What the first 20,000 found. What they stand for changes with what seeds draw."""
+FAILED_ONCE = (
+    837,
+    4037,
+    5934,
+    7823,
+    8638,
+    9503,
+    10465,
+    11415,
+    11423,
+    11895,
+    12020,
+    13491,
+    15678,
+    17795,
+    8765,
+    15696,
+)
+"""What the first 20,000 found, at one time or another. What they stand for changes with what seeds draw."""
 JOBS = min(4, len(os.sched_getaffinity(0)))
 
 

@@ -354,3 +354,12 @@ def test_a_table_that_lacks_the_block_of_a_group_has_no_slots_for_its_tokens(exe
     executor.batch.group(2)
     with pytest.raises(PlanMismatch, match="no blocks"):
         executor.step([(1, 0, 5, True)], new=[(1, [10, 11, 12, 13, 14], [7, 3, 5])])
+
+
+def test_a_row_that_was_freed_or_taken_has_not_the_sequence_of_before(executor):
+    inputs = executor.step(
+        [(1, 0, 2, True), (2, 0, 2, True), (3, 0, 2, True)],
+        new=[(1, [10, 11], [7]), (2, [20, 21], [3]), (3, [30, 31], [4])],
+    )
+    executor.step([(2, 0, 1, True)], freed=[1, 2], new=[(2, [40], [5])])
+    assert executor.batch.are_there(inputs, int64([0, 1, 2])).tolist() == [False, False, True]
