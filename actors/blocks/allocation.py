@@ -219,7 +219,9 @@ class Allocation:
         if count and computed and self.pool.enable_prefix_caching:
             held = sequence.contents[index] if index < len(sequence.contents) else sequence.tail
             tokens = held[: TOKEN_BYTES * count]
-            self._name(sequence, index, block_name(sequence.parent(index), tokens), tokens)
+            name, before = block_name(sequence.parent(index), tokens), sequence.granted_before
+            num_before = max(0, before - index * self.block_size)
+            self._prefixes.index(sequence, index, name, tokens, sequence.granted_step, num_before)
 
     def _grow_in_order(self, request: Assign) -> tuple[Int32Vector, list[int]]:
         """Gives running sequences what they lack, up to the first for which there is too little. Returns how many
@@ -268,14 +270,13 @@ class Allocation:
     def _name_full_blocks(self, sequence: Sequence) -> None:
         """Names the blocks that are full of known tokens once what was granted is computed."""
         full = min(sequence.granted // self.block_size, len(sequence.names))
+        step, before = sequence.granted_step, sequence.granted_before
         for index in range(sequence.named, full):
-            self._name(sequence, index, sequence.names[index], sequence.contents[index])
+            name, tokens = sequence.names[index], sequence.contents[index]
+            num_before = max(0, before - index * self.block_size)
+            self._prefixes.index(sequence, index, name, tokens, step, num_before)
         sequence.named = max(sequence.named, full)
         self._columns.unnamed[sequence.slot] = sequence.named < len(sequence.names)
-
-    def _name(self, sequence: Sequence, index: int, name: bytes, tokens: bytes) -> None:
-        before = max(0, sequence.granted_before - index * self.block_size)
-        self._prefixes.index(sequence, index, name, tokens, sequence.granted_step, before)
 
     def _admit_in_order(self, request: Assign, copies: Copies, others: bool) -> list[Admitted]:
         """Admits as many as there is room for. While there are `others` in the step, none of them holds it up."""
