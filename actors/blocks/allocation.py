@@ -219,9 +219,8 @@ class Allocation:
         if count and computed and self.pool.enable_prefix_caching:
             held = sequence.contents[index] if index < len(sequence.contents) else sequence.tail
             tokens = held[: TOKEN_BYTES * count]
-            name, before = block_name(sequence.parent(index), tokens), sequence.granted_before
-            num_before = max(0, before - index * self.block_size)
-            self._prefixes.index(sequence, index, name, tokens, sequence.granted_step, num_before)
+            name, step = block_name(sequence.parent(index), tokens), sequence.granted_step
+            self._prefixes.index(sequence, index, name, tokens, step, sequence.granted_before)
 
     def _grow_in_order(self, request: Assign) -> tuple[Int32Vector, list[int]]:
         """Gives running sequences what they lack, up to the first for which there is too little. Returns how many
@@ -273,8 +272,7 @@ class Allocation:
         step, before = sequence.granted_step, sequence.granted_before
         for index in range(sequence.named, full):
             name, tokens = sequence.names[index], sequence.contents[index]
-            num_before = max(0, before - index * self.block_size)
-            self._prefixes.index(sequence, index, name, tokens, step, num_before)
+            self._prefixes.index(sequence, index, name, tokens, step, before)
         sequence.named = max(sequence.named, full)
         self._columns.unnamed[sequence.slot] = sequence.named < len(sequence.names)
 

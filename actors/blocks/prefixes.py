@@ -32,9 +32,8 @@ class Prefixes:
         self.pool, self.groups, self.block_size, self.tiers = pool, groups, groups.block_size, tiers
         self._branches = Branches()  # of the first group's blocks
         self._others = range(1, len(groups))
-        self._computed: dict[
-            int, tuple[int, int]
-        ] = {}  # of the others' blocks, what `Branches` says of the first's
+        # Of the others' blocks, by which step they are computed, and how many tokens before it.
+        self._computed: dict[int, tuple[int, int]] = {}
         self._tails: dict[bytes, dict[Sequence, None]] = {}  # of running sequences, filed as `Branches` does
         self._uncomputed: list[tuple[int, int]] = []  # named blocks, by the step that fills them
         self._computed_step = 0
@@ -74,9 +73,11 @@ class Prefixes:
         name: bytes,
         tokens: bytes,
         step: int,
-        num_before: int = 0,
+        granted_before: int = 0,
     ) -> None:
-        """The blocks of stretch `index` of a sequence hold `tokens` when that step is computed."""
+        """The blocks of stretch `index` of a sequence hold `tokens` when that step is computed, and before it as many
+        of them as are among the sequence's first `granted_before`."""
+        num_before = max(0, granted_before - index * self.block_size)
         first = index * len(self.groups)
         block = sequence.blocks[first]
         if block >= 0 and self.pool.name(block, name):
@@ -108,12 +109,11 @@ class Prefixes:
         if wanted:
             parent = sequence.parent(index)
             found.sources, found.num_partial = self._find_partial(parent, wanted, step)
-            slots, count = ([], 0)
             if tiers is not None:
                 slots, count = tiers.find_partial(parent, wanted, found.num_partial, len(self.groups))
-            if slots:
-                found.sources, found.num_partial = [], count
-                found.slots += slots
+                if slots:
+                    found.sources, found.num_partial = [], count
+                    found.slots += slots
         return found
 
     def _find_in_groups(self, names: list[bytes], tiers: Tiers | None) -> Found:

@@ -291,7 +291,8 @@ class Executor(Actor):
         step.missing = tuple(step.drawn.missing.tolist())
         if step.drawn.late is None:
             return
-        undrawn, there = step.drawn.late, self._batch.are_there(step.inputs, step.drawn.late.places)
+        undrawn = step.drawn.late
+        there = self._batch.are_there(step.inputs)[undrawn.places]
         if (
             not there.all()
         ):  # memory was lost meanwhile, and rows have other sequences: nobody waits for theirs

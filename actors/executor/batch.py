@@ -136,9 +136,8 @@ class Batch:
         self._lengths = np.zeros(max_num_seqs, np.int32)
         self._tenures = np.zeros(max_num_seqs, np.int64)
         self.group(1)
-        self._stretch_counts = np.zeros(
-            max_num_seqs, np.int32
-        )  # `block_size` tokens each, a block of each group
+        # Of `block_size` tokens each, with a block of each group.
+        self._stretch_counts = np.zeros(max_num_seqs, np.int32)
         self._temperature = np.zeros(max_num_seqs, np.float32)
         self._top_k = np.zeros(max_num_seqs, np.int32)
         self._top_p = np.ones(max_num_seqs, np.float32)
@@ -218,7 +217,7 @@ class Batch:
             void: places whose tokens will never come; others that are missing come late.
         """
         rows, positions = inputs.rows, inputs.sampling.position
-        same = self._tenures[rows] == inputs.tenures
+        same = self.are_there(inputs)
         kept = (token_ids != MISSING) & same
         if (verifying := inputs.verifying) is not None:
             accepted, right = verifying.drafts.verify(token_ids.astype(np.int32))
@@ -235,9 +234,9 @@ class Batch:
             rows, positions, token_ids = rows[kept], positions[kept], token_ids[kept]
         return self._take(rows, positions, token_ids)
 
-    def are_there(self, inputs: StepInputs, places: Int64) -> npt.NDArray[np.bool_]:
-        """Whether rows still have the sequences that a step drew for at these places."""
-        found: npt.NDArray[np.bool_] = self._tenures[inputs.rows[places]] == inputs.tenures[places]
+    def are_there(self, inputs: StepInputs) -> npt.NDArray[np.bool_]:
+        """[D]: whether the rows that a step draws for still have the sequences that they had."""
+        found: npt.NDArray[np.bool_] = self._tenures[inputs.rows] == inputs.tenures
         return found
 
     def take_late(

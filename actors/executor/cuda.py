@@ -191,7 +191,7 @@ class CudaRunner(TorchRunner):
         caches = self._decoder.allocate_kv_caches(1, block_size)
         nothing = torch.zeros(tokens, dtype=torch.int64, device=self.device)
         few = torch.zeros(1, dtype=torch.int32, device=self.device)
-        num_groups = len(self._decoder.groups.windows)
+        num_groups = len(self.windows)
         batch = AttentionBatch.of_groups(
             few.expand(num_groups, 1, 1),
             nothing.expand(num_groups, tokens),

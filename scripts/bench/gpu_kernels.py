@@ -9,25 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pageant.kernels.base import AttentionBatch, HeadNorms, Kernels, SamplingTensors
+from pageant.kernels.base import HeadNorms, Kernels, SamplingTensors
+from pageant.scripts.bench.batches import scattered_batch
 from pageant.scripts.bench.gpu_measuring import BLOCK, Bench, Case
-
-
-def attention_batch(bench: Bench, sequences: list[tuple[int, int]]) -> AttentionBatch:
-    """Sequences of (new tokens, context), their blocks scattered."""
-    blocks = [-(-context // BLOCK) for _, context in sequences]
-    order = torch.randperm(sum(blocks), generator=torch.Generator().manual_seed(0)).int()
-    tables = torch.nn.utils.rnn.pad_sequence(list(torch.split_with_sizes(order, blocks)), batch_first=True)
-    positions = torch.cat([torch.arange(context - new, context) for new, context in sequences])
-    return AttentionBatch(
-        query_starts=torch.tensor([0, *(new for new, _ in sequences)]).cumsum(0).int().to(bench.device),
-        context_lengths=torch.tensor([context for _, context in sequences]).int().to(bench.device),
-        block_tables=tables.to(bench.device),
-        slots=torch.zeros_like(positions).to(bench.device),
-        positions=positions.to(bench.device),
-        max_query_length=max(new for new, _ in sequences),
-        max_context_length=max(context for _, context in sequences),
-    )
 
 
 def attention_case(
@@ -35,7 +19,7 @@ def attention_case(
 ) -> Case:
     """Heads are (query heads, key heads, head size)."""
     num_heads, kv_heads, head_dim = heads
-    batch = attention_batch(bench, sequences)
+    batch = scattered_batch(sequences, BLOCK, bench.device)
     query = bench.numbers(len(batch.positions), num_heads, head_dim)
     num_blocks = sum(-(-context // BLOCK) for _, context in sequences)
     keys, values = (bench.numbers(num_blocks, kv_heads, BLOCK, head_dim) for _ in range(2))

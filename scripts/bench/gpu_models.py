@@ -20,8 +20,8 @@ from pageant.actors.executor.staging import Staging
 from pageant.kernels.base import Kernels
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.native import NativeDecoder
+from pageant.scripts.bench.batches import scattered_batch
 from pageant.scripts.bench.gpu_kernels import (
-    attention_batch,
     sampling,
 )
 from pageant.scripts.bench.gpu_measuring import BF16, BLOCK, Bench, Case, Result
@@ -36,7 +36,7 @@ def model_cases(bench: Bench, ours: Kernels) -> Iterator[Case]:
     length = of(4096, 32)
     num_blocks = of(64 * 1024, 128) // BLOCK + 1
     caches = decoder.allocate_kv_caches(num_blocks, BLOCK)
-    batch = attention_batch(bench, [(length, length)])
+    batch = scattered_batch([(length, length)], BLOCK, bench.device)
     tokens = bench.integers(length, below=decoder.spec.vocab_size)
     attention = 2 * length**2 * decoder.spec.attention.query_size * decoder.spec.num_layers
 

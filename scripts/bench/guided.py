@@ -18,7 +18,7 @@ import typer
 from pageant.actors.frontend.llm import LLM
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.structured_outputs import StructuredOutputsParams
-from pageant.scripts.bench.report import Json, publish
+from pageant.scripts.bench.report import Json, in_turns, publish
 from pageant.scripts.bench.workloads import random_ids
 from pageant.scripts.engine_options import with_engine_options
 
@@ -85,8 +85,7 @@ def _pair(
     llm: LLM, prompts: list[list[int]], output: int, asked: StructuredOutputsParams, turn: int
 ) -> tuple[Took, Took]:
     """A run without and one with; who is first takes turns."""
-    order = (None, asked) if turn % 2 == 0 else (asked, None)
-    took = {one: _run(llm, prompts, output, one) for one in order}
+    took = {one: _run(llm, prompts, output, one) for one in in_turns((None, asked), turn)}
     return took[None], took[asked]
 
 

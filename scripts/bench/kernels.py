@@ -18,8 +18,9 @@ from typing import Any
 import torch
 
 from pageant import kernels
-from pageant.kernels.base import AttentionBatch, HeadNorms, Kernels, SamplingTensors
+from pageant.kernels.base import HeadNorms, Kernels, SamplingTensors
 from pageant.kernels.quantized import Bits, QuantizedWeight, empty_quantized
+from pageant.scripts.bench.batches import scattered_batch
 from pageant.scripts.bench.report import machine
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY = 1024, 3072, 16, 8, 128, 151936
@@ -123,7 +124,7 @@ def _attentions() -> Iterator[Case]:
 
 
 def _attention(name: str, sequences: list[tuple[int, int]], dtype: torch.dtype, heads: int = HEADS) -> Case:
-    batch = _batch(sequences)
+    batch = scattered_batch(sequences, BLOCK)
     num_blocks = int(batch.block_tables.max()) + 1
     keys, values = (torch.randn(num_blocks, KV_HEADS, BLOCK, HEAD_DIM).to(dtype) for _ in range(2))
     query = torch.randn(len(batch.positions), heads, HEAD_DIM).to(dtype)
@@ -133,24 +134,6 @@ def _attention(name: str, sequences: list[tuple[int, int]], dtype: torch.dtype, 
         lambda backend: backend.paged_attention(query, keys, values, batch, 0.1),
         2 * entries * KV_HEADS * HEAD_DIM * dtype.itemsize if entries > 20000 else None,
         sum(4 * new * (context - new // 2) * heads * HEAD_DIM for new, context in sequences),
-    )
-
-
-def _batch(sequences: list[tuple[int, int]]) -> AttentionBatch:
-    """Sequences of (new tokens, context), their blocks scattered."""
-    blocks = [-(-context // BLOCK) for _, context in sequences]
-    order = torch.randperm(sum(blocks), generator=torch.Generator().manual_seed(0)).int()
-    parts = torch.split_with_sizes(order, blocks)
-    tables = torch.nn.utils.rnn.pad_sequence(list(parts), batch_first=True)
-    positions = torch.cat([torch.arange(context - new, context) for new, context in sequences])
-    return AttentionBatch(
-        query_starts=torch.tensor([0, *(new for new, _ in sequences)]).cumsum(0).int(),
-        context_lengths=torch.tensor([context for _, context in sequences], dtype=torch.int32),
-        block_tables=tables,
-        slots=torch.zeros_like(positions),
-        positions=positions,
-        max_query_length=max(new for new, _ in sequences),
-        max_context_length=max(context for _, context in sequences),
     )
 
 

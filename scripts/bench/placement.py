@@ -17,7 +17,7 @@ import typer
 
 from pageant.actors.frontend.llm import LLM
 from pageant.protocol.sampling import SamplingParams
-from pageant.scripts.bench.report import Json, publish, table
+from pageant.scripts.bench.report import Json, in_turns, publish, table
 from pageant.scripts.bench.workloads import Workload, workload
 from pageant.scripts.engine_options import with_engine_options
 
@@ -60,8 +60,7 @@ def measure(work: Workload, runs: int, settings: dict[str, Any]) -> dict[str, di
     """Each figure of each layout, by round."""
     found: dict[str, dict[str, list[float]]] = {name: {figure: [] for figure in FIGURES} for name in LAYOUTS}
     for number in range(runs):
-        order = list(LAYOUTS.items())
-        for name, arguments in order if number % 2 else reversed(order):
+        for name, arguments in in_turns(list(LAYOUTS.items())[::-1], number):
             for figure, value in _serve(work, {**arguments, **settings}).items():
                 found[name][figure].append(value)
     return found

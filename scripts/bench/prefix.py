@@ -21,7 +21,7 @@ import typer
 from pageant.actors.executor.options import ExecutorOptions
 from pageant.actors.frontend.llm import LLM
 from pageant.protocol.sampling import SamplingParams
-from pageant.scripts.bench.report import Json, publish
+from pageant.scripts.bench.report import Json, in_turns, publish
 from pageant.scripts.bench.workloads import random_ids
 from pageant.scripts.engine_options import with_engine_options
 
@@ -109,7 +109,7 @@ class _Engine:
             before: what is computed after a change, so that the blocks have been used and the caches are full.
         """
         took = {}
-        for caching in (True, False) if turn % 2 == 0 else (False, True):
+        for caching in in_turns((True, False), turn):
             if caching != self._caching:
                 self._llm.swap("blocks", options={"enable_prefix_caching": caching})
                 self._caching = caching

@@ -19,7 +19,7 @@ from pageant.actors.blocks.tiers import Tiers
 from pageant.protocol.allocation import Admission, Assign, Assigned
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.tiers import BlockMoves, Moved
-from pageant.scripts.conformance.shadow import ShadowMemory
+from pageant.scripts.conformance.shadow import ShadowMemory, first_read
 
 VOCABULARY = 3  # so that prefixes meet
 ROOT = 17
@@ -253,8 +253,7 @@ class RandomBlocks:
 
     def _reached(self, held: _Held, group: int) -> int:
         """The first token that its last step reads there."""
-        window = self.shape.windows[group]
-        return 0 if window is None else max(0, held.start + 1 - window)
+        return first_read(self.shape.windows[group], held.start)
 
     def _reached_blocks(self, held: _Held) -> list[int]:
         size = self.shape.block_size

@@ -10,11 +10,13 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from pageant.actors.runtime.version import VERSION
+
+T = TypeVar("T")
 
 Json = Annotated[
     Path | None,
@@ -32,6 +34,11 @@ def publish(figures: dict[str, Any], lines: Iterable[str], path: Path | None) ->
         print(line)
     if path is not None:
         path.write_text(text + "\n")
+
+
+def in_turns(some: Sequence[T], turn: int) -> Sequence[T]:
+    """The same, and in every second turn from behind: whoever runs first has another machine than who runs last."""
+    return some if turn % 2 == 0 else some[::-1]
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:

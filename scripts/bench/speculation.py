@@ -30,7 +30,7 @@ from pageant.actors.frontend.llm import LLM
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.drafting import Speculation
 from pageant.protocol.sampling import SamplingParams
-from pageant.scripts.bench.report import Json, publish
+from pageant.scripts.bench.report import Json, in_turns, publish
 from pageant.scripts.bench.workloads import random_ids
 from pageant.scripts.demo_model.check import MODEL_FOLDER
 from pageant.scripts.demo_model.questions import QUESTIONS
@@ -129,10 +129,9 @@ def _compare(
             (tuple(one), found.outputs[0].token_ids) for one, found in zip(prompts, right, strict=True)
         )
         with_drafts.generate(prompts, params)
-        both = (without, with_drafts)
+        both = (with_drafts, without)
         took = [
-            {each: _seconds(each, prompts, params) for each in (both if turn % 2 else both[::-1])}
-            for turn in range(pairs)
+            {each: _seconds(each, prompts, params) for each in in_turns(both, turn)} for turn in range(pairs)
         ]
         counters = with_drafts.scheduler_statistics().counters
     return {

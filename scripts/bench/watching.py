@@ -24,7 +24,7 @@ from pageant.actors.frontend.metering import Metering
 from pageant.actors.observer.exposition import exposition
 from pageant.protocol.statistics import GetObservation, Observation
 from pageant.protocol.stepping import StepPlan
-from pageant.scripts.bench.report import Json, publish
+from pageant.scripts.bench.report import Json, in_turns, publish
 from pageant.scripts.engine_options import DEMO_MODEL
 
 ROWS = 256
@@ -118,8 +118,7 @@ def _tracing(settings: dict[str, Any], tokens: int, runs: int) -> dict[str, Any]
                 _generate(traced, tokens)
                 ratios = []
                 for run in range(runs):
-                    pair = (plain, traced) if run % 2 else (traced, plain)
-                    took = {llm: _generate(llm, tokens) for llm in pair}
+                    took = {llm: _generate(llm, tokens) for llm in in_turns((traced, plain), run)}
                     ratios.append(took[traced] / took[plain])
             found[f"CPU time, {name}, over that without"] = round(statistics.median(ratios), 3)
         found["spans that came"] = collector.spans

@@ -19,7 +19,7 @@ import typer
 
 from pageant.actors.frontend.llm import LLM
 from pageant.protocol.sampling import SamplingParams
-from pageant.scripts.bench.report import Json, publish
+from pageant.scripts.bench.report import Json, in_turns, publish
 from pageant.scripts.bench.workloads import random_ids
 
 VOCAB_SIZE = 4096  # no more than the demo's tokenizer has
@@ -55,8 +55,7 @@ def bench(
         settings |= {"max_num_batched_tokens": 512, "enable_prefix_caching": False}
         rows: dict[str, list[dict[str, float]]] = {"grouped": [], "whole": []}
         for turn in range(rounds):
-            order = ("grouped", "whole") if turn % 2 == 0 else ("whole", "grouped")
-            for name in order:
+            for name in in_turns(list(rows), turn):
                 rows[name].append(_run(settings | {"group_layers": name == "grouped"}, prompts, output))
     ratios = [whole["seconds"] / grouped["seconds"] for grouped, whole in zip(*rows.values(), strict=True)]
     figures: dict[str, Any] = {

@@ -64,5 +64,10 @@ class ShadowMemory:
         return list(self._below.get(slot, [None] * self._block_size))
 
 
+def first_read(window: int | None, start: int) -> int:
+    """The first token that is attended over when a sequence is computed from token `start` on."""
+    return 0 if window is None else max(0, start + 1 - window)
+
+
 def _pairs(sources: npt.NDArray[np.int32], destinations: npt.NDArray[np.int32]) -> Pairs:
     return zip(sources.tolist(), destinations.tolist(), strict=True)

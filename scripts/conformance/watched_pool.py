@@ -27,7 +27,7 @@ from pageant.scripts.conformance.block_rules import (
     SLOTS,
 )
 from pageant.scripts.conformance.rules import Rules
-from pageant.scripts.conformance.shadow import ShadowMemory
+from pageant.scripts.conformance.shadow import ShadowMemory, first_read
 
 
 @dataclass(eq=False)
@@ -205,7 +205,7 @@ class WatchedPool:
             held = self.held[serial]
             tokens = [*held.tokens[: held.computed], *held.guesses]
             for group, window in enumerate(self.windows):
-                for at in range(0 if window is None else max(0, start + 1 - window), end):
+                for at in range(first_read(window, start), end):
                     found = self._block(held, at, group)[at % self.size]
                     right = found == self._right(serial, group, tokens[: at + 1])
                     self.must(CONTENT, right, f"sequence {serial} reads other content at position {at}")
@@ -235,7 +235,7 @@ class WatchedPool:
         """The blocks of a sequence that its last step's windows reach."""
         reached = []
         for group, window in enumerate(self.windows):
-            first = 0 if window is None else max(0, held.start + 1 - window) // self.size
+            first = first_read(window, held.start) // self.size
             reached += held.blocks[group :: len(self.windows)][first:]
         return reached
 

@@ -55,13 +55,13 @@ def answer(prompt_ids: Sequence[int], params: SamplingParams, sample: int, model
     """What a sample of a request must come to."""
     tokens: list[int] = []
     logprobs: list[float] = []
-    text, before = "", _decoded(prompt_ids)
+    text = ""
     for token, logprob in _drawn(prompt_ids, params, sample, model):
         tokens.append(token)
         logprobs.append(logprob)
         shown = text
         if params.detokenize:
-            text = _decoded([*prompt_ids, *tokens])[len(before) :]
+            text = text_of(prompt_ids, tokens)
         if token in END_TOKENS and params.structured_outputs is not None:
             return Answer(tokens, logprobs, "stop", None, shown)
         if len(tokens) >= params.min_tokens and token in params.stop_token_ids:
@@ -71,6 +71,11 @@ def answer(prompt_ids: Sequence[int], params: SamplingParams, sample: int, model
             kept = text[: place + len(stop)] if params.include_stop_str_in_output else text[:place]
             return Answer(tokens, logprobs, "stop", stop, kept)
     return Answer(tokens, logprobs, "length", None, text)
+
+
+def text_of(prompt_ids: Sequence[int], token_ids: Sequence[int]) -> str:
+    """What these tokens say after a prompt, whatever they should stop at."""
+    return _decoded([*prompt_ids, *token_ids])[len(_decoded(prompt_ids)) :]
 
 
 def _decoded(token_ids: Sequence[int]) -> str:

@@ -38,7 +38,7 @@ SERVED = ServedModel(
 
 
 WINDOWS: tuple[tuple[int | None, ...], ...] = (  # of groups of layers
-    *((None,), (None,), (None,), (None,), (None,), (None,), (None,)),
+    *[(None,)] * 7,
     *((24,), (None, 20), (None, 12, 12), (40, 9)),
 )
 
@@ -100,9 +100,8 @@ def draw_engine(random: Random, seed: int, classes: Mapping[str, str] | None = N
             cast["drafter"] = DEFAULT_CAST.optional["drafter"]
         case "draft" | "medusa" as method:
             settings["speculation"] = {"method": method, "model": "simulated", **drafts}
-    if (
-        "speculation" not in settings or "drafter" in cast
-    ):  # else drafts are made by what one sees in one group
+    # Drafts of the device's own are made by what it sees in one group, without a window.
+    if "speculation" not in settings or "drafter" in cast:
         settings["windows"] = Random(f"{seed} windows").choice(WINDOWS)
         settings["num_blocks"] *= len(settings["windows"])
     cast |= classes or {}

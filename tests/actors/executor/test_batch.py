@@ -362,4 +362,4 @@ def test_a_row_that_was_freed_or_taken_has_not_the_sequence_of_before(executor):
         new=[(1, [10, 11], [7]), (2, [20, 21], [3]), (3, [30, 31], [4])],
     )
     executor.step([(2, 0, 1, True)], freed=[1, 2], new=[(2, [40], [5])])
-    assert executor.batch.are_there(inputs, int64([0, 1, 2])).tolist() == [False, False, True]
+    assert executor.batch.are_there(inputs).tolist() == [False, False, True]

@@ -32,6 +32,7 @@ from pageant.protocol.serving import Abort, Finished, OutputBatch, Resumption, S
 from pageant.protocol.stepping import StepPlan
 from pageant.protocol.supervision import ActorDown, ActorUp
 from pageant.protocol.verification import NO_DRAFTS, Drafts
+from pageant.scripts.conformance.shadow import first_read
 
 VOCABULARY = 32
 END_TOKEN = 0
@@ -192,7 +193,7 @@ class ShadowRunner:
             first = contexts[index] - (starts[index + 1] - starts[index])
             for group, window in enumerate(self.windows):
                 table, size = tables[group][index], self.size
-                reach = 0 if window is None else max(0, first + 1 - window)
+                reach = first_read(window, first)
                 read = [self.kv[table[at // size] * size + at % size] for at in range(reach, contexts[index])]
                 right = [link + group for link in chain[reach:]]
                 assert read == right, (
