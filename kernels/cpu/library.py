@@ -41,12 +41,17 @@ class Library:
     """The functions of one compiled library. Calls release the GIL.
 
     A function that takes numbers of a type is called with `f32`, `bf16` or `f16`, as in `library.bf16.linear`.
+
+    Raises BadLevel where the system does not let this process use the level's registers.
     """
 
     def __init__(self, path: Path, level: str) -> None:
         self.path = path
         self.level = level
         self._library = ctypes.CDLL(str(path))
+        # Each process asks for itself: without leave the first use of a tile ends it, whatever a trial found.
+        if not self._library.pageant_allowed():
+            raise BadLevel(f"the system does not let this process use what the {level} kernels are made of")
         self.f32 = Functions(self._library, "f32")
         self.bf16 = Functions(self._library, "bf16")
         self.f16 = Functions(self._library, "f16")

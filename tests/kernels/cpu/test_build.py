@@ -14,11 +14,12 @@ import pytest
 from pageant import kernels
 from pageant.kernels.cpu import build as building
 from pageant.kernels.cpu import library, trial
-from pageant.kernels.cpu.build import BuildError, build, cache_folder
+from pageant.kernels.cpu.build import BadLevel, BuildError, build, cache_folder
 from pageant.kernels.cpu.levels import LEVELS, compiler_flags, levels_here
 from pageant.kernels.cpu.library import load_library
 
-EXPORTED = 'extern "C" __attribute__((visibility("default"))) int one() {{ return {}; }}\n'
+EXPORT = 'extern "C" __attribute__((visibility("default")))'
+EXPORTED = EXPORT + " int one() {{ return {}; }}\n"
 
 
 @pytest.fixture
@@ -140,6 +141,28 @@ def test_a_level_that_fails_its_trial_gives_way_to_the_next_and_is_not_tried_aga
     assert load().level == load().level == "portable"
     assert [name.split("-")[1] for name in compiled] == ["emulated_amx", "portable"]
     assert "failed its trial" in caplog.text
+
+
+def test_a_library_that_the_system_gives_no_leave_to_is_refused(
+    empty_cache: Path, small_source: Path
+) -> None:
+    small_source.write_text(f"{EXPORT} long pageant_allowed() {{ return 0; }}\n")
+    with pytest.raises(BadLevel, match="does not let this process use what the portable kernels"):
+        library.Library(build("portable"), "portable")
+
+
+@pytest.mark.parametrize("level", levels_here())
+def test_a_new_process_multiplies_by_what_others_compiled(level: str) -> None:
+    """By a level's own registers too, for which every process needs the system's leave."""
+    code = (
+        "import torch\n"
+        "from pageant.kernels.cpu import CpuKernels\n"
+        f"y = CpuKernels({level!r}).linear(*(torch.ones(n, 64, dtype=torch.bfloat16) for n in (3, 48)))\n"
+        "assert y.tolist() == [[64.0] * 48] * 3, y\n"
+    )
+    build(level)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_only_other_machines_run_compiles_here() -> None:
