@@ -88,7 +88,7 @@ struct Lanes {
     Product<T> p;
     typename Strip::Matrix w;
 
-    static constexpr int64_t PACKED_TOGETHER = 4;
+    static constexpr int64_t BLOCK_ROWS = 96, PACKED_TOGETHER = 4;
     int64_t row_bytes() const { return w.row_bytes(); }
     int64_t units() const { return (p.inputs + Strip::UNIT_INPUTS - 1) / Strip::UNIT_INPUTS; }
     int64_t packed_size(int64_t count) const { return units() * count * sizeof(Packed); }
@@ -104,7 +104,7 @@ struct Lanes {
     }
 
     void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
-        vf sums[ROWS_BLOCK];
+        vf sums[BLOCK_ROWS];
         // Threads take pieces in turn: what follows this piece in memory is another's, who would fetch it again.
         const int64_t next_piece = start + (stop - start) * thread_count();
         for (int64_t o = start; o < stop; o += STRIP) {
@@ -117,20 +117,8 @@ struct Lanes {
                 for (; a + TOGETHER <= end - r; a += TOGETHER) unit.template add<TOGETHER>(sums + a, packed + a);
                 for (; a < end - r; a++) unit.template add<1>(sums + a, packed + a);
             }
-            for (int64_t a = 0; a < end - r; a++) {
-                if (p.unrounded) finish(p.unrounded, sums[a], r + a, o);
-                else finish(p.y, sums[a], r + a, o);
-            }
+            for (int64_t a = 0; a < end - r; a++) p.put(sums[a], r + a, o);
         }
-    }
-
-  private:
-    template <class Y>
-    void finish(Y* y, vf sum, int64_t r, int64_t o) const {
-        y += r * p.outputs + o;
-        int64_t left = p.outputs - o;
-        if (left >= W) write(y, p.bias ? sum + read(p.bias + o) : sum);
-        else write(y, p.bias ? sum + read(p.bias + o, int(left)) : sum, int(left));
     }
 };
 #endif

@@ -2,6 +2,7 @@
 //
 // There are several ways of multiplying; ways.h chooses. A way is a struct with its product `p` and
 //   row_bytes()                        of a row of W;
+//   BLOCK_ROWS                         how many rows of x are multiplied by a row of W that was read once;
 //   PACKED_TOGETHER                    how many rows of x are packed at a time; 0, where x is taken as it lies;
 //   packed_size(count)                 the bytes that a block of rows of x takes then;
 //   pack(first, last, r, end, room)    packs rows r to end of a block, which has rows `first` to `last`;
@@ -29,6 +30,11 @@ struct Product {
     int64_t rows, inputs, outputs;
     float* unrounded = nullptr;  // results go here instead of to y, where it is not null
 
+    // W results of row r, from output o on, as far as there are any.
+    void put(vf sums, int64_t r, int64_t o) const {
+        if (unrounded) put(unrounded, sums, r, o);
+        else put(y, sums, r, o);
+    }
     // The outputs from o on, whose rows of W are somewhere else.
     Product of_outputs(int64_t o, const T* some_weight, int64_t stride) const {
         Product part = *this;
@@ -48,9 +54,17 @@ struct Product {
         if (unrounded) part.unrounded += r * outputs;
         return part;
     }
+
+  private:
+    template <class Y>
+    void put(Y* to, vf sums, int64_t r, int64_t o) const {
+        to += r * outputs + o;
+        int64_t left = outputs - o;
+        if (left >= W) write(to, bias ? sums + read(bias + o) : sums);
+        else if (left > 0) write(to, bias ? sums + read(bias + o, int(left)) : sums, int(left));
+    }
 };
 
-constexpr int64_t ROWS_BLOCK = 96;        // rows of x that stay in the second cache
 constexpr int64_t TASK_BYTES = 1024 << 10;  // of W, at most, that a task with few rows goes through
 constexpr int64_t OUTPUTS_UNIT = 16;      // a task's are a multiple of it
 constexpr int64_t OUTPUTS_BLOCK = 256;    // rows of W, that a task with many goes through
@@ -76,7 +90,8 @@ template <class Way>
 class Work {
   public:
     static constexpr int64_t TOGETHER = Way::PACKED_TOGETHER;
-    static_assert(TOGETHER == 0 || ROWS_BLOCK % TOGETHER == 0, "each is of one block");
+    static constexpr int64_t BLOCK = Way::BLOCK_ROWS;
+    static_assert(TOGETHER == 0 || BLOCK % TOGETHER == 0, "each is of one block");
 
     explicit Work(const Way& way)
         : way_(way), rows_(way.p.rows), outputs_(way.p.outputs), each_(outputs_each()),
@@ -84,20 +99,20 @@ class Work {
 
     int64_t packed_size() const {
         if constexpr (TOGETHER == 0) return 0;
-        else return rows_ / ROWS_BLOCK * way_.packed_size(ROWS_BLOCK) + way_.packed_size(rows_ % ROWS_BLOCK);
+        else return rows_ / BLOCK * way_.packed_size(BLOCK) + way_.packed_size(rows_ % BLOCK);
     }
     int64_t packings() const { return TOGETHER == 0 ? 0 : (rows_ + TOGETHER - 1) / TOGETHER; }
-    int64_t pieces() const { return (rows_ + ROWS_BLOCK - 1) / ROWS_BLOCK * across_; }
+    int64_t pieces() const { return (rows_ + BLOCK - 1) / BLOCK * across_; }
 
     void pack(int64_t i, uint8_t* room) const {
         if constexpr (TOGETHER > 0) {
-            int64_t r = i * TOGETHER, first = r / ROWS_BLOCK * ROWS_BLOCK;
-            way_.pack(first, std::min(first + ROWS_BLOCK, rows_), r, std::min(r + TOGETHER, rows_), of_block(first, room));
+            int64_t r = i * TOGETHER, first = r / BLOCK * BLOCK;
+            way_.pack(first, std::min(first + BLOCK, rows_), r, std::min(r + TOGETHER, rows_), of_block(first, room));
         }
     }
     void multiply(int64_t i, const uint8_t* room) const {
-        int64_t r = i / across_ * ROWS_BLOCK, o = i % across_ * each_;
-        way_.block(of_block(r, room), r, std::min(r + ROWS_BLOCK, rows_), o, std::min(o + each_, outputs_));
+        int64_t r = i / across_ * BLOCK, o = i % across_ * each_;
+        way_.block(of_block(r, room), r, std::min(r + BLOCK, rows_), o, std::min(o + each_, outputs_));
     }
 
   private:
@@ -107,10 +122,10 @@ class Work {
     template <class Byte>
     Byte* of_block(int64_t first, Byte* room) const {
         if constexpr (TOGETHER == 0) return nullptr;
-        else return room + first / ROWS_BLOCK * way_.packed_size(ROWS_BLOCK);
+        else return room + first / BLOCK * way_.packed_size(BLOCK);
     }
     int64_t outputs_each() const {
-        if (rows_ > ROWS_BLOCK) return OUTPUTS_BLOCK;
+        if (rows_ > BLOCK) return OUTPUTS_BLOCK;
         int64_t of_task = TASK_BYTES / std::max<int64_t>(1, way_.row_bytes());
         int64_t each = std::min(of_task, outputs_ / (4 * thread_count())) / OUTPUTS_UNIT * OUTPUTS_UNIT;
         return std::max<int64_t>(OUTPUTS_UNIT, each);

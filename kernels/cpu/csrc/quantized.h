@@ -84,23 +84,19 @@ inline void widen_scales(const bf16* from, int64_t count, float* to) {
         if (i < count) store(to + i, count - i >= W ? read(from + i) : read(from + i, int(count - i)));
 }
 
-// Inputs start to stop of row o of W, as T's; both are multiples of a unit, or the latter the end. The memory `ahead`
-// bytes further on is asked for.
+// Row o of W, as T's: `padded()` numbers. The memory `ahead` bytes further on is asked for.
 template <int BITS, class T>
-void unpack_part(const Quantized& w, int64_t o, int64_t start, int64_t stop, T* to, int64_t ahead) {
-    const uint8_t* values = w.values + o * w.row_bytes<BITS>() + start * BITS / 8;
+void unpack_row(const Quantized& w, int64_t o, T* to, int64_t ahead) {
+    const uint8_t* values = w.values + o * w.row_bytes<BITS>();
     const bf16* narrow = w.scales + o * w.groups();
     float scales[CHUNK_GROUPS];
-    for (; start < stop; start += CHUNK) {
+    for (int64_t start = 0; start < w.padded(); start += CHUNK) {
         widen_scales(narrow + start / GROUP, w.groups() - start / GROUP, scales);
         const float* scale = scales;
-        for (int64_t i = start; i < std::min(start + CHUNK, stop); i += UNIT) {
+        for (int64_t i = start; i < std::min(start + CHUNK, w.padded()); i += UNIT) {
             __builtin_prefetch(values + ahead, 0, 3);
             unpack<BITS>(values, scale, to);
             values += UNIT * BITS / 8, scale += UNIT / GROUP, to += UNIT;
         }
     }
 }
-// All of it: `padded()` numbers.
-template <int BITS, class T>
-void unpack_row(const Quantized& w, int64_t o, T* to, int64_t ahead) { unpack_part<BITS>(w, o, 0, w.padded(), to, ahead); }

@@ -15,18 +15,12 @@ Unpacked<BITS, T> way_of(const Product<T>& p, const Quantized& w) { return {p, w
 
 #if defined(PAGEANT_TILES)
 inline Tiled way_of(const Product<bf16>& p) { return {p}; }
-template <int BITS>
-TiledUnpacked<BITS> way_of(const Product<bf16>& p, const Quantized& w) { return {p, w}; }
-#else
-#if defined(__AVX512BF16__)
+#elif defined(__AVX512BF16__)
 inline Lanes<PairStrip, bf16> way_of(const Product<bf16>& p) { return {p, {p.weight, p.weight_stride, p.inputs}}; }
 #endif
 #if defined(__AVX512VNNI__)
 template <int BITS>
 Lanes<ByteStrip<BITS>, bf16> way_of(const Product<bf16>& p, const Quantized& w) { return {p, w}; }
-#endif
-#endif
-#if defined(__AVX512VNNI__)
 template <int BITS>
 Lanes<ByteStrip<BITS>, f16> way_of(const Product<f16>& p, const Quantized& w) { return {p, w}; }
 #endif
