@@ -68,27 +68,32 @@ private:
         }
     }
 
+    // The number of a job after number `last`, or `last`. One that is being written is not there yet: who took it
+    // for seen would miss it.
+    uint64_t job_after(uint64_t last) const {
+        const uint64_t seen = ticket.load();
+        return (seen & NONE_LEFT) == NONE_LEFT ? last : seen >> 32;
+    }
+
     void work(int index) {
-        for (;;) {
-            uint64_t before = ticket.load() >> 32;
-            take_tasks(index);
-            auto until = std::chrono::steady_clock::now() + SPIN;
-            while (ticket.load(std::memory_order_relaxed) >> 32 == before) {
+        for (uint64_t last = 0;;) {
+            const auto until = std::chrono::steady_clock::now() + SPIN;
+            uint64_t number;
+            while ((number = job_after(last)) == last) {
                 for (int i = 0; i < 4; i++) rest();
-                if (std::chrono::steady_clock::now() > until) {
-                    sleep(before);
-                    break;
-                }
+                if (std::chrono::steady_clock::now() > until) sleep(last);
             }
+            last = number;
+            take_tasks(index);
         }
     }
 
-    // Until there is a job after number `before`. The caller stores its ticket before it looks for sleepers,
+    // Until there is a job after number `last`. The caller stores its ticket before it looks for sleepers,
     // and a sleeper counts itself before it looks at the ticket: one of them sees the other.
-    void sleep(uint64_t before) {
+    void sleep(uint64_t last) {
         std::unique_lock<std::mutex> lock(sleepers);
         sleeping.fetch_add(1);
-        wake.wait(lock, [&] { return ticket.load() >> 32 != before; });
+        wake.wait(lock, [&] { return job_after(last) != last; });
         sleeping.fetch_sub(1);
     }
 

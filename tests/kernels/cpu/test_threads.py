@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -10,7 +11,38 @@ import pytest
 import torch
 
 from pageant.kernels.cpu import CpuKernels
+from pageant.kernels.cpu.build import SOURCES, find_compiler
 from pageant.kernels.cpu.library import load_library
+
+COMES_TO_EVERY_JOB = r"""
+#include "threads.h"
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+constexpr int THREADS = 3, JOBS = 3000;
+constexpr auto PATIENCE = std::chrono::seconds(20);
+static int threads() { return THREADS; }
+EXPORT void pageant_use_threads(void*);
+
+int main() {
+    pageant_use_threads((void*)threads);
+    for (int job = 0; job < JOBS; job++) {
+        std::atomic<int> here{0};
+        std::atomic<bool> missed{false};
+        const auto until = std::chrono::steady_clock::now() + PATIENCE;
+        parallel_for(THREADS, [&](int64_t) {
+            here++;
+            while (here < THREADS && !missed) {
+                std::this_thread::yield();
+                if (std::chrono::steady_clock::now() > until) missed = true;
+            }
+        });
+        if (missed) return printf("a thread did not come to job %d\n", job), 1;
+    }
+    return 0;
+}
+"""
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -60,6 +92,19 @@ def test_jobs_of_changing_width_and_size_all_complete(cpu: CpuKernels) -> None:
         rows, outputs = 1 + turn % 40, 60 + turn
         assert torch.equal(cpu.linear(x[:rows], weight[:outputs]), expected[:rows, :outputs])
     torch.set_num_threads(before)
+
+
+def test_every_thread_comes_to_every_job(tmp_path: Path) -> None:
+    """Each of a job's tasks waits for the others to be taken, job after job: a thread that misses one ends it all."""
+    (tmp_path / "main.cpp").write_text(COMES_TO_EVERY_JOB)
+    compiler = find_compiler()
+    assert compiler is not None
+    sources = [str(tmp_path / "main.cpp"), str(SOURCES / "threads.cpp")]
+    program = str(tmp_path / "main")
+    command = [compiler, "-std=c++17", "-O2", "-pthread", f"-I{SOURCES}", *sources, "-o", program]
+    subprocess.run(command, check=True)
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 def test_idle_threads_use_no_time(cpu: CpuKernels) -> None:
