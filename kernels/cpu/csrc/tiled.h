@@ -51,9 +51,6 @@ struct PackedRows {
 #endif
         if (i < inputs) pack_some(x + i, x_stride, count, inputs - i, strip);
     }
-    const uint32_t* tile(const uint32_t* packed, int64_t down, int64_t along) const {
-        return packed + (down * tiles_along() + along) * tile_size();
-    }
 
   private:
     void pack_some(const bf16* x, int64_t x_stride, int64_t count, int64_t left, uint32_t* to) const {
@@ -67,37 +64,31 @@ struct PackedRows {
     }
 };
 
-// Rows of W side by side, as many as tiles have: what a tile takes at some of their inputs.
-class TileRows {
-  public:
-    TileRows(const Product<bf16>& p, int64_t o)
-        : at_(p.weight + o * p.weight_stride), stride_(p.weight_stride), inputs_(p.inputs),
-          rows_(std::min<int64_t>(TILE, p.outputs - o)) {}
+// 16 rows of W side by side, [16][inputs] up to whole tiles: where they lie, or, where tiles would reach past the end of
+// W or of its rows, a copy with zeros.
+struct TileRows {
+    const char* at;
+    int64_t stride;  // in bytes
 
-    struct Operand {
-        const bf16* at;
-        int64_t stride;  // in bytes
-    };
-    // Where W ends within a tile, a copy with zeros.
-    Operand operand(int64_t along, bf16 (&room)[TILE * TILE_INPUTS]) const {
-        const int64_t i = along * TILE_INPUTS, inputs = std::min<int64_t>(TILE_INPUTS, inputs_ - i);
-        if (rows_ == TILE && inputs == TILE_INPUTS) return {at_ + i, int64_t(stride_ * sizeof(bf16))};
-        std::memset(room, 0, sizeof room);
-        for (int64_t row = 0; row < rows_; row++)
-            std::memcpy(room + row * TILE_INPUTS, at_ + row * stride_ + i, inputs * sizeof(bf16));
-        return {room, TILE_INPUTS * sizeof(bf16)};
+    template <int ROOM>
+    static TileRows of(const Product<bf16>& p, int64_t o) {
+        const bf16* at = p.weight + o * p.weight_stride;
+        if (o + TILE <= p.outputs && p.inputs % TILE_INPUTS == 0) return {(const char*)at, 2 * p.weight_stride};
+        thread_local std::vector<bf16> room;
+        const int64_t stride = (p.inputs + TILE_INPUTS - 1) / TILE_INPUTS * TILE_INPUTS;
+        room.assign(TILE * stride, bf16{});
+        for (int64_t row = 0; row < std::min<int64_t>(TILE, p.outputs - o); row++)
+            std::memcpy(room.data() + row * stride, at + row * p.weight_stride, p.inputs * sizeof(bf16));
+        return {(const char*)room.data(), 2 * stride};
     }
-
-  private:
-    const bf16* at_;
-    int64_t stride_, inputs_, rows_;
 };
 
 // A block of rows of x, whose product p is, by rows of W.
 class TiledBlock {
   public:
     TiledBlock(const Product<bf16>& p, const uint8_t* packed)
-        : p_(p), shape_{p.rows, p.inputs}, packed_((const uint32_t*)packed), b_stride_(4 * shape_.columns()) {}
+        : p_(p), shape_{p.rows, p.inputs}, packed_((const char*)packed), along_(shape_.tiles_along()),
+          b_stride_(4 * shape_.columns()), b_bytes_(4 * shape_.tile_size()), down_bytes_(along_ * b_bytes_) {}
 
     // Outputs start to stop; `next` is what this thread comes to then.
     void multiply(int64_t start, int64_t stop, int64_t next) {
@@ -113,42 +104,36 @@ class TiledBlock {
     }
 
   private:
-    static constexpr int LINE_BYTES = 64, NEAREST = 3, SECOND = 2;  // caches
+    static constexpr int LINE = 64, NEAREST = 3, SECOND = 2;  // bytes; caches
     const Product<bf16>& p_;
     const PackedRows shape_;
-    const uint32_t* packed_;
-    const int64_t b_stride_;
+    const char* packed_;
+    const int64_t along_, b_stride_, b_bytes_, down_bytes_;  // tiles along the inputs; of a tile, and of all along
 
     const char* place(int64_t o) const { return (const char*)(p_.weight + std::min(o, p_.outputs - 1) * p_.weight_stride); }
-    template <int CACHE>
-    static void fetch(const char* from, int64_t line, int lines) {
-        for (int i = 0; i < lines; i++) __builtin_prefetch(from + (line + i) * LINE_BYTES, 0, CACHE);
-    }
 
     // Up to 64 rows of x: with sums of them all in tiles, W is gone through once.
     template <int DOWN>
     void few(int64_t start, int64_t stop, int64_t next) {
-        bf16 room[TILE * TILE_INPUTS];
         for (int64_t o = start; o < stop; o += TILE) {
-            const TileRows rows(p_, o);
-            const char* ahead = place(o + TILE < stop ? o + TILE : next);
+            const TileRows rows = TileRows::of<0>(p_, o);
+            const char *a = rows.at, *ahead = place(o + TILE < stop ? o + TILE : next), *b = packed_;
             zero<DOWN>();
-            for (int64_t k = 0; k < shape_.tiles_along(); k++) {
-                fetch<NEAREST>(ahead, k * TILE, TILE);
-                const auto a = rows.operand(k, room);
-                TILE_LOAD_A(6, a.at, a.stride);
-                TILE_LOAD_B(4, shape_.tile(packed_, 0, k), b_stride_);
+            for (int64_t k = 0; k < along_; k++, a += LINE, ahead += TILE * LINE, b += b_bytes_) {
+                UNROLL for (int i = 0; i < TILE; i++) __builtin_prefetch(ahead + i * LINE, 0, NEAREST);
+                TILE_LOAD_A(6, a, rows.stride);
+                TILE_LOAD_B(4, b, b_stride_);
                 TILE_MULTIPLY(0, 6, 4);
                 if constexpr (DOWN > 1) {
-                    TILE_LOAD_B(5, shape_.tile(packed_, 1, k), b_stride_);
+                    TILE_LOAD_B(5, b + down_bytes_, b_stride_);
                     TILE_MULTIPLY(1, 6, 5);
                 }
                 if constexpr (DOWN > 2) {
-                    TILE_LOAD_B(4, shape_.tile(packed_, 2, k), b_stride_);
+                    TILE_LOAD_B(4, b + 2 * down_bytes_, b_stride_);
                     TILE_MULTIPLY(2, 6, 4);
                 }
                 if constexpr (DOWN > 3) {
-                    TILE_LOAD_B(5, shape_.tile(packed_, 3, k), b_stride_);
+                    TILE_LOAD_B(5, b + 3 * down_bytes_, b_stride_);
                     TILE_MULTIPLY(3, 6, 5);
                 }
             }
@@ -156,35 +141,39 @@ class TiledBlock {
         }
     }
 
-    // More: two tiles of W by two of x at a time.
+    // More: two tiles of W by two of x at a time. The last of W is multiplied twice where it is alone.
     void many(int64_t start, int64_t stop, int64_t next) {
+        const int64_t turns = (shape_.tiles_down() + 1) / 2;
         for (int64_t o = start; o < stop; o += 2 * TILE) {
+            const bool wide = o + TILE < p_.outputs;
+            const TileRows upper = TileRows::of<0>(p_, o), lower = wide ? TileRows::of<1>(p_, o + TILE) : upper;
             const char* ahead = place(o + 2 * TILE < stop ? o + 2 * TILE : next);
-            for (int64_t d = 0; d < shape_.tiles_down(); d += 2) two_by_two(d, o, d == 0 ? ahead : nullptr);
+            for (int64_t d = 0; d < shape_.tiles_down(); d += 2) {
+                two_by_two(upper, lower, d, ahead, (2 * TILE + turns - 1) / turns);
+                finish<4>([&](int tile, const float* sums) {
+                    if ((wide || tile % 2 == 0) && d + tile / 2 < shape_.tiles_down())
+                        write(sums, d + tile / 2, o + tile % 2 * TILE);
+                });
+            }
         }
     }
 
-    // Where there are only rows for one tile, of W or of x, the other is computed from the same, and left.
-    void two_by_two(int64_t down, int64_t o, const char* ahead) {
-        const bool wide = o + TILE < p_.outputs, deep = down + 1 < shape_.tiles_down();
-        const TileRows upper(p_, o), lower(p_, wide ? o + TILE : o);
-        bf16 first[TILE * TILE_INPUTS], second[TILE * TILE_INPUTS];
+    // Meanwhile `lines` at a time are brought nearer: all at once would hold up what is wanted now.
+    void two_by_two(const TileRows& upper, const TileRows& lower, int64_t down, const char*& ahead, int64_t lines) const {
+        const char *first = upper.at, *second = lower.at, *b = packed_ + down * down_bytes_;
+        const int64_t below = down + 1 < shape_.tiles_down() ? down_bytes_ : 0;
         zero<4>();
-        for (int64_t k = 0; k < shape_.tiles_along(); k++) {
-            if (ahead) fetch<SECOND>(ahead, 2 * k * TILE, 2 * TILE);
-            const auto a = upper.operand(k, first), b = lower.operand(k, second);
-            TILE_LOAD_A(6, a.at, a.stride);
-            TILE_LOAD_B(4, shape_.tile(packed_, down, k), b_stride_);
+        for (int64_t k = 0; k < along_; k++, first += LINE, second += LINE, b += b_bytes_) {
+            for (int64_t i = 0; i < lines; i++, ahead += LINE) __builtin_prefetch(ahead, 0, SECOND);
+            TILE_LOAD_A(6, first, upper.stride);
+            TILE_LOAD_B(4, b, b_stride_);
             TILE_MULTIPLY(0, 6, 4);
-            TILE_LOAD_A(7, b.at, b.stride);
+            TILE_LOAD_A(7, second, lower.stride);
             TILE_MULTIPLY(1, 7, 4);
-            TILE_LOAD_B(5, shape_.tile(packed_, down + deep, k), b_stride_);
+            TILE_LOAD_B(5, b + below, b_stride_);
             TILE_MULTIPLY(2, 6, 5);
             TILE_MULTIPLY(3, 7, 5);
         }
-        finish<4>([&](int tile, const float* sums) {
-            if ((wide || tile % 2 == 0) && (deep || tile < 2)) write(sums, down + tile / 2, o + tile % 2 * TILE);
-        });
     }
 
     template <int TILES>
@@ -197,11 +186,11 @@ class TiledBlock {
     // Calls write(tile, sums) for each.
     template <int TILES, class Write>
     static void finish(const Write& write) {
-        alignas(LINE_BYTES) float sums[TILES][TILE * TILE];
-        TILE_STORE(0, sums[0], LINE_BYTES);
-        if constexpr (TILES > 1) TILE_STORE(1, sums[1], LINE_BYTES);
-        if constexpr (TILES > 2) TILE_STORE(2, sums[2], LINE_BYTES);
-        if constexpr (TILES > 3) TILE_STORE(3, sums[3], LINE_BYTES);
+        alignas(LINE) float sums[TILES][TILE * TILE];
+        TILE_STORE(0, sums[0], LINE);
+        if constexpr (TILES > 1) TILE_STORE(1, sums[1], LINE);
+        if constexpr (TILES > 2) TILE_STORE(2, sums[2], LINE);
+        if constexpr (TILES > 3) TILE_STORE(3, sums[3], LINE);
         for (int i = 0; i < TILES; i++) write(i, sums[i]);
     }
     void write(const float* sums, int64_t down, int64_t o) const {
@@ -213,7 +202,7 @@ class TiledBlock {
 struct Tiled {
     Product<bf16> p;
 
-    static constexpr int64_t BLOCK_ROWS = 256, PACKED_TOGETHER = TILE;
+    static constexpr int64_t BLOCK_ROWS = 128, PACKED_TOGETHER = TILE;
     int64_t row_bytes() const { return p.inputs * sizeof(bf16); }
     int64_t packed_size(int64_t count) const { return PackedRows{count, p.inputs}.size() * sizeof(uint32_t); }
     void pack(int64_t first, int64_t last, int64_t r, int64_t, uint8_t* room) const {
