@@ -172,7 +172,7 @@ def _experts() -> Iterator[Case]:
             yield Case(
                 f"moe bfloat16 {name}, {tokens} tokens",
                 run,
-                len(torch.unique(torch.cat(turns, dim=1))) * len(turns) * expert_bytes
+                sum(len(torch.unique(chosen)) for chosen in turns) * expert_bytes
                 if tokens <= 16
                 else None,
                 6 * tokens * top_k * hidden * inner * len(turns),

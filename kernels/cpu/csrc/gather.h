@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "direct.h"
+#include "direct_tiles.h"
 #include "packing.h"
 #include "panel_tiles.h"
 #include "scratch.h"
@@ -117,8 +118,9 @@ class Gatherer {
         scores = scores_memory.take(GROUP_ROWS * SCORES_STRIDE);
         part = part_memory.take(GROUP_ROWS, width);
         if (few()) {
-            spread = keys_memory.take(item.count * depth * 4);
-        } else {
+            spread = spread_memory.take(Cells::TILED ? TILE * depth : item.count * depth * 4);
+        }
+        if (Cells::TILED || !few()) {
             keys = keys_memory.take((groups == 1 ? 1 : CHUNKS) * CHUNK * depth);
             values = values_memory.take(ceil_div(width, VALUES_WIDE<Cells>) * VALUES_WIDE<Cells> * VALUES_DEEP<Cells>);
         }
@@ -131,10 +133,14 @@ class Gatherer {
             Number* to = reinterpret_cast<Number*>(query + r * depth);
             if constexpr (std::is_same_v<Number, T>) std::copy_n(query_of(r), p.head_dim, to);
             else for (int64_t d = 0; d < p.head_dim; d++) to[d] = to_float(query_of(r)[d]);
-            if (few()) spread_query(query + r * depth, depth, spread + r * depth * 4);
+            if (!Cells::TILED && few()) spread_query(query + r * depth, depth, spread + r * depth * 4);
             Span& of_group = seen_by[r / GROUP_ROWS];
             of_group = of_group.with(look(token(r), sights[r]));
         }
+#if defined(PAGEANT_TILES)
+        if constexpr (Cells::TILED)
+            if (few()) pack_queries(query, item.count, depth, spread);
+#endif
         seen = Span{0, 0};
         for (const Span& of_group : seen_by) seen = seen.with(of_group);
     }
@@ -249,20 +255,35 @@ class Gatherer {
         return reinterpret_cast<const Cell*>(scores) + chunk % CHUNKS * (CHUNK / Cells::PER_CELL);
     }
 
-    // Few rows' part of a split: keys and values are computed with as they lie.
+    // Few rows' part of a split: keys are computed with as they lie, and values too where there are no tiles.
     void few_rows(Span chunks) {
-        if constexpr (!Cells::TILED) {
-            for (int64_t chunk = chunks.start; chunk < chunks.stop; chunk++) {
-                advance_keys(chunk, chunks);
-                direct_scores<Cells>(spread, depth, now->at, next->at, p.head_dim, scores_of(chunk), item.count);
-            }
-            for (int64_t r = 0; r < item.count; r++) weigh(chunks, r, r);
-            std::fill_n(part.values, item.count * width, 0.0f);
-            for (int64_t chunk = chunks.start; chunk < chunks.stop; chunk++) {
-                advance_values(chunk, chunks);
-                direct_sums<Cells>(weights_of(chunk), now->at, next->at, p.head_dim, part.values, width, item.count);
-            }
+        for (int64_t chunk = chunks.start; chunk < chunks.stop; chunk++) {
+            advance_keys(chunk, chunks);
+            few_scores(scores_of(chunk));
         }
+        for (int64_t r = 0; r < item.count; r++) weigh(chunks, r, r);
+        std::fill_n(part.values, item.count * width, 0.0f);
+        for (int64_t chunk = chunks.start; chunk < chunks.stop; chunk++) {
+            advance_values(chunk, chunks);
+            few_sums(weights_of(chunk));
+        }
+    }
+    void few_scores(float* to) const {
+#if defined(PAGEANT_TILES)
+        if constexpr (Cells::TILED)
+            return direct_tile_scores(spread, depth, now->at, next->at, p.head_dim, keys, to, item.count);
+#endif
+        if constexpr (!Cells::TILED) direct_scores<Cells>(spread, depth, now->at, next->at, p.head_dim, to, item.count);
+    }
+    void few_sums(const Cell* weights) const {
+#if defined(PAGEANT_TILES)
+        if constexpr (Cells::TILED) {
+            pack_values<Cells>(now->at, next->at, p.head_dim, width, values);
+            return direct_tile_sums(weights, values, part.values, width);
+        }
+#endif
+        if constexpr (!Cells::TILED)
+            direct_sums<Cells>(weights, now->at, next->at, p.head_dim, part.values, width, item.count);
     }
 
     // A group's part of a split, of which it sees the chunks `its`. The group that packs does so for all.
@@ -346,7 +367,7 @@ class Gatherer {
     std::vector<Sight> sights;
     std::vector<Span> seen_by;
     std::vector<T> nothing;
-    Scratch<Cell> query_memory, keys_memory, values_memory;
+    Scratch<Cell> query_memory, spread_memory, keys_memory, values_memory;
     Scratch<float> scores_memory;
     RowsMemory part_memory;
 };

@@ -5,8 +5,8 @@
 // The instruction takes one side without a sign. That is W's, raised by 128 or 8 as it is unpacked; what this adds to
 // a group depends on x alone, and is what its sum starts from.
 //
-// For AMX this was turned down: a tile adds up 64 inputs, so that with 32 it is half empty and takes as long as one of
-// bfloat16, and the scales come on top.
+// So it is on machines with AMX, too. Its tiles of bytes would give the same bits, but a group fills half of one, and the
+// scales come on top: written, it was 5 to 20 % faster from 32 rows on, which was not worth a way of its own.
 #pragma once
 
 #include "lanes.h"
