@@ -172,9 +172,7 @@ def _experts() -> Iterator[Case]:
             yield Case(
                 f"moe bfloat16 {name}, {tokens} tokens",
                 run,
-                sum(len(torch.unique(chosen)) for chosen in turns) * expert_bytes
-                if tokens <= 16
-                else None,
+                sum(len(torch.unique(chosen)) for chosen in turns) * expert_bytes if tokens <= 16 else None,
                 6 * tokens * top_k * hidden * inner * len(turns),
             )
         logits = torch.randn(256, num_experts, dtype=BF16)
