@@ -135,7 +135,13 @@ inline vf read(const float* p) { return load<vf>(p); }
 inline vf read(const bf16* p) { return widen(halves(p)); }
 inline vf read(const f16* p) { return from_half(load<vh>(p)); }
 inline void write(float* p, vf x) { store(p, x); }
-inline void write(bf16* p, vf x) { store(p, __builtin_convertvector(narrow(x), vh)); }
+inline void write(bf16* p, vf x) {
+#if defined(__AVX512BF16__)
+    store(p, _mm512_cvtneps_pbh((__m512)x));
+#else
+    store(p, __builtin_convertvector(narrow(x), vh));
+#endif
+}
 inline void write(f16* p, vf x) { store(p, to_half(x)); }
 
 // The first n < W numbers; what is past them reads as zero and is not written.
