@@ -24,8 +24,8 @@ _AVX512_HAS = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx2", 
 # From best to plainest: what the processor must have, and what the compiler is told.
 _LEVELS: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {
     "amx": (
-        _AVX512_HAS | {"avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16"},
-        (*_AVX512, "-mavx512bf16", "-mavx512vnni", "-mamx-tile", "-mamx-bf16"),
+        _AVX512_HAS | {"avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8"},
+        (*_AVX512, "-mavx512bf16", "-mavx512vnni", "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
     ),
     "avx512_bf16": (
         _AVX512_HAS | {"avx512_bf16", "avx512_vnni"},

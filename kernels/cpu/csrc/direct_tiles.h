@@ -66,12 +66,17 @@ inline void direct_tile_scores(const Cell* queries, int64_t depth, const bf16* c
         TILE_LOAD_B(4, queries + k * TILE * TILE, TILE * sizeof(Cell));
         TILE_LOAD_A(6, keys[0].at + k * TILE, keys[0].stride);
         TILE_MULTIPLY(0, 6, 4);
+        TILE_FREE(6);
         TILE_LOAD_A(7, keys[1].at + k * TILE, keys[1].stride);
         TILE_MULTIPLY(1, 7, 4);
+        TILE_FREE(7);
         TILE_LOAD_A(6, keys[2].at + k * TILE, keys[2].stride);
         TILE_MULTIPLY(2, 6, 4);
+        TILE_FREE(6);
         TILE_LOAD_A(7, keys[3].at + k * TILE, keys[3].stride);
         TILE_MULTIPLY(3, 7, 4);
+        TILE_FREE(7);
+        TILE_FREE(4);
     }
     static_assert(CHUNK == 4 * TILE);
     alignas(64) float sums[4][TILE * TILE];
@@ -94,12 +99,16 @@ inline void direct_tile_sums(const Cell* weights, const Cell* panel, float* sums
         TILE_LOAD_B(1, sums + d + TILE, width * sizeof(float));
         TILE_LOAD_B(4, b, WIDE * sizeof(Cell));
         TILE_MULTIPLY(0, 6, 4);
+        TILE_FREE(4);
         TILE_LOAD_B(5, b + TILE, WIDE * sizeof(Cell));
         TILE_MULTIPLY(1, 6, 5);
+        TILE_FREE(5);
         TILE_LOAD_B(4, b + TILE * WIDE, WIDE * sizeof(Cell));
         TILE_MULTIPLY(0, 7, 4);
+        TILE_FREE(4);
         TILE_LOAD_B(5, b + TILE * WIDE + TILE, WIDE * sizeof(Cell));
         TILE_MULTIPLY(1, 7, 5);
+        TILE_FREE(5);
         TILE_STORE(0, sums + d, width * sizeof(float));
         TILE_STORE(1, sums + d + TILE, width * sizeof(float));
     }

@@ -5,8 +5,7 @@
 // The instruction takes one side without a sign. That is W's, raised by 128 or 8 as it is unpacked; what this adds to
 // a group depends on x alone, and is what its sum starts from.
 //
-// So it is on machines with AMX, too. Its tiles of bytes would give the same bits, but a group fills half of one, and the
-// scales come on top: written, it was 5 to 20 % faster from 32 rows on, which was not worth a way of its own.
+// Many rows are multiplied by AMX's tiles where there are any, to the same bits: see tiled_bytes.h.
 #pragma once
 
 #include "lanes.h"

@@ -60,9 +60,6 @@ inline typename Dot<T>::Lanes load_part(const T* p, int64_t n) {
 }
 inline vf load_part(const f16* p, int64_t n) { return read(p, int(n)); }
 
-// Every loop over a tile is unrolled by name: where the compiler leaves one, the sums live in memory.
-#define UNROLL _Pragma("GCC unroll 8")
-
 // Adds up the lanes, and the bias, and writes the results.
 template <class Y, int R, int O, class T>
 inline void finish_as(const Product<T>& p, Y* out, const vf (&sums)[R][O], int64_t r, int64_t o) {

@@ -11,7 +11,8 @@
 #if defined(PAGEANT_TILES)
 
 // Results of 16 outputs by some rows of x, [16][16] as tiles have them, to y.
-inline void finish_tile(const Product<bf16>& p, const float* sums, int64_t r, int64_t count, int64_t o) {
+template <class T>
+inline void finish_tile(const Product<T>& p, const float* sums, int64_t r, int64_t count, int64_t o) {
 #if defined(__AVX512F__)
     vu lines[TILE];
     for (int i = 0; i < TILE; i++) lines[i] = load<vu>(sums + i * TILE);
@@ -125,18 +126,23 @@ class TiledBlock {
                 TILE_LOAD_A(6, a, rows.stride);
                 TILE_LOAD_B(4, b, b_stride_);
                 TILE_MULTIPLY(0, 6, 4);
+                TILE_FREE(4);
                 if constexpr (DOWN > 1) {
                     TILE_LOAD_B(5, b + down_bytes_, b_stride_);
                     TILE_MULTIPLY(1, 6, 5);
+                    TILE_FREE(5);
                 }
                 if constexpr (DOWN > 2) {
                     TILE_LOAD_B(4, b + 2 * down_bytes_, b_stride_);
                     TILE_MULTIPLY(2, 6, 4);
+                    TILE_FREE(4);
                 }
                 if constexpr (DOWN > 3) {
                     TILE_LOAD_B(5, b + 3 * down_bytes_, b_stride_);
                     TILE_MULTIPLY(3, 6, 5);
+                    TILE_FREE(5);
                 }
+                TILE_FREE(6);
             }
             finish<DOWN>([&](int tile, const float* sums) { write(sums, tile, o); });
         }
@@ -171,9 +177,13 @@ class TiledBlock {
             TILE_MULTIPLY(0, 6, 4);
             TILE_LOAD_A(7, second, lower.stride);
             TILE_MULTIPLY(1, 7, 4);
+            TILE_FREE(4);
             TILE_LOAD_B(5, b + below, b_stride_);
             TILE_MULTIPLY(2, 6, 5);
+            TILE_FREE(6);
             TILE_MULTIPLY(3, 7, 5);
+            TILE_FREE(7);
+            TILE_FREE(5);
         }
     }
 

@@ -5,6 +5,7 @@
 #include "lanes_quantized.h"
 #include "streamed.h"
 #include "tiled.h"
+#include "tiled_bytes.h"
 #include "unpacked.h"
 
 template <class T>
@@ -18,7 +19,12 @@ inline Tiled way_of(const Product<bf16>& p) { return {p}; }
 #elif defined(__AVX512BF16__)
 inline Lanes<PairStrip, bf16> way_of(const Product<bf16>& p) { return {p, {p.weight, p.weight_stride, p.inputs}}; }
 #endif
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) && defined(__AMX_INT8__)
+template <int BITS>
+LanesOrTiles<BITS, bf16> way_of(const Product<bf16>& p, const Quantized& w) { return {{p, w}}; }
+template <int BITS>
+LanesOrTiles<BITS, f16> way_of(const Product<f16>& p, const Quantized& w) { return {{p, w}}; }
+#elif defined(__AVX512VNNI__)
 template <int BITS>
 Lanes<ByteStrip<BITS>, bf16> way_of(const Product<bf16>& p, const Quantized& w) { return {p, w}; }
 template <int BITS>
