@@ -165,8 +165,8 @@ class Allocation:
     def _fill_or_open(self, sequence: Sequence) -> None:
         """The tail has its first token, or is full, or both."""
         self._prefixes.open(sequence)
-        full = sequence.tail
-        if len(full) == TOKEN_BYTES * self.block_size:
+        if sequence.is_full:
+            full = sequence.tail
             self._prefixes.close(sequence)
             sequence.names.append(block_name(sequence.parent(len(sequence.names)), full))
             sequence.contents.append(full)

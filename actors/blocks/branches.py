@@ -10,62 +10,53 @@ from __future__ import annotations
 
 from itertools import islice
 
+from pageant.actors.blocks.shelves import Shelves
+
 TOKEN_BYTES = 4
 FANOUT_MAX = 8  # blocks compared with the tokens wanted
 
 
-# Of a named block, full or partly filled: what it is filed under, the tokens that it holds, the step that
-# computes the last of them, and how many are computed before that step. A named tuple takes five times as long
-# to make, and one is made for every block that is filled.
-_Branch = tuple[bytes, bytes, int, int]
-
-
 class Branches:
-    """All named blocks, by what they continue."""
+    """All named blocks, full or partly filled, by what they continue."""
 
-    def __init__(self) -> None:
-        self._branches: dict[int, _Branch] = {}
-        self._by_start: dict[bytes, dict[int, None]] = {}  # blocks, oldest first
+    def __init__(self, num_blocks: int) -> None:
+        self._by_start = Shelves()
+        # Of each block. One column each, since an object for each block would be the garbage collector's to go through.
+        self._starts = [b""] * num_blocks  # what it is filed under
+        self._tokens = [b""] * num_blocks  # that it holds
+        self._steps = [0] * num_blocks  # that computes the last of them
+        self._nums_before = [0] * num_blocks  # how many are computed before that step
 
     def add(self, block: int, parent: bytes, tokens: bytes, step: int, num_before: int) -> None:
         """A block follows `parent` with `tokens`, all computed by `step`, and `num_before` of them before it."""
         start = parent + tokens[:TOKEN_BYTES]
-        self._branches[block] = (start, tokens, step, num_before)
-        blocks = self._by_start.get(start)
-        if blocks is None:
-            self._by_start[start] = {block: None}
-        else:
-            blocks[block] = None
+        self._starts[block], self._tokens[block] = start, tokens
+        self._steps[block], self._nums_before[block] = step, num_before
+        self._by_start.add(start, block)
 
     def remove(self, block: int, name: bytes) -> None:
         """It holds other tokens from now on."""
-        start = self._branches.pop(block)[0]
-        blocks = self._by_start[start]
-        if len(blocks) == 1:
-            del self._by_start[start]
-        else:
-            del blocks[block]
+        self._by_start.remove(self._starts[block], block)
+        self._starts[block] = self._tokens[block] = b""
 
     def find(self, parent: bytes, wanted: bytes, step: int) -> tuple[int | None, int]:
         """A block that follows `parent`, and how many of the tokens `wanted` it begins with: the most of those
         looked at. They are computed before `step`."""
         best, most = None, 0
-        for block in islice(reversed(self._by_start.get(parent + wanted[:TOKEN_BYTES], {})), FANOUT_MAX):
-            _, tokens, computed_by, num_before = self._branches[block]
-            count = common_tokens(tokens, wanted)
-            if computed_by >= step:
-                count = min(count, num_before)
+        for block in islice(self._by_start.under(parent + wanted[:TOKEN_BYTES]), FANOUT_MAX):
+            count = common_tokens(self._tokens[block], wanted)
+            if self._steps[block] >= step:
+                count = min(count, self._nums_before[block])
             if count > most:
                 best, most = block, count
         return best, most
 
     def holds(self, block: int) -> tuple[bytes, bytes]:
         """The name that a block follows, and its tokens."""
-        start, tokens, _, _ = self._branches[block]
-        return start[:-TOKEN_BYTES], tokens
+        return self._starts[block][:-TOKEN_BYTES], self._tokens[block]
 
     def __len__(self) -> int:
-        return len(self._branches)
+        return len(self._by_start)
 
 
 def common_tokens(one: bytes, other: bytes) -> int:

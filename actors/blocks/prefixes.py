@@ -18,6 +18,7 @@ from pageant.actors.blocks.groups import NOTHING, Groups
 from pageant.actors.blocks.hashing import is_of_first_group, name_in_group
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.sequence import RESTORED, Found, Sequence
+from pageant.actors.blocks.shelves import Shelves
 from pageant.actors.blocks.tiers import Tiers
 from pageant.protocol.following import StoredBlock
 
@@ -30,11 +31,12 @@ class Prefixes:
 
     def __init__(self, pool: BlockPool, groups: Groups, tiers: Tiers | None) -> None:
         self.pool, self.groups, self.block_size, self.tiers = pool, groups, groups.block_size, tiers
-        self._branches = Branches()  # of the first group's blocks
+        self._branches = Branches(pool.num_blocks)  # of the first group's blocks
         self._others = range(1, len(groups))
         # Of the others' blocks, by which step they are computed, and how many tokens before it.
         self._computed: dict[int, tuple[int, int]] = {}
-        self._tails: dict[bytes, dict[Sequence, None]] = {}  # of running sequences, filed as `Branches` does
+        self._tails = Shelves()  # of running sequences, by their slots; filed as `Branches` does
+        self._open: dict[int, Sequence] = {}  # by slot, those whose tails are filed
         self._uncomputed: list[tuple[int, int]] = []  # named blocks, by the step that fills them
         self._computed_step = 0
         self._told: Told | None = None  # of every block that is stored or removed
@@ -52,18 +54,16 @@ class Prefixes:
 
     def open(self, sequence: Sequence) -> None:
         """Files the tail of a running sequence, once it has a first token."""
-        if sequence.start is None and sequence.tail:
-            parent = sequence.parent(len(sequence.names))
-            sequence.start = parent + sequence.tail[:TOKEN_BYTES]
-            self._tails.setdefault(sequence.start, {})[sequence] = None
+        if sequence.start is None and (tail := sequence.tail):
+            sequence.start = sequence.parent(len(sequence.names)) + tail[:TOKEN_BYTES]
+            self._tails.add(sequence.start, sequence.slot)
+            self._open[sequence.slot] = sequence
 
     def close(self, sequence: Sequence) -> None:
         """Takes it from there: it is full, or its sequence is gone."""
         if sequence.start is not None:
-            tails = self._tails[sequence.start]
-            del tails[sequence]
-            if not tails:
-                del self._tails[sequence.start]
+            self._tails.remove(sequence.start, sequence.slot)
+            del self._open[sequence.slot]
             sequence.start = None
 
     def index(
@@ -146,8 +146,8 @@ class Prefixes:
         sources = [] if source is None else [source]
         if source is not None and self._others:
             sources, most = self._with_other_groups(source, most, step)
-        tails = self._tails.get(parent + wanted[:TOKEN_BYTES], {})
-        for sequence in islice(reversed(tails), FANOUT_MAX):
+        for slot in islice(self._tails.under(parent + wanted[:TOKEN_BYTES]), FANOUT_MAX):
+            sequence = self._open[slot]
             computed = sequence.granted if sequence.granted_step < step else sequence.granted_before
             count = common_tokens(self._written(sequence, computed), wanted)
             if count > most:

@@ -33,6 +33,11 @@ class Sequence:
         return self.columns.tails[self.slot, : self.columns.num_tail[self.slot]].tobytes()
 
     @property
+    def is_full(self) -> bool:
+        """Whether those fill a stretch."""
+        return bool(self.columns.num_tail[self.slot] == self.columns.tails.shape[1])
+
+    @property
     def granted(self) -> int:
         """Tokens that it has been granted slots for, guesses apart."""
         return int(self.columns.granted[self.slot])

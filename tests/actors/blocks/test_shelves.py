@@ -1,0 +1,37 @@
+"""Shelves against lists."""
+
+from __future__ import annotations
+
+import gc
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pageant.actors.blocks.shelves import Shelves
+
+KEYS = [b"a", b"b", b"c"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.sampled_from(KEYS))))
+def test_what_is_filed_is_found_the_newest_first(moves: list[tuple[int, bytes]]) -> None:
+    shelves = Shelves()
+    filed: dict[int, bytes] = {}  # oldest first
+    for number, key in moves:
+        if number in filed:
+            shelves.remove(filed.pop(number), number)
+        else:
+            filed[number] = key
+            shelves.add(key, number)
+        assert len(shelves) == len(filed)
+        for one in KEYS:
+            assert list(shelves.under(one)) == [number for number, key in reversed(filed.items()) if key == one]
+
+
+def test_the_garbage_collector_has_nothing_to_go_through() -> None:
+    shelves = Shelves()
+    gc.collect()
+    before = len(gc.get_objects())
+    for number in range(1000):
+        shelves.add(str(number % 100).encode(), number)
+    gc.collect()
+    assert len(gc.get_objects()) - before < 20
