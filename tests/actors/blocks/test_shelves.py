@@ -24,7 +24,9 @@ def test_what_is_filed_is_found_the_newest_first(moves: list[tuple[int, bytes]])
             shelves.add(key, number)
         assert len(shelves) == len(filed)
         for one in KEYS:
-            assert list(shelves.under(one)) == [number for number, key in reversed(filed.items()) if key == one]
+            assert list(shelves.under(one)) == [
+                number for number, key in reversed(filed.items()) if key == one
+            ]
 
 
 def test_the_garbage_collector_has_nothing_to_go_through() -> None:
