@@ -67,7 +67,7 @@ struct Product {
 
 constexpr int64_t TASK_BYTES = 1024 << 10;  // of W, at most, that a task with few rows goes through
 constexpr int64_t OUTPUTS_UNIT = 16;      // a task's are a multiple of it
-constexpr int64_t OUTPUTS_BLOCK = 128;    // rows of W, that a task with many goes through
+constexpr int64_t OUTPUTS_BLOCK = 64;     // rows of W, that a task with many goes through
 constexpr int64_t SMALL = 32 << 10;       // numbers, or products, done before another thread would have woken up
 
 // Memory of this thread's for packed rows, kept for its next product.
