@@ -12,10 +12,11 @@
 constexpr int TILE = 16;         // rows of a tile, and most columns of B and C
 constexpr int TILE_INPUTS = 32;  // that one product of tiles adds up
 
-// Gives a tile up that will be loaded before it is read again. Where two threads share a core they share its tiles, 16 and
-// a few: with all eight of one's in use a load waits for the product before it, and both take four times as long. One
-// that is zero takes no room. (On a Xeon of the fourth generation two by two tiles came to 0.57 TFLOP/s a thread without
-// this and to 0.97 with it; to 2.2 either way where a thread has a core to itself.)
+// Gives a tile up that will be loaded before it is read again. It seems that two threads of a core share what tiles are
+// renamed to, and that one that is zero needs none of it: with all eight of a thread in use, loads and products wait for
+// one another, and the less are in use the less they do. (Measured on a Xeon of the fourth generation, two tiles by two
+// from the nearest cache: 0.57 TFLOP/s a thread without this and 0.97 with it, and in stretches that look like having a
+// core to itself 2.2 either way.)
 #define TILE_FREE(T) TILE_ZERO(T)
 
 #if defined(PAGEANT_EMULATE_TILES)
