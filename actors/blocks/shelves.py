@@ -21,25 +21,23 @@ class Shelves:
 
     def add(self, key: bytes, number: int) -> None:
         """Files a number that is not filed."""
-        older = self._older[number] = self._newest.get(key, NOBODY)
+        older = self._newest.get(key, NOBODY)
+        self._older[number], self._newer[number] = older, NOBODY
         if older != NOBODY:
             self._newer[older] = number
         self._newest[key] = number
 
     def remove(self, key: bytes, number: int) -> None:
         """Takes a number from where it is filed."""
-        older, newer = self._older.pop(number), self._newer.pop(number, NOBODY)
+        older, newer = self._older.pop(number), self._newer.pop(number)
+        if older != NOBODY:
+            self._newer[older] = newer
         if newer != NOBODY:
             self._older[newer] = older
         elif older != NOBODY:
             self._newest[key] = older
         else:
             del self._newest[key]
-        if older != NOBODY:
-            if newer != NOBODY:
-                self._newer[older] = newer
-            else:
-                del self._newer[older]
 
     def under(self, key: bytes) -> Iterator[int]:
         """The newest first."""

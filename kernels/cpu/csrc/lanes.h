@@ -105,10 +105,8 @@ struct Lanes {
 
     void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
         vf sums[BLOCK_ROWS];
-        // Threads take pieces in turn: what follows this piece in memory is another's, who would fetch it again.
-        const int64_t next_piece = start + (stop - start) * thread_count();
         for (int64_t o = start; o < stop; o += STRIP) {
-            Strip strip(w, {o, o + STRIP < stop ? o + STRIP : next_piece, p.outputs});
+            Strip strip(w, {o, o + STRIP < stop ? o + STRIP : next_piece(start, stop), p.outputs});
             const Packed* packed = reinterpret_cast<const Packed*>(room);
             for (int64_t a = 0; a < end - r; a++) sums[a] = vf{};
             for (int64_t u = 0; u < units(); u++, packed += end - r) {

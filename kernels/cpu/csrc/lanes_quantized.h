@@ -13,6 +13,28 @@
 
 #if defined(__AVX512VNNI__)
 
+// 16 rows of W, and their scales.
+template <int BITS>
+inline Rows values_of(const Quantized& w, Place place) {
+    thread_local std::vector<uint8_t> room;
+    return strip_of(w.values, w.row_bytes<BITS>(), w.row_bytes<BITS>(), place, room);
+}
+inline Rows scales_of(const Quantized& w, Place place) {
+    thread_local std::vector<uint8_t> room;
+    return strip_of(w.scales, w.groups() * sizeof(bf16), w.groups() * sizeof(bf16), place, room);
+}
+// Of up to 16 units from unit u on, each of two groups: the two scales of all 16 rows, side by side.
+inline void scale_pairs(const Rows& scales, int64_t u, int64_t units, vu (&pairs)[STRIP]) {
+    const int64_t left = 2 * (units - u);
+    UNROLL for (int b = 0; b < STRIP; b++) {
+        const uint8_t* at = scales.row(b, u * 2 * sizeof(bf16));
+        pairs[b] = left >= 2 * STRIP ? load<vu>(at) : first_of(at, left);
+    }
+    transpose(pairs);
+}
+inline vf first_scales(vu pairs) { return (vf)(pairs << 16); }
+inline vf second_scales(vu pairs) { return (vf)(pairs & 0xffff0000u); }
+
 template <int BITS>
 class ByteStrip {
   public:
@@ -81,16 +103,14 @@ class ByteStrip {
     };
 
     ByteStrip(const Matrix& w, Place place)
-        : rows_(strip_of(w.values, w.row_bytes(), w.row_bytes(), place, room<0>())),
-          scales_(strip_of(w.scales, w.groups() * sizeof(bf16), w.groups() * sizeof(bf16), place, room<1>())),
-          units_(w.groups() / 2) {}
+        : rows_(values_of<BITS>(w, place)), scales_(scales_of(w, place)), units_(w.groups() / 2) {}
 
     Unit unit(int64_t u) {
         Unit to;
         if (u % STRIP == 0) widen_scales(u);
         vu pairs = scale_pairs_[u % STRIP];
-        to.scales[0] = (vf)(pairs << 16);
-        to.scales[1] = (vf)(pairs & 0xffff0000u);
+        to.scales[0] = first_scales(pairs);
+        to.scales[1] = second_scales(pairs);
         if constexpr (BITS == 8) {
             UNROLL for (int b = 0; b < STRIP; b++) {
                 to.columns[b] = load<vu>(rows_.row(b, u * UNIT)) ^ 0x80808080u;
@@ -124,19 +144,8 @@ class ByteStrip {
     vu scale_pairs_[STRIP];  // of 16 units
 
     void widen_scales(int64_t u) {
-        const int64_t left = 2 * (units_ - u);
-        UNROLL for (int b = 0; b < STRIP; b++) {
-            const uint8_t* at = scales_.row(b, u * 2 * sizeof(bf16));
-            scale_pairs_[b] = left >= 2 * STRIP ? load<vu>(at) : first_of(at, left);
-            scales_.fetch(u + b);
-        }
-        transpose(scale_pairs_);
-    }
-
-    template <int>
-    static std::vector<uint8_t>& room() {
-        thread_local std::vector<uint8_t> mine;
-        return mine;
+        scale_pairs(scales_, u, units_, scale_pairs_);
+        UNROLL for (int b = 0; b < STRIP; b++) scales_.fetch(u + b);
     }
 };
 #endif

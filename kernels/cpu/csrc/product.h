@@ -85,6 +85,10 @@ void share(int64_t count, int64_t numbers, const Task& task) {
     for (int64_t i = 0; i < count; i++) task(i);
 }
 
+// Where the rows of W begin that this thread comes to after rows start to stop. Threads take pieces in turn: what follows
+// in memory is another's, who would fetch it again.
+inline int64_t next_piece(int64_t start, int64_t stop) { return start + (stop - start) * thread_count(); }
+
 // A product in pieces that threads take: first those of packing x to `room`, of packed_size() bytes, then the others.
 template <class Way>
 class Work {

@@ -220,8 +220,7 @@ struct Tiled {
         PackedRows{last - first, p.inputs}.pack(p.x + r * p.x_stride, p.x_stride, (r - first) / TILE, (uint32_t*)room);
     }
     void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
-        // Threads take pieces in turn: what follows this piece in memory is another's, who would fetch it again.
-        TiledBlock(p.of_rows(r, end), room).multiply(start, stop, start + (stop - start) * thread_count());
+        TiledBlock(p.of_rows(r, end), room).multiply(start, stop, next_piece(start, stop));
     }
 };
 #endif

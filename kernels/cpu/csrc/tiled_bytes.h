@@ -7,6 +7,7 @@
 #pragma once
 
 #include "lanes_quantized.h"
+#include "scratch.h"
 #include "tiled.h"
 
 #if defined(__AVX512VNNI__) && defined(__AMX_INT8__)
@@ -43,14 +44,12 @@ template <int BITS>
 class ByteRows {
   public:
     ByteRows(const Quantized& w, Place place)
-        : rows_(strip_of(w.values, w.row_bytes<BITS>(), w.row_bytes<BITS>(), place, room<0>())),
-          units_(w.groups() / 2) {
-        Rows narrow = strip_of(w.scales, w.groups() * sizeof(bf16), w.groups() * sizeof(bf16), place, room<1>());
-        scales_ = at_least<float>(units_ * 2 * STRIP);
+        : rows_(values_of<BITS>(w, place)), units_(w.groups() / 2), scales_(room<float>(units_ * 2 * STRIP)) {
+        const Rows narrow = scales_of(w, place);
         for (int64_t u = 0; u < units_; u += STRIP) widen_scales(narrow, u);
         if constexpr (BITS == 8) at_ = (const int8_t*)rows_.at, stride_ = rows_.stride;
         else {
-            int8_t* bytes = at_least<int8_t>(units_ * UNIT * STRIP);
+            int8_t* bytes = room<int8_t>(units_ * UNIT * STRIP);
             for (int b = 0; b < STRIP; b++) widen(rows_.row(b, 0), bytes + b * units_ * UNIT);
             at_ = bytes, stride_ = units_ * UNIT;
         }
@@ -65,21 +64,17 @@ class ByteRows {
 
   private:
     Rows rows_;
-    int64_t units_, stride_;
-    const int8_t* at_;
+    int64_t units_;
     float* scales_;
+    const int8_t* at_;
+    int64_t stride_;
 
     void widen_scales(const Rows& narrow, int64_t u) {
-        const int64_t left = 2 * (units_ - u);
         vu pairs[STRIP];
-        for (int b = 0; b < STRIP; b++) {
-            const uint8_t* at = narrow.row(b, u * 2 * sizeof(bf16));
-            pairs[b] = left >= 2 * STRIP ? load<vu>(at) : first_of(at, left);
-        }
-        transpose(pairs);
+        scale_pairs(narrow, u, units_, pairs);
         for (int64_t i = 0; i < std::min<int64_t>(STRIP, units_ - u); i++) {
-            store(scales_ + (u + i) * 2 * STRIP, pairs[i] << 16);
-            store(scales_ + (u + i) * 2 * STRIP + STRIP, pairs[i] & 0xffff0000u);
+            store(scales_ + (u + i) * 2 * STRIP, first_scales(pairs[i]));
+            store(scales_ + (u + i) * 2 * STRIP + STRIP, second_scales(pairs[i]));
         }
     }
     void widen(const uint8_t* from, int8_t* to) const {
@@ -90,17 +85,10 @@ class ByteRows {
             store(to, _mm512_sub_epi8(_mm512_and_si512(low_and_high, mask), raised));
         }
     }
-    // Memory of this thread's, kept for its next strip.
-    template <class T>
-    static T* at_least(int64_t count) {
-        thread_local std::vector<T> mine;
-        if (int64_t(mine.size()) < count) mine.resize(count);
-        return mine.data();
-    }
-    template <int>
-    static std::vector<uint8_t>& room() {
-        thread_local std::vector<uint8_t> mine;
-        return mine;
+    template <class N>
+    static N* room(int64_t count) {
+        thread_local Scratch<N> mine;
+        return mine.take(count);
     }
 };
 
@@ -131,10 +119,10 @@ struct TiledBytes {
     }
 
     void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
-        const int64_t next_piece = start + (stop - start) * thread_count(), down = (end - r + TILE - 1) / TILE;
+        const int64_t down = (end - r + TILE - 1) / TILE;
         use_byte_tiles();
         for (int64_t o = start; o < stop; o += STRIP) {
-            const ByteRows<BITS> rows(w, {o, o + STRIP < stop ? o + STRIP : next_piece, p.outputs});
+            const ByteRows<BITS> rows(w, {o, o + STRIP < stop ? o + STRIP : next_piece(start, stop), p.outputs});
             const int64_t lines = (ByteRows<BITS>::LINES + down - 1) / down;
             const ByteTile* x = reinterpret_cast<const ByteTile*>(room);
             for (int64_t d = 0; d < down; d++, x += units()) {

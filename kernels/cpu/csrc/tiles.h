@@ -14,7 +14,7 @@ constexpr int TILE_INPUTS = 32;  // that one product of tiles adds up
 
 // Gives a tile up that will be loaded before it is read again. It seems that two threads of a core share what tiles are
 // renamed to, and that one that is zero needs none of it: with all eight of a thread in use, loads and products wait for
-// one another, and the less are in use the less they do. (Measured on a Xeon of the fourth generation, two tiles by two
+// one another, and the fewer are in use the less they do. (Measured on a Xeon of the fourth generation, two tiles by two
 // from the nearest cache: 0.57 TFLOP/s a thread without this and 0.97 with it, and in stretches that look like having a
 // core to itself 2.2 either way.)
 #define TILE_FREE(T) TILE_ZERO(T)
