@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import chain, islice
 
 import numpy as np
 
@@ -21,10 +22,10 @@ from pageant.actors.blocks.hashing import block_name, block_names, full_blocks, 
 from pageant.actors.blocks.newcomers import Newcomers
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.prefixes import Prefixes
-from pageant.actors.blocks.sequence import Copies, Sequence
+from pageant.actors.blocks.sequence import Copies, Filled, Sequence
 from pageant.actors.blocks.tiers import Tiers
 from pageant.protocol.allocation import Admission, Admitted, Assign, Assigned, PoolStatistics
-from pageant.protocol.arrays import Int32Vector, int32
+from pageant.protocol.arrays import Int32Vector, Int64Vector, int32
 
 
 class Allocation:
@@ -58,7 +59,6 @@ class Allocation:
     def assign(self, request: Assign) -> Assigned:
         """Carries out one exchange; see `protocol/allocation`."""
         self._computed_step = request.computed_step
-        self._prefixes.begin(self._computed_step)
         self._newcomers.begin(self._computed_step)
         if self.tiers is not None:
             self.tiers.begin(request.step, self._computed_step)
@@ -85,12 +85,12 @@ class Allocation:
 
     def release_all(self) -> None:
         """Frees every sequence: their scheduler is gone, and its last steps may never be computed."""
-        self._prefixes.forget_uncomputed()
+        self._prefixes.forget_uncomputed(self._computed_step)
         self._newcomers.forget_uncomputed()
         if self.tiers is not None:
             self.tiers.forget_unsure()
+        self._prefixes.close(self._sequences.values())
         for sequence in self._sequences.values():
-            self._prefixes.close(sequence)
             self._let_go(sequence.held)
         self._sequences.clear()
         self._columns.clear()
@@ -151,7 +151,7 @@ class Allocation:
 
     def _learn(self, request: Assign) -> None:
         """Takes in the tokens that were drawn, for the names of the blocks that they fill."""
-        if not self.pool.enable_prefix_caching:
+        if not self.pool.enable_prefix_caching or not len(request.learned_serials):
             return
         serials = np.repeat(request.learned_serials, request.learned_counts)
         slots = self._columns.find(serials)
@@ -159,24 +159,29 @@ class Allocation:
         serials, slots, token_ids = serials[there], slots[there], request.token_ids[there]
         for places in rounds(slots):
             due = self._columns.learn(slots[places], token_ids[places])
-            for serial in serials[places[due]].tolist():
-                self._fill_or_open(self._sequences[serial])
+            if len(due):
+                self._open_and_fill([self._sequences[serial] for serial in serials[places[due]].tolist()])
 
-    def _fill_or_open(self, sequence: Sequence) -> None:
-        """The tail has its first token, or is full, or both."""
-        self._prefixes.open(sequence)
-        if sequence.is_full:
-            full = sequence.tail
-            self._prefixes.close(sequence)
-            sequence.names.append(block_name(sequence.parent(len(sequence.names)), full))
-            sequence.contents.append(full)
-            self._columns.num_tail[sequence.slot] = 0
-            self._name_full_blocks(sequence)
+    def _open_and_fill(self, sequences: list[Sequence]) -> None:
+        """Each has the first token of its tail, or the last, or both."""
+        self._prefixes.open(sequences)
+        filled = [sequence for sequence in sequences if sequence.is_full]
+        if filled:
+            self._prefixes.close(filled)
+            self._prefixes.index(chain.from_iterable(map(self._fill, filled)))
+
+    def _fill(self, sequence: Sequence) -> list[Filled]:
+        """Its tail is full, and so one more of its stretches."""
+        full = sequence.tail
+        sequence.names.append(block_name(sequence.parent(len(sequence.names)), full))
+        sequence.contents.append(full)
+        self._columns.num_tail[sequence.slot] = 0
+        return self._nameable(sequence)
 
     def _free(self, serial: int) -> None:
         sequence = self._sequences.pop(serial, None)
         if sequence is not None:
-            self._prefixes.close(sequence)
+            self._prefixes.close([sequence])
             self._name_last_block(sequence)
             self._let_go(sequence.held)
             self._columns.close(serial)
@@ -219,62 +224,73 @@ class Allocation:
         if count and computed and self.pool.enable_prefix_caching:
             held = sequence.contents[index] if index < len(sequence.contents) else sequence.tail
             tokens = held[: TOKEN_BYTES * count]
-            name, step = block_name(sequence.parent(index), tokens), sequence.granted_step
-            self._prefixes.index(sequence, index, name, tokens, step, sequence.granted_before)
+            name = block_name(sequence.parent(index), tokens)
+            step, before = sequence.granted_step, sequence.granted_before
+            self._prefixes.index([Filled(sequence, index, [name], [tokens], step, before)])
 
     def _grow_in_order(self, request: Assign) -> tuple[Int32Vector, list[int]]:
         """Gives running sequences what they lack, up to the first for which there is too little. Returns how many
         blocks each of those gets, and these blocks."""
         lengths, drafts = request.grow_lengths, request.grow_drafts
+        if not len(lengths):
+            return int32(), []
         sure = lengths - drafts if len(drafts) else lengths
         slots = self._columns.find(request.grow_serials)
         unknown = np.flatnonzero(slots < 0)  # they were held by this manager's former life
         end = int(unknown[0]) if len(unknown) else len(slots)
-        due = self._columns.are_due(slots, lengths)
         if self.groups.windowed:  # all of them, before any of them is refused
             begins = self._columns.begins(slots, sure, self._computed_step)
             for index in np.flatnonzero(begins[:end] >= self._columns.give_back_from[slots[:end]]).tolist():
                 self._give_back(self._sequences[int(request.grow_serials[index])], int(begins[index]))
-        counts = np.zeros(len(slots), np.int32)
-        grown: list[int] = []
-        for index in np.flatnonzero(due[:end]).tolist():
-            sequence = self._sequences[int(request.grow_serials[index])]
-            count = self._grow(sequence, int(lengths[index]), int(sure[index]), request.step, grown)
-            if count is None:
-                end = index
-                break
-            counts[index] = count
-        others = ~due[:end]
-        self._columns.grant(slots[:end][others], sure[:end][others], request.step)
-        return counts[:end].copy(), grown
+        short = (lengths[:end] > self._columns.room[slots[:end]]).nonzero()[0]
+        given, grown = self._give_blocks(request.grow_serials[short], slots[short], lengths[short])
+        if len(given) < len(short):
+            end = int(short[len(given)])
+        counts = np.zeros(end, np.int32)
+        counts[short[: len(given)]] = given
+        self._columns.grant(slots[:end], sure[:end], request.step)
+        unnamed = self._columns.unnamed[slots[:end]].nonzero()[0]
+        if len(unnamed):
+            waiting = [self._sequences[serial] for serial in request.grow_serials[unnamed].tolist()]
+            self._prefixes.index(chain.from_iterable(map(self._nameable, waiting)))
+        return counts, grown
 
-    def _grow(self, sequence: Sequence, length: int, granted: int, step: int, grown: list[int]) -> int | None:
-        """Gives a sequence the blocks that it lacks for `length` tokens, `granted` ones and guesses, and appends
-        them to `grown`; returns how many, None if there are too few."""
-        count = 0
-        missing = length - len(sequence.blocks) // self._num_groups * self.block_size
-        if missing > 0:
-            count = self._stretches(missing) * self._num_groups
-            if count > self.pool.num_free:
-                return None
-            blocks = self.pool.take(count)
-            sequence.blocks += blocks
-            grown += blocks
-        self._columns.room[sequence.slot] = len(sequence.blocks) // self._num_groups * self.block_size
-        self._columns.grant(sequence.slot, granted, step)
-        if sequence.named < len(sequence.names):
-            self._name_full_blocks(sequence)
-        return count
+    def _give_blocks(
+        self, serials: Int64Vector, slots: Int64Vector, lengths: Int32Vector
+    ) -> tuple[list[int], list[int]]:
+        """Gives sequences that have no room for so many tokens what they lack, up to the first for which there is too
+        little. Returns how many blocks each of those gets, and these blocks."""
+        if not len(serials):
+            return [], []
+        stretches = self._columns.lacked(slots, lengths)
+        left = self.pool.num_free // self._num_groups
+        stretches = stretches[: np.searchsorted(np.cumsum(stretches), left, side="right")]
+        self._columns.room[slots[: len(stretches)]] += stretches * self.block_size
+        counts = (stretches * self._num_groups).tolist()
+        blocks = self.pool.take(sum(counts))
+        rest = iter(blocks)
+        for serial, count in zip(serials.tolist(), counts, strict=False):
+            self._sequences[serial].blocks += islice(rest, count)
+        return counts, blocks
 
-    def _name_full_blocks(self, sequence: Sequence) -> None:
-        """Names the blocks that are full of known tokens once what was granted is computed."""
-        full = min(sequence.granted // self.block_size, len(sequence.names))
-        step, before = sequence.granted_step, sequence.granted_before
-        for index in range(sequence.named, full):
-            name, tokens = sequence.names[index], sequence.contents[index]
-            self._prefixes.index(sequence, index, name, tokens, step, before)
-        sequence.named = max(sequence.named, full)
+    def _begin(self, sequence: Sequence, length: int, step: int) -> None:
+        """Gives a new sequence the blocks that it lacks for its first `length` tokens."""
+        stretches = max(len(sequence.blocks) // self._num_groups, -(-length // self.block_size))
+        sequence.blocks += self.pool.take(stretches * self._num_groups - len(sequence.blocks))
+        self._columns.room[sequence.slot] = stretches * self.block_size
+        self._columns.grant(sequence.slot, length, step)
+        self._prefixes.index(self._nameable(sequence))
+
+    def _nameable(self, sequence: Sequence) -> list[Filled]:
+        """Those of its stretches without a name that are full of known tokens once what was granted is computed. They
+        are to be given theirs now."""
+        first, full = sequence.named, min(sequence.granted // self.block_size, len(sequence.names))
+        sequence.named = max(first, full)
         self._columns.unnamed[sequence.slot] = sequence.named < len(sequence.names)
+        if first >= full:
+            return []
+        names, contents = sequence.names[first:full], sequence.contents[first:full]
+        return [Filled(sequence, first, names, contents, sequence.granted_step, sequence.granted_before)]
 
     def _admit_in_order(self, request: Assign, copies: Copies, others: bool) -> list[Admitted]:
         """Admits as many as there is room for. While there are `others` in the step, none of them holds it up."""
@@ -318,12 +334,10 @@ class Allocation:
             self._columns.close(admission.serial)
             return None
         length = min(total - placed.num_cached, budget)
-        end = placed.num_cached + length
-        grown = self._grow(sequence, end, end, request.step, [])
-        assert grown is not None, "there is room for its first chunk"
+        self._begin(sequence, placed.num_cached + length, request.step)
         self._await_give_back(sequence)
         self._sequences[admission.serial] = sequence
-        self._prefixes.open(sequence)
+        self._prefixes.open([sequence])
         self._newcomers.fill(sequence, placed, copies, request.step)
         return Admitted(
             serial=admission.serial,
@@ -332,6 +346,3 @@ class Allocation:
             num_tokens=length,
             num_restored_tokens=placed.num_restored,
         )
-
-    def _stretches(self, length: int) -> int:
-        return -(-length // self.block_size)

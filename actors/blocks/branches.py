@@ -8,12 +8,17 @@ meet; of many alike, the newest few are looked at. All is O(1) per block.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
 
 from pageant.actors.blocks.shelves import Shelves
 
 TOKEN_BYTES = 4
 FANOUT_MAX = 8  # blocks compared with the tokens wanted
+
+# A block, the name that it follows, its tokens, the step that computes the last of them, and how many are computed
+# before that.
+Branch = tuple[int, bytes, bytes, int, int]
 
 
 class Branches:
@@ -27,17 +32,24 @@ class Branches:
         self._steps = [0] * num_blocks  # that computes the last of them
         self._nums_before = [0] * num_blocks  # how many are computed before that step
 
-    def add(self, block: int, parent: bytes, tokens: bytes, step: int, num_before: int) -> None:
-        """A block follows `parent` with `tokens`, all computed by `step`, and `num_before` of them before it."""
-        start = parent + tokens[:TOKEN_BYTES]
-        self._starts[block], self._tokens[block] = start, tokens
-        self._steps[block], self._nums_before[block] = step, num_before
-        self._by_start.add(start, block)
+    def add(self, branches: Iterable[Branch]) -> None:
+        """These blocks hold what they say."""
+        starts, contents, steps, befores = self._starts, self._tokens, self._steps, self._nums_before
+        added: list[int] = []
+        for block, parent, tokens, step, num_before in branches:
+            starts[block] = parent + tokens[:TOKEN_BYTES]
+            contents[block] = tokens
+            steps[block] = step
+            befores[block] = num_before
+            added.append(block)
+        self._by_start.add(added, map(starts.__getitem__, added))
 
-    def remove(self, block: int, name: bytes) -> None:
-        """It holds other tokens from now on."""
-        self._by_start.remove(self._starts[block], block)
-        self._starts[block] = self._tokens[block] = b""
+    def remove(self, blocks: list[int], _: list[bytes]) -> None:
+        """Blocks, which had names, hold other tokens from now on."""
+        starts, contents = self._starts, self._tokens
+        self._by_start.remove(blocks, map(starts.__getitem__, blocks))
+        for block in blocks:
+            starts[block] = contents[block] = b""
 
     def find(self, parent: bytes, wanted: bytes, step: int) -> tuple[int | None, int]:
         """A block that follows `parent`, and how many of the tokens `wanted` it begins with: the most of those
@@ -50,6 +62,14 @@ class Branches:
             if count > most:
                 best, most = block, count
         return best, most
+
+    def step_of(self, block: int) -> int:
+        """The step that computes the last token of a block."""
+        return self._steps[block]
+
+    def all_computed(self) -> None:
+        """No block waits for a step any more."""
+        self._steps = [0] * len(self._steps)
 
     def holds(self, block: int) -> tuple[bytes, bytes]:
         """The name that a block follows, and its tokens."""

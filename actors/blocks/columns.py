@@ -76,10 +76,10 @@ class Columns:
 
     # What a step changes.
 
-    def are_due(self, slots: Int64, lengths: Int32) -> Bool:
-        """Which of these need more blocks for so many tokens, or a name for one."""
-        due: Bool = (lengths > self.room[slots]) | self.unnamed[slots]
-        return due
+    def lacked(self, slots: Int64, lengths: Int32) -> Int64:
+        """How many stretches each of these lacks, which have no room for so many tokens."""
+        stretches: Int64 = -((self.room[slots] - lengths) // self._block_size)
+        return stretches
 
     def begins(self, slots: Int64, tokens: Int32, computed_step: int) -> Int64:
         """The first token that each of these computes when it is granted so many now, or in the step before, if that
@@ -104,7 +104,7 @@ class Columns:
         ends = self.num_tail[slots]
         self.tails[slots, ends] = token_ids
         self.num_tail[slots] = ends + 1
-        places: Int64 = np.flatnonzero((ends == 0) | (ends + 1 == self._block_size))
+        places: Int64 = ((ends == 0) | (ends + 1 == self._block_size)).nonzero()[0]
         return places
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pageant.actors.blocks.groups import NOTHING, Groups
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.prefixes import Prefixes
-from pageant.actors.blocks.sequence import Copies, Found, Sequence
+from pageant.actors.blocks.sequence import Copies, Filled, Found, Sequence
 from pageant.actors.blocks.tiers import Tiers
 
 
@@ -120,8 +120,17 @@ class Newcomers:
             sequence.blocks = [NOTHING] * len(found.blocks)
             for place, block in zip(missing, blocks, strict=False):
                 sequence.blocks[place] = block
-            for index in sorted({place // len(self.groups) for place in missing[:count]}):
-                self._prefixes.index(sequence, index, sequence.names[index], sequence.contents[index], step)
+            stretches = sorted({place // len(self.groups) for place in missing[:count]})
+            self._prefixes.index(
+                Filled(
+                    sequence,
+                    index,
+                    sequence.names[index : index + 1],
+                    sequence.contents[index : index + 1],
+                    step,
+                )
+                for index in stretches
+            )
         self.pool.free(blocks)
         if apart:
             self.pool.free(found.held)

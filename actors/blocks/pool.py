@@ -11,6 +11,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+
+Told = Callable[[list[int], list[bytes]], object]
 
 
 def _pass(*_: object) -> None:
@@ -20,8 +23,8 @@ def _pass(*_: object) -> None:
 class BlockPool:
     """Blocks 0 to num_blocks - 1.
 
-    A subclass may order evictions otherwise, by overriding `next_victim` and, to keep its own books,
-    `on_freed` and `on_taken`.
+    A subclass may order evictions otherwise, by overriding `next_victims` and, to keep its own books,
+    `on_freed` and `on_taken`. All take many blocks at once: a call for each would cost more than what it does.
     """
 
     def __init__(self, num_blocks: int, enable_prefix_caching: bool = True) -> None:
@@ -33,8 +36,8 @@ class BlockPool:
         self._index: dict[bytes, int] = {}
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self.evictions = 0
-        self.on_unnamed: Callable[[int, bytes], object] = _pass  # told of every block that loses its name,
-        self.on_evicted: Callable[[int, bytes], object] = _pass  # and then if it is for want of room
+        self.on_unnamed: Told = _pass  # told of the blocks that lose their names, and of these,
+        self.on_evicted: Told = _pass  # and then if it is for want of room
 
     @property
     def num_free(self) -> int:
@@ -43,56 +46,59 @@ class BlockPool:
 
     # What a subclass may override.
 
-    def next_victim(self) -> int:
-        """The free block to be taken next. Here: unnamed ones first, then the least recently freed."""
-        return next(iter(self._free))
+    def next_victims(self, count: int) -> list[int]:
+        """The free blocks to be taken next. Here: unnamed ones first, then the least recently freed."""
+        return list(islice(self._free, count))
 
-    def on_freed(self, block: int) -> None:
-        """A block has just become free. Here: without a name it is the first to be taken again."""
-        if self._names[block] is None:
-            self._free.move_to_end(block, last=False)
+    def on_freed(self, blocks: list[int]) -> None:
+        """Blocks have just become free, in this order. Here: those without a name are the first to be taken again."""
+        names, move = self._names, self._free.move_to_end
+        for block in blocks:
+            if names[block] is None:
+                move(block, last=False)
 
-    def on_taken(self, block: int) -> None:
-        """A free block is about to be held again."""
+    def on_taken(self, blocks: list[int]) -> None:
+        """Free blocks are about to be held again."""
 
     # What the allocation uses.
 
     def take(self, count: int) -> list[int]:
         """Holds `count` blocks, evicting what is cached in them. The caller knows that there are enough."""
-        free, names, references = self._free, self._names, self._references
+        free, names, references, index = self._free, self._names, self._references, self._index
         assert count <= len(free), f"{count} blocks asked for, {len(free)} free"
-        blocks = []
-        for _ in range(count):
-            block = self.next_victim()
-            self.on_taken(block)
+        blocks = self.next_victims(count)
+        self.on_taken(blocks)
+        evicted: list[int] = []
+        lost: list[bytes] = []
+        for block in blocks:
             del free[block]
-            if names[block] is not None:
-                self._evict(block)
             references[block] = 1
-            blocks.append(block)
+            name = names[block]
+            if name is not None:
+                names[block] = None
+                del index[name]
+                evicted.append(block)
+                lost.append(name)
+        if evicted:
+            self.evictions += len(evicted)
+            self.on_unnamed(evicted, lost)
+            self.on_evicted(evicted, lost)
         return blocks
-
-    def _evict(self, block: int) -> None:
-        name = self._names[block]
-        assert name is not None, f"block {block} has no name to lose"
-        del self._index[name]
-        self._names[block] = None
-        self.evictions += 1
-        self.on_unnamed(block, name)
-        self.on_evicted(block, name)
 
     def match(self, names: Iterable[bytes]) -> list[int]:
         """Holds the blocks of the longest cached prefix of `names`."""
-        blocks = []
-        for name in names:
-            block = self._index.get(name)
+        blocks: list[int] = []
+        for block in map(self._index.get, names):
             if block is None:
                 break
-            if self._references[block] == 0:
-                self.on_taken(block)
-                del self._free[block]
-            self._references[block] += 1
             blocks.append(block)
+        taken = [block for block in blocks if not self._references[block]]
+        if taken:
+            self.on_taken(taken)
+        for block in taken:
+            del self._free[block]
+        for block in blocks:
+            self._references[block] += 1
         return blocks
 
     def __contains__(self, name: bytes) -> bool:
@@ -105,30 +111,43 @@ class BlockPool:
 
     def free(self, blocks: Sequence[int]) -> None:
         """Gives up one reference to each block of a sequence: last first, so that its end is evicted first."""
+        free, references = self._free, self._references
+        freed = []
         for block in reversed(blocks):
-            references = self._references[block] = self._references[block] - 1
-            assert references >= 0, f"block {block} is freed more often than it is held"
-            if references == 0:
-                self._free[block] = None
-                self.on_freed(block)
+            left = references[block] = references[block] - 1
+            if left <= 0:
+                assert left == 0, f"block {block} is freed more often than it is held"
+                free[block] = None
+                freed.append(block)
+        self.on_freed(freed)
 
-    def name(self, block: int, name: bytes) -> bool:
-        """A held block holds what `name` says. If another one already is, that one stays indexed.
-        Returns whether this one is now."""
-        assert self._references[block] > 0, f"block {block} is named while nobody holds it"
-        if not self.enable_prefix_caching or self._names[block] is not None or name in self._index:
-            return False
-        self._index[name] = block
-        self._names[block] = name
-        return True
+    def name(self, blocks: Sequence[int], names: Sequence[bytes]) -> list[bool]:
+        """Held blocks hold what their names say. Where another block already does, that one stays indexed.
+        Returns which of these are now."""
+        if not self.enable_prefix_caching:
+            return [False] * len(blocks)
+        index, named, references = self._index, self._names, self._references
+        fresh = []
+        for block, name in zip(blocks, names, strict=True):
+            assert references[block] > 0, f"block {block} is named while nobody holds it"
+            is_fresh = named[block] is None and name not in index
+            if is_fresh:
+                index[name] = block
+                named[block] = name
+            fresh.append(is_fresh)
+        return fresh
 
     def forget(self, blocks: Iterable[int]) -> None:
         """Blocks do not hold what their names say: nobody is to find them."""
+        forgotten: list[int] = []
+        lost: list[bytes] = []
         for block in blocks:
             name, self._names[block] = self._names[block], None
             if name is not None:
                 del self._index[name]
-                self.on_unnamed(block, name)
+                forgotten.append(block)
+                lost.append(name)
+        self.on_unnamed(forgotten, lost)
 
     @property
     def num_cached(self) -> int:

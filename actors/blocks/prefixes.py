@@ -7,8 +7,8 @@ several groups of layers, a stretch of a sequence has a block of each, by a name
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from itertools import compress, islice
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from pageant.actors.blocks.followers import Told
 from pageant.actors.blocks.groups import NOTHING, Groups
 from pageant.actors.blocks.hashing import is_of_first_group, name_in_group
 from pageant.actors.blocks.pool import BlockPool
-from pageant.actors.blocks.sequence import RESTORED, Found, Sequence
+from pageant.actors.blocks.sequence import RESTORED, Filled, Found, Sequence
 from pageant.actors.blocks.shelves import Shelves
 from pageant.actors.blocks.tiers import Tiers
 from pageant.protocol.following import StoredBlock
@@ -37,61 +37,77 @@ class Prefixes:
         self._computed: dict[int, tuple[int, int]] = {}
         self._tails = Shelves()  # of running sequences, by their slots; filed as `Branches` does
         self._open: dict[int, Sequence] = {}  # by slot, those whose tails are filed
-        self._uncomputed: list[tuple[int, int]] = []  # named blocks, by the step that fills them
-        self._computed_step = 0
         self._told: Told | None = None  # of every block that is stored or removed
         self._listen()
 
-    def begin(self, computed_step: int) -> None:
-        """An exchange begins; the steps up to that one have been computed."""
-        self._computed_step = computed_step
-        self._uncomputed = [entry for entry in self._uncomputed if entry[0] > computed_step]
+    def forget_uncomputed(self, computed_step: int) -> None:
+        """No step but those up to that one will ever be computed. Steps are counted anew."""
+        named = list(self.pool.named())
+        self.pool.forget(block for block, name in named if self._step_of(block, name) > computed_step)
+        self._branches.all_computed()
+        self._computed = dict.fromkeys(self._computed, (0, 0))
 
-    def forget_uncomputed(self) -> None:
-        """What has not been computed may never be."""
-        self.pool.forget(block for _, block in self._uncomputed)
-        self._uncomputed.clear()
+    def _step_of(self, block: int, name: bytes) -> int:
+        return self._branches.step_of(block) if is_of_first_group(name) else self._computed[block][0]
 
-    def open(self, sequence: Sequence) -> None:
-        """Files the tail of a running sequence, once it has a first token."""
-        if sequence.start is None and (tail := sequence.tail):
-            sequence.start = sequence.parent(len(sequence.names)) + tail[:TOKEN_BYTES]
-            self._tails.add(sequence.start, sequence.slot)
+    def open(self, sequences: Iterable[Sequence]) -> None:
+        """Files the tails of running sequences, once they have a first token."""
+        opened = [sequence for sequence in sequences if sequence.start is None and sequence.tail]
+        starts = [one.parent(len(one.names)) + one.tail[:TOKEN_BYTES] for one in opened]
+        for sequence, start in zip(opened, starts, strict=True):
+            sequence.start = start
             self._open[sequence.slot] = sequence
+        self._tails.add([sequence.slot for sequence in opened], starts)
 
-    def close(self, sequence: Sequence) -> None:
-        """Takes it from there: it is full, or its sequence is gone."""
-        if sequence.start is not None:
-            self._tails.remove(sequence.start, sequence.slot)
-            del self._open[sequence.slot]
-            sequence.start = None
+    def close(self, sequences: Iterable[Sequence]) -> None:
+        """Takes them from there: they are full, or their sequences are gone."""
+        for sequence in sequences:
+            if sequence.start is not None:
+                self._tails.remove([sequence.slot], [sequence.start])
+                del self._open[sequence.slot]
+                sequence.start = None
 
-    def index(
-        self,
-        sequence: Sequence,
-        index: int,
-        name: bytes,
-        tokens: bytes,
-        step: int,
-        granted_before: int = 0,
-    ) -> None:
-        """The blocks of stretch `index` of a sequence hold `tokens` when that step is computed, and before it as many
-        of them as are among the sequence's first `granted_before`."""
-        num_before = max(0, granted_before - index * self.block_size)
-        first = index * len(self.groups)
-        block = sequence.blocks[first]
-        if block >= 0 and self.pool.name(block, name):
-            self._branches.add(block, sequence.parent(index), tokens, step, num_before)
-            if self._told is not None:
-                self._told((DEVICE, name), self._stored(block, name))
-            if step > self._computed_step:
-                self._uncomputed.append((step, block))
+    def index(self, filled: Iterable[Filled]) -> None:
+        """Stretches of sequences hold what they say, and can be found by their names."""
+        num_groups, size = len(self.groups), self.block_size
+        blocks: list[int] = []
+        names: list[bytes] = []
+        parents: list[bytes] = []
+        contents: list[bytes] = []
+        steps: list[int] = []
+        nums_before: list[int] = []
+        for sequence, first, its_names, its_contents, step, granted_before in filled:
+            end = first + len(its_names)
+            blocks += sequence.blocks[first * num_groups : end * num_groups]
+            parents.append(sequence.parent(first))
+            parents += its_names[:-1]
+            names += its_names
+            contents += its_contents
+            steps += [step] * len(its_names)
+            if granted_before > first * size:
+                nums_before += [max(0, granted_before - place * size) for place in range(first, end)]
+            else:
+                nums_before += [0] * len(its_names)
         for group in self._others:
-            block = sequence.blocks[first + group]
-            if block >= 0 and self.pool.name(block, name_in_group(name, group)):
-                self._computed[block] = step, num_before
-                if step > self._computed_step:
-                    self._uncomputed.append((step, block))
+            of_group = blocks[group::num_groups]
+            fresh = self._name(of_group, [name_in_group(name, group) for name in names])
+            computed = zip(steps, nums_before, strict=True)
+            self._computed.update(compress(zip(of_group, computed, strict=True), fresh))
+        blocks = blocks[::num_groups]
+        fresh = self._name(blocks, names)
+        branches = zip(blocks, parents, contents, steps, nums_before, strict=True)
+        self._branches.add(compress(branches, fresh))
+        if self._told is not None:
+            for block, name in compress(zip(blocks, names, strict=True), fresh):
+                self._told((DEVICE, name), self._stored(block, name))
+
+    def _name(self, blocks: list[int], names: list[bytes]) -> list[bool]:
+        """Blocks get their names; returns which of them are found by those now."""
+        if NOTHING not in blocks:
+            return self.pool.name(blocks, names)
+        there = [block != NOTHING for block in blocks]
+        fresh = iter(self.pool.name(list(compress(blocks, there)), list(compress(names, there))))
+        return [is_there and next(fresh) for is_there in there]
 
     def find(self, sequence: Sequence, total: int, step: int, tiers: Tiers | None) -> Found:
         """What is cached of a new sequence of `total` tokens, the last of which is to be computed."""
@@ -186,13 +202,14 @@ class Prefixes:
         plain = self._told is None and not self._others
         self.pool.on_unnamed = self._branches.remove if plain else self._unnamed
 
-    def _unnamed(self, block: int, name: bytes) -> None:
-        if not is_of_first_group(name):
-            del self._computed[block]
-            return
-        self._branches.remove(block, name)
-        if self._told is not None:
-            self._told((DEVICE, name), None)
+    def _unnamed(self, blocks: list[int], names: list[bytes]) -> None:
+        is_first = [is_of_first_group(name) for name in names]
+        self._branches.remove(list(compress(blocks, is_first)), names)
+        for block, name, of_first in zip(blocks, names, is_first, strict=True):
+            if not of_first:
+                del self._computed[block]
+            elif self._told is not None:
+                self._told((DEVICE, name), None)
 
     def stored(self) -> Iterator[StoredBlock]:
         """Every block that can be found, in every tier."""

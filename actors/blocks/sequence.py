@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pageant.actors.blocks.columns import Columns
 
@@ -60,6 +61,18 @@ class Sequence:
     def held(self) -> list[int]:
         """The blocks that it holds."""
         return [block for block in self.blocks if block >= 0] if any(self.firsts) else self.blocks
+
+
+class Filled(NamedTuple):
+    """Stretches of a sequence, from `first` on, that hold `contents` when a step has been computed, and before it as
+    much of them as is among the sequence's first `granted_before` tokens."""
+
+    sequence: Sequence
+    first: int
+    names: list[bytes]
+    contents: list[bytes]
+    step: int
+    granted_before: int = 0
 
 
 RESTORED = -2  # stands for a block that comes from below

@@ -81,12 +81,13 @@ class Tiers:
                 self._dirty[block] = name
                 self._dirty.move_to_end(block)
 
-    def _evicted(self, block: int, name: bytes) -> None:
-        """A cached block is somebody else's from this step on."""
-        self._dirty.pop(block, None)
-        below = any(name in store for store in self.stores)
-        if not below and self.costs.move_pays(self._block_tokens, Move.HOST, Move.HOST):
-            self._save(block, name, self._saves)
+    def _evicted(self, blocks: list[int], names: list[bytes]) -> None:
+        """Cached blocks are somebody else's from this step on."""
+        pays = self.costs.move_pays(self._block_tokens, Move.HOST, Move.HOST)
+        for block, name in zip(blocks, names, strict=True):
+            self._dirty.pop(block, None)
+            if pays and not any(name in store for store in self.stores):
+                self._save(block, name, self._saves)
 
     def _save(self, block: int, name: bytes, saves: list[tuple[int, int]]) -> None:
         slot = self.host.put(name)

@@ -8,7 +8,8 @@ pageant conformance pool eviction:LeastFrequentlyUsed
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import compress
 
 from pageant.actors.blocks.actor import BlockManager
 from pageant.actors.blocks.pool import BlockPool
@@ -28,17 +29,21 @@ class LeastFrequentlyUsed(BlockPool):
         self._turn = num_blocks
         self._heap = [(0, block, block) for block in range(num_blocks)]  # (uses, turn, block)
 
-    def next_victim(self) -> int:
-        while True:
-            _, turn, block = self._heap[0]
+    def next_victims(self, count: int) -> list[int]:
+        victims: list[tuple[int, int, int]] = []
+        while len(victims) < count:
+            _, turn, block = entry = heapq.heappop(self._heap)
             if self.references(block) == 0 and self._turns[block] == turn:
-                return block
-            heapq.heappop(self._heap)
+                victims.append(entry)
+        for entry in victims:  # they are free until they are taken
+            heapq.heappush(self._heap, entry)
+        return [block for _, _, block in victims]
 
-    def on_freed(self, block: int) -> None:
-        self._turn += 1
-        self._turns[block] = self._turn
-        heapq.heappush(self._heap, (self._uses[block], self._turn, block))
+    def on_freed(self, blocks: list[int]) -> None:
+        for block in blocks:
+            self._turn += 1
+            self._turns[block] = self._turn
+            heapq.heappush(self._heap, (self._uses[block], self._turn, block))
 
     def take(self, count: int) -> list[int]:
         blocks = super().take(count)
@@ -52,10 +57,11 @@ class LeastFrequentlyUsed(BlockPool):
             self._uses[block] += 1
         return blocks
 
-    def name(self, block: int, name: bytes) -> bool:
-        named = super().name(block, name)
-        self._uses[block] += named
-        return named
+    def name(self, blocks: Sequence[int], names: Sequence[bytes]) -> list[bool]:
+        fresh = super().name(blocks, names)
+        for block in compress(blocks, fresh):
+            self._uses[block] += 1
+        return fresh
 
 
 class FrequencyBlockManager(BlockManager):

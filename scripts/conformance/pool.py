@@ -10,7 +10,7 @@ from pageant.scripts.conformance.blocks import check_block_manager
 from pageant.scripts.conformance.rules import BrokenRule, Rules
 
 SUBCLASS = "it is a subclass of BlockPool, made from num_blocks and enable_prefix_caching"
-VICTIM = "next_victim returns a free block, and changes nothing"
+VICTIM = "next_victims returns as many free blocks as are asked for, and changes nothing"
 TAKE = "take holds as many blocks as are asked for, each free before"
 MATCH = "match holds the blocks of the longest prefix that is cached, and no other"
 KEPT = "a cached block keeps its name until it is taken"
@@ -74,10 +74,13 @@ class _Trial:
         if not pool.num_free:
             return
         free = [block for block in range(pool.num_blocks) if not self._held(block)]
-        victim = pool.next_victim()
-        self._must(VICTIM, victim in free, f"it returned {victim!r}; free are {free}")
-        self._must(VICTIM, pool.next_victim() == victim, "it returned another one the next time")
         count = self._random.randint(1, len(free))
+        victims = pool.next_victims(count)
+        distinct = len(set(victims)) == len(victims) == count
+        self._must(
+            VICTIM, distinct and set(victims) <= set(free), f"it returned {victims!r}; free are {free}"
+        )
+        self._must(VICTIM, pool.next_victims(count) == victims, "it returned others the next time")
         try:
             blocks = pool.take(count)
         except KeyError as error:
@@ -89,7 +92,7 @@ class _Trial:
         chain = bytes([self._random.randrange(3)])
         for block in blocks[: self._random.randint(0, count)]:
             chain += bytes([self._random.randrange(2)])
-            if pool.name(block, chain):
+            if pool.name([block], [chain]) == [True]:
                 self._cached[chain] = block
 
     def _match(self) -> None:

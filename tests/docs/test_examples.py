@@ -137,8 +137,7 @@ def test_the_least_frequently_used_block_is_given_up_first():
 
     pool = LeastFrequentlyUsed(2)
     popular, rare = pool.take(2)
-    pool.name(popular, b"popular")
-    pool.name(rare, b"rare")
+    pool.name([popular, rare], [b"popular", b"rare"])
     pool.free([popular])
     assert pool.match([b"popular"]) == [popular]
     pool.free([popular])

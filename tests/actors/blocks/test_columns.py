@@ -25,7 +25,7 @@ def test_a_slot_that_is_given_back_remembers_nothing():
     columns.close(1)
     assert 1 not in columns and columns.open(2, int32()) == slot
     assert not columns.num_tail[slot] and not columns.granted[slot] and not columns.unnamed[slot]
-    assert columns.are_due(int64([slot]), int32([1])).all(), "it has no block yet"
+    assert columns.lacked(int64([slot]), int32([1])) == [1], "it has no block yet"
 
 
 def test_a_grant_keeps_what_was_granted_before():
@@ -36,6 +36,13 @@ def test_a_grant_keeps_what_was_granted_before():
     assert columns.granted[slots].tolist() == [4, 7, 8]
     assert columns.granted_before[slots].tolist() == [0, 5, 6]
     assert columns.granted_step[slots].tolist() == [1, 2, 2]
+
+
+def test_what_is_lacked_is_what_the_room_does_not_hold():
+    columns = Columns(4)
+    slots = int64([columns.open(serial, int32()) for serial in range(4)])
+    columns.room[slots] = [0, 0, 4, 8]
+    assert columns.lacked(slots, int32([1, 8, 5, 17])).tolist() == [1, 2, 1, 3]
 
 
 def test_tails_that_begin_or_are_full_are_told_of():

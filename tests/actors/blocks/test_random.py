@@ -6,12 +6,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from msgspec.structs import replace
 
 from pageant.actors.blocks.allocation import Allocation
 from pageant.actors.blocks.groups import Groups
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.store import Store
 from pageant.actors.blocks.tiers import Tiers
+from pageant.protocol.arrays import int32
 from pageant.scripts.bench.random_blocks import SHAPES, RandomBlocks, Shape, run
 
 OFTEN = (
@@ -109,9 +111,9 @@ def _give_back_too_much(patch):
 
 
 def _name_guesses(patch):
-    grow = Allocation._grow
+    assign = Allocation.assign
     patch.setattr(
-        Allocation, "_grow", lambda self, one, length, _, *rest: grow(self, one, length, length, *rest)
+        Allocation, "assign", lambda self, request: assign(self, replace(request, grow_drafts=int32()))
     )
 
 

@@ -18,10 +18,10 @@ def test_what_is_filed_is_found_the_newest_first(moves: list[tuple[int, bytes]])
     filed: dict[int, bytes] = {}  # oldest first
     for number, key in moves:
         if number in filed:
-            shelves.remove(filed.pop(number), number)
+            shelves.remove([number], [filed.pop(number)])
         else:
             filed[number] = key
-            shelves.add(key, number)
+            shelves.add([number], [key])
         assert len(shelves) == len(filed)
         for one in KEYS:
             assert list(shelves.under(one)) == [
@@ -33,7 +33,6 @@ def test_the_garbage_collector_has_nothing_to_go_through() -> None:
     shelves = Shelves()
     gc.collect()
     before = len(gc.get_objects())
-    for number in range(1000):
-        shelves.add(str(number % 100).encode(), number)
+    shelves.add(range(1000), [str(number % 100).encode() for number in range(1000)])
     gc.collect()
     assert len(gc.get_objects()) - before < 20

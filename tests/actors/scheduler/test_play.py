@@ -60,6 +60,7 @@ STAGES: tuple[dict[str, Any], ...] = (
     {"num_blocks": 60, "block_size": 3, "windows": (None, 7, 7), "host_blocks": 20, "disk_blocks": 60},
     {"num_blocks": 28, "windows": (None, 6), "long_prefill_token_threshold": 4, "max_num_batched_tokens": 40},
     {"num_blocks": 40, "windows": (12, 5), "speculation": DRAFTS, "max_num_batched_tokens": 12},
+    {"num_blocks": 15, "max_num_seqs": 8, "host_blocks": 60, "clock_ticks": 1.0},
 )
 TIERED = [stage for stage in STAGES if {"windows", "host_blocks"} & stage.keys()]
 OFTEN = (
@@ -203,15 +204,16 @@ def _free_twice(patch: Any) -> None:
 
 
 def _name_before_granted(patch: Any) -> None:
-    name = Allocation._name_full_blocks
+    name = Allocation._nameable
 
-    def name_all(self: Any, sequence: Any) -> None:
+    def name_all(self: Any, sequence: Any) -> Any:
         granted, room = sequence.granted, len(sequence.blocks) * self.block_size
         self._columns.granted[sequence.slot] = room
-        name(self, sequence)
+        found = name(self, sequence)
         self._columns.granted[sequence.slot] = granted
+        return found
 
-    patch.setattr(Allocation, "_name_full_blocks", name_all)
+    patch.setattr(Allocation, "_nameable", name_all)
 
 
 def _release_while_computing(patch: Any) -> None:

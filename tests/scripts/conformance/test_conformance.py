@@ -202,11 +202,12 @@ class Nostalgic(BlockManager):
 
 
 class _Early(Allocation):
-    def _name_full_blocks(self, sequence):
+    def _nameable(self, sequence):
         granted = sequence.granted
         self._columns.granted[sequence.slot] = len(sequence.blocks) * self.block_size
-        super()._name_full_blocks(sequence)
+        found = super()._nameable(sequence)
         self._columns.granted[sequence.slot] = granted
+        return found
 
 
 class Early(BlockManager):
@@ -222,11 +223,11 @@ class Blurred(BlockManager):
     """Takes different prefixes for the same."""
 
     class Pool(BlockPool):
-        def name(self, block, name):
-            return super().name(block, name[:1])
+        def name(self, blocks, names):
+            return super().name(blocks, [name[:1].ljust(len(name)) for name in names])
 
         def match(self, names):
-            return super().match(name[:1] for name in names)
+            return super().match(name[:1].ljust(len(name)) for name in names)
 
     pool_class = Pool
 
@@ -351,7 +352,7 @@ class Crashing(BlockManager):
     ],
 )
 def test_a_wrong_block_manager_is_refused_by_rule(cls, rule, monkeypatch):
-    monkeypatch.setattr("pageant.scripts.conformance.stage.ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr("pageant.scripts.conformance.stage.ANSWER_SECONDS", 2.0)
     with pytest.raises(BrokenRule) as caught:
         check_block_manager(cls)
     assert caught.value.rule == rule, caught.value
@@ -439,29 +440,34 @@ def test_a_wrong_policy_is_refused_by_rule(cls, rule):
 
 
 class HeldVictim(BlockPool):
-    def next_victim(self):
-        return 0
+    def next_victims(self, count):
+        return list(range(count))
+
+
+class TooFew(BlockPool):
+    def next_victims(self, count):
+        return super().next_victims(count)[:2]
 
 
 class Random(BlockPool):
     calls = itertools.count()
 
-    def next_victim(self):
+    def next_victims(self, count):
         free = list(self._free)
-        return free[next(self.calls) % len(free)]
+        first = next(self.calls) % len(free)
+        return (free[first:] + free[:first])[:count]
 
 
 class Forgetful(BlockPool):
-    def on_freed(self, block):
-        name, self._names[block] = self._names[block], None
-        if name is not None:
-            del self._index[name]
+    def on_freed(self, blocks):
+        self.forget(blocks)
 
 
 class Losing(BlockPool):
-    def on_freed(self, block):
-        if block % 5 == 3:
-            del self._free[block]
+    def on_freed(self, blocks):
+        for block in blocks:
+            if block % 5 == 3:
+                del self._free[block]
 
 
 class Doubling(BlockPool):
@@ -480,6 +486,7 @@ class Generous(BlockPool):
     ("cls", "rule"),
     [
         (HeldVictim, pool_rules.VICTIM),
+        (TooFew, pool_rules.VICTIM),
         (Random, pool_rules.VICTIM),
         (Forgetful, pool_rules.KEPT),
         (Losing, pool_rules.FREE),
@@ -530,7 +537,7 @@ class Early_(Scheduler):
     ],
 )
 def test_a_wrong_scheduler_is_refused_by_rule(cls, rules, monkeypatch):
-    monkeypatch.setattr("pageant.scripts.conformance.stage.ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr("pageant.scripts.conformance.stage.ANSWER_SECONDS", 2.0)
     with pytest.raises((BrokenRule, KeyError)) as caught:
         check_scheduler(cls)
     assert isinstance(caught.value, BrokenRule), caught.value
