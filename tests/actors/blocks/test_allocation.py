@@ -193,6 +193,17 @@ def test_of_steps_that_ran_ahead_a_dead_scheduler_leaves_no_names_either(manager
     assert [cached for _, cached, _ in granted(again)] == [4, 0, 0]
 
 
+def test_the_successor_of_a_dead_scheduler_counts_from_one_and_finds_parts_of_blocks(manager):
+    for _ in range(5):
+        manager.assign()
+    manager.assign(admit=[(1, range(6))])
+    manager.assign(grow=[(1, 7, [6])])  # more of its last block, perhaps never computed
+    manager.assign(freed=[1])
+    manager.core.release_all()
+    manager.steps = 0
+    assert granted(manager.assign(admit=[(2, range(9))])) == [(2, 7, 2)]
+
+
 def test_tokens_that_are_learned_late_name_the_blocks_of_a_sequence_that_is_freed_at_once(manager):
     manager.assign(admit=[(1, range(7))])
     manager.assign(grow=[(1, 8, ())], computed=0)  # the eighth token is not known yet
