@@ -2,7 +2,7 @@
 //
 // There are several ways of multiplying; ways.h chooses. A way is a struct with its product `p` and
 //   row_bytes()                        of a row of W;
-//   BLOCK_ROWS                         how many rows of x are multiplied by a row of W that was read once;
+//   block_rows()                       how many rows of x are multiplied by a row of W that was read once;
 //   PACKED_TOGETHER                    how many rows of x are packed at a time; 0, where x is taken as it lies;
 //   packed_size(count)                 the bytes that a block of rows of x takes then;
 //   pack(first, last, r, end, room)    packs rows r to end of a block, which has rows `first` to `last`;
@@ -94,42 +94,40 @@ template <class Way>
 class Work {
   public:
     static constexpr int64_t TOGETHER = Way::PACKED_TOGETHER;
-    static constexpr int64_t BLOCK = Way::BLOCK_ROWS;
-    static_assert(TOGETHER == 0 || BLOCK % TOGETHER == 0, "each is of one block");
 
     explicit Work(const Way& way)
-        : way_(way), rows_(way.p.rows), outputs_(way.p.outputs), each_(outputs_each()),
+        : way_(way), rows_(way.p.rows), outputs_(way.p.outputs), block_(way.block_rows()), each_(outputs_each()),
           across_((outputs_ + each_ - 1) / each_) {}
 
     int64_t packed_size() const {
         if constexpr (TOGETHER == 0) return 0;
-        else return rows_ / BLOCK * way_.packed_size(BLOCK) + way_.packed_size(rows_ % BLOCK);
+        else return rows_ / block_ * way_.packed_size(block_) + way_.packed_size(rows_ % block_);
     }
     int64_t packings() const { return TOGETHER == 0 ? 0 : (rows_ + TOGETHER - 1) / TOGETHER; }
-    int64_t pieces() const { return (rows_ + BLOCK - 1) / BLOCK * across_; }
+    int64_t pieces() const { return (rows_ + block_ - 1) / block_ * across_; }
 
     void pack(int64_t i, uint8_t* room) const {
         if constexpr (TOGETHER > 0) {
-            int64_t r = i * TOGETHER, first = r / BLOCK * BLOCK;
-            way_.pack(first, std::min(first + BLOCK, rows_), r, std::min(r + TOGETHER, rows_), of_block(first, room));
+            int64_t r = i * TOGETHER, first = r / block_ * block_;
+            way_.pack(first, std::min(first + block_, rows_), r, std::min(r + TOGETHER, rows_), of_block(first, room));
         }
     }
     void multiply(int64_t i, const uint8_t* room) const {
-        int64_t r = i / across_ * BLOCK, o = i % across_ * each_;
-        way_.block(of_block(r, room), r, std::min(r + BLOCK, rows_), o, std::min(o + each_, outputs_));
+        int64_t r = i / across_ * block_, o = i % across_ * each_;
+        way_.block(of_block(r, room), r, std::min(r + block_, rows_), o, std::min(o + each_, outputs_));
     }
 
   private:
     Way way_;
-    int64_t rows_, outputs_, each_, across_;
+    int64_t rows_, outputs_, block_, each_, across_;  // of block_ rows each packing is of one block
 
     template <class Byte>
     Byte* of_block(int64_t first, Byte* room) const {
         if constexpr (TOGETHER == 0) return nullptr;
-        else return room + first / BLOCK * way_.packed_size(BLOCK);
+        else return room + first / block_ * way_.packed_size(block_);
     }
     int64_t outputs_each() const {
-        if (rows_ > BLOCK) return OUTPUTS_BLOCK;
+        if (rows_ > block_) return OUTPUTS_BLOCK;
         int64_t of_task = TASK_BYTES / std::max<int64_t>(1, way_.row_bytes());
         int64_t each = std::min(of_task, outputs_ / (8 * thread_count())) / OUTPUTS_UNIT * OUTPUTS_UNIT;
         return std::max<int64_t>(OUTPUTS_UNIT, each);

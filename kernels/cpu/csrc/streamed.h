@@ -144,7 +144,8 @@ template <class T>
 struct Streamed {
     Product<T> p;
 
-    static constexpr int64_t BLOCK_ROWS = 96, PACKED_TOGETHER = 0;
+    static constexpr int64_t PACKED_TOGETHER = 0;
+    int64_t block_rows() const { return 96; }
     int64_t row_bytes() const { return p.inputs * sizeof(T); }
     void block(const uint8_t*, int64_t r, int64_t end, int64_t start, int64_t stop) const {
         int64_t o = start;

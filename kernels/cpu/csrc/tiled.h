@@ -27,6 +27,26 @@ inline void finish_tile(const Product<T>& p, const float* sums, int64_t r, int64
 #endif
 }
 
+// The same of 32 outputs, in two tiles: a line of y for each row of x.
+inline void finish_two(const Product<bf16>& p, const float* upper, const float* lower, int64_t r, int64_t count, int64_t o) {
+#if defined(__AVX512BF16__)
+    if (!p.unrounded && o + 2 * TILE <= p.outputs) {
+        vu lines[TILE];  // of two outputs each
+        UNROLL for (int i = 0; i < TILE; i++) {
+            const float* sums = (i < TILE / 2 ? upper : lower) + i % (TILE / 2) * 2 * TILE;
+            vf even = load<vf>(sums), odd = load<vf>(sums + TILE);
+            if (p.bias) even += splat(to_float(p.bias[o + 2 * i])), odd += splat(to_float(p.bias[o + 2 * i + 1]));
+            lines[i] = interleaved(even, odd);
+        }
+        transpose(lines);
+        for (int64_t a = 0; a < count; a++) store(p.y + (r + a) * p.outputs + o, lines[a]);
+        return;
+    }
+#endif
+    finish_tile(p, upper, r, count, o);
+    finish_tile(p, lower, r, count, o + TILE);
+}
+
 // A block of rows of x as B takes them: for each 16 rows and each 32 inputs a tile of [16 pairs][columns].
 struct PackedRows {
     int64_t rows, inputs;
@@ -144,7 +164,10 @@ class TiledBlock {
                 }
                 TILE_FREE(6);
             }
-            finish<DOWN>([&](int tile, const float* sums) { write(sums, tile, o); });
+            alignas(LINE) float sums[DOWN][TILE * TILE];
+            store_tiles(sums);
+            for (int64_t d = 0; d < DOWN; d++)
+                finish_tile(p_, sums[d], d * TILE, std::min<int64_t>(TILE, p_.rows - d * TILE), o);
         }
     }
 
@@ -157,15 +180,13 @@ class TiledBlock {
             const char* ahead = place(o + 2 * TILE < stop ? o + 2 * TILE : next);
             for (int64_t d = 0; d < shape_.tiles_down(); d += 2) {
                 two_by_two(upper, lower, d, ahead, (2 * TILE + turns - 1) / turns);
-                finish<4>([&](int tile, const float* sums) {
-                    if ((wide || tile % 2 == 0) && d + tile / 2 < shape_.tiles_down())
-                        write(sums, d + tile / 2, o + tile % 2 * TILE);
-                });
+                finish_four(d, o, wide);
             }
         }
     }
 
-    // Meanwhile `lines` at a time are brought nearer: all at once would hold up what is wanted now.
+    // Meanwhile `lines` at a time of what comes then are brought nearer: all at once would hold up what is wanted now. So
+    // are the tiles of the next step: loads of tiles wait for one another, and so each for the second cache.
     void two_by_two(const TileRows& upper, const TileRows& lower, int64_t down, const char*& ahead, int64_t lines) const {
         const char *first = upper.at, *second = lower.at, *b = packed_ + down * down_bytes_;
         const int64_t below = down + 1 < shape_.tiles_down() ? down_bytes_ : 0;
@@ -173,20 +194,37 @@ class TiledBlock {
         for (int64_t k = 0; k < along_; k++, first += LINE, second += LINE, b += b_bytes_) {
             for (int64_t i = 0; i < lines; i++, ahead += LINE) __builtin_prefetch(ahead, 0, SECOND);
             TILE_LOAD_A(6, first, upper.stride);
+            fetch_tile(b + b_bytes_, b_stride_);
             TILE_LOAD_B(4, b, b_stride_);
             TILE_MULTIPLY(0, 6, 4);
+            fetch_tile(first + LINE, upper.stride);
             TILE_LOAD_A(7, second, lower.stride);
             TILE_MULTIPLY(1, 7, 4);
             TILE_FREE(4);
+            fetch_tile(b + below + b_bytes_, b_stride_);
             TILE_LOAD_B(5, b + below, b_stride_);
             TILE_MULTIPLY(2, 6, 5);
             TILE_FREE(6);
+            fetch_tile(second + LINE, lower.stride);
             TILE_MULTIPLY(3, 7, 5);
             TILE_FREE(7);
             TILE_FREE(5);
         }
     }
 
+    static void fetch_tile(const char* at, int64_t stride) {
+        UNROLL for (int i = 0; i < TILE; i++) __builtin_prefetch(at + i * stride, 0, NEAREST);
+    }
+    void finish_four(int64_t down, int64_t o, bool wide) const {
+        alignas(LINE) float sums[4][TILE * TILE];
+        store_tiles(sums);
+        for (int64_t d = down; d < std::min(down + 2, shape_.tiles_down()); d++) {
+            const float(*of_rows)[TILE * TILE] = sums + (d - down) * 2;
+            const int64_t r = d * TILE, count = std::min<int64_t>(TILE, p_.rows - r);
+            if (wide) finish_two(p_, of_rows[0], of_rows[1], r, count, o);
+            else finish_tile(p_, of_rows[0], r, count, o);
+        }
+    }
     template <int TILES>
     static void zero() {
         TILE_ZERO(0);
@@ -194,18 +232,12 @@ class TiledBlock {
         if constexpr (TILES > 2) TILE_ZERO(2);
         if constexpr (TILES > 3) TILE_ZERO(3);
     }
-    // Calls write(tile, sums) for each.
-    template <int TILES, class Write>
-    static void finish(const Write& write) {
-        alignas(LINE) float sums[TILES][TILE * TILE];
+    template <int TILES>
+    static void store_tiles(float (&sums)[TILES][TILE * TILE]) {
         TILE_STORE(0, sums[0], LINE);
         if constexpr (TILES > 1) TILE_STORE(1, sums[1], LINE);
         if constexpr (TILES > 2) TILE_STORE(2, sums[2], LINE);
         if constexpr (TILES > 3) TILE_STORE(3, sums[3], LINE);
-        for (int i = 0; i < TILES; i++) write(i, sums[i]);
-    }
-    void write(const float* sums, int64_t down, int64_t o) const {
-        finish_tile(p_, sums, down * TILE, std::min<int64_t>(TILE, p_.rows - down * TILE), o);
     }
 };
 
@@ -213,7 +245,13 @@ class TiledBlock {
 struct Tiled {
     Product<bf16> p;
 
-    static constexpr int64_t BLOCK_ROWS = 128, PACKED_TOGETHER = TILE;
+    static constexpr int64_t PACKED_TOGETHER = TILE;
+    // As many as, packed, take half of the second cache, and then evenly.
+    int64_t block_rows() const {
+        const int64_t most = std::clamp<int64_t>(PACKED_BYTES / row_bytes(), 8 * TILE, 32 * TILE);
+        const int64_t rows = std::max<int64_t>(p.rows, 1), blocks = (rows + most - 1) / most;
+        return ((rows + blocks - 1) / blocks + 2 * TILE - 1) / (2 * TILE) * 2 * TILE;
+    }
     int64_t row_bytes() const { return p.inputs * sizeof(bf16); }
     int64_t packed_size(int64_t count) const { return PackedRows{count, p.inputs}.size() * sizeof(uint32_t); }
     void pack(int64_t first, int64_t last, int64_t r, int64_t, uint8_t* room) const {
@@ -222,5 +260,8 @@ struct Tiled {
     void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
         TiledBlock(p.of_rows(r, end), room).multiply(start, stop, next_piece(start, stop));
     }
+
+  private:
+    static constexpr int64_t PACKED_BYTES = 1 << 20;
 };
 #endif

@@ -11,7 +11,8 @@ struct Unpacked {
     Product<T> p;
     Quantized w;
 
-    static constexpr int64_t BLOCK_ROWS = 96, PACKED_TOGETHER = 0;
+    static constexpr int64_t PACKED_TOGETHER = 0;
+    int64_t block_rows() const { return 96; }
     int64_t row_bytes() const { return w.row_bytes<BITS>(); }
     void block(const uint8_t*, int64_t r, int64_t end, int64_t start, int64_t stop) const {
         thread_local std::vector<T> room;
