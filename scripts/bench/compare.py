@@ -2,7 +2,8 @@
 
     python -m pageant.scripts.bench.compare MODEL TINY_MODEL
 
-It writes docs/benchmarks/cpu.json; a run that leaves something out does so only if --out says it.
+It writes docs/benchmarks/cpu.json; a run that leaves something out does so only if --out says it, or puts what it has
+in the place of the same in there, with its own date (--update): for groups in whose minutes others had the machine.
 
 Every group of workloads that share weights has its engines loaded at once, and they run in turn (A B C, A B C,
 ...) so that a machine that changes its speed changes it for all; the median of each counts. Then every engine is
@@ -124,15 +125,16 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--starts", type=int, default=3, help="of each engine; 0 leaves them out")
     parser.add_argument("--out", type=Path, help=f"by default {OUT}, unless something is left out")
+    parser.add_argument("--update", action="store_true", help="keep what is there of what is left out")
     options = parser.parse_args(arguments)
     options.partial = [
         f"--{name} {given}"
         for name, whole, given in (("beside", PEERS, options.beside), ("groups", GROUPS, options.groups))
         if not set(whole) <= set(given.split(","))
     ] + ["--starts 0"] * (not options.starts)
-    if options.partial and options.out is None:
+    if options.partial and options.out is None and not options.update:
         parser.error(
-            f"{' '.join(options.partial)} leaves something out of what {OUT} has; expected --out FILE with it"
+            f"{' '.join(options.partial)} leaves something out of what {OUT} has; expected --out FILE or --update"
         )
     options.out = options.out or OUT
     return options
@@ -146,35 +148,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
     began = time.perf_counter()
     unfinished = options.out.with_name(f"{options.out.name}.part")
     engines = ["pageant", *filter(None, options.beside.split(","))]
-    result: dict[str, Any] = {
-        "machine": machine() | machine_speed(),
-        "command": " ".join(
-            [
-                "python -m pageant.scripts.bench.compare MODEL TINY_MODEL",
-                f"--runs {options.runs}",
-                *options.partial,
-            ]
-        ),
-        "workloads": {},
-        "startup": {},
-    }
+    about: dict[str, Any] = {"machine": machine() | machine_speed(), "command": _command(options)}
+    result = about | {"workloads": {}, "startup": {}}
+    if options.update:
+        result = json.loads(options.out.read_text())
+        result.setdefault("updates", []).append(about)
 
-    def save() -> None:
-        result["minutes"] = round((time.perf_counter() - began) / 60, 1)
+    def save(**figures: Any) -> None:
+        about.update(minutes=round((time.perf_counter() - began) / 60, 1))
+        result.update(figures if options.update else figures | about)
         unfinished.write_text(json.dumps(result, indent=1) + "\n")
 
     for key in options.groups.split(","):
         group = GROUPS[key]
         path = options.tiny_model if group.tiny else options.model
-        result["workloads"][key] = compare(group, path, engines, options.runs, options.home)
-        save()
+        found = compare(group, path, engines, options.runs, options.home)
+        save(workloads=result["workloads"] | {key: found})
     for engine in engines:
         if options.starts:
             _say(f"starting {engine} {options.starts} times")
-            result["startup"][engine] = startup(engine, options.model, options.starts, options.home)
-            save()
+            found = startup(engine, options.model, options.starts, options.home)
+            save(startup=result["startup"] | {engine: found})
     unfinished.replace(options.out)
-    _say(f"{options.out}: {result['minutes']} minutes")
+    _say(f"{options.out}: {about['minutes']} minutes")
+
+
+def _command(options: argparse.Namespace) -> str:
+    start = "python -m pageant.scripts.bench.compare MODEL TINY_MODEL"
+    return " ".join([start, f"--runs {options.runs}", *options.partial, *["--update"] * options.update])
 
 
 if __name__ == "__main__":

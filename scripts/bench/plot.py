@@ -84,7 +84,7 @@ def tables(result: dict[str, Any]) -> str:
     lines = [
         f"{machine['date']}, {machine['cpu']}, {machine['cores']} cores, {machine['memory_read_gb_per_second']} GB/s "
         f"read from memory and {machine['bfloat16_gflop_per_second']:,} GFLOP/s in bfloat16 products, as measured in "
-        "the same run.",
+        "the same run." + "".join(map(_update, result.get("updates", ()))),
         "",
         "Seconds, medians (fewer are better):",
         "",
@@ -101,6 +101,14 @@ def tables(result: dict[str, Any]) -> str:
         cells = ["failed" if figure is None else str(figure) for figure in figures]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _update(update: dict[str, Any]) -> str:
+    machine, options = update["machine"], update["command"].split("TINY_MODEL ")[-1]
+    return (
+        f" Measured again on {machine['date']}, at {machine['memory_read_gb_per_second']} GB/s and "
+        f"{machine['bfloat16_gflop_per_second']:,} GFLOP/s: `{options}`."
+    )
 
 
 def _cell(row: dict[str, Any] | None) -> str:

@@ -61,3 +61,17 @@ def test_a_run_that_is_ended_keeps_what_it_has_beside_the_figures(tmp_path, ende
         compare.main([*MODELS, "--out", str(out)])
     assert json.loads(out.read_text()) == whole
     assert list(json.loads((tmp_path / "cpu.json.part").read_text())["startup"]) == ["pageant"]
+
+
+def test_what_is_measured_again_takes_the_place_of_what_was(tmp_path, ended, monkeypatch):
+    out = tmp_path / "cpu.json"
+    compare.main([*MODELS, "--out", str(out)])
+    whole = json.loads(out.read_text())
+    monkeypatch.setattr(compare, "compare", lambda *_: {"overhead": {"pageant": {"seconds": 1.0}}})
+    compare.main([*MODELS, "--out", str(out), "--groups", "tiny", "--starts", "0", "--update"])
+    updated = json.loads(out.read_text())
+    assert updated["workloads"].pop("tiny") == {"overhead": {"pageant": {"seconds": 1.0}}}
+    (update,) = updated.pop("updates")
+    assert "--groups tiny --starts 0 --update" in update["command"] and "machine" in update
+    del whole["workloads"]["tiny"]
+    assert updated == whole

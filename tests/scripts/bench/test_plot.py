@@ -60,3 +60,11 @@ def test_the_page_shows_the_figures_that_are_committed():
     docs = Path(pageant.__file__).parent / "docs"
     figures = json.loads((docs / "benchmarks" / "cpu.json").read_text())
     assert plot.tables(figures) in (docs / "benchmarks.md").read_text()
+
+
+def test_what_was_measured_again_is_said_with_its_own_date():
+    machine = RESULT["machine"] | {"date": "2026-02-02", "bfloat16_gflop_per_second": 2000}
+    again = {"machine": machine, "command": "python -m compare MODEL TINY_MODEL --groups bf16 --update"}
+    said = plot.tables(RESULT | {"updates": [again]})
+    assert "2026-02-02, at 50.0 GB/s and 2,000 GFLOP/s: `--groups bf16 --update`" in said
+    assert "Measured again" not in plot.tables(RESULT)
