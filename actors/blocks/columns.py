@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
-Bool = npt.NDArray[np.bool_]
 
 SLOTS_FIRST = 64  # doubled when they are all taken
 

@@ -122,13 +122,7 @@ class Newcomers:
                 sequence.blocks[place] = block
             stretches = sorted({place // len(self.groups) for place in missing[:count]})
             self._prefixes.index(
-                Filled(
-                    sequence,
-                    index,
-                    sequence.names[index : index + 1],
-                    sequence.contents[index : index + 1],
-                    step,
-                )
+                Filled(sequence, index, [sequence.names[index]], [sequence.contents[index]], step)
                 for index in stretches
             )
         self.pool.free(blocks)

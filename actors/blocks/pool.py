@@ -64,26 +64,34 @@ class BlockPool:
 
     def take(self, count: int) -> list[int]:
         """Holds `count` blocks, evicting what is cached in them. The caller knows that there are enough."""
-        free, names, references, index = self._free, self._names, self._references, self._index
+        free, references = self._free, self._references
         assert count <= len(free), f"{count} blocks asked for, {len(free)} free"
         blocks = self.next_victims(count)
         self.on_taken(blocks)
-        evicted: list[int] = []
-        lost: list[bytes] = []
         for block in blocks:
             del free[block]
             references[block] = 1
+        evicted, lost = self._unname(blocks)
+        if evicted:
+            self.evictions += len(evicted)
+            self.on_evicted(evicted, lost)
+        return blocks
+
+    def _unname(self, blocks: Iterable[int]) -> tuple[list[int], list[bytes]]:
+        """Takes their names from those that have one; returns these, and the names."""
+        names, index = self._names, self._index
+        unnamed: list[int] = []
+        lost: list[bytes] = []
+        for block in blocks:
             name = names[block]
             if name is not None:
                 names[block] = None
                 del index[name]
-                evicted.append(block)
+                unnamed.append(block)
                 lost.append(name)
-        if evicted:
-            self.evictions += len(evicted)
-            self.on_unnamed(evicted, lost)
-            self.on_evicted(evicted, lost)
-        return blocks
+        if unnamed:
+            self.on_unnamed(unnamed, lost)
+        return unnamed, lost
 
     def match(self, names: Iterable[bytes]) -> list[int]:
         """Holds the blocks of the longest cached prefix of `names`."""
@@ -139,15 +147,7 @@ class BlockPool:
 
     def forget(self, blocks: Iterable[int]) -> None:
         """Blocks do not hold what their names say: nobody is to find them."""
-        forgotten: list[int] = []
-        lost: list[bytes] = []
-        for block in blocks:
-            name, self._names[block] = self._names[block], None
-            if name is not None:
-                del self._index[name]
-                forgotten.append(block)
-                lost.append(name)
-        self.on_unnamed(forgotten, lost)
+        self._unname(blocks)
 
     @property
     def num_cached(self) -> int:

@@ -37,14 +37,6 @@ inline void transpose_quarters(vu (&t)[N]) {
         t[i + 3] = (vu)_mm512_unpackhi_epi64(b, d);
     }
 }
-#if defined(__AVX512BF16__)
-// Of 16 pairs, as bfloat16.
-inline vu interleaved(vf even, vf odd) {
-    static constexpr uint16_t ORDER[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
-                                           8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    return (vu)_mm512_permutexvar_epi16(load<__m512i>(ORDER), (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even));
-}
-#endif
 // 16 rows of 16 numbers of 32 bits are made columns.
 inline void transpose(vu (&t)[16]) {
     transpose_quarters(t);
@@ -97,6 +89,7 @@ struct Lanes {
     typename Strip::Matrix w;
 
     static constexpr int64_t BLOCK_ROWS = 96, PACKED_TOGETHER = 4;
+    static_assert(BLOCK_ROWS % PACKED_TOGETHER == 0, "each packing is of one block");
     int64_t block_rows() const { return BLOCK_ROWS; }
     int64_t row_bytes() const { return w.row_bytes(); }
     int64_t units() const { return (p.inputs + Strip::UNIT_INPUTS - 1) / Strip::UNIT_INPUTS; }

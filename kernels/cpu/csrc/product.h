@@ -2,7 +2,8 @@
 //
 // There are several ways of multiplying; ways.h chooses. A way is a struct with its product `p` and
 //   row_bytes()                        of a row of W;
-//   block_rows()                       how many rows of x are multiplied by a row of W that was read once;
+//   block_rows()                       how many rows of x are multiplied by a row of W that was read once; where x
+//                                      is packed, a multiple of the next;
 //   PACKED_TOGETHER                    how many rows of x are packed at a time; 0, where x is taken as it lies;
 //   packed_size(count)                 the bytes that a block of rows of x takes then;
 //   pack(first, last, r, end, room)    packs rows r to end of a block, which has rows `first` to `last`;
@@ -119,7 +120,7 @@ class Work {
 
   private:
     Way way_;
-    int64_t rows_, outputs_, block_, each_, across_;  // of block_ rows each packing is of one block
+    int64_t rows_, outputs_, block_, each_, across_;
 
     template <class Byte>
     Byte* of_block(int64_t first, Byte* room) const {

@@ -177,8 +177,9 @@ struct LanesOrTiles {
     Lanes<ByteStrip<BITS>, T> lanes;
     Product<T> p = lanes.p;
 
-    static constexpr int64_t PACKED_TOGETHER = TILE;
-    int64_t block_rows() const { return 192; }
+    static constexpr int64_t BLOCK_ROWS = 192, PACKED_TOGETHER = TILE;
+    static_assert(BLOCK_ROWS % PACKED_TOGETHER == 0, "each packing is of one block");
+    int64_t block_rows() const { return BLOCK_ROWS; }
     static constexpr int64_t FEW = BITS == 8 ? 8 : 16;  // rows, up to which lanes are as fast
     int64_t row_bytes() const { return lanes.row_bytes(); }
     int64_t packed_size(int64_t count) const { return count <= FEW ? lanes.packed_size(count) : tiles().packed_size(count); }
