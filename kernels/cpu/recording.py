@@ -34,6 +34,7 @@ _CALL = np.dtype(
         ("reals", np.int64),
         ("word", np.uint64, _WORDS_MAX),
         ("real", np.float64, _REALS_MAX),
+        ("reads", np.int64, 3),
     ]
 )
 _EMPTY = (torch.ops.aten.new_empty.default, torch.ops.aten.empty.memory_format)

@@ -91,6 +91,7 @@ struct Lanes {
     static constexpr int64_t BLOCK_ROWS = 96, PACKED_TOGETHER = 4;
     static_assert(BLOCK_ROWS % PACKED_TOGETHER == 0, "each packing is of one block");
     int64_t block_rows() const { return BLOCK_ROWS; }
+    const void* weights() const { return w.values; }
     int64_t row_bytes() const { return w.row_bytes(); }
     int64_t units() const { return (p.inputs + Strip::UNIT_INPUTS - 1) / Strip::UNIT_INPUTS; }
     int64_t packed_size(int64_t count) const { return units() * count * sizeof(Packed); }
@@ -131,7 +132,7 @@ class PairStrip {
     static constexpr int UNIT_INPUTS = 32;
 
     struct Matrix {
-        const bf16* at;
+        const bf16* values;
         int64_t stride, inputs;
         int64_t row_bytes() const { return stride * sizeof(bf16); }
     };
@@ -170,7 +171,7 @@ class PairStrip {
     };
 
     PairStrip(const Matrix& w, Place place)
-        : rows_(strip_of(w.at, w.row_bytes(), w.inputs * sizeof(bf16), place, room())), inputs_(w.inputs) {}
+        : rows_(strip_of(w.values, w.row_bytes(), w.inputs * sizeof(bf16), place, room())), inputs_(w.inputs) {}
 
     Unit unit(int64_t u) const {
         Unit to;

@@ -1,6 +1,7 @@
 // y = x W^T + b, with W as a checkpoint has it: [outputs, inputs], row-major; and how it is shared among threads.
 //
 // There are several ways of multiplying; ways.h chooses. A way is a struct with its product `p` and
+//   weights()                          where W begins;
 //   row_bytes()                        of a row of W;
 //   block_rows()                       how many rows of x are multiplied by a row of W that was read once; where x
 //                                      is packed, a multiple of the next;
@@ -14,6 +15,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "expected.h"
 #include "threads.h"
 #include "vec.h"
 
@@ -104,6 +106,11 @@ class Work {
         if constexpr (TOGETHER == 0) return 0;
         else return rows_ / block_ * way_.packed_size(block_) + way_.packed_size(rows_ % block_);
     }
+    // Of W, where it is gone through once.
+    Reading reading() const {
+        if (rows_ > block_) return {};
+        return {(const char*)way_.weights(), each_ * way_.row_bytes(), outputs_ * way_.row_bytes()};
+    }
     int64_t packings() const { return TOGETHER == 0 ? 0 : (rows_ + TOGETHER - 1) / TOGETHER; }
     int64_t pieces() const { return (rows_ + block_ - 1) / block_ * across_; }
 
@@ -143,4 +150,5 @@ void multiply(const Way& way) {
     int64_t numbers = way.p.rows * way.p.inputs;
     share(work.packings(), numbers, [&](int64_t i) { work.pack(i, room); });
     share(work.pieces(), numbers * way.p.outputs, [&](int64_t i) { work.multiply(i, room); });
+    last_reading() = work.reading();
 }

@@ -1,4 +1,5 @@
 // Recorded calls of this library's functions, made again without the interpreter between them.
+#include "expected.h"
 #include "threads.h"
 
 #include <cstddef>
@@ -15,6 +16,7 @@ struct Call {
     int64_t words, reals;
     uint64_t word[WORDS_MAX];
     double real[REALS_MAX];
+    Reading reads;  // noted here whenever it is made
 };
 
 template <class T, size_t>
@@ -43,8 +45,22 @@ void call_by_reals(const Call& c, std::index_sequence<Reals...>) {
     callers[c.reals](c);
 }
 
+// The first call after number i that goes through weights, perhaps the next time; i + count, if there is none.
+int64_t reader_after(const Call* calls, int64_t count, int64_t i) {
+    int64_t next = i + 1;
+    while (next < i + count && !calls[next % count].reads.at) next++;
+    return next;
+}
+
 }  // namespace
 
-EXPORT void pageant_replay(const Call* calls, int64_t count) {
-    for (int64_t i = 0; i < count; i++) call_by_reals(calls[i], std::make_index_sequence<REALS_MAX + 1>{});
+EXPORT void pageant_replay(Call* calls, int64_t count) {
+    int64_t next = 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (next <= i) next = reader_after(calls, count, i);
+        expect(calls[next % count].reads);
+        last_reading() = {};
+        call_by_reals(calls[i], std::make_index_sequence<REALS_MAX + 1>{});
+        calls[i].reads = last_reading();
+    }
 }

@@ -146,6 +146,7 @@ struct Streamed {
 
     static constexpr int64_t PACKED_TOGETHER = 0;
     int64_t block_rows() const { return 96; }
+    const void* weights() const { return p.weight; }
     int64_t row_bytes() const { return p.inputs * sizeof(T); }
     void block(const uint8_t*, int64_t r, int64_t end, int64_t start, int64_t stop) const {
         int64_t o = start;

@@ -1,5 +1,7 @@
 #include "threads.h"
 
+#include "expected.h"
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -20,6 +22,8 @@ void rest() {
     _mm_pause();
 #endif
 }
+
+thread_local int this_index = 0;
 
 // One job at a time. `ticket` is the job's number in its upper half and the next task in its lower half.
 //
@@ -50,7 +54,8 @@ public:
             wake.notify_all();
         }
         take_tasks(0);
-        while (done.load(std::memory_order_acquire) < count) rest();
+        while (done.load(std::memory_order_acquire) < count)
+            if (!fetch_expected(0, threads)) rest();
     }
 
 private:
@@ -76,11 +81,13 @@ private:
     }
 
     void work(int index) {
+        this_index = index + 1;
         for (uint64_t last = 0;;) {
             const auto until = std::chrono::steady_clock::now() + SPIN;
             uint64_t number;
             while ((number = job_after(last)) == last) {
-                for (int i = 0; i < 4; i++) rest();
+                if (!fetch_expected(this_index, job_helpers.load(std::memory_order_relaxed) + 1))
+                    for (int i = 0; i < 4; i++) rest();
                 if (std::chrono::steady_clock::now() > until) sleep(last);
             }
             last = number;
@@ -127,6 +134,8 @@ EXPORT void pageant_use_threads(void* count_function) {
 EXPORT int64_t pageant_threads() { return thread_count(); }
 
 int thread_count() { return threads_wanted ? threads_wanted() : 1; }
+
+int thread_index() { return this_index; }
 
 void run_tasks(int64_t count, void (*task)(const void*, int64_t), const void* argument) {
     pool().run(count, task, argument, thread_count());

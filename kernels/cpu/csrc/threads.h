@@ -16,6 +16,9 @@ int thread_count();
 // Calls task(argument, i) for each i below count, in any order, on the calling thread and others.
 void run_tasks(int64_t count, void (*task)(const void*, int64_t), const void* argument);
 
+// This thread's number among those that a call is spread over; its caller's is 0.
+int thread_index();
+
 template <class Task>
 void parallel_for(int64_t count, const Task& task) {
     if (count <= 1 || thread_count() <= 1) {
@@ -36,13 +39,15 @@ void parallel_ranges(int64_t count, int64_t grain, const Task& task) {
 }
 
 // The same, where a thread is to know what it does next: of as many as there are, each takes its turn, and helps with
-// what is left of the others' when it is through. So after i comes, mostly, i + thread_count().
+// what is left of the others' when it is through. So thread i begins with task i, mostly, and after that comes
+// i + thread_count().
 template <class Task>
 void parallel_turns(int64_t count, const Task& task) {
     const int64_t turns = thread_count() < count ? thread_count() : count;
     struct alignas(64) Counter { std::atomic<int64_t> done{0}; };
     std::vector<Counter> taken(turns);
-    parallel_for(turns, [&](int64_t mine) {
+    parallel_for(turns, [&](int64_t) {
+        const int64_t mine = thread_index() % turns;
         for (int64_t i = mine; i < mine + turns; i++) {
             const int64_t turn = i < turns ? i : i - turns;
             for (int64_t at; (at = turn + turns * taken[turn].done.fetch_add(1, std::memory_order_relaxed)) < count;) task(at);

@@ -261,6 +261,7 @@ struct Tiled {
         const int64_t rows = std::max<int64_t>(p.rows, 1), blocks = (rows + most - 1) / most;
         return ((rows + blocks - 1) / blocks + 2 * TILE - 1) / (2 * TILE) * 2 * TILE;
     }
+    const void* weights() const { return p.weight; }
     int64_t row_bytes() const { return p.inputs * sizeof(bf16); }
     int64_t packed_size(int64_t count) const { return PackedRows{count, p.inputs}.size() * sizeof(uint32_t); }
     void pack(int64_t first, int64_t last, int64_t r, int64_t, uint8_t* room) const {

@@ -181,6 +181,7 @@ struct LanesOrTiles {
     static_assert(BLOCK_ROWS % PACKED_TOGETHER == 0, "each packing is of one block");
     int64_t block_rows() const { return BLOCK_ROWS; }
     static constexpr int64_t FEW = BITS == 8 ? 8 : 16;  // rows, up to which lanes are as fast
+    const void* weights() const { return lanes.weights(); }
     int64_t row_bytes() const { return lanes.row_bytes(); }
     int64_t packed_size(int64_t count) const { return count <= FEW ? lanes.packed_size(count) : tiles().packed_size(count); }
     void pack(int64_t first, int64_t last, int64_t r, int64_t end, uint8_t* room) const {

@@ -13,6 +13,7 @@ struct Unpacked {
 
     static constexpr int64_t PACKED_TOGETHER = 0;
     int64_t block_rows() const { return 96; }
+    const void* weights() const { return w.values; }
     int64_t row_bytes() const { return w.row_bytes<BITS>(); }
     void block(const uint8_t*, int64_t r, int64_t end, int64_t start, int64_t stop) const {
         thread_local std::vector<T> room;

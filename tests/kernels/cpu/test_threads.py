@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,58 @@ int main() {
     return 0;
 }
 """
+
+EXPECTS = r"""
+#include "expected.h"
+#include "threads.h"
+#include <cstdio>
+#include <sys/mman.h>
+
+constexpr int64_t SIZE = 64 << 20, PIECE = 4096;
+static int threads() { return 3; }
+EXPORT void pageant_use_threads(void*);
+
+int64_t fetched(const char* at, int64_t pieces, int64_t index) {
+    expect({at, PIECE, pieces * PIECE});
+    int64_t times = 0;
+    while (fetch_expected(index, 3)) times++;
+    return times * 512;
+}
+
+int main() {
+    pageant_use_threads((void*)threads);
+    char* memory = (char*)mmap(nullptr, SIZE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (int64_t index = 0; index < 3; index++) printf("%ld ", long(fetched(memory + index, 7, index)));
+    printf("%ld ", long(fetched(memory, SIZE / PIECE, 0)));
+    munmap(memory, SIZE);
+    std::atomic<long> done{0};
+    for (int64_t call = 0; call < 2000; call++) {
+        expect({memory + call, PIECE, SIZE});
+        parallel_for(5, [&](int64_t) { done++; });
+    }
+    expect({});
+    printf("%ld %d", done.load(), fetch_expected(0, 3));
+    return 0;
+}
+"""
+
+
+@pytest.fixture
+def run_program(tmp_path: Path) -> Callable[[str], str]:
+    """Compiles a program with the library's threads, runs it and returns what it printed."""
+
+    def run(source: str) -> str:
+        (tmp_path / "main.cpp").write_text(source)
+        compiler = find_compiler()
+        assert compiler is not None
+        sources = [tmp_path / "main.cpp", SOURCES / "threads.cpp", SOURCES / "expected.cpp"]
+        command = [compiler, "-std=c++17", "-O2", "-pthread", f"-I{SOURCES}", *sources, "-o", tmp_path / "main"]
+        subprocess.run(command, check=True)
+        done = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    return run
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -94,17 +147,14 @@ def test_jobs_of_changing_width_and_size_all_complete(cpu: CpuKernels) -> None:
     torch.set_num_threads(before)
 
 
-def test_every_thread_comes_to_every_job(tmp_path: Path) -> None:
+def test_every_thread_comes_to_every_job(run_program: Callable[[str], str]) -> None:
     """Each of a job's tasks waits for the others to be taken, job after job: a thread that misses one ends it all."""
-    (tmp_path / "main.cpp").write_text(COMES_TO_EVERY_JOB)
-    compiler = find_compiler()
-    assert compiler is not None
-    sources = [str(tmp_path / "main.cpp"), str(SOURCES / "threads.cpp")]
-    program = str(tmp_path / "main")
-    command = [compiler, "-std=c++17", "-O2", "-pthread", f"-I{SOURCES}", *sources, "-o", program]
-    subprocess.run(command, check=True)
-    done = subprocess.run([program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    run_program(COMES_TO_EVERY_JOB)
+
+
+def test_what_is_expected_comes_in_turns_and_may_be_gone(run_program: Callable[[str], str]) -> None:
+    """Of seven pieces three threads bring three, two and two; of many, 256 KiB each; gone memory harms nobody."""
+    assert run_program(EXPECTS).split() == [*("12288", "8192", "8192"), "262144", "10000", "0"]
 
 
 def test_idle_threads_use_no_time(cpu: CpuKernels) -> None:
