@@ -18,15 +18,22 @@ inline vf allowed_of(vf x, uint32_t bits) {
 #endif
 }
 
-inline bool any_above(vf x, vf y) {
+// A bit for each lane in which a comparison holds.
+inline uint32_t bits_of(vi truth) {
 #if defined(__AVX512F__)
-    return _mm512_cmp_ps_mask((__m512)x, (__m512)y, _CMP_GT_OQ) != 0;
+    return _mm512_movepi32_mask((__m512i)truth);
+#elif defined(__AVX2__)
+    return _mm256_movemask_ps((__m256)truth);
 #else
-    const vi above = x > y;
-    int32_t any = 0;
-    for (int i = 0; i < W; i++) any |= above[i];
-    return any != 0;
+    uint32_t bits = 0;
+    for (int i = 0; i < W; i++) bits |= uint32_t(truth[i] & 1) << i;
+    return bits;
 #endif
+}
+// Calls take(lane) for each of those.
+template <class Take>
+inline void each_lane(vi truth, const Take& take) {
+    for (uint32_t bits = bits_of(truth); bits; bits &= bits - 1) take(__builtin_ctz(bits));
 }
 
 // Makes -inf of what is not allowed.
@@ -39,24 +46,4 @@ inline void mask(float* x, int64_t n, const uint32_t* bits) {
             put(part, allowed_of(get(part, count), word >> i), count);
         });
     }
-}
-
-// The place of the largest that is allowed, the first of equals; 0 if all of those are -inf.
-inline int64_t first_largest_of(const float* x, int64_t n, const uint32_t* bits) {
-    float best = NOWHERE;
-    int64_t found = 0;
-    for (int64_t start = 0; start < n; start += MASK_BITS) {
-        uint32_t word = bits[start / MASK_BITS];
-        if (word == 0) continue;
-        bool any = false;
-        along(std::min(MASK_BITS, n - start), [&](int64_t i, int count) {
-            any |= any_above(allowed_of(get(x + start + i, count), word >> i), splat(best));
-        });
-        if (!any) continue;
-        for (; word; word &= word - 1) {
-            int64_t i = start + __builtin_ctz(word);
-            if (i < n && x[i] > best) best = x[i], found = i;
-        }
-    }
-    return found;
 }

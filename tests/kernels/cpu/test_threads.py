@@ -89,7 +89,16 @@ def run_program(tmp_path: Path) -> Callable[[str], str]:
         compiler = find_compiler()
         assert compiler is not None
         sources = [tmp_path / "main.cpp", SOURCES / "threads.cpp", SOURCES / "expected.cpp"]
-        command = [compiler, "-std=c++17", "-O2", "-pthread", f"-I{SOURCES}", *sources, "-o", tmp_path / "main"]
+        command = [
+            compiler,
+            "-std=c++17",
+            "-O2",
+            "-pthread",
+            f"-I{SOURCES}",
+            *sources,
+            "-o",
+            tmp_path / "main",
+        ]
         subprocess.run(command, check=True)
         done = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout
