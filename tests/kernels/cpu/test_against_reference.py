@@ -261,6 +261,26 @@ def test_experts(
     assert_near(*outputs, 8)
 
 
+def some_params(
+    make_params: Callable[..., SamplingTensors], rows: int, generator: torch.Generator
+) -> SamplingTensors:
+    """Rows that are drawn in all sorts of ways."""
+
+    def some(values: list[float]) -> Tensor:
+        return torch.tensor(values)[torch.randint(len(values), (rows,), generator=generator)]
+
+    return make_params(
+        rows,
+        temperature=some([0.0, 0.3, 1.0, 2.0]),
+        top_k=some([0, 0, 1, 5, 40, 4000]).int(),
+        top_p=some([1.0, 1.0, 0.0, 0.5, 0.95]),
+        min_p=some([0.0, 0.0, 0.05, 1.0]),
+        seed=torch.randint(-(1 << 62), 1 << 62, (rows,), generator=generator),
+        position=torch.randint(1 << 40, (rows,), generator=generator),
+        sample=torch.randint(4, (rows,), generator=generator).int(),
+    )
+
+
 @drawn
 @given(
     rows=st.integers(0, 12),
@@ -269,7 +289,7 @@ def test_experts(
     seed=st.integers(0, 999),
 )
 def test_the_same_tokens_are_drawn(
-    cpu: CpuKernels,
+    leveled: CpuKernels,
     reference: ReferenceKernels,
     make_params: Callable[..., SamplingTensors],
     rows: int,
@@ -283,18 +303,22 @@ def test_the_same_tokens_are_drawn(
         logits = logits.round()  # ties
     if seed % 5 == 0 and vocab_size > 1:
         logits[:, 1::2] = float("-inf")  # what a grammar forbids
+    params = some_params(make_params, rows, generator)
+    assert torch.equal(leveled.sample(logits, params), reference.sample(logits, params))
 
-    def some(values: list[float]) -> Tensor:
-        return torch.tensor(values)[torch.randint(len(values), (rows,), generator=generator)]
 
-    params = make_params(
-        rows,
-        temperature=some([0.0, 0.3, 1.0, 2.0]),
-        top_k=some([0, 0, 1, 5, 40, 4000]).int(),
-        top_p=some([1.0, 1.0, 0.0, 0.5, 0.95]),
-        min_p=some([0.0, 0.0, 0.05, 1.0]),
-        seed=torch.randint(-(1 << 62), 1 << 62, (rows,), generator=generator),
-        position=torch.randint(1 << 40, (rows,), generator=generator),
-        sample=torch.randint(4, (rows,), generator=generator).int(),
-    )
-    assert torch.equal(cpu.sample(logits, params), reference.sample(logits, params))
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_the_same_tokens_are_drawn_where_a_row_is_shared_by_threads(
+    cpu: CpuKernels, reference: ReferenceKernels, make_params: Callable[..., SamplingTensors], rows: int
+) -> None:
+    """As it is where rows are fewer than threads, and a vocabulary is large."""
+    generator = torch.Generator().manual_seed(rows)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    for turn in range(20):
+        logits = torch.randn(rows, 20_000 + turn, generator=generator) * 3
+        if turn % 2:
+            logits = logits.round()  # ties, which lie in several threads' parts
+        params = some_params(make_params, rows, generator)
+        assert torch.equal(cpu.sample(logits, params), reference.sample(logits, params))
+    torch.set_num_threads(before)
