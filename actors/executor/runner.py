@@ -294,18 +294,12 @@ class TorchRunner:
         masks: TokenMasks | None = None,
     ) -> DrawnHere:
         tokens = self._kernels.sample(logits, params, masks)
-        self._remember(rows, tokens)
+        self._last_drawn[rows] = tokens
         scoring = None
         if raw is not None and scored is not None:
             scoring = Scoring(scored)
             scoring.add(self._kernels, raw, tokens[self._tensor(scored.places)])
         return self._drawn(tokens, scoring, prompts, failed)
-
-    def _remember(self, rows: torch.Tensor, tokens: torch.Tensor) -> None:
-        if self.device.type == "cpu":  # numpy takes a tenth of the time that torch does for a few numbers
-            self._last_drawn.numpy()[rows.numpy()] = tokens.numpy()
-        else:
-            self._last_drawn[rows] = tokens
 
     def _drawn(
         self, tokens: torch.Tensor, drawn: Scoring | None, prompts: Scoring | None, failed: dict[int, str]

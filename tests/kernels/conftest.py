@@ -30,6 +30,11 @@ def make_params() -> Callable[..., SamplingTensors]:
 
 
 @pytest.fixture(scope="session")
+def make_draws() -> Callable[..., tuple[torch.Tensor, SamplingTensors]]:
+    return _make_draws
+
+
+@pytest.fixture(scope="session")
 def scalar_philox() -> Callable[[list[int], list[int]], list[int]]:
     """Philox4x32-10 of a counter under a key, in Python's integers."""
     return _scalar_philox
@@ -88,4 +93,28 @@ def _make_params(rows: int, **values: Any) -> SamplingTensors:
             name: torch.as_tensor(value, dtype=dtypes.get(name, torch.float32)).expand(rows).contiguous()
             for name, value in (defaults | values).items()
         }
+    )
+
+
+def _make_draws(rows: int, vocab_size: int, scale: float, seed: int) -> tuple[torch.Tensor, SamplingTensors]:
+    """Logits [rows, vocab_size], a part of wider ones, and rows that are drawn in all sorts of ways."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = (torch.randn(rows, vocab_size + 3, generator=generator) * scale)[:, :vocab_size]
+    if seed % 3 == 0:
+        logits.round_()  # ties
+    if seed % 5 == 0 and vocab_size > 1:
+        logits[:, 1::2] = float("-inf")  # what a grammar forbids
+
+    def some(values: list[float]) -> torch.Tensor:
+        return torch.tensor(values)[torch.randint(len(values), (rows,), generator=generator)]
+
+    return logits, _make_params(
+        rows,
+        temperature=some([0.0, 0.3, 1.0, 2.0]),
+        top_k=some([0, 0, 1, 5, 40, 4000]).int(),
+        top_p=some([1.0, 1.0, 0.0, 0.5, 0.95]),
+        min_p=some([0.0, 0.0, 0.05, 1.0]),
+        seed=torch.randint(-(1 << 62), 1 << 62, (rows,), generator=generator),
+        position=torch.randint(1 << 40, (rows,), generator=generator),
+        sample=torch.randint(4, (rows,), generator=generator).int(),
     )

@@ -105,9 +105,6 @@ EXPORT void pageant_sample(const float* logits, int64_t stride, int64_t rows, in
     Rows all{logits, stride, vocab_size, temperature, top_k, top_p, min_p, seed, sample, position, allowed};
     // As many as there are threads at once, a row on each; the last few by all threads together.
     const int64_t threads = vocab_size < NUMBERS_ALONE ? 1 : thread_count(), alone = rows / threads * threads;
-    const auto draw_alone = [&](int64_t r) { tokens[r] = draw_row(all, r, {1}); };
-    if (rows * vocab_size < NUMBERS_ALONE)
-        for (int64_t r = 0; r < rows; r++) draw_alone(r);
-    else parallel_for(alone, draw_alone);
+    for_rows(alone, vocab_size, [&](int64_t r) { tokens[r] = draw_row(all, r, {1}); });
     for (int64_t r = alone; r < rows; r++) tokens[r] = draw_row(all, r, {threads});
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "exponential.h"
 #include "vocabulary.h"
@@ -20,8 +21,13 @@ inline void each_above(const Vocabulary& words, float least, const Take& take) {
     });
 }
 
-// What all parts have found.
-inline std::vector<float> gathered(const std::vector<std::vector<float>>& parts) {
+// Those that are at least `least` and in lanes where chosen(x) holds.
+template <class Chosen>
+inline std::vector<float> members(const Vocabulary& words, float least, const Chosen& chosen) {
+    std::vector<std::vector<float>> parts(words.parts());
+    each_above(words, least, [&](int64_t part, vf x) {
+        each_lane((x >= least) & chosen(x), [&](int i) { parts[part].push_back(x[i]); });
+    });
     std::vector<float> all;
     for (const std::vector<float>& part : parts) all.insert(all.end(), part.begin(), part.end());
     return all;
@@ -36,27 +42,11 @@ inline float kth_largest(const Vocabulary& words, int64_t k, float floor) {
         std::nth_element(tops.begin(), tops.begin() + (k - 1), tops.end(), std::greater<float>());
         least = std::max(floor, tops[k - 1]);
     }
-    std::vector<std::vector<float>> parts(words.parts());
-    each_above(words, least, [&](int64_t part, vf x) {
-        each_lane((x >= least) & (x != NOWHERE), [&](int i) { parts[part].push_back(x[i]); });
-    });
-    std::vector<float> all = gathered(parts);
+    std::vector<float> all = members(words, least, [](vf x) { return x != NOWHERE; });
     if (int64_t(all.size()) < k) return floor;
     std::nth_element(all.begin(), all.begin() + (k - 1), all.end(), std::greater<float>());
     return all[k - 1];
 }
-
-// Masses of a vocabulary's tokens, by equal steps of the logit from 0 down.
-class Histogram {
-  public:
-    static constexpr int BUCKETS = 1024;
-
-    explicit Histogram(float least) : by_(least < 0 ? BUCKETS / -least : 0) {}
-    vi buckets_of(vf x) const { return __builtin_convertvector(min(max(x * splat(-by_), vf{}), splat(BUCKETS - 1)), vi); }
-
-  private:
-    float by_;
-};
 
 // The largest threshold at which what is left has at least `share` of the mass of what is at least `floor`.
 inline float nucleus(const Vocabulary& words, float share, float floor) {
@@ -68,18 +58,23 @@ inline float nucleus(const Vocabulary& words, float share, float floor) {
     // All that is below this has less than what may be left out.
     const double rest = std::max(1e-30, (total - wanted) / double(words.size()));
     const float least = std::max(floor, float(std::log(rest)) - 0.01f);
-    const Histogram histogram(std::max(least, -87.0f));
+    // Masses by equal steps of the logit from 0 down.
+    constexpr int32_t BUCKETS = 1024;
+    const float by = BUCKETS / std::clamp(least, -87.0f, -1e-6f);
+    const auto buckets_of = [=](vf x) {
+        return __builtin_convertvector(min(max(x * splat(by), vf{}), splat(BUCKETS - 1)), vi);
+    };
     std::vector<std::vector<double>> masses(words.parts());
     each_above(words, least, [&](int64_t part, vf x) {
         std::vector<double>& mine = masses[part];
-        mine.resize(Histogram::BUCKETS);
+        mine.resize(BUCKETS);
         int32_t buckets[W];
         float weights[W];
-        store(buckets, histogram.buckets_of(x));
+        store(buckets, buckets_of(x));
         store(weights, exponential(x));
         each_lane(x >= least, [&](int i) { mine[buckets[i]] += weights[i]; });
     });
-    for (int32_t b = 0; b < Histogram::BUCKETS; b++) {
+    for (int32_t b = 0; b < BUCKETS; b++) {
         double here = 0;
         for (const std::vector<double>& part : masses)
             if (!part.empty()) here += part[b];
@@ -87,11 +82,7 @@ inline float nucleus(const Vocabulary& words, float share, float floor) {
             mass += here;
             continue;
         }
-        std::vector<std::vector<float>> parts(words.parts());
-        each_above(words, least, [&](int64_t part, vf x) {
-            each_lane((histogram.buckets_of(x) == b) & (x >= least), [&](int i) { parts[part].push_back(x[i]); });
-        });
-        std::vector<float> all = gathered(parts);
+        std::vector<float> all = members(words, least, [&](vf x) { return buckets_of(x) == b; });
         std::sort(all.begin(), all.end(), std::greater<float>());
         for (float value : all) {
             mass += std::exp(double(value));

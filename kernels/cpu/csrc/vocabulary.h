@@ -19,9 +19,7 @@ struct Parts {
     // Calls task(part) for each.
     template <class Task>
     void each(int64_t groups, const Task& task) const {
-        const auto one = [&](int64_t i) { task(Part{i, i * groups / count, (i + 1) * groups / count}); };
-        if (count == 1) one(0);
-        else parallel_for(count, one);
+        parallel_for(count, [&](int64_t i) { task(Part{i, i * groups / count, (i + 1) * groups / count}); });
     }
 };
 

@@ -261,26 +261,6 @@ def test_experts(
     assert_near(*outputs, 8)
 
 
-def some_params(
-    make_params: Callable[..., SamplingTensors], rows: int, generator: torch.Generator
-) -> SamplingTensors:
-    """Rows that are drawn in all sorts of ways."""
-
-    def some(values: list[float]) -> Tensor:
-        return torch.tensor(values)[torch.randint(len(values), (rows,), generator=generator)]
-
-    return make_params(
-        rows,
-        temperature=some([0.0, 0.3, 1.0, 2.0]),
-        top_k=some([0, 0, 1, 5, 40, 4000]).int(),
-        top_p=some([1.0, 1.0, 0.0, 0.5, 0.95]),
-        min_p=some([0.0, 0.0, 0.05, 1.0]),
-        seed=torch.randint(-(1 << 62), 1 << 62, (rows,), generator=generator),
-        position=torch.randint(1 << 40, (rows,), generator=generator),
-        sample=torch.randint(4, (rows,), generator=generator).int(),
-    )
-
-
 @drawn
 @given(
     rows=st.integers(0, 12),
@@ -291,34 +271,27 @@ def some_params(
 def test_the_same_tokens_are_drawn(
     leveled: CpuKernels,
     reference: ReferenceKernels,
-    make_params: Callable[..., SamplingTensors],
+    make_draws: Callable[..., tuple[Tensor, SamplingTensors]],
     rows: int,
     vocab_size: int,
     scale: float,
     seed: int,
 ) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(rows, vocab_size, generator=generator) * scale
-    if seed % 3 == 0:
-        logits = logits.round()  # ties
-    if seed % 5 == 0 and vocab_size > 1:
-        logits[:, 1::2] = float("-inf")  # what a grammar forbids
-    params = some_params(make_params, rows, generator)
+    logits, params = make_draws(rows, vocab_size, scale, seed)
     assert torch.equal(leveled.sample(logits, params), reference.sample(logits, params))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
 def test_the_same_tokens_are_drawn_where_a_row_is_shared_by_threads(
-    cpu: CpuKernels, reference: ReferenceKernels, make_params: Callable[..., SamplingTensors], rows: int
+    cpu: CpuKernels,
+    reference: ReferenceKernels,
+    make_draws: Callable[..., tuple[Tensor, SamplingTensors]],
+    rows: int,
 ) -> None:
-    """As it is where rows are fewer than threads, and a vocabulary is large."""
-    generator = torch.Generator().manual_seed(rows)
+    """As it is where rows are fewer than threads, and a vocabulary is large; ties lie in several threads' parts."""
     before = torch.get_num_threads()
     torch.set_num_threads(3)
-    for turn in range(20):
-        logits = torch.randn(rows, 20_000 + turn, generator=generator) * 3
-        if turn % 2:
-            logits = logits.round()  # ties, which lie in several threads' parts
-        params = some_params(make_params, rows, generator)
+    for seed in range(20):
+        logits, params = make_draws(rows, 20_000 + seed, 3.0, seed)
         assert torch.equal(cpu.sample(logits, params), reference.sample(logits, params))
     torch.set_num_threads(before)

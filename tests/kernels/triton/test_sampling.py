@@ -34,33 +34,14 @@ def moved(params: SamplingTensors, device: torch.device) -> SamplingTensors:
 def test_the_same_tokens_are_drawn(
     triton_kernels: Kernels,
     reference: Kernels,
-    make_params: ParamsMaker,
+    make_draws: Callable[..., tuple[torch.Tensor, SamplingTensors]],
     device: torch.device,
     rows: int,
     vocab_size: int,
     scale: float,
     seed: int,
 ) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(rows, vocab_size + 3, generator=generator)[:, :vocab_size] * scale
-    if seed % 3 == 0:
-        logits = logits.round()  # ties
-    if seed % 5 == 0 and vocab_size > 1:
-        logits[:, 1::2] = float("-inf")  # what a grammar forbids
-
-    def some(values: list[float]) -> torch.Tensor:
-        return torch.tensor(values)[torch.randint(len(values), (rows,), generator=generator)]
-
-    params = make_params(
-        rows,
-        temperature=some([0.0, 0.3, 1.0, 2.0]),
-        top_k=some([0, 0, 1, 5, 40, 4000]).int(),
-        top_p=some([1.0, 1.0, 0.0, 0.5, 0.95]),
-        min_p=some([0.0, 0.0, 0.05, 1.0]),
-        seed=torch.randint(-(1 << 62), 1 << 62, (rows,), generator=generator),
-        position=torch.randint(1 << 40, (rows,), generator=generator),
-        sample=torch.randint(4, (rows,), generator=generator).int(),
-    )
+    logits, params = make_draws(rows, vocab_size, scale, seed)
     found = triton_kernels.sample(logits.to(device), moved(params, device)).cpu()
     assert torch.equal(found, reference.sample(logits, params))
 
