@@ -26,15 +26,19 @@ BACKENDS = ("reference", "cpu", "triton")
 log = logging.getLogger("pageant.kernels")
 
 
-def load(backend: str = "auto", device: str = "cpu") -> Kernels:
+def load(backend: str = "auto", device: str = "cpu", *, deterministic: bool = False) -> Kernels:
     """Return the kernels of a backend, ready to run on `device` ("cpu", "cuda", "cuda:1", ...).
+
+    With `deterministic`, which `cpu` alone knows, a row's bits are the same whatever else is in its step.
 
     `auto` is the fastest backend that runs on this device here; where the C++ of `cpu` cannot be compiled, or
     `triton` cannot be loaded, that is the reference, and a warning says so once.
-    Raises ValueError, naming the known backends, when `backend` is none of them or not for this device, and
-    `pageant.kernels.cpu.BuildError` when it is `cpu` and cannot be compiled, ImportError when it is `triton` and
-    that is not installed.
+    Raises ValueError, naming the known backends, when `backend` is none of them, not for this device, or asked to be
+    `deterministic` and is not, and `pageant.kernels.cpu.BuildError` when it is `cpu` and cannot be compiled,
+    ImportError when it is `triton` and that is not installed.
     """
+    if deterministic:
+        return _deterministic(backend, device)
     if backend == "auto":
         return _fastest(device)
     if backend == "reference":
@@ -42,11 +46,7 @@ def load(backend: str = "auto", device: str = "cpu") -> Kernels:
 
         return ReferenceKernels()
     if backend == "cpu":
-        if device != "cpu":
-            raise ValueError(f"the kernel backend 'cpu' does not run on {device!r}: expected 'auto' there")
-        from pageant.kernels.cpu import CpuKernels
-
-        return CpuKernels()
+        return _cpu(device)
     if backend == "triton":
         if device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
             raise ValueError("the kernel backend 'triton' does not run on 'cpu': expected 'auto' there")
@@ -55,6 +55,22 @@ def load(backend: str = "auto", device: str = "cpu") -> Kernels:
         return TritonKernels()
     known = ", ".join(repr(known) for known in ("auto", *BACKENDS))
     raise ValueError(f"unknown kernel backend {backend!r}: expected one of {known}")
+
+
+def _cpu(device: str, *, deterministic: bool = False) -> Kernels:
+    if device != "cpu":
+        raise ValueError(f"the kernel backend 'cpu' does not run on {device!r}: expected 'auto' there")
+    from pageant.kernels.cpu import CpuKernels
+
+    return CpuKernels(deterministic=deterministic)
+
+
+def _deterministic(backend: str, device: str) -> Kernels:
+    if backend not in ("auto", "cpu") or device != "cpu":
+        raise ValueError(
+            f"the kernel backend {backend!r} is not deterministic on {device!r}: expected 'cpu' on 'cpu'"
+        )
+    return _cpu(device, deterministic=True)
 
 
 def _fastest(device: str) -> Kernels:

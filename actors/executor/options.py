@@ -36,6 +36,8 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
         quantization: `int8` or `int4` weights, made while they are loaded; None leaves them in `dtype`.
         device: `cpu`, or a torch device.
         kernels: the backend, or `auto`.
+        deterministic: a row's results are the same bits whatever else is in its step, and however its prompt is cut
+            into chunks, where that costs speed too; a CPU's backend alone knows how.
         block_size: tokens per KV block.
         max_num_seqs, max_model_len: the size of the batch.
         kv_cache_memory: for KV blocks, such as `4GiB`; None is a share of what is free.
@@ -62,6 +64,7 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
     quantization: Literal["int8", "int4"] | None = None
     device: str = "cpu"
     kernels: str = "auto"
+    deterministic: bool = False
     block_size: int = 16
     max_num_seqs: int = 256
     max_model_len: int = 4096
@@ -139,6 +142,7 @@ def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
         max_lora_rank=options.max_lora_rank,
         device=options.device,
         backend=options.kernels,
+        deterministic=options.deterministic,
         block_size=options.block_size,
         max_model_len=options.max_model_len,
         max_num_seqs=options.max_num_seqs,

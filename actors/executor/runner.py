@@ -92,6 +92,7 @@ class TorchRunner:
         quantization: Quantization | None = None,
         device: str,
         backend: str,
+        deterministic: bool = False,
         block_size: int,
         max_model_len: int,
         max_num_seqs: int,
@@ -109,7 +110,7 @@ class TorchRunner:
         if device == "cpu":
             torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
         self.device = torch.device(device)
-        self._kernels = kernels.load(backend, device)
+        self._kernels = kernels.load(backend, device, deterministic=deterministic)
         checkpoint = Checkpoint(model)
         self._decoder: Decoder = load_decoder(
             checkpoint,

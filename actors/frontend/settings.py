@@ -38,6 +38,7 @@ class EngineSettings(TypedDict, total=False):
     max_lora_rank: int | None
     device: str | None
     kernels: str | None
+    deterministic: bool | None
     block_size: int | None
     kv_cache_memory: str | int | None
     host_memory: str | int | None

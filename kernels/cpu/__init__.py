@@ -7,7 +7,8 @@ model's step is mostly made of them: no checks, no views, and one allocation whe
 
 Row invariance: a row's bits do not depend on what else is in the step nor on how its prompt was chunked, where
 all is computed here. That is so with AVX512-BF16, and in float32 with AVX-512, where it costs nothing. Below,
-`linear` of many rows is torch's, which is faster there; `deterministic=True` does without it.
+`linear` of many rows is torch's, which is faster there, and with AMX a quantised product of many rows does not round x
+as one of few does; `deterministic=True` does without either.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ _ROWS_OWN_MAX = {
     "avx2": (32, 4),
     "portable": (4, 4),
 }
+# Quantised products of bfloat16 with more rows are by tiles of unpacked weights, on the level `amx`.
+ROWS_ALIKE = 80
 
 
 class CpuKernels(ReferenceKernels):
@@ -69,6 +72,7 @@ class CpuKernels(ReferenceKernels):
         self._arena = Arena()
         float32_max, bfloat16_max = (_ALL, _ALL) if deterministic else _ROWS_OWN_MAX[self.level]
         self.rows_own_max = {torch.float32: float32_max, torch.bfloat16: bfloat16_max, torch.float16: _ALL}
+        self.rows_alike = _ALL if deterministic else ROWS_ALIKE
 
     def capture(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """Call `run`, and return what does the same to the same memory again, without Python.
@@ -102,7 +106,7 @@ class CpuKernels(ReferenceKernels):
             if functions is None:
                 return super().linear(x, weight, bias)
             y = x.new_empty(rows, weight.shape[0])
-            quantized_product(functions, x, weight, bias, y.data_ptr(), None)
+            quantized_product(functions, x, weight, bias, y.data_ptr(), None, self.rows_alike)
             return y
         if functions is None or rows > self.rows_own_max[x.dtype]:
             return F.linear(x, weight, bias)
@@ -126,7 +130,7 @@ class CpuKernels(ReferenceKernels):
             return super().logits(hidden, weight)
         logits = torch.empty((rows, weight.shape[0]), dtype=torch.float32)
         if isinstance(weight, QuantizedWeight):
-            quantized_product(functions, hidden, weight, None, None, logits.data_ptr())
+            quantized_product(functions, hidden, weight, None, None, logits.data_ptr(), self.rows_alike)
         else:
             product(functions, hidden, weight, None, None, logits.data_ptr())
         return logits
@@ -383,6 +387,7 @@ class CpuKernels(ReferenceKernels):
             x.data_ptr(),
             x.stride(0),
             *ours,
+            self.rows_alike,
             weights.data_ptr(),
             experts.data_ptr(),
             y.data_ptr(),

@@ -23,7 +23,7 @@ log = logging.getLogger("pageant.kernels")
 _WORD, _REAL = ctypes.c_void_p, ctypes.c_double
 _TYPED: dict[str, list[Any]] = {
     "linear": [_WORD] * 10,
-    "quantized_linear": [_WORD] * 11,
+    "quantized_linear": [_WORD] * 12,
     "add_low_rank": [_WORD] * 7,
     "embed": [_WORD] * 7,
     "quantize": [_WORD] * 7,
@@ -32,7 +32,7 @@ _TYPED: dict[str, list[Any]] = {
     **{name: [_WORD] * 10 + [_REAL] for name in ("add_rms_norm", "add_wide_rms_norm", "add_layer_norm")},
     **{f"{name}{mul}": [_WORD] * 5 for name in ("silu", "gelu", "gelu_tanh") for mul in ("", "_and_mul")},
     "rope_and_write_kv": [_WORD] * 20 + [_REAL],
-    "moe": [_WORD] * 16,
+    "moe": [_WORD] * 17,
     "route": [_WORD] * 8,
 }
 

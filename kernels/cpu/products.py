@@ -50,10 +50,12 @@ def quantized_product(
     bias: Tensor | None,
     y: int | None,
     unrounded: int | None,
+    rows_alike: int,
 ) -> None:
+    """The same. With up to `rows_alike` rows, and with more, a row's bits are its own."""
     (rows, inputs), (x_stride, x_step) = x.shape, x.stride()
     if x_step != 1:
-        return quantized_product(functions, x.contiguous(), weight, bias, y, unrounded)
+        return quantized_product(functions, x.contiguous(), weight, bias, y, unrounded, rows_alike)
     functions.quantized_linear(
         x.data_ptr(),
         x_stride,
@@ -66,6 +68,7 @@ def quantized_product(
         rows,
         inputs,
         weight.shape[0],
+        rows_alike,
     )
 
 

@@ -32,6 +32,13 @@ def test_a_backend_is_refused_for_a_device_that_it_does_not_run_on(name: str, de
         kernels.load(name, device)
 
 
+def test_deterministic_is_for_the_backend_that_knows_how() -> None:
+    assert kernels.load("auto", deterministic=True).name == "cpu"
+    for name, device in (("reference", "cpu"), ("triton", "cpu"), ("auto", "cuda")):
+        with pytest.raises(ValueError, match=f"'{name}' is not deterministic on '{device}': expected 'cpu'"):
+            kernels.load(name, device, deterministic=True)
+
+
 @pytest.mark.skipif(torch.version.cuda is not None, reason="this torch is built for CUDA")
 def test_without_cuda_auto_takes_the_reference_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
     kernels._warn.cache_clear()

@@ -43,10 +43,11 @@ template <int BITS>
 struct QuantizedStack {
     const uint8_t* values;
     const bf16* scales;
+    int64_t alike;
 
     template <class T>
     auto way(const Product<T>& p, int64_t expert) const {
-        Quantized w{values, scales, p.inputs};
+        Quantized w{values, scales, p.inputs, alike};
         w.values += expert * p.outputs * w.row_bytes<BITS>();
         w.scales += expert * p.outputs * w.groups();
         return way_of<BITS>(p, w);
@@ -185,14 +186,14 @@ auto act_and_mul_of(int64_t activation) {
 #define EXPERTS(SUFFIX, T)                                                                                  \
     EXPORT void pageant_moe_##SUFFIX(const T* x, int64_t x_stride, const void* gate_up,                     \
                                      const bf16* gate_up_scales, const void* down, const bf16* down_scales, \
-                                     int64_t bits, const float* weights, const int64_t* chosen, T* y,       \
-                                     int64_t tokens, int64_t top_k, int64_t experts, int64_t hidden,        \
-                                     int64_t inner, int64_t activation) {                                   \
+                                     int64_t bits, int64_t alike, const float* weights,                     \
+                                     const int64_t* chosen, T* y, int64_t tokens, int64_t top_k,            \
+                                     int64_t experts, int64_t hidden, int64_t inner, int64_t activation) {  \
         Layer<T> layer{x, x_stride, weights, chosen, y, tokens, top_k, experts, hidden, inner,              \
                        act_and_mul_of<T>(activation)};                                                      \
         const uint8_t *up = (const uint8_t*)gate_up, *out = (const uint8_t*)down;                           \
-        if (bits == 8) moe<T, QuantizedStack<8>>(layer, {up, gate_up_scales}, {out, down_scales});          \
-        else if (bits == 4) moe<T, QuantizedStack<4>>(layer, {up, gate_up_scales}, {out, down_scales});     \
+        if (bits == 8) moe<T, QuantizedStack<8>>(layer, {up, gate_up_scales, alike}, {out, down_scales, alike});  \
+        else if (bits == 4) moe<T, QuantizedStack<4>>(layer, {up, gate_up_scales, alike}, {out, down_scales, alike}); \
         else moe<T, Stack<T>>(layer, {(const T*)gate_up}, {(const T*)down});                                \
     }                                                                                                       \
     EXPORT void pageant_route_##SUFFIX(const T* logits, int64_t stride, int64_t tokens, int64_t experts,    \

@@ -97,9 +97,9 @@ void quantize(const T* weight, int64_t stride, int64_t rows, int64_t inputs, uin
 #define QUANTIZED(SUFFIX, T)                                                                                   \
     EXPORT void pageant_quantized_linear_##SUFFIX(                                                             \
         const T* x, int64_t x_stride, const uint8_t* values, const bf16* scales, int64_t bits, const T* bias,  \
-        T* y, float* unrounded, int64_t rows, int64_t inputs, int64_t outputs) {                               \
+        T* y, float* unrounded, int64_t rows, int64_t inputs, int64_t outputs, int64_t alike) {                \
         Product<T> p{x, x_stride, nullptr, 0, bias, y, rows, inputs, outputs, unrounded};                      \
-        Quantized w{values, scales, inputs};                                                                   \
+        Quantized w{values, scales, inputs, alike};                                                            \
         BY_BITS(multiply(way_of<8>(p, w)), multiply(way_of<4>(p, w)));                                         \
     }                                                                                                          \
     EXPORT void pageant_embed_##SUFFIX(const int64_t* ids, int64_t rows, const uint8_t* values,                \

@@ -33,21 +33,23 @@ inline vf whole_numbers(const uint8_t* values, int i) {
     return __builtin_convertvector(q, vf);
 }
 
-// A unit by its two scales, as T's.
+// A unit by its two scales, as T's: a group at `first` and one at `second`.
 template <int BITS, class T>
-inline void unpack(const uint8_t* values, const float* scales, T* to) {
-    UNROLL for (int i = 0; i < UNIT; i += W)
-        write(to + i, whole_numbers<BITS>(values, i) * splat(scales[i / GROUP]));
+inline void unpack(const uint8_t* values, const float* scales, T* first, T* second) {
+    UNROLL for (int i = 0; i < GROUP; i += W) {
+        write(first + i, whole_numbers<BITS>(values, i) * splat(scales[0]));
+        write(second + i, whole_numbers<BITS>(values, GROUP + i) * splat(scales[1]));
+    }
 }
 
 #if defined(__AVX512BF16__)
 template <int BITS>
-inline void unpack(const uint8_t* values, const float* scales, bf16* to) {
+inline void unpack(const uint8_t* values, const float* scales, bf16* to_first, bf16* to_second) {
     if constexpr (BITS == 8) {
-        UNROLL for (int i = 0; i < UNIT; i += GROUP) {
-            vf low = whole_numbers<8>(values, i) * splat(scales[i / GROUP]);
-            vf high = whole_numbers<8>(values, i + W) * splat(scales[i / GROUP]);
-            store(to + i, (vu)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low));
+        UNROLL for (int g = 0; g < 2; g++) {
+            vf low = whole_numbers<8>(values, g * GROUP) * splat(scales[g]);
+            vf high = whole_numbers<8>(values, g * GROUP + W) * splat(scales[g]);
+            store(g ? to_second : to_first, (vu)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low));
         }
         return;
     }
@@ -58,16 +60,18 @@ inline void unpack(const uint8_t* values, const float* scales, bf16* to) {
     __m512i both = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i*)values));
     __m512i low = _mm512_and_si512(both, _mm512_set1_epi16(15));
     __m512i high = _mm512_or_si512(_mm512_srli_epi16(both, 4), _mm512_set1_epi16(16));
-    store(to, (vu)_mm512_permutexvar_epi16(low, table));
-    store(to + GROUP, (vu)_mm512_permutexvar_epi16(high, table));
+    store(to_first, (vu)_mm512_permutexvar_epi16(low, table));
+    store(to_second, (vu)_mm512_permutexvar_epi16(high, table));
 }
 #endif
 
-// A matrix.
+// A matrix. Products with up to `alike` rows of x have a row's bits whatever is beside it; so have those with more, but the
+// bits may be others.
 struct Quantized {
     const uint8_t* values;
     const bf16* scales;
     int64_t inputs;
+    int64_t alike = 0;
 
     int64_t padded() const { return (inputs + UNIT - 1) / UNIT * UNIT; }
     int64_t groups() const { return padded() / GROUP; }
@@ -84,9 +88,10 @@ inline void widen_scales(const bf16* from, int64_t count, float* to) {
         if (i < count) store(to + i, count - i >= W ? read(from + i) : read(from + i, int(count - i)));
 }
 
-// Row o of W, as T's: `padded()` numbers. The memory `ahead` bytes further on is asked for.
+// Row o of W, as T's: `padded()` numbers, each group `step` after the one before. The memory `ahead` bytes further on is
+// asked for.
 template <int BITS, class T>
-void unpack_row(const Quantized& w, int64_t o, T* to, int64_t ahead) {
+void unpack_row(const Quantized& w, int64_t o, T* to, int64_t ahead, int64_t step = GROUP) {
     const uint8_t* values = w.values + o * w.row_bytes<BITS>();
     const bf16* narrow = w.scales + o * w.groups();
     float scales[CHUNK_GROUPS];
@@ -95,8 +100,8 @@ void unpack_row(const Quantized& w, int64_t o, T* to, int64_t ahead) {
         const float* scale = scales;
         for (int64_t i = start; i < std::min(start + CHUNK, w.padded()); i += UNIT) {
             __builtin_prefetch(values + ahead, 0, 3);
-            unpack<BITS>(values, scale, to);
-            values += UNIT * BITS / 8, scale += UNIT / GROUP, to += UNIT;
+            unpack<BITS>(values, scale, to, to + step);
+            values += UNIT * BITS / 8, scale += UNIT / GROUP, to += UNIT / GROUP * step;
         }
     }
 }

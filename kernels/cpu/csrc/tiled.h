@@ -1,5 +1,6 @@
 // Products of bfloat16 by tiles, for machines that have them: one way for any number of rows of x, so that a row's
-// bits do not depend on how many there are. x is packed, pairs of inputs by rows; W is taken as it lies.
+// bits do not depend on how many there are. x is packed, pairs of inputs by rows; W is taken as it lies, or as
+// unpacked_tiles.h unpacks it.
 //
 // Rows of W lie far apart, and tiles take 64 bytes of each of 16: read like that, memory gives a quarter of what it can.
 // So tiles find their 16 rows in a near cache, to which the 16 before have brought them in the order of memory.
@@ -95,30 +96,57 @@ struct PackedRows {
     }
 };
 
-// 16 rows of W side by side, [16][inputs] up to whole tiles: where they lie, or, where tiles would reach past the end of
-// W or of its rows, a copy with zeros.
+constexpr int TILE_LINE = 64, TILE_BYTES = TILE * TILE_LINE;
+
+// 16 rows of W side by side, up to whole tiles: the rows of one lie `stride` bytes apart, and tiles `step`.
 struct TileRows {
     const char* at;
-    int64_t stride;  // in bytes
+    int64_t stride, step;
+};
 
+// W as it lies, [outputs][inputs].
+struct Lying {
+    const bf16* weight;
+    int64_t weight_stride, inputs, outputs;
+
+    const bf16* at(int64_t o) const { return weight + o * weight_stride; }
+    int64_t row_bytes() const { return inputs * sizeof(bf16); }
+
+    // Rows from o on where they lie, or, where tiles would reach past the end of W or of its rows, a copy with zeros. Of
+    // different rooms there may be two.
     template <int ROOM>
-    static TileRows of(const Product<bf16>& p, int64_t o) {
-        const bf16* at = p.weight + o * p.weight_stride;
-        if (o + TILE <= p.outputs && p.inputs % TILE_INPUTS == 0) return {(const char*)at, 2 * p.weight_stride};
+    TileRows rows(int64_t o, int64_t) const {
+        if (o + TILE <= outputs && inputs % TILE_INPUTS == 0) return {(const char*)at(o), 2 * weight_stride, TILE_LINE};
         thread_local std::vector<bf16> room;
-        const int64_t stride = (p.inputs + TILE_INPUTS - 1) / TILE_INPUTS * TILE_INPUTS;
+        const int64_t stride = (inputs + TILE_INPUTS - 1) / TILE_INPUTS * TILE_INPUTS;
         room.assign(TILE * stride, bf16{});
-        for (int64_t row = 0; row < std::min<int64_t>(TILE, p.outputs - o); row++)
-            std::memcpy(room.data() + row * stride, at + row * p.weight_stride, p.inputs * sizeof(bf16));
-        return {(const char*)room.data(), 2 * stride};
+        for (int64_t row = 0; row < std::min<int64_t>(TILE, outputs - o); row++)
+            std::memcpy(room.data() + row * stride, at(o + row), inputs * sizeof(bf16));
+        return {(const char*)room.data(), 2 * stride, TILE_LINE};
     }
+
+    // What comes next, brought nearer, so many lines at a time.
+    class Ahead {
+      public:
+        Ahead(const Lying& w, int64_t next, int64_t lines)
+            : at_((const char*)w.at(std::min(next, w.outputs - 1))), lines_(lines) {}
+        template <int CACHE>
+        void fetch() {
+            for (int64_t i = 0; i < lines_; i++, at_ += TILE_LINE) __builtin_prefetch(at_, 0, CACHE);
+        }
+
+      private:
+        const char* at_;
+        const int64_t lines_;
+    };
 };
 
 // A block of rows of x, whose product p is, by rows of W.
+template <class Weights>
 class TiledBlock {
   public:
-    TiledBlock(const Product<bf16>& p, const uint8_t* packed)
-        : p_(p), shape_{p.rows, p.inputs}, packed_((const char*)packed), along_(shape_.tiles_along()),
+    TiledBlock(const Product<bf16>& p, const Weights& w, const uint8_t* packed)
+        : p_(p), w_(w), shape_{p.rows, p.inputs}, packed_((const char*)packed), along_(shape_.tiles_along()),
           b_stride_(4 * shape_.columns()), b_bytes_(4 * shape_.tile_size()), down_bytes_(along_ * b_bytes_) {}
 
     // Outputs start to stop; `next` is what this thread comes to then.
@@ -135,23 +163,24 @@ class TiledBlock {
     }
 
   private:
-    static constexpr int LINE = 64, NEAREST = 3, SECOND = 2;  // bytes; caches
+    static constexpr int NEAREST = 3, SECOND = 2;  // caches
     const Product<bf16>& p_;
+    const Weights& w_;
     const PackedRows shape_;
     const char* packed_;
     const int64_t along_, b_stride_, b_bytes_, down_bytes_;  // tiles along the inputs; of a tile, and of all along
-
-    const char* place(int64_t o) const { return (const char*)(p_.weight + std::min(o, p_.outputs - 1) * p_.weight_stride); }
 
     // Up to 64 rows of x: with sums of them all in tiles, W is gone through once.
     template <int DOWN>
     void few(int64_t start, int64_t stop, int64_t next) {
         for (int64_t o = start; o < stop; o += TILE) {
-            const TileRows rows = TileRows::of<0>(p_, o);
-            const char *a = rows.at, *ahead = place(o + TILE < stop ? o + TILE : next), *b = packed_;
+            const int64_t then = o + TILE < stop ? o + TILE : next;
+            const TileRows rows = w_.template rows<0>(o, then);
+            typename Weights::Ahead ahead(w_, then, TILE);
+            const char *a = rows.at, *b = packed_;
             zero<DOWN>();
-            for (int64_t k = 0; k < along_; k++, a += LINE, ahead += TILE * LINE, b += b_bytes_) {
-                UNROLL for (int i = 0; i < TILE; i++) __builtin_prefetch(ahead + i * LINE, 0, NEAREST);
+            for (int64_t k = 0; k < along_; k++, a += rows.step, b += b_bytes_) {
+                ahead.template fetch<NEAREST>();
                 TILE_LOAD_A(6, a, rows.stride);
                 TILE_LOAD_B(4, b, b_stride_);
                 TILE_MULTIPLY(0, 6, 4);
@@ -173,7 +202,7 @@ class TiledBlock {
                 }
                 TILE_FREE(6);
             }
-            alignas(LINE) float sums[DOWN][TILE * TILE];
+            alignas(TILE_LINE) float sums[DOWN][TILE * TILE];
             store_tiles(sums);
             for (int64_t d = 0; d < DOWN; d++)
                 finish_tile(p_, sums[d], d * TILE, std::min<int64_t>(TILE, p_.rows - d * TILE), o);
@@ -185,28 +214,31 @@ class TiledBlock {
         const int64_t turns = (shape_.tiles_down() + 1) / 2;
         for (int64_t o = start; o < stop; o += 2 * TILE) {
             const bool wide = o + TILE < p_.outputs;
-            const TileRows upper = TileRows::of<0>(p_, o), lower = wide ? TileRows::of<1>(p_, o + TILE) : upper;
-            const char* ahead = place(o + 2 * TILE < stop ? o + 2 * TILE : next);
+            const int64_t then = o + 2 * TILE < stop ? o + 2 * TILE : next;
+            const TileRows upper = w_.template rows<0>(o, then);
+            const TileRows lower = wide ? w_.template rows<1>(o + TILE, then + TILE) : upper;
+            typename Weights::Ahead ahead(w_, then, (2 * TILE + turns - 1) / turns);
             for (int64_t d = 0; d < shape_.tiles_down(); d += 2) {
-                two_by_two(upper, lower, d, ahead, (2 * TILE + turns - 1) / turns);
+                two_by_two(upper, lower, d, ahead);
                 finish_four(d, o, wide);
             }
         }
     }
 
-    // Meanwhile `lines` at a time of what comes then are brought nearer: all at once would hold up what is wanted now. So
+    // Meanwhile some lines at a time of what comes then are brought nearer: all at once would hold up what is wanted now. So
     // are the tiles of the next step: loads of tiles wait for one another, and so each for the second cache.
-    void two_by_two(const TileRows& upper, const TileRows& lower, int64_t down, const char*& ahead, int64_t lines) const {
+    template <class Ahead>
+    void two_by_two(const TileRows& upper, const TileRows& lower, int64_t down, Ahead& ahead) const {
         const char *first = upper.at, *second = lower.at, *b = packed_ + down * down_bytes_;
         const int64_t below = down + 1 < shape_.tiles_down() ? down_bytes_ : 0;
         zero<4>();
-        for (int64_t k = 0; k < along_; k++, first += LINE, second += LINE, b += b_bytes_) {
-            for (int64_t i = 0; i < lines; i++, ahead += LINE) __builtin_prefetch(ahead, 0, SECOND);
+        for (int64_t k = 0; k < along_; k++, first += upper.step, second += lower.step, b += b_bytes_) {
+            ahead.template fetch<SECOND>();
             TILE_LOAD_A(6, first, upper.stride);
             fetch_tile(b + b_bytes_, b_stride_);
             TILE_LOAD_B(4, b, b_stride_);
             TILE_MULTIPLY(0, 6, 4);
-            fetch_tile(first + LINE, upper.stride);
+            fetch_tile(first + upper.step, upper.stride);
             TILE_LOAD_A(7, second, lower.stride);
             TILE_MULTIPLY(1, 7, 4);
             TILE_FREE(4);
@@ -214,7 +246,7 @@ class TiledBlock {
             TILE_LOAD_B(5, b + below, b_stride_);
             TILE_MULTIPLY(2, 6, 5);
             TILE_FREE(6);
-            fetch_tile(second + LINE, lower.stride);
+            fetch_tile(second + lower.step, lower.stride);
             TILE_MULTIPLY(3, 7, 5);
             TILE_FREE(7);
             TILE_FREE(5);
@@ -225,7 +257,7 @@ class TiledBlock {
         UNROLL for (int i = 0; i < TILE; i++) __builtin_prefetch(at + i * stride, 0, NEAREST);
     }
     void finish_four(int64_t down, int64_t o, bool wide) const {
-        alignas(LINE) float sums[4][TILE * TILE];
+        alignas(TILE_LINE) float sums[4][TILE * TILE];
         store_tiles(sums);
         for (int64_t d = down; d < std::min(down + 2, shape_.tiles_down()); d++) {
             const float(*of_rows)[TILE * TILE] = sums + (d - down) * 2;
@@ -243,32 +275,35 @@ class TiledBlock {
     }
     template <int TILES>
     static void store_tiles(float (&sums)[TILES][TILE * TILE]) {
-        TILE_STORE(0, sums[0], LINE);
-        if constexpr (TILES > 1) TILE_STORE(1, sums[1], LINE);
-        if constexpr (TILES > 2) TILE_STORE(2, sums[2], LINE);
-        if constexpr (TILES > 3) TILE_STORE(3, sums[3], LINE);
+        TILE_STORE(0, sums[0], TILE_LINE);
+        if constexpr (TILES > 1) TILE_STORE(1, sums[1], TILE_LINE);
+        if constexpr (TILES > 2) TILE_STORE(2, sums[2], TILE_LINE);
+        if constexpr (TILES > 3) TILE_STORE(3, sums[3], TILE_LINE);
     }
 };
 
 // The way of multiplying: see product.h.
+template <class Weights>
 struct Tiled {
     Product<bf16> p;
+    Weights w;
 
     static constexpr int64_t PACKED_TOGETHER = TILE;
     // As many as, packed, take half of the second cache, and then evenly.
     int64_t block_rows() const {
-        const int64_t most = std::clamp<int64_t>(PACKED_BYTES / row_bytes(), 8 * TILE, 32 * TILE);
+        const int64_t row_bytes = p.inputs * sizeof(bf16);
+        const int64_t most = std::clamp<int64_t>(PACKED_BYTES / row_bytes, 8 * TILE, 32 * TILE);
         const int64_t rows = std::max<int64_t>(p.rows, 1), blocks = (rows + most - 1) / most;
         return ((rows + blocks - 1) / blocks + 2 * TILE - 1) / (2 * TILE) * 2 * TILE;
     }
-    const void* weights() const { return p.weight; }
-    int64_t row_bytes() const { return p.inputs * sizeof(bf16); }
+    const void* weights() const { return w.at(0); }
+    int64_t row_bytes() const { return w.row_bytes(); }
     int64_t packed_size(int64_t count) const { return PackedRows{count, p.inputs}.size() * sizeof(uint32_t); }
     void pack(int64_t first, int64_t last, int64_t r, int64_t, uint8_t* room) const {
         PackedRows{last - first, p.inputs}.pack(p.x + r * p.x_stride, p.x_stride, (r - first) / TILE, (uint32_t*)room);
     }
     void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
-        TiledBlock(p.of_rows(r, end), room).multiply(start, stop, next_piece(start, stop));
+        TiledBlock<Weights>(p.of_rows(r, end), w, room).multiply(start, stop, next_piece(start, stop));
     }
 
   private:

@@ -1,14 +1,14 @@
 // Quantised weights by AMX's tiles of bytes, for many rows of x: the bits of lanes_quantized.h, which is for few. A
 // group's sum of whole numbers is exact either way, and is scaled and added to those before it in the same order.
 //
-// A group fills half of a tile, and each group's sums are scaled in vectors, which takes as long as the tiles do: so this is
-// no faster than bfloat16. Tiles of that would need no scaling, but x has 8 bits where rows are few, and a row's bits may
-// not depend on how many there are.
+// A group fills half of a tile, and each group's sums are scaled in vectors, which takes longer than the tiles do. Tiles of
+// bfloat16 need no scaling, and have x unrounded: so from many rows on those of unpacked_tiles.h are faster, whose bits are
+// others.
 #pragma once
 
 #include "lanes_quantized.h"
 #include "scratch.h"
-#include "tiled.h"
+#include "unpacked_tiles.h"
 
 #if defined(__AVX512VNNI__) && defined(__AMX_INT8__)
 
@@ -195,5 +195,28 @@ struct LanesOrTiles {
 
   private:
     TiledBytes<BITS, T> tiles() const { return {p, lanes.w}; }
+};
+
+// The same of bfloat16, for whom more rows than are to be alike need not have the bits of fewer.
+template <int BITS>
+struct BytesOrUnpacked {
+    LanesOrTiles<BITS, bf16> bytes;
+    Tiled<UnpackedTiles<BITS>> unpacked;
+    Product<bf16> p = unpacked.p;
+    bool many = p.rows > unpacked.w.w.alike;
+
+    static constexpr int64_t PACKED_TOGETHER = TILE;
+    int64_t block_rows() const { return many ? unpacked.block_rows() : bytes.block_rows(); }
+    const void* weights() const { return bytes.weights(); }
+    int64_t row_bytes() const { return bytes.row_bytes(); }
+    int64_t packed_size(int64_t count) const { return many ? unpacked.packed_size(count) : bytes.packed_size(count); }
+    void pack(int64_t first, int64_t last, int64_t r, int64_t end, uint8_t* room) const {
+        if (many) unpacked.pack(first, last, r, end, room);
+        else bytes.pack(first, last, r, end, room);
+    }
+    void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
+        if (many) unpacked.block(room, r, end, start, stop);
+        else bytes.block(room, r, end, start, stop);
+    }
 };
 #endif

@@ -42,8 +42,6 @@ def test_a_product_is_that_of_the_dequantised_weight_bit_by_bit(
 ) -> None:
     if dtype != torch.float32 and leveled.level in OF_WHOLE_NUMBERS:
         pytest.skip("x is rounded too")
-    if dtype == torch.bfloat16 and leveled.level == "emulated_amx":
-        pytest.skip("only products with whole weights are by tiles")
     kernels = CpuKernels(leveled.level, deterministic=True)
     made = quantized(kernels, torch.randn(123, inputs).to(dtype), bits)
     plain, bias = dequantize(made, dtype), torch.randn(123).to(dtype)
@@ -61,17 +59,31 @@ def test_a_product_is_that_of_the_dequantised_weight_bit_by_bit(
 def test_a_product_of_whole_numbers_is_that_of_the_rounded_rows(
     leveled: CpuKernels, bits: Bits, inputs: int, outputs: int, dtype: torch.dtype
 ) -> None:
-    made = quantized(leveled, torch.randn(outputs, inputs).to(dtype), bits)
+    kernels = CpuKernels(leveled.level, deterministic=True)
+    made = quantized(kernels, torch.randn(outputs, inputs).to(dtype), bits)
     bias = torch.randn(outputs).to(dtype)
     x = torch.randn(200, inputs + 3).to(dtype)[:, :inputs] * torch.logspace(-2, 2, 200)[:, None].to(dtype)
     x[3, :40] = 0
     expected = in_eight_bits(x) @ dequantize(made, torch.float32).double().T
     for rows in (0, 1, 2, 3, 4, 5, 16, 97, 200):
-        found = leveled.logits(x[:rows], made)
+        found = kernels.logits(x[:rows], made)
         error = (found - expected[:rows]).abs() / x[:rows].double().norm(dim=1, keepdim=True).clamp(min=1e-9)
         assert (error < 1e-5).all()
         biased = (found + bias.float()).to(dtype)
-        assert torch.equal(leveled.linear(x[:rows], made, bias), biased)
+        assert torch.equal(kernels.linear(x[:rows], made, bias), biased)
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("inputs", INPUTS)
+@pytest.mark.parametrize("leveled", ["amx"], indirect=True)
+def test_a_product_of_many_rows_is_that_of_the_dequantised_weight_bit_by_bit(
+    leveled: CpuKernels, bits: Bits, inputs: int
+) -> None:
+    made = quantized(leveled, torch.randn(123, inputs).bfloat16(), bits)
+    plain, bias = dequantize(made, torch.bfloat16), torch.randn(123).bfloat16()
+    x = torch.randn(600, inputs + 3).bfloat16()[:, :inputs]
+    for rows in (leveled.rows_alike + 1, 97, 200, 600):
+        assert torch.equal(leveled.linear(x[:rows], made, bias), leveled.linear(x[:rows], plain, bias)), rows
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -99,12 +111,16 @@ def test_embeddings_are_rows_of_the_dequantised_weight(
 
 @pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rows_alone_and_among_1_to_200_others(leveled: CpuKernels, bits: Bits, dtype: torch.dtype) -> None:
-    x, made = torch.randn(200, 320).to(dtype), quantized(leveled, torch.randn(123, 320).to(dtype), bits)
-    alone = torch.cat([leveled.linear(row, made) for row in x.split(1)])
-    for count in (*range(1, 65), 97, 128, 200):
-        assert torch.equal(leveled.linear(x[:count], made), alone[:count]), f"{count} rows"
-        assert torch.equal(leveled.linear(x[-count:], made), alone[-count:]), f"{count} last rows"
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_rows_alone_and_among_1_to_200_others(
+    leveled: CpuKernels, bits: Bits, dtype: torch.dtype, deterministic: bool
+) -> None:
+    kernels = CpuKernels(leveled.level, deterministic=deterministic)
+    x, made = torch.randn(200, 320).to(dtype), quantized(kernels, torch.randn(123, 320).to(dtype), bits)
+    alone = torch.cat([kernels.linear(row, made) for row in x.split(1)])
+    for count in (*range(1, 66), 80, *((97, 128, 200) if deterministic else ())):
+        assert torch.equal(kernels.linear(x[:count], made), alone[:count]), f"{count} rows"
+        assert torch.equal(kernels.linear(x[-count:], made), alone[-count:]), f"{count} last rows"
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -113,25 +129,26 @@ def test_quantised_experts_are_products_of_their_rows(
     leveled: CpuKernels, bits: Bits, dtype: torch.dtype
 ) -> None:
     """Expert 0 gets all tokens, which is more than it takes at once; the others a few, or one."""
+    kernels = CpuKernels(leveled.level, deterministic=True)
     num_experts, hidden, inner = 20, 70, 45
     x = torch.randn(150, hidden).to(dtype)
     gate_up, down = (
-        quantized(leveled, torch.randn(num_experts, *shape).to(dtype) / 8, bits)
+        quantized(kernels, torch.randn(num_experts, *shape).to(dtype) / 8, bits)
         for shape in ((2 * inner, hidden), (hidden, inner))
     )
     logits = torch.randn(150, num_experts).to(dtype)
     logits[:, 0] = 9.0
-    weights, experts = leveled.route(logits, 3, True)
-    found = leveled.moe(x, gate_up, down, weights, experts, "silu")
+    weights, experts = kernels.route(logits, 3, True)
+    found = kernels.moe(x, gate_up, down, weights, experts, "silu")
     for token in (0, 70, 149):
         row = slice(token, token + 1)
         expected = torch.zeros(hidden)
         for weight, expert in zip(weights[token], experts[token], strict=True):
-            made = leveled.silu_and_mul(leveled.linear(x[row], gate_up[int(expert)]))
-            expected += weight * leveled.linear(made, down[int(expert)])[0].float()
+            made = kernels.silu_and_mul(kernels.linear(x[row], gate_up[int(expert)]))
+            expected += weight * kernels.linear(made, down[int(expert)])[0].float()
         torch.testing.assert_close(found[token], expected.to(dtype))
         assert torch.equal(
-            leveled.moe(x[row], gate_up, down, weights[row], experts[row], "silu")[0], found[token]
+            kernels.moe(x[row], gate_up, down, weights[row], experts[row], "silu")[0], found[token]
         )
 
 

@@ -1,0 +1,38 @@
+// Quantised weights by tiles of bfloat16: 16 rows of W at a time are unpacked, tile after tile, for a whole block of x, and
+// multiplied as tiled.h does. A result is that of the dequantised weight, bit for bit.
+#pragma once
+
+#include "quantized.h"
+#include "scratch.h"
+#include "tiled.h"
+
+#if defined(PAGEANT_TILES)
+
+// W, as Tiled takes it.
+template <int BITS>
+struct UnpackedTiles {
+    Quantized w;
+    int64_t outputs;
+
+    const uint8_t* at(int64_t o) const { return w.values + o * row_bytes(); }
+    int64_t row_bytes() const { return w.row_bytes<BITS>(); }
+
+    // Rows from o on, past the last of which it is repeated; `next` are asked for meanwhile. See Lying.
+    template <int ROOM>
+    TileRows rows(int64_t o, int64_t next) const {
+        thread_local Scratch<bf16> room;
+        bf16* tiles = room.take(TILE * w.padded());
+        for (int64_t row = 0; row < TILE; row++)
+            unpack_row<BITS>(w, std::min(o + row, outputs - 1), tiles + row * TILE_INPUTS, (next - o) * row_bytes(),
+                             TILE * TILE_INPUTS);
+        return {(const char*)tiles, TILE_LINE, TILE_BYTES};
+    }
+
+    // Whoever unpacks has asked for it.
+    struct Ahead {
+        Ahead(const UnpackedTiles&, int64_t, int64_t) {}
+        template <int CACHE>
+        void fetch() {}
+    };
+};
+#endif
