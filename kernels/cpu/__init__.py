@@ -30,10 +30,11 @@ from pageant.kernels.base import (
     TokenLogprobs,
     TokenMasks,
 )
+from pageant.kernels.cpu.arena import Arena
 from pageant.kernels.cpu.build import BuildError
 from pageant.kernels.cpu.library import Functions, Library, load_library
 from pageant.kernels.cpu.products import expert_weights, low_rank_products, product, quantized_product
-from pageant.kernels.cpu.recording import Arena, RecordedLibrary, Recorder, playback
+from pageant.kernels.cpu.recording import RecordedLibrary, Recorder, playback
 from pageant.kernels.low_rank import Addition
 from pageant.kernels.quantized import QuantizedWeight, Weight
 from pageant.kernels.reference import ReferenceKernels
@@ -41,6 +42,8 @@ from pageant.kernels.reference import ReferenceKernels
 __all__ = ["BuildError", "CpuKernels"]
 
 _ALL = 1 << 62
+_LARGE = 1 << 18  # numbers of a result, from which on its memory is kept
+_FLOAT32 = torch.empty(0)
 _NO_NORMS = (None, None, False, 0.0)
 _ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2}
 # Up to how many rows `linear` is ours, (float32, bfloat16): measured on a Zen 4 (scripts/bench/kernels.py).
@@ -69,7 +72,8 @@ class CpuKernels(ReferenceKernels):
         self._library = load_library(level)
         self.level = self._library.level
         self._functions = _functions(self._library)
-        self._arena = Arena()
+        self._arena = Arena(lasting=True)
+        self._large: Arena | None = Arena(lasting=False)
         float32_max, bfloat16_max = (_ALL, _ALL) if deterministic else _ROWS_OWN_MAX[self.level]
         self.rows_own_max = {torch.float32: float32_max, torch.bfloat16: bfloat16_max, torch.float16: _ALL}
         self.rows_alike = _ALL if deterministic else ROWS_ALIKE
@@ -82,15 +86,16 @@ class CpuKernels(ReferenceKernels):
 
         Raises NotRecordable (a RuntimeError) where something is computed outside of the library.
         """
-        library, functions = self._library, self._functions
+        library, functions, large = self._library, self._functions, self._large
         recorded = RecordedLibrary(library)
         self._library = cast(Library, recorded)
         self._functions = _functions(self._library)
+        self._large = None
         try:
             with Recorder(self._arena):
                 result = run()
         finally:
-            self._library, self._functions = library, functions
+            self._library, self._functions, self._large = library, functions, large
         play = playback(library, recorded.calls)
 
         def again() -> Tensor:
@@ -99,18 +104,24 @@ class CpuKernels(ReferenceKernels):
 
         return again
 
+    def _empty(self, x: Tensor, rows: int, columns: int) -> Tensor:
+        """Room for a result of x's dtype."""
+        if self._large is None or rows * columns < _LARGE:
+            return x.new_empty(rows, columns)
+        return self._large.empty((rows, columns), x.dtype)
+
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
         """See `Kernels.linear`."""
         functions, rows = self._functions.get(x.dtype), x.shape[0]
         if isinstance(weight, QuantizedWeight):
             if functions is None:
                 return super().linear(x, weight, bias)
-            y = x.new_empty(rows, weight.shape[0])
+            y = self._empty(x, rows, weight.shape[0])
             quantized_product(functions, x, weight, bias, y.data_ptr(), None, self.rows_alike)
             return y
         if functions is None or rows > self.rows_own_max[x.dtype]:
             return F.linear(x, weight, bias)
-        y = x.new_empty(rows, weight.shape[0])
+        y = self._empty(x, rows, weight.shape[0])
         product(functions, x, weight, bias, y.data_ptr(), None)
         return y
 
@@ -128,7 +139,7 @@ class CpuKernels(ReferenceKernels):
         whole = isinstance(weight, Tensor)
         if functions is None or (whole and rows > self.rows_own_max[hidden.dtype]):
             return super().logits(hidden, weight)
-        logits = torch.empty((rows, weight.shape[0]), dtype=torch.float32)
+        logits = self._empty(_FLOAT32, rows, weight.shape[0])
         if isinstance(weight, QuantizedWeight):
             quantized_product(functions, hidden, weight, None, None, logits.data_ptr(), self.rows_alike)
         else:
@@ -199,7 +210,7 @@ class CpuKernels(ReferenceKernels):
                 batch.context_lengths.shape[0],
             )
         tokens, heads, head_dim = query.shape
-        output = query.new_empty(tokens, heads, head_dim)
+        output = self._empty(query, tokens, heads * head_dim).view(tokens, heads, head_dim)
         functions.attention(
             query.data_ptr(),
             query.stride(0),
@@ -222,28 +233,28 @@ class CpuKernels(ReferenceKernels):
         functions = self._functions.get(x.dtype)
         if functions is None:
             return super().rms_norm(x, weight, eps)
-        return _norm(functions.rms_norm, x, weight, None, eps)
+        return self._norm(functions.rms_norm, x, weight, None, eps)
 
     def wide_rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See `Kernels.wide_rms_norm`."""
         functions = self._functions.get(x.dtype)
         if functions is None:
             return super().wide_rms_norm(x, weight, eps)
-        return _norm(functions.wide_rms_norm, x, weight, None, eps)
+        return self._norm(functions.wide_rms_norm, x, weight, None, eps)
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
         """See `Kernels.layer_norm`."""
         functions = self._functions.get(x.dtype)
         if functions is None:
             return super().layer_norm(x, weight, bias, eps)
-        return _norm(functions.layer_norm, x, weight, bias, eps)
+        return self._norm(functions.layer_norm, x, weight, bias, eps)
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """See `Kernels.add_rms_norm`."""
         functions = self._functions.get(x.dtype)
         if functions is None:
             return super().add_rms_norm(x, residual, weight, eps)
-        return _add_norm(functions.add_rms_norm, x, residual, weight, None, eps)
+        return self._add_norm(functions.add_rms_norm, x, residual, weight, None, eps)
 
     def add_wide_rms_norm(
         self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
@@ -252,7 +263,7 @@ class CpuKernels(ReferenceKernels):
         functions = self._functions.get(x.dtype)
         if functions is None:
             return super().add_wide_rms_norm(x, residual, weight, eps)
-        return _add_norm(functions.add_wide_rms_norm, x, residual, weight, None, eps)
+        return self._add_norm(functions.add_wide_rms_norm, x, residual, weight, None, eps)
 
     def add_layer_norm(
         self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
@@ -261,7 +272,7 @@ class CpuKernels(ReferenceKernels):
         functions = self._functions.get(x.dtype)
         if functions is None:
             return super().add_layer_norm(x, residual, weight, bias, eps)
-        return _add_norm(functions.add_layer_norm, x, residual, weight, bias, eps)
+        return self._add_norm(functions.add_layer_norm, x, residual, weight, bias, eps)
 
     def rope_and_write_kv(
         self,
@@ -333,14 +344,14 @@ class CpuKernels(ReferenceKernels):
         functions = self._functions.get(gate_up.dtype)
         if functions is None:
             return super().silu_and_mul(gate_up)
-        return _act_and_mul(functions.silu_and_mul, gate_up)
+        return self._act_and_mul(functions.silu_and_mul, gate_up)
 
     def gelu_and_mul(self, gate_up: Tensor, tanh: bool) -> Tensor:
         """See `Kernels.gelu_and_mul`."""
         functions = self._functions.get(gate_up.dtype)
         if functions is None:
             return super().gelu_and_mul(gate_up, tanh)
-        return _act_and_mul(functions.gelu_tanh_and_mul if tanh else functions.gelu_and_mul, gate_up)
+        return self._act_and_mul(functions.gelu_tanh_and_mul if tanh else functions.gelu_and_mul, gate_up)
 
     def gelu(self, x: Tensor, tanh: bool) -> Tensor:
         """See `Kernels.gelu`."""
@@ -348,7 +359,7 @@ class CpuKernels(ReferenceKernels):
         if functions is None or x.dim() != 2:
             return super().gelu(x, tanh)
         rows, width = x.shape
-        y = x.new_empty(rows, width)
+        y = self._empty(x, rows, width)
         act = functions.gelu_tanh if tanh else functions.gelu
         act(x.data_ptr(), x.stride(0), y.data_ptr(), rows, width)
         return y
@@ -382,7 +393,7 @@ class CpuKernels(ReferenceKernels):
         if functions is None or ours is None:
             return super().moe(x, gate_up, down, weights, experts, activation)
         tokens, hidden = x.shape
-        y = x.new_empty(tokens, hidden)
+        y = self._empty(x, tokens, hidden)
         functions.moe(
             x.data_ptr(),
             x.stride(0),
@@ -453,6 +464,57 @@ class CpuKernels(ReferenceKernels):
         )
         return found
 
+    def _norm(
+        self, kernel: Callable[..., None], x: Tensor, weight: Tensor, bias: Tensor | None, eps: float
+    ) -> Tensor:
+        if x.dim() != 2:
+            return self._norm(kernel, x.reshape(-1, x.shape[-1]), weight, bias, eps).view(x.shape)
+        rows, size = x.shape
+        y = self._empty(x, rows, size)
+        kernel(
+            x.data_ptr(),
+            x.stride(0),
+            y.data_ptr(),
+            rows,
+            size,
+            weight.data_ptr(),
+            None if bias is None else bias.data_ptr(),
+            eps,
+        )
+        return y
+
+    def _add_norm(
+        self,
+        kernel: Callable[..., None],
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        eps: float,
+    ) -> tuple[Tensor, Tensor]:
+        rows, size = x.shape
+        y, total = self._empty(x, rows, size), self._empty(x, rows, size)
+        kernel(
+            x.data_ptr(),
+            x.stride(0),
+            residual.data_ptr(),
+            residual.stride(0),
+            y.data_ptr(),
+            total.data_ptr(),
+            rows,
+            size,
+            weight.data_ptr(),
+            None if bias is None else bias.data_ptr(),
+            eps,
+        )
+        return y, total
+
+    def _act_and_mul(self, kernel: Callable[..., None], gate_up: Tensor) -> Tensor:
+        rows, width = gate_up.shape
+        y = self._empty(gate_up, rows, width // 2)
+        kernel(gate_up.data_ptr(), gate_up.stride(0), y.data_ptr(), rows, width // 2)
+        return y
+
 
 def _functions(library: Library) -> dict[torch.dtype, Functions]:
     return {torch.float32: library.f32, torch.bfloat16: library.bf16, torch.float16: library.f16}
@@ -465,49 +527,3 @@ def _mask_arguments(masks: TokenMasks) -> tuple[int, int, int, int]:
 
 def _norm_arguments(norms: HeadNorms) -> tuple[int, int, bool, float]:
     return norms.query.data_ptr(), norms.key.data_ptr(), norms.wide, norms.eps
-
-
-def _norm(kernel: Callable[..., None], x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    if x.dim() != 2:
-        return _norm(kernel, x.reshape(-1, x.shape[-1]), weight, bias, eps).view(x.shape)
-    rows, size = x.shape
-    y = x.new_empty(rows, size)
-    kernel(
-        x.data_ptr(),
-        x.stride(0),
-        y.data_ptr(),
-        rows,
-        size,
-        weight.data_ptr(),
-        None if bias is None else bias.data_ptr(),
-        eps,
-    )
-    return y
-
-
-def _add_norm(
-    kernel: Callable[..., None], x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor | None, eps: float
-) -> tuple[Tensor, Tensor]:
-    rows, size = x.shape
-    y, total = x.new_empty(rows, size), x.new_empty(rows, size)
-    kernel(
-        x.data_ptr(),
-        x.stride(0),
-        residual.data_ptr(),
-        residual.stride(0),
-        y.data_ptr(),
-        total.data_ptr(),
-        rows,
-        size,
-        weight.data_ptr(),
-        None if bias is None else bias.data_ptr(),
-        eps,
-    )
-    return y, total
-
-
-def _act_and_mul(kernel: Callable[..., None], gate_up: Tensor) -> Tensor:
-    rows, width = gate_up.shape
-    y = gate_up.new_empty(rows, width // 2)
-    kernel(gate_up.data_ptr(), gate_up.stride(0), y.data_ptr(), rows, width // 2)
-    return y

@@ -7,26 +7,24 @@ in which the machine's threads have nothing to do. A recording is bound to shape
 from __future__ import annotations
 
 import ctypes
-import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pageant.kernels.cpu.arena import Arena
 from pageant.kernels.cpu.library import Functions, Library
 
 if TYPE_CHECKING:
     from ctypes import _NamedFuncPointer as Function
 
-__all__ = ["Arena", "NotRecordable", "RecordedLibrary", "Recorder", "playback"]
+__all__ = ["NotRecordable", "RecordedLibrary", "Recorder", "playback"]
 
 _WORDS_MAX, _REALS_MAX = 24, 2  # as in replay.cpp
 _WORD_MASK = 2**64 - 1
-_ALIGNMENT = 64
 _CALL = np.dtype(
     [
         ("function", np.uint64),
@@ -42,36 +40,6 @@ _EMPTY = (torch.ops.aten.new_empty.default, torch.ops.aten.empty.memory_format)
 
 class NotRecordable(RuntimeError):
     """What was run computes something outside the library."""
-
-
-class Arena:
-    """Memory for what recordings compute on their way.
-
-    A piece is used again once no tensor refers to it, which is as right when the calls are made again as when they
-    were recorded, since their order is the same. For that reason any number of recordings may share an arena, as
-    long as never two of them run at once.
-    """
-
-    def __init__(self) -> None:
-        self._free: list[npt.NDArray[np.uint8]] = []
-
-    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Return a tensor of memory that nothing refers to."""
-        size = dtype.itemsize
-        for extent in shape:
-            size *= extent
-        fitting = (i for i, piece in enumerate(self._free) if len(piece) >= size)
-        best = min(fitting, key=lambda i: len(self._free[i]), default=None)
-        piece = _aligned(size) if best is None else self._free.pop(best)
-        view = piece[:size]
-        weakref.finalize(view, self._free.append, piece)
-        return torch.from_numpy(view).view(dtype).view(tuple(shape))
-
-
-def _aligned(size: int) -> npt.NDArray[np.uint8]:
-    whole = np.empty(size + _ALIGNMENT, np.uint8)
-    start = -whole.ctypes.data % _ALIGNMENT
-    return whole[start : start + size]
 
 
 class RecordedLibrary:
