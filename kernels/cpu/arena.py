@@ -7,7 +7,6 @@ that was between nothing and a seventh, as it happened.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Sequence
 from math import prod
@@ -28,7 +27,8 @@ Piece = npt.NDArray[np.uint8]
 
 
 class Arena:
-    """Memory in pieces. One is used again once no tensor refers to it.
+    """Memory in pieces, taken by one thread at a time. A piece is used again once no tensor refers to it, whichever
+    thread let go of it.
 
     For recorded calls (see `recording`) that is as right when they are made again as when they were recorded, since
     their order is the same. So any number of recordings may share an arena, as long as never two of them run at once.
@@ -41,7 +41,6 @@ class Arena:
     def __init__(self, *, lasting: bool) -> None:
         self._lasting = lasting
         self._free: list[Piece] = []
-        self._choosing = threading.Lock()
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Return a tensor of memory that nothing refers to."""
@@ -52,13 +51,12 @@ class Arena:
         return torch.from_numpy(view).view(dtype).view(tuple(shape))
 
     def _take(self, size: int) -> Piece:
-        with self._choosing:
-            fitting = (i for i, piece in enumerate(self._free) if len(piece) >= size)
-            best = min(fitting, key=lambda i: len(self._free[i]), default=None)
-            if best is not None:
-                return self._free.pop(best)
-            if not self._lasting and self._free:
-                self._free.pop(max(range(len(self._free)), key=lambda i: len(self._free[i])))
+        fitting = (i for i, piece in enumerate(self._free) if len(piece) >= size)
+        best = min(fitting, key=lambda i: len(self._free[i]), default=None)
+        if best is not None:
+            return self._free.pop(best)
+        if not self._lasting and self._free:
+            self._free.pop(max(range(len(self._free)), key=lambda i: len(self._free[i])))
         return _new(size)
 
 
