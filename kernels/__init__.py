@@ -37,16 +37,22 @@ def load(backend: str = "auto", device: str = "cpu", *, deterministic: bool = Fa
     `deterministic` and is not, and `pageant.kernels.cpu.BuildError` when it is `cpu` and cannot be compiled,
     ImportError when it is `triton` and that is not installed.
     """
-    if deterministic:
-        return _deterministic(backend, device)
-    if backend == "auto":
+    if deterministic and (backend not in ("auto", "cpu") or device != "cpu"):
+        raise ValueError(
+            f"the kernel backend {backend!r} is not deterministic on {device!r}: expected 'cpu' on 'cpu'"
+        )
+    if backend == "auto" and not deterministic:
         return _fastest(device)
     if backend == "reference":
         from pageant.kernels.reference import ReferenceKernels
 
         return ReferenceKernels()
-    if backend == "cpu":
-        return _cpu(device)
+    if backend in ("auto", "cpu"):
+        if device != "cpu":
+            raise ValueError(f"the kernel backend 'cpu' does not run on {device!r}: expected 'auto' there")
+        from pageant.kernels.cpu import CpuKernels
+
+        return CpuKernels(deterministic=deterministic)
     if backend == "triton":
         if device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
             raise ValueError("the kernel backend 'triton' does not run on 'cpu': expected 'auto' there")
@@ -55,22 +61,6 @@ def load(backend: str = "auto", device: str = "cpu", *, deterministic: bool = Fa
         return TritonKernels()
     known = ", ".join(repr(known) for known in ("auto", *BACKENDS))
     raise ValueError(f"unknown kernel backend {backend!r}: expected one of {known}")
-
-
-def _cpu(device: str, *, deterministic: bool = False) -> Kernels:
-    if device != "cpu":
-        raise ValueError(f"the kernel backend 'cpu' does not run on {device!r}: expected 'auto' there")
-    from pageant.kernels.cpu import CpuKernels
-
-    return CpuKernels(deterministic=deterministic)
-
-
-def _deterministic(backend: str, device: str) -> Kernels:
-    if backend not in ("auto", "cpu") or device != "cpu":
-        raise ValueError(
-            f"the kernel backend {backend!r} is not deterministic on {device!r}: expected 'cpu' on 'cpu'"
-        )
-    return _cpu(device, deterministic=True)
 
 
 def _fastest(device: str) -> Kernels:

@@ -43,7 +43,7 @@ __all__ = ["BuildError", "CpuKernels"]
 
 _ALL = 1 << 62
 _LARGE = 1 << 18  # numbers of a result, from which on its memory is kept
-_FLOAT32 = torch.empty(0)
+_EMPTY = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)}
 _NO_NORMS = (None, None, False, 0.0)
 _ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2}
 # Up to how many rows `linear` is ours, (float32, bfloat16): measured on a Zen 4 (scripts/bench/kernels.py).
@@ -57,7 +57,7 @@ _ROWS_OWN_MAX = {
     "portable": (4, 4),
 }
 # Quantised products of bfloat16 with more rows are by tiles of unpacked weights, on the level `amx`.
-ROWS_ALIKE = 80
+_ROWS_ALIKE = 80
 
 
 class CpuKernels(ReferenceKernels):
@@ -76,7 +76,7 @@ class CpuKernels(ReferenceKernels):
         self._large: Arena | None = Arena(lasting=False)
         float32_max, bfloat16_max = (_ALL, _ALL) if deterministic else _ROWS_OWN_MAX[self.level]
         self.rows_own_max = {torch.float32: float32_max, torch.bfloat16: bfloat16_max, torch.float16: _ALL}
-        self.rows_alike = _ALL if deterministic else ROWS_ALIKE
+        self.rows_alike = _ALL if deterministic else _ROWS_ALIKE
 
     def capture(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """Call `run`, and return what does the same to the same memory again, without Python.
@@ -104,11 +104,11 @@ class CpuKernels(ReferenceKernels):
 
         return again
 
-    def _empty(self, x: Tensor, rows: int, columns: int) -> Tensor:
-        """Room for a result of x's dtype."""
+    def _empty(self, dtype: torch.dtype, rows: int, columns: int) -> Tensor:
+        """Room for a result."""
         if self._large is None or rows * columns < _LARGE:
-            return x.new_empty(rows, columns)
-        return self._large.empty((rows, columns), x.dtype)
+            return _EMPTY[dtype].new_empty(rows, columns)
+        return self._large.empty((rows, columns), dtype)
 
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
         """See `Kernels.linear`."""
@@ -116,12 +116,12 @@ class CpuKernels(ReferenceKernels):
         if isinstance(weight, QuantizedWeight):
             if functions is None:
                 return super().linear(x, weight, bias)
-            y = self._empty(x, rows, weight.shape[0])
+            y = self._empty(x.dtype, rows, weight.shape[0])
             quantized_product(functions, x, weight, bias, y.data_ptr(), None, self.rows_alike)
             return y
         if functions is None or rows > self.rows_own_max[x.dtype]:
             return F.linear(x, weight, bias)
-        y = self._empty(x, rows, weight.shape[0])
+        y = self._empty(x.dtype, rows, weight.shape[0])
         product(functions, x, weight, bias, y.data_ptr(), None)
         return y
 
@@ -139,7 +139,7 @@ class CpuKernels(ReferenceKernels):
         whole = isinstance(weight, Tensor)
         if functions is None or (whole and rows > self.rows_own_max[hidden.dtype]):
             return super().logits(hidden, weight)
-        logits = self._empty(_FLOAT32, rows, weight.shape[0])
+        logits = self._empty(torch.float32, rows, weight.shape[0])
         if isinstance(weight, QuantizedWeight):
             quantized_product(functions, hidden, weight, None, None, logits.data_ptr(), self.rows_alike)
         else:
@@ -152,7 +152,7 @@ class CpuKernels(ReferenceKernels):
         if functions is None or (isinstance(weight, Tensor) and weight.dtype != dtype):
             return super().embed(token_ids, weight, dtype)
         rows, inputs = len(token_ids), weight.shape[1]
-        embedded = torch.empty((rows, inputs), dtype=dtype)
+        embedded = self._empty(dtype, rows, inputs)
         if isinstance(weight, Tensor):
             self._library.gather_rows(
                 weight.data_ptr(), inputs * dtype.itemsize, token_ids.data_ptr(), rows, embedded.data_ptr()
@@ -210,7 +210,7 @@ class CpuKernels(ReferenceKernels):
                 batch.context_lengths.shape[0],
             )
         tokens, heads, head_dim = query.shape
-        output = self._empty(query, tokens, heads * head_dim).view(tokens, heads, head_dim)
+        output = self._empty(query.dtype, tokens, heads * head_dim).view(tokens, heads, head_dim)
         functions.attention(
             query.data_ptr(),
             query.stride(0),
@@ -359,7 +359,7 @@ class CpuKernels(ReferenceKernels):
         if functions is None or x.dim() != 2:
             return super().gelu(x, tanh)
         rows, width = x.shape
-        y = self._empty(x, rows, width)
+        y = self._empty(x.dtype, rows, width)
         act = functions.gelu_tanh if tanh else functions.gelu
         act(x.data_ptr(), x.stride(0), y.data_ptr(), rows, width)
         return y
@@ -393,7 +393,7 @@ class CpuKernels(ReferenceKernels):
         if functions is None or ours is None:
             return super().moe(x, gate_up, down, weights, experts, activation)
         tokens, hidden = x.shape
-        y = self._empty(x, tokens, hidden)
+        y = self._empty(x.dtype, tokens, hidden)
         functions.moe(
             x.data_ptr(),
             x.stride(0),
@@ -470,7 +470,7 @@ class CpuKernels(ReferenceKernels):
         if x.dim() != 2:
             return self._norm(kernel, x.reshape(-1, x.shape[-1]), weight, bias, eps).view(x.shape)
         rows, size = x.shape
-        y = self._empty(x, rows, size)
+        y = self._empty(x.dtype, rows, size)
         kernel(
             x.data_ptr(),
             x.stride(0),
@@ -493,7 +493,7 @@ class CpuKernels(ReferenceKernels):
         eps: float,
     ) -> tuple[Tensor, Tensor]:
         rows, size = x.shape
-        y, total = self._empty(x, rows, size), self._empty(x, rows, size)
+        y, total = self._empty(x.dtype, rows, size), self._empty(x.dtype, rows, size)
         kernel(
             x.data_ptr(),
             x.stride(0),
@@ -511,7 +511,7 @@ class CpuKernels(ReferenceKernels):
 
     def _act_and_mul(self, kernel: Callable[..., None], gate_up: Tensor) -> Tensor:
         rows, width = gate_up.shape
-        y = self._empty(gate_up, rows, width // 2)
+        y = self._empty(gate_up.dtype, rows, width // 2)
         kernel(gate_up.data_ptr(), gate_up.stride(0), y.data_ptr(), rows, width // 2)
         return y
 

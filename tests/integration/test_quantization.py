@@ -34,15 +34,15 @@ def test_a_deterministic_model_says_the_same_however_its_prompt_is_cut(quantizat
     params = pageant.SamplingParams(temperature=1, seed=7, max_tokens=24, ignore_eos=True, logprobs=1)
     found = []
     for tokens in (2048, 33):
-        settings = {"max_num_batched_tokens": tokens, "enable_prefix_caching": False}
         with pageant.LLM(
             DEMO_MODEL,
             placement="one",
             dtype="bfloat16",
             quantization=quantization,
             deterministic=True,
+            max_num_batched_tokens=tokens,
+            enable_prefix_caching=False,
             progress=False,
-            **settings,
         ) as llm:
             found.append([output.outputs[0] for output in llm.generate(prompts, params)])
     whole, cut = found

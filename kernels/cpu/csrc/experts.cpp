@@ -192,8 +192,10 @@ auto act_and_mul_of(int64_t activation) {
         Layer<T> layer{x, x_stride, weights, chosen, y, tokens, top_k, experts, hidden, inner,              \
                        act_and_mul_of<T>(activation)};                                                      \
         const uint8_t *up = (const uint8_t*)gate_up, *out = (const uint8_t*)down;                           \
-        if (bits == 8) moe<T, QuantizedStack<8>>(layer, {up, gate_up_scales, alike}, {out, down_scales, alike});  \
-        else if (bits == 4) moe<T, QuantizedStack<4>>(layer, {up, gate_up_scales, alike}, {out, down_scales, alike}); \
+        if (bits == 8) moe<T, QuantizedStack<8>>(layer, {up, gate_up_scales, alike},                        \
+                                                 {out, down_scales, alike});                                \
+        else if (bits == 4) moe<T, QuantizedStack<4>>(layer, {up, gate_up_scales, alike},                   \
+                                                      {out, down_scales, alike});                           \
         else moe<T, Stack<T>>(layer, {(const T*)gate_up}, {(const T*)down});                                \
     }                                                                                                       \
     EXPORT void pageant_route_##SUFFIX(const T* logits, int64_t stride, int64_t tokens, int64_t experts,    \
