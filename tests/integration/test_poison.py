@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import msgspec
 
@@ -113,5 +114,7 @@ async def test_a_step_that_never_returns_is_a_death_like_any_other(checkpoint, t
         directory = await engine.ask("supervisor", GetDirectory())
         assert {entry.name: entry.incarnation for entry in directory.nodes}["executor"] == 2
     logged = "\n".join(record.getMessage() for record in caplog.records)
-    assert "executor/0#1 failed after it had started: StepHung: a step of 8 tokens has not returned" in logged
+    # The first to come to the token that hangs need not have the others beside it.
+    died = r"executor/0#1 failed after it had started: StepHung: a step of [1-8] tokens has not returned for 2\.0 s"
+    assert re.search(died, logged), logged
     assert "node executor#1 is gone" in logged
