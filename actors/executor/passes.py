@@ -125,4 +125,5 @@ def attention_batch(
 
 def to_device(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
     """The array, where the device can read it."""
-    return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
