@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 
 import msgspec
 
@@ -104,17 +103,19 @@ async def test_a_step_that_never_returns_is_a_death_like_any_other(checkpoint, t
         num_blocks=512,
         actors={"executor": {"options": options}},
     ) as engine:
-        asked = requests()[:8]
-        right = await asyncio.gather(*(engine.complete(*one) for one in asked))
-        arguments = {"marker": str(tmp_path / "marker")}
-        asked = [(prompt, msgspec.structs.replace(params, extra_args=arguments)) for prompt, params in asked]
+        # Samples of one request, which come together: of eight requests some may be past the token that hangs before
+        # the others have come.
+        prompt, params = requests()[1]
+        params = msgspec.structs.replace(params, n=8)
+        right = await engine.complete(prompt, params)
+        params = msgspec.structs.replace(params, extra_args={"marker": str(tmp_path / "marker")})
         async with asyncio.timeout(60):
-            found = await asyncio.gather(*(engine.complete(*one) for one in asked))
-        assert [one.outputs[0].token_ids for one in found] == [one.outputs[0].token_ids for one in right]
+            found = await engine.complete(prompt, params)
+        assert [sample.token_ids for sample in found.outputs] == [
+            sample.token_ids for sample in right.outputs
+        ]
         directory = await engine.ask("supervisor", GetDirectory())
         assert {entry.name: entry.incarnation for entry in directory.nodes}["executor"] == 2
     logged = "\n".join(record.getMessage() for record in caplog.records)
-    # The first to come to the token that hangs need not have the others beside it.
-    died = r"executor/0#1 failed after it had started: StepHung: a step of [1-8] tokens has not returned for 2\.0 s"
-    assert re.search(died, logged), logged
+    assert "executor/0#1 failed after it had started: StepHung: a step of 8 tokens has not returned" in logged
     assert "node executor#1 is gone" in logged
