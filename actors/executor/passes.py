@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from pageant.actors.executor.batch import AdaptedTokens, Packed
+from pageant.actors.executor.on_device import to_device
 from pageant.actors.executor.programs import StepPrograms
 from pageant.kernels.base import AttentionBatch, KVCache
 from pageant.kernels.cpu import CpuKernels
 from pageant.models.adapters.loading import Adapters
 from pageant.models.decoder import Decoder, Wanted
 
-__all__ = ["Passes", "attention_batch", "to_device"]
+__all__ = ["Passes", "attention_batch"]
 
 
 class Passes:
@@ -121,9 +122,3 @@ def attention_batch(
         max_context_length=packed.max_context_length,
         ancestors=None if ancestors is None else to_device(ancestors, device),
     )
-
-
-def to_device(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
-    """The array, where the device can read it."""
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
-    return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)

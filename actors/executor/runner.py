@@ -17,7 +17,8 @@ from pageant.actors.executor.disk import DiskFile
 from pageant.actors.executor.host_memory import HostMemory
 from pageant.actors.executor.memory import available_bytes, choose_num_blocks, total_bytes
 from pageant.actors.executor.model_runner import Drawn
-from pageant.actors.executor.passes import Passes, to_device
+from pageant.actors.executor.on_device import to_device
+from pageant.actors.executor.passes import Passes
 from pageant.actors.executor.processors import process_logits
 from pageant.actors.executor.proposers.base import History, Room, Verified
 from pageant.actors.executor.proposers.loading import load_proposer
@@ -278,7 +279,7 @@ class TorchRunner:
         self._kernels.mask_logits(undrawn.logits, rows, masks)
         dead = (undrawn.logits[rows].amax(-1) == float("-inf")).nonzero()[:, 0]
         if len(dead):
-            guided = torch.from_numpy(np.searchsorted(undrawn.guided.places, places)).to(self.device)
+            guided = self._tensor(np.searchsorted(undrawn.guided.places, places))
             undrawn.logits[rows[dead]] = undrawn.unshaped[guided[dead]]
             self._kernels.mask_logits(undrawn.logits, rows[dead], masks[dead])
         return None

@@ -170,13 +170,13 @@ def score_prompts(
     scored: Scored, kernels: Kernels, logits_of: Callable[[Tensor], Tensor], hidden: Tensor
 ) -> Scoring:
     """The log-probabilities of prompts' tokens, given the step's hidden states [T, N]."""
-    import torch
+    from pageant.actors.executor.on_device import to_device
 
     scoring = Scoring(scored)
     for first in range(0, len(scored.places), PROMPT_LOGITS_MAX):
         some = slice(first, first + PROMPT_LOGITS_MAX)
         places, token_ids = (
-            torch.from_numpy(array[some]).to(hidden.device) for array in (scored.places, scored.token_ids)
+            to_device(array[some], hidden.device) for array in (scored.places, scored.token_ids)
         )
         scoring.add(kernels, logits_of(hidden[places]), token_ids)
     return scoring

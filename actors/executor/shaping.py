@@ -337,6 +337,6 @@ def _places(logits: Tensor, entries: Entries) -> tuple[Tensor, Tensor]:
 
 
 def _on_device(logits: Tensor, array: npt.NDArray[np.generic]) -> Tensor:
-    import torch
+    from pageant.actors.executor.on_device import to_device
 
-    return torch.from_numpy(np.ascontiguousarray(array)).to(logits.device, non_blocking=True)
+    return to_device(array, logits.device)

@@ -53,20 +53,19 @@ class UndrawnLogits(Undrawn):
 
     def part(self, places: Int64) -> UndrawnLogits:
         """See `Undrawn`."""
-        import torch
-
+        from pageant.actors.executor.on_device import to_device
         from pageant.kernels.sampling import select_rows
 
-        some = torch.from_numpy(places).to(self.logits.device)
+        some = to_device(places, self.logits.device)
         raw, scored = None, None
         if self.scored is not None and self.raw is not None:
             kept, scored = self.scored.part(places)
-            raw = self.raw[torch.from_numpy(kept).to(self.raw.device)]
+            raw = self.raw[to_device(kept, self.raw.device)]
             scored = scored if len(kept) else None
         unshaped = None
         if self.unshaped is not None:
             kept = np.flatnonzero(np.isin(self.guided.places, places))
-            unshaped = self.unshaped[torch.from_numpy(kept).to(self.unshaped.device)]
+            unshaped = self.unshaped[to_device(kept, self.unshaped.device)]
         return UndrawnLogits(
             logits=self.logits[some],
             params=select_rows(self.params, some),

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from pageant.actors.executor.batch import UNKNOWN, Packed, pack
-from pageant.actors.executor.passes import Passes, to_device
+from pageant.actors.executor.on_device import to_device
+from pageant.actors.executor.passes import Passes
 from pageant.actors.executor.proposers.base import Room, Verified, chains, sampled
 from pageant.kernels.base import KVCache
 from pageant.models.checkpoint import Checkpoint

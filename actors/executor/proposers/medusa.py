@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pageant.actors.executor.passes import to_device
+from pageant.actors.executor.on_device import to_device
 from pageant.actors.executor.proposers.base import Room, Verified, hidden_size_of, sampled
 from pageant.kernels.base import KVCache
 from pageant.models.decoder import Decoder
