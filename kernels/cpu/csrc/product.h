@@ -38,6 +38,7 @@ struct Product {
         if (unrounded) put(unrounded, sums, r, o);
         else put(y, sums, r, o);
     }
+    int64_t result_bytes() const { return rows * outputs * int64_t(sizeof(T)); }
     // The outputs from o on, whose rows of W are somewhere else.
     Product of_outputs(int64_t o, const T* some_weight, int64_t stride) const {
         Product part = *this;

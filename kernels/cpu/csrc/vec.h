@@ -46,6 +46,14 @@ inline void store(T* p, V v) {
     std::memcpy(p, &v, sizeof v);
 }
 
+#if defined(__AVX512F__)
+// A whole line to where one begins, which no cache is to keep; and what makes such lines seen before what is written next.
+inline void store_past_caches(void* p, vu line) { _mm512_stream_si512((__m512i*)p, (__m512i)line); }
+inline void settle_lines() { _mm_sfence(); }
+#else
+inline void settle_lines() {}
+#endif
+
 // (GCC makes a sum of `vf{} + x`, since a negative zero would not stay one.)
 inline vf splat(float x) {
 #if defined(__AVX512F__)

@@ -35,6 +35,14 @@ def test_linear_is_its_own_up_to_its_limit_without_being_told(cpu: CpuKernels, d
     assert torch.equal(cpu.linear(x, weight), alone)
 
 
+@pytest.mark.parametrize("outputs", [2_048, 2_080, 2_064, 2_049])
+def test_results_of_many_rows_are_those_of_few(deterministic: CpuKernels, outputs: int) -> None:
+    """Megabytes of results take another way to memory, where they are whole lines of it."""
+    x, weight, bias = (torch.randn(size).bfloat16() for size in ((600, 96), (outputs, 96), (outputs,)))
+    few = torch.cat([deterministic.linear(rows, weight, bias) for rows in x.split(40)])
+    assert torch.equal(deterministic.linear(x, weight, bias), few)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_an_adapter_adds_alone_and_among_1_to_40_rows(leveled: CpuKernels, dtype: torch.dtype) -> None:
     x, y = torch.randn(40, 70).to(dtype), torch.randn(40, 1100).to(dtype)
