@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pageant.kernels.low_rank import Addition
 from pageant.kernels.quantized import QuantizedWeight, Weight
+from pageant.kernels.tiled import LinearWeight
 
 __all__ = ["AttentionBatch", "HeadNorms", "KVCache", "Kernels", "SamplingTensors", "TokenLogprobs"]
 
@@ -166,6 +167,8 @@ class Kernels(Protocol):
     """
 
     name: str
+    tiled_dtypes: frozenset[torch.dtype]
+    """Of which `linear` likes weights in tiles better than in rows: see `pageant.kernels.tiled`."""
 
     def write_kv(
         self, key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor
@@ -308,10 +311,11 @@ class Kernels(Protocol):
         """
         ...
 
-    def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+    def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tensor:
         """Return x @ weight.T + bias: x [T, N], weight [M, N], bias [M]; returns [T, M].
 
-        A quantised weight stands for what it is dequantised to (`pageant.kernels.quantized` says how near).
+        A quantised weight stands for what it is dequantised to (`pageant.kernels.quantized` says how near), and one
+        in tiles for its rows.
         """
         ...
 

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from pageant.kernels.base import Kernels
 from pageant.kernels.quantized import QuantizedWeight
+from pageant.kernels.tiled import TiledWeight
 from pageant.models.checkpoint import HEAD, Checkpoint
 from pageant.models.decoder import Decoder
 from pageant.models.errors import CheckpointError
 from pageant.models.native import NativeDecoder
 from pageant.models.quantization import QUANTIZATIONS, Quantization
 from pageant.models.tensor_files import TensorInfo
-from pageant.models.weights import Places
+from pageant.models.weights import Place, Places
 
 __all__ = ["as_rows", "load_decoder"]
 
@@ -105,9 +106,9 @@ def _load_file(decoder: NativeDecoder, file: Path, places: Places, report: _Repo
                 tensor = tensors.get_tensor(name)
                 weight = decoder.weight(place)
                 if isinstance(weight, QuantizedWeight):
-                    rows = as_rows(tensor, place.interleaved_heads)
-                    rows = rows.T if place.transposed else rows
-                    decoder.kernels.quantize(rows.to(decoder.device), weight)
+                    decoder.kernels.quantize(_matrix(tensor, place).to(decoder.device), weight)
+                elif isinstance(weight, TiledWeight):
+                    weight.fill(_matrix(tensor, place))
                 else:
                     _fill(weight, tensor, place.plus)
                 report.read(tensor.nbytes)
@@ -120,6 +121,12 @@ def _fill(weight: Tensor, tensor: Tensor, plus: float) -> None:
     weight.copy_(tensor.view(weight.shape))
     if plus:
         weight.add_(plus)
+
+
+def _matrix(tensor: Tensor, place: Place) -> Tensor:
+    """A checkpoint's tensor as the decoder has it: [out, in]."""
+    rows = as_rows(tensor, place.interleaved_heads)
+    return rows.T if place.transposed else rows
 
 
 def as_rows(tensor: Tensor, interleaved_heads: int | None) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache
 from pageant.kernels.memory import Pages
 from pageant.kernels.quantized import QuantizedWeight, Weight, empty_quantized
+from pageant.kernels.tiled import LinearWeight, TiledWeight, empty_tiled, fit_tiles
 from pageant.models.decoder import Wanted
 from pageant.models.kv_cache import allocate_kv_caches
 from pageant.models.layer_groups import LayerGroups
@@ -19,8 +20,8 @@ from pageant.models.norm import Norm
 from pageant.models.projection import Projection
 from pageant.models.quantization import Quantization, quantized_bits
 from pageant.models.rotary import rotary_table
-from pageant.models.spec import DecoderSpec
-from pageant.models.weights import Place, Shapes, is_float32, layer_shapes, model_shapes
+from pageant.models.spec import DecoderSpec, LayerSpec
+from pageant.models.weights import Place, is_float32, layer_shapes, linear_parts, model_shapes
 
 __all__ = ["NativeDecoder"]
 
@@ -50,8 +51,8 @@ class NativeDecoder:
         self.tapped: Tensor | None = None
         self.groups = LayerGroups.one(self.windows)
         self._pages = Pages(self.device)
-        self._weights = self._allocate(model_shapes(spec))
-        self._layer_weights = [self._allocate(layer_shapes(spec, layer)) for layer in spec.layers]
+        self._weights = {name: self._empty(name, shape) for name, shape in model_shapes(spec).items()}
+        self._layer_weights = [self._empty_layer(layer) for layer in spec.layers]
         ropes = {layer.rope for layer in spec.layers if layer.rope is not None}
         tables = {
             rope: rotary_table(rope, max_model_len or spec.max_model_len, self.device) for rope in ropes
@@ -124,24 +125,31 @@ class NativeDecoder:
         shape = self.kv_cache_shape(num_blocks, block_size)
         return allocate_kv_caches(self.groups.layers_per_block, shape, self.dtype, self.device)
 
-    def weight(self, place: Place) -> Weight:
+    def weight(self, place: Place) -> LinearWeight:
         """Return the view of the weights that a checkpoint's tensor belongs in.
 
         It has the place's shape, but for rows interleaved by head, which it splits: [H, 3, D, ...]. What is
-        quantised has the rows as they are here, neither transposed nor interleaved: [M, N].
+        quantised or in tiles has the rows as they are here, neither transposed nor interleaved: [M, N].
         """
-        weights = self._weights if place.layer is None else self._layer_weights[place.layer]
-        whole = weights[place.name]
+        whole: LinearWeight
+        whole = (self._weights if place.layer is None else self._layer_weights[place.layer])[place.name]
         if place.expert is not None:
+            assert not isinstance(whole, TiledWeight), "no linear map is a stack"
             whole = whole[place.expert]
         rows = place.shape[-1] if place.transposed else place.shape[0]
-        if isinstance(whole, QuantizedWeight):
+        if isinstance(whole, QuantizedWeight | TiledWeight):
             return whole[place.row : place.row + rows]
         if place.interleaved_heads is not None:
             split: Tensor = whole.view(3, place.interleaved_heads, -1, *whole.shape[1:]).transpose(0, 1)
             return split
         part: Tensor = whole[place.row : place.row + rows]
         return part.T if place.transposed else part
+
+    def weights(self) -> Iterator[LinearWeight]:
+        """All of them."""
+        yield from self._weights.values()
+        for weights in self._layer_weights:
+            yield from weights.values()
 
     @property
     def projections(self) -> dict[tuple[int, str], Projection]:
@@ -160,12 +168,21 @@ class NativeDecoder:
     @property
     def num_bytes(self) -> int:
         """See `Decoder.num_bytes`."""
-        return sum(
-            tensor.nbytes for weights in (self._weights, *self._layer_weights) for tensor in weights.values()
-        )
+        return sum(weight.nbytes for weight in self.weights())
 
-    def _allocate(self, shapes: Shapes) -> dict[str, Weight]:
-        return {name: self._empty(name, shape) for name, shape in shapes.items()}
+    def _empty_layer(self, layer: LayerSpec) -> dict[str, LinearWeight]:
+        parts = linear_parts(self.spec, layer)
+        return {
+            name: self._empty_linear(name, shape, parts[name]) if name in parts else self._empty(name, shape)
+            for name, shape in layer_shapes(self.spec, layer).items()
+        }
+
+    def _empty_linear(self, name: str, shape: tuple[int, ...], parts: Sequence[int]) -> LinearWeight:
+        """Room for a linear map that is put together from so many rows each: in tiles, if kernels like that better."""
+        quantized = quantized_bits(name, self.quantization) is not None
+        if quantized or self.dtype not in self.kernels.tiled_dtypes or not fit_tiles(parts, shape[1]):
+            return self._empty(name, shape)
+        return empty_tiled((shape[0], shape[1]), self.dtype, self._pages)
 
     def _empty(self, name: str, shape: tuple[int, ...]) -> Weight:
         bits = quantized_bits(name, self.quantization)

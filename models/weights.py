@@ -13,11 +13,21 @@ from typing import Any
 
 from pageant.models.spec import AttentionSpec, DecoderSpec, LayerSpec, MLPSpec, MoESpec
 
-__all__ = ["Place", "Places", "Shapes", "Weights", "is_float32", "layer_shapes", "model_shapes"]
+__all__ = [
+    "Place",
+    "Places",
+    "Shapes",
+    "Weights",
+    "is_float32",
+    "layer_shapes",
+    "linear_parts",
+    "model_shapes",
+]
 
 Shapes = dict[str, tuple[int, ...]]
 Weights = Mapping[str, Any]
-"""Tensors by name; a `kernels.quantized.QuantizedWeight` where `quantization` says so."""
+"""Tensors by name; a `kernels.quantized.QuantizedWeight` where `quantization` says so, and a
+`kernels.tiled.TiledWeight` where the kernels like that better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +71,22 @@ def layer_shapes(spec: DecoderSpec, layer: LayerSpec) -> Shapes:
     if isinstance(layer.mlp, MoESpec):
         return shapes | _moe(layer.mlp, spec.hidden_size)
     return shapes | _mlp(layer.mlp, spec.hidden_size)
+
+
+def linear_parts(spec: DecoderSpec, layer: LayerSpec) -> dict[str, tuple[int, ...]]:
+    """Rows of the checkpoint's tensors that the weight of each of a layer's linear maps is put together from."""
+    attention, hidden_size = spec.attention, spec.hidden_size
+    parts: dict[str, tuple[int, ...]] = {
+        "qkv.weight": (attention.query_size, attention.kv_size, attention.kv_size),
+        "o.weight": (hidden_size,),
+    }
+    size, prefix = layer.mlp.size, ""
+    if isinstance(layer.mlp, MoESpec):
+        if layer.mlp.shared_size is None:
+            return parts
+        size, prefix = layer.mlp.shared_size, "shared_"
+    first = {f"{prefix}gate_up.weight": (size, size), f"{prefix}up.weight": (size,)}
+    return parts | first | {f"{prefix}down.weight": (hidden_size,)}
 
 
 def is_float32(spec: DecoderSpec, name: str) -> bool:

@@ -33,11 +33,18 @@ from pageant.kernels.base import (
 from pageant.kernels.cpu.arena import Arena
 from pageant.kernels.cpu.build import BuildError
 from pageant.kernels.cpu.library import Functions, Library, load_library
-from pageant.kernels.cpu.products import expert_weights, low_rank_products, product, quantized_product
+from pageant.kernels.cpu.products import (
+    expert_weights,
+    low_rank_products,
+    product,
+    quantized_product,
+    tiled_product,
+)
 from pageant.kernels.cpu.recording import RecordedLibrary, Recorder, playback
 from pageant.kernels.low_rank import Addition
 from pageant.kernels.quantized import QuantizedWeight, Weight
 from pageant.kernels.reference import ReferenceKernels
+from pageant.kernels.tiled import LinearWeight, TiledWeight
 
 __all__ = ["BuildError", "CpuKernels"]
 
@@ -77,6 +84,7 @@ class CpuKernels(ReferenceKernels):
         float32_max, bfloat16_max = (_ALL, _ALL) if deterministic else _ROWS_OWN_MAX[self.level]
         self.rows_own_max = {torch.float32: float32_max, torch.bfloat16: bfloat16_max, torch.float16: _ALL}
         self.rows_alike = _ALL if deterministic else _ROWS_ALIKE
+        self.tiled_dtypes = frozenset({torch.bfloat16} if self._library.tiled_linear else ())
 
     def capture(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """Call `run`, and return what does the same to the same memory again, without Python.
@@ -110,7 +118,7 @@ class CpuKernels(ReferenceKernels):
             return _EMPTY[dtype].new_empty(rows, columns)
         return self._large.empty((rows, columns), dtype)
 
-    def linear(self, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+    def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tensor:
         """See `Kernels.linear`."""
         functions, rows = self._functions.get(x.dtype), x.shape[0]
         if isinstance(weight, QuantizedWeight):
@@ -118,6 +126,12 @@ class CpuKernels(ReferenceKernels):
                 return super().linear(x, weight, bias)
             y = self._empty(x.dtype, rows, weight.shape[0])
             quantized_product(functions, x, weight, bias, y.data_ptr(), None, self.rows_alike)
+            return y
+        if isinstance(weight, TiledWeight):
+            if x.dtype not in self.tiled_dtypes:
+                return self.linear(x, weight.plain(), bias)
+            y = self._empty(x.dtype, rows, weight.shape[0])
+            tiled_product(self._library, x, weight, bias, y.data_ptr())
             return y
         if functions is None or rows > self.rows_own_max[x.dtype]:
             return F.linear(x, weight, bias)

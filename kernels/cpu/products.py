@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from pageant.kernels.cpu.library import Functions
+from pageant.kernels.cpu.library import Functions, Library
 from pageant.kernels.low_rank import Addition, LowRank
 from pageant.kernels.quantized import QuantizedWeight, Weight
+from pageant.kernels.tiled import TiledWeight
 
-__all__ = ["expert_weights", "low_rank_products", "product", "quantized_product"]
+__all__ = ["expert_weights", "low_rank_products", "product", "quantized_product", "tiled_product"]
 
 _PARTS = "parts"
 
@@ -69,6 +70,24 @@ def quantized_product(
         inputs,
         weight.shape[0],
         rows_alike,
+    )
+
+
+def tiled_product(library: Library, x: Tensor, weight: TiledWeight, bias: Tensor | None, y: int) -> None:
+    """The same with a weight in tiles, all of bfloat16. `library` is one that has such a product."""
+    (rows, inputs), (x_stride, x_step) = x.shape, x.stride()
+    if x_step != 1:
+        return tiled_product(library, x.contiguous(), weight, bias, y)
+    assert library.tiled_linear is not None
+    library.tiled_linear(
+        x.data_ptr(),
+        x_stride,
+        weight.tiles.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        y,
+        rows,
+        inputs,
+        weight.shape[0],
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from pageant.kernels.base import HeadNorms
@@ -32,6 +33,7 @@ class ReferenceKernels:
     """
 
     name = "reference"
+    tiled_dtypes: frozenset[torch.dtype] = frozenset()
 
     write_kv = staticmethod(write_kv)
     move_kv = staticmethod(move_kv)

@@ -7,15 +7,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pageant.kernels.quantized import QuantizedWeight, Weight, dequantize
+from pageant.kernels.tiled import LinearWeight, TiledWeight
 
 __all__ = ["embed", "linear", "logits"]
 
 _CHUNK = 1 << 22  # numbers of a head that are widened at a time
 
 
-def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+def linear(x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tensor:
     """See `Kernels.linear`."""
-    return F.linear(x, _plain(weight, x.dtype), bias)
+    whole = weight.plain() if isinstance(weight, TiledWeight) else _plain(weight, x.dtype)
+    return F.linear(x, whole, bias)
 
 
 def logits(hidden: Tensor, weight: Weight) -> Tensor:

@@ -14,7 +14,9 @@ import triton.language as tl
 from torch import Tensor
 
 from pageant.kernels.quantized import GROUP, QuantizedWeight, Weight
+from pageant.kernels.reference.products import linear as whole_linear
 from pageant.kernels.reference.products import logits as whole_logits
+from pageant.kernels.tiled import LinearWeight
 from pageant.kernels.triton.launching import cdiv, interpreted, processors
 
 __all__ = ["linear", "logits", "multiply_few", "weight_tile", "widen", "widen_rows"]
@@ -24,10 +26,10 @@ _COLUMNS, _DEPTH = 32, 128
 _SPLITS_MAX = 16
 
 
-def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+def linear(x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tensor:
     """See `Kernels.linear`."""
     if not isinstance(weight, QuantizedWeight):
-        return F.linear(x, weight, bias)
+        return whole_linear(x, weight, bias)
     if x.shape[0] > _FEW:
         return F.linear(x, widen(weight, x.dtype), bias)
     product = _multiply(x, weight, x.dtype if bias is None else torch.float32)

@@ -80,9 +80,8 @@ def random_decoder(bench: Bench, ours: Kernels) -> NativeDecoder:
 
 
 def weights_of(decoder: NativeDecoder) -> list[Tensor]:
-    """All of them."""
-    groups = (decoder._weights, *decoder._layer_weights)
-    return [weight for group in groups for weight in group.values() if isinstance(weight, Tensor)]
+    """All of them that are tensors."""
+    return [weight for weight in decoder.weights() if isinstance(weight, Tensor)]
 
 
 def decode_inputs(count: int, context: int) -> StepInputs:

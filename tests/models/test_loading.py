@@ -22,26 +22,43 @@ from transformers import (
 )
 
 from pageant import kernels
+from pageant.kernels.reference import ReferenceKernels
+from pageant.kernels.tiled import TiledWeight
 from pageant.models import Checkpoint, CheckpointError
-from pageant.models.loading import load_decoder
+from pageant.models.loading import as_rows, load_decoder
 
 
-def weights_of(family: Any, dtype: str = "auto", path: Path | None = None) -> dict[str, torch.Tensor]:
+def weights_of(
+    family: Any, dtype: str = "auto", path: Path | None = None, backend: str = "auto"
+) -> dict[str, torch.Tensor | TiledWeight]:
     """A decoder's weights under the checkpoint's names."""
     checkpoint = Checkpoint(path or family.path)
-    decoder = load_decoder(checkpoint, dtype, kernels=kernels.load())
+    decoder = load_decoder(checkpoint, dtype, kernels=kernels.load(backend))
     return {name: decoder.weight(place) for name, place in checkpoint.decoder()[1].items()}
 
 
+def theirs_of(family: Any) -> dict[str, torch.Tensor]:
+    """The checkpoint's own."""
+    canonical = Checkpoint(family.path).architecture.names.canonical
+    return {canonical(name): tensor for name, tensor in load_file(family.path / "model.safetensors").items()}
+
+
 def test_every_weight_is_where_it_belongs(any_family: Any) -> None:
-    checkpoint = Checkpoint(any_family.path)
-    places = checkpoint.decoder()[1]
-    theirs = {
-        checkpoint.architecture.names.canonical(name): tensor
-        for name, tensor in load_file(any_family.path / "model.safetensors").items()
-    }
+    places, theirs = Checkpoint(any_family.path).decoder()[1], theirs_of(any_family)
     for name, ours in weights_of(any_family).items():
         assert torch.equal(ours.reshape(places[name].shape), theirs[name] + places[name].plus), name
+
+
+def test_weights_in_tiles_are_those_in_rows(any_family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs, (spec, places) = theirs_of(any_family), Checkpoint(any_family.path).decoder()
+    monkeypatch.setattr(ReferenceKernels, "tiled_dtypes", {torch.bfloat16})
+    num_tiled = 0
+    for name, ours in weights_of(any_family, "bfloat16", backend="reference").items():
+        if isinstance(ours, TiledWeight):
+            rows = as_rows(theirs[name], places[name].interleaved_heads).bfloat16()
+            assert torch.equal(ours.plain(), rows.T if places[name].transposed else rows), name
+            num_tiled += 1
+    assert (num_tiled > 0) == (spec.hidden_size % 32 == 0)
 
 
 def test_every_weight_is_filled(any_family: Any) -> None:
@@ -73,7 +90,7 @@ def test_a_cache_of_gigabytes_takes_no_memory_before_it_is_used() -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_weights_are_cast_on_the_way(family: Callable[[str], Any], dtype: str) -> None:
     theirs = family("qwen2").model.state_dict()
-    for name, ours in weights_of(family("qwen2"), dtype).items():
+    for name, ours in weights_of(family("qwen2"), dtype, backend="reference").items():
         assert torch.equal(ours, theirs[name].to(getattr(torch, dtype))), name
 
 

@@ -13,3 +13,11 @@ EXPORT int64_t pageant_allowed() { return tiles_allowed(); }
 LINEAR(pageant_linear_f32, float)
 LINEAR(pageant_linear_bf16, bf16)
 LINEAR(pageant_linear_f16, f16)
+
+#if defined(PAGEANT_TILES)
+// W in tiles: see kernels/tiled.py.
+EXPORT void pageant_tiled_linear(const bf16* x, int64_t x_stride, const bf16* tiles, const bf16* bias, bf16* y,
+                                 int64_t rows, int64_t inputs, int64_t outputs) {
+    multiply(Tiled<Strips>{{x, x_stride, tiles, inputs, bias, y, rows, inputs, outputs}, {tiles, inputs, outputs}});
+}
+#endif

@@ -109,6 +109,17 @@ struct TileRows {
     int64_t stride, step;
 };
 
+// What comes next, brought nearer, so many lines at a time.
+struct LinesAhead {
+    const char* at;
+    const int64_t lines;
+
+    template <int CACHE>
+    void fetch() {
+        for (int64_t i = 0; i < lines; i++, at += TILE_LINE) __builtin_prefetch(at, 0, CACHE);
+    }
+};
+
 // W as it lies, [outputs][inputs].
 struct Lying {
     const bf16* weight;
@@ -130,19 +141,26 @@ struct Lying {
         return {(const char*)room.data(), 2 * stride, TILE_LINE};
     }
 
-    // What comes next, brought nearer, so many lines at a time.
-    class Ahead {
-      public:
+    struct Ahead : LinesAhead {
         Ahead(const Lying& w, int64_t next, int64_t lines)
-            : at_((const char*)w.at(std::min(next, w.outputs - 1))), lines_(lines) {}
-        template <int CACHE>
-        void fetch() {
-            for (int64_t i = 0; i < lines_; i++, at_ += TILE_LINE) __builtin_prefetch(at_, 0, CACHE);
-        }
+            : LinesAhead{(const char*)w.at(std::min(next, w.outputs - 1)), lines} {}
+    };
+};
 
-      private:
-        const char* at_;
-        const int64_t lines_;
+// W in tiles, strips of 16 outputs after one another: whole ones alone.
+struct Strips {
+    const bf16* weight;
+    int64_t inputs, outputs;
+
+    const bf16* at(int64_t o) const { return weight + o * inputs; }
+    int64_t row_bytes() const { return inputs * sizeof(bf16); }
+
+    template <int ROOM>
+    TileRows rows(int64_t o, int64_t) const { return {(const char*)at(o), TILE_LINE, TILE_BYTES}; }
+
+    struct Ahead : LinesAhead {
+        Ahead(const Strips& w, int64_t next, int64_t lines)
+            : LinesAhead{(const char*)w.at(std::min(next, w.outputs - TILE)), lines} {}
     };
 };
 

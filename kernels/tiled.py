@@ -1,0 +1,68 @@
+"""Weights that lie as matrix units take them: in tiles of 16 rows by 32 inputs, one after another.
+
+A product with a tile reads 64 bytes from each of 16 rows. Where rows are whole those lie kilobytes apart, mostly in the
+same few sets of the nearest cache, which cannot hold what comes next beside what is used now; in a tile they are one
+piece of memory. Tiles follow each other along a strip of 16 rows, so that strips lie as rows did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pageant.kernels.memory import Pages
+from pageant.kernels.quantized import Weight
+
+__all__ = ["LinearWeight", "TiledWeight", "empty_tiled", "fit_tiles"]
+
+_ROWS, _INPUTS = 16, 32  # of a tile
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TiledWeight:
+    """A matrix [M, N], or some strips of one."""
+
+    tiles: Tensor
+    """[M / 16, N / 32, 16, 32], contiguous."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(M, N)."""
+        strips, along = self.tiles.shape[:2]
+        return strips * _ROWS, along * _INPUTS
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return self.tiles.nbytes
+
+    def __getitem__(self, rows: slice) -> TiledWeight:
+        """Rows of it, a view. They begin and end with strips."""
+        return TiledWeight(self.tiles[slice(*(bound // _ROWS for bound in rows.indices(self.shape[0])[:2]))])
+
+    def fill(self, weight: Tensor) -> None:
+        """Take the numbers of a tensor [M, N], cast on the way."""
+        strips, along = self.tiles.shape[:2]
+        self.tiles.transpose(1, 2).copy_(weight.reshape(strips, _ROWS, along, _INPUTS))
+
+    def plain(self) -> Tensor:
+        """Return the tensor [M, N] that it stands for, a copy."""
+        return self.tiles.transpose(1, 2).reshape(self.shape)
+
+
+LinearWeight = Weight | TiledWeight
+"""What `Kernels.linear` takes."""
+
+
+def fit_tiles(rows: Sequence[int], inputs: int) -> bool:
+    """Whether a matrix that is put together from so many rows each can lie in tiles."""
+    return inputs % _INPUTS == 0 and all(count % _ROWS == 0 for count in rows)
+
+
+def empty_tiled(shape: tuple[int, int], dtype: torch.dtype, pages: Pages) -> TiledWeight:
+    """Room for a weight whose rows and inputs fit, filled with whatever was there before."""
+    rows, inputs = shape
+    return TiledWeight(pages.empty((rows // _ROWS, inputs // _INPUTS, _ROWS, _INPUTS), dtype))

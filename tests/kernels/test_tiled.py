@@ -1,0 +1,89 @@
+"""Weights in tiles: what they hold, and products with them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pageant.kernels.cpu import CpuKernels
+from pageant.kernels.cpu.levels import LEVELS, levels_here
+from pageant.kernels.memory import Pages
+from pageant.kernels.reference import ReferenceKernels
+from pageant.kernels.tiled import TiledWeight, empty_tiled, fit_tiles
+
+BFLOAT16 = torch.bfloat16
+
+
+def in_tiles(weight: torch.Tensor) -> TiledWeight:
+    rows, inputs = weight.shape
+    tiled = empty_tiled((rows, inputs), weight.dtype, Pages("cpu"))
+    tiled.fill(weight)
+    return tiled
+
+
+def test_tiles_follow_one_another_along_a_strip() -> None:
+    weight = torch.arange(32 * 96).view(32, 96).float()
+    tiles = in_tiles(weight).tiles
+    for strip in range(2):
+        for along in range(3):
+            part = weight[16 * strip : 16 * strip + 16, 32 * along : 32 * along + 32]
+            assert torch.equal(tiles[strip, along], part)
+
+
+def test_rows_are_a_view_and_hold_what_they_are_given() -> None:
+    weight = torch.randn(64, 32)
+    tiled = empty_tiled((64, 32), BFLOAT16, Pages("cpu"))
+    for start in (0, 16, 48):
+        stop = 48 if start == 16 else start + 16
+        tiled[start:stop].fill(weight[start:stop])
+        assert tiled[start:stop].shape == (stop - start, 32)
+    assert tiled.shape == (64, 32) and tiled.nbytes == 64 * 32 * 2
+    assert torch.equal(tiled.plain(), weight.bfloat16())
+
+
+def test_columns_are_taken_for_what_they_are() -> None:
+    weight = torch.randn(32, 48).T
+    assert torch.equal(in_tiles(weight).plain(), weight)
+
+
+@pytest.mark.parametrize(
+    ("rows", "inputs", "fits"), [((48, 16, 16), 64, True), ((40, 8), 64, False), ((16,), 48, False)]
+)
+def test_whole_strips_of_whole_tiles_fit(rows: tuple[int, ...], inputs: int, fits: bool) -> None:
+    assert fit_tiles(rows, inputs) == fits
+
+
+@pytest.fixture(scope="module", params=["reference", *LEVELS])
+def kernels(request: pytest.FixtureRequest) -> ReferenceKernels:
+    if request.param == "reference":
+        return ReferenceKernels()
+    if request.param not in levels_here():
+        pytest.skip(f"this processor has no {request.param}")
+    return CpuKernels(request.param)
+
+
+def test_levels_with_tiles_say_so(kernels: ReferenceKernels) -> None:
+    has_tiles = isinstance(kernels, CpuKernels) and kernels.level in ("amx", "emulated_amx")
+    assert kernels.tiled_dtypes == ({BFLOAT16} if has_tiles else frozenset())
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(
+    ("outputs", "inputs"), [(16, 32), (48, 96), (112, 64), (512, 1056)], ids=lambda size: str(size)
+)
+def test_a_product_with_tiles_is_that_with_rows_bit_by_bit(
+    kernels: ReferenceKernels, outputs: int, inputs: int, biased: bool
+) -> None:
+    weight = torch.randn(outputs, inputs).bfloat16()
+    bias = torch.randn(outputs).bfloat16() if biased else None
+    tiled = in_tiles(weight)
+    for rows in (1, 3, 16, 17, 40, 64, 65, 100, 300):
+        x = torch.randn(rows, inputs + 8).bfloat16()[:, :inputs]
+        assert torch.equal(kernels.linear(x, tiled, bias), kernels.linear(x, weight, bias)), f"{rows} rows"
+    columns = torch.randn(inputs, 5).bfloat16().T
+    assert torch.equal(kernels.linear(columns, tiled, bias), kernels.linear(columns, weight, bias))
+
+
+def test_other_dtypes_than_a_levels_own_are_multiplied_too(kernels: ReferenceKernels) -> None:
+    x, weight = torch.randn(3, 64), torch.randn(32, 64)
+    torch.testing.assert_close(kernels.linear(x, in_tiles(weight)), x @ weight.T)
