@@ -283,6 +283,10 @@ class Kernels(Protocol):
         """Return gelu(gate) * up, [T, I], of gate_up [T, 2I]: gate first, then up. `tanh`: see `gelu`."""
         ...
 
+    def act_and_mul(self, gate_up: Tensor, activation: str) -> Tensor:
+        """`silu_and_mul` or `gelu_and_mul`, by the activation's name: "silu", "gelu" or "gelu_tanh"."""
+        ...
+
     def gelu(self, x: Tensor, tanh: bool) -> Tensor:
         """Return x's Gaussian error linear unit, of its shape and dtype (Hendrycks, Gimpel, 2016).
 
@@ -316,6 +320,13 @@ class Kernels(Protocol):
 
         A quantised weight stands for what it is dequantised to (`pageant.kernels.quantized` says how near), and one
         in tiles for its rows.
+        """
+        ...
+
+    def gated_linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None, activation: str) -> Tensor:
+        """Return act(gate) * up, [T, I], of what `linear` makes with weight [2I, N]: gate first, then up.
+
+        The activation is "silu", "gelu" or "gelu_tanh" (see `gelu`).
         """
         ...
 

@@ -30,11 +30,15 @@ class MLP:
         first, down = f"{prefix}gate_up" if spec.gated else f"{prefix}up", f"{prefix}down"
         self._first, self._down = (Projection(module, weights, kernels) for module in (first, down))
         self.projections = {first: self._first, down: self._down}
-        self._activation = _activation(spec, kernels)
+        self._activated: Callable[[Tensor], Tensor] = partial(self._first.gated, activation=spec.activation)
+        if not spec.gated:
+            assert spec.activation != "silu", "no family has a SiLU without a gate"
+            tanh = spec.activation == "gelu_tanh"
+            self._activated = lambda x: kernels.gelu(self._first(x), tanh=tanh)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return [T, hidden_size] for x [T, hidden_size]."""
-        return self._down(self._activation(self._first(x)))
+        return self._down(self._activated(x))
 
 
 class MixtureOfExperts:
@@ -61,10 +65,3 @@ class MixtureOfExperts:
         if self._shared is not None:
             output += torch.sigmoid(kernels.linear(x, self._switch)) * self._shared(x)
         return output
-
-
-def _activation(spec: MLPSpec, kernels: Kernels) -> Callable[[Tensor], Tensor]:
-    if spec.gated and spec.activation == "silu":
-        return kernels.silu_and_mul
-    assert spec.activation != "silu", "no family has a SiLU without a gate"
-    return partial(kernels.gelu_and_mul if spec.gated else kernels.gelu, tanh=spec.activation == "gelu_tanh")

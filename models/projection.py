@@ -22,6 +22,13 @@ class Projection:
         self.additions: list[Addition] = []
         self._weight, self._bias = weights[f"{module}.weight"], weights.get(f"{module}.bias")
         self._linear, self._add_low_rank = kernels.linear, kernels.add_low_rank
+        self._gated_linear, self._act_and_mul = kernels.gated_linear, kernels.act_and_mul
+
+    def gated(self, x: Tensor, activation: str) -> Tensor:
+        """Return [T, out / 2]: the activation of the first half of what a call returns, times the second."""
+        if self.additions:
+            return self._act_and_mul(self(x), activation)
+        return self._gated_linear(x, self._weight, self._bias, activation)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return [T, out] for x [T, in]."""

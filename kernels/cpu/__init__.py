@@ -139,6 +139,14 @@ class CpuKernels(ReferenceKernels):
         product(functions, x, weight, bias, y.data_ptr(), None)
         return y
 
+    def gated_linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None, activation: str) -> Tensor:
+        """See `Kernels.gated_linear`."""
+        if not isinstance(weight, TiledWeight) or x.dtype not in self.tiled_dtypes:
+            return super().gated_linear(x, weight, bias, activation)
+        y = self._empty(x.dtype, x.shape[0], weight.shape[0] // 2)
+        tiled_product(self._library, x, weight, bias, y.data_ptr(), _ACTIVATIONS[activation])
+        return y
+
     def add_low_rank(self, x: Tensor, y: Tensor, additions: Sequence[Addition]) -> None:
         """See `Kernels.add_low_rank`."""
         functions = self._functions.get(x.dtype)

@@ -73,22 +73,28 @@ def quantized_product(
     )
 
 
-def tiled_product(library: Library, x: Tensor, weight: TiledWeight, bias: Tensor | None, y: int) -> None:
-    """The same with a weight in tiles, all of bfloat16. `library` is one that has such a product."""
+def tiled_product(
+    library: Library,
+    x: Tensor,
+    weight: TiledWeight,
+    bias: Tensor | None,
+    y: int,
+    activation: int | None = None,
+) -> None:
+    """The same with a weight in tiles, all of bfloat16, or what an activation of the first half of that gates.
+
+    `library` is one that has such products.
+    """
     (rows, inputs), (x_stride, x_step) = x.shape, x.stride()
     if x_step != 1:
-        return tiled_product(library, x.contiguous(), weight, bias, y)
+        return tiled_product(library, x.contiguous(), weight, bias, y, activation)
     assert library.tiled_linear is not None
-    library.tiled_linear(
-        x.data_ptr(),
-        x_stride,
-        weight.tiles.data_ptr(),
-        None if bias is None else bias.data_ptr(),
-        y,
-        rows,
-        inputs,
-        weight.shape[0],
-    )
+    parts = x.data_ptr(), x_stride, weight.tiles.data_ptr(), None if bias is None else bias.data_ptr(), y
+    outputs = weight.shape[0]
+    if activation is None:
+        library.tiled_linear(*parts, rows, inputs, outputs)
+    else:
+        library.gated_linear(*parts, activation, rows, inputs, outputs // 2)
 
 
 def low_rank_products(functions: Functions, x: Tensor, y: Tensor, additions: Sequence[Addition]) -> None:

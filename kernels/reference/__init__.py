@@ -22,6 +22,7 @@ from pageant.kernels.reference.norms import (
 from pageant.kernels.reference.pointwise import gelu, gelu_and_mul, rope, silu_and_mul
 from pageant.kernels.reference.products import embed, linear, logits
 from pageant.kernels.reference.sampling import mask_logits, sample, top_logprobs
+from pageant.kernels.tiled import LinearWeight
 
 __all__ = ["ReferenceKernels"]
 
@@ -59,6 +60,16 @@ class ReferenceKernels:
     mask_logits = staticmethod(mask_logits)
     sample = staticmethod(sample)
     top_logprobs = staticmethod(top_logprobs)
+
+    def gated_linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None, activation: str) -> Tensor:
+        """See `Kernels.gated_linear`."""
+        return self.act_and_mul(self.linear(x, weight, bias), activation)
+
+    def act_and_mul(self, gate_up: Tensor, activation: str) -> Tensor:
+        """See `Kernels.act_and_mul`."""
+        if activation == "silu":
+            return self.silu_and_mul(gate_up)
+        return self.gelu_and_mul(gate_up, tanh=activation == "gelu_tanh")
 
     def rope_and_write_kv(
         self,

@@ -84,6 +84,21 @@ def test_a_product_with_tiles_is_that_with_rows_bit_by_bit(
     assert torch.equal(kernels.linear(columns, tiled, bias), kernels.linear(columns, weight, bias))
 
 
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("inner", "inputs"), [(16, 32), (48, 96), (2048, 64)], ids=lambda size: str(size))
+def test_what_is_gated_at_once_is_what_is_gated_after_the_product_bit_by_bit(
+    kernels: ReferenceKernels, inner: int, inputs: int, biased: bool, activation: str
+) -> None:
+    weight = torch.randn(2 * inner, inputs).bfloat16()
+    bias = torch.randn(2 * inner).bfloat16() if biased else None
+    for rows in (1, 3, 16, 17, 40, 64, 65, 100, 600):
+        x = torch.randn(rows, inputs + 8).bfloat16()[:, :inputs]
+        expected = kernels.act_and_mul(kernels.linear(x, weight, bias), activation)
+        for one in (weight, in_tiles(weight)):
+            assert torch.equal(kernels.gated_linear(x, one, bias, activation), expected), f"{rows} rows"
+
+
 def test_other_dtypes_than_a_levels_own_are_multiplied_too(kernels: ReferenceKernels) -> None:
     x, weight = torch.randn(3, 64), torch.randn(32, 64)
     torch.testing.assert_close(kernels.linear(x, in_tiles(weight)), x @ weight.T)

@@ -4,6 +4,8 @@
 #include "exponential.h"
 #include "rows.h"
 
+enum : int64_t { SILU, GELU, GELU_TANH };  // as Python says which
+
 struct Silu {
     static vf of(vf x) { return silu(x); }
 };

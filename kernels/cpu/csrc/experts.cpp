@@ -175,8 +175,8 @@ void route(const T* logits, int64_t stride, int64_t tokens, int64_t experts, int
 
 template <class T>
 auto act_and_mul_of(int64_t activation) {
-    return activation == 0 ? act_and_mul_row<Silu, T>
-         : activation == 1 ? act_and_mul_row<Gelu, T>
+    return activation == SILU ? act_and_mul_row<Silu, T>
+         : activation == GELU ? act_and_mul_row<Gelu, T>
                            : act_and_mul_row<GeluTanh, T>;
 }
 

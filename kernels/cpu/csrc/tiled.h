@@ -82,7 +82,10 @@ struct PackedRows {
         if (count == TILE)
             for (; i + TILE_INPUTS <= inputs; i += TILE_INPUTS, strip += tile_size()) {
                 vu lines[TILE];
-                for (int a = 0; a < TILE; a++) lines[a] = load<vu>(x + a * x_stride + i);
+                UNROLL for (int a = 0; a < TILE; a++) {
+                    lines[a] = load<vu>(x + a * x_stride + i);
+                    __builtin_prefetch(x + a * x_stride + i + PACKED_AHEAD * TILE_INPUTS, 0, 3);
+                }
                 transpose(lines);
                 for (int pair = 0; pair < TILE; pair++) store(strip + pair * TILE, lines[pair]);
             }
@@ -91,6 +94,8 @@ struct PackedRows {
     }
 
   private:
+    static constexpr int PACKED_AHEAD = 8;  // tiles that are fetched before their rows are read
+
     void pack_some(const bf16* x, int64_t x_stride, int64_t count, int64_t left, uint32_t* to) const {
         const int columns = this->columns();
         if (columns == 1 && left % TILE_INPUTS == 0) return void(std::memcpy(to, x, left * sizeof *x));
@@ -175,19 +180,13 @@ class TiledBlock {
 
     // Outputs start to stop; `next` is what this thread comes to then.
     void multiply(int64_t start, int64_t stop, int64_t next) {
-        use_tiles(shape_.columns());
-        switch (shape_.tiles_down()) {
-            case 1: few<1>(start, stop, next); break;
-            case 2: few<2>(start, stop, next); break;
-            case 3: few<3>(start, stop, next); break;
-            case 4: few<4>(start, stop, next); break;
-            default: many(start, stop, next);
-        }
-        leave_tiles();
+        by_size([&](auto down) { few<down()>(start, stop, next); }, [&] { many(start, stop, next); });
     }
 
-  private:
-    static constexpr int NEAREST = 3, SECOND = 2;  // caches
+  protected:
+    template <int DOWN>
+    using Sums = float[DOWN][TILE * TILE];
+
     const Product<bf16>& p_;
     const Weights& w_;
     const PackedRows shape_;
@@ -195,65 +194,58 @@ class TiledBlock {
     const int64_t along_, b_stride_, b_bytes_, down_bytes_;  // tiles along the inputs; of a tile, and of all along
     const bool past_caches_;
 
-    // Up to 64 rows of x: with sums of them all in tiles, W is gone through once.
+    // Calls few(how many) with as many tiles of x as there are, up to 4; or many().
+    template <class Few, class Many>
+    void by_size(const Few& few, const Many& many) const {
+        use_tiles(shape_.columns());
+        switch (shape_.tiles_down()) {
+            case 1: few(std::integral_constant<int, 1>()); break;
+            case 2: few(std::integral_constant<int, 2>()); break;
+            case 3: few(std::integral_constant<int, 3>()); break;
+            case 4: few(std::integral_constant<int, 4>()); break;
+            default: many();
+        }
+        leave_tiles();
+    }
+
+    // Results of 16 outputs, from o on, by up to 64 rows of x; `then` is the output that comes next.
     template <int DOWN>
-    void few(int64_t start, int64_t stop, int64_t next) {
-        for (int64_t o = start; o < stop; o += TILE) {
-            const int64_t then = o + TILE < stop ? o + TILE : next;
-            const TileRows rows = w_.template rows<0>(o, then);
-            typename Weights::Ahead ahead(w_, then, TILE);
-            const char *a = rows.at, *b = packed_;
-            zero<DOWN>();
-            for (int64_t k = 0; k < along_; k++, a += rows.step, b += b_bytes_) {
-                ahead.template fetch<NEAREST>();
-                TILE_LOAD_A(6, a, rows.stride);
-                TILE_LOAD_B(4, b, b_stride_);
-                TILE_MULTIPLY(0, 6, 4);
+    void add_up(int64_t o, int64_t then, Sums<DOWN>& sums) const {
+        const TileRows rows = w_.template rows<0>(o, then);
+        typename Weights::Ahead ahead(w_, then, TILE);
+        const char *a = rows.at, *b = packed_;
+        zero<DOWN>();
+        for (int64_t k = 0; k < along_; k++, a += rows.step, b += b_bytes_) {
+            ahead.template fetch<NEAREST>();
+            TILE_LOAD_A(6, a, rows.stride);
+            TILE_LOAD_B(4, b, b_stride_);
+            TILE_MULTIPLY(0, 6, 4);
+            TILE_FREE(4);
+            if constexpr (DOWN > 1) {
+                TILE_LOAD_B(5, b + down_bytes_, b_stride_);
+                TILE_MULTIPLY(1, 6, 5);
+                TILE_FREE(5);
+            }
+            if constexpr (DOWN > 2) {
+                TILE_LOAD_B(4, b + 2 * down_bytes_, b_stride_);
+                TILE_MULTIPLY(2, 6, 4);
                 TILE_FREE(4);
-                if constexpr (DOWN > 1) {
-                    TILE_LOAD_B(5, b + down_bytes_, b_stride_);
-                    TILE_MULTIPLY(1, 6, 5);
-                    TILE_FREE(5);
-                }
-                if constexpr (DOWN > 2) {
-                    TILE_LOAD_B(4, b + 2 * down_bytes_, b_stride_);
-                    TILE_MULTIPLY(2, 6, 4);
-                    TILE_FREE(4);
-                }
-                if constexpr (DOWN > 3) {
-                    TILE_LOAD_B(5, b + 3 * down_bytes_, b_stride_);
-                    TILE_MULTIPLY(3, 6, 5);
-                    TILE_FREE(5);
-                }
-                TILE_FREE(6);
             }
-            alignas(TILE_LINE) float sums[DOWN][TILE * TILE];
-            store_tiles(sums);
-            for (int64_t d = 0; d < DOWN; d++)
-                finish_tile(p_, sums[d], d * TILE, std::min<int64_t>(TILE, p_.rows - d * TILE), o);
+            if constexpr (DOWN > 3) {
+                TILE_LOAD_B(5, b + 3 * down_bytes_, b_stride_);
+                TILE_MULTIPLY(3, 6, 5);
+                TILE_FREE(5);
+            }
+            TILE_FREE(6);
         }
+        store_tiles(sums);
     }
 
-    // More: two tiles of W by two of x at a time. The last of W is multiplied twice where it is alone.
-    void many(int64_t start, int64_t stop, int64_t next) {
-        const int64_t turns = (shape_.tiles_down() + 1) / 2;
-        for (int64_t o = start; o < stop; o += 2 * TILE) {
-            const bool wide = o + TILE < p_.outputs;
-            const int64_t then = o + 2 * TILE < stop ? o + 2 * TILE : next;
-            const TileRows upper = w_.template rows<0>(o, then);
-            const TileRows lower = wide ? w_.template rows<1>(o + TILE, then + TILE) : upper;
-            typename Weights::Ahead ahead(w_, then, (2 * TILE + turns - 1) / turns);
-            for (int64_t d = 0; d < shape_.tiles_down(); d += 2) {
-                two_by_two(upper, lower, d, ahead);
-                finish_four(d, o, wide);
-            }
-        }
-    }
-
-    // Meanwhile some lines at a time of what comes then are brought nearer: all at once would hold up what is wanted now. So
-    // are the tiles of the next step: loads of tiles wait for one another, and so each for the second cache.
+    // Results of two tiles of W by two of x: by the first of x, then by the second. Meanwhile some lines at a time of what
+    // comes then are brought nearer: all at once would hold up what is wanted now. So are the tiles of the next step: loads
+    // of tiles wait for one another, and so each for the second cache.
     template <class Ahead>
-    void two_by_two(const TileRows& upper, const TileRows& lower, int64_t down, Ahead& ahead) const {
+    void two_by_two(const TileRows& upper, const TileRows& lower, int64_t down, Ahead& ahead, Sums<4>& sums) const {
         const char *first = upper.at, *second = lower.at, *b = packed_ + down * down_bytes_;
         const int64_t below = down + 1 < shape_.tiles_down() ? down_bytes_ : 0;
         zero<4>();
@@ -276,20 +268,47 @@ class TiledBlock {
             TILE_FREE(7);
             TILE_FREE(5);
         }
+        store_tiles(sums);
+    }
+
+    int64_t rows_of_tile(int64_t down) const { return std::min<int64_t>(TILE, p_.rows - down * TILE); }
+
+  private:
+    static constexpr int NEAREST = 3, SECOND = 2;  // caches
+
+    // With sums of all rows of x in tiles, W is gone through once.
+    template <int DOWN>
+    void few(int64_t start, int64_t stop, int64_t next) const {
+        for (int64_t o = start; o < stop; o += TILE) {
+            alignas(TILE_LINE) Sums<DOWN> sums;
+            add_up(o, o + TILE < stop ? o + TILE : next, sums);
+            for (int64_t d = 0; d < DOWN; d++) finish_tile(p_, sums[d], d * TILE, rows_of_tile(d), o);
+        }
+    }
+
+    // Two tiles of W by two of x at a time. The last of W is multiplied twice where it is alone.
+    void many(int64_t start, int64_t stop, int64_t next) const {
+        const int64_t turns = (shape_.tiles_down() + 1) / 2;
+        for (int64_t o = start; o < stop; o += 2 * TILE) {
+            const bool wide = o + TILE < p_.outputs;
+            const int64_t then = o + 2 * TILE < stop ? o + 2 * TILE : next;
+            const TileRows upper = w_.template rows<0>(o, then);
+            const TileRows lower = wide ? w_.template rows<1>(o + TILE, then + TILE) : upper;
+            typename Weights::Ahead ahead(w_, then, (2 * TILE + turns - 1) / turns);
+            for (int64_t d = 0; d < shape_.tiles_down(); d += 2) {
+                alignas(TILE_LINE) Sums<4> sums;
+                two_by_two(upper, lower, d, ahead, sums);
+                for (int64_t i = 0; i < std::min<int64_t>(2, shape_.tiles_down() - d); i++) {
+                    const int64_t r = (d + i) * TILE, count = rows_of_tile(d + i);
+                    if (wide) finish_two(p_, sums[2 * i], sums[2 * i + 1], r, count, o, past_caches_);
+                    else finish_tile(p_, sums[2 * i], r, count, o);
+                }
+            }
+        }
     }
 
     static void fetch_tile(const char* at, int64_t stride) {
         UNROLL for (int i = 0; i < TILE; i++) __builtin_prefetch(at + i * stride, 0, NEAREST);
-    }
-    void finish_four(int64_t down, int64_t o, bool wide) const {
-        alignas(TILE_LINE) float sums[4][TILE * TILE];
-        store_tiles(sums);
-        for (int64_t d = down; d < std::min(down + 2, shape_.tiles_down()); d++) {
-            const float(*of_rows)[TILE * TILE] = sums + (d - down) * 2;
-            const int64_t r = d * TILE, count = std::min<int64_t>(TILE, p_.rows - r);
-            if (wide) finish_two(p_, of_rows[0], of_rows[1], r, count, o, past_caches_);
-            else finish_tile(p_, of_rows[0], r, count, o);
-        }
     }
     template <int TILES>
     static void zero() {
@@ -328,8 +347,14 @@ struct Tiled {
         PackedRows{last - first, p.inputs}.pack(p.x + r * p.x_stride, p.x_stride, (r - first) / TILE, (uint32_t*)room);
     }
     void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
+        whole_block<TiledBlock<Weights>>(room, r, end, start, stop);
+    }
+
+  protected:
+    template <class Block>
+    void whole_block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
         const bool past_caches = p.result_bytes() >= PAST_CACHES;
-        TiledBlock<Weights>(p.of_rows(r, end), w, room, past_caches).multiply(start, stop, next_piece(start, stop));
+        Block(p.of_rows(r, end), w, room, past_caches).multiply(start, stop, next_piece(start, stop));
         if (past_caches) settle_lines();
     }
 

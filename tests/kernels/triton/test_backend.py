@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from pageant.kernels.base import Kernels
 
-# Gathers, what is done while loading, and what is seldom done: torch is as good.
-SHARED = {"embed", "quantize", "name", "move_slots", "mask_logits", "add_low_rank"}
+# Gathers, what is done while loading, and what is seldom done: torch is as good. And what is put together from others.
+SHARED = {
+    "embed",
+    "quantize",
+    "name",
+    "move_slots",
+    "mask_logits",
+    "add_low_rank",
+    "gated_linear",
+    "act_and_mul",
+}
 
 
 def test_every_kernel_is_this_backends_own(triton_kernels: Kernels, reference: Kernels) -> None:
