@@ -58,13 +58,21 @@ void whole_item(const Problem<T>& p, const Item& item) {
     int64_t width = p.width();
     Gatherer<T>& g = gatherer<T>();
     g.start(p, item);
+    auto output_of = [&](int64_t r) { return p.output + (g.token(r) * p.heads + g.head(r)) * p.head_dim; };
+    if (g.stop_split() - g.first_split() == 1)  // a split alone is merged with nothing
+        return g.gather(g.first_split(), g.stop_split(), [&](int64_t, int64_t row, int64_t count, Rows part) {
+            for (int64_t r = 0; r < count; r++) {
+                const Rows own = part.from(r, width);
+                if (*own.largest == NOTHING) clear(own, 1, width);
+                write_row(p, own, output_of(row + r));
+            }
+        });
     Rows all = memory.take(item.count, width);
     clear(all, item.count, width);
     g.gather(g.first_split(), g.stop_split(), [&](int64_t, int64_t row, int64_t count, Rows part) {
         for (int64_t r = 0; r < count; r++) merge_row(all.from(row + r, width), part.from(r, width), width);
     });
-    for (int64_t r = 0; r < item.count; r++)
-        write_row(p, all.from(r, width), p.output + (g.token(r) * p.heads + g.head(r)) * p.head_dim);
+    for (int64_t r = 0; r < item.count; r++) write_row(p, all.from(r, width), output_of(r));
 }
 
 // A sequence's part of the work: items of up to `rows_each` rows, in `pieces` of `splits_each` splits.
