@@ -40,8 +40,11 @@ class TiledWeight:
         return self.tiles.nbytes
 
     def __getitem__(self, rows: slice) -> TiledWeight:
-        """Rows of it, a view. They begin and end with strips."""
-        return TiledWeight(self.tiles[slice(*(bound // _ROWS for bound in rows.indices(self.shape[0])[:2]))])
+        """Rows of it, a view. Raises ValueError where they are not whole strips."""
+        start, stop, step = rows.indices(self.shape[0])
+        if start % _ROWS or stop % _ROWS or step != 1:
+            raise ValueError(f"rows {start} to {stop} by {step}: expected strips of {_ROWS}")
+        return TiledWeight(self.tiles[start // _ROWS : stop // _ROWS])
 
     def fill(self, weight: Tensor) -> None:
         """Take the numbers of a tensor [M, N], cast on the way."""

@@ -41,6 +41,12 @@ def test_rows_are_a_view_and_hold_what_they_are_given() -> None:
     assert torch.equal(tiled.plain(), weight.bfloat16())
 
 
+@pytest.mark.parametrize("rows", [slice(8, 32), slice(0, 24), slice(0, 32, 2)])
+def test_parts_of_strips_are_refused(rows: slice) -> None:
+    with pytest.raises(ValueError, match="expected strips of 16"):
+        in_tiles(torch.randn(32, 32))[rows]
+
+
 def test_columns_are_taken_for_what_they_are() -> None:
     weight = torch.randn(32, 48).T
     assert torch.equal(in_tiles(weight).plain(), weight)
