@@ -114,6 +114,8 @@ struct TileRows {
     int64_t stride, step;
 };
 
+constexpr int NEAREST = 3, SECOND = 2;  // caches
+
 // What comes next, brought nearer, so many lines at a time.
 struct LinesAhead {
     const char* at;
@@ -150,6 +152,11 @@ struct Lying {
         Ahead(const Lying& w, int64_t next, int64_t lines)
             : LinesAhead{(const char*)w.at(std::min(next, w.outputs - 1)), lines} {}
     };
+    // While 16 rows are gone through once, the nearest cache gets the 16 that come `then`, a tile's lines at a time.
+    struct Near : Ahead {
+        Near(const Lying& w, int64_t, int64_t then, int64_t) : Ahead(w, then, TILE) {}
+        void fetch() { LinesAhead::fetch<NEAREST>(); }
+    };
 };
 
 // W in tiles, strips of 16 outputs after one another: whole ones alone.
@@ -166,6 +173,22 @@ struct Strips {
     struct Ahead : LinesAhead {
         Ahead(const Strips& w, int64_t next, int64_t lines)
             : LinesAhead{(const char*)w.at(std::min(next, w.outputs - TILE)), lines} {}
+    };
+    // While a strip is gone through once, the nearest cache gets what comes a few tiles later, of it or of the one `then`.
+    class Near : LinesAhead {
+      public:
+        Near(const Strips& w, int64_t o, int64_t then, int64_t along)
+            : LinesAhead{(const char*)w.at(o) + TILES * TILE_BYTES, TILE}, left_(std::max<int64_t>(0, along - TILES)),
+              then_((const char*)w.at(std::min(then, w.outputs - TILE))) {}
+        void fetch() {
+            if (left_-- == 0) at = then_;
+            LinesAhead::fetch<NEAREST>();
+        }
+
+      private:
+        static constexpr int TILES = 4;
+        int64_t left_;
+        const char* const then_;
     };
 };
 
@@ -212,11 +235,11 @@ class TiledBlock {
     template <int DOWN>
     void add_up(int64_t o, int64_t then, Sums<DOWN>& sums) const {
         const TileRows rows = w_.template rows<0>(o, then);
-        typename Weights::Ahead ahead(w_, then, TILE);
+        typename Weights::Near near(w_, o, then, along_);
         const char *a = rows.at, *b = packed_;
         zero<DOWN>();
         for (int64_t k = 0; k < along_; k++, a += rows.step, b += b_bytes_) {
-            ahead.template fetch<NEAREST>();
+            near.fetch();
             TILE_LOAD_A(6, a, rows.stride);
             TILE_LOAD_B(4, b, b_stride_);
             TILE_MULTIPLY(0, 6, 4);
@@ -274,8 +297,6 @@ class TiledBlock {
     int64_t rows_of_tile(int64_t down) const { return std::min<int64_t>(TILE, p_.rows - down * TILE); }
 
   private:
-    static constexpr int NEAREST = 3, SECOND = 2;  // caches
-
     // With sums of all rows of x in tiles, W is gone through once.
     template <int DOWN>
     void few(int64_t start, int64_t stop, int64_t next) const {

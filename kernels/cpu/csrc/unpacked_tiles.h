@@ -34,5 +34,9 @@ struct UnpackedTiles {
         template <int CACHE>
         void fetch() {}
     };
+    struct Near {
+        Near(const UnpackedTiles&, int64_t, int64_t, int64_t) {}
+        void fetch() {}
+    };
 };
 #endif

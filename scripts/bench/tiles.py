@@ -1,0 +1,116 @@
+"""Weights in tiles beside weights in rows: `python -m pageant.scripts.bench.tiles`.
+
+For each shape of a 0.6B Qwen3's linear maps and each number of rows, a product in both forms is timed in turns, and
+for gates and ups a product and then an activation beside the two at once; with weights that no cache holds. The ratio
+is that of medians: above 1, the second is faster. Nothing is printed where the kernels have no tiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from pageant import kernels
+from pageant.kernels.base import Kernels
+from pageant.kernels.memory import Pages
+from pageant.kernels.tiled import TiledWeight, empty_tiled
+from pageant.scripts.bench.report import machine
+
+SHAPES = ((6144, 1024), (4096, 1024), (1024, 2048), (1024, 3072))
+ROWS = (1, 16, 64, 128, 256, 512, 2048)
+BF16 = torch.bfloat16
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Microseconds of both, medians."""
+
+    name: str
+    first_us: float
+    second_us: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast the second is."""
+        return self.first_us / self.second_us
+
+
+def measure(
+    ours: Kernels, outputs: int, inputs: int, rows: Sequence[int], turns: int, bytes_each: int
+) -> list[Pair]:
+    """Both forms of weights of so many bytes in all, and for the first shape what is gated."""
+    pages = Pages("cpu")
+    plain: list[Tensor] = []
+    tiled: list[TiledWeight] = []
+    for _ in range(max(1, bytes_each // (2 * outputs * inputs))):
+        weight = pages.empty((outputs, inputs), BF16).copy_(torch.randn(outputs, inputs))
+        in_tiles = empty_tiled((outputs, inputs), BF16, pages)
+        in_tiles.fill(weight)
+        plain.append(weight)
+        tiled.append(in_tiles)
+    pairs = []
+    for count in rows:
+        x = torch.randn(count, inputs).to(BF16)
+        name = f"{outputs} x {inputs}, {count} rows"
+        in_rows, in_tiles_too = _over(plain, x, ours.linear), _over(tiled, x, ours.linear)
+        pairs.append(_in_turn(f"rows, tiles: {name}", in_rows, in_tiles_too, turns))
+        if outputs == SHAPES[0][0]:
+            apart = _over(tiled, x, lambda x, weight: ours.act_and_mul(ours.linear(x, weight), "silu"))
+            at_once = _over(tiled, x, lambda x, weight: ours.gated_linear(x, weight, None, "silu"))
+            pairs.append(_in_turn(f"apart, at once: {name}", apart, at_once, turns))
+    return pairs
+
+
+def _over(
+    weights: Sequence[Tensor] | Sequence[TiledWeight],
+    x: Tensor,
+    product: Callable[[Tensor, Tensor | TiledWeight], Tensor],
+) -> Callable[[int], Tensor]:
+    return lambda turn: product(x, weights[turn % len(weights)])
+
+
+def _in_turn(name: str, first: Callable[[int], Tensor], second: Callable[[int], Tensor], turns: int) -> Pair:
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for turn in range(turns + 1):
+        for index, (run, taken) in enumerate(zip((first, second), seconds, strict=True)):
+            began = time.perf_counter()
+            run(2 * turn + index)  # neither has the weight that the other has just had
+            if turn:  # the first warms up
+                taken.append(time.perf_counter() - began)
+    return Pair(name, *(round(statistics.median(taken) * 1e6, 1) for taken in seconds))
+
+
+@torch.inference_mode()
+def main() -> None:
+    """Prints a line for each pair, or JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--turns", type=int, default=60)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    ours = kernels.load("cpu")
+    pairs: list[Pair] = []
+    for outputs, inputs in SHAPES if BF16 in ours.tiled_dtypes else ():
+        found = measure(ours, outputs, inputs, ROWS, options.turns, bytes_each=200_000_000)
+        pairs.extend(found)
+        for pair in () if options.json else found:
+            print(
+                f"{pair.name:42} {pair.first_us:9.1f} us {pair.second_us:9.1f} us {pair.ratio:5.2f}x",
+                flush=True,
+            )
+    if options.json:
+        rows = [asdict(pair) | {"ratio": round(pair.ratio, 3)} for pair in pairs]
+        print(json.dumps({"machine": machine(), "threads": options.threads, "pairs": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
