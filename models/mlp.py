@@ -30,8 +30,10 @@ class MLP:
         first, down = f"{prefix}gate_up" if spec.gated else f"{prefix}up", f"{prefix}down"
         self._first, self._down = (Projection(module, weights, kernels) for module in (first, down))
         self.projections = {first: self._first, down: self._down}
-        self._activated: Callable[[Tensor], Tensor] = partial(self._first.gated, activation=spec.activation)
-        if not spec.gated:
+        self._activated: Callable[[Tensor], Tensor]
+        if spec.gated:
+            self._activated = partial(self._first.gated, activation=spec.activation)
+        else:
             assert spec.activation != "silu", "no family has a SiLU without a gate"
             tanh = spec.activation == "gelu_tanh"
             self._activated = lambda x: kernels.gelu(self._first(x), tanh=tanh)

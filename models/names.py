@@ -14,20 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pageant.models.spec import DecoderSpec, LayerSpec, MoESpec
-from pageant.models.weights import Place, Places, Shapes, layer_shapes, model_shapes
+from pageant.models.spec import DecoderSpec
+from pageant.models.weights import Part, Place, Places, Shapes, layer_parts, layer_shapes, model_shapes
 
 __all__ = ["Names"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Some rows of a module."""
-
-    module: str
-    row: int
-    rows: int
-    interleaved_heads: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +53,12 @@ class Names:
         places = dict(self._modules(self.model, model_shapes(spec), {}, None))
         for number, layer in enumerate(spec.layers):
             prefix = self.layer_prefix.format(layer=number)
-            modules = self._modules(self.layer, layer_shapes(spec, layer), _parts(spec, layer), number)
+            modules = self._modules(self.layer, layer_shapes(spec, layer), layer_parts(spec, layer), number)
             places |= {prefix + name: place for name, place in modules}
         return places
 
     def _modules(
-        self, names: Mapping[str, str], shapes: Shapes, parts: Mapping[str, _Part], layer: int | None
+        self, names: Mapping[str, str], shapes: Shapes, parts: Mapping[str, Part], layer: int | None
     ) -> Iterator[tuple[str, Place]]:
         for theirs, ours in names.items():
             part = parts.get(ours)
@@ -78,7 +68,7 @@ class Names:
                     yield from self._places(f"{theirs}.{suffix}", name, shapes[name], part, layer)
 
     def _places(
-        self, theirs: str, name: str, shape: tuple[int, ...], part: _Part | None, layer: int | None
+        self, theirs: str, name: str, shape: tuple[int, ...], part: Part | None, layer: int | None
     ) -> Iterator[tuple[str, Place]]:
         """Places of one tensor: one, or one for each expert of a stack [E, rows, columns]."""
         experts: Iterable[int | None] = (None,)
@@ -101,26 +91,3 @@ class Names:
                     plus=self.norm_offset if name.endswith("norm.weight") else 0.0,
                 ),
             )
-
-
-def _parts(spec: DecoderSpec, layer: LayerSpec) -> dict[str, _Part]:
-    query, kv = spec.attention.query_size, spec.attention.kv_size
-    parts = {
-        "query": _Part("qkv", 0, query),
-        "key": _Part("qkv", query, kv),
-        "value": _Part("qkv", query + kv, kv),
-        "qkv_by_head": _Part("qkv", 0, query + 2 * kv, spec.attention.num_heads),
-    }
-    mlp = layer.mlp
-    if isinstance(mlp, MoESpec):
-        parts |= _gate_and_up("expert_", mlp.size)
-        if mlp.shared_size is not None:
-            parts |= _gate_and_up("shared_", mlp.shared_size)
-    elif mlp.gated:
-        parts |= _gate_and_up("", mlp.size)
-    return parts
-
-
-def _gate_and_up(prefix: str, size: int) -> dict[str, _Part]:
-    module = f"{prefix}gate_up"
-    return {f"{prefix}gate": _Part(module, 0, size), f"{prefix}up": _Part(module, size, size)}

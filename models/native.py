@@ -21,7 +21,7 @@ from pageant.models.projection import Projection
 from pageant.models.quantization import Quantization, quantized_bits
 from pageant.models.rotary import rotary_table
 from pageant.models.spec import DecoderSpec, LayerSpec
-from pageant.models.weights import Place, is_float32, layer_shapes, linear_parts, model_shapes
+from pageant.models.weights import Place, is_float32, layer_parts, layer_shapes, model_shapes
 
 __all__ = ["NativeDecoder"]
 
@@ -171,17 +171,22 @@ class NativeDecoder:
         return sum(weight.nbytes for weight in self.weights())
 
     def _empty_layer(self, layer: LayerSpec) -> dict[str, LinearWeight]:
-        parts = linear_parts(self.spec, layer)
-        return {
-            name: self._empty_linear(name, shape, parts[name]) if name in parts else self._empty(name, shape)
-            for name, shape in layer_shapes(self.spec, layer).items()
-        }
+        parts = layer_parts(self.spec, layer).values()
+        weights: dict[str, LinearWeight] = {}
+        for name, shape in layer_shapes(self.spec, layer).items():
+            rows = [part.rows for part in parts if name == f"{part.module}.weight"]
+            weights[name] = self._empty_in_tiles(name, shape, rows) or self._empty(name, shape)
+        return weights
 
-    def _empty_linear(self, name: str, shape: tuple[int, ...], parts: Sequence[int]) -> LinearWeight:
-        """Room for a linear map that is put together from so many rows each: in tiles, if kernels like that better."""
-        quantized = quantized_bits(name, self.quantization) is not None
-        if quantized or self.dtype not in self.kernels.tiled_dtypes or not fit_tiles(parts, shape[1]):
-            return self._empty(name, shape)
+    def _empty_in_tiles(self, name: str, shape: tuple[int, ...], parts: Sequence[int]) -> TiledWeight | None:
+        """Room for a layer's matrix that is put together from so many rows each, if kernels like it in tiles.
+
+        What has two dimensions in a layer is only ever multiplied, by `linear`.
+        """
+        if len(shape) != 2 or self.dtype not in self.kernels.tiled_dtypes:
+            return None
+        if quantized_bits(name, self.quantization) is not None or not fit_tiles([shape[0], *parts], shape[1]):
+            return None
         return empty_tiled((shape[0], shape[1]), self.dtype, self._pages)
 
     def _empty(self, name: str, shape: tuple[int, ...]) -> Weight:

@@ -14,13 +14,14 @@ from typing import Any
 from pageant.models.spec import AttentionSpec, DecoderSpec, LayerSpec, MLPSpec, MoESpec
 
 __all__ = [
+    "Part",
     "Place",
     "Places",
     "Shapes",
     "Weights",
     "is_float32",
+    "layer_parts",
     "layer_shapes",
-    "linear_parts",
     "model_shapes",
 ]
 
@@ -49,6 +50,16 @@ class Place:
     """What is added to the checkpoint's values."""
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some rows of a fused module, which a checkpoint has as a module of its own."""
+
+    module: str
+    row: int
+    rows: int
+    interleaved_heads: int | None = None
+
+
 Places = Mapping[str, Place]
 """From a checkpoint's tensor names."""
 
@@ -73,20 +84,23 @@ def layer_shapes(spec: DecoderSpec, layer: LayerSpec) -> Shapes:
     return shapes | _mlp(layer.mlp, spec.hidden_size)
 
 
-def linear_parts(spec: DecoderSpec, layer: LayerSpec) -> dict[str, tuple[int, ...]]:
-    """Rows of the checkpoint's tensors that the weight of each of a layer's linear maps is put together from."""
-    attention, hidden_size = spec.attention, spec.hidden_size
-    parts: dict[str, tuple[int, ...]] = {
-        "qkv.weight": (attention.query_size, attention.kv_size, attention.kv_size),
-        "o.weight": (hidden_size,),
+def layer_parts(spec: DecoderSpec, layer: LayerSpec) -> dict[str, Part]:
+    """The parts of a layer's fused modules, by the names that `names` has for them."""
+    query, kv = spec.attention.query_size, spec.attention.kv_size
+    parts = {
+        "query": Part("qkv", 0, query),
+        "key": Part("qkv", query, kv),
+        "value": Part("qkv", query + kv, kv),
+        "qkv_by_head": Part("qkv", 0, query + 2 * kv, spec.attention.num_heads),
     }
-    size, prefix = layer.mlp.size, ""
-    if isinstance(layer.mlp, MoESpec):
-        if layer.mlp.shared_size is None:
-            return parts
-        size, prefix = layer.mlp.shared_size, "shared_"
-    first = {f"{prefix}gate_up.weight": (size, size), f"{prefix}up.weight": (size,)}
-    return parts | first | {f"{prefix}down.weight": (hidden_size,)}
+    mlp = layer.mlp
+    if isinstance(mlp, MoESpec):
+        parts |= _gate_and_up("expert_", mlp.size)
+        if mlp.shared_size is not None:
+            parts |= _gate_and_up("shared_", mlp.shared_size)
+    elif mlp.gated:
+        parts |= _gate_and_up("", mlp.size)
+    return parts
 
 
 def is_float32(spec: DecoderSpec, name: str) -> bool:
@@ -143,3 +157,8 @@ def _moe(spec: MoESpec, hidden_size: int) -> Shapes:
         return shapes
     shared = _mlp(MLPSpec(size=spec.shared_size), hidden_size, prefix="shared_")
     return shapes | shared | {"shared_switch.weight": (1, hidden_size)}
+
+
+def _gate_and_up(prefix: str, size: int) -> dict[str, Part]:
+    module = f"{prefix}gate_up"
+    return {f"{prefix}gate": Part(module, 0, size), f"{prefix}up": Part(module, size, size)}

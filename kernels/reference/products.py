@@ -16,8 +16,7 @@ _CHUNK = 1 << 22  # numbers of a head that are widened at a time
 
 def linear(x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tensor:
     """See `Kernels.linear`."""
-    whole = weight.plain() if isinstance(weight, TiledWeight) else _plain(weight, x.dtype)
-    return F.linear(x, whole, bias)
+    return F.linear(x, _plain(weight, x.dtype), bias)
 
 
 def logits(hidden: Tensor, weight: Weight) -> Tensor:
@@ -40,5 +39,7 @@ def embed(token_ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
     return F.embedding(token_ids, weight)
 
 
-def _plain(weight: Weight, dtype: torch.dtype) -> Tensor:
+def _plain(weight: LinearWeight, dtype: torch.dtype) -> Tensor:
+    if isinstance(weight, TiledWeight):
+        return weight.plain()
     return dequantize(weight, dtype) if isinstance(weight, QuantizedWeight) else weight
