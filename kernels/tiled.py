@@ -3,6 +3,9 @@
 A product with a tile reads 64 bytes from each of 16 rows. Where rows are whole those lie kilobytes apart, mostly in the
 same few sets of the nearest cache, which cannot hold what comes next beside what is used now; in a tile they are one
 piece of memory. Tiles follow each other along a strip of 16 rows, so that strips lie as rows did.
+
+Inside of a tile, pairs of inputs come first: what a unit takes as its second matrix. So the first is x, as it lies, and
+results come in rows too.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from pageant.kernels.quantized import Weight
 __all__ = ["LinearWeight", "TiledWeight", "empty_tiled", "fit_tiles"]
 
 _ROWS, _INPUTS = 16, 32  # of a tile
+_PAIRS = {2: torch.int32, 4: torch.int64}  # what copies two numbers at once, by the bytes of one
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -26,7 +30,7 @@ class TiledWeight:
     """A matrix [M, N], or some strips of one."""
 
     tiles: Tensor
-    """[M / 16, N / 32, 16, 32], contiguous."""
+    """[M / 16, N / 32, 16 pairs of inputs, 16 rows, 2], contiguous."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -49,11 +53,13 @@ class TiledWeight:
     def fill(self, weight: Tensor) -> None:
         """Take the numbers of a tensor [M, N], cast on the way."""
         strips, along = self.tiles.shape[:2]
-        self.tiles.transpose(1, 2).copy_(weight.reshape(strips, _ROWS, along, _INPUTS))
+        pairs = _PAIRS[self.tiles.itemsize]
+        whole = weight.to(self.tiles.dtype).contiguous().view(pairs).view(strips, _ROWS, along, _INPUTS // 2)
+        self.tiles.view(pairs).squeeze(-1).copy_(whole.permute(0, 2, 3, 1))
 
     def plain(self) -> Tensor:
         """Return the tensor [M, N] that it stands for, a copy."""
-        return self.tiles.transpose(1, 2).reshape(self.shape)
+        return self.tiles.permute(0, 3, 1, 2, 4).reshape(self.shape)
 
 
 LinearWeight = Weight | TiledWeight
@@ -68,4 +74,4 @@ def fit_tiles(rows: Sequence[int], inputs: int) -> bool:
 def empty_tiled(shape: tuple[int, int], dtype: torch.dtype, pages: Pages) -> TiledWeight:
     """Room for a weight whose rows and inputs fit, filled with whatever was there before."""
     rows, inputs = shape
-    return TiledWeight(pages.empty((rows // _ROWS, inputs // _INPUTS, _ROWS, _INPUTS), dtype))
+    return TiledWeight(pages.empty((rows // _ROWS, inputs // _INPUTS, _INPUTS // 2, _ROWS, 2), dtype))

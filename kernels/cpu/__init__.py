@@ -50,6 +50,8 @@ __all__ = ["BuildError", "CpuKernels"]
 
 _ALL = 1 << 62
 _LARGE = 1 << 18  # numbers of a result, from which on its memory is kept
+_LINE = 64  # bytes of the caches'
+_TILE_ROWS = 16  # of x, that a tile takes
 _EMPTY = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)}
 _NO_NORMS = (None, None, False, 0.0)
 _ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2}
@@ -118,6 +120,13 @@ class CpuKernels(ReferenceKernels):
             return _EMPTY[dtype].new_empty(rows, columns)
         return self._large.empty((rows, columns), dtype)
 
+    def _rows_apart(self, dtype: torch.dtype, rows: int, columns: int) -> Tensor:
+        """Room for what will be multiplied. Its rows do not share sets of the caches, where tiles read many at once."""
+        line = _LINE // dtype.itemsize
+        if rows <= _TILE_ROWS or columns % (2 * line) != 0 or dtype not in self.tiled_dtypes:
+            return self._empty(dtype, rows, columns)
+        return self._empty(dtype, rows, columns + line)[:, :columns]
+
     def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tensor:
         """See `Kernels.linear`."""
         functions, rows = self._functions.get(x.dtype), x.shape[0]
@@ -131,7 +140,7 @@ class CpuKernels(ReferenceKernels):
             if x.dtype not in self.tiled_dtypes:
                 return self.linear(x, weight.plain(), bias)
             y = self._empty(x.dtype, rows, weight.shape[0])
-            tiled_product(self._library, x, weight, bias, y.data_ptr())
+            tiled_product(self._library, x, weight, bias, y)
             return y
         if functions is None or rows > self.rows_own_max[x.dtype]:
             return F.linear(x, weight, bias)
@@ -143,8 +152,8 @@ class CpuKernels(ReferenceKernels):
         """See `Kernels.gated_linear`."""
         if not isinstance(weight, TiledWeight) or x.dtype not in self.tiled_dtypes:
             return super().gated_linear(x, weight, bias, activation)
-        y = self._empty(x.dtype, x.shape[0], weight.shape[0] // 2)
-        tiled_product(self._library, x, weight, bias, y.data_ptr(), _ACTIVATIONS[activation])
+        y = self._rows_apart(x.dtype, x.shape[0], weight.shape[0] // 2)
+        tiled_product(self._library, x, weight, bias, y, _ACTIVATIONS[activation])
         return y
 
     def add_low_rank(self, x: Tensor, y: Tensor, additions: Sequence[Addition]) -> None:
@@ -232,13 +241,14 @@ class CpuKernels(ReferenceKernels):
                 batch.context_lengths.shape[0],
             )
         tokens, heads, head_dim = query.shape
-        output = self._empty(query.dtype, tokens, heads * head_dim).view(tokens, heads, head_dim)
+        output = self._rows_apart(query.dtype, tokens, heads * head_dim)
         functions.attention(
             query.data_ptr(),
             query.stride(0),
             key_cache.data_ptr(),
             value_cache.data_ptr(),
             output.data_ptr(),
+            output.stride(0),
             *places,
             heads,
             key_cache.shape[1],
@@ -248,7 +258,7 @@ class CpuKernels(ReferenceKernels):
             scale,
             softcap or 0.0,
         )
-        return output
+        return output.view(tokens, heads, head_dim)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See `Kernels.rms_norm`."""
@@ -490,13 +500,14 @@ class CpuKernels(ReferenceKernels):
         self, kernel: Callable[..., None], x: Tensor, weight: Tensor, bias: Tensor | None, eps: float
     ) -> Tensor:
         if x.dim() != 2:
-            return self._norm(kernel, x.reshape(-1, x.shape[-1]), weight, bias, eps).view(x.shape)
+            return self._norm(kernel, x.reshape(-1, x.shape[-1]), weight, bias, eps).reshape(x.shape)
         rows, size = x.shape
-        y = self._empty(x.dtype, rows, size)
+        y = self._rows_apart(x.dtype, rows, size)
         kernel(
             x.data_ptr(),
             x.stride(0),
             y.data_ptr(),
+            y.stride(0),
             rows,
             size,
             weight.data_ptr(),
@@ -515,13 +526,14 @@ class CpuKernels(ReferenceKernels):
         eps: float,
     ) -> tuple[Tensor, Tensor]:
         rows, size = x.shape
-        y, total = self._empty(x.dtype, rows, size), self._empty(x.dtype, rows, size)
+        y, total = self._rows_apart(x.dtype, rows, size), self._empty(x.dtype, rows, size)
         kernel(
             x.data_ptr(),
             x.stride(0),
             residual.data_ptr(),
             residual.stride(0),
             y.data_ptr(),
+            y.stride(0),
             total.data_ptr(),
             rows,
             size,
@@ -533,8 +545,8 @@ class CpuKernels(ReferenceKernels):
 
     def _act_and_mul(self, kernel: Callable[..., None], gate_up: Tensor) -> Tensor:
         rows, width = gate_up.shape
-        y = self._empty(gate_up.dtype, rows, width // 2)
-        kernel(gate_up.data_ptr(), gate_up.stride(0), y.data_ptr(), rows, width // 2)
+        y = self._rows_apart(gate_up.dtype, rows, width // 2)
+        kernel(gate_up.data_ptr(), gate_up.stride(0), y.data_ptr(), y.stride(0), rows, width // 2)
         return y
 
 

@@ -27,10 +27,11 @@ _TYPED: dict[str, list[Any]] = {
     "add_low_rank": [_WORD] * 7,
     "embed": [_WORD] * 7,
     "quantize": [_WORD] * 7,
-    "attention": [_WORD] * 17 + [_REAL] * 2,
-    **{name: [_WORD] * 7 + [_REAL] for name in ("rms_norm", "wide_rms_norm", "layer_norm")},
-    **{name: [_WORD] * 10 + [_REAL] for name in ("add_rms_norm", "add_wide_rms_norm", "add_layer_norm")},
-    **{f"{name}{mul}": [_WORD] * 5 for name in ("silu", "gelu", "gelu_tanh") for mul in ("", "_and_mul")},
+    "attention": [_WORD] * 18 + [_REAL] * 2,
+    **{name: [_WORD] * 8 + [_REAL] for name in ("rms_norm", "wide_rms_norm", "layer_norm")},
+    **{name: [_WORD] * 11 + [_REAL] for name in ("add_rms_norm", "add_wide_rms_norm", "add_layer_norm")},
+    **{name: [_WORD] * 5 for name in ("silu", "gelu", "gelu_tanh")},
+    **{f"{name}_and_mul": [_WORD] * 6 for name in ("silu", "gelu", "gelu_tanh")},
     "rope_and_write_kv": [_WORD] * 20 + [_REAL],
     "moe": [_WORD] * 17,
     "route": [_WORD] * 8,
@@ -63,7 +64,7 @@ class Library:
         self.tiled_linear: Function | None = None  # of bfloat16, where there are tiles; and gated_linear
         if hasattr(self._library, "pageant_tiled_linear"):
             self.tiled_linear = _function(self._library, "tiled_linear", [_WORD] * 8)
-            self.gated_linear = _function(self._library, "gated_linear", [_WORD] * 9)
+            self.gated_linear = _function(self._library, "gated_linear", [_WORD] * 10)
         self.replay = _function(self._library, "replay", [_WORD] * 2)
         self._threads = self._library.pageant_threads
         self._threads.restype = ctypes.c_int64

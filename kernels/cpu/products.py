@@ -78,10 +78,10 @@ def tiled_product(
     x: Tensor,
     weight: TiledWeight,
     bias: Tensor | None,
-    y: int,
+    y: Tensor,
     activation: int | None = None,
 ) -> None:
-    """The same with a weight in tiles, all of bfloat16, or what an activation of the first half of that gates.
+    """Write the product with a weight in tiles, all of bfloat16, or what an activation of the first half of that gates.
 
     `library` is one that has such products.
     """
@@ -89,12 +89,12 @@ def tiled_product(
     if x_step != 1:
         return tiled_product(library, x.contiguous(), weight, bias, y, activation)
     assert library.tiled_linear is not None
-    parts = x.data_ptr(), x_stride, weight.tiles.data_ptr(), None if bias is None else bias.data_ptr(), y
-    outputs = weight.shape[0]
+    bias_at = None if bias is None else bias.data_ptr()
+    parts = x.data_ptr(), x_stride, weight.tiles.data_ptr(), bias_at, y.data_ptr()
     if activation is None:
-        library.tiled_linear(*parts, rows, inputs, outputs)
+        library.tiled_linear(*parts, rows, inputs, y.shape[1])
     else:
-        library.gated_linear(*parts, activation, rows, inputs, outputs // 2)
+        library.gated_linear(*parts, y.stride(0), activation, rows, inputs, y.shape[1])
 
 
 def low_rank_products(functions: Functions, x: Tensor, y: Tensor, additions: Sequence[Addition]) -> None:

@@ -27,7 +27,8 @@ def test_tiles_follow_one_another_along_a_strip() -> None:
     for strip in range(2):
         for along in range(3):
             part = weight[16 * strip : 16 * strip + 16, 32 * along : 32 * along + 32]
-            assert torch.equal(tiles[strip, along], part)
+            for pair in range(16):
+                assert torch.equal(tiles[strip, along, pair], part[:, 2 * pair : 2 * pair + 2])
 
 
 def test_rows_are_a_view_and_hold_what_they_are_given() -> None:

@@ -18,6 +18,14 @@ struct GeluTanh {
     }
 };
 
+// Calls run(the activation that Python means).
+template <class Run>
+inline void with_activation(int64_t which, const Run& run) {
+    if (which == SILU) run(Silu());
+    else if (which == GELU) run(Gelu());
+    else run(GeluTanh());
+}
+
 // y [n] = act(gate) * up of a row: gate [n], then up [n].
 template <class Activation, class T>
 inline void act_and_mul_row(const T* gate, T* y, int64_t n) {

@@ -58,7 +58,7 @@ void whole_item(const Problem<T>& p, const Item& item) {
     int64_t width = p.width();
     Gatherer<T>& g = gatherer<T>();
     g.start(p, item);
-    auto output_of = [&](int64_t r) { return p.output + (g.token(r) * p.heads + g.head(r)) * p.head_dim; };
+    auto output_of = [&](int64_t r) { return p.output_of(g.token(r), g.head(r)); };
     if (g.stop_split() - g.first_split() == 1)  // a split alone is merged with nothing
         return g.gather(g.first_split(), g.stop_split(), [&](int64_t, int64_t row, int64_t count, Rows part) {
             for (int64_t r = 0; r < count; r++) {
@@ -155,7 +155,7 @@ void attend(const Problem<T>& p) {
         }
         for (int64_t r = 0; r < share.rows; r++) {
             int64_t token = p.starts[share.sequence] + r / p.group(), head = kv_head * p.group() + r % p.group();
-            write_row(p, all.from(r, width), p.output + (token * p.heads + head) * p.head_dim);
+            write_row(p, all.from(r, width), p.output_of(token, head));
         }
     });
 }
@@ -164,13 +164,13 @@ void attend(const Problem<T>& p) {
 
 #define ATTENTION(NAME, T)                                                                                    \
     EXPORT void NAME(const T* query, int64_t query_stride, const T* keys, const T* values, T* output,         \
-                     const int32_t* starts, const int32_t* lengths, const int32_t* tables,                    \
-                     int64_t table_stride, const int64_t* positions, const int64_t* ancestors,                \
-                     int64_t sequences, int64_t heads, int64_t kv_heads, int64_t head_dim,                    \
-                     int64_t block_size, int64_t window, double scale, double softcap) {                      \
-        attend<T>({query, query_stride, keys, values, output, starts, lengths, tables, table_stride,          \
-                   positions, ancestors, sequences, heads, kv_heads, head_dim, block_size, window,            \
-                   float(scale), float(softcap)});                                                            \
+                     int64_t output_stride, const int32_t* starts, const int32_t* lengths,                    \
+                     const int32_t* tables, int64_t table_stride, const int64_t* positions,                   \
+                     const int64_t* ancestors, int64_t sequences, int64_t heads, int64_t kv_heads,            \
+                     int64_t head_dim, int64_t block_size, int64_t window, double scale, double softcap) {    \
+        attend<T>({query, query_stride, keys, values, output, output_stride, starts, lengths, tables,         \
+                   table_stride, positions, ancestors, sequences, heads, kv_heads, head_dim, block_size,      \
+                   window, float(scale), float(softcap)});                                                    \
     }
 ATTENTION(pageant_attention_f32, float)
 ATTENTION(pageant_attention_bf16, bf16)

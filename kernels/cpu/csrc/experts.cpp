@@ -175,9 +175,9 @@ void route(const T* logits, int64_t stride, int64_t tokens, int64_t experts, int
 
 template <class T>
 auto act_and_mul_of(int64_t activation) {
-    return activation == SILU ? act_and_mul_row<Silu, T>
-         : activation == GELU ? act_and_mul_row<Gelu, T>
-                           : act_and_mul_row<GeluTanh, T>;
+    void (*found)(const T*, T*, int64_t) = nullptr;
+    with_activation(activation, [&](auto act) { found = act_and_mul_row<decltype(act), T>; });
+    return found;
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ struct Problem {
     const T* keys;
     const T* values;
     T* output;
+    int64_t output_stride;
     const int32_t* starts;
     const int32_t* lengths;
     const int32_t* tables;
@@ -40,6 +41,7 @@ struct Problem {
     float scale, softcap;  // above 0; 0: none
 
     int64_t group() const { return heads / kv_heads; }
+    T* output_of(int64_t token, int64_t head) const { return output + token * output_stride + head * head_dim; }
     int64_t width() const { return padded_width<typename CellsOf<T>::Type>(head_dim); }
 };
 
@@ -158,7 +160,7 @@ class Gatherer {
     void gather(int64_t first, int64_t stop, const Done& done) {
         wanted = seen.and_of({first * SPLIT, stop * SPLIT});
 #if defined(PAGEANT_TILES)
-        if constexpr (Cells::TILED) use_tiles(TILE);
+        if constexpr (Cells::TILED) use_tiles(TILE, TILE);
 #endif
         point(p.keys, wanted.start / CHUNK, *next);
         for (int64_t t = 0; t < CHUNK; t++) packing::fetch(next->at[packing::in_turn(t)], p.head_dim);

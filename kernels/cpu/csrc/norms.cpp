@@ -27,33 +27,34 @@ struct LayerNorm {
 };
 
 template <class T, class Norm>
-void norm(const Norm& one, const T* x, int64_t stride, T* y, int64_t rows, int64_t n) {
-    for_rows(rows, n, [&](int64_t row) { one(x + row * stride, y + row * n, n); });
+void norm(const Norm& one, const T* x, int64_t stride, T* y, int64_t y_stride, int64_t rows, int64_t n) {
+    for_rows(rows, n, [&](int64_t row) { one(x + row * stride, y + row * y_stride, n); });
 }
 
 template <class T, class Norm>
 void add_norm(const Norm& one, const T* x, int64_t x_stride, const T* residual, int64_t residual_stride, T* y,
-              T* total, int64_t rows, int64_t n) {
+              int64_t y_stride, T* total, int64_t rows, int64_t n) {
     for_rows(rows, n, [&](int64_t row) {
         const T *a = x + row * x_stride, *b = residual + row * residual_stride;
         T* sums = total + row * n;
         along(n, [&](int64_t i, int count) { put(sums + i, get(a + i, count) + get(b + i, count), count); });
-        one(sums, y + row * n, n);
+        one(sums, y + row * y_stride, n);
     });
 }
 
 }  // namespace
 
 #define NORM(NAME, SUFFIX, T, WEIGHT, ONE)                                                                  \
-    EXPORT void pageant_##NAME##_##SUFFIX(const T* x, int64_t stride, T* y, int64_t rows, int64_t n,        \
-                                          const WEIGHT* weight, const T* bias, double eps) {                \
-        norm(ONE, x, stride, y, rows, n);                                                                   \
+    EXPORT void pageant_##NAME##_##SUFFIX(const T* x, int64_t stride, T* y, int64_t y_stride, int64_t rows, \
+                                          int64_t n, const WEIGHT* weight, const T* bias, double eps) {     \
+        norm(ONE, x, stride, y, y_stride, rows, n);                                                         \
         (void)bias;                                                                                         \
     }                                                                                                       \
     EXPORT void pageant_add_##NAME##_##SUFFIX(const T* x, int64_t x_stride, const T* residual,              \
-                                              int64_t residual_stride, T* y, T* total, int64_t rows,        \
-                                              int64_t n, const WEIGHT* weight, const T* bias, double eps) { \
-        add_norm(ONE, x, x_stride, residual, residual_stride, y, total, rows, n);                           \
+                                              int64_t residual_stride, T* y, int64_t y_stride, T* total,    \
+                                              int64_t rows, int64_t n, const WEIGHT* weight, const T* bias, \
+                                              double eps) {                                                 \
+        add_norm(ONE, x, x_stride, residual, residual_stride, y, y_stride, total, rows, n);                 \
         (void)bias;                                                                                         \
     }
 #define NORMS(SUFFIX, T)                                                                                    \

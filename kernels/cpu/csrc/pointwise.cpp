@@ -27,9 +27,9 @@ void act(const T* x, int64_t stride, T* y, int64_t rows, int64_t n) {
 }
 
 template <class Activation, class T>
-void act_and_mul(const T* gate_up, int64_t stride, T* y, int64_t rows, int64_t n) {
+void act_and_mul(const T* gate_up, int64_t stride, T* y, int64_t y_stride, int64_t rows, int64_t n) {
     for_rows(rows, 2 * n,
-             [&](int64_t row) { act_and_mul_row<Activation>(gate_up + row * stride, y + row * n, n); });
+             [&](int64_t row) { act_and_mul_row<Activation>(gate_up + row * stride, y + row * y_stride, n); });
 }
 
 // Bytes of all blocks that a task moves: they stay in the second cache between reading and writing.
@@ -131,9 +131,9 @@ EXPORT void pageant_gather_rows(const char* table, int64_t row_bytes, const int6
     EXPORT void pageant_##NAME##_##SUFFIX(const T* x, int64_t stride, T* y, int64_t rows, int64_t n) {      \
         act<KIND>(x, stride, y, rows, n);                                                                   \
     }                                                                                                       \
-    EXPORT void pageant_##NAME##_and_mul_##SUFFIX(const T* gate_up, int64_t stride, T* y, int64_t rows,     \
-                                                  int64_t n) {                                              \
-        act_and_mul<KIND>(gate_up, stride, y, rows, n);                                                     \
+    EXPORT void pageant_##NAME##_and_mul_##SUFFIX(const T* gate_up, int64_t stride, T* y, int64_t y_stride, \
+                                                  int64_t rows, int64_t n) {                                \
+        act_and_mul<KIND>(gate_up, stride, y, y_stride, rows, n);                                           \
     }
 #define POINTWISE(SUFFIX, T)                                                                                \
     EXPORT void pageant_rope_and_write_kv_##SUFFIX(                                                         \

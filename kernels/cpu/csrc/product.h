@@ -6,7 +6,7 @@
 //   block_rows()                       how many rows of x are multiplied by a row of W that was read once; where x
 //                                      is packed, a multiple of the next;
 //   PACKED_TOGETHER                    how many rows of x are packed at a time; 0, where x is taken as it lies;
-//   packed_size(count)                 the bytes that a block of rows of x takes then;
+//   packed_size(count)                 the bytes that a block of rows of x takes then; 0, where it is not packed after all;
 //   pack(first, last, r, end, room)    packs rows r to end of a block, which has rows `first` to `last`;
 //   block(room, r, end, start, stop)   multiplies a block of rows of x, r to end, by rows start to stop of W.
 // By every way a result is the same bits whatever rows of x are beside it.
@@ -32,6 +32,7 @@ struct Product {
     T* y;
     int64_t rows, inputs, outputs;
     float* unrounded = nullptr;  // results go here instead of to y, where it is not null
+    int64_t y_stride = outputs;
 
     // W results of row r, from output o on, as far as there are any.
     void put(vf sums, int64_t r, int64_t o) const {
@@ -54,15 +55,15 @@ struct Product {
         Product part = *this;
         part.x += r * x_stride;
         part.rows = end - r;
-        if (y) part.y += r * outputs;
-        if (unrounded) part.unrounded += r * outputs;
+        if (y) part.y += r * y_stride;
+        if (unrounded) part.unrounded += r * y_stride;
         return part;
     }
 
   private:
     template <class Y>
     void put(Y* to, vf sums, int64_t r, int64_t o) const {
-        to += r * outputs + o;
+        to += r * y_stride + o;
         int64_t left = outputs - o;
         if (left >= W) write(to, bias ? sums + read(bias + o) : sums);
         else if (left > 0) write(to, bias ? sums + read(bias + o, int(left)) : sums, int(left));
@@ -112,7 +113,7 @@ class Work {
         if (rows_ > block_) return {};
         return {(const char*)way_.weights(), each_ * way_.row_bytes(), outputs_ * way_.row_bytes()};
     }
-    int64_t packings() const { return TOGETHER == 0 ? 0 : (rows_ + TOGETHER - 1) / TOGETHER; }
+    int64_t packings() const { return packed_size() == 0 ? 0 : (rows_ + TOGETHER - 1) / TOGETHER; }
     int64_t pieces() const { return (rows_ + block_ - 1) / block_ * across_; }
 
     void pack(int64_t i, uint8_t* room) const {

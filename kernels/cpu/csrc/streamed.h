@@ -64,7 +64,7 @@ inline vf load_part(const f16* p, int64_t n) { return read(p, int(n)); }
 template <class Y, int R, int O, class T>
 inline void finish_as(const Product<T>& p, Y* out, const vf (&sums)[R][O], int64_t r, int64_t o) {
     UNROLL for (int a = 0; a < R; a++) {
-        Y* y = out + (r + a) * p.outputs + o;
+        Y* y = out + (r + a) * p.y_stride + o;
         if constexpr (O % 4 == 0) {
             UNROLL for (int b = 0; b < O; b += 4) {
                 vf4 four = sum4(sums[a][b], sums[a][b + 1], sums[a][b + 2], sums[a][b + 3]);

@@ -7,11 +7,9 @@
 #pragma once
 
 #include "lanes.h"
-#include "tiles.h"
+#include "tile_block.h"
 
 #if defined(PAGEANT_TILES)
-
-constexpr int TILE_LINE = 64, TILE_BYTES = TILE * TILE_LINE;
 
 // Results of 16 outputs by some rows of x, [16][16] as tiles have them, to y.
 template <class T>
@@ -52,11 +50,11 @@ inline void finish_two(const Product<bf16>& p, const float* upper, const float* 
             lines[i] = interleaved(even, odd);
         }
         transpose(lines);
-        bf16* to = p.y + r * p.outputs + o;
-        if (past_caches && (uintptr_t(to) | p.outputs * sizeof(bf16)) % TILE_LINE == 0)
-            for (int64_t a = 0; a < count; a++) store_past_caches(to + a * p.outputs, lines[a]);
+        bf16* to = p.y + r * p.y_stride + o;
+        if (past_caches && (uintptr_t(to) | p.y_stride * sizeof(bf16)) % TILE_LINE == 0)
+            for (int64_t a = 0; a < count; a++) store_past_caches(to + a * p.y_stride, lines[a]);
         else
-            for (int64_t a = 0; a < count; a++) store(to + a * p.outputs, lines[a]);
+            for (int64_t a = 0; a < count; a++) store(to + a * p.y_stride, lines[a]);
         return;
     }
 #endif
@@ -114,19 +112,6 @@ struct TileRows {
     int64_t stride, step;
 };
 
-constexpr int NEAREST = 3, SECOND = 2;  // caches
-
-// What comes next, brought nearer, so many lines at a time.
-struct LinesAhead {
-    const char* at;
-    const int64_t lines;
-
-    template <int CACHE>
-    void fetch() {
-        for (int64_t i = 0; i < lines; i++, at += TILE_LINE) __builtin_prefetch(at, 0, CACHE);
-    }
-};
-
 // W as it lies, [outputs][inputs].
 struct Lying {
     const bf16* weight;
@@ -159,77 +144,29 @@ struct Lying {
     };
 };
 
-// W in tiles, strips of 16 outputs after one another: whole ones alone.
-struct Strips {
-    const bf16* weight;
-    int64_t inputs, outputs;
-
-    const bf16* at(int64_t o) const { return weight + o * inputs; }
-    int64_t row_bytes() const { return inputs * sizeof(bf16); }
-
-    template <int ROOM>
-    TileRows rows(int64_t o, int64_t) const { return {(const char*)at(o), TILE_LINE, TILE_BYTES}; }
-
-    struct Ahead : LinesAhead {
-        Ahead(const Strips& w, int64_t next, int64_t lines)
-            : LinesAhead{(const char*)w.at(std::min(next, w.outputs - TILE)), lines} {}
-    };
-    // While a strip is gone through once, the nearest cache gets what comes a few tiles later, of it or of the one `then`.
-    class Near : LinesAhead {
-      public:
-        Near(const Strips& w, int64_t o, int64_t then, int64_t along)
-            : LinesAhead{(const char*)w.at(o) + TILES * TILE_BYTES, TILE}, left_(std::max<int64_t>(0, along - TILES)),
-              then_((const char*)w.at(std::min(then, w.outputs - TILE))) {}
-        void fetch() {
-            if (left_-- == 0) at = then_;
-            LinesAhead::fetch<NEAREST>();
-        }
-
-      private:
-        static constexpr int TILES = 4;
-        int64_t left_;
-        const char* const then_;
-    };
-};
-
-// A block of rows of x, whose product p is, by rows of W.
+// A block of rows of x, packed, by rows of W.
 template <class Weights>
-class TiledBlock {
+class TiledBlock : TileBlock {
+    template <int TILES>
+    using Sums = TileBlock::Sums<TILES>;
+
   public:
     TiledBlock(const Product<bf16>& p, const Weights& w, const uint8_t* packed, bool past_caches)
-        : p_(p), w_(w), shape_{p.rows, p.inputs}, packed_((const char*)packed), along_(shape_.tiles_along()),
-          b_stride_(4 * shape_.columns()), b_bytes_(4 * shape_.tile_size()), down_bytes_(along_ * b_bytes_),
-          past_caches_(past_caches) {}
+        : TileBlock(p, past_caches), w_(w), shape_{p.rows, p.inputs}, packed_((const char*)packed),
+          b_stride_(4 * shape_.columns()), b_bytes_(4 * shape_.tile_size()), down_bytes_(along_ * b_bytes_) {}
 
     // Outputs start to stop; `next` is what this thread comes to then.
-    void multiply(int64_t start, int64_t stop, int64_t next) {
+    void multiply(int64_t start, int64_t stop, int64_t next) const {
+        use_tiles(TILE, shape_.columns());
         by_size([&](auto down) { few<down()>(start, stop, next); }, [&] { many(start, stop, next); });
+        leave_tiles();
     }
 
-  protected:
-    template <int DOWN>
-    using Sums = float[DOWN][TILE * TILE];
-
-    const Product<bf16>& p_;
+  private:
     const Weights& w_;
     const PackedRows shape_;
     const char* packed_;
-    const int64_t along_, b_stride_, b_bytes_, down_bytes_;  // tiles along the inputs; of a tile, and of all along
-    const bool past_caches_;
-
-    // Calls few(how many) with as many tiles of x as there are, up to 4; or many().
-    template <class Few, class Many>
-    void by_size(const Few& few, const Many& many) const {
-        use_tiles(shape_.columns());
-        switch (shape_.tiles_down()) {
-            case 1: few(std::integral_constant<int, 1>()); break;
-            case 2: few(std::integral_constant<int, 2>()); break;
-            case 3: few(std::integral_constant<int, 3>()); break;
-            case 4: few(std::integral_constant<int, 4>()); break;
-            default: many();
-        }
-        leave_tiles();
-    }
+    const int64_t b_stride_, b_bytes_, down_bytes_;  // of a tile of x, and of all along
 
     // Results of 16 outputs, from o on, by up to 64 rows of x; `then` is the output that comes next.
     template <int DOWN>
@@ -270,7 +207,7 @@ class TiledBlock {
     template <class Ahead>
     void two_by_two(const TileRows& upper, const TileRows& lower, int64_t down, Ahead& ahead, Sums<4>& sums) const {
         const char *first = upper.at, *second = lower.at, *b = packed_ + down * down_bytes_;
-        const int64_t below = down + 1 < shape_.tiles_down() ? down_bytes_ : 0;
+        const int64_t below = down + 1 < down_ ? down_bytes_ : 0;
         zero<4>();
         for (int64_t k = 0; k < along_; k++, first += upper.step, second += lower.step, b += b_bytes_) {
             ahead.template fetch<SECOND>();
@@ -296,7 +233,6 @@ class TiledBlock {
 
     int64_t rows_of_tile(int64_t down) const { return std::min<int64_t>(TILE, p_.rows - down * TILE); }
 
-  private:
     // With sums of all rows of x in tiles, W is gone through once.
     template <int DOWN>
     void few(int64_t start, int64_t stop, int64_t next) const {
@@ -309,17 +245,16 @@ class TiledBlock {
 
     // Two tiles of W by two of x at a time. The last of W is multiplied twice where it is alone.
     void many(int64_t start, int64_t stop, int64_t next) const {
-        const int64_t turns = (shape_.tiles_down() + 1) / 2;
         for (int64_t o = start; o < stop; o += 2 * TILE) {
             const bool wide = o + TILE < p_.outputs;
             const int64_t then = o + 2 * TILE < stop ? o + 2 * TILE : next;
             const TileRows upper = w_.template rows<0>(o, then);
             const TileRows lower = wide ? w_.template rows<1>(o + TILE, then + TILE) : upper;
-            typename Weights::Ahead ahead(w_, then, (2 * TILE + turns - 1) / turns);
-            for (int64_t d = 0; d < shape_.tiles_down(); d += 2) {
+            typename Weights::Ahead ahead(w_, then, lines_each());
+            for (int64_t d = 0; d < down_; d += 2) {
                 alignas(TILE_LINE) Sums<4> sums;
                 two_by_two(upper, lower, d, ahead, sums);
-                for (int64_t i = 0; i < std::min<int64_t>(2, shape_.tiles_down() - d); i++) {
+                for (int64_t i = 0; i < std::min<int64_t>(2, down_ - d); i++) {
                     const int64_t r = (d + i) * TILE, count = rows_of_tile(d + i);
                     if (wide) finish_two(p_, sums[2 * i], sums[2 * i + 1], r, count, o, past_caches_);
                     else finish_tile(p_, sums[2 * i], r, count, o);
@@ -327,40 +262,13 @@ class TiledBlock {
             }
         }
     }
-
-    static void fetch_tile(const char* at, int64_t stride) {
-        UNROLL for (int i = 0; i < TILE; i++) __builtin_prefetch(at + i * stride, 0, NEAREST);
-    }
-    template <int TILES>
-    static void zero() {
-        TILE_ZERO(0);
-        if constexpr (TILES > 1) TILE_ZERO(1);
-        if constexpr (TILES > 2) TILE_ZERO(2);
-        if constexpr (TILES > 3) TILE_ZERO(3);
-    }
-    template <int TILES>
-    static void store_tiles(float (&sums)[TILES][TILE * TILE]) {
-        TILE_STORE(0, sums[0], TILE_LINE);
-        if constexpr (TILES > 1) TILE_STORE(1, sums[1], TILE_LINE);
-        if constexpr (TILES > 2) TILE_STORE(2, sums[2], TILE_LINE);
-        if constexpr (TILES > 3) TILE_STORE(3, sums[3], TILE_LINE);
-    }
 };
 
 // The way of multiplying: see product.h.
 template <class Weights>
-struct Tiled {
-    Product<bf16> p;
+struct Tiled : ByTiles {
     Weights w;
 
-    static constexpr int64_t PACKED_TOGETHER = TILE;
-    // As many as, packed, take half of the second cache, and then evenly.
-    int64_t block_rows() const {
-        const int64_t row_bytes = p.inputs * sizeof(bf16);
-        const int64_t most = std::clamp<int64_t>(PACKED_BYTES / row_bytes, 8 * TILE, 32 * TILE);
-        const int64_t rows = std::max<int64_t>(p.rows, 1), blocks = (rows + most - 1) / most;
-        return ((rows + blocks - 1) / blocks + 2 * TILE - 1) / (2 * TILE) * 2 * TILE;
-    }
     const void* weights() const { return w.at(0); }
     int64_t row_bytes() const { return w.row_bytes(); }
     int64_t packed_size(int64_t count) const { return PackedRows{count, p.inputs}.size() * sizeof(uint32_t); }
@@ -368,21 +276,9 @@ struct Tiled {
         PackedRows{last - first, p.inputs}.pack(p.x + r * p.x_stride, p.x_stride, (r - first) / TILE, (uint32_t*)room);
     }
     void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
-        whole_block<TiledBlock<Weights>>(room, r, end, start, stop);
+        with_results([&](bool past_caches) {
+            TiledBlock<Weights>(p.of_rows(r, end), w, room, past_caches).multiply(start, stop, next_piece(start, stop));
+        });
     }
-
-  protected:
-    template <class Block>
-    void whole_block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
-        const bool past_caches = p.result_bytes() >= PAST_CACHES;
-        Block(p.of_rows(r, end), w, room, past_caches).multiply(start, stop, next_piece(start, stop));
-        if (past_caches) settle_lines();
-    }
-
-  private:
-    // Results that are more than the caches keep for who reads them next. Each line that is written there would be read from
-    // memory first, for nothing: with four threads on 2,048 rows that was a quarter of the time.
-    static constexpr int64_t PAST_CACHES = 2 << 20;
-    static constexpr int64_t PACKED_BYTES = 1 << 20;
 };
 #endif

@@ -1,9 +1,8 @@
 // The matrix registers of AMX: eight tiles of 16 rows of 64 bytes, and the product of two of bfloat16 added to
 // one of floats. PAGEANT_EMULATE_TILES is the same in plain C++, for testing on machines without them.
 //
-// One shape serves a whole product: A is 16 outputs by 32 inputs, as a checkpoint has them; B is 16 pairs of
-// inputs by `columns` rows of x; C is 16 outputs by `columns`. Tiles are named by literal numbers, which is how the
-// compiler's own macros want them.
+// One shape serves a whole product: A is `rows` by 32 inputs, as a matrix has them; B is 16 pairs of inputs by `columns`; C
+// is `rows` by `columns`. Tiles are named by literal numbers, which is how the compiler's own macros want them.
 #pragma once
 
 #include <cstdint>
@@ -25,26 +24,25 @@ constexpr int TILE_INPUTS = 32;  // that one product of tiles adds up
 
 namespace emulated {
 struct Tiles {
-    int columns = 0;
+    int rows = 0, columns = 0;
     alignas(64) uint8_t data[8][TILE][64];
 };
 inline Tiles& tiles() {
     thread_local Tiles mine;
     return mine;
 }
-inline int row_bytes(int tile, bool is_a) { return is_a ? 64 : 4 * tiles().columns; }
-inline void load(int tile, const void* from, int64_t stride, bool is_a) {
+inline void load(int tile, const void* from, int64_t stride, int rows, int row_bytes) {
     std::memset(tiles().data[tile], 0, sizeof tiles().data[tile]);
-    for (int row = 0; row < TILE; row++)
-        std::memcpy(tiles().data[tile][row], (const uint8_t*)from + row * stride, row_bytes(tile, is_a));
+    for (int row = 0; row < rows; row++)
+        std::memcpy(tiles().data[tile][row], (const uint8_t*)from + row * stride, row_bytes);
 }
 inline void store(int tile, void* to, int64_t stride) {
-    for (int row = 0; row < TILE; row++)
-        std::memcpy((uint8_t*)to + row * stride, tiles().data[tile][row], row_bytes(tile, false));
+    for (int row = 0; row < tiles().rows; row++)
+        std::memcpy((uint8_t*)to + row * stride, tiles().data[tile][row], 4 * tiles().columns);
 }
 // As Intel's manual has it: even and odd inputs apart, then both to what is there.
 inline void multiply(int c, int a, int b) {
-    for (int m = 0; m < TILE; m++)
+    for (int m = 0; m < tiles().rows; m++)
         for (int n = 0; n < tiles().columns; n++) {
             float even = 0, odd = 0, sum;
             for (int k = 0; k < TILE; k++) {
@@ -62,13 +60,13 @@ inline void multiply(int c, int a, int b) {
 }  // namespace emulated
 
 #define TILE_ZERO(T) std::memset(emulated::tiles().data[T], 0, sizeof emulated::tiles().data[T])
-#define TILE_LOAD_A(T, FROM, STRIDE) emulated::load(T, FROM, STRIDE, true)
-#define TILE_LOAD_B(T, FROM, STRIDE) emulated::load(T, FROM, STRIDE, false)
+#define TILE_LOAD_A(T, FROM, STRIDE) emulated::load(T, FROM, STRIDE, emulated::tiles().rows, 64)
+#define TILE_LOAD_B(T, FROM, STRIDE) emulated::load(T, FROM, STRIDE, TILE, 4 * emulated::tiles().columns)
 #define TILE_STORE(T, TO, STRIDE) emulated::store(T, TO, STRIDE)
 #define TILE_MULTIPLY(C, A, B) emulated::multiply(C, A, B)
 
 inline bool tiles_allowed() { return true; }
-inline void use_tiles(int columns) { emulated::tiles().columns = columns; }
+inline void use_tiles(int rows, int columns) { emulated::tiles().rows = rows, emulated::tiles().columns = columns; }
 inline void leave_tiles() {}
 
 #elif defined(__AMX_BF16__)
@@ -120,8 +118,11 @@ inline void configure_tiles(const ShapeOf& shape_of) {
 }
 
 // Tiles 0 to 3 are C, 4 and 5 are B, 6 and 7 are A.
-inline void use_tiles(int columns) {
-    configure_tiles([=](int tile) { return TileShape{TILE, tile < 6 ? 4 * columns : 64}; });
+inline void use_tiles(int rows, int columns) {
+    configure_tiles([=](int tile) {
+        const bool is_a = tile >= 6, is_b = !is_a && tile >= 4;
+        return TileShape{is_b ? TILE : rows, is_a ? 64 : 4 * columns};
+    });
 }
 inline void leave_tiles() { _tile_release(); }
 

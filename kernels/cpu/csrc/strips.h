@@ -1,0 +1,214 @@
+// Products with W in tiles (kernels/tiled.py says how they lie), which are what tiles take second: so x is taken as it lies,
+// results come in rows, and nothing is packed or transposed. Bits are those of tiled.h.
+//
+// Rows of x that lie an even number of lines apart share few sets of the caches, and 32 of them do not fit. So kernels write
+// rows of results further apart (`rows_apart` in kernels/cpu), and where x is not such a result, and large, it is copied.
+#pragma once
+
+#include "tile_block.h"
+
+#if defined(PAGEANT_TILES)
+
+// Strips of 16 outputs after one another, whole ones alone.
+struct Strips {
+    const bf16* weight;
+    int64_t inputs, outputs;
+
+    const bf16* at(int64_t o) const { return weight + o * inputs; }
+    int64_t row_bytes() const { return inputs * sizeof(bf16); }
+
+    // The tiles of outputs o to o + 16.
+    const char* strip(int64_t o) const { return (const char*)at(o); }
+
+    struct Ahead : LinesAhead {
+        Ahead(const Strips& w, int64_t next, int64_t lines) : LinesAhead{w.strip(std::min(next, w.outputs - TILE)), lines} {}
+    };
+    // While a strip is gone through once, the nearest cache gets what comes a few tiles later, of it or of the one `then`.
+    class Near : LinesAhead {
+      public:
+        Near(const Strips& w, int64_t o, int64_t then, int64_t along)
+            : LinesAhead{w.strip(o) + TILES * TILE_BYTES, TILE}, left_(std::max<int64_t>(0, along - TILES)),
+              then_(w.strip(std::min(then, w.outputs - TILE))) {}
+        void fetch() {
+            if (left_-- == 0) at = then_;
+            LinesAhead::fetch<NEAREST>();
+        }
+
+      private:
+        static constexpr int TILES = 4;
+        int64_t left_;
+        const char* const then_;
+    };
+};
+
+// Results of 16 outputs by some rows, [rows][16], to y.
+inline void finish_rows(const Product<bf16>& p, const float* sums, int64_t r, int64_t count, int64_t o) {
+    for (int64_t a = 0; a < count; a++)
+        for (int b = 0; b < TILE; b += W) p.put(load<vf>(sums + a * TILE + b), r + a, o + b);
+}
+
+// The same of 32 outputs, in two tiles: a line of y for each row; `past_caches`, if lines are whole.
+inline void finish_lines(const Product<bf16>& p, const float* left, const float* right, int64_t r, int64_t count, int64_t o,
+                         bool past_caches) {
+#if defined(__AVX512BF16__)
+    vf first = {}, second = {};
+    if (p.bias) first = read(p.bias + o), second = read(p.bias + o + TILE);
+    bf16* to = p.y + r * p.y_stride + o;
+    const bool past = past_caches && (uintptr_t(to) | p.y_stride * sizeof(bf16)) % TILE_LINE == 0;
+    for (int64_t a = 0; a < count; a++, to += p.y_stride, left += TILE, right += TILE) {
+        const vu line = (vu)_mm512_cvtne2ps_pbh((__m512)(load<vf>(right) + second), (__m512)(load<vf>(left) + first));
+        if (past) store_past_caches(to, line);
+        else store(to, line);
+    }
+#else
+    finish_rows(p, left, r, count, o);
+    finish_rows(p, right, r, count, o + TILE);
+#endif
+}
+
+// A block of rows of x by strips of W.
+class StripBlock : protected TileBlock {
+  public:
+    StripBlock(const Product<bf16>& p, const Strips& w, bool past_caches)
+        : TileBlock(p, past_caches), w_(w), rows_(std::min<int64_t>(TILE, p.rows)), x_stride_(p.x_stride * sizeof(bf16)) {}
+
+    // Outputs start to stop; `next` is what this thread comes to then.
+    void multiply(int64_t start, int64_t stop, int64_t next) const {
+        use_tiles(rows_, TILE);
+        by_size([&](auto down) { few<down()>(start, stop, next); }, [&] { many(start, stop, next); });
+        leave_tiles();
+    }
+
+  protected:
+    const Strips& w_;
+    const int64_t rows_, x_stride_;  // of each tile of x, whose last begins before the end of the one before it; in bytes
+
+    int64_t first_row(int64_t down) const { return std::min(down * TILE, p_.rows - rows_); }
+
+    // Results of 16 outputs, from o on, by up to 64 rows of x; `then` is the output that comes next.
+    template <int DOWN>
+    void add_up(int64_t o, int64_t then, Sums<DOWN>& sums) const {
+        Strips::Near near(w_, o, then, along_);
+        const char *b = w_.strip(o), *x[DOWN];
+        for (int d = 0; d < DOWN; d++) x[d] = x_of(d);
+        zero<DOWN>();
+        for (int64_t k = 0; k < along_ * TILE_LINE; k += TILE_LINE, b += TILE_BYTES) {
+            near.fetch();
+            TILE_LOAD_B(4, b, TILE_LINE);
+            TILE_LOAD_A(6, x[0] + k, x_stride_);
+            TILE_MULTIPLY(0, 6, 4);
+            TILE_FREE(6);
+            if constexpr (DOWN > 1) {
+                TILE_LOAD_A(7, x[1] + k, x_stride_);
+                TILE_MULTIPLY(1, 7, 4);
+                TILE_FREE(7);
+            }
+            if constexpr (DOWN > 2) {
+                TILE_LOAD_A(6, x[2] + k, x_stride_);
+                TILE_MULTIPLY(2, 6, 4);
+                TILE_FREE(6);
+            }
+            if constexpr (DOWN > 3) {
+                TILE_LOAD_A(7, x[3] + k, x_stride_);
+                TILE_MULTIPLY(3, 7, 4);
+                TILE_FREE(7);
+            }
+            TILE_FREE(4);
+        }
+        store_tiles<DOWN>(sums);
+    }
+
+    // Results of two tiles of x, from `down` on, by two strips: first those of the upper one. Meanwhile some lines at a time
+    // of what comes then are brought nearer: all at once would hold up what is wanted now. So are the tiles of the next step:
+    // loads of tiles wait for one another, and so each for the second cache.
+    void two_by_two(const char* left, const char* right, int64_t down, Strips::Ahead& ahead, Sums<4>& sums) const {
+        const char *upper = x_of(down), *lower = x_of(std::min(down + 1, down_ - 1));
+        zero<4>();
+        for (int64_t k = 0; k < along_; k++, upper += TILE_LINE, lower += TILE_LINE, left += TILE_BYTES, right += TILE_BYTES) {
+            ahead.fetch<SECOND>();
+            TILE_LOAD_A(6, upper, x_stride_);
+            fetch_tile(upper + TILE_LINE, x_stride_);
+            TILE_LOAD_B(4, left, TILE_LINE);
+            TILE_MULTIPLY(0, 6, 4);
+            fetch_tile(left + TILE_BYTES, TILE_LINE);
+            TILE_LOAD_B(5, right, TILE_LINE);
+            TILE_MULTIPLY(1, 6, 5);
+            TILE_FREE(6);
+            fetch_tile(lower + TILE_LINE, x_stride_);
+            TILE_LOAD_A(7, lower, x_stride_);
+            TILE_MULTIPLY(2, 7, 4);
+            TILE_FREE(4);
+            fetch_tile(right + TILE_BYTES, TILE_LINE);
+            TILE_MULTIPLY(3, 7, 5);
+            TILE_FREE(7);
+            TILE_FREE(5);
+        }
+        store_tiles<4>(sums);
+    }
+
+    // 16 or, if it is `wide`, 32 results of the rows of two tiles of x, as two_by_two() has them.
+    void finish_two(const Product<bf16>& p, const float* const (&left)[2], const float* const (&right)[2], bool wide,
+                    int64_t down, int64_t o) const {
+        for (int64_t i = 0; i < std::min<int64_t>(2, down_ - down); i++) {
+            const int64_t r = first_row(down + i);
+            if (wide) finish_lines(p, left[i], right[i], r, rows_, o, past_caches_);
+            else finish_rows(p, left[i], r, rows_, o);
+        }
+    }
+
+  private:
+    const char* x_of(int64_t down) const { return (const char*)(p_.x + first_row(down) * p_.x_stride); }
+
+    // With sums of all rows of x in tiles, W is gone through once.
+    template <int DOWN>
+    void few(int64_t start, int64_t stop, int64_t next) const {
+        for (int64_t o = start; o < stop; o += TILE) {
+            alignas(TILE_LINE) Sums<DOWN> sums;
+            add_up<DOWN>(o, o + TILE < stop ? o + TILE : next, sums);
+            for (int64_t d = 0; d < DOWN; d++) finish_rows(p_, sums[d], first_row(d), rows_, o);
+        }
+    }
+
+    // Two tiles of x by two of W at a time. The last of W is multiplied twice where it is alone.
+    void many(int64_t start, int64_t stop, int64_t next) const {
+        for (int64_t o = start; o < stop; o += 2 * TILE) {
+            const bool wide = o + TILE < stop;
+            const char *left = w_.strip(o), *right = wide ? w_.strip(o + TILE) : left;
+            Strips::Ahead ahead(w_, o + 2 * TILE < stop ? o + 2 * TILE : next, lines_each());
+            for (int64_t d = 0; d < down_; d += 2) {
+                alignas(TILE_LINE) Sums<4> sums;
+                two_by_two(left, right, d, ahead, sums);
+                finish_two(p_, {sums[0], sums[2]}, {sums[1], sums[3]}, wide, d, o);
+            }
+        }
+    }
+};
+
+// The way of multiplying: see product.h.
+struct ByStrips : ByTiles {
+    Strips w;
+    bool copied = p.rows > 4 * TILE && p.x_stride / TILE_INPUTS % 2 == 0;  // to where rows do not share sets
+
+    const void* weights() const { return w.at(0); }
+    int64_t row_bytes() const { return w.row_bytes(); }
+    int64_t packed_size(int64_t count) const { return copied ? count * copy_stride() * sizeof(bf16) : 0; }
+    void pack(int64_t first, int64_t, int64_t r, int64_t end, uint8_t* room) const {
+        for (int64_t a = r; a < end; a++)
+            std::memcpy((bf16*)room + (a - first) * copy_stride(), p.x + a * p.x_stride, p.inputs * sizeof(bf16));
+    }
+    void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
+        whole_block<StripBlock>(room, r, end, start, stop);
+    }
+
+  protected:
+    template <class Block>
+    void whole_block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
+        Product<bf16> part = p.of_rows(r, end);
+        if (copied) part.x = (const bf16*)room, part.x_stride = copy_stride();
+        with_results([&](bool past_caches) { Block(part, w, past_caches).multiply(start, stop, next_piece(start, stop)); });
+    }
+
+  private:
+    int64_t copy_stride() const { return (p.inputs / TILE_INPUTS | 1) * TILE_INPUTS; }
+};
+#endif

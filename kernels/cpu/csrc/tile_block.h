@@ -1,0 +1,103 @@
+// What products of bfloat16 by tiles have in common, whether W lies in rows (tiled.h) or in tiles (strips.h): one way for any
+// number of rows of x, so that a row's bits do not depend on how many there are.
+#pragma once
+
+#include "product.h"
+#include "tiles.h"
+
+#if defined(PAGEANT_TILES)
+
+constexpr int TILE_LINE = 64, TILE_BYTES = TILE * TILE_LINE;
+constexpr int NEAREST = 3, SECOND = 2;  // caches
+
+// What comes next, brought nearer, so many lines at a time.
+struct LinesAhead {
+    const char* at;
+    const int64_t lines;
+
+    template <int CACHE>
+    void fetch() {
+        for (int64_t i = 0; i < lines; i++, at += TILE_LINE) __builtin_prefetch(at, 0, CACHE);
+    }
+};
+
+// A block of rows of x, whose product p is, by rows of W.
+class TileBlock {
+  public:
+    TileBlock(const Product<bf16>& p, bool past_caches)
+        : p_(p), along_((p.inputs + TILE_INPUTS - 1) / TILE_INPUTS), down_((p.rows + TILE - 1) / TILE),
+          past_caches_(past_caches) {}
+
+  protected:
+    template <int TILES>
+    using Sums = float[TILES][TILE * TILE];
+
+    const Product<bf16>& p_;
+    const int64_t along_, down_;  // tiles along the inputs, and down the rows of x
+    const bool past_caches_;
+
+    // Calls few(how many) with as many tiles of x as there are, up to 4; or many().
+    template <class Few, class Many>
+    void by_size(const Few& few, const Many& many) const {
+        switch (down_) {
+            case 1: return few(std::integral_constant<int, 1>());
+            case 2: return few(std::integral_constant<int, 2>());
+            case 3: return few(std::integral_constant<int, 3>());
+            case 4: return few(std::integral_constant<int, 4>());
+            default: many();
+        }
+    }
+    // Lines of W to ask for with each of the tiles that the two strips after these are multiplied while.
+    int64_t lines_each() const {
+        const int64_t turns = (down_ + 1) / 2;
+        return (2 * TILE + turns - 1) / turns;
+    }
+
+    static void fetch_tile(const char* at, int64_t stride) {
+        UNROLL for (int i = 0; i < TILE; i++) __builtin_prefetch(at + i * stride, 0, NEAREST);
+    }
+    template <int TILES>
+    static void zero() {
+        TILE_ZERO(0);
+        if constexpr (TILES > 1) TILE_ZERO(1);
+        if constexpr (TILES > 2) TILE_ZERO(2);
+        if constexpr (TILES > 3) TILE_ZERO(3);
+    }
+    template <int TILES>
+    static void store_tiles(Sums<TILES>& sums) {
+        TILE_STORE(0, sums[0], TILE_LINE);
+        if constexpr (TILES > 1) TILE_STORE(1, sums[1], TILE_LINE);
+        if constexpr (TILES > 2) TILE_STORE(2, sums[2], TILE_LINE);
+        if constexpr (TILES > 3) TILE_STORE(3, sums[3], TILE_LINE);
+    }
+};
+
+// What ways of multiplying by tiles (see product.h) have in common.
+struct ByTiles {
+    Product<bf16> p;
+
+    static constexpr int64_t PACKED_TOGETHER = TILE;
+    // As many as take half of the second cache, and then evenly.
+    int64_t block_rows() const {
+        const int64_t row_bytes = p.inputs * sizeof(bf16);
+        const int64_t most = std::clamp<int64_t>(BLOCK_BYTES / row_bytes, 8 * TILE, 32 * TILE);
+        const int64_t rows = std::max<int64_t>(p.rows, 1), blocks = (rows + most - 1) / most;
+        return ((rows + blocks - 1) / blocks + 2 * TILE - 1) / (2 * TILE) * 2 * TILE;
+    }
+
+  protected:
+    // Calls run(whether results leave past the caches).
+    template <class Run>
+    void with_results(const Run& run) const {
+        const bool past_caches = p.result_bytes() >= PAST_CACHES;
+        run(past_caches);
+        if (past_caches) settle_lines();
+    }
+
+  private:
+    // Results that are more than the caches keep for who reads them next. Each line that is written there would be read from
+    // memory first, for nothing.
+    static constexpr int64_t PAST_CACHES = 2 << 20;
+    static constexpr int64_t BLOCK_BYTES = 1 << 20;
+};
+#endif
