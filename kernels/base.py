@@ -169,6 +169,8 @@ class Kernels(Protocol):
     name: str
     tiled_dtypes: frozenset[torch.dtype]
     """Of which `linear` likes weights in tiles better than in rows: see `pageant.kernels.tiled`."""
+    quantized_tiles: frozenset[torch.dtype]
+    """Of x, for which products like quantised weights in tiles better: see `pageant.kernels.quantized`."""
 
     def write_kv(
         self, key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor

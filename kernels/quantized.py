@@ -12,10 +12,15 @@ weights to the dtype of its x and multiplies in that, and the C++ kernels may ro
 Rows lie apart from one another, as in the weight itself, so that part of a fused weight is a slice of it and an
 embedding is a gather. Inputs are padded to a multiple of 64: a row is int8 [P], or, with 4 bits, uint8 [P / 2],
 where of 64 inputs i is the lower half of byte i and 32 + i is the upper one, 8 more than they are.
+
+Or they are in tiles, where kernels like that better (`Kernels.quantized_tiles`): of 16 rows, a strip, each 64 inputs
+are side by side, and of those 4 bytes of each row after 4 of the one before. So a product reads one piece of memory,
+and finds the same inputs of 16 rows in a vector, or in a line of a tile. Strips lie as rows did.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,8 +28,18 @@ import torch
 from torch import Tensor
 
 from pageant.kernels.memory import Pages
+from pageant.kernels.strips import STRIP, strips_of
 
-__all__ = ["GROUP", "Bits", "QuantizedWeight", "Weight", "dequantize", "empty_quantized", "quantize"]
+__all__ = [
+    "GROUP",
+    "Bits",
+    "QuantizedWeight",
+    "Weight",
+    "dequantize",
+    "empty_quantized",
+    "in_parts",
+    "quantize",
+]
 
 Bits = Literal[8, 4]
 GROUP = 32
@@ -44,11 +59,44 @@ class QuantizedWeight:
     scales: Tensor
     """bfloat16 [..., M, P / 32]."""
     shape: tuple[int, ...]
+    in_tiles: bool = False
+    """Values are [..., M / 16, P / 64, 16 or, with 4 bits, 8, 16, 4] then, and scales [..., M / 16, P / 64, 16, 2]."""
 
     def __getitem__(self, index: int | slice | Tensor) -> QuantizedWeight:
-        """Part of the first dimension: a matrix of a stack, or some rows. A view where a tensor's is one."""
+        """Part of the first dimension: a matrix of a stack, or some rows. A view where a tensor's is one.
+
+        Raises ValueError where rows in tiles are not a slice of whole strips.
+        """
+        if self.in_tiles and len(self.shape) == 2:
+            index = strips_of(index, self.shape[0])
         values, scales = self.values[index], self.scales[index]
-        return QuantizedWeight(self.bits, values, scales, (*values.shape[:-1], self.shape[-1]))
+        outer = (*values.shape[:-5], values.shape[-5] * STRIP) if self.in_tiles else values.shape[:-1]
+        return QuantizedWeight(self.bits, values, scales, (*outer, self.shape[-1]), self.in_tiles)
+
+    def in_rows(self) -> QuantizedWeight:
+        """The same weight not in tiles: itself, or a copy."""
+        if not self.in_tiles:
+            return self
+        values, scales = (
+            _fours(part)
+            .movedim(-1, -3)
+            .reshape(*self.shape[:-1], -1)
+            .clone(memory_format=torch.contiguous_format)
+            for part in (self.values, self.scales)
+        )
+        return QuantizedWeight(
+            self.bits, values.view(self.values.dtype), scales.view(self.scales.dtype), self.shape
+        )
+
+    def fill(self, rows: QuantizedWeight) -> None:
+        """Take the numbers of a weight of the same shape that is not in tiles."""
+        for ours, theirs in ((self.values, rows.values), (self.scales, rows.scales)):
+            if not self.in_tiles:
+                ours.copy_(theirs)
+                continue
+            to = _fours(ours)  # [..., M / 16, P / 64, fours, 16]
+            by_row = theirs.view(torch.int32).reshape(*to.shape[:-3], STRIP, *to.shape[-3:-1])
+            to.copy_(by_row.movedim(-3, -1))
 
     @property
     def nbytes(self) -> int:
@@ -59,11 +107,21 @@ class QuantizedWeight:
 Weight = Tensor | QuantizedWeight
 
 
-def empty_quantized(shape: tuple[int, ...], bits: Bits, room: Pages | torch.device | str) -> QuantizedWeight:
+def empty_quantized(
+    shape: tuple[int, ...], bits: Bits, room: Pages | torch.device | str, in_tiles: bool = False
+) -> QuantizedWeight:
     """Room for a weight, filled with whatever was there before, on a device or beside others."""
     pages = room if isinstance(room, Pages) else Pages(room)
     *outer, inputs = shape
     padded = -(-inputs // _UNIT) * _UNIT
+    if in_tiles:
+        *stack, rows = outer
+        strips = (*stack, rows // STRIP, padded // _UNIT)
+        values = pages.empty(
+            (*strips, _UNIT * bits // 32, STRIP, 4), torch.int8 if bits == 8 else torch.uint8
+        )
+        scales = pages.empty((*strips, STRIP, _UNIT // GROUP), torch.bfloat16)
+        return QuantizedWeight(bits, values, scales, tuple(shape), in_tiles)
     return QuantizedWeight(
         bits,
         pages.empty((*outer, padded * bits // 8), torch.int8 if bits == 8 else torch.uint8),
@@ -74,12 +132,17 @@ def empty_quantized(shape: tuple[int, ...], bits: Bits, room: Pages | torch.devi
 
 def quantize(weight: Tensor, into: QuantizedWeight) -> None:
     """Quantise a matrix [M, N] into room of that shape, a few rows at a time."""
-    rows = max(1, _CHUNK // max(1, weight.shape[1]))
+    for part, room in in_parts(weight, into, _CHUNK):
+        q, scales = _quantize(part.float(), into.bits)
+        room.fill(QuantizedWeight(into.bits, _pack(q, into.bits), scales.bfloat16(), room.shape))
+
+
+def in_parts(weight: Tensor, into: QuantizedWeight, numbers: int) -> Iterator[tuple[Tensor, QuantizedWeight]]:
+    """Some rows of a matrix at a time, whole strips of about so many numbers, and the room that is theirs."""
+    rows = max(1, numbers // max(1, weight.shape[1]) // STRIP) * STRIP
     for start in range(0, weight.shape[0], rows):
-        part = into[start : start + rows]
-        q, scales = _quantize(weight[start : start + rows].float(), into.bits)
-        part.scales.copy_(scales)
-        part.values.copy_(_pack(q, into.bits))
+        stop = min(start + rows, weight.shape[0])
+        yield weight[start:stop], into[start:stop]
 
 
 def _quantize(weight: Tensor, bits: Bits) -> tuple[Tensor, Tensor]:
@@ -110,6 +173,12 @@ def _better(
     return tuple(torch.where(better, a, b) for a, b in zip(new, best, strict=True))  # type: ignore[return-value]
 
 
+def _fours(part: Tensor) -> Tensor:
+    """Values or scales in tiles by four bytes: int32 [..., M / 16, P / 64, fours, 16]."""
+    fours = part.view(torch.int32).squeeze(-1)
+    return fours if part.dtype != torch.bfloat16 else fours.unsqueeze(-2)
+
+
 def _pack(q: Tensor, bits: Bits) -> Tensor:
     if bits == 8:
         return q.to(torch.int8).flatten(1)
@@ -119,6 +188,7 @@ def _pack(q: Tensor, bits: Bits) -> Tensor:
 
 def dequantize(weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
     """Return the matrix, or the stack of them, that a weight stands for."""
+    weight = weight.in_rows()
     values = weight.values
     if weight.bits == 4:
         nibbles = torch.stack((values & 15, values >> 4), dim=-2)  # [..., 2, P / 2]

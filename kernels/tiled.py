@@ -18,10 +18,11 @@ from torch import Tensor
 
 from pageant.kernels.memory import Pages
 from pageant.kernels.quantized import Weight
+from pageant.kernels.strips import STRIP, strips_of
 
 __all__ = ["LinearWeight", "TiledWeight", "empty_tiled", "fit_tiles"]
 
-_ROWS, _INPUTS = 16, 32  # of a tile
+_INPUTS = 32  # of a tile
 _PAIRS = {2: torch.int32, 4: torch.int64}  # what copies two numbers at once, by the bytes of one
 
 
@@ -36,7 +37,7 @@ class TiledWeight:
     def shape(self) -> tuple[int, int]:
         """(M, N)."""
         strips, along = self.tiles.shape[:2]
-        return strips * _ROWS, along * _INPUTS
+        return strips * STRIP, along * _INPUTS
 
     @property
     def nbytes(self) -> int:
@@ -44,17 +45,14 @@ class TiledWeight:
         return self.tiles.nbytes
 
     def __getitem__(self, rows: slice) -> TiledWeight:
-        """Rows of it, a view. Raises ValueError where they are not whole strips."""
-        start, stop, step = rows.indices(self.shape[0])
-        if start % _ROWS or stop % _ROWS or step != 1:
-            raise ValueError(f"rows {start} to {stop} by {step}: expected strips of {_ROWS}")
-        return TiledWeight(self.tiles[start // _ROWS : stop // _ROWS])
+        """Some rows, a view. Raises ValueError where they are not whole strips."""
+        return TiledWeight(self.tiles[strips_of(rows, self.shape[0])])
 
     def fill(self, weight: Tensor) -> None:
         """Take the numbers of a tensor [M, N], cast on the way."""
         strips, along = self.tiles.shape[:2]
         pairs = _PAIRS[self.tiles.itemsize]
-        whole = weight.to(self.tiles.dtype).contiguous().view(pairs).view(strips, _ROWS, along, _INPUTS // 2)
+        whole = weight.to(self.tiles.dtype).contiguous().view(pairs).view(strips, STRIP, along, _INPUTS // 2)
         self.tiles.view(pairs).squeeze(-1).copy_(whole.permute(0, 2, 3, 1))
 
     def plain(self) -> Tensor:
@@ -68,10 +66,10 @@ LinearWeight = Weight | TiledWeight
 
 def fit_tiles(rows: Sequence[int], inputs: int) -> bool:
     """Whether a matrix that is put together from so many rows each can lie in tiles."""
-    return inputs % _INPUTS == 0 and all(count % _ROWS == 0 for count in rows)
+    return inputs % _INPUTS == 0 and all(count % STRIP == 0 for count in rows)
 
 
 def empty_tiled(shape: tuple[int, int], dtype: torch.dtype, pages: Pages) -> TiledWeight:
     """Room for a weight whose rows and inputs fit, filled with whatever was there before."""
     rows, inputs = shape
-    return TiledWeight(pages.empty((rows // _ROWS, inputs // _INPUTS, _INPUTS // 2, _ROWS, 2), dtype))
+    return TiledWeight(pages.empty((rows // STRIP, inputs // _INPUTS, _INPUTS // 2, STRIP, 2), dtype))

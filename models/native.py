@@ -175,7 +175,7 @@ class NativeDecoder:
         weights: dict[str, LinearWeight] = {}
         for name, shape in layer_shapes(self.spec, layer).items():
             rows = [part.rows for part in parts if name == f"{part.module}.weight"]
-            weights[name] = self._empty_in_tiles(name, shape, rows) or self._empty(name, shape)
+            weights[name] = self._empty_in_tiles(name, shape, rows) or self._empty(name, shape, rows)
         return weights
 
     def _empty_in_tiles(self, name: str, shape: tuple[int, ...], parts: Sequence[int]) -> TiledWeight | None:
@@ -185,13 +185,23 @@ class NativeDecoder:
         """
         if len(shape) != 2 or self.dtype not in self.kernels.tiled_dtypes:
             return None
-        if quantized_bits(name, self.quantization) is not None or not fit_tiles([shape[0], *parts], shape[1]):
+        if quantized_bits(name, self.quantization) is not None or not self._fits(shape, parts):
             return None
         return empty_tiled((shape[0], shape[1]), self.dtype, self._pages)
 
-    def _empty(self, name: str, shape: tuple[int, ...]) -> Weight:
+    def _empty(self, name: str, shape: tuple[int, ...], parts: Sequence[int] = ()) -> Weight:
         bits = quantized_bits(name, self.quantization)
         if bits is not None:
-            return empty_quantized(shape, bits, self._pages)
+            in_tiles = self.dtype in self.kernels.quantized_tiles and self._fits(shape, parts)
+            return empty_quantized(shape, bits, self._pages, in_tiles)
         dtype = torch.float32 if is_float32(self.spec, name) else self.dtype
         return self._pages.empty(shape, dtype)
+
+    @staticmethod
+    def _fits(shape: tuple[int, ...], parts: Sequence[int]) -> bool:
+        """Whether a matrix, or a stack of them, that is put together from so many rows each can lie in tiles.
+
+        Stacks of experts fit if both of their sizes would as inputs, so that theirs are in tiles both or neither.
+        """
+        rows = [shape[-2], *parts]
+        return fit_tiles(rows, shape[-1]) and (len(shape) == 2 or all(fit_tiles([], size) for size in rows))

@@ -42,7 +42,7 @@ from pageant.kernels.cpu.products import (
 )
 from pageant.kernels.cpu.recording import RecordedLibrary, Recorder, playback
 from pageant.kernels.low_rank import Addition
-from pageant.kernels.quantized import QuantizedWeight, Weight
+from pageant.kernels.quantized import QuantizedWeight, Weight, empty_quantized, in_parts
 from pageant.kernels.reference import ReferenceKernels
 from pageant.kernels.tiled import LinearWeight, TiledWeight
 
@@ -51,6 +51,7 @@ __all__ = ["BuildError", "CpuKernels"]
 _ALL = 1 << 62
 _LARGE = 1 << 18  # numbers of a result, from which on its memory is kept
 _LINE = 64  # bytes of the caches'
+_QUANTIZED_TOGETHER = 8 << 20  # numbers
 _TILE_ROWS = 16  # of x, that a tile takes
 _EMPTY = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)}
 _NO_NORMS = (None, None, False, 0.0)
@@ -87,6 +88,8 @@ class CpuKernels(ReferenceKernels):
         self.rows_own_max = {torch.float32: float32_max, torch.bfloat16: bfloat16_max, torch.float16: _ALL}
         self.rows_alike = _ALL if deterministic else _ROWS_ALIKE
         self.tiled_dtypes = frozenset({torch.bfloat16} if self._library.tiled_linear else ())
+        takers = (dtype for dtype, functions in self._functions.items() if functions.takes_tiles)
+        self.quantized_tiles = frozenset(takers)
 
     def capture(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """Call `run`, and return what does the same to the same memory again, without Python.
@@ -133,6 +136,8 @@ class CpuKernels(ReferenceKernels):
         if isinstance(weight, QuantizedWeight):
             if functions is None:
                 return super().linear(x, weight, bias)
+            if weight.in_tiles and not functions.takes_tiles:
+                return self.linear(x, weight.in_rows(), bias)
             y = self._empty(x.dtype, rows, weight.shape[0])
             quantized_product(functions, x, weight, bias, y.data_ptr(), None, self.rows_alike)
             return y
@@ -170,6 +175,8 @@ class CpuKernels(ReferenceKernels):
         whole = isinstance(weight, Tensor)
         if functions is None or (whole and rows > self.rows_own_max[hidden.dtype]):
             return super().logits(hidden, weight)
+        if isinstance(weight, QuantizedWeight) and weight.in_tiles and not functions.takes_tiles:
+            return self.logits(hidden, weight.in_rows())
         logits = self._empty(torch.float32, rows, weight.shape[0])
         if isinstance(weight, QuantizedWeight):
             quantized_product(functions, hidden, weight, None, None, logits.data_ptr(), self.rows_alike)
@@ -195,6 +202,7 @@ class CpuKernels(ReferenceKernels):
             weight.values.data_ptr(),
             weight.scales.data_ptr(),
             weight.bits,
+            weight.in_tiles,
             embedded.data_ptr(),
             inputs,
         )
@@ -206,6 +214,12 @@ class CpuKernels(ReferenceKernels):
         if functions is None:
             return super().quantize(weight, into)
         weight = weight if weight.stride(1) == 1 else weight.contiguous()
+        if into.in_tiles:
+            for part, room in in_parts(weight, into, _QUANTIZED_TOGETHER):
+                rows = empty_quantized(room.shape, into.bits, "cpu")
+                self.quantize(part, rows)
+                room.fill(rows)
+            return
         functions.quantize(
             weight.data_ptr(),
             weight.stride(0),
@@ -424,6 +438,10 @@ class CpuKernels(ReferenceKernels):
         ours = expert_weights(gate_up, down)
         if functions is None or ours is None:
             return super().moe(x, gate_up, down, weights, experts, activation)
+        if isinstance(gate_up, QuantizedWeight) and isinstance(down, QuantizedWeight):
+            in_tiles = {gate_up.in_tiles, down.in_tiles}
+            if in_tiles != {False} and (in_tiles != {True} or not functions.takes_tiles):
+                return self.moe(x, gate_up.in_rows(), down.in_rows(), weights, experts, activation)
         tokens, hidden = x.shape
         y = self._empty(x.dtype, tokens, hidden)
         functions.moe(

@@ -23,9 +23,9 @@ log = logging.getLogger("pageant.kernels")
 _WORD, _REAL = ctypes.c_void_p, ctypes.c_double
 _TYPED: dict[str, list[Any]] = {
     "linear": [_WORD] * 10,
-    "quantized_linear": [_WORD] * 12,
+    "quantized_linear": [_WORD] * 13,
     "add_low_rank": [_WORD] * 7,
-    "embed": [_WORD] * 7,
+    "embed": [_WORD] * 8,
     "quantize": [_WORD] * 7,
     "attention": [_WORD] * 18 + [_REAL] * 2,
     **{name: [_WORD] * 8 + [_REAL] for name in ("rms_norm", "wide_rms_norm", "layer_norm")},
@@ -33,7 +33,7 @@ _TYPED: dict[str, list[Any]] = {
     **{name: [_WORD] * 5 for name in ("silu", "gelu", "gelu_tanh")},
     **{f"{name}_and_mul": [_WORD] * 6 for name in ("silu", "gelu", "gelu_tanh")},
     "rope_and_write_kv": [_WORD] * 20 + [_REAL],
-    "moe": [_WORD] * 17,
+    "moe": [_WORD] * 18,
     "route": [_WORD] * 8,
 }
 
@@ -81,6 +81,8 @@ class Functions:
     def __init__(self, library: ctypes.CDLL, suffix: str) -> None:
         for name, types in _TYPED.items():
             setattr(self, name, _function(library, f"{name}_{suffix}", types))
+        self.takes_tiles = bool(library[f"pageant_takes_tiles_{suffix}"]())
+        """Whether products take quantised weights in tiles."""
 
     if TYPE_CHECKING:
 

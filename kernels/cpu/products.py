@@ -53,7 +53,10 @@ def quantized_product(
     unrounded: int | None,
     rows_alike: int,
 ) -> None:
-    """The same. With up to `rows_alike` rows, and with more, a row's bits are its own."""
+    """The same. With up to `rows_alike` rows, and with more, a row's bits are its own.
+
+    A weight in tiles is for functions that take them.
+    """
     (rows, inputs), (x_stride, x_step) = x.shape, x.stride()
     if x_step != 1:
         return quantized_product(functions, x.contiguous(), weight, bias, y, unrounded, rows_alike)
@@ -63,6 +66,7 @@ def quantized_product(
         weight.values.data_ptr(),
         weight.scales.data_ptr(),
         weight.bits,
+        weight.in_tiles,
         None if bias is None else bias.data_ptr(),
         y,
         unrounded,
@@ -125,14 +129,15 @@ def _row(rows: int, tokens: Tensor | None, low_rank: LowRank) -> tuple[int, ...]
 
 
 def expert_weights(gate_up: Weight, down: Weight) -> tuple[int | None, ...] | None:
-    """Addresses of both with their scales, and bits, 0 if they are not quantised; None where they are unlike."""
+    """Addresses of both with their scales, bits, 0 if they are not quantised, and whether the first is in tiles; None
+    where one is quantised otherwise than the other."""
     if isinstance(gate_up, Tensor) and isinstance(down, Tensor):
-        return gate_up.data_ptr(), None, down.data_ptr(), None, 0
+        return gate_up.data_ptr(), None, down.data_ptr(), None, 0, False
     if (
         isinstance(gate_up, QuantizedWeight)
         and isinstance(down, QuantizedWeight)
         and gate_up.bits == down.bits
     ):
         parts = gate_up.values, gate_up.scales, down.values, down.scales
-        return *(part.data_ptr() for part in parts), gate_up.bits
+        return *(part.data_ptr() for part in parts), gate_up.bits, gate_up.in_tiles
     return None

@@ -35,6 +35,7 @@ class ReferenceKernels:
 
     name = "reference"
     tiled_dtypes: frozenset[torch.dtype] = frozenset()
+    quantized_tiles: frozenset[torch.dtype] = frozenset()
 
     write_kv = staticmethod(write_kv)
     move_kv = staticmethod(move_kv)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pageant.kernels.quantized import QuantizedWeight, Weight, dequantize
+from pageant.kernels.strips import STRIP
 from pageant.kernels.tiled import LinearWeight, TiledWeight
 
 __all__ = ["embed", "linear", "logits"]
@@ -24,7 +25,7 @@ def logits(hidden: Tensor, weight: Weight) -> Tensor:
     if hidden.is_cuda and hidden.dtype != torch.float32:
         return torch.mm(hidden, _plain(weight, hidden.dtype).T, out_dtype=torch.float32)
     wide = hidden.float()
-    size = max(1, _CHUNK // weight.shape[1])
+    size = max(1, _CHUNK // weight.shape[1] // STRIP) * STRIP
     parts = [
         F.linear(wide, _plain(weight[start : start + size], hidden.dtype).float())
         for start in range(0, weight.shape[0], size)
@@ -35,7 +36,7 @@ def logits(hidden: Tensor, weight: Weight) -> Tensor:
 def embed(token_ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
     """See `Kernels.embed`."""
     if isinstance(weight, QuantizedWeight):
-        return dequantize(weight[token_ids], dtype)
+        return dequantize(weight.in_rows()[token_ids], dtype)
     return F.embedding(token_ids, weight)
 
 

@@ -11,12 +11,25 @@ import torch
 
 from pageant import kernels
 from pageant.kernels.base import AttentionBatch, Kernels, SamplingTensors
+from pageant.kernels.cpu import CpuKernels
+from pageant.kernels.cpu.levels import LEVELS, levels_here
+from pageant.kernels.reference import ReferenceKernels
 
 
 @pytest.fixture(scope="session", params=[name for name in kernels.BACKENDS if name != "triton"])
 def backend(request: pytest.FixtureRequest) -> Kernels:
     """Each backend of a CPU in turn: what is asked of the reference is asked of all. (`triton` has a folder.)"""
     return kernels.load(request.param)
+
+
+@pytest.fixture(scope="module", params=["reference", *LEVELS])
+def every_level(request: pytest.FixtureRequest) -> ReferenceKernels:
+    """The reference, and the C++ kernels as each instruction set that runs here has them."""
+    if request.param == "reference":
+        return ReferenceKernels()
+    if request.param not in levels_here():
+        pytest.skip(f"this processor has no {request.param}")
+    return CpuKernels(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from pageant.kernels.cpu import CpuKernels
-from pageant.kernels.cpu.levels import LEVELS, levels_here
 from pageant.kernels.memory import Pages
 from pageant.kernels.reference import ReferenceKernels
 from pageant.kernels.tiled import TiledWeight, empty_tiled, fit_tiles
@@ -60,18 +59,9 @@ def test_whole_strips_of_whole_tiles_fit(rows: tuple[int, ...], inputs: int, fit
     assert fit_tiles(rows, inputs) == fits
 
 
-@pytest.fixture(scope="module", params=["reference", *LEVELS])
-def kernels(request: pytest.FixtureRequest) -> ReferenceKernels:
-    if request.param == "reference":
-        return ReferenceKernels()
-    if request.param not in levels_here():
-        pytest.skip(f"this processor has no {request.param}")
-    return CpuKernels(request.param)
-
-
-def test_levels_with_tiles_say_so(kernels: ReferenceKernels) -> None:
-    has_tiles = isinstance(kernels, CpuKernels) and kernels.level in ("amx", "emulated_amx")
-    assert kernels.tiled_dtypes == ({BFLOAT16} if has_tiles else frozenset())
+def test_levels_with_tiles_say_so(every_level: ReferenceKernels) -> None:
+    has_tiles = isinstance(every_level, CpuKernels) and every_level.level in ("amx", "emulated_amx")
+    assert every_level.tiled_dtypes == ({BFLOAT16} if has_tiles else frozenset())
 
 
 @pytest.mark.parametrize("biased", [False, True])
@@ -79,33 +69,35 @@ def test_levels_with_tiles_say_so(kernels: ReferenceKernels) -> None:
     ("outputs", "inputs"), [(16, 32), (48, 96), (112, 64), (512, 1056)], ids=lambda size: str(size)
 )
 def test_a_product_with_tiles_is_that_with_rows_bit_by_bit(
-    kernels: ReferenceKernels, outputs: int, inputs: int, biased: bool
+    every_level: ReferenceKernels, outputs: int, inputs: int, biased: bool
 ) -> None:
     weight = torch.randn(outputs, inputs).bfloat16()
     bias = torch.randn(outputs).bfloat16() if biased else None
     tiled = in_tiles(weight)
     for rows in (1, 3, 16, 17, 40, 64, 65, 100, 300):
         x = torch.randn(rows, inputs + 8).bfloat16()[:, :inputs]
-        assert torch.equal(kernels.linear(x, tiled, bias), kernels.linear(x, weight, bias)), f"{rows} rows"
+        assert torch.equal(every_level.linear(x, tiled, bias), every_level.linear(x, weight, bias)), (
+            f"{rows} rows"
+        )
     columns = torch.randn(inputs, 5).bfloat16().T
-    assert torch.equal(kernels.linear(columns, tiled, bias), kernels.linear(columns, weight, bias))
+    assert torch.equal(every_level.linear(columns, tiled, bias), every_level.linear(columns, weight, bias))
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize(("inner", "inputs"), [(16, 32), (48, 96), (2048, 64)], ids=lambda size: str(size))
 def test_what_is_gated_at_once_is_what_is_gated_after_the_product_bit_by_bit(
-    kernels: ReferenceKernels, inner: int, inputs: int, biased: bool, activation: str
+    every_level: ReferenceKernels, inner: int, inputs: int, biased: bool, activation: str
 ) -> None:
     weight = torch.randn(2 * inner, inputs).bfloat16()
     bias = torch.randn(2 * inner).bfloat16() if biased else None
     for rows in (1, 3, 16, 17, 40, 64, 65, 100, 600):
         x = torch.randn(rows, inputs + 8).bfloat16()[:, :inputs]
-        expected = kernels.act_and_mul(kernels.linear(x, weight, bias), activation)
+        expected = every_level.act_and_mul(every_level.linear(x, weight, bias), activation)
         for one in (weight, in_tiles(weight)):
-            assert torch.equal(kernels.gated_linear(x, one, bias, activation), expected), f"{rows} rows"
+            assert torch.equal(every_level.gated_linear(x, one, bias, activation), expected), f"{rows} rows"
 
 
-def test_other_dtypes_than_a_levels_own_are_multiplied_too(kernels: ReferenceKernels) -> None:
+def test_other_dtypes_than_a_levels_own_are_multiplied_too(every_level: ReferenceKernels) -> None:
     x, weight = torch.randn(3, 64), torch.randn(32, 64)
-    torch.testing.assert_close(kernels.linear(x, in_tiles(weight)), x @ weight.T)
+    torch.testing.assert_close(every_level.linear(x, in_tiles(weight)), x @ weight.T)

@@ -22,10 +22,12 @@ from transformers import (
 )
 
 from pageant import kernels
+from pageant.kernels.quantized import QuantizedWeight, dequantize
 from pageant.kernels.reference import ReferenceKernels
 from pageant.kernels.tiled import TiledWeight
 from pageant.models import Checkpoint, CheckpointError
 from pageant.models.loading import as_rows, load_decoder
+from pageant.models.quantization import QUANTIZATIONS, Quantization
 
 
 def weights_of(
@@ -59,6 +61,28 @@ def test_weights_in_tiles_are_those_in_rows(any_family: Any, monkeypatch: pytest
             assert torch.equal(ours.plain(), rows.T if places[name].transposed else rows), name
             num_tiled += 1
     assert (num_tiled > 0) == (spec.hidden_size % 32 == 0)
+
+
+@pytest.mark.parametrize("quantization", QUANTIZATIONS)
+def test_quantised_weights_in_tiles_are_those_in_rows(
+    any_family: Any, quantization: Quantization, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = Checkpoint(any_family.path)
+    places = checkpoint.decoder()[1]
+
+    def load() -> dict[str, QuantizedWeight]:
+        loaded = load_decoder(checkpoint, kernels=ReferenceKernels(), quantization=quantization)
+        weights = {name: loaded.weight(place) for name, place in places.items()}
+        return {name: weight for name, weight in weights.items() if isinstance(weight, QuantizedWeight)}
+
+    expected = load()
+    monkeypatch.setattr(ReferenceKernels, "quantized_tiles", {torch.float32})
+    found = load()
+    for name, weight in found.items():
+        assert torch.equal(dequantize(weight, torch.float32), dequantize(expected[name], torch.float32)), name
+    assert found.keys() == expected.keys() and not any(weight.in_tiles for weight in expected.values())
+    hidden_size = checkpoint.decoder()[0].hidden_size
+    assert any(weight.in_tiles for weight in found.values()) == (hidden_size % 32 == 0)
 
 
 def test_every_weight_is_filled(any_family: Any) -> None:

@@ -39,18 +39,20 @@ struct Stack {
         return way_of(p);
     }
 };
-template <int BITS>
-struct QuantizedStack {
+struct Scaled {
     const uint8_t* values;
     const bf16* scales;
     int64_t alike;
-
+};
+template <int BITS, bool IN_TILES>
+struct QuantizedStack : Scaled {
     template <class T>
     auto way(const Product<T>& p, int64_t expert) const {
         Quantized w{values, scales, p.inputs, alike};
         w.values += expert * p.outputs * w.row_bytes<BITS>();
         w.scales += expert * p.outputs * w.groups();
-        return way_of<BITS>(p, w);
+        if constexpr (IN_TILES) return tiled_way_of<BITS>(p, w);
+        else return way_of<BITS>(p, w);
     }
 };
 
@@ -129,6 +131,13 @@ void moe(const Layer<T>& layer, const Weights& into_gate_up, const Weights& down
     });
 }
 
+template <int BITS, class T>
+void quantized_moe(const Layer<T>& layer, const Scaled& gate_up, const Scaled& down, bool in_tiles) {
+    if constexpr (TAKES_TILES<T>)
+        if (in_tiles) return moe<T, QuantizedStack<BITS, true>>(layer, {gate_up}, {down});
+    moe<T, QuantizedStack<BITS, false>>(layer, {gate_up}, {down});
+}
+
 // The experts of one token: the largest logits, the lowest id among equals, and their softmax over all.
 template <class T>
 void route_row(const T* logits, int64_t experts, int64_t top_k, bool normalise, float* weights, int64_t* chosen,
@@ -186,16 +195,15 @@ auto act_and_mul_of(int64_t activation) {
 #define EXPERTS(SUFFIX, T)                                                                                  \
     EXPORT void pageant_moe_##SUFFIX(const T* x, int64_t x_stride, const void* gate_up,                     \
                                      const bf16* gate_up_scales, const void* down, const bf16* down_scales, \
-                                     int64_t bits, int64_t alike, const float* weights,                     \
+                                     int64_t bits, int64_t in_tiles, int64_t alike, const float* weights,   \
                                      const int64_t* chosen, T* y, int64_t tokens, int64_t top_k,            \
                                      int64_t experts, int64_t hidden, int64_t inner, int64_t activation) {  \
         Layer<T> layer{x, x_stride, weights, chosen, y, tokens, top_k, experts, hidden, inner,              \
                        act_and_mul_of<T>(activation)};                                                      \
-        const uint8_t *up = (const uint8_t*)gate_up, *out = (const uint8_t*)down;                           \
-        if (bits == 8) moe<T, QuantizedStack<8>>(layer, {up, gate_up_scales, alike},                        \
-                                                 {out, down_scales, alike});                                \
-        else if (bits == 4) moe<T, QuantizedStack<4>>(layer, {up, gate_up_scales, alike},                   \
-                                                      {out, down_scales, alike});                           \
+        const Scaled up{(const uint8_t*)gate_up, gate_up_scales, alike};                                    \
+        const Scaled out{(const uint8_t*)down, down_scales, alike};                                         \
+        if (bits == 8) quantized_moe<8>(layer, up, out, in_tiles != 0);                                     \
+        else if (bits == 4) quantized_moe<4>(layer, up, out, in_tiles != 0);                                \
         else moe<T, Stack<T>>(layer, {(const T*)gate_up}, {(const T*)down});                                \
     }                                                                                                       \
     EXPORT void pageant_route_##SUFFIX(const T* logits, int64_t stride, int64_t tokens, int64_t experts,    \

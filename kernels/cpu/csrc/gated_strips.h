@@ -9,12 +9,12 @@
 
 // A block of rows of x; p has the bias and the outputs of the gated product, `w` twice as many.
 template <class Activation>
-class GatedBlock : StripBlock {
+class GatedBlock : StripBlock<Strips> {
     template <int TILES>
-    using Sums = StripBlock::Sums<TILES>;
+    using Sums = StripBlock<Strips>::Sums<TILES>;
 
   public:
-    GatedBlock(const Product<bf16>& p, const Strips& w, bool past_caches) : StripBlock(p, w, past_caches), results_(p) {
+    GatedBlock(const Product<bf16>& p, const Strips& w, bool past_caches) : StripBlock<Strips>(p, w, past_caches), results_(p) {
         results_.bias = nullptr;
     }
 
@@ -61,7 +61,7 @@ class GatedBlock : StripBlock {
 
     // Results of 16 outputs by two tiles of x: first and third of the sums.
     void of_pair(int64_t o, int64_t down, Strips::Ahead& ahead, Sums<4>& sums) const {
-        two_by_two(w_.strip(o), w_.strip(up_of(o)), down, ahead, sums);
+        two_by_two(w_.strip<0>(o, 0), w_.strip<1>(up_of(o), 0), down, ahead, sums);
         gate(sums[0], sums[1], o);
         gate(sums[2], sums[3], o);
     }
@@ -82,7 +82,7 @@ class GatedBlock : StripBlock {
 
 // The way of multiplying: see product.h.
 template <class Activation>
-struct Gated : ByStrips {
+struct Gated : ByStrips<Strips> {
     void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
         whole_block<GatedBlock<Activation>>(room, r, end, start, stop);
     }

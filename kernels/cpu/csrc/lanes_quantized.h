@@ -5,7 +5,7 @@
 // The instruction takes one side without a sign. That is W's, raised by 128 or 8 as it is unpacked; what this adds to
 // a group depends on x alone, and is what its sum starts from.
 //
-// Many rows are multiplied by AMX's tiles where there are any, to the same bits: see tiled_bytes.h.
+// Many rows are multiplied by AMX's tiles where there are any, to the same bits: see byte_strips.h.
 #pragma once
 
 #include "lanes.h"
@@ -35,10 +35,11 @@ inline void scale_pairs(const Rows& scales, int64_t u, int64_t units, vu (&pairs
 inline vf first_scales(vu pairs) { return (vf)(pairs << 16); }
 inline vf second_scales(vu pairs) { return (vf)(pairs & 0xffff0000u); }
 
+// What strips have in common, however they lie in memory: units of 64 inputs.
 template <int BITS>
-class ByteStrip {
-  public:
+struct Bytes {
     static constexpr int UNIT_INPUTS = UNIT;
+    static constexpr int RAISED = BITS == 8 ? 128 : 8;
 
     struct Matrix : Quantized {
         int64_t row_bytes() const { return Quantized::row_bytes<BITS>(); }
@@ -83,6 +84,8 @@ class ByteStrip {
         vu columns[16];  // of four inputs; a group has 8
         vf scales[2];
 
+        explicit Unit(vu scale_pairs) : scales{first_scales(scale_pairs), second_scales(scale_pairs)} {}
+
         // Adds this unit's products with each of N rows.
         template <int N>
         void add(vf* sums, const Packed* x) const {
@@ -101,16 +104,21 @@ class ByteStrip {
             asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(column), "m"(fours));
         }
     };
+};
+
+// 16 rows of W as they lie.
+template <int BITS>
+class ByteStrip : public Bytes<BITS> {
+  public:
+    using Unit = typename Bytes<BITS>::Unit;
+    using Matrix = typename Bytes<BITS>::Matrix;
 
     ByteStrip(const Matrix& w, Place place)
         : rows_(values_of<BITS>(w, place)), scales_(scales_of(w, place)), units_(w.groups() / 2) {}
 
     Unit unit(int64_t u) {
-        Unit to;
         if (u % STRIP == 0) widen_scales(u);
-        vu pairs = scale_pairs_[u % STRIP];
-        to.scales[0] = first_scales(pairs);
-        to.scales[1] = second_scales(pairs);
+        Unit to(scale_pairs_[u % STRIP]);
         if constexpr (BITS == 8) {
             UNROLL for (int b = 0; b < STRIP; b++) {
                 to.columns[b] = load<vu>(rows_.row(b, u * UNIT)) ^ 0x80808080u;
@@ -138,7 +146,6 @@ class ByteStrip {
     }
 
   private:
-    static constexpr int RAISED = BITS == 8 ? 128 : 8;
     Rows rows_, scales_;
     int64_t units_;
     vu scale_pairs_[STRIP];  // of 16 units
@@ -147,5 +154,44 @@ class ByteStrip {
         scale_pairs(scales_, u, units_, scale_pairs_);
         UNROLL for (int b = 0; b < STRIP; b++) scales_.fetch(u + b);
     }
+};
+
+// 16 rows of W in tiles (kernels/quantized.py says how they lie): columns are there already, and follow one another. What
+// comes a few units later is fetched into the nearest cache, of this strip or of the one that comes then.
+template <int BITS>
+class TiledByteStrip : public Bytes<BITS> {
+  public:
+    using Unit = typename Bytes<BITS>::Unit;
+    using Matrix = typename Bytes<BITS>::Matrix;
+
+    TiledByteStrip(const Matrix& w, Place place)
+        : values_(w.values + place.o * w.row_bytes()), scales_(w.scales + place.o * w.groups()), units_(w.groups() / 2) {
+        const int64_t then = std::min(place.next, place.outputs - STRIP);
+        next_values_ = w.values + then * w.row_bytes(), next_scales_ = w.scales + then * w.groups();
+    }
+
+    Unit unit(int64_t u) const {
+        const uint8_t* at = values_ + u * BYTES;
+        const bool last = u + AHEAD >= units_;
+        const uint8_t* ahead = (last ? next_values_ - units_ * BYTES : values_) + (u + AHEAD) * BYTES;
+        __builtin_prefetch((last ? next_scales_ - units_ * 2 * STRIP : scales_) + (u + AHEAD) * 2 * STRIP, 0, 3);
+        Unit to(load<vu>(scales_ + u * 2 * STRIP));
+        UNROLL for (int i = 0; i < BYTES / LINE; i++) {
+            const vu line = load<vu>(at + i * LINE);
+            __builtin_prefetch(ahead + i * LINE, 0, 3);
+            if constexpr (BITS == 8) to.columns[i] = line ^ 0x80808080u;
+            else to.columns[i] = line & 0x0f0f0f0fu, to.columns[i + 8] = line >> 4 & 0x0f0f0f0fu;
+        }
+        return to;
+    }
+
+  private:
+    static constexpr int64_t BYTES = STRIP * UNIT * BITS / 8;  // of a unit
+    static constexpr int64_t AHEAD = (4 << 10) / BYTES;        // units
+    const uint8_t* values_;
+    const bf16* scales_;
+    const int64_t units_;
+    const uint8_t* next_values_;
+    const bf16* next_scales_;
 };
 #endif

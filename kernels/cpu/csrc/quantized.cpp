@@ -1,17 +1,45 @@
 // Weights of 8 and 4 bits: products with them, rows of them, and making them.
+#include "rows.h"
 #include "ways.h"
 
 #include <cmath>
 
 namespace {
 
+constexpr int64_t STRIP_ROWS = 16, FOUR = 4;  // rows of a strip, and bytes of one that lie together
+
+// Row `o` of a weight in tiles, as it would lie: bytes and scales.
+template <int BITS>
+void copy_row(const Quantized& w, int64_t o, uint8_t* values, uint8_t* scales) {
+    const int64_t strip = o / STRIP_ROWS * STRIP_ROWS, lane = o % STRIP_ROWS;
+    const uint8_t* of_values = w.values + strip * w.row_bytes<BITS>() + lane * FOUR;
+    const uint8_t* of_scales = (const uint8_t*)(w.scales + strip * w.groups()) + lane * FOUR;
+    for (int64_t i = 0; i < w.row_bytes<BITS>(); i += FOUR) std::memcpy(values + i, of_values + i * STRIP_ROWS, FOUR);
+    for (int64_t i = 0; i < w.groups() * int64_t(sizeof(bf16)); i += FOUR) std::memcpy(scales + i, of_scales + i * STRIP_ROWS, FOUR);
+}
+
 template <int BITS, class T>
-void embed(const int64_t* ids, int64_t rows, const Quantized& w, T* y) {
-    std::vector<T> row(w.padded());
-    for (int64_t i = 0; i < rows; i++) {
-        unpack_row<BITS>(w, ids[i], row.data(), 0);
-        std::memcpy(y + i * w.inputs, row.data(), w.inputs * sizeof(T));
-    }
+void embed(const int64_t* ids, int64_t rows, const Quantized& w, bool in_tiles, T* y) {
+    for_rows(rows, w.inputs, [&](int64_t i) {
+        thread_local std::vector<T> numbers;
+        thread_local std::vector<uint8_t> values, scales;
+        numbers.resize(w.padded());
+        if (in_tiles) {
+            values.resize(w.row_bytes<BITS>()), scales.resize(w.groups() * sizeof(bf16));
+            copy_row<BITS>(w, ids[i], values.data(), scales.data());
+            unpack_row<BITS>(Quantized{values.data(), (const bf16*)scales.data(), w.inputs}, 0, numbers.data(), 0);
+        } else {
+            unpack_row<BITS>(w, ids[i], numbers.data(), 0);
+        }
+        std::memcpy(y + i * w.inputs, numbers.data(), w.inputs * sizeof(T));
+    });
+}
+
+template <int BITS, class T>
+void linear(const Product<T>& p, const Quantized& w, bool in_tiles) {
+    if constexpr (TAKES_TILES<T>)
+        if (in_tiles) return multiply(tiled_way_of<BITS>(p, w));
+    multiply(way_of<BITS>(p, w));
 }
 
 // 32 numbers that will share a scale, and the best that was found for them.
@@ -96,17 +124,20 @@ void quantize(const T* weight, int64_t stride, int64_t rows, int64_t inputs, uin
 #define BY_BITS(CALL_8, CALL_4) (bits == 8 ? CALL_8 : CALL_4)
 #define QUANTIZED(SUFFIX, T)                                                                                   \
     EXPORT void pageant_quantized_linear_##SUFFIX(                                                             \
-        const T* x, int64_t x_stride, const uint8_t* values, const bf16* scales, int64_t bits, const T* bias,  \
-        T* y, float* unrounded, int64_t rows, int64_t inputs, int64_t outputs, int64_t alike) {                \
+        const T* x, int64_t x_stride, const uint8_t* values, const bf16* scales, int64_t bits,                 \
+        int64_t in_tiles, const T* bias, T* y, float* unrounded, int64_t rows, int64_t inputs,                 \
+        int64_t outputs, int64_t alike) {                                                                      \
         Product<T> p{x, x_stride, nullptr, 0, bias, y, rows, inputs, outputs, unrounded};                      \
         Quantized w{values, scales, inputs, alike};                                                            \
-        BY_BITS(multiply(way_of<8>(p, w)), multiply(way_of<4>(p, w)));                                         \
+        BY_BITS(linear<8>(p, w, in_tiles != 0), linear<4>(p, w, in_tiles != 0));                               \
     }                                                                                                          \
     EXPORT void pageant_embed_##SUFFIX(const int64_t* ids, int64_t rows, const uint8_t* values,                \
-                                       const bf16* scales, int64_t bits, T* y, int64_t inputs) {               \
+                                       const bf16* scales, int64_t bits, int64_t in_tiles, T* y,               \
+                                       int64_t inputs) {                                                       \
         Quantized w{values, scales, inputs};                                                                   \
-        BY_BITS(embed<8>(ids, rows, w, y), embed<4>(ids, rows, w, y));                                         \
+        BY_BITS(embed<8>(ids, rows, w, in_tiles != 0, y), embed<4>(ids, rows, w, in_tiles != 0, y));           \
     }                                                                                                          \
+    EXPORT int64_t pageant_takes_tiles_##SUFFIX() { return TAKES_TILES<T>; }                                   \
     EXPORT void pageant_quantize_##SUFFIX(const T* weight, int64_t stride, int64_t rows, int64_t inputs,       \
                                           int64_t bits, uint8_t* values, bf16* scales) {                       \
         BY_BITS(quantize<8>(weight, stride, rows, inputs, values, scales),                                     \

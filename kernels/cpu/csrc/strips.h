@@ -17,18 +17,20 @@ struct Strips {
     const bf16* at(int64_t o) const { return weight + o * inputs; }
     int64_t row_bytes() const { return inputs * sizeof(bf16); }
 
-    // The tiles of outputs o to o + 16.
-    const char* strip(int64_t o) const { return (const char*)at(o); }
+    // The tiles of outputs o to o + 16. Of different rooms there may be two, where they are made for whoever asks.
+    template <int ROOM>
+    const char* strip(int64_t o, int64_t) const { return (const char*)at(o); }
 
     struct Ahead : LinesAhead {
-        Ahead(const Strips& w, int64_t next, int64_t lines) : LinesAhead{w.strip(std::min(next, w.outputs - TILE)), lines} {}
+        Ahead(const Strips& w, int64_t next, int64_t lines)
+            : LinesAhead{(const char*)w.at(std::min(next, w.outputs - TILE)), lines} {}
     };
     // While a strip is gone through once, the nearest cache gets what comes a few tiles later, of it or of the one `then`.
     class Near : LinesAhead {
       public:
         Near(const Strips& w, int64_t o, int64_t then, int64_t along)
-            : LinesAhead{w.strip(o) + TILES * TILE_BYTES, TILE}, left_(std::max<int64_t>(0, along - TILES)),
-              then_(w.strip(std::min(then, w.outputs - TILE))) {}
+            : LinesAhead{(const char*)w.at(o) + TILES * TILE_BYTES, TILE}, left_(std::max<int64_t>(0, along - TILES)),
+              then_((const char*)w.at(std::min(then, w.outputs - TILE))) {}
         void fetch() {
             if (left_-- == 0) at = then_;
             LinesAhead::fetch<NEAREST>();
@@ -42,7 +44,8 @@ struct Strips {
 };
 
 // Results of 16 outputs by some rows, [rows][16], to y.
-inline void finish_rows(const Product<bf16>& p, const float* sums, int64_t r, int64_t count, int64_t o) {
+template <class T>
+inline void finish_rows(const Product<T>& p, const float* sums, int64_t r, int64_t count, int64_t o) {
     for (int64_t a = 0; a < count; a++)
         for (int b = 0; b < TILE; b += W) p.put(load<vf>(sums + a * TILE + b), r + a, o + b);
 }
@@ -51,25 +54,28 @@ inline void finish_rows(const Product<bf16>& p, const float* sums, int64_t r, in
 inline void finish_lines(const Product<bf16>& p, const float* left, const float* right, int64_t r, int64_t count, int64_t o,
                          bool past_caches) {
 #if defined(__AVX512BF16__)
-    vf first = {}, second = {};
-    if (p.bias) first = read(p.bias + o), second = read(p.bias + o + TILE);
-    bf16* to = p.y + r * p.y_stride + o;
-    const bool past = past_caches && (uintptr_t(to) | p.y_stride * sizeof(bf16)) % TILE_LINE == 0;
-    for (int64_t a = 0; a < count; a++, to += p.y_stride, left += TILE, right += TILE) {
-        const vu line = (vu)_mm512_cvtne2ps_pbh((__m512)(load<vf>(right) + second), (__m512)(load<vf>(left) + first));
-        if (past) store_past_caches(to, line);
-        else store(to, line);
+    if (!p.unrounded) {
+        vf first = {}, second = {};
+        if (p.bias) first = read(p.bias + o), second = read(p.bias + o + TILE);
+        bf16* to = p.y + r * p.y_stride + o;
+        const bool past = past_caches && (uintptr_t(to) | p.y_stride * sizeof(bf16)) % TILE_LINE == 0;
+        for (int64_t a = 0; a < count; a++, to += p.y_stride, left += TILE, right += TILE) {
+            const vu line = (vu)_mm512_cvtne2ps_pbh((__m512)(load<vf>(right) + second), (__m512)(load<vf>(left) + first));
+            if (past) store_past_caches(to, line);
+            else store(to, line);
+        }
+        return;
     }
-#else
+#endif
     finish_rows(p, left, r, count, o);
     finish_rows(p, right, r, count, o + TILE);
-#endif
 }
 
 // A block of rows of x by strips of W.
+template <class Weights>
 class StripBlock : protected TileBlock {
   public:
-    StripBlock(const Product<bf16>& p, const Strips& w, bool past_caches)
+    StripBlock(const Product<bf16>& p, const Weights& w, bool past_caches)
         : TileBlock(p, past_caches), w_(w), rows_(std::min<int64_t>(TILE, p.rows)), x_stride_(p.x_stride * sizeof(bf16)) {}
 
     // Outputs start to stop; `next` is what this thread comes to then.
@@ -80,7 +86,10 @@ class StripBlock : protected TileBlock {
     }
 
   protected:
-    const Strips& w_;
+    template <int TILES>
+    using Sums = TileBlock::Sums<TILES>;
+
+    const Weights& w_;
     const int64_t rows_, x_stride_;  // of each tile of x, whose last begins before the end of the one before it; in bytes
 
     int64_t first_row(int64_t down) const { return std::min(down * TILE, p_.rows - rows_); }
@@ -88,8 +97,8 @@ class StripBlock : protected TileBlock {
     // Results of 16 outputs, from o on, by up to 64 rows of x; `then` is the output that comes next.
     template <int DOWN>
     void add_up(int64_t o, int64_t then, Sums<DOWN>& sums) const {
-        Strips::Near near(w_, o, then, along_);
-        const char *b = w_.strip(o), *x[DOWN];
+        typename Weights::Near near(w_, o, then, along_);
+        const char *b = w_.template strip<0>(o, then), *x[DOWN];
         for (int d = 0; d < DOWN; d++) x[d] = x_of(d);
         zero<DOWN>();
         for (int64_t k = 0; k < along_ * TILE_LINE; k += TILE_LINE, b += TILE_BYTES) {
@@ -121,11 +130,11 @@ class StripBlock : protected TileBlock {
     // Results of two tiles of x, from `down` on, by two strips: first those of the upper one. Meanwhile some lines at a time
     // of what comes then are brought nearer: all at once would hold up what is wanted now. So are the tiles of the next step:
     // loads of tiles wait for one another, and so each for the second cache.
-    void two_by_two(const char* left, const char* right, int64_t down, Strips::Ahead& ahead, Sums<4>& sums) const {
+    void two_by_two(const char* left, const char* right, int64_t down, typename Weights::Ahead& ahead, Sums<4>& sums) const {
         const char *upper = x_of(down), *lower = x_of(std::min(down + 1, down_ - 1));
         zero<4>();
         for (int64_t k = 0; k < along_; k++, upper += TILE_LINE, lower += TILE_LINE, left += TILE_BYTES, right += TILE_BYTES) {
-            ahead.fetch<SECOND>();
+            ahead.template fetch<SECOND>();
             TILE_LOAD_A(6, upper, x_stride_);
             fetch_tile(upper + TILE_LINE, x_stride_);
             TILE_LOAD_B(4, left, TILE_LINE);
@@ -173,8 +182,10 @@ class StripBlock : protected TileBlock {
     void many(int64_t start, int64_t stop, int64_t next) const {
         for (int64_t o = start; o < stop; o += 2 * TILE) {
             const bool wide = o + TILE < stop;
-            const char *left = w_.strip(o), *right = wide ? w_.strip(o + TILE) : left;
-            Strips::Ahead ahead(w_, o + 2 * TILE < stop ? o + 2 * TILE : next, lines_each());
+            const int64_t then = o + 2 * TILE < stop ? o + 2 * TILE : next;
+            const char* left = w_.template strip<0>(o, then);
+            const char* right = wide ? w_.template strip<1>(o + TILE, then + TILE) : left;
+            typename Weights::Ahead ahead(w_, then, lines_each());
             for (int64_t d = 0; d < down_; d += 2) {
                 alignas(TILE_LINE) Sums<4> sums;
                 two_by_two(left, right, d, ahead, sums);
@@ -185,8 +196,9 @@ class StripBlock : protected TileBlock {
 };
 
 // The way of multiplying: see product.h.
+template <class Weights>
 struct ByStrips : ByTiles {
-    Strips w;
+    Weights w;
     bool copied = p.rows > 4 * TILE && p.x_stride / TILE_INPUTS % 2 == 0;  // to where rows do not share sets
 
     const void* weights() const { return w.at(0); }
@@ -197,7 +209,7 @@ struct ByStrips : ByTiles {
             std::memcpy((bf16*)room + (a - first) * copy_stride(), p.x + a * p.x_stride, p.inputs * sizeof(bf16));
     }
     void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
-        whole_block<StripBlock>(room, r, end, start, stop);
+        whole_block<StripBlock<Weights>>(room, r, end, start, stop);
     }
 
   protected:

@@ -10,6 +10,15 @@
 constexpr int TILE_LINE = 64, TILE_BYTES = TILE * TILE_LINE;
 constexpr int NEAREST = 3, SECOND = 2;  // caches
 
+#if defined(__AVX512BF16__)
+// Of 16 pairs, as bfloat16.
+inline vu interleaved(vf even, vf odd) {
+    static constexpr uint16_t ORDER[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
+                                           8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    return (vu)_mm512_permutexvar_epi16(load<__m512i>(ORDER), (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even));
+}
+#endif
+
 // What comes next, brought nearer, so many lines at a time.
 struct LinesAhead {
     const char* at;

@@ -28,15 +28,6 @@ inline void finish_tile(const Product<T>& p, const float* sums, int64_t r, int64
 #endif
 }
 
-#if defined(__AVX512BF16__)
-// Of 16 pairs, as bfloat16.
-inline vu interleaved(vf even, vf odd) {
-    static constexpr uint16_t ORDER[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
-                                           8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    return (vu)_mm512_permutexvar_epi16(load<__m512i>(ORDER), (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even));
-}
-#endif
-
 // The same of 32 outputs, in two tiles: a line of y for each row of x; `past_caches`, if lines are whole.
 inline void finish_two(const Product<bf16>& p, const float* upper, const float* lower, int64_t r, int64_t count, int64_t o,
                        bool past_caches) {
