@@ -37,6 +37,7 @@ from pageant.kernels.cpu.products import (
     expert_weights,
     low_rank_products,
     product,
+    quantized_gated_product,
     quantized_product,
     tiled_product,
 )
@@ -155,11 +156,17 @@ class CpuKernels(ReferenceKernels):
 
     def gated_linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None, activation: str) -> Tensor:
         """See `Kernels.gated_linear`."""
-        if not isinstance(weight, TiledWeight) or x.dtype not in self.tiled_dtypes:
-            return super().gated_linear(x, weight, bias, activation)
-        y = self._rows_apart(x.dtype, x.shape[0], weight.shape[0] // 2)
-        tiled_product(self._library, x, weight, bias, y, _ACTIVATIONS[activation])
-        return y
+        rows = x.shape[0]
+        if x.dtype in self.tiled_dtypes:
+            if isinstance(weight, TiledWeight):
+                y = self._rows_apart(x.dtype, rows, weight.shape[0] // 2)
+                tiled_product(self._library, x, weight, bias, y, _ACTIVATIONS[activation])
+                return y
+            if isinstance(weight, QuantizedWeight) and weight.in_tiles and rows > self.rows_alike:
+                y = self._rows_apart(x.dtype, rows, weight.shape[0] // 2)
+                quantized_gated_product(self._library, x, weight, bias, y, _ACTIVATIONS[activation])
+                return y
+        return super().gated_linear(x, weight, bias, activation)
 
     def add_low_rank(self, x: Tensor, y: Tensor, additions: Sequence[Addition]) -> None:
         """See `Kernels.add_low_rank`."""

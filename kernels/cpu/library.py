@@ -61,10 +61,11 @@ class Library:
         self.top_logprobs = _function(self._library, "top_logprobs", [_WORD] * 10)
         self.move_blocks = _function(self._library, "move_blocks", [_WORD] * 6)
         self.gather_rows = _function(self._library, "gather_rows", [_WORD] * 5)
-        self.tiled_linear: Function | None = None  # of bfloat16, where there are tiles; and gated_linear
+        self.tiled_linear: Function | None = None  # of bfloat16, where there are tiles; and those that gate
         if hasattr(self._library, "pageant_tiled_linear"):
             self.tiled_linear = _function(self._library, "tiled_linear", [_WORD] * 8)
             self.gated_linear = _function(self._library, "gated_linear", [_WORD] * 10)
+            self.quantized_gated_linear = _function(self._library, "quantized_gated_linear", [_WORD] * 12)
         self.replay = _function(self._library, "replay", [_WORD] * 2)
         self._threads = self._library.pageant_threads
         self._threads.restype = ctypes.c_int64

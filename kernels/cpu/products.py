@@ -12,7 +12,14 @@ from pageant.kernels.low_rank import Addition, LowRank
 from pageant.kernels.quantized import QuantizedWeight, Weight
 from pageant.kernels.tiled import TiledWeight
 
-__all__ = ["expert_weights", "low_rank_products", "product", "quantized_product", "tiled_product"]
+__all__ = [
+    "expert_weights",
+    "low_rank_products",
+    "product",
+    "quantized_gated_product",
+    "quantized_product",
+    "tiled_product",
+]
 
 _PARTS = "parts"
 
@@ -99,6 +106,30 @@ def tiled_product(
         library.tiled_linear(*parts, rows, inputs, y.shape[1])
     else:
         library.gated_linear(*parts, y.stride(0), activation, rows, inputs, y.shape[1])
+
+
+def quantized_gated_product(
+    library: Library, x: Tensor, weight: QuantizedWeight, bias: Tensor | None, y: Tensor, activation: int
+) -> None:
+    """Write what an activation gates of a product with a quantised weight in tiles, for many rows of bfloat16.
+
+    `library` is one that has such products.
+    """
+    if x.stride(1) != 1:
+        return quantized_gated_product(library, x.contiguous(), weight, bias, y, activation)
+    library.quantized_gated_linear(
+        x.data_ptr(),
+        x.stride(0),
+        weight.values.data_ptr(),
+        weight.scales.data_ptr(),
+        weight.bits,
+        None if bias is None else bias.data_ptr(),
+        y.data_ptr(),
+        y.stride(0),
+        activation,
+        *x.shape,
+        y.shape[1],
+    )
 
 
 def low_rank_products(functions: Functions, x: Tensor, y: Tensor, additions: Sequence[Addition]) -> None:

@@ -1,8 +1,9 @@
 """Weights in tiles beside weights in rows: `python -m pageant.scripts.bench.tiles`.
 
-For each shape of a 0.6B Qwen3's linear maps and each number of rows, a product in both forms is timed in turns, and
-for gates and ups a product and then an activation beside the two at once; with weights that no cache holds. The ratio
-is that of medians: above 1, the second is faster. Nothing is printed where the kernels have no tiles.
+For each shape of a 0.6B Qwen3's linear maps and each number of rows, a product in both forms is timed in turns, in
+bfloat16 and quantised, and for gates and ups a product and then an activation beside the two at once; with weights that
+no cache holds, and x as a norm leaves it. The ratio is that of medians: above 1, the second is faster. Nothing is
+printed where the kernels have no tiles.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -21,11 +23,12 @@ from torch import Tensor
 from pageant import kernels
 from pageant.kernels.base import Kernels
 from pageant.kernels.memory import Pages
-from pageant.kernels.tiled import TiledWeight, empty_tiled
+from pageant.kernels.quantized import Bits, empty_quantized
+from pageant.kernels.tiled import LinearWeight, empty_tiled
 from pageant.scripts.bench.report import machine
 
 SHAPES = ((6144, 1024), (4096, 1024), (1024, 2048), (1024, 3072))
-ROWS = (1, 16, 64, 128, 256, 512, 2048)
+ROWS = (1, 8, 16, 64, 128, 512, 2048)
 BF16 = torch.bfloat16
 
 
@@ -44,37 +47,55 @@ class Pair:
 
 
 def measure(
-    ours: Kernels, outputs: int, inputs: int, rows: Sequence[int], turns: int, bytes_each: int
+    ours: Kernels,
+    outputs: int,
+    inputs: int,
+    bits: Bits | None,
+    rows: Sequence[int],
+    turns: int,
+    num_bytes: int,
 ) -> list[Pair]:
     """Both forms of weights of so many bytes in all, and for the first shape what is gated."""
-    pages = Pages("cpu")
-    plain: list[Tensor] = []
-    tiled: list[TiledWeight] = []
-    for _ in range(max(1, bytes_each // (2 * outputs * inputs))):
-        weight = pages.empty((outputs, inputs), BF16).copy_(torch.randn(outputs, inputs))
-        in_tiles = empty_tiled((outputs, inputs), BF16, pages)
-        in_tiles.fill(weight)
-        plain.append(weight)
-        tiled.append(in_tiles)
+    form = "bfloat16" if bits is None else f"int{bits}"
+    count = max(1, num_bytes * 8 // ((bits or 16) * outputs * inputs))
+    plain, tiled = (_weights(ours, count, (outputs, inputs), bits, in_tiles) for in_tiles in (False, True))
     pairs = []
-    for count in rows:
-        x = torch.randn(count, inputs).to(BF16)
-        name = f"{outputs} x {inputs}, {count} rows"
-        in_rows, in_tiles_too = _over(plain, x, ours.linear), _over(tiled, x, ours.linear)
-        pairs.append(_in_turn(f"rows, tiles: {name}", in_rows, in_tiles_too, turns))
-        if outputs == SHAPES[0][0]:
+    for num_rows in rows:
+        x = ours.rms_norm(torch.randn(num_rows, inputs).to(BF16), torch.ones(inputs, dtype=BF16), 1e-6)
+        name = f"{form} {outputs} x {inputs}, {num_rows} rows"
+        in_rows, in_tiles = _over(plain, x, ours.linear), _over(tiled, x, ours.linear)
+        pairs.append(_in_turn(f"rows, tiles: {name}", in_rows, in_tiles, turns))
+        if bits is None and outputs == SHAPES[0][0]:
             apart = _over(tiled, x, lambda x, weight: ours.act_and_mul(ours.linear(x, weight), "silu"))
             at_once = _over(tiled, x, lambda x, weight: ours.gated_linear(x, weight, None, "silu"))
             pairs.append(_in_turn(f"apart, at once: {name}", apart, at_once, turns))
     return pairs
 
 
+def _weights(
+    ours: Kernels, count: int, shape: tuple[int, int], bits: Bits | None, in_tiles: bool
+) -> list[LinearWeight]:
+    pages = Pages("cpu")
+    weights: list[LinearWeight] = []
+    for _ in range(count):
+        numbers = torch.randn(shape).to(BF16)
+        if bits is not None:
+            quantized = empty_quantized(shape, bits, pages, in_tiles)
+            ours.quantize(numbers, quantized)
+            weights.append(quantized)
+        elif in_tiles:
+            tiled = empty_tiled(shape, BF16, pages)
+            tiled.fill(numbers)
+            weights.append(tiled)
+        else:
+            weights.append(pages.empty(shape, BF16).copy_(numbers))
+    return weights
+
+
 def _over(
-    weights: Sequence[Tensor] | Sequence[TiledWeight],
-    x: Tensor,
-    product: Callable[[Tensor, Tensor | TiledWeight], Tensor],
+    weights: Sequence[LinearWeight], x: Tensor, run: Callable[[Tensor, LinearWeight], Tensor]
 ) -> Callable[[int], Tensor]:
-    return lambda turn: product(x, weights[turn % len(weights)])
+    return lambda turn: run(x, weights[turn % len(weights)])
 
 
 def _in_turn(name: str, first: Callable[[int], Tensor], second: Callable[[int], Tensor], turns: int) -> Pair:
@@ -99,12 +120,15 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     ours = kernels.load("cpu")
     pairs: list[Pair] = []
-    for outputs, inputs in SHAPES if BF16 in ours.tiled_dtypes else ():
-        found = measure(ours, outputs, inputs, ROWS, options.turns, bytes_each=200_000_000)
+    forms: list[Bits | None] = [None] if BF16 in ours.tiled_dtypes else []
+    if BF16 in ours.quantized_tiles:
+        forms += [8, 4]
+    for bits, (outputs, inputs) in product(forms, SHAPES):
+        found = measure(ours, outputs, inputs, bits, ROWS, options.turns, num_bytes=200_000_000)
         pairs.extend(found)
         for pair in () if options.json else found:
             print(
-                f"{pair.name:42} {pair.first_us:9.1f} us {pair.second_us:9.1f} us {pair.ratio:5.2f}x",
+                f"{pair.name:50} {pair.first_us:9.1f} us {pair.second_us:9.1f} us {pair.ratio:5.2f}x",
                 flush=True,
             )
     if options.json:

@@ -86,6 +86,22 @@ def test_products_and_rows_are_those_of_rows_bit_by_bit(
 
 
 @pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize(("inner", "inputs"), [(16, 32), (48, 96), (2048, 64)], ids=lambda size: str(size))
+def test_what_is_gated_at_once_is_what_is_gated_after_the_product_bit_by_bit(
+    every_level: ReferenceKernels, inner: int, inputs: int, activation: str, bits: Bits
+) -> None:
+    rows, tiles = both(every_level, torch.randn(2 * inner, inputs).bfloat16(), bits)
+    for bias in (None, torch.randn(2 * inner).bfloat16()):
+        for count in (*ROWS, 600):
+            x = torch.randn(count, inputs + 8).bfloat16()[:, :inputs]
+            expected = every_level.act_and_mul(every_level.linear(x, rows, bias), activation)
+            assert torch.equal(every_level.gated_linear(x, tiles, bias, activation), expected), (
+                f"{count} rows"
+            )
+
+
+@pytest.mark.parametrize("bits", BITS)
 def test_a_number_that_is_none_spoils_its_own_row_alone(every_level: ReferenceKernels, bits: Bits) -> None:
     _, tiles = both(every_level, torch.randn(32, 128).bfloat16(), bits)
     for count in (3, 40, 100):

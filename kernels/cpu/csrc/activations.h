@@ -6,13 +6,17 @@
 
 enum : int64_t { SILU, GELU, GELU_TANH };  // as Python says which
 
+// What becomes a T.
 struct Silu {
-    static vf of(vf x) { return silu(x); }
+    template <class T>
+    static vf of(vf x) { return sizeof(T) == sizeof(float) ? silu(x) : short_silu(x); }
 };
 struct Gelu {
+    template <class T>
     static vf of(vf x) { return 0.5f * x * complementary_error(-0.70710678f * x); }
 };
 struct GeluTanh {
+    template <class T>
     static vf of(vf x) {
         return 0.5f * x * (1.0f + hyperbolic_tangent(0.79788456f * (x + 0.044715f * x * x * x)));
     }
@@ -30,7 +34,7 @@ inline void with_activation(int64_t which, const Run& run) {
 template <class Activation, class T>
 inline void act_and_mul_row(const T* gate, T* y, int64_t n) {
     along(n, [&](int64_t i, int count) {
-        vf acted = rounded<T>(Activation::of(get(gate + i, count)));
+        vf acted = rounded<T>(Activation::template of<T>(get(gate + i, count)));
         put(y + i, acted * get(gate + n + i, count), count);
     });
 }

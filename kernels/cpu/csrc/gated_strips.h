@@ -8,83 +8,133 @@
 #if defined(PAGEANT_TILES)
 
 // A block of rows of x; p has the bias and the outputs of the gated product, `w` twice as many.
-template <class Activation>
-class GatedBlock : StripBlock<Strips> {
+template <class Activation, class Weights>
+class GatedBlock : StripBlock<Weights> {
+    using Base = StripBlock<Weights>;
+    using Base::p_, Base::w_, Base::along_, Base::down_, Base::rows_, Base::past_caches_, Base::first_row;
     template <int TILES>
-    using Sums = StripBlock<Strips>::Sums<TILES>;
+    using Sums = typename Base::template Sums<TILES>;
 
   public:
-    GatedBlock(const Product<bf16>& p, const Strips& w, bool past_caches) : StripBlock<Strips>(p, w, past_caches), results_(p) {
-        results_.bias = nullptr;
-    }
+    using Base::Base;
 
     // Outputs start to stop; `next` is what this thread comes to then.
     void multiply(int64_t start, int64_t stop, int64_t next) const {
         use_tiles(rows_, TILE);
-        by_size([&](auto down) { few<down()>(start, stop, next); }, [&] { many(start, stop, next); });
+        this->by_size([&](auto down) { few<down()>(start, stop, next); }, [&] { many(start, stop, next); });
         leave_tiles();
     }
 
   private:
-    Product<bf16> results_;  // where they go, without the bias, which is in them
-
     int64_t up_of(int64_t o) const { return p_.outputs + o; }
 
     template <int DOWN>
     void few(int64_t start, int64_t stop, int64_t next) const {
         alignas(TILE_LINE) Sums<DOWN> gates, ups;
         for (int64_t o = start; o < stop; o += TILE) {
-            add_up<DOWN>(o, up_of(o), gates);
-            add_up<DOWN>(up_of(o), o + TILE < stop ? o + TILE : next, ups);
-            for (int64_t d = 0; d < DOWN; d++) {
-                gate(gates[d], ups[d], o);
-                finish_rows(results_, gates[d], first_row(d), rows_, o);
-            }
+            this->template add_up<DOWN>(o, up_of(o), gates);
+            this->template add_up<DOWN>(up_of(o), o + TILE < stop ? o + TILE : next, ups);
+            for (int64_t d = 0; d < DOWN; d++)
+                for (int64_t a = 0; a < rows_; a++) finish_half(gates[d] + a * TILE, ups[d] + a * TILE, first_row(d) + a, o);
         }
     }
+
+    // Of 16 outputs by two tiles of x, as two_by_two() has them: gates and ups by the first, then by the second.
+    typedef const float (*PairSums)[TILE * TILE];
 
     // The strip of gates and that of ups with the same outputs go by two tiles of x; and where there are 32 outputs, both
-    // pairs go before the next of x, for whole lines of results.
+    // pairs go before the next of x, for whole lines of results. Those are made while the next are multiplied: tiles leave
+    // vectors idle.
     void many(int64_t start, int64_t stop, int64_t next) const {
+        alignas(TILE_LINE) Sums<4> sums[2][2];
+        Lines lines(*this);
+        const auto meanwhile = [&] { lines.some(); };
+        int turn = 0;
         for (int64_t o = start; o < stop; o += 2 * TILE) {
-            const int64_t then = o + 2 * TILE < stop ? o + 2 * TILE : next, second = o + TILE;
+            const int64_t second = o + TILE, then = second + TILE < stop ? second + TILE : next, lines_each = this->lines_each();
             const bool wide = second < stop;
-            Strips::Ahead gates(w_, then, lines_each()), ups(w_, up_of(then), lines_each());
-            for (int64_t d = 0; d < down_; d += 2) {
-                alignas(TILE_LINE) Sums<4> left, right;
-                of_pair(o, d, gates, left);
-                if (wide) of_pair(second, d, ups, right);
-                finish_two(results_, {left[0], left[2]}, {right[0], right[2]}, wide, d, o);
+            const char *gates = w_.template strip<0>(o, then), *ups = w_.template strip<1>(up_of(o), up_of(then));
+            const char *more_gates = nullptr, *more_ups = nullptr;
+            if (wide) {
+                more_gates = w_.template strip<2>(second, then + TILE);
+                more_ups = w_.template strip<3>(up_of(second), up_of(then) + TILE);
+            }
+            typename Weights::Ahead next_gates(w_, then, lines_each), next_ups(w_, up_of(then), lines_each);
+            for (int64_t d = 0; d < down_; d += 2, turn ^= 1) {
+                auto& [left, right] = sums[turn];
+                this->two_by_two(gates, ups, d, next_gates, left, meanwhile);
+                if (wide) this->two_by_two(more_gates, more_ups, d, next_ups, right, meanwhile);
+                lines.rest();
+                lines.begin(left, wide ? right : nullptr, d, o);
             }
         }
+        lines.rest();
     }
 
-    // Results of 16 outputs by two tiles of x: first and third of the sums.
-    void of_pair(int64_t o, int64_t down, Strips::Ahead& ahead, Sums<4>& sums) const {
-        two_by_two(w_.strip<0>(o, 0), w_.strip<1>(up_of(o), 0), down, ahead, sums);
-        gate(sums[0], sums[1], o);
-        gate(sums[2], sums[3], o);
-    }
+    // Results of 16 or, with a right pair, 32 outputs on their way to y.
+    class Lines {
+      public:
+        explicit Lines(const GatedBlock& block) : block_(block), each_((2 * TILE + block.along_ - 1) / block.along_) {}
 
-    // Of 16 outputs from o on, [rows][16]. Mutates the gates.
-    void gate(float* gates, const float* ups, int64_t o) const {
-        for (int b = 0; b < TILE; b += W) {
-            vf of_gate = {}, of_up = {};
-            if (p_.bias) of_gate = read(p_.bias + o + b), of_up = read(p_.bias + up_of(o) + b);
-            for (int64_t a = 0; a < rows_; a++) {
-                float* at = gates + a * TILE + b;
-                const vf gate = rounded<bf16>(load<vf>(at) + of_gate), up = rounded<bf16>(load<vf>(ups + a * TILE + b) + of_up);
-                store(at, rounded<bf16>(Activation::of(gate)) * up);
-            }
+        void begin(PairSums left, PairSums right, int64_t down, int64_t o) {
+            left_ = left, right_ = right, down_ = down, o_ = o, at_ = 0;
+            stop_ = std::min<int64_t>(2, block_.down_ - down) * TILE;
         }
+        // As many as, tile after tile along the inputs, are all in the end.
+        void some() {
+            for (int64_t i = 0; i < each_ && at_ < stop_; i++) one();
+        }
+        void rest() {
+            while (at_ < stop_) one();
+        }
+
+      private:
+        const GatedBlock& block_;
+        const int64_t each_;
+        PairSums left_ = nullptr, right_ = nullptr;
+        int64_t down_ = 0, o_ = 0, at_ = 0, stop_ = 0;
+
+        void one() {
+            const int64_t tile = at_ / TILE, row = at_++ % TILE * TILE, r = block_.first_row(down_ + tile) + row / TILE;
+            const float *gates = left_[2 * tile] + row, *ups = left_[2 * tile + 1] + row;
+            if (!right_) return block_.finish_half(gates, ups, r, o_);
+            block_.finish_whole(gates, ups, right_[2 * tile] + row, right_[2 * tile + 1] + row, r, o_);
+        }
+    };
+
+    // 16 results of row r.
+    void finish_half(const float* gates, const float* ups, int64_t r, int64_t o) const {
+        for (int b = 0; b < TILE; b += W) write(p_.y + r * p_.y_stride + o + b, gated(gates + b, ups + b, o + b));
+    }
+    // A line of 32.
+    void finish_whole(const float* gates, const float* ups, const float* more_gates, const float* more_ups, int64_t r,
+                      int64_t o) const {
+#if defined(__AVX512BF16__)
+        const vf left = gated(gates, ups, o), right = gated(more_gates, more_ups, o + TILE);
+        store_line(p_, (vu)_mm512_cvtne2ps_pbh((__m512)right, (__m512)left), r, o, past_caches_);
+#else
+        finish_half(gates, ups, r, o);
+        finish_half(more_gates, more_ups, r, o + TILE);
+#endif
+    }
+    vf gated(const float* gates, const float* ups, int64_t o) const {
+        vf gate = load<vf>(gates), up = load<vf>(ups);
+        if (p_.bias) gate += read(p_.bias + o), up += read(p_.bias + up_of(o));
+        return rounded<bf16>(Activation::template of<bf16>(rounded<bf16>(gate))) * rounded<bf16>(up);
     }
 };
 
 // The way of multiplying: see product.h.
-template <class Activation>
-struct Gated : ByStrips<Strips> {
+template <class Activation, class Weights>
+struct Gated : ByStrips<Weights> {
     void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
-        whole_block<GatedBlock<Activation>>(room, r, end, start, stop);
+        this->template whole_block<GatedBlock<Activation, Weights>>(room, r, end, start, stop);
     }
 };
+
+// `activation` is one of Python's.
+template <class Weights>
+void multiply_gated(const ByStrips<Weights>& way, int64_t activation) {
+    with_activation(activation, [&](auto act) { multiply(Gated<decltype(act), Weights>{way}); });
+}
 #endif

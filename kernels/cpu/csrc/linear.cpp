@@ -19,14 +19,14 @@ LINEAR(pageant_linear_f16, f16)
 // W in tiles: see kernels/tiled.py.
 EXPORT void pageant_tiled_linear(const bf16* x, int64_t x_stride, const bf16* tiles, const bf16* bias, bf16* y,
                                  int64_t rows, int64_t inputs, int64_t outputs) {
-    multiply(ByStrips<Strips>{{{x, x_stride, nullptr, 0, bias, y, rows, inputs, outputs}}, {tiles, inputs, outputs}});
+    const Product<bf16> p{x, x_stride, nullptr, 0, bias, y, rows, inputs, outputs};
+    multiply(ByStrips<Strips>{{p}, {tiles, inputs, outputs}});
 }
 
 // act(gate) * up of such a product, which has twice the outputs: gates, then ups.
 EXPORT void pageant_gated_linear(const bf16* x, int64_t x_stride, const bf16* tiles, const bf16* bias, bf16* y,
                                  int64_t y_stride, int64_t activation, int64_t rows, int64_t inputs, int64_t outputs) {
-    const ByStrips<Strips> way{{{x, x_stride, nullptr, 0, bias, y, rows, inputs, outputs, nullptr, y_stride}},
-                       {tiles, inputs, 2 * outputs}};
-    with_activation(activation, [&](auto act) { multiply(Gated<decltype(act)>{way}); });
+    const Product<bf16> p{x, x_stride, nullptr, 0, bias, y, rows, inputs, outputs, nullptr, y_stride};
+    multiply_gated(ByStrips<Strips>{{p}, {tiles, inputs, 2 * outputs}}, activation);
 }
 #endif

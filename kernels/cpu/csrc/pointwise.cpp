@@ -21,7 +21,7 @@ template <class Activation, class T>
 void act(const T* x, int64_t stride, T* y, int64_t rows, int64_t n) {
     for_rows(rows, n, [&](int64_t row) {
         along(n, [&](int64_t i, int count) {
-            put(y + row * n + i, Activation::of(get(x + row * stride + i, count)), count);
+            put(y + row * n + i, Activation::template of<T>(get(x + row * stride + i, count)), count);
         });
     });
 }

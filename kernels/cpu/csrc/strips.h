@@ -50,6 +50,15 @@ inline void finish_rows(const Product<T>& p, const float* sums, int64_t r, int64
         for (int b = 0; b < TILE; b += W) p.put(load<vf>(sums + a * TILE + b), r + a, o + b);
 }
 
+#if defined(__AVX512BF16__)
+// 32 results of row r.
+inline void store_line(const Product<bf16>& p, vu line, int64_t r, int64_t o, bool past_caches) {
+    bf16* to = p.y + r * p.y_stride + o;
+    if (past_caches && uintptr_t(to) % TILE_LINE == 0) store_past_caches(to, line);
+    else store(to, line);
+}
+#endif
+
 // The same of 32 outputs, in two tiles: a line of y for each row; `past_caches`, if lines are whole.
 inline void finish_lines(const Product<bf16>& p, const float* left, const float* right, int64_t r, int64_t count, int64_t o,
                          bool past_caches) {
@@ -57,13 +66,9 @@ inline void finish_lines(const Product<bf16>& p, const float* left, const float*
     if (!p.unrounded) {
         vf first = {}, second = {};
         if (p.bias) first = read(p.bias + o), second = read(p.bias + o + TILE);
-        bf16* to = p.y + r * p.y_stride + o;
-        const bool past = past_caches && (uintptr_t(to) | p.y_stride * sizeof(bf16)) % TILE_LINE == 0;
-        for (int64_t a = 0; a < count; a++, to += p.y_stride, left += TILE, right += TILE) {
-            const vu line = (vu)_mm512_cvtne2ps_pbh((__m512)(load<vf>(right) + second), (__m512)(load<vf>(left) + first));
-            if (past) store_past_caches(to, line);
-            else store(to, line);
-        }
+        for (int64_t a = 0; a < count; a++, left += TILE, right += TILE)
+            store_line(p, (vu)_mm512_cvtne2ps_pbh((__m512)(load<vf>(right) + second), (__m512)(load<vf>(left) + first)), r + a, o,
+                       past_caches);
         return;
     }
 #endif
@@ -129,8 +134,10 @@ class StripBlock : protected TileBlock {
 
     // Results of two tiles of x, from `down` on, by two strips: first those of the upper one. Meanwhile some lines at a time
     // of what comes then are brought nearer: all at once would hold up what is wanted now. So are the tiles of the next step:
-    // loads of tiles wait for one another, and so each for the second cache.
-    void two_by_two(const char* left, const char* right, int64_t down, typename Weights::Ahead& ahead, Sums<4>& sums) const {
+    // loads of tiles wait for one another, and so each for the second cache. And meanwhile() is called with each.
+    template <class Meanwhile>
+    void two_by_two(const char* left, const char* right, int64_t down, typename Weights::Ahead& ahead, Sums<4>& sums,
+                    const Meanwhile& meanwhile) const {
         const char *upper = x_of(down), *lower = x_of(std::min(down + 1, down_ - 1));
         zero<4>();
         for (int64_t k = 0; k < along_; k++, upper += TILE_LINE, lower += TILE_LINE, left += TILE_BYTES, right += TILE_BYTES) {
@@ -151,18 +158,9 @@ class StripBlock : protected TileBlock {
             TILE_MULTIPLY(3, 7, 5);
             TILE_FREE(7);
             TILE_FREE(5);
+            meanwhile();
         }
         store_tiles<4>(sums);
-    }
-
-    // 16 or, if it is `wide`, 32 results of the rows of two tiles of x, as two_by_two() has them.
-    void finish_two(const Product<bf16>& p, const float* const (&left)[2], const float* const (&right)[2], bool wide,
-                    int64_t down, int64_t o) const {
-        for (int64_t i = 0; i < std::min<int64_t>(2, down_ - down); i++) {
-            const int64_t r = first_row(down + i);
-            if (wide) finish_lines(p, left[i], right[i], r, rows_, o, past_caches_);
-            else finish_rows(p, left[i], r, rows_, o);
-        }
     }
 
   private:
@@ -188,8 +186,12 @@ class StripBlock : protected TileBlock {
             typename Weights::Ahead ahead(w_, then, lines_each());
             for (int64_t d = 0; d < down_; d += 2) {
                 alignas(TILE_LINE) Sums<4> sums;
-                two_by_two(left, right, d, ahead, sums);
-                finish_two(p_, {sums[0], sums[2]}, {sums[1], sums[3]}, wide, d, o);
+                two_by_two(left, right, d, ahead, sums, [] {});
+                for (int64_t i = 0; i < std::min<int64_t>(2, down_ - d); i++) {
+                    const int64_t r = first_row(d + i);
+                    if (wide) finish_lines(p_, sums[2 * i], sums[2 * i + 1], r, TILE, o, past_caches_);
+                    else finish_rows(p_, sums[2 * i], r, TILE, o);
+                }
             }
         }
     }

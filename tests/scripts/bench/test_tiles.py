@@ -1,11 +1,16 @@
-"""The benchmark of weights in tiles, in small; on kernels without tiles both forms are products with rows."""
+"""The benchmark of weights in tiles, in small; kernels without tiles take them for rows."""
+
+import pytest
 
 from pageant import kernels
+from pageant.kernels.quantized import Bits
 from pageant.scripts.bench.tiles import SHAPES, measure
 
 
-def test_every_pair_gives_two_figures():
+@pytest.mark.parametrize("bits", [None, 8, 4])
+def test_every_pair_gives_two_figures(bits: Bits | None) -> None:
     outputs, inputs = SHAPES[0]
-    pairs = measure(kernels.load("reference"), outputs, inputs, (1, 3), turns=1, bytes_each=1)
-    assert [pair.name.split(":")[0] for pair in pairs] == ["rows, tiles", "apart, at once"] * 2
+    pairs = measure(kernels.load("reference"), outputs, inputs, bits, (1, 3), turns=1, num_bytes=1)
+    expected = ["rows, tiles", "apart, at once"] if bits is None else ["rows, tiles"]
+    assert [pair.name.split(":")[0] for pair in pairs] == expected * 2
     assert all(pair.first_us > 0 and pair.second_us > 0 and pair.ratio > 0 for pair in pairs)
