@@ -163,7 +163,7 @@ class Kernels(Protocol):
     """What every backend offers. All tensors lie on one device; nothing is mutated unless said.
 
     Rows of activations may be views into wider rows (a split of a fused projection): the last two
-    dimensions of a query, key or value are contiguous, the first has any stride.
+    dimensions of a query, key or value are contiguous, the first has any stride. So may rows of results.
     """
 
     name: str

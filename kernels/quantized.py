@@ -77,7 +77,7 @@ class QuantizedWeight:
         """The same weight not in tiles: itself, or a copy."""
         if not self.in_tiles:
             return self
-        values, scales = (
+        values, scales = (  # cloned, since a last dimension of one has any stride, which no view takes
             _fours(part)
             .movedim(-1, -3)
             .reshape(*self.shape[:-1], -1)
@@ -110,12 +110,16 @@ Weight = Tensor | QuantizedWeight
 def empty_quantized(
     shape: tuple[int, ...], bits: Bits, room: Pages | torch.device | str, in_tiles: bool = False
 ) -> QuantizedWeight:
-    """Room for a weight, filled with whatever was there before, on a device or beside others."""
+    """Room for a weight, filled with whatever was there before, on a device or beside others.
+
+    Rows of one in tiles are whole strips.
+    """
     pages = room if isinstance(room, Pages) else Pages(room)
     *outer, inputs = shape
     padded = -(-inputs // _UNIT) * _UNIT
     if in_tiles:
         *stack, rows = outer
+        assert rows % STRIP == 0, "strips are whole"
         strips = (*stack, rows // STRIP, padded // _UNIT)
         values = pages.empty(
             (*strips, _UNIT * bits // 32, STRIP, 4), torch.int8 if bits == 8 else torch.uint8

@@ -52,8 +52,11 @@ class TiledWeight:
         """Take the numbers of a tensor [M, N], cast on the way."""
         strips, along = self.tiles.shape[:2]
         pairs = _PAIRS[self.tiles.itemsize]
-        whole = weight.to(self.tiles.dtype).contiguous().view(pairs).view(strips, STRIP, along, _INPUTS // 2)
-        self.tiles.view(pairs).squeeze(-1).copy_(whole.permute(0, 2, 3, 1))
+        whole = weight.to(self.tiles.dtype).contiguous()
+        if whole.storage_offset() % 2:  # where pairs cannot begin
+            whole = whole.clone()
+        by_pairs = whole.view(pairs).view(strips, STRIP, along, _INPUTS // 2)
+        self.tiles.view(pairs).squeeze(-1).copy_(by_pairs.permute(0, 2, 3, 1))
 
     def plain(self) -> Tensor:
         """Return the tensor [M, N] that it stands for, a copy."""

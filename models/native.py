@@ -201,7 +201,9 @@ class NativeDecoder:
     def _fits(shape: tuple[int, ...], parts: Sequence[int]) -> bool:
         """Whether a matrix, or a stack of them, that is put together from so many rows each can lie in tiles.
 
-        Stacks of experts fit if both of their sizes would as inputs, so that theirs are in tiles both or neither.
+        A stack of experts also needs rows that would do for inputs, which in the other stack they are: so both are in
+        tiles or neither.
         """
         rows = [shape[-2], *parts]
-        return fit_tiles(rows, shape[-1]) and (len(shape) == 2 or all(fit_tiles([], size) for size in rows))
+        is_stack = len(shape) == 3
+        return fit_tiles(rows, shape[-1]) and (not is_stack or all(fit_tiles([], count) for count in rows))

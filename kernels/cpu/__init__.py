@@ -2,7 +2,7 @@
 
 Each function takes the arguments of `pageant.kernels.base.Kernels`. What the C++ does not do (other
 dtypes, `rope` without a cache) goes to the reference. The wrappers are as short as they are since a small
-model's step is mostly made of them: no checks, no views, and one allocation where there is a result (by
+model's step is mostly made of them: no checks, hardly a view, and one allocation where there is a result (by
 `new_empty` with sizes one by one, which takes half the time of `torch.empty` with a tuple).
 
 Row invariance: a row's bits do not depend on what else is in the step nor on how its prompt was chunked, where
@@ -137,7 +137,7 @@ class CpuKernels(ReferenceKernels):
         if isinstance(weight, QuantizedWeight):
             if functions is None:
                 return super().linear(x, weight, bias)
-            if weight.in_tiles and not functions.takes_tiles:
+            if weight.in_tiles and x.dtype not in self.quantized_tiles:
                 return self.linear(x, weight.in_rows(), bias)
             y = self._empty(x.dtype, rows, weight.shape[0])
             quantized_product(functions, x, weight, bias, y.data_ptr(), None, self.rows_alike)
@@ -182,7 +182,11 @@ class CpuKernels(ReferenceKernels):
         whole = isinstance(weight, Tensor)
         if functions is None or (whole and rows > self.rows_own_max[hidden.dtype]):
             return super().logits(hidden, weight)
-        if isinstance(weight, QuantizedWeight) and weight.in_tiles and not functions.takes_tiles:
+        if (
+            isinstance(weight, QuantizedWeight)
+            and weight.in_tiles
+            and hidden.dtype not in self.quantized_tiles
+        ):
             return self.logits(hidden, weight.in_rows())
         logits = self._empty(torch.float32, rows, weight.shape[0])
         if isinstance(weight, QuantizedWeight):
@@ -412,9 +416,9 @@ class CpuKernels(ReferenceKernels):
         if functions is None or x.dim() != 2:
             return super().gelu(x, tanh)
         rows, width = x.shape
-        y = self._empty(x.dtype, rows, width)
+        y = self._rows_apart(x.dtype, rows, width)
         act = functions.gelu_tanh if tanh else functions.gelu
-        act(x.data_ptr(), x.stride(0), y.data_ptr(), rows, width)
+        act(x.data_ptr(), x.stride(0), y.data_ptr(), y.stride(0), rows, width)
         return y
 
     def route(self, logits: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
@@ -446,8 +450,8 @@ class CpuKernels(ReferenceKernels):
         if functions is None or ours is None:
             return super().moe(x, gate_up, down, weights, experts, activation)
         if isinstance(gate_up, QuantizedWeight) and isinstance(down, QuantizedWeight):
-            in_tiles = {gate_up.in_tiles, down.in_tiles}
-            if in_tiles != {False} and (in_tiles != {True} or not functions.takes_tiles):
+            alike = gate_up.in_tiles == down.in_tiles
+            if not alike or (gate_up.in_tiles and x.dtype not in self.quantized_tiles):
                 return self.moe(x, gate_up.in_rows(), down.in_rows(), weights, experts, activation)
         tokens, hidden = x.shape
         y = self._empty(x.dtype, tokens, hidden)
@@ -525,9 +529,20 @@ class CpuKernels(ReferenceKernels):
         self, kernel: Callable[..., None], x: Tensor, weight: Tensor, bias: Tensor | None, eps: float
     ) -> Tensor:
         if x.dim() != 2:
-            return self._norm(kernel, x.reshape(-1, x.shape[-1]), weight, bias, eps).reshape(x.shape)
+            y = self._empty(x.dtype, x.numel() // x.shape[-1], x.shape[-1])
+            return self._norm_into(y, kernel, x.reshape(y.shape), weight, bias, eps).view(x.shape)
+        return self._norm_into(self._rows_apart(x.dtype, *x.shape), kernel, x, weight, bias, eps)
+
+    @staticmethod
+    def _norm_into(
+        y: Tensor,
+        kernel: Callable[..., None],
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        eps: float,
+    ) -> Tensor:
         rows, size = x.shape
-        y = self._rows_apart(x.dtype, rows, size)
         kernel(
             x.data_ptr(),
             x.stride(0),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = ["is_right", "main", "passes"]
+
+Multiply = Callable[[Any, npt.NDArray[np.uint16], npt.NDArray[np.uint16]], npt.NDArray[Any]]
 
 SHAPES = (
     (1, 64, 128),
@@ -27,10 +30,22 @@ SHAPES = (
     (64, 40, 96),
     (130, 80, 257),
 )
+TILED_SHAPES = (
+    (1, 16, 32),
+    (3, 64, 96),
+    (16, 48, 64),
+    (17, 32, 128),
+    (64, 16, 64),
+    (65, 48, 96),
+    (130, 80, 256),
+)
 
 
 def passes(path: Path) -> bool:
-    """Whether the library may be used, and multiplies rightly; the same row alone has the same bits."""
+    """Whether the library may be used, and multiplies rightly, with weights in rows and in tiles.
+
+    The same row alone has the same bits.
+    """
     return is_right(ctypes.CDLL(str(path)))
 
 
@@ -38,16 +53,20 @@ def is_right(library: Any) -> bool:
     """The same of a library that is loaded."""
     if not library.pageant_allowed():
         return False
-    return all(_multiplies(library, *shape) for shape in SHAPES)
+    return all(_multiplies(library, _multiply, 1e-4, *shape) for shape in SHAPES) and all(
+        _multiplies(library, _multiply_tiles, 2**-8, *shape) for shape in TILED_SHAPES
+    )
 
 
-def _multiplies(library: Any, rows: int, outputs: int, inputs: int) -> bool:
+def _multiplies(library: Any, multiply: Multiply, error: float, rows: int, outputs: int, inputs: int) -> bool:
     generator = np.random.default_rng(rows)
     x, weight = (_bfloat16(generator.normal(size=(count, inputs))) for count in (rows, outputs))
-    found = _multiply(library, x, weight)
+    found = multiply(library, x, weight)
     right = _widened(x) @ _widened(weight).T
-    alone = _multiply(library, x[-1:].copy(), weight)
-    return bool(np.allclose(found, right, rtol=1e-4, atol=1e-3)) and bool(np.array_equal(alone[0], found[-1]))
+    alone = multiply(library, x[-1:].copy(), weight)
+    return bool(np.allclose(found, right, rtol=error, atol=1e-3)) and bool(
+        np.array_equal(alone[0], found[-1])
+    )
 
 
 def _multiply(
@@ -59,6 +78,18 @@ def _multiply(
     pointers = [x.ctypes.data, inputs, weight.ctypes.data, inputs, None, None, y.ctypes.data]
     library.pageant_linear_bf16(*map(ctypes.c_void_p, [*pointers, rows, inputs, outputs]))
     return y
+
+
+def _multiply_tiles(
+    library: Any, x: npt.NDArray[np.uint16], weight: npt.NDArray[np.uint16]
+) -> npt.NDArray[np.float64]:
+    """The same rounded to bfloat16, with the weight in tiles: `pageant.kernels.tiled` says how it lies there."""
+    (rows, inputs), outputs = x.shape, len(weight)
+    tiles = weight.reshape(outputs // 16, 16, inputs // 32, 16, 2).transpose(0, 2, 3, 1, 4).copy()
+    y = np.empty((rows, outputs), np.uint16)
+    pointers = [x.ctypes.data, inputs, tiles.ctypes.data, None, y.ctypes.data]
+    library.pageant_tiled_linear(*map(ctypes.c_void_p, [*pointers, rows, inputs, outputs]))
+    return _widened(y)
 
 
 def _bfloat16(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint16]:

@@ -86,9 +86,11 @@ def _quantized_linears() -> Iterator[Case]:
     sizes: tuple[Bits, ...] = (8, 4)
     for bits in sizes:
         count = 320_000_000 * 8 // (2 * INTERMEDIATE * HIDDEN * bits)
-        weights = [empty_quantized((2 * INTERMEDIATE, HIDDEN), bits, "cpu") for _ in range(count)]
+        ours = kernels.load("cpu")
+        in_tiles = BF16 in ours.quantized_tiles
+        weights = [empty_quantized((2 * INTERMEDIATE, HIDDEN), bits, "cpu", in_tiles) for _ in range(count)]
         for weight in weights:
-            kernels.load("cpu").quantize(torch.randn(2 * INTERMEDIATE, HIDDEN), weight)
+            ours.quantize(torch.randn(2 * INTERMEDIATE, HIDDEN), weight)
         for rows in (1, 16, 512):
             x = torch.randn(rows, HIDDEN).to(BF16)
             used = weights if rows <= 16 else weights[:2]

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from pageant.kernels.cpu import CpuKernels
+from pageant.kernels.cpu.levels import LEVELS, levels_here
+from pageant.kernels.cpu.recording import NotRecordable
 from pageant.kernels.quantized import Bits, QuantizedWeight, dequantize, empty_quantized
 from pageant.kernels.reference import ReferenceKernels
 
 BITS: list[Bits] = [8, 4]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-ROWS = (1, 3, 8, 9, 16, 17, 64, 65, 80, 81, 100, 300)
+ROWS = (1, 3, 8, 9, 16, 17, 64, 65, 80, 81, 100, 200, 300)
 
 
 def both(kernels: ReferenceKernels, weight: Tensor, bits: Bits) -> tuple[QuantizedWeight, QuantizedWeight]:
@@ -83,6 +85,40 @@ def test_products_and_rows_are_those_of_rows_bit_by_bit(
         assert torch.equal(every_level.logits(x, tiles), every_level.logits(x, rows)), count
     ids = torch.randint(outputs, (40,))
     assert torch.equal(every_level.embed(ids, tiles, dtype), every_level.embed(ids, rows, dtype))
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("level", [level for level in LEVELS if level in levels_here()])
+def test_deterministic_products_of_any_number_of_rows_are_those_of_each_alone(level: str, bits: Bits) -> None:
+    """200 rows are a block of 192 and one of 8, which is few."""
+    kernels = CpuKernels(level, deterministic=True)
+    rows, tiles = both(kernels, torch.randn(48, 96).bfloat16(), bits)
+    x = torch.randn(600, 96).bfloat16()
+    alone = torch.cat([kernels.linear(row, rows) for row in x.split(1)])
+    for count in (81, 192, 200, 600):
+        assert torch.equal(kernels.linear(x[:count], tiles), alone[:count]), count
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_recorded_products_are_those_that_were_recorded(
+    every_level: ReferenceKernels, bits: Bits, dtype: torch.dtype
+) -> None:
+    if not isinstance(every_level, CpuKernels):
+        pytest.skip("only the C++ kernels record")
+    _, tiles = both(every_level, torch.randn(64, 96).to(dtype), bits)
+    x = torch.randn(100, 96).to(dtype)
+
+    def run() -> Tensor:
+        return every_level.gated_linear(x, tiles, None, "silu")
+
+    if dtype not in every_level.quantized_tiles:
+        with pytest.raises(NotRecordable):
+            every_level.capture(run)
+        return
+    again = every_level.capture(run)
+    x.copy_(torch.randn(100, 96))
+    assert torch.equal(again(), run())
 
 
 @pytest.mark.parametrize("bits", BITS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -47,6 +49,11 @@ def test_parts_of_strips_are_refused(rows: slice) -> None:
         in_tiles(torch.randn(32, 32))[rows]
 
 
+def test_a_weight_may_begin_anywhere_in_its_storage() -> None:
+    weight = torch.randn(16 * 32 + 1).bfloat16()[1:].view(16, 32)
+    assert torch.equal(in_tiles(weight).plain(), weight)
+
+
 def test_columns_are_taken_for_what_they_are() -> None:
     weight = torch.randn(32, 48).T
     assert torch.equal(in_tiles(weight).plain(), weight)
@@ -74,8 +81,8 @@ def test_a_product_with_tiles_is_that_with_rows_bit_by_bit(
     weight = torch.randn(outputs, inputs).bfloat16()
     bias = torch.randn(outputs).bfloat16() if biased else None
     tiled = in_tiles(weight)
-    for rows in (1, 3, 16, 17, 40, 64, 65, 100, 300):
-        x = torch.randn(rows, inputs + 8).bfloat16()[:, :inputs]
+    for rows, apart in product((1, 3, 16, 17, 40, 64, 65, 100, 300), (0, 8, 32)):
+        x = torch.randn(rows, inputs + apart).bfloat16()[:, :inputs]
         assert torch.equal(every_level.linear(x, tiled, bias), every_level.linear(x, weight, bias)), (
             f"{rows} rows"
         )

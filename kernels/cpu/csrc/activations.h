@@ -6,7 +6,7 @@
 
 enum : int64_t { SILU, GELU, GELU_TANH };  // as Python says which
 
-// What becomes a T.
+// Of numbers whose results are rounded to T.
 struct Silu {
     template <class T>
     static vf of(vf x) { return sizeof(T) == sizeof(float) ? silu(x) : short_silu(x); }

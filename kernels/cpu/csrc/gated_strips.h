@@ -51,7 +51,7 @@ class GatedBlock : StripBlock<Weights> {
         const auto meanwhile = [&] { lines.some(); };
         int turn = 0;
         for (int64_t o = start; o < stop; o += 2 * TILE) {
-            const int64_t second = o + TILE, then = second + TILE < stop ? second + TILE : next, lines_each = this->lines_each();
+            const int64_t second = o + TILE, then = second + TILE < stop ? second + TILE : next;
             const bool wide = second < stop;
             const char *gates = w_.template strip<0>(o, then), *ups = w_.template strip<1>(up_of(o), up_of(then));
             const char *more_gates = nullptr, *more_ups = nullptr;
@@ -59,7 +59,7 @@ class GatedBlock : StripBlock<Weights> {
                 more_gates = w_.template strip<2>(second, then + TILE);
                 more_ups = w_.template strip<3>(up_of(second), up_of(then) + TILE);
             }
-            typename Weights::Ahead next_gates(w_, then, lines_each), next_ups(w_, up_of(then), lines_each);
+            typename Weights::Ahead next_gates(w_, then, this->lines_each()), next_ups(w_, up_of(then), this->lines_each());
             for (int64_t d = 0; d < down_; d += 2, turn ^= 1) {
                 auto& [left, right] = sums[turn];
                 this->two_by_two(gates, ups, d, next_gates, left, meanwhile);

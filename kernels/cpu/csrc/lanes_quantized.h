@@ -5,7 +5,7 @@
 // The instruction takes one side without a sign. That is W's, raised by 128 or 8 as it is unpacked; what this adds to
 // a group depends on x alone, and is what its sum starts from.
 //
-// Many rows are multiplied by AMX's tiles where there are any, to the same bits: see byte_strips.h.
+// Where there are AMX's tiles, they multiply many rows with weights in tiles, to the same bits: see byte_strips.h.
 #pragma once
 
 #include "lanes.h"

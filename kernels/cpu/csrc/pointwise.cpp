@@ -18,10 +18,10 @@ void rotate(T* x, const float* cos, const float* sin, int64_t half) {
 }
 
 template <class Activation, class T>
-void act(const T* x, int64_t stride, T* y, int64_t rows, int64_t n) {
+void act(const T* x, int64_t stride, T* y, int64_t y_stride, int64_t rows, int64_t n) {
     for_rows(rows, n, [&](int64_t row) {
         along(n, [&](int64_t i, int count) {
-            put(y + row * n + i, Activation::template of<T>(get(x + row * stride + i, count)), count);
+            put(y + row * y_stride + i, Activation::template of<T>(get(x + row * stride + i, count)), count);
         });
     });
 }
@@ -128,8 +128,9 @@ EXPORT void pageant_gather_rows(const char* table, int64_t row_bytes, const int6
 }
 
 #define ACTIVATION(NAME, KIND, SUFFIX, T)                                                                   \
-    EXPORT void pageant_##NAME##_##SUFFIX(const T* x, int64_t stride, T* y, int64_t rows, int64_t n) {      \
-        act<KIND>(x, stride, y, rows, n);                                                                   \
+    EXPORT void pageant_##NAME##_##SUFFIX(const T* x, int64_t stride, T* y, int64_t y_stride, int64_t rows, \
+                                          int64_t n) {                                                      \
+        act<KIND>(x, stride, y, y_stride, rows, n);                                                         \
     }                                                                                                       \
     EXPORT void pageant_##NAME##_and_mul_##SUFFIX(const T* gate_up, int64_t stride, T* y, int64_t y_stride, \
                                                   int64_t rows, int64_t n) {                                \

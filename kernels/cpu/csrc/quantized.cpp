@@ -7,16 +7,16 @@
 
 namespace {
 
-constexpr int64_t STRIP_ROWS = 16, FOUR = 4;  // rows of a strip, and bytes of one that lie together
+constexpr int64_t FOUR = 4;  // bytes of a row that lie together in tiles
 
 // Row `o` of a weight in tiles, as it would lie: bytes and scales.
 template <int BITS>
 void copy_row(const Quantized& w, int64_t o, uint8_t* values, uint8_t* scales) {
-    const int64_t strip = o / STRIP_ROWS * STRIP_ROWS, lane = o % STRIP_ROWS;
+    const int64_t strip = o / TILE * TILE, lane = o % TILE;
     const uint8_t* of_values = w.values + strip * w.row_bytes<BITS>() + lane * FOUR;
     const uint8_t* of_scales = (const uint8_t*)(w.scales + strip * w.groups()) + lane * FOUR;
-    for (int64_t i = 0; i < w.row_bytes<BITS>(); i += FOUR) std::memcpy(values + i, of_values + i * STRIP_ROWS, FOUR);
-    for (int64_t i = 0; i < w.groups() * int64_t(sizeof(bf16)); i += FOUR) std::memcpy(scales + i, of_scales + i * STRIP_ROWS, FOUR);
+    for (int64_t i = 0; i < w.row_bytes<BITS>(); i += FOUR) std::memcpy(values + i, of_values + i * TILE, FOUR);
+    for (int64_t i = 0; i < w.groups() * int64_t(sizeof(bf16)); i += FOUR) std::memcpy(scales + i, of_scales + i * TILE, FOUR);
 }
 
 template <int BITS, class T>
@@ -155,7 +155,7 @@ EXPORT void pageant_quantized_gated_linear(const bf16* x, int64_t x_stride, cons
                                            int64_t rows, int64_t inputs, int64_t outputs) {
     const Product<bf16> p{x, x_stride, nullptr, 0, bias, y, rows, inputs, outputs, nullptr, y_stride};
     const Quantized w{values, scales, inputs};
-    BY_BITS(multiply_gated(ByStrips<UnpackedStrips<8>>{{p}, {w, 2 * outputs}}, activation),
-            multiply_gated(ByStrips<UnpackedStrips<4>>{{p}, {w, 2 * outputs}}, activation));
+    BY_BITS(multiply_gated(ByStrips<UnpackedStrips<8>>{{p}, {{}, w, 2 * outputs}}, activation),
+            multiply_gated(ByStrips<UnpackedStrips<4>>{{p}, {{}, w, 2 * outputs}}, activation));
 }
 #endif

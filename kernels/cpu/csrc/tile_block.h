@@ -30,6 +30,21 @@ struct LinesAhead {
     }
 };
 
+// Of weights that are unpacked first: whoever does that asks for what comes next.
+struct FetchedByUnpacking {
+    struct Ahead {
+        template <class Weights>
+        Ahead(const Weights&, int64_t, int64_t) {}
+        template <int CACHE>
+        void fetch() {}
+    };
+    struct Near {
+        template <class Weights>
+        Near(const Weights&, int64_t, int64_t, int64_t) {}
+        void fetch() {}
+    };
+};
+
 // A block of rows of x, whose product p is, by rows of W.
 class TileBlock {
   public:
@@ -56,7 +71,7 @@ class TileBlock {
             default: many();
         }
     }
-    // Lines of W to ask for with each of the tiles that the two strips after these are multiplied while.
+    // Lines of W to ask for with each step along the inputs, so that the next two strips are near when these are done.
     int64_t lines_each() const {
         const int64_t turns = (down_ + 1) / 2;
         return (2 * TILE + turns - 1) / turns;

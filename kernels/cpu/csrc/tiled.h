@@ -12,8 +12,7 @@
 #if defined(PAGEANT_TILES)
 
 // Results of 16 outputs by some rows of x, [16][16] as tiles have them, to y.
-template <class T>
-inline void finish_tile(const Product<T>& p, const float* sums, int64_t r, int64_t count, int64_t o) {
+inline void finish_tile(const Product<bf16>& p, const float* sums, int64_t r, int64_t count, int64_t o) {
 #if defined(__AVX512F__)
     vu lines[TILE];
     for (int i = 0; i < TILE; i++) lines[i] = load<vu>(sums + i * TILE);

@@ -10,7 +10,7 @@
 
 // W, as StripBlock takes it.
 template <int BITS>
-struct UnpackedStrips {
+struct UnpackedStrips : FetchedByUnpacking {
     Quantized w;
     int64_t outputs;
 
@@ -31,17 +31,6 @@ struct UnpackedStrips {
         }
         return (const char*)tiles;
     }
-
-    // Whoever unpacks has asked for it.
-    struct Ahead {
-        Ahead(const UnpackedStrips&, int64_t, int64_t) {}
-        template <int CACHE>
-        void fetch() {}
-    };
-    struct Near {
-        Near(const UnpackedStrips&, int64_t, int64_t, int64_t) {}
-        void fetch() {}
-    };
 
   private:
     static constexpr int64_t BYTES = TILE * UNIT * BITS / 8;  // of a unit

@@ -10,7 +10,7 @@
 
 // W, as Tiled takes it.
 template <int BITS>
-struct UnpackedTiles {
+struct UnpackedTiles : FetchedByUnpacking {
     Quantized w;
     int64_t outputs;
 
@@ -27,16 +27,5 @@ struct UnpackedTiles {
                              TILE * TILE_INPUTS);
         return {(const char*)tiles, TILE_LINE, TILE_BYTES};
     }
-
-    // Whoever unpacks has asked for it.
-    struct Ahead {
-        Ahead(const UnpackedTiles&, int64_t, int64_t) {}
-        template <int CACHE>
-        void fetch() {}
-    };
-    struct Near {
-        Near(const UnpackedTiles&, int64_t, int64_t, int64_t) {}
-        void fetch() {}
-    };
 };
 #endif

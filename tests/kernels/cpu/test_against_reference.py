@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -143,6 +143,8 @@ class Heads:
     dtype=DTYPES,
     seed=st.integers(0, 99),
 )
+@example(tokens=9, heads=(4, 2), halves=(28, 8), wide=False, dtype=torch.bfloat16, seed=0)
+@example(tokens=9, heads=(4, 2), halves=(60, 8), wide=True, dtype=torch.bfloat16, seed=0)
 def test_what_heads_go_through_before_attention(
     cpu: CpuKernels,
     reference: ReferenceKernels,

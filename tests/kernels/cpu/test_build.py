@@ -175,7 +175,13 @@ def test_what_only_other_machines_run_compiles_here() -> None:
 
 
 @pytest.mark.parametrize(
-    ("edit", "passes"), [(None, True), ("pageant_allowed", False), ("pageant_linear_bf16", False)]
+    ("edit", "passes"),
+    [
+        (None, True),
+        ("pageant_allowed", False),
+        ("pageant_linear_bf16", False),
+        ("pageant_tiled_linear", False),
+    ],
 )
 def test_a_trial_fails_what_is_not_allowed_or_wrong(edit: str | None, passes: bool) -> None:
     right = ctypes.CDLL(str(build("emulated_amx")))
@@ -183,14 +189,24 @@ def test_a_trial_fails_what_is_not_allowed_or_wrong(edit: str | None, passes: bo
     class Library:
         pageant_allowed = right.pageant_allowed
         pageant_linear_bf16 = right.pageant_linear_bf16
+        pageant_tiled_linear = right.pageant_tiled_linear
 
     def wrong(*arguments: ctypes.c_void_p) -> int:
-        rows = ctypes.c_void_p(arguments[7].value)
-        right.pageant_linear_bf16(*arguments[:7], rows, *arguments[8:])
+        right.pageant_linear_bf16(*arguments)
         ctypes.cast(arguments[6], ctypes.POINTER(ctypes.c_float))[0] += 1.0
         return 0
 
+    def wrong_in_tiles(*arguments: ctypes.c_void_p) -> int:
+        right.pageant_tiled_linear(*arguments)
+        ctypes.cast(arguments[4], ctypes.POINTER(ctypes.c_uint16))[0] ^= 0x8000  # the sign
+        return 0
+
+    edits = {
+        "pageant_allowed": lambda: 0,
+        "pageant_linear_bf16": wrong,
+        "pageant_tiled_linear": wrong_in_tiles,
+    }
     tampered = Library()
     if edit is not None:
-        setattr(tampered, edit, wrong if edit == "pageant_linear_bf16" else lambda: 0)
+        setattr(tampered, edit, edits[edit])
     assert trial.is_right(tampered) == passes
