@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from pageant.kernels.memory import Pages
-from pageant.kernels.strips import STRIP, strips_of
+from pageant.kernels.strips import STRIP, as_rows, as_strips, strips_of
 
 __all__ = [
     "GROUP",
@@ -77,16 +77,10 @@ class QuantizedWeight:
         """The same weight not in tiles: itself, or a copy."""
         if not self.in_tiles:
             return self
-        values, scales = (  # cloned, since a last dimension of one has any stride, which no view takes
-            _fours(part)
-            .movedim(-1, -3)
-            .reshape(*self.shape[:-1], -1)
-            .clone(memory_format=torch.contiguous_format)
-            for part in (self.values, self.scales)
+        values, scales = (
+            as_rows(_fours(part)).flatten(-2).view(part.dtype) for part in (self.values, self.scales)
         )
-        return QuantizedWeight(
-            self.bits, values.view(self.values.dtype), scales.view(self.scales.dtype), self.shape
-        )
+        return QuantizedWeight(self.bits, values, scales, self.shape)
 
     def fill(self, rows: QuantizedWeight) -> None:
         """Take the numbers of a weight of the same shape that is not in tiles."""
@@ -95,8 +89,7 @@ class QuantizedWeight:
                 ours.copy_(theirs)
                 continue
             to = _fours(ours)  # [..., M / 16, P / 64, fours, 16]
-            by_row = theirs.view(torch.int32).reshape(*to.shape[:-3], STRIP, *to.shape[-3:-1])
-            to.copy_(by_row.movedim(-3, -1))
+            to.copy_(as_strips(torch.unflatten(theirs.view(torch.int32), -1, to.shape[-3:-1])))
 
     @property
     def nbytes(self) -> int:

@@ -1,12 +1,27 @@
-"""Strips of 16 rows: what a weight in tiles is made of."""
+"""Strips of 16 rows: what a weight in tiles is made of.
+
+A row is made of cells, of a few bytes each: some numbers that a product takes at once. In a strip the same cell of
+all 16 rows is side by side.
+"""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-__all__ = ["STRIP", "strips_of"]
+__all__ = ["STRIP", "as_rows", "as_strips", "strips_of"]
 
 STRIP = 16  # rows
+
+
+def as_strips(rows: Tensor) -> Tensor:
+    """Cells of rows [..., M, along, cells] as strips have them, [..., M / 16, along, cells, 16]: a view."""
+    return torch.unflatten(rows, -3, (-1, STRIP)).movedim(-3, -1)
+
+
+def as_rows(strips: Tensor) -> Tensor:
+    """The cells of strips [..., M / 16, along, cells, 16] by rows, [..., M, along, cells]: a copy."""
+    return strips.movedim(-1, -3).flatten(-4, -3).clone(memory_format=torch.contiguous_format)
 
 
 def strips_of(rows: int | slice | Tensor, count: int) -> slice:

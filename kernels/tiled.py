@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pageant.kernels.memory import Pages
 from pageant.kernels.quantized import Weight
-from pageant.kernels.strips import STRIP, strips_of
+from pageant.kernels.strips import STRIP, as_rows, as_strips, strips_of
 
 __all__ = ["LinearWeight", "TiledWeight", "empty_tiled", "fit_tiles"]
 
@@ -50,17 +50,19 @@ class TiledWeight:
 
     def fill(self, weight: Tensor) -> None:
         """Take the numbers of a tensor [M, N], cast on the way."""
-        strips, along = self.tiles.shape[:2]
-        pairs = _PAIRS[self.tiles.itemsize]
         whole = weight.to(self.tiles.dtype).contiguous()
         if whole.storage_offset() % 2:  # where pairs cannot begin
             whole = whole.clone()
-        by_pairs = whole.view(pairs).view(strips, STRIP, along, _INPUTS // 2)
-        self.tiles.view(pairs).squeeze(-1).copy_(by_pairs.permute(0, 2, 3, 1))
+        pairs = self._pairs()
+        pairs.copy_(as_strips(torch.unflatten(whole.view(pairs.dtype), 1, (-1, _INPUTS // 2))))
 
     def plain(self) -> Tensor:
         """Return the tensor [M, N] that it stands for, a copy."""
-        return self.tiles.permute(0, 3, 1, 2, 4).reshape(self.shape)
+        return as_rows(self._pairs()).view(self.tiles.dtype).view(self.shape)
+
+    def _pairs(self) -> Tensor:
+        """The tiles with each pair as one number: [M / 16, N / 32, 16, 16]."""
+        return self.tiles.view(_PAIRS[self.tiles.itemsize]).squeeze(-1)
 
 
 LinearWeight = Weight | TiledWeight

@@ -16,10 +16,8 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from pageant.kernels.base import (
@@ -30,215 +28,21 @@ from pageant.kernels.base import (
     TokenLogprobs,
     TokenMasks,
 )
-from pageant.kernels.cpu.arena import Arena
 from pageant.kernels.cpu.build import BuildError
-from pageant.kernels.cpu.library import Functions, Library, load_library
-from pageant.kernels.cpu.products import (
-    expert_weights,
-    low_rank_products,
-    product,
-    quantized_gated_product,
-    quantized_product,
-    tiled_product,
-)
-from pageant.kernels.cpu.recording import RecordedLibrary, Recorder, playback
-from pageant.kernels.low_rank import Addition
-from pageant.kernels.quantized import QuantizedWeight, Weight, empty_quantized, in_parts
-from pageant.kernels.reference import ReferenceKernels
-from pageant.kernels.tiled import LinearWeight, TiledWeight
+from pageant.kernels.cpu.weights import WeightKernels
 
 __all__ = ["BuildError", "CpuKernels"]
 
-_ALL = 1 << 62
-_LARGE = 1 << 18  # numbers of a result, from which on its memory is kept
-_LINE = 64  # bytes of the caches'
-_QUANTIZED_TOGETHER = 8 << 20  # numbers
-_TILE_ROWS = 16  # of x, that a tile takes
-_EMPTY = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)}
 _NO_NORMS = (None, None, False, 0.0)
-_ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2}
-# Up to how many rows `linear` is ours, (float32, bfloat16): measured on a Zen 4 (scripts/bench/kernels.py).
-_ROWS_OWN_MAX = {
-    "amx": (_ALL, _ALL),
-    "emulated_amx": (_ALL, _ALL),
-    "avx512_bf16": (_ALL, _ALL),
-    "avx512_vnni": (_ALL, 8),
-    "avx512": (_ALL, 8),
-    "avx2": (32, 4),
-    "portable": (4, 4),
-}
-# Quantised products of bfloat16 with more rows are by tiles of unpacked weights, on the level `amx`.
-_ROWS_ALIKE = 80
 
 
-class CpuKernels(ReferenceKernels):
+class CpuKernels(WeightKernels):
     """Implements `pageant.kernels.base.Kernels`, whose docstrings are the contract.
 
     Raises BuildError where the library can be neither found nor compiled.
     """
 
     name = "cpu"
-
-    def __init__(self, level: str | None = None, *, deterministic: bool = False) -> None:
-        self._library = load_library(level)
-        self.level = self._library.level
-        self._functions = _functions(self._library)
-        self._arena = Arena(lasting=True)
-        self._large: Arena | None = Arena(lasting=False)
-        float32_max, bfloat16_max = (_ALL, _ALL) if deterministic else _ROWS_OWN_MAX[self.level]
-        self.rows_own_max = {torch.float32: float32_max, torch.bfloat16: bfloat16_max, torch.float16: _ALL}
-        self.rows_alike = _ALL if deterministic else _ROWS_ALIKE
-        self.tiled_dtypes = frozenset({torch.bfloat16} if self._library.tiled_linear else ())
-        takers = (dtype for dtype, functions in self._functions.items() if functions.takes_tiles)
-        self.quantized_tiles = frozenset(takers)
-
-    def capture(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """Call `run`, and return what does the same to the same memory again, without Python.
-
-        All that comes from here shares memory for intermediate results, and so does what each returns: good until
-        the next call. Not to be called while another thread uses these kernels.
-
-        Raises NotRecordable (a RuntimeError) where something is computed outside of the library.
-        """
-        library, functions, large = self._library, self._functions, self._large
-        recorded = RecordedLibrary(library)
-        self._library = cast(Library, recorded)
-        self._functions = _functions(self._library)
-        self._large = None
-        try:
-            with Recorder(self._arena):
-                result = run()
-        finally:
-            self._library, self._functions, self._large = library, functions, large
-        play = playback(library, recorded.calls)
-
-        def again() -> Tensor:
-            play()
-            return result
-
-        return again
-
-    def _empty(self, dtype: torch.dtype, rows: int, columns: int) -> Tensor:
-        """Room for a result."""
-        if self._large is None or rows * columns < _LARGE:
-            return _EMPTY[dtype].new_empty(rows, columns)
-        return self._large.empty((rows, columns), dtype)
-
-    def _rows_apart(self, dtype: torch.dtype, rows: int, columns: int) -> Tensor:
-        """Room for what will be multiplied. Its rows do not share sets of the caches, where tiles read many at once."""
-        line = _LINE // dtype.itemsize
-        if rows <= _TILE_ROWS or columns % (2 * line) != 0 or dtype not in self.tiled_dtypes:
-            return self._empty(dtype, rows, columns)
-        return self._empty(dtype, rows, columns + line)[:, :columns]
-
-    def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tensor:
-        """See `Kernels.linear`."""
-        functions, rows = self._functions.get(x.dtype), x.shape[0]
-        if isinstance(weight, QuantizedWeight):
-            if functions is None:
-                return super().linear(x, weight, bias)
-            if weight.in_tiles and x.dtype not in self.quantized_tiles:
-                return self.linear(x, weight.in_rows(), bias)
-            y = self._empty(x.dtype, rows, weight.shape[0])
-            quantized_product(functions, x, weight, bias, y.data_ptr(), None, self.rows_alike)
-            return y
-        if isinstance(weight, TiledWeight):
-            if x.dtype not in self.tiled_dtypes:
-                return self.linear(x, weight.plain(), bias)
-            y = self._empty(x.dtype, rows, weight.shape[0])
-            tiled_product(self._library, x, weight, bias, y)
-            return y
-        if functions is None or rows > self.rows_own_max[x.dtype]:
-            return F.linear(x, weight, bias)
-        y = self._empty(x.dtype, rows, weight.shape[0])
-        product(functions, x, weight, bias, y.data_ptr(), None)
-        return y
-
-    def gated_linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None, activation: str) -> Tensor:
-        """See `Kernels.gated_linear`."""
-        rows = x.shape[0]
-        if x.dtype in self.tiled_dtypes:
-            if isinstance(weight, TiledWeight):
-                y = self._rows_apart(x.dtype, rows, weight.shape[0] // 2)
-                tiled_product(self._library, x, weight, bias, y, _ACTIVATIONS[activation])
-                return y
-            if isinstance(weight, QuantizedWeight) and weight.in_tiles and rows > self.rows_alike:
-                y = self._rows_apart(x.dtype, rows, weight.shape[0] // 2)
-                quantized_gated_product(self._library, x, weight, bias, y, _ACTIVATIONS[activation])
-                return y
-        return super().gated_linear(x, weight, bias, activation)
-
-    def add_low_rank(self, x: Tensor, y: Tensor, additions: Sequence[Addition]) -> None:
-        """See `Kernels.add_low_rank`."""
-        functions = self._functions.get(x.dtype)
-        if functions is None:
-            super().add_low_rank(x, y, additions)
-        else:
-            low_rank_products(functions, x, y, additions)
-
-    def logits(self, hidden: Tensor, weight: Weight) -> Tensor:
-        """See `Kernels.logits`."""
-        functions, rows = self._functions.get(hidden.dtype), hidden.shape[0]
-        whole = isinstance(weight, Tensor)
-        if functions is None or (whole and rows > self.rows_own_max[hidden.dtype]):
-            return super().logits(hidden, weight)
-        if (
-            isinstance(weight, QuantizedWeight)
-            and weight.in_tiles
-            and hidden.dtype not in self.quantized_tiles
-        ):
-            return self.logits(hidden, weight.in_rows())
-        logits = self._empty(torch.float32, rows, weight.shape[0])
-        if isinstance(weight, QuantizedWeight):
-            quantized_product(functions, hidden, weight, None, None, logits.data_ptr(), self.rows_alike)
-        else:
-            product(functions, hidden, weight, None, None, logits.data_ptr())
-        return logits
-
-    def embed(self, token_ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
-        """See `Kernels.embed`."""
-        functions = self._functions.get(dtype)
-        if functions is None or (isinstance(weight, Tensor) and weight.dtype != dtype):
-            return super().embed(token_ids, weight, dtype)
-        rows, inputs = len(token_ids), weight.shape[1]
-        embedded = self._empty(dtype, rows, inputs)
-        if isinstance(weight, Tensor):
-            self._library.gather_rows(
-                weight.data_ptr(), inputs * dtype.itemsize, token_ids.data_ptr(), rows, embedded.data_ptr()
-            )
-            return embedded
-        functions.embed(
-            token_ids.data_ptr(),
-            rows,
-            weight.values.data_ptr(),
-            weight.scales.data_ptr(),
-            weight.bits,
-            weight.in_tiles,
-            embedded.data_ptr(),
-            inputs,
-        )
-        return embedded
-
-    def quantize(self, weight: Tensor, into: QuantizedWeight) -> None:
-        """See `Kernels.quantize`."""
-        functions = self._functions.get(weight.dtype)
-        if functions is None:
-            return super().quantize(weight, into)
-        weight = weight if weight.stride(1) == 1 else weight.contiguous()
-        if into.in_tiles:
-            for part, room in in_parts(weight, into, _QUANTIZED_TOGETHER):
-                rows = empty_quantized(room.shape, into.bits, "cpu")
-                self.quantize(part, rows)
-                room.fill(rows)
-            return
-        functions.quantize(
-            weight.data_ptr(),
-            weight.stride(0),
-            *weight.shape,
-            into.bits,
-            into.values.data_ptr(),
-            into.scales.data_ptr(),
-        )
 
     def paged_attention(
         self,
@@ -421,57 +225,6 @@ class CpuKernels(ReferenceKernels):
         act(x.data_ptr(), x.stride(0), y.data_ptr(), y.stride(0), rows, width)
         return y
 
-    def route(self, logits: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
-        """See `Kernels.route`."""
-        functions = self._functions.get(logits.dtype)
-        if functions is None:
-            return super().route(logits, top_k, normalise)
-        tokens, num_experts = logits.shape
-        weights = torch.empty(tokens, top_k, dtype=torch.float32)
-        experts = torch.empty(tokens, top_k, dtype=torch.int64)
-        functions.route(
-            logits.data_ptr(),
-            logits.stride(0),
-            tokens,
-            num_experts,
-            top_k,
-            normalise,
-            weights.data_ptr(),
-            experts.data_ptr(),
-        )
-        return weights, experts
-
-    def moe(
-        self, x: Tensor, gate_up: Weight, down: Weight, weights: Tensor, experts: Tensor, activation: str
-    ) -> Tensor:
-        """See `Kernels.moe`."""
-        functions = self._functions.get(x.dtype)
-        ours = expert_weights(gate_up, down)
-        if functions is None or ours is None:
-            return super().moe(x, gate_up, down, weights, experts, activation)
-        if isinstance(gate_up, QuantizedWeight) and isinstance(down, QuantizedWeight):
-            alike = gate_up.in_tiles == down.in_tiles
-            if not alike or (gate_up.in_tiles and x.dtype not in self.quantized_tiles):
-                return self.moe(x, gate_up.in_rows(), down.in_rows(), weights, experts, activation)
-        tokens, hidden = x.shape
-        y = self._empty(x.dtype, tokens, hidden)
-        functions.moe(
-            x.data_ptr(),
-            x.stride(0),
-            *ours,
-            self.rows_alike,
-            weights.data_ptr(),
-            experts.data_ptr(),
-            y.data_ptr(),
-            tokens,
-            experts.shape[1],
-            gate_up.shape[0],
-            hidden,
-            down.shape[2],
-            _ACTIVATIONS[activation],
-        )
-        return y
-
     def sample(self, logits: Tensor, params: SamplingTensors, masks: TokenMasks | None = None) -> Tensor:
         """See `Kernels.sample`."""
         rows, vocab_size = logits.shape
@@ -588,10 +341,6 @@ class CpuKernels(ReferenceKernels):
         y = self._rows_apart(gate_up.dtype, rows, width // 2)
         kernel(gate_up.data_ptr(), gate_up.stride(0), y.data_ptr(), y.stride(0), rows, width // 2)
         return y
-
-
-def _functions(library: Library) -> dict[torch.dtype, Functions]:
-    return {torch.float32: library.f32, torch.bfloat16: library.bf16, torch.float16: library.f16}
 
 
 def _mask_arguments(masks: TokenMasks) -> tuple[int, int, int, int]:

@@ -27,9 +27,19 @@ def every_level(request: pytest.FixtureRequest) -> ReferenceKernels:
     """The reference, and the C++ kernels as each instruction set that runs here has them."""
     if request.param == "reference":
         return ReferenceKernels()
-    if request.param not in levels_here():
-        pytest.skip(f"this processor has no {request.param}")
-    return CpuKernels(request.param)
+    return _of_level(request.param)
+
+
+@pytest.fixture(scope="session", params=LEVELS)
+def leveled(request: pytest.FixtureRequest) -> CpuKernels:
+    """The kernels as each instruction set that runs here has them."""
+    return _of_level(request.param)
+
+
+def _of_level(level: str) -> CpuKernels:
+    if level not in levels_here():
+        pytest.skip(f"this processor has no {level}")
+    return CpuKernels(level)
 
 
 @pytest.fixture(scope="session")

@@ -52,8 +52,7 @@ class ByteGroups {
     int64_t units() const { return units_; }
     const int8_t* group(int64_t unit, int g) const { return values_ + unit * TILE * UNIT + g * TILE * GROUP; }
     vf scales(int64_t unit, int g) const {
-        const vu pairs = load<vu>(scales_ + unit * 2 * TILE);
-        return g ? second_scales(pairs) : first_scales(pairs);
+        return group_scales(load<vu>(scales_ + unit * 2 * TILE), g);
     }
     // Lines of the next strip, of which it has so many to each unit.
     static constexpr int LINES = TILE * UNIT * BITS / 8 / LINE;

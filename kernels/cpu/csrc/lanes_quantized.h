@@ -23,17 +23,6 @@ inline Rows scales_of(const Quantized& w, Place place) {
     thread_local std::vector<uint8_t> room;
     return strip_of(w.scales, w.groups() * sizeof(bf16), w.groups() * sizeof(bf16), place, room);
 }
-// Of up to 16 units from unit u on, each of two groups: the two scales of all 16 rows, side by side.
-inline void scale_pairs(const Rows& scales, int64_t u, int64_t units, vu (&pairs)[STRIP]) {
-    const int64_t left = 2 * (units - u);
-    UNROLL for (int b = 0; b < STRIP; b++) {
-        const uint8_t* at = scales.row(b, u * 2 * sizeof(bf16));
-        pairs[b] = left >= 2 * STRIP ? load<vu>(at) : first_of(at, left);
-    }
-    transpose(pairs);
-}
-inline vf first_scales(vu pairs) { return (vf)(pairs << 16); }
-inline vf second_scales(vu pairs) { return (vf)(pairs & 0xffff0000u); }
 
 // What strips have in common, however they lie in memory: units of 64 inputs.
 template <int BITS>
@@ -84,7 +73,7 @@ struct Bytes {
         vu columns[16];  // of four inputs; a group has 8
         vf scales[2];
 
-        explicit Unit(vu scale_pairs) : scales{first_scales(scale_pairs), second_scales(scale_pairs)} {}
+        explicit Unit(vu scale_pairs) : scales{group_scales(scale_pairs, 0), group_scales(scale_pairs, 1)} {}
 
         // Adds this unit's products with each of N rows.
         template <int N>
@@ -117,7 +106,7 @@ class ByteStrip : public Bytes<BITS> {
         : rows_(values_of<BITS>(w, place)), scales_(scales_of(w, place)), units_(w.groups() / 2) {}
 
     Unit unit(int64_t u) {
-        if (u % STRIP == 0) widen_scales(u);
+        if (u % STRIP == 0) turn_scales(u);
         Unit to(scale_pairs_[u % STRIP]);
         if constexpr (BITS == 8) {
             UNROLL for (int b = 0; b < STRIP; b++) {
@@ -148,11 +137,16 @@ class ByteStrip : public Bytes<BITS> {
   private:
     Rows rows_, scales_;
     int64_t units_;
-    vu scale_pairs_[STRIP];  // of 16 units
+    vu scale_pairs_[STRIP];  // of 16 units, each of two groups: the two scales of all 16 rows, side by side
 
-    void widen_scales(int64_t u) {
-        scale_pairs(scales_, u, units_, scale_pairs_);
-        UNROLL for (int b = 0; b < STRIP; b++) scales_.fetch(u + b);
+    void turn_scales(int64_t u) {
+        const int64_t left = 2 * (units_ - u);
+        UNROLL for (int b = 0; b < STRIP; b++) {
+            const uint8_t* at = scales_.row(b, u * 2 * sizeof(bf16));
+            scale_pairs_[b] = left >= 2 * STRIP ? load<vu>(at) : first_of(at, left);
+            scales_.fetch(u + b);
+        }
+        transpose(scale_pairs_);
     }
 };
 

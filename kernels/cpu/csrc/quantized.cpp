@@ -155,7 +155,7 @@ EXPORT void pageant_quantized_gated_linear(const bf16* x, int64_t x_stride, cons
                                            int64_t rows, int64_t inputs, int64_t outputs) {
     const Product<bf16> p{x, x_stride, nullptr, 0, bias, y, rows, inputs, outputs, nullptr, y_stride};
     const Quantized w{values, scales, inputs};
-    BY_BITS(multiply_gated(ByStrips<UnpackedStrips<8>>{{p}, {{}, w, 2 * outputs}}, activation),
-            multiply_gated(ByStrips<UnpackedStrips<4>>{{p}, {{}, w, 2 * outputs}}, activation));
+    BY_BITS(multiply_gated(ByStrips<UnpackedStrips<8>>{{p}, {{w, 2 * outputs}}}, activation),
+            multiply_gated(ByStrips<UnpackedStrips<4>>{{p}, {{w, 2 * outputs}}}, activation));
 }
 #endif

@@ -79,6 +79,9 @@ struct Quantized {
     int64_t row_bytes() const { return padded() * BITS / 8; }
 };
 
+// Of vectors of a unit's two scales: those of group g.
+inline vf group_scales(vu pairs, int g) { return (vf)(g ? pairs & 0xffff0000u : pairs << 16); }
+
 constexpr int CHUNK_GROUPS = 32;  // whose scales are widened at a time
 constexpr int CHUNK = CHUNK_GROUPS * GROUP;
 

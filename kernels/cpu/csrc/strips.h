@@ -85,9 +85,7 @@ class StripBlock : protected TileBlock {
 
     // Outputs start to stop; `next` is what this thread comes to then.
     void multiply(int64_t start, int64_t stop, int64_t next) const {
-        use_tiles(rows_, TILE);
-        by_size([&](auto down) { few<down()>(start, stop, next); }, [&] { many(start, stop, next); });
-        leave_tiles();
+        by_size(rows_, TILE, [&](auto down) { few<down()>(start, stop, next); }, [&] { many(start, stop, next); });
     }
 
   protected:

@@ -30,21 +30,6 @@ struct LinesAhead {
     }
 };
 
-// Of weights that are unpacked first: whoever does that asks for what comes next.
-struct FetchedByUnpacking {
-    struct Ahead {
-        template <class Weights>
-        Ahead(const Weights&, int64_t, int64_t) {}
-        template <int CACHE>
-        void fetch() {}
-    };
-    struct Near {
-        template <class Weights>
-        Near(const Weights&, int64_t, int64_t, int64_t) {}
-        void fetch() {}
-    };
-};
-
 // A block of rows of x, whose product p is, by rows of W.
 class TileBlock {
   public:
@@ -60,16 +45,19 @@ class TileBlock {
     const int64_t along_, down_;  // tiles along the inputs, and down the rows of x
     const bool past_caches_;
 
-    // Calls few(how many) with as many tiles of x as there are, up to 4; or many().
+    // Calls few(how many) with as many tiles of x as there are, up to 4; or many(). Tiles A have so many rows, B so many
+    // columns.
     template <class Few, class Many>
-    void by_size(const Few& few, const Many& many) const {
+    void by_size(int64_t rows, int64_t columns, const Few& few, const Many& many) const {
+        use_tiles(rows, columns);
         switch (down_) {
-            case 1: return few(std::integral_constant<int, 1>());
-            case 2: return few(std::integral_constant<int, 2>());
-            case 3: return few(std::integral_constant<int, 3>());
-            case 4: return few(std::integral_constant<int, 4>());
+            case 1: few(std::integral_constant<int, 1>()); break;
+            case 2: few(std::integral_constant<int, 2>()); break;
+            case 3: few(std::integral_constant<int, 3>()); break;
+            case 4: few(std::integral_constant<int, 4>()); break;
             default: many();
         }
+        leave_tiles();
     }
     // Lines of W to ask for with each step along the inputs, so that the next two strips are near when these are done.
     int64_t lines_each() const {

@@ -147,9 +147,8 @@ class TiledBlock : TileBlock {
 
     // Outputs start to stop; `next` is what this thread comes to then.
     void multiply(int64_t start, int64_t stop, int64_t next) const {
-        use_tiles(TILE, shape_.columns());
-        by_size([&](auto down) { few<down()>(start, stop, next); }, [&] { many(start, stop, next); });
-        leave_tiles();
+        by_size(
+            TILE, shape_.columns(), [&](auto down) { few<down()>(start, stop, next); }, [&] { many(start, stop, next); });
     }
 
   private:

@@ -2,27 +2,22 @@
 // strips.h does. A result is that of the dequantised weight, bit for bit.
 #pragma once
 
-#include "quantized.h"
-#include "scratch.h"
 #include "strips.h"
+#include "unpacked_weight.h"
 
 #if defined(PAGEANT_TILES)
 
 // W, as StripBlock takes it.
 template <int BITS>
-struct UnpackedStrips : FetchedByUnpacking {
-    Quantized w;
-    int64_t outputs;
-
-    const uint8_t* at(int64_t o) const { return w.values + o * row_bytes(); }
-    int64_t row_bytes() const { return w.row_bytes<BITS>(); }
+struct UnpackedStrips : UnpackedWeight<BITS> {
+    using UnpackedWeight<BITS>::w;
 
     // The tiles of outputs o to o + 16; those of `next` are asked for meanwhile. See Strips.
     template <int ROOM>
     const char* strip(int64_t o, int64_t next) const {
         thread_local Scratch<bf16> room;
         bf16* const tiles = room.take(TILE * w.padded());
-        const uint8_t *values = at(o), *ahead = at(std::min(next, outputs - TILE));
+        const uint8_t *values = this->at(o), *ahead = this->at(std::min(next, this->outputs - TILE));
         const bf16* scales = w.scales + o * w.groups();
         bf16* to = tiles;
         for (int64_t u = 0; u < w.groups() / 2; u++, values += BYTES, ahead += BYTES, scales += 2 * TILE, to += TILE * UNIT) {
@@ -41,7 +36,7 @@ struct UnpackedStrips : FetchedByUnpacking {
 #if defined(__AVX512BF16__)
         const vu pairs = load<vu>(scales);
         for (int g = 0; g < 2; g++, to += TILE * GROUP) {
-            const vf scale = (vf)(g ? pairs & 0xffff0000u : pairs << 16);
+            const vf scale = group_scales(pairs, g);
             UNROLL for (int i = 0; i < FOURS; i++) {
                 const vi fours = (vi)load<vu>(values + (BITS == 8 ? g * FOURS + i : i) * TILE_LINE);
                 vf inputs[4];

@@ -2,20 +2,15 @@
 // multiplied as tiled.h does. A result is that of the dequantised weight, bit for bit.
 #pragma once
 
-#include "quantized.h"
-#include "scratch.h"
 #include "tiled.h"
+#include "unpacked_weight.h"
 
 #if defined(PAGEANT_TILES)
 
 // W, as Tiled takes it.
 template <int BITS>
-struct UnpackedTiles : FetchedByUnpacking {
-    Quantized w;
-    int64_t outputs;
-
-    const uint8_t* at(int64_t o) const { return w.values + o * row_bytes(); }
-    int64_t row_bytes() const { return w.row_bytes<BITS>(); }
+struct UnpackedTiles : UnpackedWeight<BITS> {
+    using UnpackedWeight<BITS>::w;
 
     // Rows from o on, past the last of which it is repeated; `next` are asked for meanwhile. See Lying.
     template <int ROOM>
@@ -23,7 +18,7 @@ struct UnpackedTiles : FetchedByUnpacking {
         thread_local Scratch<bf16> room;
         bf16* tiles = room.take(TILE * w.padded());
         for (int64_t row = 0; row < TILE; row++)
-            unpack_row<BITS>(w, std::min(o + row, outputs - 1), tiles + row * TILE_INPUTS, (next - o) * row_bytes(),
+            unpack_row<BITS>(w, std::min(o + row, this->outputs - 1), tiles + row * TILE_INPUTS, (next - o) * this->row_bytes(),
                              TILE * TILE_INPUTS);
         return {(const char*)tiles, TILE_LINE, TILE_BYTES};
     }

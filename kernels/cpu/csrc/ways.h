@@ -60,14 +60,14 @@ constexpr bool TAKES_TILES = false;
 #if defined(__AVX512VNNI__) && defined(__AMX_INT8__)
 template <int BITS>
 auto way_of(const Product<bf16>& p, const Quantized& w) {
-    return FewOrMany<Lanes<ByteStrip<BITS>, bf16>, Tiled<UnpackedTiles<BITS>>>{{p, {w}}, {{p}, {{}, w, p.outputs}}, p.rows > w.alike};
+    return FewOrMany<Lanes<ByteStrip<BITS>, bf16>, Tiled<UnpackedTiles<BITS>>>{{p, {w}}, {{p}, {{w, p.outputs}}}, p.rows > w.alike};
 }
 template <int BITS>
 Lanes<ByteStrip<BITS>, f16> way_of(const Product<f16>& p, const Quantized& w) { return {p, {w}}; }
 template <int BITS>
 auto tiled_way_of(const Product<bf16>& p, const Quantized& w) {
     return FewOrMany<LanesOrTiles<BITS, bf16>, ByStrips<UnpackedStrips<BITS>>>{
-        {{p, {w}}}, {{p}, {{}, w, p.outputs}}, p.rows > w.alike};
+        {{p, {w}}}, {{p}, {{w, p.outputs}}}, p.rows > w.alike};
 }
 template <int BITS>
 LanesOrTiles<BITS, f16> tiled_way_of(const Product<f16>& p, const Quantized& w) { return {{p, {w}}}; }
@@ -80,9 +80,9 @@ template <int BITS, class T>
 Lanes<TiledByteStrip<BITS>, T> tiled_way_of(const Product<T>& p, const Quantized& w) { return {p, {w}}; }
 #elif defined(PAGEANT_TILES)
 template <int BITS>
-Tiled<UnpackedTiles<BITS>> way_of(const Product<bf16>& p, const Quantized& w) { return {{p}, {{}, w, p.outputs}}; }
+Tiled<UnpackedTiles<BITS>> way_of(const Product<bf16>& p, const Quantized& w) { return {{p}, {{w, p.outputs}}}; }
 template <int BITS>
-ByStrips<UnpackedStrips<BITS>> tiled_way_of(const Product<bf16>& p, const Quantized& w) { return {{p}, {{}, w, p.outputs}}; }
+ByStrips<UnpackedStrips<BITS>> tiled_way_of(const Product<bf16>& p, const Quantized& w) { return {{p}, {{w, p.outputs}}}; }
 #else
 template <int BITS>
 void tiled_way_of();  // nobody's

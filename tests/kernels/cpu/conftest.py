@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from pageant.kernels.cpu import CpuKernels
-from pageant.kernels.cpu.levels import LEVELS, levels_here
 from pageant.kernels.reference import ReferenceKernels
 
 
@@ -22,11 +21,3 @@ def deterministic() -> CpuKernels:
 @pytest.fixture(scope="session")
 def reference() -> ReferenceKernels:
     return ReferenceKernels()
-
-
-@pytest.fixture(scope="session", params=LEVELS)
-def leveled(request: pytest.FixtureRequest) -> CpuKernels:
-    """The kernels as each instruction set that runs here has them."""
-    if request.param not in levels_here():
-        pytest.skip(f"this processor has no {request.param}")
-    return CpuKernels(request.param)

@@ -1,0 +1,99 @@
+"""What the kernels of the CPU backend stand on: the compiled library, room for results, and recordings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from pageant.kernels.cpu.arena import Arena
+from pageant.kernels.cpu.library import Functions, Library, load_library
+from pageant.kernels.cpu.recording import RecordedLibrary, Recorder, playback
+from pageant.kernels.reference import ReferenceKernels
+
+__all__ = ["ACTIVATIONS", "CompiledKernels"]
+
+ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2}  # numbers, as the library takes them
+
+_ALL = 1 << 62
+_LARGE = 1 << 18  # numbers of a result, from which on its memory is kept
+_LINE = 64  # bytes of the caches'
+_TILE_ROWS = 16  # of x, that a tile takes
+_EMPTY = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)}
+# Up to how many rows `linear` is ours, (float32, bfloat16): measured on a Zen 4 (scripts/bench/kernels.py).
+_ROWS_OWN_MAX = {
+    "amx": (_ALL, _ALL),
+    "emulated_amx": (_ALL, _ALL),
+    "avx512_bf16": (_ALL, _ALL),
+    "avx512_vnni": (_ALL, 8),
+    "avx512": (_ALL, 8),
+    "avx2": (32, 4),
+    "portable": (4, 4),
+}
+# Quantised products of bfloat16 with more rows are by tiles of unpacked weights, on the level `amx`.
+_ROWS_ALIKE = 80
+
+
+class CompiledKernels(ReferenceKernels):
+    """The library of a level, the best that this machine has unless it is named.
+
+    Raises BuildError where it can be neither found nor compiled.
+    """
+
+    def __init__(self, level: str | None = None, *, deterministic: bool = False) -> None:
+        self._library = load_library(level)
+        self.level = self._library.level
+        self._functions = _functions(self._library)
+        self._arena = Arena(lasting=True)
+        self._large: Arena | None = Arena(lasting=False)
+        float32_max, bfloat16_max = (_ALL, _ALL) if deterministic else _ROWS_OWN_MAX[self.level]
+        self.rows_own_max = {torch.float32: float32_max, torch.bfloat16: bfloat16_max, torch.float16: _ALL}
+        self.rows_alike = _ALL if deterministic else _ROWS_ALIKE
+        self.tiled_dtypes = frozenset({torch.bfloat16} if self._library.tiled_linear else ())
+        takers = (dtype for dtype, functions in self._functions.items() if functions.takes_tiles)
+        self.quantized_tiles = frozenset(takers)
+
+    def capture(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Call `run`, and return what does the same to the same memory again, without Python.
+
+        All that comes from here shares memory for intermediate results, and so does what each returns: good until
+        the next call. Not to be called while another thread uses these kernels.
+
+        Raises NotRecordable (a RuntimeError) where something is computed outside of the library.
+        """
+        library, functions, large = self._library, self._functions, self._large
+        recorded = RecordedLibrary(library)
+        self._library = cast(Library, recorded)
+        self._functions = _functions(self._library)
+        self._large = None
+        try:
+            with Recorder(self._arena):
+                result = run()
+        finally:
+            self._library, self._functions, self._large = library, functions, large
+        play = playback(library, recorded.calls)
+
+        def again() -> Tensor:
+            play()
+            return result
+
+        return again
+
+    def _empty(self, dtype: torch.dtype, rows: int, columns: int) -> Tensor:
+        """Room for a result."""
+        if self._large is None or rows * columns < _LARGE:
+            return _EMPTY[dtype].new_empty(rows, columns)
+        return self._large.empty((rows, columns), dtype)
+
+    def _rows_apart(self, dtype: torch.dtype, rows: int, columns: int) -> Tensor:
+        """Room for what will be multiplied. Its rows do not share sets of the caches, where tiles read many at once."""
+        line = _LINE // dtype.itemsize
+        if rows <= _TILE_ROWS or columns % (2 * line) != 0 or dtype not in self.tiled_dtypes:
+            return self._empty(dtype, rows, columns)
+        return self._empty(dtype, rows, columns + line)[:, :columns]
+
+
+def _functions(library: Library) -> dict[torch.dtype, Functions]:
+    return {torch.float32: library.f32, torch.bfloat16: library.bf16, torch.float16: library.f16}

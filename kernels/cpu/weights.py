@@ -1,0 +1,192 @@
+"""Products with weights: plain ones, quantised ones, and both in tiles.
+
+Weights in tiles are for dtypes whose products take them; others are given a copy in rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pageant.kernels.cpu.compiled import ACTIVATIONS, CompiledKernels
+from pageant.kernels.cpu.products import (
+    expert_weights,
+    low_rank_products,
+    product,
+    quantized_gated_product,
+    quantized_product,
+    tiled_product,
+)
+from pageant.kernels.low_rank import Addition
+from pageant.kernels.quantized import QuantizedWeight, Weight, empty_quantized, in_parts
+from pageant.kernels.tiled import LinearWeight, TiledWeight
+
+__all__ = ["WeightKernels"]
+
+_QUANTIZED_TOGETHER = 8 << 20  # numbers
+
+
+class WeightKernels(CompiledKernels):
+    """What multiplies, embeds and quantises; see `pageant.kernels.base.Kernels`."""
+
+    def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tensor:
+        """See `Kernels.linear`."""
+        functions, rows = self._functions.get(x.dtype), x.shape[0]
+        if isinstance(weight, QuantizedWeight):
+            if functions is None:
+                return super().linear(x, weight, bias)
+            weight = self._as_taken(weight, x.dtype)
+            y = self._empty(x.dtype, rows, weight.shape[0])
+            quantized_product(functions, x, weight, bias, y.data_ptr(), None, self.rows_alike)
+            return y
+        if isinstance(weight, TiledWeight):
+            if x.dtype not in self.tiled_dtypes:
+                return self.linear(x, weight.plain(), bias)
+            y = self._empty(x.dtype, rows, weight.shape[0])
+            tiled_product(self._library, x, weight, bias, y)
+            return y
+        if functions is None or rows > self.rows_own_max[x.dtype]:
+            return F.linear(x, weight, bias)
+        y = self._empty(x.dtype, rows, weight.shape[0])
+        product(functions, x, weight, bias, y.data_ptr(), None)
+        return y
+
+    def gated_linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None, activation: str) -> Tensor:
+        """See `Kernels.gated_linear`."""
+        rows, number = x.shape[0], ACTIVATIONS[activation]
+        at_once = isinstance(weight, TiledWeight) or (
+            isinstance(weight, QuantizedWeight) and weight.in_tiles and rows > self.rows_alike
+        )
+        if not at_once or x.dtype not in self.tiled_dtypes:
+            return super().gated_linear(x, weight, bias, activation)
+        y = self._rows_apart(x.dtype, rows, weight.shape[0] // 2)
+        if isinstance(weight, TiledWeight):
+            tiled_product(self._library, x, weight, bias, y, number)
+        elif isinstance(weight, QuantizedWeight):
+            quantized_gated_product(self._library, x, weight, bias, y, number)
+        return y
+
+    def add_low_rank(self, x: Tensor, y: Tensor, additions: Sequence[Addition]) -> None:
+        """See `Kernels.add_low_rank`."""
+        functions = self._functions.get(x.dtype)
+        if functions is None:
+            super().add_low_rank(x, y, additions)
+        else:
+            low_rank_products(functions, x, y, additions)
+
+    def logits(self, hidden: Tensor, weight: Weight) -> Tensor:
+        """See `Kernels.logits`."""
+        functions, rows = self._functions.get(hidden.dtype), hidden.shape[0]
+        whole = isinstance(weight, Tensor)
+        if functions is None or (whole and rows > self.rows_own_max[hidden.dtype]):
+            return super().logits(hidden, weight)
+        logits = self._empty(torch.float32, rows, weight.shape[0])
+        if isinstance(weight, QuantizedWeight):
+            weight = self._as_taken(weight, hidden.dtype)
+            quantized_product(functions, hidden, weight, None, None, logits.data_ptr(), self.rows_alike)
+        else:
+            product(functions, hidden, weight, None, None, logits.data_ptr())
+        return logits
+
+    def embed(self, token_ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
+        """See `Kernels.embed`."""
+        functions = self._functions.get(dtype)
+        if functions is None or (isinstance(weight, Tensor) and weight.dtype != dtype):
+            return super().embed(token_ids, weight, dtype)
+        rows, inputs = len(token_ids), weight.shape[1]
+        embedded = self._empty(dtype, rows, inputs)
+        if isinstance(weight, Tensor):
+            self._library.gather_rows(
+                weight.data_ptr(), inputs * dtype.itemsize, token_ids.data_ptr(), rows, embedded.data_ptr()
+            )
+            return embedded
+        functions.embed(
+            token_ids.data_ptr(),
+            rows,
+            weight.values.data_ptr(),
+            weight.scales.data_ptr(),
+            weight.bits,
+            weight.in_tiles,
+            embedded.data_ptr(),
+            inputs,
+        )
+        return embedded
+
+    def quantize(self, weight: Tensor, into: QuantizedWeight) -> None:
+        """See `Kernels.quantize`."""
+        functions = self._functions.get(weight.dtype)
+        if functions is None:
+            return super().quantize(weight, into)
+        weight = weight if weight.stride(1) == 1 else weight.contiguous()
+        if into.in_tiles:
+            for part, room in in_parts(weight, into, _QUANTIZED_TOGETHER):
+                rows = empty_quantized(room.shape, into.bits, "cpu")
+                self.quantize(part, rows)
+                room.fill(rows)
+            return
+        functions.quantize(
+            weight.data_ptr(),
+            weight.stride(0),
+            *weight.shape,
+            into.bits,
+            into.values.data_ptr(),
+            into.scales.data_ptr(),
+        )
+
+    def route(self, logits: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
+        """See `Kernels.route`."""
+        functions = self._functions.get(logits.dtype)
+        if functions is None:
+            return super().route(logits, top_k, normalise)
+        tokens, num_experts = logits.shape
+        weights = torch.empty(tokens, top_k, dtype=torch.float32)
+        experts = torch.empty(tokens, top_k, dtype=torch.int64)
+        functions.route(
+            logits.data_ptr(),
+            logits.stride(0),
+            tokens,
+            num_experts,
+            top_k,
+            normalise,
+            weights.data_ptr(),
+            experts.data_ptr(),
+        )
+        return weights, experts
+
+    def moe(
+        self, x: Tensor, gate_up: Weight, down: Weight, weights: Tensor, experts: Tensor, activation: str
+    ) -> Tensor:
+        """See `Kernels.moe`."""
+        functions = self._functions.get(x.dtype)
+        if isinstance(gate_up, QuantizedWeight) and isinstance(down, QuantizedWeight):
+            gate_up, down = self._as_taken(gate_up, x.dtype), self._as_taken(down, x.dtype)
+            if gate_up.in_tiles != down.in_tiles:
+                gate_up, down = gate_up.in_rows(), down.in_rows()
+        ours = expert_weights(gate_up, down)
+        if functions is None or ours is None:
+            return super().moe(x, gate_up, down, weights, experts, activation)
+        tokens, hidden = x.shape
+        y = self._empty(x.dtype, tokens, hidden)
+        functions.moe(
+            x.data_ptr(),
+            x.stride(0),
+            *ours,
+            self.rows_alike,
+            weights.data_ptr(),
+            experts.data_ptr(),
+            y.data_ptr(),
+            tokens,
+            experts.shape[1],
+            gate_up.shape[0],
+            hidden,
+            down.shape[2],
+            ACTIVATIONS[activation],
+        )
+        return y
+
+    def _as_taken(self, weight: QuantizedWeight, dtype: torch.dtype) -> QuantizedWeight:
+        """The weight, in rows where products of this dtype do not take tiles."""
+        return weight if dtype in self.quantized_tiles else weight.in_rows()
