@@ -27,7 +27,7 @@ _ROWS_OWN_MAX = {
     "amx": (_ALL, _ALL),
     "emulated_amx": (_ALL, _ALL),
     "avx512_bf16": (_ALL, _ALL),
-    "avx512_vnni": (_ALL, 8),
+    "avx512_vnni": (_ALL, _ALL),
     "avx512": (_ALL, 8),
     "avx2": (32, 4),
     "portable": (4, 4),
@@ -52,6 +52,8 @@ class CompiledKernels(ReferenceKernels):
         self.rows_own_max = {torch.float32: float32_max, torch.bfloat16: bfloat16_max, torch.float16: _ALL}
         self.rows_alike = _ALL if deterministic else _ROWS_ALIKE
         self.tiled_dtypes = frozenset({torch.bfloat16} if self._library.tiled_linear else ())
+        self.unit_dtypes = frozenset({torch.bfloat16} if self._library.gated_linear else ())
+        """Those whose products are by a matrix unit's tiles."""
         takers = (dtype for dtype, functions in self._functions.items() if functions.takes_tiles)
         self.quantized_tiles = frozenset(takers)
 
@@ -90,7 +92,7 @@ class CompiledKernels(ReferenceKernels):
     def _rows_apart(self, dtype: torch.dtype, rows: int, columns: int) -> Tensor:
         """Room for what will be multiplied. Its rows do not share sets of the caches, where tiles read many at once."""
         line = _LINE // dtype.itemsize
-        if rows <= _TILE_ROWS or columns % (2 * line) != 0 or dtype not in self.tiled_dtypes:
+        if rows <= _TILE_ROWS or columns % (2 * line) != 0 or dtype not in self.unit_dtypes:
             return self._empty(dtype, rows, columns)
         return self._empty(dtype, rows, columns + line)[:, :columns]
 

@@ -99,12 +99,13 @@ def tiled_product(
     (rows, inputs), (x_stride, x_step) = x.shape, x.stride()
     if x_step != 1:
         return tiled_product(library, x.contiguous(), weight, bias, y, activation)
-    assert library.tiled_linear is not None
     bias_at = None if bias is None else bias.data_ptr()
     parts = x.data_ptr(), x_stride, weight.tiles.data_ptr(), bias_at, y.data_ptr()
     if activation is None:
+        assert library.tiled_linear is not None
         library.tiled_linear(*parts, rows, inputs, y.shape[1])
     else:
+        assert library.gated_linear is not None
         library.gated_linear(*parts, y.stride(0), activation, rows, inputs, y.shape[1])
 
 

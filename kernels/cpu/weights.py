@@ -60,7 +60,7 @@ class WeightKernels(CompiledKernels):
         at_once = isinstance(weight, TiledWeight) or (
             isinstance(weight, QuantizedWeight) and weight.in_tiles and rows > self.rows_alike
         )
-        if not at_once or x.dtype not in self.tiled_dtypes:
+        if not at_once or x.dtype not in self.unit_dtypes:
             return super().gated_linear(x, weight, bias, activation)
         y = self._rows_apart(x.dtype, rows, weight.shape[0] // 2)
         if isinstance(weight, TiledWeight):

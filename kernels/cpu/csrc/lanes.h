@@ -14,7 +14,6 @@
 
 constexpr int STRIP = W;                  // rows of W side by side
 constexpr int LINE = 64;                  // bytes that memory is fetched by
-constexpr int TOGETHER = 4;               // rows of x whose sums are added up in turns, since each addition waits for the last
 constexpr int AHEAD = 16;                 // packed units of x that are fetched into the nearest cache
 constexpr int64_t NEAR_BYTES = 12 << 10;  // a strip that the nearest cache holds beside the one that is in use
 
@@ -53,6 +52,11 @@ inline void transpose(vu (&t)[16]) {
 // The first `count` < 32 numbers of 16 bits; the rest zero. (Slower than a whole load, even for all of them.)
 inline vu first_of(const void* p, int64_t count) { return (vu)_mm512_maskz_loadu_epi16((__mmask32(1) << count) - 1, p); }
 
+// A sum in two parts, whose additions do not wait for one another.
+struct Chains { vf first, second; };
+inline vf total(vf sum) { return sum; }
+inline vf total(const Chains& sum) { return sum.first + sum.second; }
+
 // A strip in memory: rows that lie `stride` bytes apart; and the strip that this thread comes to after it.
 struct Rows {
     const uint8_t* at;
@@ -81,10 +85,26 @@ inline Rows strip_of(const void* weight, int64_t stride, int64_t used, Place pla
     return {room.data(), stride, rows.next};
 }
 
-// The way of multiplying (see product.h). A Strip says what a unit is, how x is packed, and how the two are multiplied.
+// A strip of W in tiles: so many bytes to a unit, one after another, and what is a few units later, in this strip or in the one
+// that comes then.
+template <int64_t BYTES, int64_t UNITS_AHEAD>
+struct TiledUnits {
+    const uint8_t *at, *next;
+    int64_t units;
+
+    const uint8_t* unit(int64_t u) const { return at + u * BYTES; }
+    const uint8_t* ahead(int64_t u) const {
+        u += UNITS_AHEAD;
+        return u < units ? at + u * BYTES : next + (u - units) * BYTES;
+    }
+};
+
+// The way of multiplying (see product.h). A Strip says what a unit is, how x is packed, and how the two are multiplied: of
+// TOGETHER rows of x the sums are added up in turns, since each addition waits for the one before.
 template <class Strip, class T>
 struct Lanes {
     typedef typename Strip::Packed Packed;  // a unit of a row of x
+    typedef typename Strip::Sum Sum;        // of a row
     Product<T> p;
     typename Strip::Matrix w;
 
@@ -107,91 +127,20 @@ struct Lanes {
     }
 
     void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
-        vf sums[BLOCK_ROWS];
+        Sum sums[BLOCK_ROWS];
         for (int64_t o = start; o < stop; o += STRIP) {
             Strip strip(w, {o, o + STRIP < stop ? o + STRIP : next_piece(start, stop), p.outputs});
             const Packed* packed = reinterpret_cast<const Packed*>(room);
-            for (int64_t a = 0; a < end - r; a++) sums[a] = vf{};
+            for (int64_t a = 0; a < end - r; a++) sums[a] = Sum{};
             for (int64_t u = 0; u < units(); u++, packed += end - r) {
                 const auto unit = strip.unit(u);
                 int64_t a = 0;
-                for (; a + TOGETHER <= end - r; a += TOGETHER) unit.template add<TOGETHER>(sums + a, packed + a);
+                for (; a + Strip::TOGETHER <= end - r; a += Strip::TOGETHER)
+                    unit.template add<Strip::TOGETHER>(sums + a, packed + a);
                 for (; a < end - r; a++) unit.template add<1>(sums + a, packed + a);
             }
-            for (int64_t a = 0; a < end - r; a++) p.put(sums[a], r + a, o);
+            for (int64_t a = 0; a < end - r; a++) p.put(total(sums[a]), r + a, o);
         }
-    }
-};
-#endif
-
-#if defined(__AVX512BF16__)
-
-// bfloat16: a unit is 16 pairs of inputs.
-class PairStrip {
-  public:
-    static constexpr int UNIT_INPUTS = 32;
-
-    struct Matrix {
-        const bf16* values;
-        int64_t stride, inputs;
-        int64_t row_bytes() const { return stride * sizeof(bf16); }
-    };
-    struct Packed {
-        uint32_t pairs[16];
-
-        void set(const bf16* x, int64_t count) {
-            std::memset(pairs, 0, sizeof pairs);
-            std::memcpy(pairs, x, count * sizeof(bf16));
-        }
-    };
-    struct Unit {
-        vu columns[16];
-
-        // Adds this unit's products with each of N rows: two chains of half the length.
-        template <int N>
-        void add(vf* sums, const Packed* x) const {
-            vf first[N], second[N];
-            UNROLL for (int a = 0; a < N; a++) {
-                first[a] = second[a] = vf{};
-                __builtin_prefetch(x + a + AHEAD, 0, 3);
-            }
-            UNROLL for (int i = 0; i < 8; i++)
-                UNROLL for (int a = 0; a < N; a++) {
-                    add_pairs(first[a], columns[i], x[a].pairs[i]);
-                    add_pairs(second[a], columns[i + 8], x[a].pairs[i + 8]);
-                }
-            UNROLL for (int a = 0; a < N; a++) sums[a] = (sums[a] + first[a]) + second[a];
-        }
-
-      private:
-        // Spelled out, since GCC broadcasts by an instruction of its own.
-        static void add_pairs(vf& sum, vu column, const uint32_t& pair) {
-            asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(column), "m"(pair));
-        }
-    };
-
-    PairStrip(const Matrix& w, Place place)
-        : rows_(strip_of(w.values, w.row_bytes(), w.inputs * sizeof(bf16), place, room())), inputs_(w.inputs) {}
-
-    Unit unit(int64_t u) const {
-        Unit to;
-        const int64_t left = inputs_ - u * UNIT_INPUTS;
-        UNROLL for (int b = 0; b < STRIP; b++) {
-            const uint8_t* at = rows_.row(b, u * LINE);
-            to.columns[b] = left >= UNIT_INPUTS ? load<vu>(at) : first_of(at, left);
-            rows_.fetch(u * STRIP + b);
-        }
-        transpose(to.columns);
-        return to;
-    }
-
-  private:
-    Rows rows_;
-    int64_t inputs_;
-
-    static std::vector<uint8_t>& room() {
-        thread_local std::vector<uint8_t> mine;
-        return mine;
     }
 };
 #endif

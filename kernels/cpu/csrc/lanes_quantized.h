@@ -27,7 +27,8 @@ inline Rows scales_of(const Quantized& w, Place place) {
 // What strips have in common, however they lie in memory: units of 64 inputs.
 template <int BITS>
 struct Bytes {
-    static constexpr int UNIT_INPUTS = UNIT;
+    static constexpr int UNIT_INPUTS = UNIT, TOGETHER = 4;
+    typedef vf Sum;
     static constexpr int RAISED = BITS == 8 ? 128 : 8;
 
     struct Matrix : Quantized {
@@ -150,26 +151,19 @@ class ByteStrip : public Bytes<BITS> {
     }
 };
 
-// 16 rows of W in tiles (kernels/quantized.py says how they lie): columns are there already, and follow one another. What
-// comes a few units later is fetched into the nearest cache, of this strip or of the one that comes then.
+// 16 rows of W in tiles (kernels/quantized.py says how they lie): columns are there already, and follow one another.
 template <int BITS>
 class TiledByteStrip : public Bytes<BITS> {
   public:
     using Unit = typename Bytes<BITS>::Unit;
     using Matrix = typename Bytes<BITS>::Matrix;
 
-    TiledByteStrip(const Matrix& w, Place place)
-        : values_(w.values + place.o * w.row_bytes()), scales_(w.scales + place.o * w.groups()), units_(w.groups() / 2) {
-        const int64_t then = std::min(place.next, place.outputs - STRIP);
-        next_values_ = w.values + then * w.row_bytes(), next_scales_ = w.scales + then * w.groups();
-    }
+    TiledByteStrip(const Matrix& w, Place place) : TiledByteStrip(w, place.o, std::min(place.next, place.outputs - STRIP)) {}
 
     Unit unit(int64_t u) const {
-        const uint8_t* at = values_ + u * BYTES;
-        const bool last = u + AHEAD >= units_;
-        const uint8_t* ahead = (last ? next_values_ - units_ * BYTES : values_) + (u + AHEAD) * BYTES;
-        __builtin_prefetch((last ? next_scales_ - units_ * 2 * STRIP : scales_) + (u + AHEAD) * 2 * STRIP, 0, 3);
-        Unit to(load<vu>(scales_ + u * 2 * STRIP));
+        const uint8_t *at = values_.unit(u), *ahead = values_.ahead(u);
+        __builtin_prefetch(scales_.ahead(u), 0, 3);
+        Unit to(load<vu>(scales_.unit(u)));
         UNROLL for (int i = 0; i < BYTES / LINE; i++) {
             const vu line = load<vu>(at + i * LINE);
             __builtin_prefetch(ahead + i * LINE, 0, 3);
@@ -182,10 +176,13 @@ class TiledByteStrip : public Bytes<BITS> {
   private:
     static constexpr int64_t BYTES = STRIP * UNIT * BITS / 8;  // of a unit
     static constexpr int64_t AHEAD = (4 << 10) / BYTES;        // units
-    const uint8_t* values_;
-    const bf16* scales_;
-    const int64_t units_;
-    const uint8_t* next_values_;
-    const bf16* next_scales_;
+    TiledUnits<BYTES, AHEAD> values_;
+    TiledUnits<LINE, AHEAD> scales_;
+
+    TiledByteStrip(const Matrix& w, int64_t o, int64_t then)
+        : values_{w.values + o * w.row_bytes(), w.values + then * w.row_bytes(), w.groups() / 2},
+          scales_{scales_at(w, o), scales_at(w, then), w.groups() / 2} {}
+
+    static const uint8_t* scales_at(const Matrix& w, int64_t o) { return (const uint8_t*)(w.scales + o * w.groups()); }
 };
 #endif

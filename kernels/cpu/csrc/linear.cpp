@@ -15,15 +15,18 @@ LINEAR(pageant_linear_f32, float)
 LINEAR(pageant_linear_bf16, bf16)
 LINEAR(pageant_linear_f16, f16)
 
-#if defined(PAGEANT_TILES)
+#if defined(PAGEANT_TILES) || defined(__AVX512VNNI__)
 // W in tiles: see kernels/tiled.py.
 EXPORT void pageant_tiled_linear(const bf16* x, int64_t x_stride, const bf16* tiles, const bf16* bias, bf16* y,
                                  int64_t rows, int64_t inputs, int64_t outputs) {
     const Product<bf16> p{x, x_stride, nullptr, 0, bias, y, rows, inputs, outputs};
-    multiply(ByStrips<Strips>{{p}, {tiles, inputs, outputs}});
+    multiply(tiled_way_of(p, tiles));
 }
+#endif
 
-// act(gate) * up of such a product, which has twice the outputs: gates, then ups.
+#if defined(PAGEANT_TILES)
+
+// act(gate) * up of a product with W in tiles, which has twice the outputs: gates, then ups.
 EXPORT void pageant_gated_linear(const bf16* x, int64_t x_stride, const bf16* tiles, const bf16* bias, bf16* y,
                                  int64_t y_stride, int64_t activation, int64_t rows, int64_t inputs, int64_t outputs) {
     const Product<bf16> p{x, x_stride, nullptr, 0, bias, y, rows, inputs, outputs, nullptr, y_stride};

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "byte_strips.h"
-#include "lanes.h"
+#include "lanes_bfloat.h"
 #include "lanes_quantized.h"
 #include "streamed.h"
 #include "tiled.h"
@@ -18,8 +18,17 @@ Unpacked<BITS, T> way_of(const Product<T>& p, const Quantized& w) { return {p, w
 
 #if defined(PAGEANT_TILES)
 inline Tiled<Lying> way_of(const Product<bf16>& p) { return {{p}, {p.weight, p.weight_stride, p.inputs, p.outputs}}; }
-#elif defined(__AVX512BF16__)
-inline Lanes<PairStrip, bf16> way_of(const Product<bf16>& p) { return {p, {p.weight, p.weight_stride, p.inputs}}; }
+inline ByStrips<Strips> tiled_way_of(const Product<bf16>& p, const bf16* tiles) { return {{p}, {tiles, p.inputs, p.outputs}}; }
+#elif defined(__AVX512VNNI__)
+#if defined(__AVX512BF16__)
+typedef Pairs BestPairs;
+#else
+typedef WidePairs BestPairs;
+#endif
+inline Lanes<BfloatStrip<BestPairs>, bf16> way_of(const Product<bf16>& p) { return {p, {p.weight, p.weight_stride, p.inputs}}; }
+inline Lanes<TiledBfloatStrip<BestPairs>, bf16> tiled_way_of(const Product<bf16>& p, const bf16* tiles) {
+    return {p, {tiles, p.inputs}};
+}
 #endif
 
 // Products with more rows than are to be alike need not have the bits of fewer.

@@ -1,14 +1,16 @@
-"""Each instruction set computes the same."""
+"""Each instruction set computes the same, and the best is taken."""
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
 from pageant.kernels.base import AttentionBatch, SamplingTensors
-from pageant.kernels.cpu import CpuKernels
+from pageant.kernels.cpu import CpuKernels, levels
 from pageant.kernels.reference import ReferenceKernels
 
 
@@ -48,3 +50,29 @@ def test_a_level_computes_what_the_reference_does(
     params = make_params(6, top_k=[0, 3, 50, 0, 0, 9], top_p=[1, 1, 0.9, 0.5, 1, 1], seed=torch.arange(6))
     logits = torch.randn(6, 1003, generator=generator) * 3
     assert torch.equal(leveled.sample(logits, params), reference.sample(logits, params))
+
+
+AVX512 = "avx512f avx512bw avx512vl avx512dq avx2 fma f16c avx512_bf16 avx512_vnni"
+UNITS = "amx_tile amx_bf16 amx_int8"
+
+
+@pytest.mark.parametrize(
+    ("vendor", "flags", "best"),
+    [
+        ("AuthenticAMD", AVX512, ["avx512_bf16", "avx512_vnni"]),
+        ("GenuineIntel", AVX512, ["avx512_bf16", "avx512_vnni"]),
+        ("GenuineIntel", f"{AVX512} avx512_fp16", ["avx512_vnni", "avx512_bf16"]),
+        ("GenuineIntel", f"{AVX512} avx512_fp16 {UNITS}", ["amx", "avx512_vnni", "avx512_bf16"]),
+        ("AuthenticAMD", f"{AVX512} avx512_fp16", ["avx512_bf16", "avx512_vnni"]),
+    ],
+)
+def test_pairs_of_bfloat16_come_after_floats_where_they_are_slower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendor: str, flags: str, best: list[str]
+) -> None:
+    info = tmp_path / "cpuinfo"
+    core = f"processor\t: 0\nvendor_id\t: {vendor}\nflags\t\t: {flags}\n\n"
+    info.write_text(core + core.replace(": 0", ": 1"))
+    monkeypatch.setattr(levels, "CPU_INFO", info)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.delenv("PAGEANT_CPU_LEVEL", raising=False)
+    assert levels.levels_here() == [*best, "avx512", "avx2", "portable", "emulated_amx"]

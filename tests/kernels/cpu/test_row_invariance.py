@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pageant.kernels.base import AttentionBatch
 from pageant.kernels.cpu import CpuKernels
+from pageant.kernels.cpu.levels import levels_here
 from pageant.kernels.low_rank import Addition, LowRank
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -33,6 +34,18 @@ def test_linear_is_its_own_up_to_its_limit_without_being_told(cpu: CpuKernels, d
     x, weight = torch.randn(limit, 64).to(dtype), torch.randn(33, 64).to(dtype)
     alone = torch.cat([cpu.linear(row, weight) for row in x.split(1)])
     assert torch.equal(cpu.linear(x, weight), alone)
+
+
+@pytest.mark.parametrize("level", ["avx512_bf16", "avx512_vnni"])
+def test_lanes_multiply_any_number_of_rows_of_bfloat16(level: str) -> None:
+    """96 rows are a block; nothing is torch's."""
+    if level not in levels_here():
+        pytest.skip(f"this processor has no {level}")
+    kernels = CpuKernels(level)
+    x, weight = torch.randn(250, 150).bfloat16(), torch.randn(40, 150).bfloat16()
+    alone = torch.cat([kernels.linear(row, weight) for row in x.split(1)])
+    for count in (2, 5, 64, 95, 96, 97, 200, 250):
+        assert torch.equal(kernels.linear(x[:count], weight), alone[:count]), f"{count} rows"
 
 
 @pytest.mark.parametrize("outputs", [2_048, 2_080, 2_064, 2_049])

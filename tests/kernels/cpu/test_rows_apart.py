@@ -54,6 +54,6 @@ def test_rows_are_an_odd_number_of_lines_apart_where_tiles_read_them(
 ) -> None:
     for rows, size in ((16, 128), (17, 128), (100, 128), (100, 192)):
         found = RESULTS[name](leveled, torch.randn(rows, size).to(dtype), make_batch)
-        by_tiles = dtype in leveled.tiled_dtypes and rows > 16
+        by_tiles = dtype in leveled.unit_dtypes and rows > 16
         expected = (size // 32 | 1) * 32 if by_tiles else size
         assert found.shape == (rows, size) and found.stride() == (expected, 1), (rows, size)

@@ -1,0 +1,157 @@
+// Strips of bfloat16: a unit is 16 pairs of inputs. They are multiplied as pairs, by an instruction of its own, or as the
+// floats that they are widened to. Intel's processors take four times as long for that instruction as for a product of
+// floats, of which it does the work of two; AMD's take as long as for one (levels.py chooses).
+#pragma once
+
+#include "lanes.h"
+
+#if defined(__AVX512F__)
+
+template <class Pairs>
+class BfloatStrip {
+  public:
+    static constexpr int UNIT_INPUTS = 32, TOGETHER = 4;
+    typedef Pairs Unit;
+    typedef typename Pairs::Packed Packed;
+    typedef typename Pairs::Sum Sum;
+
+    struct Matrix {
+        const bf16* values;
+        int64_t stride, inputs;
+        int64_t row_bytes() const { return stride * sizeof(bf16); }
+    };
+
+    BfloatStrip(const Matrix& w, Place place)
+        : rows_(strip_of(w.values, w.row_bytes(), w.inputs * sizeof(bf16), place, room())), inputs_(w.inputs) {}
+
+    Unit unit(int64_t u) const {
+        Unit to;
+        const int64_t left = inputs_ - u * UNIT_INPUTS;
+        UNROLL for (int b = 0; b < STRIP; b++) {
+            const uint8_t* at = rows_.row(b, u * LINE);
+            to.columns[b] = left >= UNIT_INPUTS ? load<vu>(at) : first_of(at, left);
+            rows_.fetch(u * STRIP + b);
+        }
+        transpose(to.columns);
+        return to;
+    }
+
+  private:
+    Rows rows_;
+    int64_t inputs_;
+
+    static std::vector<uint8_t>& room() {
+        thread_local std::vector<uint8_t> mine;
+        return mine;
+    }
+};
+
+// 16 rows of W in tiles (kernels/tiled.py says how they lie): columns are there already, and follow one another.
+template <class Pairs>
+class TiledBfloatStrip {
+  public:
+    static constexpr int UNIT_INPUTS = 32, TOGETHER = 4;
+    typedef Pairs Unit;
+    typedef typename Pairs::Packed Packed;
+    typedef typename Pairs::Sum Sum;
+
+    struct Matrix {
+        const bf16* values;
+        int64_t inputs;
+        int64_t row_bytes() const { return inputs * sizeof(bf16); }
+    };
+
+    TiledBfloatStrip(const Matrix& w, Place place)
+        : lines_{at(w, place.o), at(w, std::min(place.next, place.outputs - STRIP)), w.inputs / UNIT_INPUTS} {}
+
+    Unit unit(int64_t u) const {
+        Unit to;
+        const uint8_t *from = lines_.unit(u), *ahead = lines_.ahead(u);
+        UNROLL for (int i = 0; i < STRIP; i++) {
+            to.columns[i] = load<vu>(from + i * LINE);
+            __builtin_prefetch(ahead + i * LINE, 0, 3);
+        }
+        return to;
+    }
+
+  private:
+    TiledUnits<STRIP * LINE, 4> lines_;
+
+    static const uint8_t* at(const Matrix& w, int64_t o) { return (const uint8_t*)(w.values + o * w.inputs); }
+};
+
+// Instructions are spelled out, since GCC broadcasts by one of its own.
+
+#if defined(__AVX512BF16__)
+struct Pairs {
+    typedef vf Sum;
+    struct Packed {
+        uint32_t pairs[16];
+
+        void set(const bf16* x, int64_t count) {
+            std::memset(pairs, 0, sizeof pairs);
+            std::memcpy(pairs, x, count * sizeof(bf16));
+        }
+    };
+    vu columns[16];
+
+    // Adds this unit's products with each of N rows: two chains of half the length.
+    template <int N>
+    void add(vf* sums, const Packed* x) const {
+        vf first[N], second[N];
+        UNROLL for (int a = 0; a < N; a++) {
+            first[a] = second[a] = vf{};
+            __builtin_prefetch(x + a + AHEAD, 0, 3);
+        }
+        UNROLL for (int i = 0; i < 8; i++)
+            UNROLL for (int a = 0; a < N; a++) {
+                add_pairs(first[a], columns[i], x[a].pairs[i]);
+                add_pairs(second[a], columns[i + 8], x[a].pairs[i + 8]);
+            }
+        UNROLL for (int a = 0; a < N; a++) sums[a] = (sums[a] + first[a]) + second[a];
+    }
+
+  private:
+    static void add_pairs(vf& sum, vu column, const uint32_t& pair) {
+        asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(column), "m"(pair));
+    }
+};
+#endif
+
+struct WidePairs {
+    typedef Chains Sum;
+    struct Packed {
+        float inputs[32];
+
+        void set(const bf16* x, int64_t count) {
+            for (int i = 0; i < 32; i += W) {
+                const int64_t left = std::max<int64_t>(0, count - i);
+                store(inputs + i, left >= W ? read(x + i) : read(x + i, int(left)));
+            }
+        }
+    };
+    vu columns[16];
+
+    // Adds this unit's products with each of N rows: those of the first of each pair, and of the second.
+    template <int N>
+    void add(Chains* sums, const Packed* x) const {
+        Chains totals[N];
+        UNROLL for (int a = 0; a < N; a++) {
+            totals[a] = sums[a];
+            __builtin_prefetch(x[a + AHEAD].inputs, 0, 3);
+            __builtin_prefetch(x[a + AHEAD].inputs + W, 0, 3);
+        }
+        UNROLL for (int i = 0; i < 16; i++) {
+            const vf first = widen(columns[i]), second = (vf)(columns[i] & 0xffff0000u);
+            UNROLL for (int a = 0; a < N; a++) add_products(totals[a].first, first, x[a].inputs[2 * i]);
+            UNROLL for (int a = 0; a < N; a++) add_products(totals[a].second, second, x[a].inputs[2 * i + 1]);
+        }
+        UNROLL for (int a = 0; a < N; a++) sums[a] = totals[a];
+    }
+
+  private:
+    static void add_products(vf& sum, vf column, const float& input) {
+        asm("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(column), "m"(input));
+    }
+};
+#endif
