@@ -6,7 +6,7 @@ model's step is mostly made of them: no checks, hardly a view, and one allocatio
 `new_empty` with sizes one by one, which takes half the time of `torch.empty` with a tuple).
 
 Row invariance: a row's bits do not depend on what else is in the step nor on how its prompt was chunked, where
-all is computed here. That is so with AVX512-VNNI, and in float32 with AVX-512, where it costs nothing. Below,
+all is computed here. That is so in bfloat16 with AVX2, and in float32 with AVX-512, where it costs nothing. Below,
 `linear` of many rows is torch's, which is faster there, and with AMX a quantised product of many rows does not round x
 as one of few does; `deterministic=True` does without either.
 """

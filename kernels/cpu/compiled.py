@@ -22,16 +22,9 @@ _LARGE = 1 << 18  # numbers of a result, from which on its memory is kept
 _LINE = 64  # bytes of the caches'
 _TILE_ROWS = 16  # of x, that a tile takes
 _EMPTY = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)}
-# Up to how many rows `linear` is ours, (float32, bfloat16): measured on a Zen 4 (scripts/bench/kernels.py).
-_ROWS_OWN_MAX = {
-    "amx": (_ALL, _ALL),
-    "emulated_amx": (_ALL, _ALL),
-    "avx512_bf16": (_ALL, _ALL),
-    "avx512_vnni": (_ALL, _ALL),
-    "avx512": (_ALL, 8),
-    "avx2": (32, 4),
-    "portable": (4, 4),
-}
+# Up to how many rows `linear` is ours, (float32, bfloat16), where torch's is faster: measured on a Zen 4
+# (scripts/bench/kernels.py). Elsewhere all of them are.
+_ROWS_OWN_MAX = {"avx2": (32, _ALL), "portable": (4, 4)}
 # Quantised products of bfloat16 with more rows are by tiles of unpacked weights, on the level `amx`.
 _ROWS_ALIKE = 80
 
@@ -48,7 +41,7 @@ class CompiledKernels(ReferenceKernels):
         self._functions = _functions(self._library)
         self._arena = Arena(lasting=True)
         self._large: Arena | None = Arena(lasting=False)
-        float32_max, bfloat16_max = (_ALL, _ALL) if deterministic else _ROWS_OWN_MAX[self.level]
+        float32_max, bfloat16_max = _ROWS_OWN_MAX.get("" if deterministic else self.level, (_ALL, _ALL))
         self.rows_own_max = {torch.float32: float32_max, torch.bfloat16: bfloat16_max, torch.float16: _ALL}
         self.rows_alike = _ALL if deterministic else _ROWS_ALIKE
         self.tiled_dtypes = frozenset({torch.bfloat16} if self._library.tiled_linear else ())

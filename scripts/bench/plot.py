@@ -1,6 +1,8 @@
-"""docs/benchmarks/cpu.json as a plot (SVG) and as the tables of docs/benchmarks.md.
+"""A file of docs/benchmarks that `compare` wrote, as a plot (SVG) and as tables of docs/benchmarks.md.
 
 python -m pageant.scripts.bench.plot [docs/benchmarks/cpu.json]
+
+The page says by comments where the tables of which file are.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ NAMES = {
 WEIGHTS = {"bf16": "bfloat16", "tiny": "bfloat16, tiny model", "int8": "int8", "int4": "int4"}
 OURS, THEIRS, INK = "#2f6f4f", "#b9c2cc", "#24292f"
 PANEL_WIDTH, LABEL_WIDTH, VALUE_WIDTH, ROW, TITLE, GAP, COLUMNS = 400, 120, 60, 20, 28, 18, 2
-BEGIN, END = "<!-- figures: written by scripts/bench/plot.py -->", "<!-- end of figures -->"
+BEGIN, END = "<!-- figures of {}, written by scripts/bench/plot.py -->", "<!-- end of figures -->"
 
 Bars = list[tuple[str, float]]
 
@@ -122,9 +124,12 @@ def write(path: Path) -> None:
     result = json.loads(path.read_text())
     path.with_suffix(".svg").write_text(svg(result))
     page = path.parent.parent / "benchmarks.md"
-    before, _, rest = page.read_text().partition(BEGIN)
+    begin = BEGIN.format(path.name)
+    before, found, rest = page.read_text().partition(begin)
+    if not found:
+        raise ValueError(f"{page} has no place for the tables: expected {begin!r} in it")
     _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n{tables(result)}\n{END}{after}")
+    page.write_text(f"{before}{begin}\n{tables(result)}\n{END}{after}")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ inline void put_scores(const float* sums, float* scores, int64_t count) {
 #if defined(__AVX512F__)
     vu lines[TILE];
     for (int t = 0; t < TILE; t++) lines[t] = load<vu>(sums + t * TILE);
-    packing::transpose(lines);
+    transpose(lines);
     for (int64_t r = 0; r < count; r++) store(scores + r * SCORES_STRIDE, lines[r]);
 #else
     for (int64_t r = 0; r < count; r++)

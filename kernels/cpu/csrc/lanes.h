@@ -1,5 +1,5 @@
-// Products whose lanes are outputs, for AVX-512: 16 rows of W, a strip, are read side by side, a unit of inputs from
-// each, and made columns, so that a vector has the same few inputs of all 16. Against them goes each row of x of a
+// Products whose lanes are outputs, with AVX2 or AVX-512: 16 rows of W, a strip, are read side by side, a unit of inputs from
+// each, and made columns, so that a vector or two have the same few inputs of all 16. Against them goes each row of x of a
 // block, its numbers broadcast; then comes the next unit. So W is read once, evenly, and with all of the arithmetic
 // in between, whether there is one row of x or a block of them: a tile whose sums stay in registers takes the rows of
 // x in turns instead, and waits for memory in the first turn only. Nothing is added up across lanes. Making columns
@@ -9,53 +9,32 @@
 #pragma once
 
 #include "product.h"
+#include "transpose.h"
 
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
 
-constexpr int STRIP = W;                  // rows of W side by side
+constexpr int STRIP = 16;                 // rows of W side by side
+constexpr int ACROSS = STRIP / W;         // vectors that have a number of each
 constexpr int LINE = 64;                  // bytes that memory is fetched by
 constexpr int AHEAD = 16;                 // packed units of x that are fetched into the nearest cache
 constexpr int64_t NEAR_BYTES = 12 << 10;  // a strip that the nearest cache holds beside the one that is in use
 
-inline vu quarters(vu a, vu b, std::integral_constant<int, 0>) { return (vu)_mm512_shuffle_i32x4((__m512i)a, (__m512i)b, 0x88); }
-inline vu quarters(vu a, vu b, std::integral_constant<int, 1>) { return (vu)_mm512_shuffle_i32x4((__m512i)a, (__m512i)b, 0xdd); }
-constexpr std::integral_constant<int, 0> EVEN;
-constexpr std::integral_constant<int, 1> ODD;
-
-// In each quarter of every four vectors, numbers of 32 bits are made columns: i of the four holds number i of each.
-template <int N>
-inline void transpose_quarters(vu (&t)[N]) {
-    UNROLL for (int i = 0; i < N; i += 4) {
-        __m512i a = _mm512_unpacklo_epi32((__m512i)t[i], (__m512i)t[i + 1]);
-        __m512i b = _mm512_unpackhi_epi32((__m512i)t[i], (__m512i)t[i + 1]);
-        __m512i c = _mm512_unpacklo_epi32((__m512i)t[i + 2], (__m512i)t[i + 3]);
-        __m512i d = _mm512_unpackhi_epi32((__m512i)t[i + 2], (__m512i)t[i + 3]);
-        t[i] = (vu)_mm512_unpacklo_epi64(a, c);
-        t[i + 1] = (vu)_mm512_unpackhi_epi64(a, c);
-        t[i + 2] = (vu)_mm512_unpacklo_epi64(b, d);
-        t[i + 3] = (vu)_mm512_unpackhi_epi64(b, d);
-    }
-}
-// 16 rows of 16 numbers of 32 bits are made columns.
-inline void transpose(vu (&t)[16]) {
-    transpose_quarters(t);
-    UNROLL for (int i = 0; i < 4; i++) {
-        vu a = quarters(t[i], t[i + 4], EVEN), b = quarters(t[i], t[i + 4], ODD);
-        vu c = quarters(t[i + 8], t[i + 12], EVEN), d = quarters(t[i + 8], t[i + 12], ODD);
-        t[i] = quarters(a, c, EVEN);
-        t[i + 4] = quarters(b, d, EVEN);
-        t[i + 8] = quarters(a, c, ODD);
-        t[i + 12] = quarters(b, d, ODD);
-    }
+// The first `count` numbers of 16 bits, none or less than a vector has; the rest zero. (Slower than a whole load, even for
+// all of them.)
+inline vu first_of(const void* p, int64_t count) {
+#if defined(__AVX512F__)
+    return (vu)_mm512_maskz_loadu_epi16((__mmask32(1) << count) - 1, p);
+#else
+    uint16_t part[2 * W] = {};
+    std::memcpy(part, p, count * sizeof *part);
+    return load<vu>(part);
+#endif
 }
 
-// The first `count` < 32 numbers of 16 bits; the rest zero. (Slower than a whole load, even for all of them.)
-inline vu first_of(const void* p, int64_t count) { return (vu)_mm512_maskz_loadu_epi16((__mmask32(1) << count) - 1, p); }
-
-// A sum in two parts, whose additions do not wait for one another.
-struct Chains { vf first, second; };
-inline vf total(vf sum) { return sum; }
-inline vf total(const Chains& sum) { return sum.first + sum.second; }
+// Sums of 16 outputs in two parts, whose additions do not wait for one another.
+struct Chains { vf first[ACROSS], second[ACROSS]; };
+inline vf total(vf sum, int) { return sum; }
+inline vf total(const Chains& sums, int i) { return sums.first[i] + sums.second[i]; }
 
 // A strip in memory: rows that lie `stride` bytes apart; and the strip that this thread comes to after it.
 struct Rows {
@@ -139,7 +118,8 @@ struct Lanes {
                     unit.template add<Strip::TOGETHER>(sums + a, packed + a);
                 for (; a < end - r; a++) unit.template add<1>(sums + a, packed + a);
             }
-            for (int64_t a = 0; a < end - r; a++) p.put(total(sums[a]), r + a, o);
+            for (int64_t a = 0; a < end - r; a++)
+                for (int i = 0; i < ACROSS; i++) p.put(total(sums[a], i), r + a, o + i * W);
         }
     }
 };

@@ -1,16 +1,16 @@
 // Strips of bfloat16: a unit is 16 pairs of inputs. They are multiplied as pairs, by an instruction of its own, or as the
-// floats that they are widened to. Intel's processors take four times as long for that instruction as for a product of
-// floats, of which it does the work of two; AMD's take as long as for one (levels.py chooses).
+// floats that they are widened to. Where there is such an instruction, Intel's processors take four times as long for it as
+// for a product of floats, of which it does the work of two; AMD's take as long as for one (levels.py chooses).
 #pragma once
 
 #include "lanes.h"
 
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
 
 template <class Pairs>
 class BfloatStrip {
   public:
-    static constexpr int UNIT_INPUTS = 32, TOGETHER = 4;
+    static constexpr int UNIT_INPUTS = 32, TOGETHER = Pairs::TOGETHER;
     typedef Pairs Unit;
     typedef typename Pairs::Packed Packed;
     typedef typename Pairs::Sum Sum;
@@ -27,18 +27,26 @@ class BfloatStrip {
     Unit unit(int64_t u) const {
         Unit to;
         const int64_t left = inputs_ - u * UNIT_INPUTS;
-        UNROLL for (int b = 0; b < STRIP; b++) {
-            const uint8_t* at = rows_.row(b, u * LINE);
-            to.columns[b] = left >= UNIT_INPUTS ? load<vu>(at) : first_of(at, left);
-            rows_.fetch(u * STRIP + b);
-        }
-        transpose(to.columns);
+        UNROLL for (int i = 0; i < ACROSS; i++)
+            UNROLL for (int pair = 0; pair < 16; pair += W) {
+                vu square[W];
+                UNROLL for (int b = 0; b < W; b++) square[b] = pairs(i * W + b, u, 2 * pair, left - 2 * pair);
+                transpose(square);
+                UNROLL for (int k = 0; k < W; k++) to.columns[pair + k][i] = square[k];
+            }
+        UNROLL for (int b = 0; b < STRIP; b++) rows_.fetch(u * STRIP + b);
         return to;
     }
 
   private:
     Rows rows_;
     int64_t inputs_;
+
+    // W pairs of row b, from input i of a unit on, of which so many are left.
+    vu pairs(int b, int64_t u, int i, int64_t left) const {
+        const uint8_t* at = rows_.row(b, u * LINE + i * sizeof(bf16));
+        return left >= 2 * W ? load<vu>(at) : first_of(at, std::max<int64_t>(0, left));
+    }
 
     static std::vector<uint8_t>& room() {
         thread_local std::vector<uint8_t> mine;
@@ -50,7 +58,7 @@ class BfloatStrip {
 template <class Pairs>
 class TiledBfloatStrip {
   public:
-    static constexpr int UNIT_INPUTS = 32, TOGETHER = 4;
+    static constexpr int UNIT_INPUTS = 32, TOGETHER = Pairs::TOGETHER;
     typedef Pairs Unit;
     typedef typename Pairs::Packed Packed;
     typedef typename Pairs::Sum Sum;
@@ -67,9 +75,9 @@ class TiledBfloatStrip {
     Unit unit(int64_t u) const {
         Unit to;
         const uint8_t *from = lines_.unit(u), *ahead = lines_.ahead(u);
-        UNROLL for (int i = 0; i < STRIP; i++) {
-            to.columns[i] = load<vu>(from + i * LINE);
-            __builtin_prefetch(ahead + i * LINE, 0, 3);
+        UNROLL for (int pair = 0; pair < 16; pair++) {
+            UNROLL for (int i = 0; i < ACROSS; i++) to.columns[pair][i] = load<vu>(from + pair * LINE + i * sizeof(vu));
+            __builtin_prefetch(ahead + pair * LINE, 0, 3);
         }
         return to;
     }
@@ -84,6 +92,7 @@ class TiledBfloatStrip {
 
 #if defined(__AVX512BF16__)
 struct Pairs {
+    static constexpr int TOGETHER = 4;
     typedef vf Sum;
     struct Packed {
         uint32_t pairs[16];
@@ -93,7 +102,7 @@ struct Pairs {
             std::memcpy(pairs, x, count * sizeof(bf16));
         }
     };
-    vu columns[16];
+    vu columns[16][ACROSS];
 
     // Adds this unit's products with each of N rows: two chains of half the length.
     template <int N>
@@ -105,8 +114,8 @@ struct Pairs {
         }
         UNROLL for (int i = 0; i < 8; i++)
             UNROLL for (int a = 0; a < N; a++) {
-                add_pairs(first[a], columns[i], x[a].pairs[i]);
-                add_pairs(second[a], columns[i + 8], x[a].pairs[i + 8]);
+                add_pairs(first[a], columns[i][0], x[a].pairs[i]);
+                add_pairs(second[a], columns[i + 8][0], x[a].pairs[i + 8]);
             }
         UNROLL for (int a = 0; a < N; a++) sums[a] = (sums[a] + first[a]) + second[a];
     }
@@ -119,6 +128,7 @@ struct Pairs {
 #endif
 
 struct WidePairs {
+    static constexpr int TOGETHER = ACROSS == 1 ? 4 : 3;  // whose sums fit the registers
     typedef Chains Sum;
     struct Packed {
         float inputs[32];
@@ -130,7 +140,7 @@ struct WidePairs {
             }
         }
     };
-    vu columns[16];
+    vu columns[16][ACROSS];
 
     // Adds this unit's products with each of N rows: those of the first of each pair, and of the second.
     template <int N>
@@ -139,19 +149,24 @@ struct WidePairs {
         UNROLL for (int a = 0; a < N; a++) {
             totals[a] = sums[a];
             __builtin_prefetch(x[a + AHEAD].inputs, 0, 3);
-            __builtin_prefetch(x[a + AHEAD].inputs + W, 0, 3);
+            __builtin_prefetch(x[a + AHEAD].inputs + 16, 0, 3);
         }
-        UNROLL for (int i = 0; i < 16; i++) {
-            const vf first = widen(columns[i]), second = (vf)(columns[i] & 0xffff0000u);
-            UNROLL for (int a = 0; a < N; a++) add_products(totals[a].first, first, x[a].inputs[2 * i]);
-            UNROLL for (int a = 0; a < N; a++) add_products(totals[a].second, second, x[a].inputs[2 * i + 1]);
-        }
+        UNROLL for (int pair = 0; pair < 16; pair++)
+            UNROLL for (int i = 0; i < ACROSS; i++) {
+                const vf first = widen(columns[pair][i]), second = (vf)(columns[pair][i] & 0xffff0000u);
+                UNROLL for (int a = 0; a < N; a++) add_products(totals[a].first[i], first, x[a].inputs[2 * pair]);
+                UNROLL for (int a = 0; a < N; a++) add_products(totals[a].second[i], second, x[a].inputs[2 * pair + 1]);
+            }
         UNROLL for (int a = 0; a < N; a++) sums[a] = totals[a];
     }
 
   private:
     static void add_products(vf& sum, vf column, const float& input) {
+#if defined(__AVX512F__)
         asm("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(column), "m"(input));
+#else
+        sum = fma(splat(input), column, sum);
+#endif
     }
 };
 #endif

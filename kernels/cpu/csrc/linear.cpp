@@ -15,7 +15,7 @@ LINEAR(pageant_linear_f32, float)
 LINEAR(pageant_linear_bf16, bf16)
 LINEAR(pageant_linear_f16, f16)
 
-#if defined(PAGEANT_TILES) || defined(__AVX512VNNI__)
+#if defined(PAGEANT_TILES) || defined(__AVX2__)
 // W in tiles: see kernels/tiled.py.
 EXPORT void pageant_tiled_linear(const bf16* x, int64_t x_stride, const bf16* tiles, const bf16* bias, bf16* y,
                                  int64_t rows, int64_t inputs, int64_t outputs) {

@@ -3,25 +3,9 @@
 #pragma once
 
 #include "panel.h"
+#include "transpose.h"
 
 namespace packing {
-
-template <int S, int... I>
-inline void exchange(vu& a, vu& b, std::integer_sequence<int, I...>) {
-    vu low = shuffle<(I & S ? W + I - S : I)...>(a, b);
-    b = shuffle<(I & S ? W + I : I + S)...>(a, b);
-    a = low;
-}
-template <int S>
-inline void transpose_from(vu* rows) {
-    if constexpr (S < W) {
-        for (int i = 0; i < W; i++)
-            if (!(i & S)) exchange<S>(rows[i], rows[i + S], std::make_integer_sequence<int, W>{});
-        transpose_from<2 * S>(rows);
-    }
-}
-// W vectors of W lanes: lane j of row i goes to lane i of row j.
-inline void transpose(vu* rows) { transpose_from<1>(rows); }
 
 // W cells of a row of numbers.
 template <class Cells>
@@ -101,7 +85,7 @@ void pack_keys(const T* const* rows, const T* const* next, int64_t head_dim, int
             vu square[W];
             int64_t d = k * Cells::PER_CELL;
             for (int i = 0; i < W; i++) square[i] = packing::cells<Cells>(rows[t + i] + d, head_dim - d);
-            packing::transpose(square);
+            transpose(square);
             for (int i = 0; i < W; i++) store(to + (k + i) * WIDE, square[i]);
         }
     }

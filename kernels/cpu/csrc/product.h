@@ -19,9 +19,6 @@
 #include "threads.h"
 #include "vec.h"
 
-// Loops over a tile are unrolled by name: where the compiler leaves one, the sums live in memory.
-#define UNROLL _Pragma("GCC unroll 16")
-
 template <class T>
 struct Product {
     const T* x;

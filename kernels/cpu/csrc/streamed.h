@@ -25,12 +25,8 @@ struct Dot<bf16> {
     static constexpr int STEP = 2 * W;
     using Lanes = vu;  // pairs
     static vf add(vf sums, vu a, vu b) {
-#if defined(__AVX512BF16__)
-        return (vf)_mm512_dpbf16_ps((__m512)sums, (__m512bh)a, (__m512bh)b);
-#else
         sums = fma((vf)(a << 16), (vf)(b << 16), sums);
         return fma((vf)(a & 0xffff0000u), (vf)(b & 0xffff0000u), sums);
-#endif
     }
 };
 

@@ -20,6 +20,9 @@ constexpr int W = 8;
 constexpr int W = 4;
 #endif
 
+// Loops over vectors are unrolled by name: where the compiler leaves one, they live in memory.
+#define UNROLL _Pragma("GCC unroll 16")
+
 typedef float vf __attribute__((vector_size(W * 4)));
 typedef int32_t vi __attribute__((vector_size(W * 4)));
 typedef uint32_t vu __attribute__((vector_size(W * 4)));

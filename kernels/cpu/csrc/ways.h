@@ -19,7 +19,7 @@ Unpacked<BITS, T> way_of(const Product<T>& p, const Quantized& w) { return {p, w
 #if defined(PAGEANT_TILES)
 inline Tiled<Lying> way_of(const Product<bf16>& p) { return {{p}, {p.weight, p.weight_stride, p.inputs, p.outputs}}; }
 inline ByStrips<Strips> tiled_way_of(const Product<bf16>& p, const bf16* tiles) { return {{p}, {tiles, p.inputs, p.outputs}}; }
-#elif defined(__AVX512VNNI__)
+#elif defined(__AVX2__)
 #if defined(__AVX512BF16__)
 typedef Pairs BestPairs;
 #else
@@ -87,6 +87,11 @@ template <int BITS>
 Lanes<ByteStrip<BITS>, f16> way_of(const Product<f16>& p, const Quantized& w) { return {p, {w}}; }
 template <int BITS, class T>
 Lanes<TiledByteStrip<BITS>, T> tiled_way_of(const Product<T>& p, const Quantized& w) { return {p, {w}}; }
+#elif defined(__AVX2__)
+template <int BITS>
+UnpackedLanes<BITS> way_of(const Product<bf16>& p, const Quantized& w) { return {p, w}; }
+template <int BITS>
+void tiled_way_of();  // nobody's
 #elif defined(PAGEANT_TILES)
 template <int BITS>
 Tiled<UnpackedTiles<BITS>> way_of(const Product<bf16>& p, const Quantized& w) { return {{p}, {{w, p.outputs}}}; }

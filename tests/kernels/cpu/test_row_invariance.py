@@ -36,7 +36,7 @@ def test_linear_is_its_own_up_to_its_limit_without_being_told(cpu: CpuKernels, d
     assert torch.equal(cpu.linear(x, weight), alone)
 
 
-@pytest.mark.parametrize("level", ["avx512_bf16", "avx512_vnni"])
+@pytest.mark.parametrize("level", ["avx512_bf16", "avx512_vnni", "avx512", "avx2"])
 def test_lanes_multiply_any_number_of_rows_of_bfloat16(level: str) -> None:
     """96 rows are a block; nothing is torch's."""
     if level not in levels_here():

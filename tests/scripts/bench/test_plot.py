@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree
+
+import pytest
 
 import pageant
 from pageant.scripts.bench import plot
@@ -46,20 +49,32 @@ def test_the_page_keeps_its_text_around_the_tables(tmp_path):
     (tmp_path / "benchmarks").mkdir()
     figures, page = tmp_path / "benchmarks" / "cpu.json", tmp_path / "benchmarks.md"
     figures.write_text(json.dumps(RESULT))
-    page.write_text(f"before\n{plot.BEGIN}\nold\n{plot.END}\nafter\n")
+    others = f"{plot.BEGIN.format('others.json')}\nother tables\n{plot.END}\n"
+    page.write_text(f"before\n{others}{plot.BEGIN.format('cpu.json')}\nold\n{plot.END}\nafter\n")
     plot.write(figures)
     plot.write(figures)  # again: nothing is doubled
     text = page.read_text()
-    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+    assert text.startswith(f"before\n{others}") and text.endswith("after\n") and "old" not in text
     rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| vLLM")]
     assert [cell.strip() for cell in rows[0][1:]] == ["4.00", "failed", ""]
     assert [cell.strip() for cell in rows[1][1:]] == ["failed"] * 3
 
 
+def test_a_page_without_a_place_for_the_tables_is_refused(tmp_path):
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "new.json").write_text(json.dumps(RESULT))
+    (tmp_path / "benchmarks.md").write_text(f"{plot.BEGIN.format('cpu.json')}\nold\n{plot.END}\n")
+    with pytest.raises(ValueError, match=r"expected '<!-- figures of new\.json"):
+        plot.write(tmp_path / "benchmarks" / "new.json")
+
+
 def test_the_page_shows_the_figures_that_are_committed():
     docs = Path(pageant.__file__).parent / "docs"
-    figures = json.loads((docs / "benchmarks" / "cpu.json").read_text())
-    assert plot.tables(figures) in (docs / "benchmarks.md").read_text()
+    page = (docs / "benchmarks.md").read_text()
+    shown = re.findall(plot.BEGIN.format(r"(\S+)"), page)
+    assert "cpu.json" in shown
+    for name in shown:
+        assert plot.tables(json.loads((docs / "benchmarks" / name).read_text())) in page
 
 
 def test_what_was_measured_again_is_said_with_its_own_date():
