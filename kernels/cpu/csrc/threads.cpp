@@ -8,20 +8,14 @@
 #include <mutex>
 #include <thread>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 namespace {
 
 constexpr auto SPIN = std::chrono::microseconds(50);
 constexpr uint64_t NONE_LEFT = 0xffffffff;
 
-void rest() {
-#if defined(__x86_64__)
-    _mm_pause();
-#endif
-}
+// Between two looks a thread that waits gives its core to whom it keeps from it: another process, the event loop, or
+// the very thread that it waits for.
+void rest() { std::this_thread::yield(); }
 
 thread_local int this_index = 0;
 
@@ -86,8 +80,7 @@ private:
             const auto until = std::chrono::steady_clock::now() + SPIN;
             uint64_t number;
             while ((number = job_after(last)) == last) {
-                if (!fetch_expected(this_index, job_helpers.load(std::memory_order_relaxed) + 1))
-                    for (int i = 0; i < 4; i++) rest();
+                if (!fetch_expected(this_index, job_helpers.load(std::memory_order_relaxed) + 1)) rest();
                 if (std::chrono::steady_clock::now() > until) sleep(last);
             }
             last = number;
