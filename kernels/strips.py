@@ -21,7 +21,10 @@ def as_strips(rows: Tensor) -> Tensor:
 
 def as_rows(strips: Tensor) -> Tensor:
     """The cells of strips [..., M / 16, along, cells, 16] by rows, [..., M, along, cells]: a copy."""
-    return strips.movedim(-1, -3).flatten(-4, -3).clone(memory_format=torch.contiguous_format)
+    *others, strips_of_all, along, cells, _ = strips.shape
+    rows = strips.new_empty(*others, strips_of_all * STRIP, along, cells)
+    as_strips(rows).copy_(strips)
+    return rows
 
 
 def strips_of(rows: int | slice | Tensor, count: int) -> slice:

@@ -20,8 +20,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from pageant import kernels
-from pageant.kernels.base import Kernels
+from pageant.kernels.cpu import CpuKernels
 from pageant.kernels.memory import Pages
 from pageant.kernels.quantized import Bits, empty_quantized
 from pageant.kernels.tiled import LinearWeight, empty_tiled
@@ -47,7 +46,7 @@ class Pair:
 
 
 def measure(
-    ours: Kernels,
+    ours: CpuKernels,
     outputs: int,
     inputs: int,
     bits: Bits | None,
@@ -65,7 +64,7 @@ def measure(
         name = f"{form} {outputs} x {inputs}, {num_rows} rows"
         in_rows, in_tiles = _over(plain, x, ours.linear), _over(tiled, x, ours.linear)
         pairs.append(_in_turn(f"rows, tiles: {name}", in_rows, in_tiles, turns))
-        if bits is None and outputs == SHAPES[0][0]:
+        if bits is None and outputs == SHAPES[0][0] and BF16 in ours.unit_dtypes:
             apart = _over(tiled, x, lambda x, weight: ours.act_and_mul(ours.linear(x, weight), "silu"))
             at_once = _over(tiled, x, lambda x, weight: ours.gated_linear(x, weight, None, "silu"))
             pairs.append(_in_turn(f"apart, at once: {name}", apart, at_once, turns))
@@ -73,7 +72,7 @@ def measure(
 
 
 def _weights(
-    ours: Kernels, count: int, shape: tuple[int, int], bits: Bits | None, in_tiles: bool
+    ours: CpuKernels, count: int, shape: tuple[int, int], bits: Bits | None, in_tiles: bool
 ) -> list[LinearWeight]:
     pages = Pages("cpu")
     weights: list[LinearWeight] = []
@@ -118,7 +117,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=60)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    ours = kernels.load("cpu")
+    ours = CpuKernels()
     pairs: list[Pair] = []
     forms: list[Bits | None] = [None] if BF16 in ours.tiled_dtypes else []
     if BF16 in ours.quantized_tiles:

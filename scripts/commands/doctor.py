@@ -27,6 +27,11 @@ PACKAGES = (
     "triton",
 )
 CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+BFLOAT16_MEANS = {
+    "amx": "computed by tiles",
+    "avx512_bf16": "computed by its own instruction",
+    "portable": "emulated: float32 may be as fast",
+}
 
 
 @dataclass(frozen=True)
@@ -92,11 +97,8 @@ def _cpu() -> Finding:
         line = next((line for line in info.read_text().splitlines() if line.startswith("flags")), "")
         flags = set(line.split())
     known = [flag for flag in CPU_FLAGS if flag in flags]
-    bfloat16 = "avx512_bf16" in flags or "amx_bf16" in flags
-    means = "bfloat16 is computed natively" if bfloat16 else "bfloat16 is emulated: float32 may be as fast"
-    return Finding(
-        "cpu", f"{cores} cores for this process, {', '.join(known) or 'no vector flags known'}", means
-    )
+    found = f"{cores} cores for this process, {', '.join(known) or 'no vector flags known'}"
+    return Finding("cpu", found, "as many threads compute, unless `threads` says otherwise")
 
 
 def _memory() -> Finding:
@@ -138,8 +140,9 @@ def _kernels() -> Finding:
     except (BuildError, ValueError) as error:
         reason = str(error).splitlines()[0]
         return Finding("kernels", names, f"kernels: auto is reference on a CPU: {reason}", good=False)
+    bfloat16 = BFLOAT16_MEANS.get(library.level, "computed as floats, from half the memory")
     means = f"kernels: auto is cpu on a CPU, compiled for {library.level} in {library.path.parent}"
-    return Finding("kernels", names, means)
+    return Finding("kernels", names, f"{means}; products of bfloat16 are {bfloat16}")
 
 
 def _compiler() -> Finding:

@@ -59,7 +59,7 @@ inline Rows strip_of(const void* weight, int64_t stride, int64_t used, Place pla
     const uint8_t* at = (const uint8_t*)weight + place.o * stride;
     Rows rows{at, stride, place.next < place.outputs ? (const uint8_t*)weight + place.next * stride : at};
     if (place.o + STRIP <= place.outputs) return rows;
-    room.assign(STRIP * stride, 0);
+    room.assign((STRIP - 1) * stride + std::max(stride, used), 0);
     std::memcpy(room.data(), at, (place.outputs - place.o - 1) * stride + used);
     return {room.data(), stride, rows.next};
 }

@@ -7,13 +7,13 @@
 
 #if defined(__AVX2__)
 
-template <class Pairs>
+template <class Kind>
 class BfloatStrip {
   public:
-    static constexpr int UNIT_INPUTS = 32, TOGETHER = Pairs::TOGETHER;
-    typedef Pairs Unit;
-    typedef typename Pairs::Packed Packed;
-    typedef typename Pairs::Sum Sum;
+    static constexpr int UNIT_INPUTS = 32, TOGETHER = Kind::TOGETHER;
+    typedef Kind Unit;
+    typedef typename Kind::Packed Packed;
+    typedef typename Kind::Sum Sum;
 
     struct Matrix {
         const bf16* values;
@@ -55,13 +55,13 @@ class BfloatStrip {
 };
 
 // 16 rows of W in tiles (kernels/tiled.py says how they lie): columns are there already, and follow one another.
-template <class Pairs>
+template <class Kind>
 class TiledBfloatStrip {
   public:
-    static constexpr int UNIT_INPUTS = 32, TOGETHER = Pairs::TOGETHER;
-    typedef Pairs Unit;
-    typedef typename Pairs::Packed Packed;
-    typedef typename Pairs::Sum Sum;
+    static constexpr int UNIT_INPUTS = 32, TOGETHER = Kind::TOGETHER;
+    typedef Kind Unit;
+    typedef typename Kind::Packed Packed;
+    typedef typename Kind::Sum Sum;
 
     struct Matrix {
         const bf16* values;
@@ -169,4 +169,10 @@ struct WidePairs {
 #endif
     }
 };
+
+#if defined(__AVX512BF16__)
+typedef Pairs BestPairs;
+#else
+typedef WidePairs BestPairs;
+#endif
 #endif

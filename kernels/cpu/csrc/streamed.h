@@ -46,8 +46,8 @@ inline vf load_lanes(const f16* p) { return read(p); }
 template <class T>
 inline typename Dot<T>::Lanes load_part(const T* p, int64_t n) {
 #if defined(__AVX512F__)
-    if constexpr (sizeof(T) == 2) return (vu)_mm512_maskz_loadu_epi16((1u << n) - 1, p);
-    else return (vf)_mm512_maskz_loadu_ps((1u << n) - 1, p);
+    static_assert(sizeof(T) == 4);  // lanes_bfloat.h has bfloat16
+    return (vf)_mm512_maskz_loadu_ps((1u << n) - 1, p);
 #else
     T part[Dot<T>::STEP] = {};
     std::memcpy(part, p, n * sizeof(T));

@@ -4,7 +4,8 @@
 // thread of the team has arrived, so that one thread which the system has put aside holds up a product of
 // 100 microseconds for a whole time slice; and its threads spin for milliseconds after each region, at the
 // cost of whatever else wants the cores. Here tasks are taken one by one from a counter, the caller takes
-// them too and returns when all are done, and idle threads look for more for 50 microseconds, yielding their cores, and then sleep.
+// them too and returns when all are done, and idle threads look for more for 50 microseconds, in which they yield their
+// cores, and then sleep.
 #pragma once
 
 #include <atomic>

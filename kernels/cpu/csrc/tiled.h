@@ -6,8 +6,8 @@
 // So tiles find their 16 rows in a near cache, to which the 16 before have brought them in the order of memory.
 #pragma once
 
-#include "lanes.h"
 #include "tile_block.h"
+#include "transpose.h"
 
 #if defined(PAGEANT_TILES)
 

@@ -37,7 +37,7 @@ struct Unpacked {
 // A strip of W, as lanes_bfloat.h does.
 template <int BITS>
 struct UnpackedLanes {
-    typedef Lanes<BfloatStrip<WidePairs>, bf16> Whole;
+    typedef Lanes<BfloatStrip<BestPairs>, bf16> Whole;
     Product<bf16> p;
     Quantized w;
 

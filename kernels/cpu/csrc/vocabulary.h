@@ -83,18 +83,28 @@ class Vocabulary {
     float top_ = NOWHERE, temperature_ = 1;
     int64_t top_token_ = 0;
 
-    void raw(int64_t g, vf (&x)[VECTORS]) const {
+    // Which of a group's tokens may be drawn, a bit for each.
+    uint64_t allowed_in(int64_t g) const {
+        static_assert(GROUP == 2 * MASK_BITS);
+        if (!allowed_) return ~uint64_t(0);
+        const uint32_t* words = allowed_ + 2 * g;
+        return words[0] | (size_ - g * GROUP > MASK_BITS ? uint64_t(words[1]) << MASK_BITS : 0);
+    }
+    void raw(int64_t g, vf (&x)[VECTORS]) const { raw(g, allowed_in(g), x); }
+    void raw(int64_t g, uint64_t allowed, vf (&x)[VECTORS]) const {
         const int64_t left = size_ - g * GROUP;
         for (int v = 0; v < VECTORS; v++) {
             const int64_t start = g * GROUP + v * W, here = left - v * W;
             x[v] = here >= W ? read(logits_ + start) : splat(NOWHERE);
             for (int64_t i = 0; i < here && here < W; i++) x[v][i] = logits_[start + i];
-            if (allowed_ && here > 0) x[v] = allowed_of(x[v], allowed_[start / MASK_BITS] >> start % MASK_BITS);
+            if (allowed != ~uint64_t(0)) x[v] = allowed_of(x[v], uint32_t(allowed >> v * W));
         }
     }
     float largest_in(int64_t g) const {
+        const uint64_t allowed = allowed_in(g);
+        if (!allowed) return NOWHERE;  // its logits are not even read
         vf x[VECTORS], best = splat(NOWHERE);
-        raw(g, x);
+        raw(g, allowed, x);
         for (const vf& part : x) best = max(best, part);
         return maximum(best);
     }

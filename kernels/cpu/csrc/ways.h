@@ -20,11 +20,6 @@ Unpacked<BITS, T> way_of(const Product<T>& p, const Quantized& w) { return {p, w
 inline Tiled<Lying> way_of(const Product<bf16>& p) { return {{p}, {p.weight, p.weight_stride, p.inputs, p.outputs}}; }
 inline ByStrips<Strips> tiled_way_of(const Product<bf16>& p, const bf16* tiles) { return {{p}, {tiles, p.inputs, p.outputs}}; }
 #elif defined(__AVX2__)
-#if defined(__AVX512BF16__)
-typedef Pairs BestPairs;
-#else
-typedef WidePairs BestPairs;
-#endif
 inline Lanes<BfloatStrip<BestPairs>, bf16> way_of(const Product<bf16>& p) { return {p, {p.weight, p.weight_stride, p.inputs}}; }
 inline Lanes<TiledBfloatStrip<BestPairs>, bf16> tiled_way_of(const Product<bf16>& p, const bf16* tiles) {
     return {p, {tiles, p.inputs}};
@@ -90,14 +85,13 @@ Lanes<TiledByteStrip<BITS>, T> tiled_way_of(const Product<T>& p, const Quantized
 #elif defined(__AVX2__)
 template <int BITS>
 UnpackedLanes<BITS> way_of(const Product<bf16>& p, const Quantized& w) { return {p, w}; }
-template <int BITS>
-void tiled_way_of();  // nobody's
 #elif defined(PAGEANT_TILES)
 template <int BITS>
 Tiled<UnpackedTiles<BITS>> way_of(const Product<bf16>& p, const Quantized& w) { return {{p}, {{w, p.outputs}}}; }
 template <int BITS>
 ByStrips<UnpackedStrips<BITS>> tiled_way_of(const Product<bf16>& p, const Quantized& w) { return {{p}, {{w, p.outputs}}}; }
-#else
+#endif
+#if !defined(__AVX512VNNI__) && !defined(PAGEANT_TILES)
 template <int BITS>
 void tiled_way_of();  // nobody's
 #endif

@@ -68,6 +68,17 @@ def test_linear_of_columns_and_of_parts_of_rows(cpu: CpuKernels, rows: int, dtyp
             assert torch.equal(head, cpu.logits(x, other_weight.contiguous()))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_linear_of_rows_that_lie_within_each_other(leveled: CpuKernels, dtype: torch.dtype) -> None:
+    """As those of a column that was turned do, and of one row that stands for many."""
+    column, row = numbers(70, 1, dtype=dtype, seed=1), numbers(1, 70, dtype=dtype, seed=2)
+    for weight in (column.T, row.expand(5, 70), row.expand(21, 70)):
+        x = numbers(9, 70, dtype=dtype, seed=3)
+        assert torch.equal(
+            leveled.linear(x, weight), leveled.linear(x, weight.clone(memory_format=torch.contiguous_format))
+        )
+
+
 @drawn
 @given(
     shape=st.one_of(st.tuples(ROWS, SIZES), st.tuples(st.integers(0, 9), st.integers(1, 5), SIZES)),
