@@ -117,11 +117,22 @@ class GuidedStep:
         return {place: failed[row] for place, row in pairs if row in failed}
 
     def present(self) -> tuple[Int64, Int32]:
-        """The places [P] whose masks have come, and the masks [P, W]."""
-        here = self.table.positions[self.slots] == self.positions
-        if here.all():
-            return self.places, self.table.bits[self.slots]
-        return self.places[here], self.table.bits[self.slots[here]]
+        """The places [P] whose masks have come, and the masks [P, W], which are not copied where they lie side by side:
+        then they are good while their rows are drawn, and no longer."""
+        table = self.table
+        here = table.positions[self.slots] == self.positions
+        places, slots = self.places, self.slots
+        if not here.all():
+            places, slots = places[here], slots[here]
+        count = len(slots)
+        if not count:
+            return places, table.bits[:0]
+        first = int(slots.min())
+        if int(slots.max()) - first != count - 1:
+            return places, table.bits[slots]
+        ordered = np.empty_like(places)
+        ordered[slots - first] = places
+        return ordered, table.bits[first : first + count]
 
     def without(self, places: tuple[int, ...]) -> GuidedStep | None:
         """But for some of the drawing rows."""

@@ -257,7 +257,8 @@ class TorchRunner:
         """See `ModelRunner`."""
         assert isinstance(undrawn, UndrawnLogits), "it is one of ours"
         guided = undrawn.guided
-        late, deferred = guided.late, guided.deferred
+        late = guided.late
+        deferred = guided.deferred if len(late) else late
         kept = undrawn.part(deferred) if len(deferred) else None
         masks = self._masks(undrawn)
         failed = {**guided.failures(), **undrawn.failed}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 HERE = Here()
 
 
@@ -44,14 +45,14 @@ class Masks(NamedTuple):
 
 
 class _Guide:
-    """A sequence: its matcher, its number, where its next token is, and why it takes no more."""
+    """A sequence: its matcher, its number, where its output begins and its next token is, and why it takes no more."""
 
-    __slots__ = ("failure", "ignore_eos", "length", "matcher", "number", "position")
+    __slots__ = ("begin", "failure", "ignore_eos", "matcher", "number", "position")
 
     def __init__(self, opened: Opening) -> None:
         self.number, self.position, self.ignore_eos = opened.guide, opened.position, opened.ignore_eos
+        self.begin = opened.position - len(opened.token_ids)
         self.matcher = opened.grammar.deep_copy()
-        self.length = 0  # of what the matcher has taken, in tokens
         self.failure: str | None = None
 
 
@@ -74,7 +75,7 @@ class Guides:
         for token in end_tokens:
             ends[token // 32] |= np.uint32(1 << token % 32)
         self._end_words = np.flatnonzero(ends)
-        self._not_ends = ~ends[self._end_words].view(np.int32)
+        self._ends = ends[self._end_words].view(np.int32)
 
     def __len__(self) -> int:
         return len(self._guides)
@@ -109,35 +110,33 @@ class Guides:
             if guide is None or guide.position != position:
                 lost.append(number)
                 continue
-            guide.position += 1
-            moved[number] = guide
             if guide in drawn:  # drafts were right: the one before goes alone
                 _consume({guide: drawn[guide]}, masking)
             drawn[guide] = token
+            guide.position += 1
+            moved[number] = guide
         _consume(drawn, masking)
         return self._masks(list(moved.values()), lost, masking)
 
     def _open(self, opened: Opening) -> _Guide:
         guide = self._guides[opened.guide] = _Guide(opened)
         if opened.token_ids and not guide.matcher.consume_tokens(list(opened.token_ids)):
-            _left(guide)
-        guide.length = len(opened.token_ids)
+            guide.failure = _left(0)
         return guide
 
     def _masks(self, guides: list[_Guide], lost: list[int], masking: Masking) -> Masks:
-        bits = np.zeros((len(guides), self._words), np.int32)
         work = [(guide.matcher, row) for row, guide in enumerate(guides) if guide.failure is None]
+        bits = np.empty((len(guides), self._words), np.int32)
+        if len(work) < len(guides):
+            bits[:] = 0
         if work:
             masking.mask(work, bits)
-        self._forbid_ends(bits, [row for row, guide in enumerate(guides) if guide.ignore_eos])
-        for row in np.flatnonzero(~_says_any(bits)).tolist():
-            guides[row].failure = guides[row].failure or "nothing can follow"
+        goes_on, may_end = self._without_ends(bits, [guide.ignore_eos for guide in guides])
         failed = {}
-        for row, guide in enumerate(guides):
-            if guide.failure is None and guide.matcher.is_error():
-                guide.failure = f"it became too costly to follow ({guide.matcher.stop_reason()})"
-            if guide.failure is not None:
-                failed[row] = guide.failure
+        for row in np.flatnonzero(~goes_on).tolist():  # a matcher in error lets the output end
+            failure = _failure_of(guides[row], may_end=bool(may_end[row]))
+            if failure is not None:
+                failed[row] = guides[row].failure = failure
         reasons = {guides[row].number: reason for row, reason in failed.items()}
         if failed:
             bits = np.delete(bits, list(failed), axis=0)
@@ -177,34 +176,34 @@ class Guides:
             self._threads.executor.unsafe_compute_mask_ptr_with_draft_token(
                 work, bits.ctypes.data, self._words * 4, len(bits)
             )
-        going_on = _says_any(bits)
+        endless = [guide.ignore_eos for guide, _, _, tokens in copies for _ in range(1 + len(tokens))]
+        goes_on, may_end = self._without_ends(bits, endless)
+        fine = goes_on | may_end
         rows: list[int] = []
-        endless: list[int] = []
         drafted: list[tuple[int, int, int]] = []  # number, position, and how many drafts come before
         for guide, matcher, first, tokens in copies:
             span = range(first, first + 1 + len(tokens))
-            if matcher.is_error() or not going_on[span.start : span.stop].all():
+            if matcher.is_error() or not fine[span.start : span.stop].all():
                 continue
             rows += span
-            endless += span if guide.ignore_eos else ()
             drafted += [(guide.number, guide.position + ahead, ahead) for ahead in range(len(span))]
-        self._forbid_ends(bits, endless)
         numbers, places, ahead = (column.copy() for column in np.array(drafted, np.int64).reshape(-1, 3).T)
         found = bits if len(rows) == len(bits) else bits[rows]
         return Masks(guides=numbers, positions=places, ahead=ahead, bits=found, failed={}, lost=[])
 
-    def _forbid_ends(self, bits: Bits, rows: list[int]) -> None:
-        """Where something else may follow. Mutates those rows."""
-        if not rows:
-            return
-        chosen = np.array(rows)
-        places = chosen[:, None], self._end_words
-        before = bits[places]
-        if not (before & ~self._not_ends).any():
-            return  # it may end nowhere here
-        bits[places] = before & self._not_ends
-        only = np.flatnonzero(~_says_any(bits)[chosen])
-        bits[chosen[only][:, None], self._end_words] = before[only]
+    def _without_ends(self, bits: Bits, endless: list[bool]) -> tuple[Bools, Bools]:
+        """Which rows [R] let anything but an end follow, and which an end. Those that are endless do not end where they
+        go on. Mutates their bits."""
+        said = bits[:, self._end_words]
+        ends = said & self._ends
+        may_end = ends.any(axis=1)
+        if may_end.any():
+            bits[:, self._end_words] = said ^ ends
+        goes_on = np.bitwise_or.reduce(bits, axis=1) != 0
+        ending = np.flatnonzero(may_end & ~(goes_on & np.array(endless, np.bool_)))
+        if len(ending):
+            bits[ending[:, None], self._end_words] = said[ending]
+        return goes_on, may_end
 
     def check_integrity(self) -> None:
         """Asserts what must always hold."""
@@ -214,24 +213,25 @@ class Guides:
             assert fine, f"sequence {number} is in error, and nobody has said so"
 
 
-def _says_any(bits: Bits) -> npt.NDArray[np.bool_]:
-    """[R], which rows let anything follow."""
-    found: npt.NDArray[np.bool_] = np.bitwise_or.reduce(bits, axis=1) != 0
-    return found
-
-
 def _consume(drawn: Mapping[_Guide, int], masking: Masking) -> None:
     """The next token of some sequences. What does not fit the grammar fails it."""
-    work = [(guide, token) for guide, token in drawn.items() if guide.failure is None]
-    if not work:
+    guides = [guide for guide in drawn if guide.failure is None]
+    if not guides:
         return
-    taken = masking.consume([(guide.matcher, token) for guide, token in work])
-    for (guide, _), fits in zip(work, taken, strict=True):
-        if fits:
-            guide.length += 1
-        else:
-            _left(guide)
+    taken = masking.consume([(guide.matcher, drawn[guide]) for guide in guides])
+    if not all(taken):
+        for guide in (guide for guide, fits in zip(guides, taken, strict=True) if not fits):
+            guide.failure = _left(guide.position - 1 - guide.begin)
 
 
-def _left(guide: _Guide) -> None:
-    guide.failure = f"the output has left its grammar after {guide.length} tokens"
+def _left(tokens: int) -> str:
+    return f"the output has left its grammar after {tokens} tokens"
+
+
+def _failure_of(guide: _Guide, *, may_end: bool) -> str | None:
+    """Why nothing but an end may follow, if that is a failure."""
+    if guide.failure is not None:
+        return guide.failure
+    if guide.matcher.is_error():
+        return f"it became too costly to follow ({guide.matcher.stop_reason()})"
+    return None if may_end else "nothing can follow"
