@@ -9,13 +9,16 @@ after which no token could be drawn (MISSING) is not taken either.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from pageant.protocol.arrays import BoolVector, Int32Vector, int32
 
-__all__ = ["MISSING", "NO_DRAFTS", "Drafts", "Verdict", "within"]
+__all__ = ["MISSING", "NO_DRAFTS", "Drafts", "Verdict", "spread", "within"]
+
+N = TypeVar("N", bound=np.generic)
 
 MISSING = -1  # no token id
 
@@ -105,9 +108,15 @@ NO_DRAFTS = Drafts(int32(), int32(), int32())
 
 def within(counts: Int32Vector) -> Int32Vector:
     """0, 1, ... within each of the runs that `counts` gives the lengths of."""
-    total = int(counts.sum())
-    starts = np.cumsum(counts) - counts
-    return (np.arange(total, dtype=np.int32) - np.repeat(starts, counts)).astype(np.int32)
+    if (counts == 1).all():  # as most are, where each sequence has its next token
+        return np.zeros(len(counts), np.int32)
+    ends = counts.cumsum(dtype=np.int32)
+    return np.arange(counts.sum(), dtype=np.int32) - (ends - counts).repeat(counts)
+
+
+def spread(values: npt.NDArray[N], counts: Int32Vector) -> npt.NDArray[N]:
+    """`counts[i]` times `values[i]`, one after another; perhaps `values` themselves."""
+    return values if (counts == 1).all() else values.repeat(counts)
 
 
 def _right_in_chains(drafts: Drafts, drawn: Int32Vector) -> Int32Vector:

@@ -21,7 +21,7 @@ from pageant.actors.executor.scoring import Scorers, Scores
 from pageant.actors.executor.shaping import Shapers, Shaping
 from pageant.actors.executor.trees import grow_trees
 from pageant.protocol.stepping import NewSequence, StepPlan
-from pageant.protocol.verification import MISSING, Drafts, within
+from pageant.protocol.verification import MISSING, Drafts, spread, within
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -176,27 +176,31 @@ class Batch:
         if plan.number != self._next_number:
             raise PlanMismatch(f"plan {plan.number} came, {self._next_number} was expected")
         self._next_number += 1
-        self._lengths[plan.freed_rows] = 0
-        self._tenures[plan.freed_rows] += 1
-        self._stretch_counts[plan.freed_rows] = 0
-        self._shapers.free(plan.freed_rows)
-        self._scorers.free(plan.freed_rows)
-        self._processors.free(plan.freed_rows)
-        self.guiding.free(plan.freed_rows.tolist())
+        if len(plan.freed_rows):
+            self._free(plan.freed_rows)
         for sequence in plan.new:
             self._add(sequence)
         self._grow(plan)
         ends = plan.starts + plan.num_tokens
-        if np.any(ends > self._lengths[plan.rows]):
+        if (ends > self._lengths[plan.rows]).any():
             raise PlanMismatch(f"plan {plan.number} computes tokens that are not known here")
         if len(plan.draft_ids):
             ends = self._put_drafts(plan, ends)
-        if np.any(ends > self._stretch_counts[plan.rows] * self.block_size):
+        if (ends > self._stretch_counts[plan.rows] * self.block_size).any():
             raise PlanMismatch(f"plan {plan.number} computes tokens for which there are no blocks")
         inputs = self._pack(plan)
         self._token_ids[inputs.rows, inputs.sampling.position] = UNKNOWN
         self._lengths[inputs.rows] = inputs.sampling.position + 1
         return inputs
+
+    def _free(self, rows: Int32) -> None:
+        self._lengths[rows] = 0
+        self._tenures[rows] += 1
+        self._stretch_counts[rows] = 0
+        self._shapers.free(rows)
+        self._scorers.free(rows)
+        self._processors.free(rows)
+        self.guiding.free(rows.tolist())
 
     def _put_drafts(self, plan: StepPlan, ends: Int32) -> Int32:
         """Drafts stand where the tokens that they guess will, those of a tree one after another. Returns the ends
@@ -308,8 +312,8 @@ class Batch:
             counts, drawn = counts + plan.draft_counts, drawn + plan.draft_counts
         packed = pack(rows, plan.starts, counts, self._token_ids, self._block_tables, self.block_size)
         # A row draws after each of its last `drawn` tokens.
-        draw_rows = np.repeat(rows, drawn)
-        last_tokens = np.repeat(packed.query_starts[1:].astype(np.int64) - drawn, drawn) + within(drawn)
+        draw_rows, drafts_before = spread(rows, drawn), within(drawn)
+        last_tokens = spread(packed.query_starts[1:].astype(np.int64) - drawn, drawn) + drafts_before
         verifying = self._verifying(plan)
         positions, ancestors = packed.positions, None
         if len(plan.draft_parents) and verifying is not None:
@@ -319,7 +323,7 @@ class Batch:
         ahead = self._ahead(verifying)
         return StepInputs(
             **vars(packed) | {"positions": positions},
-            last_tokens=last_tokens.astype(np.int64),
+            last_tokens=last_tokens.astype(np.int64, copy=False),
             rows=draw_rows,
             tenures=self._tenures[draw_rows],
             sampling=self._sampling(draw_rows, draw_positions, ahead),
@@ -330,7 +334,7 @@ class Batch:
             verifying=verifying,
             ancestors=ancestors,
             proposing=self._proposing(plan),
-            guided=self.guiding.of_step(draw_rows, draw_positions, within(drawn).astype(np.int64)),
+            guided=self.guiding.of_step(draw_rows, draw_positions, drafts_before.astype(np.int64)),
             blind=self.guiding.unknown_rows(draw_rows) if self.needs_tokens else frozenset(),
             adapted=self._adapted(rows, counts) if self._adapter_names else (),
         )
@@ -391,8 +395,8 @@ def pack(
         token_ids: [rows of the batch, positions]
         block_tables: [rows of the batch, stretches, groups of layers]
     """
-    token_rows = np.repeat(rows, counts)
-    positions = (np.repeat(starts, counts) + within(counts)).astype(np.int64)
+    token_rows = spread(rows, counts)
+    positions = (spread(starts, counts) + within(counts)).astype(np.int64)
     blocks = block_tables[token_rows, positions // block_size].T.astype(np.int64)
     found = token_ids[token_rows, positions].astype(np.int64)
     unknown = np.flatnonzero(found == UNKNOWN)
