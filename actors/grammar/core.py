@@ -196,10 +196,10 @@ class Guides:
         go on. Mutates their bits."""
         said = bits[:, self._end_words]
         ends = said & self._ends
-        may_end = ends.any(axis=1)
+        may_end: Bools = ends.any(axis=1)
         if may_end.any():
             bits[:, self._end_words] = said ^ ends
-        goes_on = np.bitwise_or.reduce(bits, axis=1) != 0
+        goes_on: Bools = np.bitwise_or.reduce(bits, axis=1) != 0
         ending = np.flatnonzero(may_end & ~(goes_on & np.array(endless, np.bool_)))
         if len(ending):
             bits[ending[:, None], self._end_words] = said[ending]
