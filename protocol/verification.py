@@ -115,8 +115,8 @@ def within(counts: Int32Vector) -> Int32Vector:
 
 
 def spread(values: npt.NDArray[N], counts: Int32Vector) -> npt.NDArray[N]:
-    """`counts[i]` times `values[i]`, one after another; perhaps `values` themselves."""
-    return values if (counts == 1).all() else values.repeat(counts)
+    """`counts[i]` times `values[i]`, one after another, in memory of their own."""
+    return values.copy() if (counts == 1).all() else values.repeat(counts)
 
 
 def _right_in_chains(drafts: Drafts, drawn: Int32Vector) -> Int32Vector:

@@ -196,10 +196,10 @@ class Guides:
         go on. Mutates their bits."""
         said = bits[:, self._end_words]
         ends = said & self._ends
-        may_end: Bools = ends.any(axis=1)
+        may_end = _says_any(ends)
         if may_end.any():
             bits[:, self._end_words] = said ^ ends
-        goes_on: Bools = np.bitwise_or.reduce(bits, axis=1) != 0
+        goes_on = _says_any(bits)
         ending = np.flatnonzero(may_end & ~(goes_on & np.array(endless, np.bool_)))
         if len(ending):
             bits[ending[:, None], self._end_words] = said[ending]
@@ -211,6 +211,12 @@ class Guides:
             assert guide.number == number, f"sequence {number} goes by {guide.number}"
             fine = guide.failure is not None or not guide.matcher.is_error()
             assert fine, f"sequence {number} is in error, and nobody has said so"
+
+
+def _says_any(bits: Bits) -> Bools:
+    """[R], which rows let anything follow."""
+    found: Bools = np.bitwise_or.reduce(bits, axis=1) != 0
+    return found
 
 
 def _consume(drawn: Mapping[_Guide, int], masking: Masking) -> None:
