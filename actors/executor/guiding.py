@@ -182,16 +182,21 @@ class Guiding:
         news, self._news = self._news, _News()
         rows, positions, token_ids = drawn if drawn is not None else NO_TOKENS
         guides = self._guides[rows]
-        guided = guides > 0
-        if not (guided.any() or news):
+        if not guides.all():
+            guided = guides.nonzero()[0]
+            guides, positions, token_ids = guides[guided], positions[guided], token_ids[guided]
+        if not (len(guides) or news):
             return None
+        drawn_ids = token_ids.astype(np.int32)
+        if not news:  # as in most steps
+            return GuideStep(epoch=epoch, guides=guides, positions=positions, token_ids=drawn_ids)
         return GuideStep(
             epoch=epoch,
             opened=tuple(news.opened.values()),
             closed=int64(news.closed),
-            guides=guides[guided],
-            positions=positions[guided],
-            token_ids=token_ids[guided].astype(np.int32),
+            guides=guides,
+            positions=positions,
+            token_ids=drawn_ids,
             drafting=int64([guide for guide, _, _ in news.drafts]),
             draft_positions=int64([position for _, position, _ in news.drafts]),
             draft_counts=int32([len(part) for _, _, part in news.drafts]),

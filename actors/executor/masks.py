@@ -31,7 +31,9 @@ class MaskTable:
 
     def slots(self, rows: Int64, ahead: Int64) -> Int64:
         """Where the masks of rows are, after so many drafts each."""
-        missing = (1 + int(ahead.max(initial=0))) * self._rows - len(self.positions)
+        if not ahead.any():
+            return rows
+        missing = (1 + int(ahead.max())) * self._rows - len(self.positions)
         if missing > 0:
             self.bits = np.concatenate([self.bits, np.zeros((missing, self.bits.shape[1]), np.int32)])
             self.positions = np.concatenate([self.positions, np.zeros(missing, np.int64)])

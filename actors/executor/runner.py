@@ -250,14 +250,18 @@ class TorchRunner:
             prompts=prompts,
             computed=(inputs, hidden),
         )
-        return undrawn if len(guided.late) else self.draw(undrawn)
+        late = guided.late
+        return undrawn if len(late) else self._draw(undrawn, late)
 
     @torch.inference_mode()
     def draw(self, undrawn: Undrawn) -> Drawn:
         """See `ModelRunner`."""
         assert isinstance(undrawn, UndrawnLogits), "it is one of ours"
+        return self._draw(undrawn, undrawn.guided.late)
+
+    def _draw(self, undrawn: UndrawnLogits, late: npt.NDArray[np.int64]) -> Drawn:
+        """With the masks that have come, but for the places that are late."""
         guided = undrawn.guided
-        late = guided.late
         deferred = guided.deferred if len(late) else late
         kept = undrawn.part(deferred) if len(deferred) else None
         masks = self._masks(undrawn)

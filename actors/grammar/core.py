@@ -197,12 +197,12 @@ class Guides:
         said = bits[:, self._end_words]
         ends = said & self._ends
         may_end = _says_any(ends)
-        if may_end.any():
-            bits[:, self._end_words] = said ^ ends
+        if not may_end.any():  # as in most steps
+            return _says_any(bits), may_end
+        bits[:, self._end_words] = said ^ ends
         goes_on = _says_any(bits)
         ending = np.flatnonzero(may_end & ~(goes_on & np.array(endless, np.bool_)))
-        if len(ending):
-            bits[ending[:, None], self._end_words] = said[ending]
+        bits[ending[:, None], self._end_words] = said[ending]
         return goes_on, may_end
 
     def check_integrity(self) -> None:
@@ -215,7 +215,7 @@ class Guides:
 
 def _says_any(bits: Bits) -> Bools:
     """[R], which rows let anything follow."""
-    found: Bools = np.bitwise_or.reduce(bits, axis=1) != 0
+    found: Bools = np.logical_or.reduce(bits.view(np.bool_), axis=1)  # of bytes: it stops at the first
     return found
 
 
