@@ -20,6 +20,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from pageant.kernels.base import Kernels
 from pageant.kernels.cpu import CpuKernels
 from pageant.kernels.memory import Pages
 from pageant.kernels.quantized import Bits, empty_quantized
@@ -46,15 +47,16 @@ class Pair:
 
 
 def measure(
-    ours: CpuKernels,
+    ours: Kernels,
     outputs: int,
     inputs: int,
     bits: Bits | None,
     rows: Sequence[int],
     turns: int,
     num_bytes: int,
+    gated: bool,
 ) -> list[Pair]:
-    """Both forms of weights of so many bytes in all, and for the first shape what is gated."""
+    """Both forms of weights of so many bytes in all, and perhaps what is gated."""
     form = "bfloat16" if bits is None else f"int{bits}"
     count = max(1, num_bytes * 8 // ((bits or 16) * outputs * inputs))
     plain, tiled = (_weights(ours, count, (outputs, inputs), bits, in_tiles) for in_tiles in (False, True))
@@ -64,7 +66,7 @@ def measure(
         name = f"{form} {outputs} x {inputs}, {num_rows} rows"
         in_rows, in_tiles = _over(plain, x, ours.linear), _over(tiled, x, ours.linear)
         pairs.append(_in_turn(f"rows, tiles: {name}", in_rows, in_tiles, turns))
-        if bits is None and outputs == SHAPES[0][0] and BF16 in ours.unit_dtypes:
+        if gated:
             apart = _over(tiled, x, lambda x, weight: ours.act_and_mul(ours.linear(x, weight), "silu"))
             at_once = _over(tiled, x, lambda x, weight: ours.gated_linear(x, weight, None, "silu"))
             pairs.append(_in_turn(f"apart, at once: {name}", apart, at_once, turns))
@@ -72,7 +74,7 @@ def measure(
 
 
 def _weights(
-    ours: CpuKernels, count: int, shape: tuple[int, int], bits: Bits | None, in_tiles: bool
+    ours: Kernels, count: int, shape: tuple[int, int], bits: Bits | None, in_tiles: bool
 ) -> list[LinearWeight]:
     pages = Pages("cpu")
     weights: list[LinearWeight] = []
@@ -123,7 +125,8 @@ def main() -> None:
     if BF16 in ours.quantized_tiles:
         forms += [8, 4]
     for bits, (outputs, inputs) in product(forms, SHAPES):
-        found = measure(ours, outputs, inputs, bits, ROWS, options.turns, num_bytes=200_000_000)
+        gated = bits is None and outputs == SHAPES[0][0] and BF16 in ours.unit_dtypes
+        found = measure(ours, outputs, inputs, bits, ROWS, options.turns, num_bytes=200_000_000, gated=gated)
         pairs.extend(found)
         for pair in () if options.json else found:
             print(
