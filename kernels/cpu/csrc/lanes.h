@@ -79,7 +79,8 @@ struct TiledUnits {
 };
 
 // The way of multiplying (see product.h). A Strip says what a unit is, how x is packed, and how the two are multiplied: of
-// TOGETHER rows of x the sums are added up in turns, since each addition waits for the one before.
+// TOGETHER rows of x the sums are added up in turns, since each addition waits for the one before; of what is left over, of
+// half as many, and so on.
 template <class Strip, class T>
 struct Lanes {
     typedef typename Strip::Packed Packed;  // a unit of a row of x
@@ -106,21 +107,32 @@ struct Lanes {
     }
 
     void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
+        // Functions of their own, since what is multiplied at a time decides what registers hold.
+        if (end - r < Strip::TOGETHER) strips<Strip::TOGETHER / 2>(room, r, end, start, stop);
+        else strips<Strip::TOGETHER>(room, r, end, start, stop);
+    }
+
+  private:
+    template <int TOGETHER>
+    __attribute__((noinline)) void strips(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
         Sum sums[BLOCK_ROWS];
         for (int64_t o = start; o < stop; o += STRIP) {
             Strip strip(w, {o, o + STRIP < stop ? o + STRIP : next_piece(start, stop), p.outputs});
             const Packed* packed = reinterpret_cast<const Packed*>(room);
             for (int64_t a = 0; a < end - r; a++) sums[a] = Sum{};
-            for (int64_t u = 0; u < units(); u++, packed += end - r) {
-                const auto unit = strip.unit(u);
-                int64_t a = 0;
-                for (; a + Strip::TOGETHER <= end - r; a += Strip::TOGETHER)
-                    unit.template add<Strip::TOGETHER>(sums + a, packed + a);
-                for (; a < end - r; a++) unit.template add<1>(sums + a, packed + a);
-            }
+            for (int64_t u = 0; u < units(); u++, packed += end - r)
+                add_products<TOGETHER>(strip.unit(u), sums, packed, end - r);
             for (int64_t a = 0; a < end - r; a++)
                 for (int i = 0; i < ACROSS; i++) p.put(total(sums[a], i), r + a, o + i * W);
         }
+    }
+
+    // Of a unit with each of some rows of x.
+    template <int N>
+    static void add_products(const typename Strip::Unit& unit, Sum* sums, const Packed* packed, int64_t count) {
+        int64_t a = 0;
+        for (; a + N <= count; a += N) unit.template add<N>(sums + a, packed + a);
+        if constexpr (N > 1) add_products<N / 2>(unit, sums + a, packed + a, count - a);
     }
 };
 #endif

@@ -27,7 +27,7 @@ inline Rows scales_of(const Quantized& w, Place place) {
 // What strips have in common, however they lie in memory: units of 64 inputs.
 template <int BITS>
 struct Bytes {
-    static constexpr int UNIT_INPUTS = UNIT, TOGETHER = 4;
+    static constexpr int UNIT_INPUTS = UNIT, TOGETHER = 8;
     typedef vf Sum;
     static constexpr int RAISED = BITS == 8 ? 128 : 8;
 
