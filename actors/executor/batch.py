@@ -18,7 +18,7 @@ from pageant.actors.executor.guiding import DrawnTokens, Guiding
 from pageant.actors.executor.masks import GuidedStep
 from pageant.actors.executor.processors import Processing, Processors
 from pageant.actors.executor.scoring import Scorers, Scores
-from pageant.actors.executor.shaping import Shapers, Shaping
+from pageant.actors.executor.shaping import NOTHING, Shapers, Shaping
 from pageant.actors.executor.trees import grow_trees
 from pageant.protocol.stepping import NewSequence, StepPlan
 from pageant.protocol.verification import MISSING, Drafts, spread, within
@@ -76,6 +76,20 @@ class StepInputs(Packed):
     guided: GuidedStep | None = None  # whose tokens a grammar allows
     blind: frozenset[int] = frozenset()  # rows that are to draw by tokens of which the last is not known
     adapted: tuple[AdaptedTokens, ...] = ()  # of those that have adapters
+
+    @property
+    def only_draws(self) -> bool:
+        """Whether a token is drawn after each of its tokens, from logits as they are, and nothing is done besides."""
+        return (
+            len(self.last_tokens) == len(self.positions)
+            and self.sampling.shaping is NOTHING
+            and self.scores is None
+            and self.processing is None
+            and self.guided is None
+            and self.ancestors is None
+            and not self.adapted
+            and not len(self.copy_sources)
+        )
 
 
 class AdaptedTokens(NamedTuple):

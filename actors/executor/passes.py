@@ -10,10 +10,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pageant.actors.executor.batch import AdaptedTokens, Packed
+from pageant.actors.executor.batch import AdaptedTokens, Packed, StepInputs
 from pageant.actors.executor.on_device import to_device
 from pageant.actors.executor.programs import StepPrograms
-from pageant.kernels.base import AttentionBatch, KVCache
+from pageant.kernels.base import AttentionBatch, KVCache, SamplingTensors
 from pageant.kernels.cpu import CpuKernels
 from pageant.models.adapters.loading import Adapters
 from pageant.models.decoder import Decoder, Wanted
@@ -44,6 +44,7 @@ class Passes:
         if isinstance(decoder.kernels, CpuKernels) and not decoder.taps:
             self._programs = StepPrograms(
                 self.forward,
+                self._draw,
                 decoder.kernels.capture,
                 num_groups=len(decoder.groups.windows),
                 max_num_seqs=max_num_seqs,
@@ -85,6 +86,17 @@ class Passes:
         with self.adapting(adapted, len(packed.positions)):  # in every layer, by their places among all
             hidden = self.forward(token_ids, positions, batch)
         return hidden if some is None else hidden[to_device(some, device)]
+
+    def draw(self, inputs: StepInputs, last_drawn: Tensor) -> npt.NDArray[np.int64] | None:
+        """Return the tokens [T] of a step that `only_draws`, if it is recorded.
+
+        Args:
+            last_drawn: int64 [rows of the batch], the token that each drew last, and after this that of now.
+        """
+        return None if self._programs is None else self._programs.draw(inputs, last_drawn)
+
+    def _draw(self, hidden: Tensor, params: SamplingTensors) -> Tensor:
+        return self.decoder.kernels.sample(self.decoder.logits(hidden), params)
 
     def forward(
         self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, wanted: Wanted | None = None

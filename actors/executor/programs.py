@@ -3,6 +3,9 @@
 A recording is bound to how many tokens and sequences a step has, and to where its inputs are; so inputs are copied
 to where all recordings read them. What the tokens are, and how many belong to which sequence, is free. A step is
 recorded when one of its shape comes for the second time: a prompt's last chunk is seldom as long as another's.
+
+Where nothing comes between a step's hidden states and its tokens, all of it is one recording: with Python before the
+head, before the draw and after it, the threads of the kernels had nothing to do for half a millisecond of each step.
 """
 
 from __future__ import annotations
@@ -10,16 +13,17 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from enum import Enum, auto
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pageant.actors.executor.batch import Packed
+from pageant.actors.executor.batch import Packed, SamplingColumns, StepInputs
 from pageant.actors.executor.graphs import Capture, Forward
-from pageant.kernels.base import AttentionBatch
+from pageant.kernels.base import AttentionBatch, SamplingTensors
 
 __all__ = ["StepPrograms"]
 
@@ -29,16 +33,28 @@ _TOKENS_MAX = 512  # of a step; beyond, what Python costs is nothing beside what
 _PROGRAMS_MAX = 512  # some tens of kilobytes each
 
 
+Draw = Callable[[Tensor, SamplingTensors], Tensor]
+"""The tokens int64 [R] that follow hidden states [R, hidden_size]."""
+
+
+class _Kind(Enum):
+    """What a recording computes."""
+
+    HIDDEN = auto()
+    HIDDEN_OF_TREES = auto()
+    TOKENS = auto()
+
+
 @dataclass
 class _Shape:
-    """Steps of so many tokens and sequences, with trees of drafts or without."""
+    """Steps of a kind, with so many tokens and sequences."""
 
     replay: Callable[[], Tensor] | None = None
     refused: bool = False
 
 
 class StepPrograms:
-    """Computes the hidden states of small steps.
+    """Computes the hidden states of small steps, or their tokens.
 
     Args:
         capture: makes a call into something that can be played again; RuntimeError where it cannot, and then
@@ -48,6 +64,7 @@ class StepPrograms:
     def __init__(
         self,
         forward: Forward,
+        draw: Draw,
         capture: Capture,
         *,
         num_groups: int,
@@ -56,9 +73,10 @@ class StepPrograms:
         block_size: int,
     ) -> None:
         self._forward = forward
+        self._draw = draw
         self._capture = capture
         self._seqs_max = max_num_seqs
-        self._shapes: OrderedDict[tuple[int, int, bool], _Shape] = OrderedDict()
+        self._shapes: OrderedDict[tuple[_Kind, int, int], _Shape] = OrderedDict()
         self._token_ids, self._positions, self._ancestors = (
             torch.zeros(_TOKENS_MAX, dtype=torch.int64) for _ in range(3)
         )
@@ -79,6 +97,17 @@ class StepPrograms:
             )
         ]
 
+        self._params = SamplingTensors(
+            temperature=torch.zeros(_TOKENS_MAX),
+            top_k=torch.zeros(_TOKENS_MAX, dtype=torch.int32),
+            top_p=torch.zeros(_TOKENS_MAX),
+            min_p=torch.zeros(_TOKENS_MAX),
+            seed=torch.zeros(_TOKENS_MAX, dtype=torch.int64),
+            sample=torch.zeros(_TOKENS_MAX, dtype=torch.int32),
+            position=torch.zeros(_TOKENS_MAX, dtype=torch.int64),
+        )
+        self._columns = [(one.name, getattr(self._params, one.name).numpy()) for one in fields(self._params)]
+
     @property
     def num_recorded(self) -> int:
         """How many recordings there are."""
@@ -93,10 +122,39 @@ class StepPrograms:
             last_drawn: int64 [rows of the batch], the token that each drew last.
             ancestors: [T], see `AttentionBatch`.
         """
+        shape = self._shape_of(_Kind.HIDDEN if ancestors is None else _Kind.HIDDEN_OF_TREES, inputs)
+        if shape is None:
+            return None
+        self._write(inputs, last_drawn)
+        if ancestors is not None:
+            self._ancestors[: len(ancestors)] = torch.from_numpy(ancestors)
+        return self._play(shape, lambda: self._hidden(inputs, with_trees=ancestors is not None))
+
+    def draw(self, inputs: StepInputs, last_drawn: Tensor) -> npt.NDArray[np.int64] | None:
+        """Return the tokens [T] that are drawn after those of a step, or None where it is not for this.
+
+        Args:
+            inputs: of a step that `only_draws`.
+            last_drawn: int64 [rows of the batch], the token that each drew last, and after this that of now.
+        """
+        shape = self._shape_of(_Kind.TOKENS, inputs)
+        if shape is None:
+            return None
+        self._write(inputs, last_drawn)
+        self._write_columns(inputs.sampling)
+        drawn = self._play(shape, lambda: self._tokens(inputs))
+        if drawn is None:
+            return None
+        token_ids: npt.NDArray[np.int64] = drawn.numpy().copy()  # the next step writes where they are
+        last_drawn.numpy()[inputs.rows] = token_ids
+        return token_ids
+
+    def _shape_of(self, kind: _Kind, inputs: Packed) -> _Shape | None:
+        """That of the step, if it is not too large, came before, and can be recorded."""
         tokens, sequences = len(inputs.positions), len(inputs.context_lengths)
         if tokens > _TOKENS_MAX or sequences > self._seqs_max:
             return None
-        key = tokens, sequences, ancestors is not None
+        key = kind, tokens, sequences
         shape = self._shapes.get(key)
         if shape is None:
             self._shapes[key] = _Shape()
@@ -104,16 +162,22 @@ class StepPrograms:
                 self._shapes.popitem(last=False)
             return None
         self._shapes.move_to_end(key)
-        if shape.refused:
-            return None
-        self._write(inputs, last_drawn)
-        if ancestors is not None:
-            self._ancestors[:tokens] = torch.from_numpy(ancestors)
-        if shape.replay is not None:
-            return shape.replay()
-        return self._record(shape, inputs, with_trees=ancestors is not None)
+        return None if shape.refused else shape
 
-    def _record(self, shape: _Shape, inputs: Packed, *, with_trees: bool) -> Tensor | None:
+    def _play(self, shape: _Shape, run: Callable[[], Tensor]) -> Tensor | None:
+        """What is recorded of the shape, or what `run` computes is now."""
+        if shape.replay is None:
+            try:
+                with torch.inference_mode():
+                    shape.replay = self._capture(run)
+            except RuntimeError as error:
+                log.debug("steps are not recorded: %s", error)
+                shape.refused = True
+                return None
+        return shape.replay()
+
+    def _hidden(self, inputs: Packed, *, with_trees: bool = False) -> Tensor:
+        """Of a step of the shape of `inputs`, which have been written."""
         tokens, sequences = len(inputs.positions), len(inputs.context_lengths)
         positions = self._positions[:tokens]
         batch = AttentionBatch.of_groups(
@@ -126,13 +190,11 @@ class StepPrograms:
             max_context_length=inputs.max_context_length,
             ancestors=self._ancestors[:tokens] if with_trees else None,
         )
-        try:
-            shape.replay = self._capture(lambda: self._forward(self._token_ids[:tokens], positions, batch))
-        except RuntimeError as error:
-            log.debug("steps of %d tokens are not recorded: %s", tokens, error)
-            shape.refused = True
-            return None
-        return shape.replay()
+        return self._forward(self._token_ids[:tokens], positions, batch)
+
+    def _tokens(self, inputs: Packed) -> Tensor:
+        # All of the columns: the kernel reads as many as there are rows.
+        return self._draw(self._hidden(inputs), self._params)
 
     def _write(self, inputs: Packed, last_drawn: Tensor) -> None:
         token_ids, positions, slots, starts, lengths, tables = self._inputs
@@ -145,3 +207,8 @@ class StepPrograms:
         starts[: sequences + 1] = inputs.query_starts
         lengths[:sequences] = inputs.context_lengths
         tables[:, :sequences, :width] = inputs.block_tables
+
+    def _write_columns(self, sampling: SamplingColumns) -> None:
+        rows = len(sampling.position)
+        for name, column in self._columns:
+            column[:rows] = getattr(sampling, name)

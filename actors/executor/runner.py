@@ -195,9 +195,16 @@ class TorchRunner:
         """Of the device, free and total."""
         return available_bytes(), total_bytes()
 
-    @torch.inference_mode()
     def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
         """See `ModelRunner`."""
+        if self._proposer is None and inputs.only_draws:
+            token_ids = self._passes.draw(inputs, self._last_drawn)
+            if token_ids is not None:
+                return DrawnHere(token_ids)
+        return self._launch(inputs)
+
+    @torch.inference_mode()
+    def _launch(self, inputs: StepInputs) -> Drawn | Undrawn:
         self._copy_blocks(inputs)
         wanted = None if self._reads_all(inputs) else inputs.last_tokens
         hidden = self._passes.run(inputs, self._last_drawn, inputs.ancestors, inputs.adapted, wanted)

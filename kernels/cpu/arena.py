@@ -34,13 +34,16 @@ class Arena:
     their order is the same. So any number of recordings may share an arena, as long as never two of them run at once.
 
     Args:
-        lasting: pieces stay for good, as recordings need them to. Otherwise a piece that is too small goes back to the
-            system when a larger one is needed, so that there are never more than were in use at once.
+        lasting: pieces stay for good, as recordings need them to. What is larger than all before is then twice as large
+            as it has to be, which takes no memory until it is written to, so that logits of one row, of two, and so on,
+            do not have a piece each. Otherwise a piece that is too small goes back to the system when a larger one is
+            needed, so that there are never more than were in use at once.
     """
 
     def __init__(self, *, lasting: bool) -> None:
         self._lasting = lasting
         self._free: list[Piece] = []
+        self._largest = 0  # bytes of a piece
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Return a tensor of memory that nothing refers to."""
@@ -57,6 +60,8 @@ class Arena:
             return self._free.pop(best)
         if not self._lasting and self._free:
             self._free.pop(max(range(len(self._free)), key=lambda i: len(self._free[i])))
+        if self._lasting and size >= _HUGE and size > self._largest:
+            self._largest = size = 2 * size
         return _new(size)
 
 

@@ -71,10 +71,10 @@ def _plan(number, *, new=(), rows, starts, counts):
     )
 
 
-def _generate(runner, steps, temperature=0.0, adapters=()):
+def _generate(runner, steps, temperature=0.0, adapters=(), **asked):
     """All prompts at once, then `steps` decodes of them, each planned before the tokens of the last are known.
 
-    `adapters` are names, by row.
+    `adapters` are names, by row; what else is `asked` is so of all.
     """
     adapters = dict(adapters)
     batch = Batch(
@@ -85,7 +85,7 @@ def _generate(runner, steps, temperature=0.0, adapters=()):
             row=row,
             token_ids=int32(tokens),
             blocks=int32([row * 9 + block for block in (3, 1, 4, 0, 5, 8, 2)]),
-            params=SamplingParams(temperature=temperature, seed=row, top_k=20),
+            params=SamplingParams(temperature=temperature, seed=row, top_k=20, **asked),
             num_prompt_tokens=len(tokens),
             adapter=adapters.get(row),
         )

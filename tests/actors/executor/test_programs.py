@@ -19,6 +19,17 @@ def test_recorded_steps_draw_the_same_tokens(generate, demo, options, temperatur
     )
 
 
+@pytest.mark.parametrize("asked", [{"presence_penalty": 1.5}, {"logprobs": 3}, {"logit_bias": {7: 4.0}}])
+def test_steps_that_do_more_than_draw_are_recorded_to_their_hidden_states(generate, demo, options, asked):
+    options |= {"backend": "cpu"}
+    runner, without = TorchRunner(demo, **options), TorchRunner(demo, **options)
+    without._passes._programs = None
+    plain = generate(runner, 6, 1.0)
+    assert generate(runner, 6, 1.0, **asked) == generate(without, 6, 1.0, **asked)
+    assert runner._passes._programs.num_recorded == 3, "the prompts came twice, too"
+    assert generate(runner, 6, 1.0) == plain
+
+
 def test_a_step_with_adapters_is_no_recording_of_one_without(generate, demo, options, adapters):
     options |= {"backend": "cpu", "adapters": adapters}
     runner = TorchRunner(demo, **options)
@@ -46,7 +57,8 @@ def test_a_shape_that_cannot_be_recorded_is_computed_and_not_tried_again(generat
     without = TorchRunner(demo, **options | {"backend": "cpu"})
     without._passes._programs = None
     assert generate(runner, 5) == generate(without, 5)
-    assert len(tries) == 1 and runner._passes._programs.num_recorded == 0
+    assert len(tries) == 2, "once with the draw, and once its hidden states alone"
+    assert runner._passes._programs.num_recorded == 0
 
 
 def test_the_reference_is_not_recorded(demo, options):

@@ -34,11 +34,11 @@ def test_the_smallest_piece_that_is_large_enough_is_taken() -> None:
 
 
 @pytest.mark.parametrize("lasting", [False, True])
-def test_what_is_too_small_is_given_back_unless_it_is_to_last(lasting: bool) -> None:
+def test_what_is_too_small_is_given_back_or_twice_as_large_if_it_is_to_last(lasting: bool) -> None:
     arena = Arena(lasting=lasting)
     for megabytes in (4, 8, 16, 32):
         arena.empty((megabytes * MEGABYTES,), torch.uint8)
-    assert [len(piece) // MEGABYTES for piece in arena._free] == ([4, 8, 16, 32] if lasting else [32])
+    assert [len(piece) // MEGABYTES for piece in arena._free] == ([8, 32] if lasting else [32])
 
 
 def test_large_results_lie_where_others_lay_and_small_ones_are_torchs(cpu: CpuKernels) -> None:
