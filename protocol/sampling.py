@@ -22,7 +22,8 @@ STOP_LENGTH_MAX = 1024
 STOP_TOKEN_IDS_MAX = 1024
 LOGIT_BIAS_MAX = 1024  # entries
 ALLOWED_TOKEN_IDS_MAX = 65_536
-SEED_MAX = 2**63 - 1
+SEED_MIN, SEED_MAX = -(2**63), 2**63 - 1
+NO_SEED = -1
 N_MAX = 1024  # samples of one request
 BAD_WORDS_MAX = 256
 BAD_WORD_LENGTH_MAX = 256
@@ -62,7 +63,7 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
         logit_bias: what is added to the logits of some tokens, by token id.
         allowed_token_ids: draw only these tokens; None is all. If none but end tokens and `stop_token_ids`
             are allowed, `min_tokens` does not keep them from being drawn.
-        seed: the same seed gives the same tokens, whatever else runs. Drawn by the frontend if None.
+        seed: the same seed gives the same tokens, whatever else runs. Drawn by the frontend if None, or -1.
         max_tokens: most tokens to generate; None is as many as fit into `max_model_len`.
         min_tokens: end tokens and stops are not acted on before this many tokens.
         stop: end when one of these strings appears; it is cut off unless `include_stop_str_in_output`.
@@ -138,7 +139,7 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
                     "min_tokens",
                 )
         if self.seed is not None:
-            check_integer("seed", self.seed, 0, SEED_MAX)
+            check_integer("seed", self.seed, SEED_MIN, SEED_MAX)
         self._check_stops()
         self._check_samples()
         self._check_outputs()
@@ -170,6 +171,8 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
             msgspec.structs.force_setattr(self, "allowed_token_ids", tuple(self.allowed_token_ids))
         if isinstance(self.logit_bias, Mapping):
             msgspec.structs.force_setattr(self, "logit_bias", dict(self.logit_bias))
+        if self.seed == NO_SEED:
+            msgspec.structs.force_setattr(self, "seed", None)
 
     def _check_samples(self) -> None:
         check_integer("n", self.n, 1, N_MAX)

@@ -14,7 +14,6 @@ from pageant.scripts.bench.serving.client import Client, Failed
 
 ATTEMPTS = 6  # where the server is overloaded, starts again, or is gone
 PAUSE_FIRST, PAUSE_MAX = 0.5, 30.0  # seconds between them, doubled each time
-PASSING = (429, 503)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -92,7 +91,7 @@ async def _answer(client: Client, asked: Asked, name: str, pause: Callable[[floa
         else:
             response = _response(status, headers.get("x-request-id", name), body)
             answered = Answered(id=name, custom_id=asked.custom_id, response=response)
-            if status not in PASSING:
+            if not answered.may_pass:
                 return answered
         if attempt < ATTEMPTS:
             await pause(seconds)

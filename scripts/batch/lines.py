@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -11,6 +11,7 @@ from pageant.protocol.errors import BadRequest
 
 PROBLEMS_MAX = 10  # that are told of
 CUSTOM_ID_MAX = 512  # characters
+PASSING = (429, 503)  # statuses of a server that has no time now
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,18 +51,19 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it is what was asked for."""
         return self.response is not None and 200 <= self.response.status_code < 300
 
+    @property
+    def may_pass(self) -> bool:
+        """Whether asking again may have another end."""
+        return self.response is None or self.response.status_code in PASSING
+
 
 class _Body(msgspec.Struct):
     stream: Any = None
 
 
-class _Known(msgspec.Struct):
-    custom_id: str
-
-
 _decode = msgspec.json.Decoder(Asked).decode
 _decode_body = msgspec.json.Decoder(_Body).decode
-_decode_known = msgspec.json.Decoder(_Known).decode
+_decode_answered = msgspec.json.Decoder(Answered).decode
 
 
 def read(lines: Iterable[bytes]) -> list[Asked]:
@@ -109,6 +111,10 @@ def _check(asked: Asked, first: dict[str, int]) -> None:
         raise ValueError("body.stream is set; a batch is not streamed")
 
 
-def known(lines: Iterable[bytes]) -> set[str]:
-    """The ids of the answers that a file has."""
-    return {_decode_known(line).custom_id for line in lines if line.strip()}
+def answered(lines: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
+    """The ids and lines of a file's answers, but for those that may pass: they are to be asked again."""
+    for line in lines:
+        if line.strip():
+            found = _decode_answered(line)
+            if not found.may_pass:
+                yield found.custom_id, line

@@ -17,7 +17,7 @@ from pageant.actors.runtime.loop import new_event_loop
 from pageant.actors.runtime.yaml import merge
 from pageant.protocol.errors import BadRequest
 from pageant.scripts.batch.drive import Tally, drive, line
-from pageant.scripts.batch.lines import Answered, known, read
+from pageant.scripts.batch.lines import Answered, answered, read
 from pageant.scripts.bench.serving.client import Client
 from pageant.scripts.commands.serve import session_of
 
@@ -61,9 +61,9 @@ def run_batch(
         shown = sys.stderr.isatty() and target != STREAM
         bar = stack.enter_context(BatchProgress(shown, len(requests)))
 
-        def write(answered: Answered) -> None:
-            file = out if answered.succeeded else failed
-            file.write(line(answered))
+        def write(answer: Answered) -> None:
+            file = out if answer.succeeded else failed
+            file.write(line(answer))
             file.flush()
 
         def update(tally: Tally) -> None:
@@ -119,11 +119,15 @@ def _content(path: Path) -> bytes:
 
 
 def _answered(path: Path) -> set[str]:
-    """The ids that a file has answers to. A last line that was cut off is taken back."""
+    """The ids that a file has answers to. What is to be asked again is taken out of it, and a last line that was cut
+    off."""
     if not path.exists():
         return set()
     data = path.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    if len(whole) < len(data):
-        path.write_bytes(whole)
-    return known(whole.splitlines())
+    kept = dict(answered(data[: data.rfind(b"\n") + 1].splitlines()))
+    rest = b"".join(line + b"\n" for line in kept.values())
+    if rest != data:
+        beside = path.with_name(f"{path.name}.rest")
+        beside.write_bytes(rest)
+        beside.replace(path)
+    return set(kept)

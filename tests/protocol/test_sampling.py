@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pageant.protocol.errors import BadRequest
-from pageant.protocol.sampling import SEED_MAX, SamplingParams
+from pageant.protocol.sampling import SEED_MAX, SEED_MIN, SamplingParams
 
 NAN, INF = math.nan, math.inf
 
@@ -30,7 +30,11 @@ NAN, INF = math.nan, math.inf
         ("top_k", [-2, 2**31, 1.5, 1.0, NAN, True, "5", None], "a whole number from -1 to 2147483647"),
         ("min_tokens", [-1, 2**31, 0.5, True, "1", None], "a whole number from 0 to 2147483647"),
         ("max_tokens", [0, -1, 2**31, 1.5, NAN, True, "16"], "a whole number from 1 to 2147483647"),
-        ("seed", [-1, SEED_MAX + 1, 1.0, NAN, True, "7"], f"a whole number from 0 to {SEED_MAX}"),
+        (
+            "seed",
+            [SEED_MIN - 1, SEED_MAX + 1, 1.0, NAN, True, "7"],
+            f"a whole number from {SEED_MIN} to {SEED_MAX}",
+        ),
         ("stop", [5, ("a", 1), (b"a",), {"a": 1}, True], "a string or a list of strings"),
         ("stop_token_ids", [5, "5", {1: 2}, 1.5], "a list"),
         ("ignore_eos", [1, 0, "true", None, NAN], "true or false"),
@@ -134,3 +138,13 @@ def test_whatever_decodes_was_checked(fields):
     assert -2 <= params.presence_penalty <= 2 and -2 <= params.frequency_penalty <= 2
     assert 0 < params.repetition_penalty <= 100
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params
+
+
+def test_a_seed_is_any_number_of_64_bits_and_minus_one_is_none():
+    assert SamplingParams(seed=-1).seed is None
+    assert [SamplingParams(seed=seed).seed for seed in (SEED_MIN, -2, 0, SEED_MAX)] == [
+        SEED_MIN,
+        -2,
+        0,
+        SEED_MAX,
+    ]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pageant.actors.frontend.http.parsers.base import Said
+from pageant.actors.frontend.http.parsers.base import CallPiece, Said
 
 Kind = Literal["reasoning", "text", "call"]
 Step = Literal["begins", "goes on", "ends"]
@@ -37,19 +37,28 @@ class Blocks:
         self._is_open = False
 
     def feed(self, said: Said) -> Iterator[tuple[Step, Block, str]]:
-        """What a piece does to the row, step by step; with the text that is new."""
+        """What a piece does to the row, step by step; with the text that is new. What goes on with the open call comes
+        before all else: a piece that ends a call may hold what follows it, too."""
+        open_call = self._call if self._is_open else None
+        for call in said.calls:
+            if call.number == open_call:
+                yield from self._add_call(call)
         if said.reasoning:
             yield from self._add("reasoning", said.reasoning)
         if said.content:
             yield from self._add("text", said.content)
         for call in said.calls:
-            yield from self._add("call", call.arguments, call.number, call.id or "", call.name or "")
+            if call.number != open_call:
+                yield from self._add_call(call)
 
     def end(self) -> Iterator[tuple[Step, Block, str]]:
         """The end of the row, in which there is at least one block."""
         if not self.all:
             yield from self._add("text", "")
         yield from self._close()
+
+    def _add_call(self, call: CallPiece) -> Iterator[tuple[Step, Block, str]]:
+        return self._add("call", call.arguments, call.number, call.id or "", call.name or "")
 
     def _add(
         self, kind: Kind, text: str, call: int | None = None, id: str = "", name: str = ""

@@ -182,3 +182,41 @@ def test_texts_without_quotes_are_by_their_schema(takes, schema, good, bad):
 
     assert all(takes(tree, call(value)) for value in good)
     assert not any(takes(tree, call(value)) for value in bad)
+
+
+FREE = [None, {"type": "object"}]
+
+
+@pytest.mark.parametrize("schema", [*FREE, {"$ref": "#/$defs/F", "$defs": {"F": TOOLS["weather"]}}], ids=str)
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("qwen3_coder", CITY), ("pythonic", 'city="a) (\\"b", days=[1]'), ("hermes", '{"city": "a"}')],
+)
+def test_a_tool_whose_arguments_are_free_can_be_called_with_some(takes, name, arguments, schema):
+    form = TOOL_FORMATS[name]
+    call = form.head + form.begin.replace("NAME", "f") + arguments + form.end + form.tail
+    if name == "pythonic" and schema not in FREE:
+        call = call.replace("[1]", "1")
+    assert takes(form.calls({"f": schema}, one=True), call) or (name == "hermes" and schema not in FREE)
+    assert not takes(form.calls({"f": schema}, one=True), call.replace("f", "g", 1))
+
+
+ANSWER = {
+    "type": "object",
+    "properties": {"city": {"$ref": "#/$defs/City"}, "days": {"type": "integer"}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+    "$defs": {"City": {"type": "string"}},
+}
+
+
+@pytest.mark.parametrize("form", TOOL_FORMATS.values(), ids=TOOL_FORMATS)
+@pytest.mark.parametrize("answer", [ANSWER, {"type": "object"}], ids=["schema", "object"])
+def test_an_answer_in_json_is_as_free_to_begin_as_a_call(takes, form, answer):
+    tree = form.json_or_calls(answer, TOOLS, one=True)
+    assert takes(tree, '{"city": "Rome", "days": 3}') and takes(tree, written(form, GOOD[:1]))
+    assert not takes(tree, "It rains.")
+    if answer is ANSWER:
+        assert not takes(tree, '{"city": "Rome"}') and not takes(
+            tree, '{"name": "tomorrow", "parameters": {}}'
+        )

@@ -130,6 +130,17 @@ def test_a_response_in_the_background_can_be_cancelled(client):
     assert ended.status == "incomplete" and ended.usage.output_tokens == 2
 
 
+def test_a_response_that_is_deleted_while_it_runs_stays_deleted(client):
+    asked = {"input": "Explain the with statement", "max_output_tokens": 900, **MODEL}
+    with client.responses.create(stream=True, extra_body={"ignore_eos": True}, **asked) as stream:
+        first = next(stream)
+        client.responses.delete(first.response.id)
+        *_, last = stream
+    assert last.response.status == "cancelled"
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(first.response.id)
+
+
 def test_anthropics_messages(claude, right):
     asked = {"messages": QUESTION, "max_tokens": 400, "model": "demo", "extra_body": GREEDY}
     message = claude.messages.create(**asked)

@@ -72,6 +72,15 @@ def test_logprobs_of_a_completion(http, llm):
         assert [value for part in parts for value in part[name]] == told[name]
 
 
+def test_tokens_begin_where_they_do_though_their_text_is_held_back(http, llm):
+    text = llm.generate([PROMPT], params(temperature=0.0))[0].outputs[0].text
+    asked = {"prompt": PROMPT, "max_tokens": 12, "temperature": 0, "logprobs": 0}
+    asked["stop"] = [text[at : at + 4] + "\0" for at in range(len(text) - 4)]  # nearly comes, and does not
+    told = post(http, TEXT, **asked)["choices"][0]["logprobs"]
+    parts = [chunk["choices"][0]["logprobs"] for chunk in streamed(http, TEXT, **asked)]
+    assert [offset for part in parts for offset in part["text_offset"]] == told["text_offset"]
+
+
 def test_logprobs_of_a_chat(http, llm):
     expected = llm.chat([QUESTION], params(temperature=0.0, logprobs=2))[0].outputs[0]
     asked = {"messages": QUESTION, "max_tokens": 12, "temperature": 0, "logprobs": True, "top_logprobs": 2}

@@ -82,6 +82,21 @@ def test_a_batch_that_was_cut_off_goes_on_where_it_was(server, tmp_path):
     assert set(answers(target)) == {f"r-{index}" for index in range(4)}
 
 
+def test_what_failed_in_passing_is_asked_again(server, tmp_path):
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.write_text("\n".join(asked(f"r-{index}", body(f"{index}")) for index in range(3)) + "\n")
+    assert run(server, source, target) == 0
+    first, second, third = target.read_text().splitlines(keepends=True)
+    gone = json.loads(second) | {"response": None, "error": {"code": "connection_error", "message": "gone"}}
+    busy = json.loads(third)
+    busy["response"] |= {"status_code": 503}
+    target.write_text("".join([first, json.dumps(gone) + "\n", json.dumps(busy) + "\n"]))
+    assert run(server, source, target, resume=True) == 0
+    found = [json.loads(line) for line in target.read_text().splitlines()]
+    assert len(found) == 3 and json.loads(first) in found
+    assert all(one["response"]["status_code"] == 200 for one in found)
+
+
 def test_nothing_runs_of_a_file_that_is_wrong(tmp_path):
     source, target = tmp_path / "in", tmp_path / "out"
     source.write_text(

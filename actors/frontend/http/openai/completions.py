@@ -113,7 +113,7 @@ class CompletionTelling:
     ) -> None:
         self._asked, self._answers, self._echoes = asked, answers, echoes
         self._body = Completion(id=answers.name, created=created, model=model, choices=[])
-        self._offsets: dict[int, int] = {}  # where the next piece of a choice begins in its text
+        self._offsets: dict[int, int] = {}  # where the next token of a choice begins in its text
         self._plain = Template(lambda index, text: self._chunk([TextChoice(index=index, text=text)]), sse)
         self._always_plain = not (
             asked.return_token_ids or asked.logprobs is not None or asked.tells_usage_always
@@ -161,23 +161,25 @@ class CompletionTelling:
             echo = self._echoes[self._answers.prompts.index(prompt)]
         shape = TextChoice(index=index, text=echo + piece.said.content)
         hidden = bool(asked.echo) and asked.max_tokens == 0
+        offset = self._offsets.get(index, 0)
         if hidden:
             shape.text = echo
         if piece.finished is not None:
             shape.finish_reason, shape.stop_reason = piece.finished.reason, piece.finished.stop_reason
         if asked.logprobs is not None:
-            shape.logprobs = self._logprobs(piece, prompt, firsts, hidden, self._offsets.get(index, 0))
+            shape.logprobs, offset = self._logprobs(piece, prompt, firsts, hidden, offset)
         if asked.return_token_ids:
             shape.token_ids = list(piece.token_ids)
             shape.prompt_token_ids = prompt.token_ids if begins else None
         if asked.prompt_logprobs is not None:
             shape.prompt_logprobs = prompt_logprobs(prompt.logprobs)
-        self._offsets[index] = self._offsets.get(index, 0) + len(shape.text)
+        self._offsets[index] = offset  # not by the text so far: the end of that may be held back
         return shape
 
     def _logprobs(
         self, piece: Piece, prompt: PromptAnswers, firsts: Sequence[str], hidden: bool, offset: int
-    ) -> TextLogprobs:
+    ) -> tuple[TextLogprobs, int]:
+        """And where the next token begins."""
         places: list[TokenLogprobs | None] = list(piece.logprobs)
         ids, first = list(piece.token_ids), ""
         if hidden:
@@ -185,7 +187,8 @@ class CompletionTelling:
         if self._asked.echo:
             places, ids = [*prompt.logprobs, *places], [*prompt.token_ids, *ids]
             first = firsts[self._answers.prompts.index(prompt)]
-        return text_logprobs(places, ids, offset, bool(self._asked.return_tokens_as_token_ids), first)
+        as_ids = bool(self._asked.return_tokens_as_token_ids)
+        return text_logprobs(places, ids, offset, as_ids, first)
 
 
 def routes(service: Service) -> list[Any]:

@@ -57,7 +57,7 @@ class Turn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     function_call: None = None
 
     def text(self, place: str) -> str | None:
-        """The content's text."""
+        """The content's text, of several parts with a line for each to begin on."""
         if self.content is None or isinstance(self.content, str):
             return self.content
         for index, part in enumerate(self.content):
@@ -65,7 +65,7 @@ class Turn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
                 raise BadRequest(
                     f"{place}.content[{index}].type is {part.type!r:.80}; expected 'text'", "messages"
                 )
-        return "".join(part.text for part in self.content)
+        return "\n".join(part.text for part in self.content)
 
     def message(self, place: str) -> ChatMessage:
         """The turn, as the tokenizer takes it. `developer`, which few templates know, is a newer word for `system`."""

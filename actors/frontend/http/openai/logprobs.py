@@ -55,8 +55,9 @@ def text_logprobs(
     offset: int,
     as_ids: bool,
     first: str = "",
-) -> TextLogprobs:
-    """Of the tokens of a text that begins at `offset` of the whole; the very `first` has a text only."""
+) -> tuple[TextLogprobs, int]:
+    """Of the tokens of a text that begins at `offset` of the whole; the very `first` has a text only. And where they
+    end."""
     shape = TextLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
     for place, token_id in zip(places, token_ids, strict=True):
         own = place[token_id] if place is not None else Logprob(0.0, None, first)
@@ -69,7 +70,7 @@ def text_logprobs(
             if place is None
             else {_shown(token, one, as_ids): _finite(one.logprob) for token, one in place.items()}
         )
-    return shape
+    return shape, offset
 
 
 def chat_logprobs(

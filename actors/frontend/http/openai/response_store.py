@@ -24,6 +24,7 @@ class Stored:
     turns: list[Turn]
     answers: Answers | None
     num_bytes: int = 0
+    is_deleted: bool = False
 
     def cancel(self) -> None:
         """Ends it, if it still runs."""
@@ -48,7 +49,9 @@ class ResponseStore:
         return name in self._stored
 
     def put(self, stored: Stored) -> None:
-        """Keeps a response; again when it has ended, with what it has become."""
+        """Keeps a response; again when it has ended, with what it has become, unless it was deleted meanwhile."""
+        if stored.is_deleted:
+            return
         self._forget(stored.response.id)
         stored.num_bytes = len(encode([stored.response, stored.turns]))
         self._stored[stored.response.id] = stored
@@ -69,8 +72,9 @@ class ResponseStore:
         return stored
 
     def delete(self, name: str) -> None:
-        """Forgets a response. Raises as `get` does."""
+        """Forgets a response, for good. Raises as `get` does."""
         stored = self.get(name)
+        stored.is_deleted = True
         if stored.answers is not None:
             stored.answers.abort()
         self._forget(name)

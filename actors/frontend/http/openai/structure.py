@@ -10,7 +10,7 @@ import msgspec
 
 from pageant.actors.frontend.http.naming import written_as
 from pageant.actors.frontend.http.parsers.base import OutputParser
-from pageant.actors.frontend.http.parsers.formats import Formats, ToolFormat
+from pageant.actors.frontend.http.parsers.formats import ANY_OBJECT, Formats, ToolFormat
 from pageant.actors.frontend.http.parsers.reading import ChatParser
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.structured_outputs import StructuredOutputsParams
@@ -87,10 +87,10 @@ class ToolFunction(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Tool(msgspec.Struct, kw_only=True):
-    """A tool, which is a function."""
+    """A tool, which is a function. Templates show it as it is encoded: with its type first, as clients write it."""
 
-    function: ToolFunction
     type: Literal["function"] = "function"
+    function: ToolFunction
 
 
 class ChosenFunction(msgspec.Struct, kw_only=True):
@@ -195,7 +195,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
         elif text.asked is None:
             tree = form.text_with_calls(schemas, one=self.one)
         else:
-            tree = {"type": "or", "elements": [_json_tree(text.asked), form.calls(schemas, one=self.one)]}
+            tree = form.json_or_calls(_json_schema(text.asked), schemas, one=self.one)
         return Structure(StructuredOutputsParams(structural_tag={"format": tree}), "tools")  # type: ignore[arg-type]
 
 
@@ -203,9 +203,8 @@ def _is_json(text: Structure) -> bool:
     return text.asked is not None and text.asked.kind in ("json", "json_object")
 
 
-def _json_tree(asked: StructuredOutputsParams) -> dict[str, Any]:
-    schema = msgspec.json.decode(asked.json) if asked.json is not None else {"type": "object"}
-    return {"type": "json_schema", "json_schema": schema}
+def _json_schema(asked: StructuredOutputsParams) -> Any:
+    return msgspec.json.decode(asked.json) if asked.json is not None else ANY_OBJECT
 
 
 def with_reasoning(asked: StructuredOutputsParams | None, formats: Formats) -> StructuredOutputsParams | None:

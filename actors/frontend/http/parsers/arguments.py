@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from keyword import iskeyword
 from typing import Any
 
 from pageant.actors.frontend.http.parsers.base import encodable
@@ -27,19 +28,44 @@ def _either(*elements: Tree) -> Tree:
     return {"type": "or", "elements": elements}
 
 
+_REFERENCES_MAX = 16  # one to another
+# Arguments without a parenthesis that is not in a string.
+_ANY_PYTHON = r"""([^()"']|"([^"\\\n]|\\.)*"|'([^'\\\n]|\\.)*')*"""
+
+
+def _with_definitions(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
+    return {**{key: root[key] for key in ("$defs", "definitions") if key in root}, **schema}
+
+
 def _properties(
     schema: dict[str, Any], can_be_named: Callable[[str], object]
 ) -> tuple[dict[str, Any], list[str]]:
     """A schema's properties, those first that are required; and which those are. They know its definitions."""
-    defined = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     required = schema.get("required", ())
     found = {
-        name: {**defined, **value} if isinstance(value, dict) else {}
+        name: _with_definitions(value, schema) if isinstance(value, dict) else {}
         for name, value in schema.get("properties", {}).items()
         if can_be_named(name)
     }
     first = [name for name in found if name in required]
     return {name: found[name] for name in [*first, *(name for name in found if name not in required)]}, first
+
+
+def resolved(schema: Any, root: Any) -> Any:
+    """A schema, or the definition of its root's that it refers to."""
+    for _ in range(_REFERENCES_MAX):
+        reference = schema.get("$ref") if isinstance(schema, dict) else None
+        if not isinstance(reference, str) or not reference.startswith("#/"):
+            break
+        schema = root
+        for part in reference.removeprefix("#/").split("/"):
+            schema = schema.get(part) if isinstance(schema, dict) else None
+    return schema
+
+
+def _is_free(schema: dict[str, Any]) -> bool:
+    """Whether it says nothing of which arguments there are."""
+    return "properties" not in schema and schema.get("additionalProperties", True) is not False
 
 
 def as_json(schema: dict[str, Any]) -> Tree:
@@ -49,7 +75,10 @@ def as_json(schema: dict[str, Any]) -> Tree:
 
 def as_python(schema: dict[str, Any]) -> Tree:
     """`a=1, b="x"`: values are JSON, which are Python's literals but for three words; and those are read too."""
-    properties, required = _properties(schema, str.isidentifier)
+    schema = _with_definitions(resolved(schema, schema), schema)
+    if _is_free(schema):
+        return {"type": "regex", "pattern": _ANY_PYTHON}
+    properties, required = _properties(schema, lambda name: name.isidentifier() and not iskeyword(name))
     ordered = list(properties)
     if not ordered:
         return const("")
@@ -77,6 +106,9 @@ def is_text(schema: Any) -> bool:
 
 def as_xml(schema: dict[str, Any]) -> Tree:
     """`<parameter=a>`, a value on lines of its own, `</parameter>`: strings as they are, all else as JSON."""
+    schema = _with_definitions(resolved(schema, schema), schema)
+    if _is_free(schema):
+        return {"type": "any_text"}
     properties, required = _properties(schema, _XML_NAME.fullmatch)
     parts = []
     for name, value in properties.items():
@@ -106,12 +138,45 @@ def _xml_text(schema: dict[str, Any]) -> Tree:
     return {"type": "any_text"}
 
 
-def xml_value(written: str, schema: Any) -> str:
-    """A value that was written so, as JSON."""
+def _types(schema: Any, root: Any, depth: int = 0) -> set[str]:
+    """Which types of JSON a schema allows, as far as it says so; anything else has "any" among them."""
+    schema = resolved(schema, root)
+    if not isinstance(schema, dict) or depth > _REFERENCES_MAX:
+        return {"any"}
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        return {kind}
+    if isinstance(kind, list):
+        return {str(one) for one in kind}
+    options = schema.get("anyOf") or schema.get("oneOf")
+    if not isinstance(options, list):
+        return {"any"}
+    return set().union(*(_types(one, root, depth + 1) for one in options))
+
+
+def xml_value(written: str, schema: Any, root: Any = None) -> str:
+    """A value that was written so, as JSON.
+
+    Args:
+        root: the schema of which this is a part, for what it refers to.
+    """
     if is_text(schema):
         return json.dumps(written, ensure_ascii=False)
+    if _types(schema, root) == {"string", "null"}:
+        return _text_or_null(written)
     text = {"True": "true", "False": "false", "None": "null"}.get(written.strip(), written)
     try:
         return encodable(json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False))
     except (ValueError, RecursionError):
         return json.dumps(written, ensure_ascii=False)
+
+
+def _text_or_null(written: str) -> str:
+    """A string, in quotes or as it is; a word without them is none of another type."""
+    if written.strip() in ("null", "None"):
+        return "null"
+    try:
+        value = json.loads(written)
+    except (ValueError, RecursionError):
+        value = written
+    return json.dumps(encodable(value) if isinstance(value, str) else written, ensure_ascii=False)

@@ -10,7 +10,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pageant.actors.frontend.http.parsers.arguments import PARAMETER, PARAMETER_END, is_text, xml_value
+from pageant.actors.frontend.http.parsers.arguments import (
+    PARAMETER,
+    PARAMETER_END,
+    is_text,
+    resolved,
+    xml_value,
+)
 from pageant.actors.frontend.http.parsers.base import CallPiece, Said
 from pageant.actors.frontend.http.parsers.scanner import Malformed, Reading, Scanner, as_content
 
@@ -19,7 +25,8 @@ ARGUMENTS = ("arguments", "parameters")
 BESIDE = ("id", "type", "function", "index")  # of what a call is known by
 Schemas = Mapping[str, Mapping[str, Any] | None]
 NO_SCHEMAS: Schemas = {}
-_PYTHON_LIST = re.compile(r"\[\s*[A-Za-z_][\w.]*\(")
+_PYTHON_LIST = re.compile(r"\[\s*[\w.:-]+\(")
+_PYTHON_LIST_BEGUN = re.compile(r"(\[\s*[\w.:-]*)?")
 _NAME_LENGTH_MAX = 256
 
 
@@ -29,6 +36,8 @@ class Calls:
     Args:
         schemas: of the tools' arguments, by the tools' names.
     """
+
+    has_marks = True  # that say what a call is; else an answer in JSON may look like one
 
     def __init__(self, new_id: Callable[[], str], schemas: Schemas = NO_SCHEMAS) -> None:
         self._new_id, self._schemas = new_id, schemas
@@ -40,7 +49,13 @@ class Calls:
         raise NotImplementedError
 
     def _name(self, name: str) -> Said:
-        """A call begins."""
+        """A call begins. Where nothing else says so, its name does: it is that of a tool.
+
+        Raises:
+            Malformed: it is not.
+        """
+        if not self.has_marks and self._schemas and name not in self._schemas:
+            raise Malformed
         self._is_told = True
         self._count += 1
         return Said(calls=(CallPiece(self._count - 1, "", self._new_id(), name),))
@@ -135,7 +150,9 @@ class QwenCoder(Calls):
             raise Malformed
         yield from text.expect(">")
         yield self._name(name)
-        properties = (self._schemas.get(name) or {}).get("properties")
+        root = self._schemas.get(name) or {}
+        schema = resolved(root, root)
+        properties = schema.get("properties") if isinstance(schema, dict) else None
         before = "{"
         while True:
             yield from text.blanks()
@@ -146,18 +163,19 @@ class QwenCoder(Calls):
             yield from text.expect(">")
             yield from text.comes("\n")
             yield self._arguments(f"{before}{json.dumps(key, ensure_ascii=False)}: ")
-            yield from self._value(text, properties.get(key) if isinstance(properties, dict) else None)
+            of_key = properties.get(key) if isinstance(properties, dict) else None
+            yield from self._value(text, of_key, root)
             before = ", "
         yield self._arguments("{}" if before == "{" else "}")
 
-    def _value(self, text: Scanner, schema: Any) -> Reading[None]:
+    def _value(self, text: Scanner, schema: Any, root: Any) -> Reading[None]:
         ends = f"\n{PARAMETER_END}", PARAMETER_END
         if is_text(schema):
             yield self._arguments('"')
             yield from text.said_before(ends, self._quoted)
             yield self._arguments('"')
         else:
-            yield self._arguments(xml_value((yield from text.before(*ends)), schema))
+            yield self._arguments(xml_value((yield from text.before(*ends)), schema, root))
         yield from text.comes(*ends)
 
     def _quoted(self, text: str) -> Said:
@@ -167,11 +185,13 @@ class QwenCoder(Calls):
 class Llama(Calls):
     """`{"name": ..., "parameters": {...}}`, several with `;` between; all there is, perhaps after `<|python_tag|>`."""
 
+    has_marks = False
+
     def read(self, text: Scanner) -> Reading[None]:
         """See `Calls`."""
         yield from text.blanks()
         tag = yield from text.comes("<|python_tag|>")
-        while (yield from text.looks_like(re.compile(r"\s*\{"), 64)):
+        while (yield from text.next_is("{")):
             if not (yield from self._attempt(text, self._object(text), tag or "")):
                 break
             yield from text.blanks()
@@ -192,7 +212,7 @@ class Mistral(Calls):
 
     def _called(self, text: Scanner) -> Reading[None]:
         yield from text.blanks()
-        if (yield from text.looks_like(re.compile(r"\["), 1)):
+        if (yield from text.next_is("[")):
             yield from self._list(text)
             return
         name = (yield from text.before("{", "[CALL_ID]", "[ARGS]")).strip()
@@ -210,7 +230,7 @@ class Pythonic(Calls):
         """See `Calls`."""
         yield from text.blanks()
         yield from text.comes("<|python_start|>", "<|python_tag|>")
-        if (yield from text.looks_like(_PYTHON_LIST, _NAME_LENGTH_MAX)):
+        if (yield from text.looks_like(_PYTHON_LIST, _PYTHON_LIST_BEGUN, _NAME_LENGTH_MAX)):
             yield from self._attempt(text, self._called(text))
             yield from text.blanks()
             yield from text.comes("<|python_end|>")
@@ -259,8 +279,10 @@ class DeepSeek(Calls):
 class JsonList(Calls):
     """`[{"name": ..., "parameters": {...}}, ...]`: all there is. For models that have no format of their own."""
 
+    has_marks = False
+
     def read(self, text: Scanner) -> Reading[None]:
         """See `Calls`."""
-        if (yield from text.looks_like(re.compile(r"\s*\["), 64)):
+        if (yield from text.next_is("[")):
             yield from self._attempt(text, self._list(text))
         yield from text.until((), as_content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from pageant.protocol.errors import BadRequest
 
 AUTO, NONE = "auto", "none"
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
+_DEFINITIONS = ("$defs", "definitions")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +67,18 @@ class ToolFormat:
             return inner
         return {"type": "sequence", "elements": [const(self.head), inner, const(self.tail)]}
 
+    def json_or_calls(
+        self, answer: Any, tools: Mapping[str, dict[str, Any] | None], *, one: bool
+    ) -> dict[str, Any]:
+        """JSON by a schema, or calls; `calls` says what it raises.
+
+        Where calls are objects with nothing before them, there is one, and a schema of either: the grammar's lexer
+        would take an answer's first letters for those of a call's text, and lead every answer into a call.
+        """
+        if self.opening == "{" and not self.head and (either := _one_of(answer, tools)) is not None:
+            return arguments.as_json(either)
+        return {"type": "or", "elements": [arguments.as_json(answer), self.calls(tools, one=one)]}
+
     def text_with_calls(self, tools: Mapping[str, dict[str, Any] | None], *, one: bool) -> dict[str, Any]:
         """Any text, with calls where it has the trigger; or either."""
         if not self.trigger:
@@ -90,6 +104,27 @@ class ToolFormat:
             raise BadRequest(f"tools: the parameters of {name} are no JSON schema", "tools") from None
         begin = self.begin.replace("NAME", name)
         return {"type": "tag", "begin": begin, "content": content, "end": self.end}
+
+
+def _one_of(answer: Any, tools: Mapping[str, dict[str, Any] | None]) -> dict[str, Any] | None:
+    """A schema of an answer, or of a call as `llama3_json` has it; None where the answer's refers to itself as a whole.
+    What a tool's own schema defines stays with the answer: arguments of such a tool are any."""
+    if not isinstance(answer, dict) or '"$ref":"#"' in json.dumps(answer, separators=(",", ":")):
+        return None
+    inner = {key: value for key, value in answer.items() if key not in _DEFINITIONS}
+    options = [inner]
+    for name, schema in tools.items():
+        free = schema is None or any(key in schema for key in _DEFINITIONS)
+        properties = {"name": {"const": name}, "parameters": ANY_OBJECT if free else schema}
+        options.append(
+            {
+                "type": "object",
+                "properties": properties,
+                "required": list(properties),
+                "additionalProperties": False,
+            }
+        )
+    return {**{key: answer[key] for key in _DEFINITIONS if key in answer}, "anyOf": options}
 
 
 _DEEPSEEK = calls.DeepSeek

@@ -117,9 +117,16 @@ class Scanner:
                 return None
             yield None
 
-    def looks_like(self, pattern: re.Pattern[str], length_max: int) -> Reading[bool]:
-        """Whether what is next matches; decided after so many characters at most."""
-        while not self._ended and len(self._rest) < length_max and not pattern.match(self._rest):
+    def next_is(self, mark: str) -> Reading[bool]:
+        """Whether the next character that is no blank is this one. Nothing is read."""
+        while not self._ended and not self._rest.lstrip(_BLANKS):
+            yield None
+        return self._rest.lstrip(_BLANKS).startswith(mark)
+
+    def looks_like(self, pattern: re.Pattern[str], begun: re.Pattern[str], length_max: int) -> Reading[bool]:
+        """Whether what is next matches. That is not known while all that there is may be the beginning of a match, and
+        shorter than so many characters."""
+        while not self._ended and len(self._rest) < length_max and begun.fullmatch(self._rest):
             yield None
         return pattern.match(self._rest) is not None
 
@@ -166,7 +173,7 @@ class Scanner:
     def said_value(self, say: Say) -> Reading[None]:
         """Says a value as it comes. A string is said as what it means, when it has come: it is the text of a value."""
         yield from self.blanks()
-        if (yield from self.looks_like(re.compile('"'), 1)):
+        if (yield from self.next_is('"')):
             yield say((yield from self.string()))
             return
         yield from self._pieces(say)
@@ -227,7 +234,7 @@ class Scanner:
     # Python.
 
     def python_call(self) -> Reading[tuple[str, str]]:
-        """`name(key=literal, ...)`: the name, and the arguments as JSON."""
+        """`name(key=literal, ...)`: the name, which need not be one in Python, and the arguments as JSON."""
         name = (yield from self.before("(")).strip()
         pieces: list[str] = []
         quote, depth, place = "", 0, 0
@@ -247,7 +254,7 @@ class Scanner:
             else:
                 depth += (what in "([{") - (what in ")]}")
                 if not depth:
-                    return name, _python_arguments(name + "".join([*pieces, self._take(place)]))
+                    return name, _python_arguments("call" + "".join([*pieces, self._take(place)]))
 
 
 def _begun(text: str, marks: tuple[str, ...]) -> int:

@@ -8,6 +8,7 @@ import pytest
 from openai.types.chat import ChatCompletionMessage
 
 from pageant.actors.frontend.http.openai.chat import ChatRequest
+from pageant.actors.frontend.http.openai.conversation import tokenize_chat
 from pageant.actors.frontend.http.openai.response_requests import ResponseRequest
 from pageant.actors.frontend.http.reading import read
 from pageant.protocol.errors import BadRequest
@@ -55,3 +56,20 @@ def test_a_developer_is_the_system_in_chats_and_in_responses():
     assert turns(message)[0].role == "system"
     response, _ = read(json.dumps({"input": [message]}).encode(), ResponseRequest)
     assert [turn.message("").role for turn in response.turns()] == ["system"]
+
+
+def test_parts_of_a_text_begin_on_lines_of_their_own():
+    parts = [{"type": "text", "text": text} for text in ("Summarize:", "A document.")]
+    assert turns({"role": "user", "content": parts})[0].content == "Summarize:\nA document."
+
+
+def test_templates_are_shown_tools_as_clients_write_them():
+    tool = {
+        "type": "function",
+        "function": {"name": "f", "description": "d", "parameters": {"type": "object"}},
+    }
+    request, _ = read(
+        json.dumps({"messages": [{"role": "user", "content": "a"}], "tools": [tool]}).encode(), ChatRequest
+    )
+    shown = tokenize_chat(request.messages, tools=request.tools).tools
+    assert shown is not None and json.dumps(json.loads(shown)[0]) == json.dumps(tool)

@@ -222,6 +222,49 @@ def test_the_tools_schema_tells_texts_from_other_values():
         assert calls_of(said) == [("f", right)] and not said.content
 
 
+@pytest.mark.parametrize(
+    "nullable",
+    [
+        {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        {"type": ["string", "null"]},
+        {"oneOf": [{"$ref": "#/$defs/Zip"}, {"type": "null"}]},
+    ],
+)
+def test_a_text_that_may_be_null_is_no_number(nullable):
+    root = {"$defs": {"Zip": {"type": "string"}}, "properties": {"zip": nullable, "city": {"type": "string"}}}
+    for schema in (root, {"$ref": "#/$defs/Place", "$defs": {**root["$defs"], "Place": root}}):
+        for written_as, value in (("90210", "90210"), ('"90210"', "90210"), ("null", None), ("[1]", "[1]")):
+            said = read(reader("qwen3_coder", schemas={"f": schema}), coder_call(zip=written_as, city="7"))
+            assert calls_of(said) == [("f", {"zip": value, "city": "7"})]
+
+
+@pytest.mark.parametrize(("form", "text"), [("llama3_json", "{CALL}"), ("json", "[{CALL}]")])
+def test_an_answer_in_json_is_no_call_of_a_tool_that_there_is_not(form, text):
+    schemas = {"weather": {"type": "object"}}
+    answer = text.replace("{CALL}", '{"name": "Alice", "age": 30}')
+    for cuts in (None, ()):
+        said = read(reader(form, schemas=schemas), answer, cuts)
+        assert said.content == answer and not said.calls
+    call = text.replace("{CALL}", '{"name": "weather", "parameters": {"city": "Rome"}}')
+    assert calls_of(read(reader(form, schemas=schemas), call)) == [("weather", {"city": "Rome"})]
+
+
+@pytest.mark.parametrize("form", ["llama3_json", "pythonic", "json"])
+def test_what_cannot_be_a_call_is_told_at_once(form):
+    parser = reader(form)
+    parser.begin(None)
+    assert parser.feed("H", (), False).content == "H" and parser.feed("ello", (), False).content == "ello"
+    parser = reader("pythonic")
+    parser.begin(None)
+    assert not parser.feed("[link", (), False).content
+    assert parser.feed("]", (), False).content == "[link]"
+
+
+def test_a_tool_of_any_name_can_be_called_in_python():
+    said = read(reader("pythonic"), '[get-weather(city="Rome"), a:b.c(x=1)]')
+    assert calls_of(said) == [("get-weather", {"city": "Rome"}), ("a:b.c", {"x": 1})]
+
+
 def test_a_text_among_the_arguments_is_told_as_it_comes():
     parser = reader("qwen3_coder", schemas={"f": {"properties": {"code": {"type": "string"}}}})
     parser.begin(None)
