@@ -71,3 +71,5 @@ class Stopped(Message, frozen=True, kw_only=True):
 
     serials: Int64Vector
     num_output_tokens: Int32Vector
+    incarnation: int = 0
+    """Of the scheduler that knows them by these serials; 0 does not say."""

@@ -26,6 +26,8 @@ class Acknowledge(Message, frozen=True, kw_only=True):
 
     stream: str
     up_to: int
+    incarnation: int = 0
+    """Of the stream's sender, of whom there may be another by now; 0 does not say."""
 
 
 class Resume(Message, frozen=True, kw_only=True):
@@ -33,3 +35,5 @@ class Resume(Message, frozen=True, kw_only=True):
 
     stream: str
     after: int
+    incarnation: int = 0
+    """As above."""

@@ -116,8 +116,11 @@ class Detokenizer(Actor):
         for frontend in self._deliveries:
             self._flush(frontend)
         if stopped:
-            counts = int32(list(stopped.values()))
-            self.tell(self.sender, Stopped(serials=int64(list(stopped)), num_output_tokens=counts))
+            counts, life = int32(list(stopped.values())), self._incoming.incarnation
+            self.tell(
+                self.sender,
+                Stopped(serials=int64(list(stopped)), num_output_tokens=counts, incarnation=life),
+            )
 
     def _tell_spans(self, batch: TokenBatch, began: float) -> None:
         """A batch was worked on, also for requests that are traced, which may have ended by now."""
@@ -249,7 +252,7 @@ class Detokenizer(Actor):
     def acknowledged(self, message: Acknowledge) -> None:
         """A frontend has taken in our batches so far."""
         delivery = self._deliveries.get(self.sender)
-        if delivery is not None:
+        if delivery is not None and message.incarnation in (0, self.incarnation):
             delivery.stream.acknowledge(message.up_to)
             self._flush(self.sender)
 
@@ -257,8 +260,9 @@ class Detokenizer(Actor):
     def resume(self, message: Resume) -> None:
         """A frontend missed something: it is sent again."""
         delivery = self._deliveries.get(self.sender)
-        for batch in delivery.stream.resume(message.after) if delivery is not None else ():
-            self.tell(self.sender, batch)
+        if delivery is not None and message.incarnation in (0, self.incarnation):
+            for batch in delivery.stream.resume(message.after):
+                self.tell(self.sender, batch)
 
     @receives
     def peer_up(self, event: ActorUp) -> None:

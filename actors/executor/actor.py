@@ -82,6 +82,7 @@ class Executor(Actor):
         self._nobody_waits = asyncio.Event()
         self._kept: KeptDraws[Step] = KeptDraws(self._batch.guiding, options.mask_patience)
         self._grammar_since: float | None = None  # when it came up; None while it is down
+        self._grammar_lost: str | None = None  # why there will be none
         self._tracing = StepTracing()
         if options.device != "cpu":
             self.offload_threads = 2  # one waits for tokens while the other launches the next step
@@ -112,7 +113,7 @@ class Executor(Actor):
         """Introduces itself to the scheduler and to the block manager, whichever came up. A grammar is told of all that
         it is to follow."""
         if event.address == GRAMMAR:
-            self._grammar_since = self.clock.now()
+            self._grammar_since, self._grammar_lost = self.clock.now(), None
             self._reopen()
             return
         self.tell(
@@ -141,10 +142,14 @@ class Executor(Actor):
         if event.address == GRAMMAR:
             self._grammar_since = None
             if event.final:
-                for row in self._batch.guiding.rows:
-                    reason = f"the grammar actor is down and will not be restarted: {event.reason}"
-                    self._batch.guiding.fail(self._batch.guiding.guide_of(row), reason)
-                self._masks_changed()
+                self._grammar_lost = f"the grammar actor is down and will not be restarted: {event.reason}"
+                self._fail_guides(self._grammar_lost)
+
+    def _fail_guides(self, reason: str) -> None:
+        """Nobody will say what these rows may draw."""
+        for row in self._batch.guiding.rows:
+            self._batch.guiding.fail(self._batch.guiding.guide_of(row), reason)
+        self._masks_changed()
 
     @receives
     def compute(self, plan: StepPlan) -> None:
@@ -167,6 +172,8 @@ class Executor(Actor):
             step.moves_needed = self._moving.add(step.plan.moves, step.incarnation)
             self._unanswered += 1
             self._packed.append(step)
+            if self._grammar_lost is not None and len(self._batch.guiding):
+                self._fail_guides(self._grammar_lost)
             self._tell_grammar()
         self._go_on()
 

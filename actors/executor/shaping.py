@@ -3,7 +3,8 @@
 In vLLM's order, all in float32, before the temperature and the filters (see `pageant.kernels.sampling`):
 1. `allowed_token_ids`: all other tokens go to minus infinity. So does the last token of each of the bad words
    whose other tokens the output ends with.
-2. `min_tokens`: so do the tokens that would end the row, until it has as many as that.
+2. `min_tokens`: so do the tokens that would end the row, until it has as many as that. Where that leaves none of the
+   allowed ones, ends are given up, and then bad words.
 3. `logit_bias` is added.
 4. Penalties. repetition_penalty, for tokens of the prompt or the output: a logit above 0 is divided by it,
    one below 0 multiplied (Keskar et al.: CTRL, 2019). Then, for tokens of the output, frequency_penalty
@@ -154,9 +155,14 @@ class _Row:
             self.bad_words.tail.append(token)
 
     def forbidden_at(self, position: int, ahead: Sequence[int] = ()) -> Int64:
-        """The tokens that are not drawn at a position, after some drafts."""
+        """The tokens that are not drawn at a position, after some drafts. Where only some are allowed, one of these is
+        left: ends are given up for that, and then what bad words forbid."""
         ends = self.forbidden if position < self.min_position else _NO_TOKENS
-        return ends if self.bad_words is None else np.union1d(ends, self.bad_words.endings(ahead))
+        endings = _NO_TOKENS if self.bad_words is None else self.bad_words.endings(ahead)
+        both = np.union1d(ends, endings) if len(endings) else ends
+        if not (len(self.allowed) and len(both)):
+            return both
+        return next((some for some in (both, endings) if not np.isin(self.allowed, some).all()), _NO_TOKENS)
 
     def shapes(self, position: int) -> bool:
         """Whether it changes the logits of this position or of one after it."""

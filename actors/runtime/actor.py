@@ -164,7 +164,8 @@ class Actor:
         return self._cell.node.stream(address, request, timeout, self._cell, credit)
 
     def watch(self, address: str) -> None:
-        """From now on, `ActorUp` and `ActorDown` come for this address; first for those already up."""
+        """From now on, `ActorUp` and `ActorDown` come for this address; first for those that are up already, or down
+        for good."""
         self._cell.node.watch(address, self._cell)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:

@@ -181,14 +181,14 @@ class Node:
             self._tell_watchers(_up(new))
 
     def watch(self, address: str, cell: Cell) -> None:
-        """From now on this cell hears of that address; first of what is up already."""
+        """From now on this cell hears of that address; first of what is up already, or will never be again."""
         for kind in (ActorUp, ActorDown):
             if kind not in cell.actor.handlers:
                 raise TypeError(f"{cell.name} watches {address} but has no handler for {kind.__name__}")
         self._watchers[(address, cell.name)] = cell
         for entry in self._directory.values():
-            if entry.up and matches(address, entry.name, cell.replica):
-                self._tell_watcher(cell, _up(entry))
+            if (entry.up or entry.final) and matches(address, entry.name, cell.replica):
+                self._tell_watcher(cell, _up(entry) if entry.up else _down(entry, entry))
 
     def _tell_watchers(self, event: ActorUp | ActorDown) -> None:
         for (pattern, _), cell in list(self._watchers.items()):

@@ -119,8 +119,10 @@ class Incoming:
     def reply(self, arrival: Arrival) -> Acknowledge | Resume | None:
         """What the sender is told of an arrival, once what is next has been taken in."""
         if arrival is not Arrival.GAP:
-            return Acknowledge(stream=self.name, up_to=self.last)
-        return Resume(stream=self.name, after=self.last) if self.should_ask() else None
+            return Acknowledge(stream=self.name, up_to=self.last, incarnation=self.incarnation)
+        if not self.should_ask():
+            return None
+        return Resume(stream=self.name, after=self.last, incarnation=self.incarnation)
 
     def should_ask(self) -> bool:
         """Whether this gap is to be reported: once, until something is taken or comes again."""

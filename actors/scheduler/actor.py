@@ -157,9 +157,15 @@ class Scheduler(Actor):
             self._detokenizer = incarnation
             self.core.detokenizer_gone()
 
+    def _is_meant(self, message: Stopped | Acknowledge | Resume) -> bool:
+        """Whether a detokenizer's message is of one that lives, and meant for this scheduler. What was for the one
+        before it finds this one, whose requests have other serials, and its batches other numbers."""
+        for_another = message.incarnation not in (0, self.incarnation)
+        return self.sender_incarnation >= self._detokenizer and not for_another
+
     @receives
     def stopped(self, message: Stopped) -> None:
-        if self.sender_incarnation >= self._detokenizer:
+        if self._is_meant(message):
             self.core.stopped(message)
             self._flush()
 
@@ -188,14 +194,14 @@ class Scheduler(Actor):
 
     @receives
     def acknowledged(self, message: Acknowledge) -> None:
-        if self.sender_incarnation >= self._detokenizer:
+        if self._is_meant(message):
             self.core.acknowledged(message.up_to)
             self._flush()
 
     @receives
     def resume(self, message: Resume) -> None:
         """The detokenizer missed something: it is sent again."""
-        if self.sender_incarnation < self._detokenizer:
+        if not self._is_meant(message):
             return
         for batch in self.core.outputs.stream.resume(message.after):
             self.tell(DETOKENIZER, batch)

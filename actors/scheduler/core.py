@@ -133,6 +133,7 @@ class SchedulerCore:
         self.requests.now = now
         if message.epoch == self._epoch:
             self._results.take_late(message)
+            self.planner.retry()
             self._advance()
 
     def acknowledged(self, up_to: int) -> None:
@@ -170,6 +171,8 @@ class SchedulerCore:
             request = self.requests.find(serial)
             if request is not None:
                 self.speculator.came(request, found)
+        if drafts:
+            self.planner.retry()
         self._advance()
 
     # Those who serve them, coming and going.

@@ -92,11 +92,14 @@ class OpenRequests:
             self.end_if_complete(request)
 
     def limit(self, longest: int) -> None:
-        """So many tokens are the most that a request may have, prompt and output together."""
+        """So many tokens are the most that a request may have, prompt and output together. One that has as many, since
+        another executor took more, has come to its end."""
         if longest != self._longest:
             self._longest = longest
             for request in list(self):
                 self._fit(request)
+                if len(request.output) and request.state is not State.ENDED:
+                    self.end_if_complete(request)
 
     def _bound(self, request: ScheduledRequest) -> int:
         """Sets how long a request may become; returns how many tokens are left for its answer."""

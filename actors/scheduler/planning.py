@@ -88,6 +88,10 @@ class Planner:
             long_chunk_max=self._chunk_max,
         )
 
+    def retry(self) -> None:
+        """A running request has got what held it back: it is not to wait for others, whatever was refused before."""
+        self._refused = False
+
     @property
     def _holds_back(self) -> bool:
         """Whether running requests wait for something else than a step. What they hold is not freed meanwhile, and to
@@ -191,6 +195,7 @@ class Planner:
         # Only one that no step names can give way; growth is refused from the end of the policy's order,
         # so the policy's victim is normally among them. One that is still computed can be next time.
         self._requests.leave(refused)
+        self._requests.deferrals.settle()  # that may have been all that a row waited for whose token came late
         if self._speculator is not None and self._speculator.make_room(refused):
             return
         candidates = self._running.in_no_step(refused.rows.tolist())

@@ -46,12 +46,12 @@ class Results:
         """One token of each."""
         for place in message.void:
             self._take_void(drawing, going, place)
-        for place in message.deferred:
-            self._defer(drawing, going, place, message.number)
         for place, why in message.failed.items():
             if going[place]:
                 self._fail(self._running.at(int(drawing.rows[place])), why)
                 going[place] = False
+        for place in message.deferred:
+            self._defer(drawing, going, place, message.number)
         for place, piece in split(message.logprobs).items():
             if going[place]:
                 self._outputs.logprobs(self._running.at(int(drawing.rows[place])), piece)

@@ -7,6 +7,7 @@ and now and then a guess of its next token is only looked at (`Trials`).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -283,10 +284,11 @@ class Speculator:
         if asked is None:
             self.counters.proposals_late += len(message.counts) > 0
             return {}
+        seconds = message.seconds if 0 <= message.seconds < math.inf else 0.0
         if asked.is_awaited:
-            self._drafted(message.seconds, now - asked.began)
+            self._drafted(seconds, now - asked.began)
         else:
-            self.appetite.spent(message.seconds)
+            self.appetite.spent(seconds)
         counts = message.counts
         if len(counts) != len(asked.serials) or (counts < 0).any() or counts.sum() != len(message.token_ids):
             self.counters.drafts_ignored += len(message.token_ids)

@@ -38,6 +38,7 @@ class Told:
         self.actor._token_texts = {}
         self.said = []
         self.actor._cell = SimpleNamespace(
+            incarnation=1,
             sender="scheduler",
             sender_incarnation=1,
             node=SimpleNamespace(

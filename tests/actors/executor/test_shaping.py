@@ -155,6 +155,18 @@ def test_where_only_ends_are_allowed_min_tokens_leaves_them():
     assert found == [-math.inf, -math.inf, 1.0, -math.inf, 1.0]
 
 
+def test_of_the_allowed_tokens_one_is_left_whatever_else_is_forbidden():
+    shapers = Shapers((END,))
+    allowed = {"allowed_token_ids": [END, 5, 6], "min_tokens": 3}
+    words = ((5,), (6, 6))
+    shapers.add(msgspec.structs.replace(sequence(0, [3], [6], **allowed), bad_words=words))
+    shaped = shape(shapers, torch.zeros(1, VOCABULARY), [0], [2])[0]
+    assert torch.isfinite(shaped).nonzero()[:, 0].tolist() == [END], "ends are given up first"
+    shapers.add(msgspec.structs.replace(sequence(0, [3], [6], **allowed), bad_words=(*words, (END,))))
+    shaped = shape(shapers, torch.zeros(1, VOCABULARY), [0], [2])[0]
+    assert torch.isfinite(shaped).nonzero()[:, 0].tolist() == [END, 5, 6], "and bad words, if need be"
+
+
 @pytest.mark.parametrize("penalty", [5e-324, 1e-40, 1e-30, 100])
 def test_no_penalty_makes_infinities_or_nan_of_finite_logits(penalty):
     found = one([5.0, -5.0, 0.0, 1.0], [0, 1, 2], allowed_token_ids=[0, 1, 2], repetition_penalty=penalty)

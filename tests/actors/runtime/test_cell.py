@@ -311,6 +311,18 @@ async def test_a_watcher_knows_those_of_its_replica_by_their_own_names(node, pre
     assert watcher.actor.log == ["up group/0#1", "up group/2#1"]
 
 
+async def test_whoever_watches_late_hears_of_those_that_are_down_for_good(node):
+    entries = (
+        ActorEntry(name="group/0", node="", incarnation=3, up=False, final=True, reason="it failed"),
+        ActorEntry(name="group/1", node="", incarnation=1, up=False),
+        ActorEntry(name="group/2", node="there", incarnation=1, up=True),
+    )
+    node.update(Directory(version=1, nodes=(), actors=entries))
+    watcher = await add(node, Watcher(Watcher.Options(watched="group/*")), "watcher")
+    await settle(3)
+    assert watcher.actor.log == ["down group/0#3 for good", "up group/2#1"]
+
+
 async def test_an_actor_that_has_just_ended_here_is_waited_for(node):
     """The directory, which comes from the supervisor, still has it."""
     entry = ActorEntry(name="x", node="here", incarnation=1, up=True)

@@ -8,8 +8,8 @@ import pytest
 
 from pageant.actors.scheduler.actor import Scheduler
 from pageant.protocol.allocation import Assign, PoolReady
-from pageant.protocol.arrays import int32
-from pageant.protocol.outputs import TokenBatch
+from pageant.protocol.arrays import int32, int64
+from pageant.protocol.outputs import Stopped, TokenBatch
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.scheduling import GetSchedulerStatistics
 from pageant.protocol.serving import Submit
@@ -30,6 +30,7 @@ class Told:
         self.watched = []
         self.actor = Scheduler(Scheduler.Options(max_model_len=16))
         self.cell = SimpleNamespace(
+            incarnation=1,
             node=SimpleNamespace(
                 tell=lambda address, message, cell: self.said.append((address, message)),
                 watch=lambda address, cell: self.watched.append(address),
@@ -123,6 +124,21 @@ def test_acknowledgements_of_a_dead_detokenizer_are_passed_over(told):
     assert kinds(told.up("detokenizer", 2)) == [TokenBatch]
     told.tell(Acknowledge(stream="tokens", up_to=1), "detokenizer", 2)
     assert told.actor.core.outputs.stream.unacknowledged == 0
+
+
+@pytest.mark.parametrize(("meant_for", "counts"), [(0, True), (1, True), (7, False)])
+def test_what_was_meant_for_another_scheduler_is_passed_over(told, meant_for, counts):
+    told.ready()
+    told.submit("none", prompt=())
+    again = told.tell(Resume(stream="tokens", after=0, incarnation=meant_for), "detokenizer", 1)
+    assert bool(again) == counts
+    told.tell(Acknowledge(stream="tokens", up_to=1, incarnation=meant_for), "detokenizer", 1)
+    assert told.actor.core.outputs.stream.unacknowledged == (not counts)
+    told.submit("a")
+    serial = max(request.serial for request in told.actor.core.requests)
+    stopped = Stopped(serials=int64([serial]), num_output_tokens=int32([0]), incarnation=meant_for)
+    told.tell(stopped, "detokenizer", 1)
+    assert len(told.actor.core.requests) == (not counts)
 
 
 def test_a_gap_is_mended(told):

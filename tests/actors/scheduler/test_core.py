@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 
 import pytest
@@ -9,15 +10,16 @@ import pytest
 from pageant.actors.blocks.allocation import Allocation
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.scheduler.backlog import Limits
-from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, EXECUTORS, SchedulerCore
+from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, DRAFTER, EXECUTORS, SchedulerCore
 from pageant.actors.scheduler.policies import POLICIES, FairShare, FirstComeFirstServed, make_policy
 from pageant.actors.scheduler.running import PIECE
 from pageant.protocol.allocation import Assigned
 from pageant.protocol.arrays import int32, int64
+from pageant.protocol.drafting import Proposed, Speculation
 from pageant.protocol.outputs import Stopped
 from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 from pageant.protocol.serving import Abort, Resumption, Submit
-from pageant.protocol.stepping import ExecutorReady, StepResult
+from pageant.protocol.stepping import ExecutorReady, LateTokens, StepResult
 
 END = 2
 
@@ -98,7 +100,7 @@ class Scene:
         (plan,) = self.out(EXECUTORS)
         return plan
 
-    def compute(self, plan, token=7):
+    def compute(self, plan, token=7, **told):
         rows = plan.rows[plan.draws]
         self.core.stepped(
             StepResult(
@@ -107,8 +109,14 @@ class Scene:
                 rows=rows,
                 token_ids=int32([token] * len(rows)),
                 seconds=0.0,
+                **told,
             )
         )
+
+    def late(self, plan, row, token=7):
+        """The token comes that a plan draws for a row."""
+        late = LateTokens(number=plan.number, epoch=plan.epoch, rows=int32([row]), token_ids=int32([token]))
+        self.core.late_tokens(late)
 
     def step(self, token=7):
         _, plan = self.assign()
@@ -218,6 +226,89 @@ def test_an_executor_with_less_room_bounds_what_waits_and_what_comes():
     assert "executor's memory of 8" in scene.ends["waits"].message
     assert "executor's memory of 8" in scene.ends["comes"].message
     assert scene.ends["fits"].num_output_tokens == 3
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0])
+def test_a_drafter_that_cannot_tell_how_long_it_took_harms_nobody(seconds):
+    limits = Limits(4, 16, 32, frozenset({END}))
+    scene = Scene()
+    scene.core = core = SchedulerCore(
+        FirstComeFirstServed(), limits, Speculation(method="ngram", adaptive=False), 1000
+    )
+    scene.ready()
+    core.speculator.drafter_up()
+    scene.submit("a", range(8), max_tokens=3)
+    scene.step()
+    proposals = [message for target, message in core.take_outbox() if target == DRAFTER]
+    assert proposals
+    none = {"counts": int32([0] * len(proposals[0].serials)), "token_ids": int32()}
+    core.proposed(Proposed(number=proposals[0].number, seconds=seconds, **none))
+    assert core.count()["drafter_microseconds"] == 0
+
+
+@pytest.mark.parametrize("longest", range(9, 24))
+def test_an_executor_with_less_room_ends_whoever_has_had_as_much(longest):
+    scene = Scene().ready()
+    scene.submit("a", range(8), max_tokens=20)
+    for _ in range(13):
+        scene.step()
+    assert len(scene.tokens["a"]) == 12 and scene.core.num_running == 1
+    scene.out(BLOCKS)
+    scene.core.executor_gone(1, died=False)
+    scene.allocation = Allocation(BlockPool(16), 4)
+    scene.ready(epoch=2, max_model_len=longest)
+    ended = scene.rest()["a"]
+    assert ended.reason == "length"
+    assert ended.num_output_tokens == len(scene.tokens["a"]) == max(13, min(longest, 28) - 8)
+
+
+def test_a_row_whose_late_token_has_come_does_not_wait_for_anothers():
+    scene = Scene(num_blocks=10, longest=40, budget=64, ahead=True).ready(max_model_len=40)
+    scene.submit("a", range(1, 17), max_tokens=16)
+    scene.submit("b", range(21, 37), max_tokens=16)
+    _, first = scene.assign()
+    scene.submit("waits", range(41, 61), max_tokens=16)
+    _, second = scene.assign()
+    scene.compute(first)
+    _, third = scene.assign()
+    scene.compute(second, deferred=(0, 1))
+    while asked := scene.out(BLOCKS):
+        scene.core.assigned(scene.allocation.assign(asked[0]))
+    scene.compute(third, void=(0, 1))
+    while asked := scene.out(BLOCKS):
+        scene.core.assigned(scene.allocation.assign(asked[0]))
+    assert not scene.told[EXECUTORS], "all that run wait for their tokens, and there is no room for more"
+    scene.late(second, 0)
+    _, plan = scene.assign()
+    assert plan.rows.tolist() == [0]
+
+
+def test_a_row_whose_late_token_came_while_its_growth_was_asked_for_goes_on_if_that_is_refused():
+    scene = Scene(num_blocks=10, longest=40, budget=64, ahead=True).ready(max_model_len=40)
+    scene.submit("a", range(1, 18), max_tokens=16)
+    _, plan = scene.assign()
+    scene.submit("b", range(21, 40), max_tokens=16)
+    plans = [plan]
+    while plans[-1].starts.tolist() != [19, 19]:
+        plans += [plan for _, plan in [scene.assign()] if plan is not None]
+        if len(plans) > 1 and plans[-1].starts.tolist() != [19, 19]:
+            scene.compute(plans[-2])
+    scene.compute(plans[-2])
+    (asked,) = scene.out(BLOCKS)
+    scene.compute(plans[-1], deferred=(0,))
+    scene.late(plans[-1], 0)
+    scene.core.assigned(scene.allocation.assign(asked))
+    scene.rest()
+    assert {name: len(tokens) for name, tokens in scene.tokens.items()} == {"a": 16, "b": 16}
+
+
+def test_a_row_that_failed_ends_though_its_mask_was_late():
+    scene = Scene().ready()
+    scene.submit("a", range(3), max_tokens=4)
+    _, plan = scene.assign()
+    scene.compute(plan, failed={0: "its processor raised"}, deferred=(0,))
+    ended = scene.rest()["a"]
+    assert (ended.reason, ended.message) == ("error", "its processor raised")
 
 
 def test_the_same_request_sent_twice_is_served_once():
