@@ -78,16 +78,24 @@ class StepInputs(Packed):
     adapted: tuple[AdaptedTokens, ...] = ()  # of those that have adapters
 
     @property
-    def only_draws(self) -> bool:
-        """Whether a token is drawn after each of its tokens, from logits as they are, and nothing is done besides."""
+    def draws_after_each(self) -> bool:
+        """Whether a token is drawn after each of its tokens, which the model alone computes, and no prompt's scored."""
         return (
             len(self.last_tokens) == len(self.positions)
+            and self.ancestors is None
+            and not self.adapted
+            and (self.scores is None or self.scores.prompt is None)
+        )
+
+    @property
+    def only_draws(self) -> bool:
+        """Whether that is done from logits as they are, and nothing besides."""
+        return (
+            self.draws_after_each
             and self.sampling.shaping is NOTHING
             and self.scores is None
             and self.processing is None
             and self.guided is None
-            and self.ancestors is None
-            and not self.adapted
             and not len(self.copy_sources)
         )
 

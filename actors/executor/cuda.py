@@ -122,7 +122,9 @@ class CudaRunner(TorchRunner):
                 sample=sample,
                 position=position,
             )
-            return self._draw_or_wait(hidden, hidden[last], rows, params, inputs, prompts)
+            return self._draw_or_wait(
+                self._decoder.logits(hidden[last]), rows, params, inputs, prompts, hidden
+            )
 
     def draw(self, undrawn: Undrawn) -> Drawn:
         """See `ModelRunner`."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from pageant.actors.executor.batch import AdaptedTokens, Packed, StepInputs
 from pageant.actors.executor.on_device import to_device
 from pageant.actors.executor.programs import StepPrograms
-from pageant.kernels.base import AttentionBatch, KVCache, SamplingTensors
+from pageant.kernels.base import AttentionBatch, KVCache
 from pageant.kernels.cpu import CpuKernels
 from pageant.models.adapters.loading import Adapters
 from pageant.models.decoder import Decoder, Wanted
@@ -44,7 +44,8 @@ class Passes:
         if isinstance(decoder.kernels, CpuKernels) and not decoder.taps:
             self._programs = StepPrograms(
                 self.forward,
-                self._draw,
+                decoder.logits,
+                decoder.kernels.sample,
                 decoder.kernels.capture,
                 num_groups=len(decoder.groups.windows),
                 max_num_seqs=max_num_seqs,
@@ -95,8 +96,13 @@ class Passes:
         """
         return None if self._programs is None else self._programs.draw(inputs, last_drawn)
 
-    def _draw(self, hidden: Tensor, params: SamplingTensors) -> Tensor:
-        return self.decoder.kernels.sample(self.decoder.logits(hidden), params)
+    def logits(self, inputs: StepInputs, last_drawn: Tensor) -> Tensor | None:
+        """Return the logits [T, V] of a step that `draws_after_each`, good until the next call, if it is recorded.
+
+        Args:
+            last_drawn: int64 [rows of the batch], the token that each drew last.
+        """
+        return None if self._programs is None else self._programs.logits(inputs, last_drawn)
 
     def forward(
         self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, wanted: Wanted | None = None

@@ -4,12 +4,14 @@ A recording is bound to how many tokens and sequences a step has, and to where i
 to where all recordings read them. What the tokens are, and how many belong to which sequence, is free. A step is
 recorded when one of its shape comes for the second time: a prompt's last chunk is seldom as long as another's.
 
-Where nothing comes between a step's hidden states and its tokens, all of it is one recording: with Python before the
-head, before the draw and after it, the threads of the kernels had nothing to do for half a millisecond of each step.
+Where nothing comes between a step's hidden states and its tokens, all of it is one recording, else what there is up to
+its logits: with Python before the head, before the draw and after it, the threads of the kernels had nothing to do for
+half a millisecond of each step.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
@@ -33,8 +35,8 @@ _TOKENS_MAX = 512  # of a step; beyond, what Python costs is nothing beside what
 _PROGRAMS_MAX = 512  # some tens of kilobytes each
 
 
-Draw = Callable[[Tensor, SamplingTensors], Tensor]
-"""The tokens int64 [R] that follow hidden states [R, hidden_size]."""
+Logits = Callable[[Tensor], Tensor]
+Sample = Callable[[Tensor, SamplingTensors], Tensor]
 
 
 class _Kind(Enum):
@@ -42,6 +44,7 @@ class _Kind(Enum):
 
     HIDDEN = auto()
     HIDDEN_OF_TREES = auto()
+    LOGITS = auto()
     TOKENS = auto()
 
 
@@ -51,12 +54,14 @@ class _Shape:
 
     replay: Callable[[], Tensor] | None = None
     refused: bool = False
+    logits: Tensor | None = None  # where it makes them
 
 
 class StepPrograms:
-    """Computes the hidden states of small steps, or their tokens.
+    """Computes the hidden states of small steps, their logits, or their tokens.
 
     Args:
+        forward, logits, sample: see `Decoder` and `Kernels`.
         capture: makes a call into something that can be played again; RuntimeError where it cannot, and then
             steps of that shape are computed without.
     """
@@ -64,7 +69,8 @@ class StepPrograms:
     def __init__(
         self,
         forward: Forward,
-        draw: Draw,
+        logits: Logits,
+        sample: Sample,
         capture: Capture,
         *,
         num_groups: int,
@@ -73,7 +79,7 @@ class StepPrograms:
         block_size: int,
     ) -> None:
         self._forward = forward
-        self._draw = draw
+        self._logits, self._sample = logits, sample
         self._capture = capture
         self._seqs_max = max_num_seqs
         self._shapes: OrderedDict[tuple[_Kind, int, int], _Shape] = OrderedDict()
@@ -129,6 +135,26 @@ class StepPrograms:
         if ancestors is not None:
             self._ancestors[: len(ancestors)] = torch.from_numpy(ancestors)
         return self._play(shape, lambda: self._hidden(inputs, with_trees=ancestors is not None))
+
+    def logits(self, inputs: StepInputs, last_drawn: Tensor) -> Tensor | None:
+        """Return the logits [T, V] after each of a step's tokens, good until the next call, or None where it is not for
+        this.
+
+        Args:
+            inputs: of a step that `draws_after_each`.
+            last_drawn: int64 [rows of the batch], the token that each drew last.
+        """
+        shape = self._shape_of(_Kind.LOGITS, inputs)
+        if shape is None:
+            return None
+        self._write(inputs, last_drawn)
+
+        def run() -> Tensor:
+            hidden = self._hidden(inputs)
+            shape.logits = _unheld(self._logits(hidden))
+            return hidden
+
+        return None if self._play(shape, run) is None else shape.logits
 
     def draw(self, inputs: StepInputs, last_drawn: Tensor) -> npt.NDArray[np.int64] | None:
         """Return the tokens [T] that are drawn after those of a step, or None where it is not for this.
@@ -194,7 +220,7 @@ class StepPrograms:
 
     def _tokens(self, inputs: Packed) -> Tensor:
         # All of the columns: the kernel reads as many as there are rows.
-        return self._draw(self._hidden(inputs), self._params)
+        return self._sample(self._logits(self._hidden(inputs)), self._params)
 
     def _write(self, inputs: Packed, last_drawn: Tensor) -> None:
         token_ids, positions, slots, starts, lengths, tables = self._inputs
@@ -212,3 +238,10 @@ class StepPrograms:
         rows = len(sampling.position)
         for name, column in self._columns:
             column[:rows] = getattr(sampling, name)
+
+
+def _unheld(logits: Tensor) -> Tensor:
+    """The same memory, which others may use: logits are many, and each shape's would stay for good. What recordings use
+    is there as long as their kernels."""
+    numbers = (ctypes.c_float * logits.numel()).from_address(logits.data_ptr())
+    return torch.frombuffer(numbers, dtype=torch.float32).view(logits.shape)

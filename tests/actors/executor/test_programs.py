@@ -20,7 +20,7 @@ def test_recorded_steps_draw_the_same_tokens(generate, demo, options, temperatur
 
 
 @pytest.mark.parametrize("asked", [{"presence_penalty": 1.5}, {"logprobs": 3}, {"logit_bias": {7: 4.0}}])
-def test_steps_that_do_more_than_draw_are_recorded_to_their_hidden_states(generate, demo, options, asked):
+def test_steps_that_do_more_than_draw_are_recorded_to_their_logits(generate, demo, options, asked):
     options |= {"backend": "cpu"}
     runner, without = TorchRunner(demo, **options), TorchRunner(demo, **options)
     without._passes._programs = None
@@ -57,7 +57,7 @@ def test_a_shape_that_cannot_be_recorded_is_computed_and_not_tried_again(generat
     without = TorchRunner(demo, **options | {"backend": "cpu"})
     without._passes._programs = None
     assert generate(runner, 5) == generate(without, 5)
-    assert len(tries) == 2, "once with the draw, and once its hidden states alone"
+    assert len(tries) == 3, "to its tokens, to its logits, and to its hidden states"
     assert runner._passes._programs.num_recorded == 0
 
 
