@@ -2,9 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from pageant.actors.scheduler.appetite import Appetite
 from pageant.scripts.cli import app
 
 SMALL = ["--prompt", "12", "--output", "24", "--pairs", "2", "--useless-pairs", "2", "--batch", "3"]
@@ -22,6 +24,15 @@ def test_a_drafter_that_knows_the_answer_is_right_as_often_as_it_is_told():
     assert len(found["pairs"]) == 2 and found["speedup"] > 0
 
 
+@pytest.fixture
+def eager(monkeypatch):
+    """As many drafts are wanted whatever the clock says that they cost."""
+    monkeypatch.setattr(
+        Appetite, "wanted", lambda self, rows: np.full(len(rows), self.settings.tokens, np.int32)
+    )
+
+
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(("name", "accepted"), [("copy", True), ("useless", False)])
 def test_outputs_that_copy_are_guessed_and_those_that_are_guessed_wrong_are_not(name, accepted):
     found = _figures("--only", name, "--placement", "one")[name]
