@@ -89,13 +89,12 @@ class StepInputs(Packed):
 
     @property
     def only_draws(self) -> bool:
-        """Whether that is done from logits as they are, and nothing besides."""
+        """Whether that is done from logits as they are, but for masks, and nothing besides."""
         return (
             self.draws_after_each
             and self.sampling.shaping is NOTHING
             and self.scores is None
             and self.processing is None
-            and self.guided is None
             and not len(self.copy_sources)
         )
 
@@ -204,7 +203,8 @@ class Batch:
             self._add(sequence)
         self._grow(plan)
         ends = plan.starts + plan.num_tokens
-        if (ends > self._lengths[plan.rows]).any():
+        unknown = plan.rows[ends > self._lengths[plan.rows]]
+        if not self.guiding.are_stalled(unknown):  # else nobody knew when this was planned: it is void
             raise PlanMismatch(f"plan {plan.number} computes tokens that are not known here")
         if len(plan.draft_ids):
             ends = self._put_drafts(plan, ends)
@@ -253,7 +253,10 @@ class Batch:
             right = right[kept[right]]
         for place in void:
             if same[place]:
-                self._lengths[rows[place]] = min(self._lengths[rows[place]], positions[place])
+                row = int(rows[place])
+                deferred = self.guiding.position_deferred(row)
+                known = positions[place] if deferred is None else deferred + 1
+                self._lengths[row] = min(self._lengths[row], known)
         if verifying is not None:
             rows, positions, token_ids = rows[right], positions[right], token_ids[right]
         elif not kept.all():

@@ -152,6 +152,15 @@ class Guiding:
         stalls = [(row, self._stalled.get(row)) for row in rows.tolist()]
         return frozenset(row for row, stall in stalls if stall is not None and not stall.known)
 
+    def are_stalled(self, rows: Int32) -> bool:
+        """Whether all of these rows have waited, or wait, for a token that was deferred."""
+        return all(row in self._stalled for row in rows.tolist())
+
+    def position_deferred(self, row: int) -> int | None:
+        """That of the token that a stalled row waits for, or has waited for."""
+        stall = self._stalled.get(row)
+        return None if stall is None else stall.position
+
     def void_places(
         self, rows: Int32, positions: Int64, blind: frozenset[int] = frozenset()
     ) -> tuple[int, ...]:

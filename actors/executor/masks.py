@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,13 @@ from pageant.actors.runtime.clock import Clock
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+
+
+class HeldMasks(NamedTuple):
+    """Masks, and the positions of the tokens that they are for. Others take their place when more room is needed."""
+
+    bits: Int32  # [slots, W]; W comes with the first masks
+    positions: Int64  # [slots]
 
 
 class MaskTable:
@@ -24,8 +32,7 @@ class MaskTable:
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
-        self.bits: Int32 = np.zeros((rows, 0), np.int32)  # [slots, W]; W comes with the first masks
-        self.positions: Int64 = np.zeros(rows, np.int64)  # [slots]
+        self.held = HeldMasks(np.zeros((rows, 0), np.int32), np.zeros(rows, np.int64))
         self.failed: dict[int, str] = {}  # by row, instead of a mask
         self.came = threading.Event()  # something did, since whoever waits for it cleared this
 
@@ -33,10 +40,13 @@ class MaskTable:
         """Where the masks of rows are, after so many drafts each."""
         if not ahead.any():
             return rows
-        missing = (1 + int(ahead.max())) * self._rows - len(self.positions)
+        bits, positions = self.held
+        missing = (1 + int(ahead.max())) * self._rows - len(positions)
         if missing > 0:
-            self.bits = np.concatenate([self.bits, np.zeros((missing, self.bits.shape[1]), np.int32)])
-            self.positions = np.concatenate([self.positions, np.zeros(missing, np.int64)])
+            self.held = HeldMasks(
+                np.concatenate([bits, np.zeros((missing, bits.shape[1]), np.int32)]),
+                np.concatenate([positions, np.zeros(missing, np.int64)]),
+            )
         found: Int64 = rows + ahead * self._rows
         return found
 
@@ -44,10 +54,12 @@ class MaskTable:
         """Masks have come."""
         if not len(slots):
             return  # they may be of no width
-        if self.bits.shape[1] != bits.shape[1]:
-            self.bits = np.zeros((len(self.positions), bits.shape[1]), np.int32)
-        self.bits[slots] = bits
-        self.positions[slots] = positions  # after the bits, which it vouches for
+        held = self.held
+        if held.bits.shape[1] != bits.shape[1]:
+            room = np.zeros((len(held.positions), bits.shape[1]), np.int32)
+            held = self.held = HeldMasks(room, held.positions.copy())
+        held.bits[slots] = bits
+        held.positions[slots] = positions  # after the bits, which it vouches for
         self.came.set()
 
     def fail(self, row: int, reason: str) -> None:
@@ -58,7 +70,7 @@ class MaskTable:
     def forget(self, row: int) -> None:
         """A row is another's from now on."""
         self.failed.pop(row, None)
-        self.positions[row :: self._rows] = 0
+        self.held.positions[row :: self._rows] = 0
 
 
 @dataclass(frozen=True)
@@ -105,7 +117,7 @@ class GuidedStep:
 
     @property
     def _is_late(self) -> npt.NDArray[np.bool_]:
-        missing: npt.NDArray[np.bool_] = self.table.positions[self.slots] != self.positions
+        missing: npt.NDArray[np.bool_] = self.table.held.positions[self.slots] != self.positions
         if self.table.failed and missing.any():
             missing &= ~np.isin(self.rows, list(self.table.failed))
         return missing
@@ -121,20 +133,20 @@ class GuidedStep:
     def present(self) -> tuple[Int64, Int32]:
         """The places [P] whose masks have come, and the masks [P, W], which are not copied where they lie side by side:
         then they are good while their rows are drawn, and no longer."""
-        table = self.table
-        here = table.positions[self.slots] == self.positions
+        bits, positions = self.table.held
+        here = positions[self.slots] == self.positions
         places, slots = self.places, self.slots
         if not here.all():
             places, slots = places[here], slots[here]
         count = len(slots)
         if not count:
-            return places, table.bits[:0]
+            return places, bits[:0]
         first = int(slots.min())
         if int(slots.max()) - first != count - 1:
-            return places, table.bits[slots]
+            return places, bits[slots]
         ordered = np.empty_like(places)
         ordered[slots - first] = places
-        return ordered, table.bits[first : first + count]
+        return ordered, bits[first : first + count]
 
     def without(self, places: tuple[int, ...]) -> GuidedStep | None:
         """But for some of the drawing rows."""

@@ -45,8 +45,7 @@ class Passes:
             self._programs = StepPrograms(
                 self.forward,
                 decoder.logits,
-                decoder.kernels.sample,
-                decoder.kernels.capture,
+                decoder.kernels,
                 num_groups=len(decoder.groups.windows),
                 max_num_seqs=max_num_seqs,
                 max_model_len=max_model_len,
@@ -88,8 +87,9 @@ class Passes:
             hidden = self.forward(token_ids, positions, batch)
         return hidden if some is None else hidden[to_device(some, device)]
 
-    def draw(self, inputs: StepInputs, last_drawn: Tensor) -> npt.NDArray[np.int64] | None:
-        """Return the tokens [T] of a step that `only_draws`, if it is recorded.
+    def draw(self, inputs: StepInputs, last_drawn: Tensor) -> npt.NDArray[np.int64] | Tensor | None:
+        """Return the tokens [T] of a step that `only_draws`, if it is recorded; where a mask had not come, the logits
+        [T, V], good until the next call.
 
         Args:
             last_drawn: int64 [rows of the batch], the token that each drew last, and after this that of now.

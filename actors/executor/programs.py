@@ -6,7 +6,8 @@ recorded when one of its shape comes for the second time: a prompt's last chunk 
 
 Where nothing comes between a step's hidden states and its tokens, all of it is one recording, else what there is up to
 its logits: with Python before the head, before the draw and after it, the threads of the kernels had nothing to do for
-half a millisecond of each step.
+half a millisecond of each step. Masks may come in between: the recording looks whether they are there, and ends with
+the logits if they are not.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ import torch
 from torch import Tensor
 
 from pageant.actors.executor.batch import Packed, SamplingColumns, StepInputs
-from pageant.actors.executor.graphs import Capture, Forward
+from pageant.actors.executor.graphs import Forward
+from pageant.actors.executor.masks import GuidedStep, HeldMasks
 from pageant.kernels.base import AttentionBatch, SamplingTensors
+from pageant.kernels.cpu import CpuKernels
 
 __all__ = ["StepPrograms"]
 
@@ -36,7 +39,6 @@ _PROGRAMS_MAX = 512  # some tens of kilobytes each
 
 
 Logits = Callable[[Tensor], Tensor]
-Sample = Callable[[Tensor, SamplingTensors], Tensor]
 
 
 class _Kind(Enum):
@@ -46,6 +48,7 @@ class _Kind(Enum):
     HIDDEN_OF_TREES = auto()
     LOGITS = auto()
     TOKENS = auto()
+    GUIDED_TOKENS = auto()
 
 
 @dataclass
@@ -54,24 +57,24 @@ class _Shape:
 
     replay: Callable[[], Tensor] | None = None
     refused: bool = False
-    logits: Tensor | None = None  # where it makes them
+    logits: Tensor | None = None  # where they may be read
+    masks: HeldMasks | None = None  # that it draws by
+    masks_came: Tensor | None = None  # [1], whether they had come
 
 
 class StepPrograms:
     """Computes the hidden states of small steps, their logits, or their tokens.
 
     Args:
-        forward, logits, sample: see `Decoder` and `Kernels`.
-        capture: makes a call into something that can be played again; RuntimeError where it cannot, and then
-            steps of that shape are computed without.
+        forward, logits: see `Decoder`.
+        kernels: what they compute with. Steps of a shape that these cannot capture are computed without.
     """
 
     def __init__(
         self,
         forward: Forward,
         logits: Logits,
-        sample: Sample,
-        capture: Capture,
+        kernels: CpuKernels,
         *,
         num_groups: int,
         max_num_seqs: int,
@@ -79,12 +82,12 @@ class StepPrograms:
         block_size: int,
     ) -> None:
         self._forward = forward
-        self._logits, self._sample = logits, sample
-        self._capture = capture
+        self._logits = logits
+        self._kernels = kernels
         self._seqs_max = max_num_seqs
         self._shapes: OrderedDict[tuple[_Kind, int, int], _Shape] = OrderedDict()
-        self._token_ids, self._positions, self._ancestors = (
-            torch.zeros(_TOKENS_MAX, dtype=torch.int64) for _ in range(3)
+        self._token_ids, self._positions, self._ancestors, self._mask_slots, self._guided_positions = (
+            torch.zeros(_TOKENS_MAX, dtype=torch.int64) for _ in range(5)
         )
         self._slots = torch.zeros(num_groups, _TOKENS_MAX, dtype=torch.int64)
         blocks = -(-max_model_len // block_size)
@@ -156,21 +159,25 @@ class StepPrograms:
 
         return None if self._play(shape, run) is None else shape.logits
 
-    def draw(self, inputs: StepInputs, last_drawn: Tensor) -> npt.NDArray[np.int64] | None:
-        """Return the tokens [T] that are drawn after those of a step, or None where it is not for this.
+    def draw(self, inputs: StepInputs, last_drawn: Tensor) -> npt.NDArray[np.int64] | Tensor | None:
+        """Return the tokens [T] that are drawn after those of a step; where a mask had not come, the logits [T, V],
+        good until the next call; or None where it is not for this.
 
         Args:
             inputs: of a step that `only_draws`.
             last_drawn: int64 [rows of the batch], the token that each drew last, and after this that of now.
         """
-        shape = self._shape_of(_Kind.TOKENS, inputs)
-        if shape is None:
+        guided = inputs.guided
+        shape = self._shape_of(_Kind.TOKENS if guided is None else _Kind.GUIDED_TOKENS, inputs)
+        if shape is None or (guided is not None and not self._write_guided(shape, guided, len(inputs.rows))):
             return None
         self._write(inputs, last_drawn)
         self._write_columns(inputs.sampling)
-        drawn = self._play(shape, lambda: self._tokens(inputs))
+        drawn = self._play(shape, lambda: self._tokens(inputs, shape))
         if drawn is None:
             return None
+        if shape.masks_came is not None and not shape.masks_came.numpy()[0]:
+            return shape.logits
         token_ids: npt.NDArray[np.int64] = drawn.numpy().copy()  # the next step writes where they are
         last_drawn.numpy()[inputs.rows] = token_ids
         return token_ids
@@ -195,7 +202,7 @@ class StepPrograms:
         if shape.replay is None:
             try:
                 with torch.inference_mode():
-                    shape.replay = self._capture(run)
+                    shape.replay = self._kernels.capture(run)
             except RuntimeError as error:
                 log.debug("steps are not recorded: %s", error)
                 shape.refused = True
@@ -218,9 +225,17 @@ class StepPrograms:
         )
         return self._forward(self._token_ids[:tokens], positions, batch)
 
-    def _tokens(self, inputs: Packed) -> Tensor:
-        # All of the columns: the kernel reads as many as there are rows.
-        return self._sample(self._logits(self._hidden(inputs)), self._params)
+    def _tokens(self, inputs: Packed, shape: _Shape) -> Tensor:
+        logits = self._logits(self._hidden(inputs))
+        if shape.masks is None:
+            return self._kernels.sample(
+                logits, self._params
+            )  # all of the columns: it reads as many as there are rows
+        shape.logits = _unheld(logits)
+        bits, positions = (torch.from_numpy(array) for array in shape.masks)
+        slots = self._mask_slots[: len(logits)]
+        shape.masks_came = self._kernels.gate(positions, slots, self._guided_positions)
+        return self._kernels.sample_by_table(logits, self._params, slots, bits)
 
     def _write(self, inputs: Packed, last_drawn: Tensor) -> None:
         token_ids, positions, slots, starts, lengths, tables = self._inputs
@@ -233,6 +248,19 @@ class StepPrograms:
         starts[: sequences + 1] = inputs.query_starts
         lengths[:sequences] = inputs.context_lengths
         tables[:, :sequences, :width] = inputs.block_tables
+
+    def _write_guided(self, shape: _Shape, guided: GuidedStep, rows: int) -> bool:
+        """Whether the shape can draw by a step's masks; they may be elsewhere than they were when it was recorded."""
+        held = guided.table.held
+        if guided.table.failed or not held.bits.size:
+            return False
+        if shape.masks is not held:
+            shape.masks, shape.replay = held, None
+        slots = self._mask_slots.numpy()
+        slots[:rows] = -1
+        slots[guided.places] = guided.slots
+        self._guided_positions.numpy()[guided.places] = guided.positions
+        return True
 
     def _write_columns(self, sampling: SamplingColumns) -> None:
         rows = len(sampling.position)

@@ -198,9 +198,13 @@ class TorchRunner:
     def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
         """See `ModelRunner`."""
         if self._proposer is None and inputs.only_draws:
-            token_ids = self._passes.draw(inputs, self._last_drawn)
-            if token_ids is not None:
-                return DrawnHere(token_ids)
+            drawn = self._passes.draw(inputs, self._last_drawn)
+            if isinstance(drawn, torch.Tensor):
+                return self._draw_or_wait(
+                    drawn, self._tensor(inputs.rows), self._params(inputs.sampling), inputs
+                )
+            if drawn is not None:
+                return DrawnHere(drawn)
         return self._launch(inputs)
 
     @torch.inference_mode()

@@ -227,6 +227,25 @@ class CpuKernels(WeightKernels):
 
     def sample(self, logits: Tensor, params: SamplingTensors, masks: TokenMasks | None = None) -> Tensor:
         """See `Kernels.sample`."""
+        if masks is None:
+            return self.sample_by_table(logits, params)
+        slots = torch.full((len(logits),), -1)
+        slots[masks.rows] = torch.arange(len(masks.rows))
+        return self.sample_by_table(logits, params, slots, masks.bits)
+
+    def sample_by_table(
+        self,
+        logits: Tensor,
+        params: SamplingTensors,
+        slots: Tensor | None = None,
+        bits: Tensor | None = None,
+    ) -> Tensor:
+        """As `sample`, with masks that lie in a table.
+
+        Args:
+            slots: int64 [R], which of the table's masks each row has; -1 is none, and so is no argument for all.
+            bits: int32 [S, V / 32 rounded up], see `TokenMasks`.
+        """
         rows, vocab_size = logits.shape
         tokens = torch.empty(rows, dtype=torch.int64)
         self._library.sample(
@@ -241,7 +260,11 @@ class CpuKernels(WeightKernels):
             params.seed.data_ptr(),
             params.sample.data_ptr(),
             params.position.data_ptr(),
-            *((0, 0, 0, 0) if masks is None else _mask_arguments(masks)),
+            *(
+                (0, 0, 0)
+                if slots is None or bits is None
+                else (slots.data_ptr(), bits.data_ptr(), bits.shape[1])
+            ),
             tokens.data_ptr(),
         )
         return tokens
@@ -341,11 +364,6 @@ class CpuKernels(WeightKernels):
         y = self._rows_apart(gate_up.dtype, rows, width // 2)
         kernel(gate_up.data_ptr(), gate_up.stride(0), y.data_ptr(), y.stride(0), rows, width // 2)
         return y
-
-
-def _mask_arguments(masks: TokenMasks) -> tuple[int, int, int, int]:
-    rows, bits = masks
-    return rows.data_ptr(), len(rows), bits.data_ptr(), bits.shape[1]
 
 
 def _norm_arguments(norms: HeadNorms) -> tuple[int, int, bool, float]:

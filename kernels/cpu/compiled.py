@@ -76,6 +76,20 @@ class CompiledKernels(ReferenceKernels):
 
         return again
 
+    def gate(self, table: Tensor, slots: Tensor, expected: Tensor) -> Tensor:
+        """Whether each table[slots[i]] is expected[i], but where slots[i] is -1: int64 [1], 0 or 1. A recording ends
+        with this call where that is not so when it is played.
+
+        Args:
+            table: int64 [S], which another thread may be writing to: what it wrote before that is there then.
+            slots, expected: int64 [n].
+        """
+        is_open = torch.empty(1, dtype=torch.int64)
+        self._library.gate(
+            table.data_ptr(), slots.data_ptr(), expected.data_ptr(), len(slots), is_open.data_ptr()
+        )
+        return is_open
+
     def _empty(self, dtype: torch.dtype, rows: int, columns: int) -> Tensor:
         """Room for a result."""
         if self._large is None or rows * columns < _LARGE:

@@ -55,7 +55,7 @@ class Library:
         self.f32 = Functions(self._library, "f32")
         self.bf16 = Functions(self._library, "bf16")
         self.f16 = Functions(self._library, "f16")
-        self.sample = _function(self._library, "sample", [_WORD] * 16)
+        self.sample = _function(self._library, "sample", [_WORD] * 15)
         self.mask_logits = _function(self._library, "mask_logits", [_WORD] * 7)
         self.top_logprobs = _function(self._library, "top_logprobs", [_WORD] * 10)
         self.move_blocks = _function(self._library, "move_blocks", [_WORD] * 6)
@@ -67,6 +67,7 @@ class Library:
         if hasattr(self._library, "pageant_gated_linear"):
             self.gated_linear = _function(self._library, "gated_linear", [_WORD] * 10)
             self.quantized_gated_linear = _function(self._library, "quantized_gated_linear", [_WORD] * 12)
+        self.gate = _function(self._library, "gate", [_WORD] * 5)
         self.replay = _function(self._library, "replay", [_WORD] * 2)
         self._threads = self._library.pageant_threads
         self._threads.restype = ctypes.c_int64

@@ -52,15 +52,31 @@ int64_t reader_after(const Call* calls, int64_t count, int64_t i) {
     return next;
 }
 
+// Whether the calls after the present one are left out, this time.
+bool& cut_short() {
+    thread_local bool cut;
+    return cut;
+}
+
 }  // namespace
 
 EXPORT void pageant_replay(Call* calls, int64_t count) {
+    cut_short() = false;
     int64_t next = 0;
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < count && !cut_short(); i++) {
         if (next <= i) next = reader_after(calls, count, i);
         expect(calls[next % count].reads);
         last_reading() = {};
         call_by_reals(calls[i], std::make_index_sequence<REALS_MAX + 1>{});
         calls[i].reads = last_reading();
     }
+}
+
+// Says whether each table[slots[i]] has come to be expected[i], but where slots[i] is -1; if not, a recording ends here.
+// What another thread wrote before it wrote that number may be read then.
+EXPORT void pageant_gate(const int64_t* table, const int64_t* slots, const int64_t* expected, int64_t count, int64_t* open) {
+    *open = 1;
+    for (int64_t i = 0; i < count; i++)
+        if (slots[i] >= 0 && __atomic_load_n(table + slots[i], __ATOMIC_ACQUIRE) != expected[i]) *open = 0;
+    cut_short() = !*open;
 }

@@ -24,7 +24,11 @@ struct Rows {
     const int64_t* seed;
     const int32_t* sample;
     const int64_t* position;
-    const std::vector<const uint32_t*>& allowed;  // a bit for each token, or nothing where all may be drawn
+    const int64_t* slots;  // of the masks, -1 where all may be drawn; nullptr where that is so of all rows
+    const uint32_t* bits;
+    int64_t words;  // of a mask
+
+    const uint32_t* allowed(int64_t r) const { return slots && slots[r] >= 0 ? bits + slots[r] * words : nullptr; }
 };
 
 double noise_of(uint32_t word) {
@@ -71,8 +75,7 @@ void draw_group(const Vocabulary& words, int64_t g, float floor, const NoiseKey&
 
 int64_t draw_row(const Rows& rows, int64_t r, Parts parts) {
     static thread_local std::vector<float> tops;
-    Vocabulary words(rows.logits + r * rows.stride, rows.vocab_size, rows.allowed.empty() ? nullptr : rows.allowed[r],
-                     parts, tops);
+    Vocabulary words(rows.logits + r * rows.stride, rows.vocab_size, rows.allowed(r), parts, tops);
     if (!(rows.temperature[r] >= GREEDY_TEMPERATURE)) return words.top_token();
     words.temper(rows.temperature[r]);
     float floor = rows.min_p[r] > 0 ? std::log(rows.min_p[r]) : NOWHERE;
@@ -98,11 +101,9 @@ int64_t draw_row(const Rows& rows, int64_t r, Parts parts) {
 EXPORT void pageant_sample(const float* logits, int64_t stride, int64_t rows, int64_t vocab_size,
                            const float* temperature, const int32_t* top_k, const float* top_p,
                            const float* min_p, const int64_t* seed, const int32_t* sample,
-                           const int64_t* position, const int64_t* masked, int64_t masks, const uint32_t* bits,
-                           int64_t words, int64_t* tokens) {
-    std::vector<const uint32_t*> allowed(masks ? rows : 0, nullptr);
-    for (int64_t i = 0; i < masks; i++) allowed[masked[i]] = bits + i * words;
-    Rows all{logits, stride, vocab_size, temperature, top_k, top_p, min_p, seed, sample, position, allowed};
+                           const int64_t* position, const int64_t* slots, const uint32_t* bits, int64_t words,
+                           int64_t* tokens) {
+    Rows all{logits, stride, vocab_size, temperature, top_k, top_p, min_p, seed, sample, position, slots, bits, words};
     // As many as there are threads at once, a row on each; the last few by all threads together.
     const int64_t threads = vocab_size < NUMBERS_ALONE ? 1 : thread_count(), alone = rows / threads * threads;
     for_rows(alone, vocab_size, [&](int64_t r) { tokens[r] = draw_row(all, r, {1}); });

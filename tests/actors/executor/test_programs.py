@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from pageant.actors.executor.batch import Batch
 from pageant.actors.executor.runner import TorchRunner
+from pageant.actors.executor.undrawn import Undrawn
+from pageant.protocol.arrays import bools, int32, int64
+from pageant.protocol.guiding import TokenMasks
+from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.stepping import NewSequence, StepPlan
+from pageant.protocol.structured_outputs import StructuredOutputsParams
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -45,7 +53,9 @@ def test_a_step_with_adapters_is_no_recording_of_one_without(generate, demo, opt
     assert generate(runner, 6) == bare
 
 
-def test_a_shape_that_cannot_be_recorded_is_computed_and_not_tried_again(generate, demo, options):
+def test_a_shape_that_cannot_be_recorded_is_computed_and_not_tried_again(
+    generate, demo, options, monkeypatch
+):
     tries = []
 
     def refuse(run):
@@ -53,7 +63,7 @@ def test_a_shape_that_cannot_be_recorded_is_computed_and_not_tried_again(generat
         raise RuntimeError("no")
 
     runner = TorchRunner(demo, **options | {"backend": "cpu"})
-    runner._passes._programs._capture = refuse
+    monkeypatch.setattr(runner._passes._programs._kernels, "capture", refuse)
     without = TorchRunner(demo, **options | {"backend": "cpu"})
     without._passes._programs = None
     assert generate(runner, 5) == generate(without, 5)
@@ -63,3 +73,86 @@ def test_a_shape_that_cannot_be_recorded_is_computed_and_not_tried_again(generat
 
 def test_the_reference_is_not_recorded(demo, options):
     assert TorchRunner(demo, **options)._passes._programs is None
+
+
+VOCAB_SIZE = 4096
+PLAIN, GUIDED = 1, (0, 3)
+
+
+def _guided_tokens(runner, steps, come):
+    """Rows 0 and 3 guided, row 1 not. Masks of a step come before it, after it, or half of them, as `come` says."""
+    batch = Batch(max_num_seqs=4, max_model_len=64, block_size=4)
+    asked = StructuredOutputsParams(regex=".*")
+    new = tuple(
+        NewSequence(
+            row=row,
+            token_ids=int32([5 + row, 9]),
+            blocks=int32([9 * row + block for block in range(9)]),
+            params=SamplingParams(
+                temperature=float(row != 3), seed=row, structured_outputs=None if row == PLAIN else asked
+            ),
+            num_prompt_tokens=2,
+        )
+        for row in (3, 1, 0)
+    )
+    rows, drawn = int32([3, 1, 0]), []
+    for step in range(steps):
+        inputs = batch.apply(
+            StepPlan(
+                **dict(number=step + 1, epoch=1, freed_rows=int32(), new=new if step == 0 else ()),
+                **dict(grown_rows=int32(), grown_counts=int32(), grown_blocks=int32(), rows=rows),
+                starts=int32([0 if step == 0 else step + 1] * 3),
+                num_tokens=int32([2 if step == 0 else 1] * 3),
+                draws=bools([True] * 3),
+            )
+        )
+        first, second = (_masks_of(batch, row, step + 2) for row in GUIDED)
+        when = come(step)
+        batch.guiding.take_masks(first) if when != "after" else None
+        batch.guiding.take_masks(second) if when == "before" else None
+        found = runner.launch(inputs)
+        assert isinstance(found, Undrawn) == (when != "before")
+        if isinstance(found, Undrawn):
+            batch.guiding.take_masks(first)
+            batch.guiding.take_masks(second)
+            found = runner.draw(found)
+        drawn.append(found.token_ids().tolist())
+        batch.take_tokens(inputs, np.array(drawn[-1]))
+    return drawn
+
+
+def _masks_of(batch, row, position):
+    """Three tokens may follow, by row and position."""
+    allowed = np.zeros((1, VOCAB_SIZE), np.uint8)
+    allowed[0, _allowed(row, position)] = 1
+    bits = np.packbits(allowed, axis=1, bitorder="little").view(np.int32)
+    guide = int64([batch.guiding.guide_of(row)])
+    return TokenMasks(
+        epoch=1, guides=guide, positions=int64([position]), ahead=int64([0]), bits=bits, failed={}
+    )
+
+
+def _allowed(row, position):
+    return [(997 * row + 31 * position + 400 * place) % 4000 + 1 for place in range(3)]
+
+
+@pytest.mark.parametrize(
+    "come",
+    [
+        lambda step: "before",
+        lambda step: "after",
+        lambda step: ("before", "before", "before", "half", "after")[step % 5],
+    ],
+    ids=["before", "after", "now and then"],
+)
+def test_recorded_steps_draw_what_masks_allow_whenever_those_come(demo, options, come):
+    runner = TorchRunner(demo, **options | {"backend": "cpu"})
+    without = TorchRunner(demo, **options | {"backend": "cpu"})
+    without._passes._programs = None
+    found = _guided_tokens(runner, 20, come)
+    assert found == _guided_tokens(without, 20, come)
+    for step, tokens in enumerate(found):
+        assert tokens[2] in _allowed(0, step + 2) and tokens[0] in _allowed(3, step + 2)
+    # Where masks are late when they are first looked for, there is nothing to draw by, and only logits are recorded.
+    assert runner._passes._programs.num_recorded >= 1
+    assert _guided_tokens(runner, 20, come) == found, "other masks, in the same memory or elsewhere"
