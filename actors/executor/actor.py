@@ -69,6 +69,7 @@ class Executor(Actor):
         self._plans: deque[Step] = deque()  # that came, and could not be packed yet
         self._packed: deque[Step] = deque()
         self._computing: deque[Step] = deque()  # that the device has, in order
+        self._to_begin: deque[Step] = deque()  # of those, what its thread has not begun
         self._drawing_late: deque[Step] = deque()  # whose deferred rows are drawn now
         self._launched: deque[Step] = deque()  # of those in `_computing`, whose tokens are on their way
         self._pace = Pace(options.step_patience)
@@ -189,6 +190,7 @@ class Executor(Actor):
                 self._moving.ended()
                 continue  # its scheduler is dead
             self._computing.append(step)
+            self._to_begin.append(step)
             self._launching += 1
             self.spawn(self._launch(step))
 
@@ -254,9 +256,11 @@ class Executor(Actor):
                 self.spawn(self._wait())
 
     def _compute(self, step: Step) -> bool:
-        """In its thread. Returns whether it could: not while a step before it waits for masks."""
-        if self._waiting:
+        """In its thread. Returns whether it could: not while a step before it waits for masks, or is to be tried again
+        since it had to wait for another's."""
+        if self._waiting or self._to_begin[0] is not step:
             return False
+        self._to_begin.popleft()
         step.began = self.clock.now()
         inputs = step.inputs
         step.void = self._batch.guiding.void_places(inputs.rows, inputs.sampling.position, inputs.blind)

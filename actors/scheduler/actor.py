@@ -46,6 +46,7 @@ class Scheduler(Actor):
             long_prefill_token_threshold, max_long_partial_prefills: of a prompt longer than the first, no more is
                 computed in one step, and only as many as the second side by side; others go past them.
             async_scheduling: plan the next step while one is computed.
+            short_step_seconds: while steps take less than this, plan two ahead.
             eos_token_ids: the model's end tokens.
             speculation: how tokens are guessed ahead (`pageant.protocol.drafting.Speculation`).
             vocab_size: of the model.
@@ -60,6 +61,7 @@ class Scheduler(Actor):
         long_prefill_token_threshold: int | None = None
         max_long_partial_prefills: int = 1
         async_scheduling: bool = True
+        short_step_seconds: float = 0.005
         eos_token_ids: tuple[int, ...] = ()
         speculation: Speculation | None = None
         vocab_size: int | None = None
@@ -69,6 +71,8 @@ class Scheduler(Actor):
                 value = getattr(self, name)
                 if value is not None and value < 1:
                     raise ValueError(f"{name} is {value}; expected at least 1")
+            if self.short_step_seconds < 0:
+                raise ValueError(f"short_step_seconds is {self.short_step_seconds}; expected at least 0")
             if self.max_num_seqs > MAX_NUM_SEQS:
                 raise ValueError(f"max_num_seqs is {self.max_num_seqs}; expected at most {MAX_NUM_SEQS}")
             make_policy(self.policy)  # one that cannot be made is refused before anything starts
@@ -81,6 +85,7 @@ class Scheduler(Actor):
             max_model_len=options.max_model_len,
             end_tokens=frozenset(options.eos_token_ids),
             async_scheduling=options.async_scheduling,
+            short_step_seconds=options.short_step_seconds,
             max_waiting_requests=options.max_waiting_requests,
             max_waiting_tokens=options.max_waiting_tokens,
             long_prefill_token_threshold=options.long_prefill_token_threshold,

@@ -22,6 +22,7 @@ class Limits:
     max_model_len: int
     end_tokens: frozenset[int]
     async_scheduling: bool = True
+    short_step_seconds: float = 0.0
     max_waiting_requests: int | None = None
     max_waiting_tokens: int | None = None
     long_prefill_token_threshold: int | None = None

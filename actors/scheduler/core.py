@@ -117,7 +117,9 @@ class SchedulerCore:
     def stepped(self, message: StepResult, now: float = 0.0) -> None:
         """The tokens that a step drew."""
         self.requests.now = now
-        step = self.planner.computed(message.number) if message.epoch == self._epoch else None
+        if message.epoch != self._epoch:
+            return
+        step = self.planner.computed(message.number, message.seconds)
         if step is None:
             return  # it was given up meanwhile
         self._results.take(step, message)

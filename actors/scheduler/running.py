@@ -282,8 +282,9 @@ class Running:
         return [self.at(row) for row in gone.tolist()]
 
     def planned(self, chunks: Chunks) -> None:
-        """They will be computed."""
-        self._num_computed[chunks.rows] += chunks.lengths
+        """They will be computed, but for what follows something that was taken back since it was asked for."""
+        follows = chunks.starts <= self._num_computed[chunks.rows]
+        self._num_computed[chunks.rows] += chunks.lengths * follows
         self._num_pending[chunks.rows] += chunks.draws
         if self._speculates:
             self._num_drafts[chunks.rows] = 0

@@ -17,6 +17,7 @@ import pytest
 
 from pageant.actors.blocks.actor import BlockManager
 from pageant.actors.executor.actor import Executor
+from pageant.actors.executor.batch import UNKNOWN
 from pageant.actors.executor.moving import Way
 from pageant.actors.executor.proposers.base import Verified
 from pageant.actors.runtime.streams import Arrival, Incoming
@@ -80,6 +81,7 @@ class Setting:
     enable_prefix_caching: bool = True
     policy: str = "fcfs"
     async_scheduling: bool = True
+    short_step_seconds: float = 0.005
     host_blocks: int = 0
     disk_blocks: int = 0
     clock_ticks: float = 0.0  # at random, up to this, whenever somebody looks
@@ -163,6 +165,7 @@ class ShadowRunner:
         self.kv: list[int | None] = [None] * (setting.num_blocks * setting.block_size)
         self.packed: dict[int, list[tuple[int, list[int]]]] = {}  # by step: its rows and their tokens
         self.last_drawn: dict[int, int] = {}
+        self.drawn: dict[tuple[int, int], int] = {}  # by row and position, the last time
         self.tokens_computed = self.tokens_unknown = self.blocks_copied = 0
         self.host, self.windows = ShadowHost(self), setting.windows
 
@@ -178,10 +181,14 @@ class ShadowRunner:
         starts, contexts = inputs.query_starts.tolist(), inputs.context_lengths.tolist()
         packed, tables = self.packed.pop(id(inputs)), inputs.block_tables.tolist()
         known = []
-        for index, (_, context) in enumerate(packed):
+        for index, (row, context) in enumerate(packed):
             computed = tokens[starts[index] : starts[index + 1]]
+            read_only = [
+                self.drawn[row, at] if token == UNKNOWN else token
+                for at, token in enumerate(context[: len(context) - len(computed)])
+            ]
             chain, prefix = [], ROOT
-            for token in context[: len(context) - len(computed)] + computed:
+            for token in read_only + computed:
                 prefix = follow(prefix, token)
                 chain.append(prefix)
             known.append(chain)
@@ -203,6 +210,7 @@ class ShadowRunner:
         for index, at in enumerate(inputs.last_tokens.tolist()):
             forbidden = inputs.sampling.shaping.forbidden.of_row(index)
             drawn.append(next_token(self.kv[slots[0][at]] or 0, tuple(forbidden)))
+            self.drawn[int(inputs.rows[index]), positions[at] + 1] = drawn[-1]
         self.last_drawn.update(zip(inputs.rows.tolist(), drawn, strict=True))
         token_ids = np.array(drawn, np.int64)
         return SimpleNamespace(
@@ -330,7 +338,8 @@ class FrontendStub:
 
     def _submit_again(self, request: Request, cell: Cell) -> None:
         request.resumed = True
-        behind = Resumption(token_ids=int32(request.tokens), age=0.0)
+        known = self.play.views.get((cell.name, DETOKENIZER), 0)
+        behind = Resumption(token_ids=int32(request.tokens), age=0.0, detokenizer=known)
         self.play.tell(SCHEDULER, msgspec.structs.replace(request.submit, resume=behind), cell)
 
     def _take(self, request: Request, batch: OutputBatch, cell: Cell) -> None:
@@ -468,6 +477,7 @@ class Play:
                     max_model_len=setting.max_model_len,
                     eos_token_ids=(END_TOKEN,),
                     async_scheduling=setting.async_scheduling,
+                    short_step_seconds=setting.short_step_seconds,
                     speculation=setting.speculation,
                     long_prefill_token_threshold=setting.long_prefill_token_threshold,
                 )

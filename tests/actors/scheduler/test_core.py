@@ -108,8 +108,7 @@ class Scene:
                 epoch=plan.epoch,
                 rows=rows,
                 token_ids=int32([token] * len(rows)),
-                seconds=0.0,
-                **told,
+                **{"seconds": 0.0} | told,
             )
         )
 
@@ -141,6 +140,21 @@ class Scene:
                     self.read(message)
             self.core.check_integrity()
         raise AssertionError("the scheduler does not come to rest")
+
+    def plans(self):
+        """All plans that are made now."""
+        made = []
+        while asked := self.out(BLOCKS):
+            self.core.assigned(self.allocation.assign(asked[0]))
+            made += self.out(EXECUTORS)
+        return made
+
+    def run_on(self, plans):
+        """Computes these, and whatever is planned meanwhile."""
+        plans = [*plans]
+        while plans:
+            self.compute(plans.pop(0))
+            plans += self.plans()
 
     def rest(self, token=7):
         """Goes on until there is nothing to do, and nothing is held; returns how the requests ended."""
@@ -260,6 +274,42 @@ def test_an_executor_with_less_room_ends_whoever_has_had_as_much(longest):
     ended = scene.rest()["a"]
     assert ended.reason == "length"
     assert ended.num_output_tokens == len(scene.tokens["a"]) == max(13, min(longest, 28) - 8)
+
+
+@pytest.mark.parametrize(("seconds", "ahead"), [(0.004, 2), (0.006, 1)])
+def test_short_steps_are_planned_two_ahead(seconds, ahead):
+    scene = Scene(ahead=True, short_step_seconds=0.005).ready()
+    scene.submit("a", [5, 6, 7], max_tokens=9)
+    _, first = scene.assign()
+    _, second = scene.assign()
+    assert not scene.out(BLOCKS), "nobody knows how long steps are"
+    scene.compute(first, seconds=seconds)
+    plans = [second, *scene.plans()]
+    assert [plan.starts.tolist() for plan in plans] == [[3], [4], [5]][: 1 + ahead]
+    scene.run_on(plans)
+    assert scene.ends["a"].num_output_tokens == 9
+    assert scene.core.counters.rows_wasted == 0, "an end by length is known before"
+
+
+def test_what_was_void_while_more_of_its_row_was_asked_for_is_computed_again():
+    scene = Scene(longest=40, ahead=True, short_step_seconds=1.0).ready(max_model_len=40)
+    scene.submit("a", [5, 6, 7], max_tokens=9)
+    _, first = scene.assign()
+    _, second = scene.assign()
+    scene.compute(first)
+    _, third = scene.assign()
+    (asked,) = scene.out(BLOCKS)
+    scene.compute(second, deferred=(0,))
+    scene.compute(third, void=(0,))
+    scene.core.assigned(scene.allocation.assign(asked))
+    fourth = scene.plan()
+    scene.late(second, 0)
+    assert not scene.out(BLOCKS), "a step names the row"
+    scene.compute(fourth, void=(0,))
+    _, plan = scene.assign()
+    assert plan.starts.tolist() == third.starts.tolist()
+    scene.run_on([plan])
+    assert scene.ends["a"].num_output_tokens == len(scene.tokens["a"]) == 9
 
 
 def test_a_row_whose_late_token_has_come_does_not_wait_for_anothers():

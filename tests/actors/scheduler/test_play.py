@@ -43,6 +43,7 @@ STAGES: tuple[dict[str, Any], ...] = (
     {"num_blocks": 40, "max_num_seqs": 3},
     {"enable_prefix_caching": False},
     {"async_scheduling": False, "num_blocks": 15},
+    {"short_step_seconds": 0.0, "num_blocks": 15},
     {"policy": "fair", "num_blocks": 15},
     {"policy": "shortest", "num_blocks": 15},
     {"policy": "priority", "max_num_batched_tokens": 12},
