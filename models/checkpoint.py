@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +21,8 @@ __all__ = ["HEAD", "Checkpoint", "CheckpointError", "resolve"]
 
 HEAD = "lm_head.weight"
 """A head's name, where it may be saved though it is the embedding."""
+
+log = logging.getLogger("pageant.models")
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -88,8 +91,21 @@ class Checkpoint:
         for config in (self.generation_config, self.config):
             value = config.get("eos_token_id")
             if value is not None:
-                return _token_ids(self.path, value)
+                return self._known(_token_ids(self.path, value))
         return ()
+
+    def _known(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of some end tokens that the model can draw."""
+        vocab_size = self.spec().vocab_size
+        beyond = [token for token in token_ids if token >= vocab_size]
+        if beyond:
+            log.warning(
+                "%s: eos_token_id %s is passed over, since the model has %d tokens",
+                self.path,
+                beyond,
+                vocab_size,
+            )
+        return tuple(token for token in token_ids if token < vocab_size)
 
     @cached_property
     def has_chat_template(self) -> bool:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pageant.actors.frontend.outputs import Arrived, RequestFailed
 from pageant.actors.frontend.peers import CAST, Peers
-from pageant.actors.frontend.prompts import check_allowed, check_length, truncated
+from pageant.actors.frontend.prompts import check_allowed, check_length, check_vocabulary, truncated
 from pageant.actors.frontend.requests import Hub, Opening, OpenRequest, OpenSequence
 from pageant.actors.frontend.tracing import Tracing, log_end
 from pageant.actors.runtime import Actor, ActorOptions, receives
@@ -213,7 +213,9 @@ class Frontend(Actor):
         params, max_model_len = opening.params, peers.model.max_model_len
         await peers.wait()
         self._check_features(opening, peers)
-        text, token_ids = await self._tokenize(_bounded(opening.prompt, params, max_model_len), peers)
+        text, token_ids = await self._tokenize(
+            _bounded(opening.prompt, params, max_model_len), peers, "prompt"
+        )
         token_ids = truncated(token_ids, params, max_model_len)
         check_length(len(token_ids), max_model_len)
         bad_words = await self._tokenize_bad_words(params.bad_words, peers)
@@ -231,7 +233,8 @@ class Frontend(Actor):
         for word in words:
             alone = Tokenize(text=word.lstrip() or word, add_special_tokens=False)
             after = Tokenize(text=" " + word.lstrip(), add_special_tokens=False)
-            (_, bare), (_, led) = await self._tokenize(alone, peers), await self._tokenize(after, peers)
+            _, bare = await self._tokenize(alone, peers, "bad_words")
+            _, led = await self._tokenize(after, peers, "bad_words")
             found[tuple(bare.tolist())] = None
             if len(bare) and len(led) == len(bare) and led[0] != bare[0]:
                 found[tuple(led.tolist())] = None
@@ -244,11 +247,15 @@ class Frontend(Actor):
         if isinstance(answer, GrammarRefused):
             raise BadRequest(f"structured_outputs.{asked.kind}: {answer.reason}", "structured_outputs")
 
-    async def _tokenize(self, prompt: AnyPrompt, peers: Peers) -> tuple[str | None, npt.NDArray[np.int32]]:
+    async def _tokenize(
+        self, prompt: AnyPrompt, peers: Peers, name: str
+    ) -> tuple[str | None, npt.NDArray[np.int32]]:
+        """A prompt's text, if it has one, and its tokens; `name` is the parameter that has it."""
         if not isinstance(prompt, Tokenize | TokenizeChat):
             return None, prompt
         answer = await self.ask(peers.address("tokenizer"), prompt, timeout=TOKENIZE_SECONDS, again=True)
         if isinstance(answer, Tokenized):
+            check_vocabulary(answer.token_ids, peers.model.vocab_size, name)
             return answer.text, answer.token_ids
         raise BadRequest(answer.reason, answer.parameter)
 

@@ -193,6 +193,16 @@ def check_token_ids(
     return int32(ids)
 
 
+def check_vocabulary(token_ids: npt.NDArray[np.int32], vocab_size: int, name: str = "prompt") -> None:
+    """Refuses what the tokenizer makes of a text, where it knows tokens that the model has no embeddings for."""
+    if len(token_ids) and token_ids.max() >= vocab_size:
+        token = int(token_ids[token_ids >= vocab_size][0])
+        raise BadRequest(
+            f"{name} has the token {token} of the tokenizer; the model knows those from 0 to {vocab_size - 1}",
+            name,
+        )
+
+
 def check_length(num_tokens: int, max_model_len: int, name: str = "prompt") -> None:
     """Refuses a prompt without tokens, or one that leaves no room for an answer."""
     if not num_tokens:

@@ -28,7 +28,7 @@ from pageant.actors.frontend.cast import (
     served_models,
 )
 from pageant.actors.frontend.frontend import Frontend
-from pageant.actors.frontend.prompts import check_length
+from pageant.actors.frontend.prompts import check_length, check_vocabulary
 from pageant.actors.frontend.requests import Opening
 from pageant.actors.frontend.speculating import settle_speculation
 from pageant.actors.runtime.cluster import Cluster
@@ -273,6 +273,7 @@ class Session:
         answer = self.ask(f"{self.replica}tokenizer", prompt, again=True)
         if not isinstance(answer, Tokenized):
             raise BadRequest(answer.reason, answer.parameter)
+        check_vocabulary(answer.token_ids, self.limits.vocab_size)
         check_length(len(answer.token_ids), self.limits.max_model_len)
         return answer.token_ids
 

@@ -13,6 +13,7 @@ import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -50,8 +51,9 @@ def build(level: str) -> Path:
     Raises BuildError with what the compiler said, or if there is none.
     """
     compiler = find_compiler()
-    if compiler is None:
-        raise BuildError("no C++ compiler was found: install g++ or clang++, or name one in CXX")
+    if not compiler:
+        named = f", CXX being {os.environ['CXX']!r}" if os.environ.get("CXX") else ""
+        raise BuildError(f"no C++ compiler was found{named}: install g++ or clang++, or name one in CXX")
     flags = (*_FLAGS, *compiler_flags(level))
     library = cache_folder() / f"kernels-{level}-{_fingerprint(compiler, flags)}.so"
     if library.exists():
@@ -63,7 +65,7 @@ def build(level: str) -> Path:
         library.parent.mkdir(parents=True, exist_ok=True)
         with _lock(library.with_suffix(".lock")):
             if not library.exists():
-                log.info("compiling the CPU kernels for %s with %s", level, compiler)
+                log.info("compiling the CPU kernels for %s with %s", level, " ".join(compiler))
                 _compile(compiler, flags, library, tried=level in ON_TRIAL)
     except BadLevel as error:
         failure.write_text(str(error))
@@ -74,23 +76,33 @@ def build(level: str) -> Path:
 
 
 def cache_folder() -> Path:
-    """PAGEANT_CACHE, or `pageant` in the user's cache folder."""
+    """PAGEANT_CACHE, or `pageant` in the user's cache folder.
+
+    Raises BuildError where there is none.
+    """
     if named := os.environ.get("PAGEANT_CACHE"):
         return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pageant"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pageant"
+    except RuntimeError as error:
+        raise BuildError("there is no home folder to keep compiled kernels in: set PAGEANT_CACHE") from error
 
 
-def find_compiler() -> str | None:
-    """The path of CXX, or of the first C++ compiler there is."""
-    names = (os.environ["CXX"],) if os.environ.get("CXX") else ("g++", "clang++", "c++")
-    return next(filter(None, map(shutil.which, names)), None)
+def find_compiler() -> list[str]:
+    """The command of CXX, which may have arguments, or of the first C++ compiler there is; empty if there is none."""
+    named = shlex.split(os.environ.get("CXX", ""))
+    for command in [named] if named else [["g++"], ["clang++"], ["c++"]]:
+        path = shutil.which(command[0])
+        if path is not None:
+            return [path, *command[1:]]
+    return []
 
 
-def _fingerprint(compiler: str, flags: tuple[str, ...]) -> str:
+def _fingerprint(compiler: list[str], flags: tuple[str, ...]) -> str:
     """A hash of all that a library is made from."""
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=False).stdout
+    version = subprocess.run([*compiler, "--version"], capture_output=True, check=False).stdout
     digest = hashlib.blake2b(digest_size=12)
-    for part in (compiler, *flags, platform.machine()):
+    for part in (*compiler, *flags, platform.machine()):
         digest.update(part.encode() + b"\0")
     digest.update(version)
     for path in sorted(SOURCES.iterdir()):
@@ -98,19 +110,19 @@ def _fingerprint(compiler: str, flags: tuple[str, ...]) -> str:
     return digest.hexdigest()
 
 
-def _compile(compiler: str, flags: tuple[str, ...], library: Path, *, tried: bool) -> None:
+def _compile(compiler: list[str], flags: tuple[str, ...], library: Path, *, tried: bool) -> None:
     """Compile every source side by side, and link them; put them on trial if they are to be `tried`."""
     with tempfile.TemporaryDirectory(dir=library.parent, prefix="build-") as folder:
         objects = [Path(folder) / f"{source.stem}.o" for source in sorted(SOURCES.glob("*.cpp"))]
         running = [
-            _start([compiler, *flags, "-c", str(SOURCES / f"{made.stem}.cpp"), "-o", str(made)])
+            _start([*compiler, *flags, "-c", str(SOURCES / f"{made.stem}.cpp"), "-o", str(made)])
             for made in objects
         ]
         # All are waited for before any is judged: none may write into a folder that is gone.
         said = [(process.args, process.communicate()[1], process.returncode) for process in running]
         linked = Path(folder) / library.name
         if not any(code for _, _, code in said):
-            linking = _start([compiler, "-shared", "-pthread", *map(str, objects), "-o", str(linked)])
+            linking = _start([*compiler, "-shared", "-pthread", *map(str, objects), "-o", str(linked)])
             said.append((linking.args, linking.communicate()[1], linking.returncode))
         for command, errors, code in said:
             if code:

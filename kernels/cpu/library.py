@@ -8,7 +8,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pageant.kernels.cpu.build import BadLevel, build
+from pageant.kernels.cpu.build import BadLevel, BuildError, build
 from pageant.kernels.cpu.levels import levels_here
 
 if TYPE_CHECKING:
@@ -42,13 +42,19 @@ class Library:
 
     A function that takes numbers of a type is called with `f32`, `bf16` or `f16`, as in `library.bf16.linear`.
 
-    Raises BadLevel where the system does not let this process use the level's registers.
+    Raises BadLevel where the system does not let this process use the level's registers, and BuildError where it does
+    not let it load the library.
     """
 
     def __init__(self, path: Path, level: str) -> None:
         self.path = path
         self.level = level
-        self._library = ctypes.CDLL(str(path))
+        try:
+            self._library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise BuildError(
+                f"{path} cannot be loaded ({error}): set PAGEANT_CACHE to a folder that may hold programs"
+            ) from error
         # Each process asks for itself: without leave the first use of a tile ends it, whatever a trial found.
         if not self._library.pageant_allowed():
             raise BadLevel(f"the system does not let this process use what the {level} kernels are made of")

@@ -67,14 +67,17 @@ def choose_experts(
     )
     masses = tl.exp(scores - tl.max(scores))
     total = tl.sum(masses)
-    left = tl.where(expert < EXPERTS, masses / total, -1.0)
+    shares = masses / total
+    # NaN is equal to nothing: the first experts are chosen then, as by the other backends, and NaN are their weights.
+    ranks = tl.where(shares == shares, shares, 2.0)
+    left = tl.where(expert < EXPERTS, ranks, -1.0)
     place = tl.arange(0, PLACES_TILE)
     picked = tl.zeros([PLACES_TILE], dtype=tl.float32)
     picks = tl.zeros([PLACES_TILE], dtype=tl.int32)
     for turn in tl.static_range(TOP_K):
         weight = tl.max(left)
         chosen = tl.min(tl.where(left == weight, expert, EXPERTS))
-        picked = tl.where(place == turn, weight, picked)
+        picked = tl.where(place == turn, tl.sum(tl.where(expert == chosen, shares, 0.0)), picked)
         picks = tl.where(place == turn, chosen, picks)
         left = tl.where(expert == chosen, -1.0, left)
     if NORMALISE:

@@ -39,7 +39,7 @@ _OTHER_KINDS = (
     *("trainable_token_indices", "alora_invocation_tokens", "megatron_config"),
 )
 """Keys of the configuration that change what is computed, and that are absent, null, false or empty here."""
-_CHANGE_THE_MODEL = ("pissa", "olora", "corda", "loftq")
+_CHANGE_THE_MODEL = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Ways to begin an adapter that change the model's weights besides."""
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pageant.models.architectures.common import Architecture
 from pageant.models.architectures.gemma2 import GEMMA, gemma_attention, gemma_decoder, gemma_mlp
 from pageant.models.architectures.reading import layer_kinds
-from pageant.models.architectures.rope import read_rope, rope_from
+from pageant.models.architectures.rope import read_rope, rope_from, rope_parameters
 from pageant.models.config import Config
 from pageant.models.spec import DecoderSpec, LayerSpec, RopeSpec
 
@@ -36,7 +36,7 @@ def _slides(config: Config) -> tuple[bool, ...]:
 
 def _ropes(config: Config, head_dim: int) -> tuple[RopeSpec, RopeSpec]:
     """The rotations of layers without a window, and of those with one."""
-    section = config.section("rope_parameters")
+    section = rope_parameters(config)
     if "full_attention" not in section and "sliding_attention" not in section:  # before transformers 5
         theta = config.number("rope_local_base_freq", 10_000.0)
         local = RopeSpec(theta=theta, rotary_dim=head_dim)

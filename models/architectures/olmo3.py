@@ -5,7 +5,7 @@ from __future__ import annotations
 from pageant.models.architectures.common import Architecture
 from pageant.models.architectures.olmo2 import OLMO, olmo_attention, olmo_decoder
 from pageant.models.architectures.reading import layer_kinds, read_mlp
-from pageant.models.architectures.rope import read_rope, rope_from
+from pageant.models.architectures.rope import read_rope, rope_from, rope_parameters
 from pageant.models.config import Config
 from pageant.models.spec import DecoderSpec, LayerSpec, RopeSpec
 
@@ -27,7 +27,7 @@ def _spec(config: Config) -> DecoderSpec:
 
 def _ropes(config: Config, head_dim: int) -> tuple[RopeSpec, RopeSpec]:
     """The rotations of layers without a window, and of those with one."""
-    section = config.section("rope_parameters")
+    section = rope_parameters(config)
     if "full_attention" not in section and "sliding_attention" not in section:  # before transformers 5
         theta = config.number("rope_theta", _THETA)
         full = read_rope(config, head_dim, default_theta=_THETA)

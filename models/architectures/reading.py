@@ -10,7 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 from pageant.models.config import Config
-from pageant.models.spec import Activation, AttentionSpec, DecoderSpec, LayerSpec, MLPSpec, NormSpec
+from pageant.models.spec import (
+    Activation,
+    AttentionSpec,
+    DecoderSpec,
+    LayerSpec,
+    LinearScaling,
+    MLPSpec,
+    NormSpec,
+    YarnScaling,
+)
 
 __all__ = [
     "layer_kinds",
@@ -90,13 +99,26 @@ def read_decoder(
     return DecoderSpec(
         vocab_size=config.count("vocab_size"),
         hidden_size=config.count("hidden_size"),
-        max_model_len=config.count("max_position_embeddings"),
+        max_model_len=_max_model_len(config, layers),
         attention=attention,
         layers=layers,
         norm=norm or NormSpec(eps=config.number("rms_norm_eps")),
         tie_word_embeddings=config.flag("tie_word_embeddings", tied_by_default),
         **options,
     )
+
+
+def _max_model_len(config: Config, layers: tuple[LayerSpec, ...]) -> int:
+    """The positions that the model was made for, and those that scaling its rotations adds, where all are scaled."""
+    positions = config.count("max_position_embeddings")
+    scalings = {layer.rope.scaling for layer in layers if layer.rope is not None}
+    scaling = scalings.pop() if len(scalings) == 1 else None
+    match scaling:
+        case LinearScaling(factor=factor):
+            return int(positions * factor)
+        case YarnScaling(factor=factor, original_max_positions=original):
+            return max(positions, int(original * factor))
+    return positions
 
 
 def repeat(layer: LayerSpec, config: Config) -> tuple[LayerSpec, ...]:

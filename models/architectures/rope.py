@@ -17,8 +17,9 @@ from pageant.models.spec import (
     YarnScaling,
 )
 
-__all__ = ["read_rope", "rope_from"]
+__all__ = ["read_rope", "rope_from", "rope_parameters"]
 
+_NEW_NAMES = {"type": "rope_type"}
 _TYPES = ("default", "linear", "llama3", "yarn", "longrope", "dynamic")
 
 
@@ -34,8 +35,24 @@ def read_rope(
     `default_share` is for families whose `partial_rotary_factor` counts: which share of a head they turn
     by default. The others turn all of it.
     """
-    section = config.section("rope_parameters", "rope_scaling")
+    section = rope_parameters(config) if "rope_parameters" in config else config.section("rope_scaling")
     return rope_from(section, config, head_dim, default_theta, default_share)
+
+
+def rope_parameters(config: Config) -> Config:
+    """The section of that name. A `rope_scaling` beside it may not say otherwise: it would be passed over here, while
+    transformers would pass over the section, and the base of its rotation with that."""
+    section = config.section("rope_parameters")
+    said = section.values.get("full_attention") or section.values
+    beside = config.section("rope_scaling").values if section.values else {}
+    if any(said.get(_NEW_NAMES.get(key, key)) != value for key, value in beside.items()):
+        raise config.wrong(
+            "rope_scaling",
+            beside,
+            "nothing that rope_parameters does not say too",
+            "Put it into rope_parameters, in place of what is there.",
+        )
+    return section
 
 
 def rope_from(

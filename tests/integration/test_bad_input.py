@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -46,6 +47,30 @@ def test_a_text_that_becomes_too_many_tokens_is_refused(llm):
     with pytest.raises(BadRequest, match=r"prompts\[1\]: .* has 300 tokens; max_model_len is 256"):
         llm.generate(["fine", "x" * 300, "also fine"], SHORT)
     assert llm.generate("fine", SHORT)[0].finished
+
+
+@pytest.fixture
+def with_an_unknown_token(tmp_path):
+    """The demo model with a tokenizer that has a token more than its embeddings."""
+    path = tmp_path / "model"
+    shutil.copytree(Path(pageant.__file__).parent / "models" / "demo", path)
+    tokenizer = json.loads((path / "tokenizer.json").read_text())
+    vocab_size = json.loads((path / "config.json").read_text())["vocab_size"]
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    tokenizer["added_tokens"].append({"id": vocab_size, "content": "<extra>", "special": True} | flags)
+    (path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return path
+
+
+def test_tokens_without_embeddings_are_refused(with_an_unknown_token):
+    with pageant.LLM(with_an_unknown_token, num_blocks=32, max_model_len=64) as llm:
+        with pytest.raises(
+            BadRequest, match="the token 4096 of the tokenizer; the model knows those from 0 to 4095"
+        ):
+            llm.generate("A <extra> list", SHORT)
+        with pytest.raises(BadRequest, match="bad_words has the token 4096"):
+            llm.generate("A list", msgspec.structs.replace(SHORT, bad_words=("<extra>",)))
+        assert llm.generate("A list", SHORT)[0].finished
 
 
 def test_a_text_that_no_tokens_could_hold_is_refused_unread(llm, monkeypatch):

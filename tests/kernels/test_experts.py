@@ -33,6 +33,14 @@ def test_equal_logits_are_chosen_by_the_lowest_id(backend: Kernels) -> None:
     assert backend.route(logits, 4, False)[1].tolist() == [[1, 3, 6, 2], [0, 1, 2, 3], [6, 0, 1, 2]]
 
 
+def test_what_is_not_a_number_goes_to_experts_that_there_are(backend: Kernels) -> None:
+    logits = torch.randn(3, 6)
+    logits[1] = float("nan")
+    weights, experts = backend.route(logits, 2, True)
+    assert ((experts >= 0) & (experts < 6)).all()
+    assert weights.isnan().any(1).tolist() == [False, True, False]
+
+
 def naive(
     x: Tensor, gate_up: Tensor, down: Tensor, weights: Tensor, experts: Tensor, activation: str
 ) -> Tensor:

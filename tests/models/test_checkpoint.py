@@ -218,6 +218,10 @@ def test_quantised_weights_are_refused_by_method(folder: Path) -> None:
         ({"rope_parameters": {"rope_type": "yarn", "factor": 0}}, "rope_parameters.factor is 0"),
         ({"rope_scaling": {"type": "linear"}}, "no rope_scaling.factor"),
         ({"rope_scaling": [1]}, "rope_scaling is [1]; expected an object"),
+        (
+            {"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear", "factor": 2.0}},
+            "expected nothing that rope_parameters does not say too",
+        ),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5; expected 1"),
         ({"eos_token_id": "</s>"}, "eos_token_id is '</s>'; expected a token id"),
     ],
@@ -346,6 +350,7 @@ def test_saved_buffers_and_copies_of_a_tied_embedding_are_ignored(folder: Path) 
         ([5, 6], ..., (5, 6)),
         (None, None, ()),
         (0, ..., (0,)),
+        ([2, 10, 99], ..., (2,)),  # the model has 10 tokens
     ],
 )
 def test_end_tokens_come_from_the_generation_config_first(
@@ -383,7 +388,9 @@ def test_the_spec_is_what_transformers_reads(any_family: Any) -> None:
     spec, config = Checkpoint(any_family.path).decoder()[0], any_family.model.config
     heads = spec.attention.num_heads
     assert spec.vocab_size == config.vocab_size and spec.num_layers == config.num_hidden_layers
-    assert spec.max_model_len == config.max_position_embeddings
+    scaling = config.rope_parameters or {}
+    times = scaling["factor"] if scaling.get("rope_type") == "linear" else 1  # a scaling that adds positions
+    assert spec.max_model_len == times * config.max_position_embeddings
     assert heads == config.num_attention_heads
     assert spec.attention.num_kv_heads == getattr(config, "num_key_value_heads", heads)
     assert spec.attention.head_dim == (getattr(config, "head_dim", None) or config.hidden_size // heads)
@@ -405,6 +412,29 @@ def test_both_ways_to_write_rotary_scaling_mean_the_same(folder: Path) -> None:
     write_config(folder, rope_theta=..., rope_parameters=parameters)
     assert Checkpoint(folder).decoder()[0].layers[0].rope == old
     assert old is not None and old.theta == 5e5 and old.scaling is not None
+
+
+def test_a_scaling_may_stand_in_both_places_if_it_is_the_same(folder: Path) -> None:
+    scaling = {"rope_type": "linear", "factor": 2.0}
+    write_config(folder, rope_parameters=scaling | {"rope_theta": 5e5}, rope_scaling=scaling)
+    rope = Checkpoint(folder).decoder()[0].layers[0].rope
+    assert rope is not None and rope.theta == 5e5 and rope.scaling is not None
+
+
+@pytest.mark.parametrize(
+    ("scaling", "times"),
+    [
+        ({"rope_type": "linear", "factor": 4.0}, 4),
+        ({"rope_type": "yarn", "factor": 4.0}, 4),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}, 1),
+        ({"rope_type": "dynamic", "factor": 4.0}, 1),
+    ],
+    ids=str,
+)
+def test_scaled_rotations_serve_more_positions(folder: Path, scaling: dict[str, object], times: int) -> None:
+    longest = Checkpoint(folder).spec().max_model_len
+    write_config(folder, rope_scaling=scaling)
+    assert Checkpoint(folder).spec().max_model_len == times * longest
 
 
 @pytest.mark.parametrize(("written", "window"), [(..., 4096), (None, None), (7, 7)])

@@ -16,7 +16,7 @@ from pageant.kernels.cpu import build as building
 from pageant.kernels.cpu import library, trial
 from pageant.kernels.cpu.build import BadLevel, BuildError, build, cache_folder
 from pageant.kernels.cpu.levels import LEVELS, compiler_flags, levels_here
-from pageant.kernels.cpu.library import load_library
+from pageant.kernels.cpu.library import Library, load_library
 
 EXPORT = 'extern "C" __attribute__((visibility("default")))'
 EXPORTED = EXPORT + " int one() {{ return {}; }}\n"
@@ -96,6 +96,35 @@ def test_without_a_compiler_auto_is_the_reference_and_says_so_once(
         kernels.load("cpu")
 
 
+def test_a_compiler_may_be_named_with_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    path, *rest = building.find_compiler()
+    assert not rest
+    monkeypatch.setenv("CXX", f"{Path(path).name} -m64")
+    assert building.find_compiler() == [path, "-m64"]
+
+
+def test_without_a_home_folder_auto_is_the_reference(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("PAGEANT_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    kernels._warn.cache_clear()
+    load_library.cache_clear()
+    assert kernels.load("auto").name == "reference"
+    assert "set PAGEANT_CACHE" in caplog.text
+
+
+def test_a_library_that_the_system_does_not_load_is_named(tmp_path: Path) -> None:
+    (tmp_path / "kernels.so").write_bytes(b"no library")
+    with pytest.raises(BuildError, match=r"kernels\.so cannot be loaded .*set PAGEANT_CACHE"):
+        Library(tmp_path / "kernels.so", "portable")
+
+
 def test_with_a_compiler_auto_is_cpu() -> None:
     assert kernels.load("auto").name == "cpu"
 
@@ -169,8 +198,10 @@ def test_what_only_other_machines_run_compiles_here() -> None:
     compiler = building.find_compiler()
     flags = ("-std=c++17", "-fsyntax-only", "-w", *compiler_flags("amx"))
     sources = [building.SOURCES / name for name in ("linear.cpp", "quantized.cpp", "experts.cpp")]
-    assert compiler is not None
-    said = subprocess.run([compiler, *flags, *map(str, sources)], capture_output=True, text=True, check=False)
+    assert compiler
+    said = subprocess.run(
+        [*compiler, *flags, *map(str, sources)], capture_output=True, text=True, check=False
+    )
     assert said.returncode == 0 or "unrecognized" in said.stderr, said.stderr
 
 

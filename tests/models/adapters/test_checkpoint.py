@@ -55,6 +55,7 @@ def refused(family: Callable[[str], Any], save_adapter: Callable[..., Any]) -> C
         ({"trainable_token_indices": [3]}, "trainable_token_indices is [3]"),
         ({"alora_invocation_tokens": [1, 2]}, "alora_invocation_tokens is [1, 2]"),
         ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights is 'pissa_niter_4'"),
+        ({"init_lora_weights": "lora_ga"}, "init_lora_weights is 'lora_ga'"),
         ({"r": 0}, "r is 0; expected a whole number from 1 up"),
         ({"r": 4}, "layers.0.self_attn.o_proj.lora_A.weight has shape [3, 96]; expected shape [4, 96]"),
         ({"rank_pattern": {"q_proj": "3"}}, "rank_pattern is '3'"),
