@@ -5,10 +5,40 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from pageant.protocol.errors import BadRequest
 
 TOKEN_ID_MAX = 2**31 - 1
 _NUMBERS = (int, float)
+
+
+def plain(value: Any) -> Any:
+    """The same in Python's own types, where it is of types made from those, as NumPy's float64 is: only they travel.
+    What tuples, lists and dicts hold is looked at, too."""
+    kind = type(value)
+    if kind in (float, int, str, bool, type(None)):
+        return value
+    for base in (float, int, str):
+        if isinstance(value, base):
+            return base(value)
+    if kind in (tuple, list):
+        return kind(map(plain, value))
+    if kind is dict:
+        return {plain(key): plain(one) for key, one in value.items()}
+    return value
+
+
+def check_travels(name: str, value: Any) -> None:
+    """Refuses what cannot be put into a message: half characters, numbers of more than 64 bits, foreign types."""
+    try:
+        msgspec.msgpack.encode(value)
+    except UnicodeEncodeError:
+        raise BadRequest(f"{name} has a lone surrogate, which is not text", name) from None
+    except OverflowError:
+        raise BadRequest(f"{name} has a whole number of more than 64 bits", name) from None
+    except (TypeError, RecursionError) as error:
+        raise BadRequest(f"{name} cannot be sent: {error}", name) from None
 
 
 def check_number(name: str, value: Any, low: float, high: float, *, above_low: bool = False) -> None:

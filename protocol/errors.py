@@ -19,7 +19,9 @@ from __future__ import annotations
 
 
 class PageantError(Exception):
-    """Base of every error that Pageant raises on purpose."""
+    """Base of every error that Pageant raises on purpose. `request_id` is whose it is, where a caller has several."""
+
+    request_id: str | None = None
 
 
 class BadRequest(PageantError, ValueError):
@@ -36,6 +38,9 @@ class TopologyError(PageantError, ValueError):
     def __init__(self, place: str, message: str) -> None:
         super().__init__(f"{place}: {message}" if place else message)
         self.place, self.message = place, message
+
+    def __reduce__(self) -> tuple[type[TopologyError], tuple[str, str]]:
+        return TopologyError, (self.place, self.message)
 
     def within(self, place: str) -> TopologyError:
         """The same, in a topology that is a part of another."""
@@ -75,6 +80,9 @@ class RemoteError(PageantError):
     def __init__(self, actor: str, cause: str, detail: str) -> None:
         super().__init__(f"{actor}: {cause}: {detail}")
         self.actor, self.cause, self.detail = actor, cause, detail
+
+    def __reduce__(self) -> tuple[type[RemoteError], tuple[str, str, str]]:
+        return RemoteError, (self.actor, self.cause, self.detail)
 
 
 class StartupError(PageantError):

@@ -11,7 +11,15 @@ from enum import Enum
 
 import msgspec
 
-from pageant.protocol.checks import TOKEN_ID_MAX, check_integer, check_number, check_strings, check_token_ids
+from pageant.protocol.checks import (
+    TOKEN_ID_MAX,
+    check_integer,
+    check_number,
+    check_strings,
+    check_token_ids,
+    check_travels,
+    plain,
+)
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.logprobs import ALL
 from pageant.protocol.parameters import Parameters
@@ -46,6 +54,12 @@ _FLAGS = (
     *("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"),
     *("detokenize", "spaces_between_special_tokens"),
 )
+_PLAIN = (
+    *("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *("logit_bias", "stop", "bad_words", "extra_args"),
+)
+_TRAVELLING = ("stop", "bad_words", "extra_args", "structured_outputs")
+"""What may hold something that does not."""
 
 
 class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -143,6 +157,9 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
         self._check_stops()
         self._check_samples()
         self._check_outputs()
+        for name in _TRAVELLING:
+            if getattr(self, name):
+                check_travels(name, getattr(self, name))
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise BadRequest(f"{name} is {getattr(self, name)!r}; expected true or false", name)
@@ -158,7 +175,12 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
         return self.n if self.best_of is None else self.best_of
 
     def _normalise(self) -> None:
-        """A single string and lists are taken where tuples are meant; a mapping is copied."""
+        """A single string and lists are taken where tuples are meant; a mapping is copied. Numbers and strings are
+        Python's own."""
+        for name in _PLAIN:
+            value = getattr(self, name)
+            if (made := plain(value)) is not value:
+                msgspec.structs.force_setattr(self, name, made)
         if isinstance(self.stop, str):
             msgspec.structs.force_setattr(self, "stop", (self.stop,))
         elif self.stop is None or isinstance(self.stop, list):

@@ -79,7 +79,7 @@ def model_settings(topology: Topology) -> dict[str, Any]:
     checkpoint.check()
     spec = checkpoint.spec()
     return {
-        "model": str(path),
+        "model": str(path.absolute()),
         "adapters": check_adapters(topology.settings, checkpoint),
         "max_model_len": _max_model_len(topology.settings, spec.max_model_len),
         "vocab_size": spec.vocab_size,

@@ -162,7 +162,7 @@ class Engine:
     ) -> BeamSearchOutput:
         """The best `beam_width` completions of a prompt that a beam search finds; see `BeamSearchParams`."""
         session, limits = self._session, self._session.limits
-        check_settings(settings, limits.adapters)
+        settings = check_settings(settings, limits.adapters)
         checked = check_prompt(prompt, limits, limits.defaults)
         search: BeamSearch = await self._in_thread(session.begin_search, checked, check_beam_params(params))
         while not search.done:
@@ -181,7 +181,7 @@ class Engine:
     def _run(
         self, prompt: Any, params: SamplingParams, request_id: str | None, settings: RequestSettings
     ) -> AsyncIterator[RequestOutput]:
-        check_settings(settings, self._session.limits.adapters)
+        settings = check_settings(settings, self._session.limits.adapters)
         if request_id is not None:
             check_name("request_id", request_id)
         return self._stream(prompt, params, request_id or self._session.next_request_id(), settings)
@@ -306,7 +306,7 @@ class Engine:
         """Asks any actor of the topology, such as one of your own."""
         if not isinstance(request, Request):
             raise TypeError(f"request is a {type(request).__name__}; expected a Request message")
-        return await self._in_thread(self._session.ask, address, request, timeout)
+        return await asyncio.wrap_future(self._session.asking(address, request, timeout))
 
 
 async def _last(outputs: AsyncIterator[RequestOutput]) -> RequestOutput:

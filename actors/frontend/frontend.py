@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections import defaultdict
 from typing import Any
 
@@ -51,6 +52,8 @@ KEEPERS = ("scheduler", "detokenizer")  # of what they hold for a request, a new
 
 
 AnyPrompt = Tokenize | TokenizeChat | npt.NDArray[np.int32]
+
+log = logging.getLogger("pageant.frontend")
 
 
 class Frontend(Actor):
@@ -173,6 +176,10 @@ class Frontend(Actor):
             return
         except TimeoutError:
             self._fail(request, DeadlineExceeded("its deadline passed before it could be submitted"))
+            return
+        except (TypeError, ValueError, OverflowError) as error:  # others' requests are no part of this
+            log.exception("a request could not be prepared")
+            self._fail(request, BadRequest(f"it cannot be sent: {error}"))
             return
         if self._requests.get(opening.request_id) is not request:
             return  # aborted meanwhile

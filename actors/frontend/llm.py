@@ -132,7 +132,7 @@ class LLM:
     ) -> list[BeamSearchOutput]:
         """The best `beam_width` completions of each prompt that a beam search finds; see `BeamSearchParams`."""
         session, limits, params = self._session, self._session.limits, check_beam_params(params)
-        check_settings(settings, limits.adapters)
+        settings = check_settings(settings, limits.adapters)
         checked = [
             _at(index, check_prompt, prompt, limits, limits.defaults)
             for index, prompt in enumerate(_as_prompts(prompts))
@@ -158,7 +158,7 @@ class LLM:
         settings: RequestSettings,
         progress: bool | None,
     ) -> list[RequestOutput]:
-        check_settings(settings, self._session.limits.adapters)
+        settings = check_settings(settings, self._session.limits.adapters)
         params = _final_only(params)
         shown = self._progress if progress is None else progress
         with BatchProgress(shown, len(prompts)) as bar:

@@ -97,7 +97,7 @@ class LLMEngine:
         """Waits for the next step that brings something; returns at once if nothing is open.
 
         Raises:
-            PageantError: a request failed; it is closed, and the others go on.
+            PageantError: a request failed, whose `request_id` it has; it is closed, and the others go on.
         """
         while self._open and not (self._outputs or self._errors):
             self._take(self._steps.ready.get())
@@ -113,6 +113,7 @@ class LLMEngine:
             if self._open.get(completion.request_id) is not sink:
                 continue  # it was aborted
             if isinstance(event, PageantError):
+                event.request_id = completion.request_id
                 self._errors.append(event)
                 del self._open[completion.request_id]
             elif isinstance(event, Arrived):
@@ -124,7 +125,9 @@ class LLMEngine:
             if completion.finished:
                 self._open.pop(completion.request_id, None)
             if completion.failed is not None:
-                self._errors.append(completion.failure())
+                failure = completion.failure()
+                failure.request_id = completion.request_id
+                self._errors.append(failure)
             elif (output := completion.output()) is not None:
                 self._outputs.append(output)
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pageant.protocol.arrays import int32
-from pageant.protocol.checks import check_integer, check_number, expected
+from pageant.protocol.checks import check_integer, check_number, check_travels, expected, plain
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.tokenizing import ChatMessage, Tokenize, TokenizeChat
@@ -76,7 +76,9 @@ def check_settings(settings: Mapping[str, Any], adapters: Sequence[str] = ()) ->
     Raises:
         BadRequest: unknown, or out of range.
     """
+    settings = {name: plain(value) for name, value in settings.items()}
     for name, value in settings.items():
+        check_travels(name, value)
         if name == "priority":
             check_integer(name, value, -PRIORITY_MAX, PRIORITY_MAX)
         elif name == "deadline" and value is not None:
@@ -133,7 +135,7 @@ def check_prompt(prompt: object, limits: Limits, params: SamplingParams) -> Toke
                 "prompt",
             )
         check_text(prompt, "prompt")
-        return Tokenize(text=prompt)
+        return Tokenize(text=plain(prompt))
     if isinstance(prompt, Sequence | np.ndarray) and not isinstance(prompt, bytes | bytearray):
         return check_token_ids(truncated(prompt, params, limits.max_model_len), limits)
     raise BadRequest(
@@ -228,7 +230,9 @@ def check_conversation(messages: object) -> TokenizeChat:
         )
     if not messages:
         raise BadRequest("messages is empty; expected at least one message", "messages")
-    return TokenizeChat(messages=tuple(_check_message(message, i) for i, message in enumerate(messages)))
+    return TokenizeChat(
+        messages=tuple(_check_message(plain(message), i) for i, message in enumerate(messages))
+    )
 
 
 def _check_message(message: object, index: int) -> ChatMessage:

@@ -9,8 +9,10 @@ import asyncio
 import atexit
 import itertools
 import json
+import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -108,6 +110,8 @@ class Session:
         self._thread: LoopThread | None = None
         self._cluster: Cluster | None = None
         self._is_open = False
+        self._starting: Future[None] | None = None
+        self._process = os.getpid()
         self._numbers = itertools.count()
         self._opening: deque[Opening] = deque()  # handed over, on the node's loop
 
@@ -143,21 +147,26 @@ class Session:
         """
         if self._thread is not None:
             return
-        self._thread = LoopThread("pageant-node")
+        self._thread, self._process = LoopThread("pageant-node"), os.getpid()
         atexit.register(self.stop)
-        starting = self._thread.run(self._start(on_progress))
+        self._starting = self._thread.run(self._start(on_progress))
         try:
-            starting.result()
+            self._starting.result()
         except BaseException:  # Ctrl-C too
-            starting.cancel()
+            self._starting.cancel()
             self.stop()
             raise
+
+    def cancel_start(self) -> None:
+        """Makes a `start` that another thread waits for raise CancelledError; nothing, once it is done."""
+        if self._starting is not None:
+            self._starting.cancel()
 
     def stop(self) -> None:
         """Stops everything: no task, thread, socket or process is left. May be called twice."""
         thread, self._thread = self._thread, None
         self._is_open = False
-        if thread is None:
+        if thread is None or self._process != os.getpid():  # what a fork has of it is a memory
             return
         atexit.unregister(self.stop)
         try:
@@ -239,6 +248,8 @@ class Session:
     def _check_open(self) -> None:
         if not self._is_open:
             raise EngineClosed("the engine is not running: it was closed, or never started")
+        if self._process != os.getpid():
+            raise EngineClosed(f"the engine runs in process {self._process}, of which this one is a fork")
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> None:
         if self._thread is not None:
@@ -312,6 +323,12 @@ class Session:
 
     def ask(self, address: str, request: Any, timeout: float = 30.0, *, again: bool = False) -> Any:
         """Asks any actor of the topology; for `again` see `Actor.ask`."""
+        return self.asking(address, request, timeout, again=again).result()
+
+    def asking(
+        self, address: str, request: Any, timeout: float = 30.0, *, again: bool = False
+    ) -> Future[Any]:
+        """As `ask`, without waiting; to cancel it cancels the handler."""
         self._check_open()
         assert self._thread is not None and self._cluster is not None
-        return self._thread.run(self._cluster.node.ask(address, request, timeout, again=again)).result()
+        return self._thread.run(self._cluster.node.ask(address, request, timeout, again=again))

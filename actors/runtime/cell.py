@@ -38,7 +38,7 @@ class StoppedWhileStarting(PeerGone):
 
 
 TURN = 256  # messages handled before the loop's other tasks get a turn
-END_SECONDS_MAX = 5.0  # for cancelled handlers and tasks to end
+END_SECONDS_MAX = 5.0  # for `on_stop`, and for cancelled handlers and tasks to end
 
 
 class Tally:
@@ -113,7 +113,8 @@ class Cell:
             await self._ended([self._task])
         try:
             if self.serving:
-                await self.actor.on_stop()
+                async with asyncio.timeout(END_SECONDS_MAX):
+                    await self.actor.on_stop()
         except Exception:
             log.exception("%s failed to stop cleanly", self.name)
         finally:

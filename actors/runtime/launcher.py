@@ -157,6 +157,7 @@ class LocalProcesses(Launcher):
     def __init__(self, joining: Joining) -> None:
         super().__init__(joining)
         self._spares: list[LocalProcess] = []
+        self._folder = os.getcwd()  # as paths in the topology are meant, wherever this process goes
         self._making = asyncio.Lock()
         self._closed = False
 
@@ -164,7 +165,7 @@ class LocalProcesses(Launcher):
         given = self.joining.given(node, incarnation)
         while self._spares:
             spare = self._spares.pop(0)
-            if spare.become(given, _environment()):
+            if spare.become(given, _environment(self._folder)):
                 return spare
             await _discard(spare)
         return await self._start(given)
@@ -185,12 +186,12 @@ class LocalProcesses(Launcher):
             await asyncio.gather(*map(_discard, spares))
 
     async def _start(self, given: Sequence[str]) -> LocalProcess:
-        environment = _environment()
+        environment = _environment(self._folder)
         # Open for as long as the process runs.
         crash_log = tempfile.TemporaryFile("w+", errors="backslashreplace")  # noqa: SIM115
         command = (sys.executable, "-m", MODULE, "--crash-log", str(crash_log.fileno()), *given)
         try:
-            process = await _spawn(command, crash_log.fileno(), environment)
+            process = await _spawn(command, crash_log.fileno(), environment, self._folder)
         except BaseException:
             crash_log.close()
             raise
@@ -198,20 +199,20 @@ class LocalProcesses(Launcher):
 
 
 async def _spawn(
-    command: Sequence[str], crash_log: int, environment: dict[str, str]
+    command: Sequence[str], crash_log: int, environment: dict[str, str], folder: str
 ) -> asyncio.subprocess.Process:
     """A child of this process. uvloop starts one at a time, whichever loop of this process asks. Where it refuses one
     for that, it leaves something open, for whose end the closing of its loop waits in vain."""
     while not _spawning.acquire(blocking=False):  # noqa: ASYNC110 - it is another thread's
         await asyncio.sleep(RACE_SECONDS)
     try:
-        return await _spawn_alone(command, crash_log, environment)
+        return await _spawn_alone(command, crash_log, environment, folder)
     finally:
         _spawning.release()
 
 
 async def _spawn_alone(
-    command: Sequence[str], crash_log: int, environment: dict[str, str]
+    command: Sequence[str], crash_log: int, environment: dict[str, str], folder: str
 ) -> asyncio.subprocess.Process:
     while True:  # another loop may be somebody else's
         try:
@@ -219,6 +220,7 @@ async def _spawn_alone(
                 *command,
                 stdin=asyncio.subprocess.PIPE,
                 env=environment,
+                cwd=folder,
                 start_new_session=True,  # a Ctrl-C is for the parent to act on
                 pass_fds=(crash_log,),
             )
@@ -228,9 +230,9 @@ async def _spawn_alone(
             await asyncio.sleep(RACE_SECONDS)
 
 
-def _environment() -> dict[str, str]:
-    """A child's: what is importable here is importable there."""
-    return os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+def _environment(folder: str) -> dict[str, str]:
+    """A child's: what is importable here is importable there. Paths are from the folder that it starts in."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join(os.path.join(folder, path) for path in sys.path)}
 
 
 async def _discard(spare: LocalProcess) -> None:

@@ -166,6 +166,7 @@ class NodeProcess:
         ends, and comes back as a new incarnation."""
         if node == self.node.remote.root or (node, incarnation) in self._present:
             log.error("the connection to %s#%d broke: node %s ends", node, incarnation, self.node.name)
+            self.lapsed = self.lapsed or self._detached
             self._stop.set()
 
     async def _meet_peers(self, directory: Directory) -> None:

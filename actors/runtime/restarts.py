@@ -128,6 +128,11 @@ class _ActorState(_Life):
     device: str | None = None  # that it was given, if it wants any of a kind
     former: ActorPlan | None = None  # while it is not known whether its successor can start
 
+    def give_way(self) -> None:
+        """A successor that has not started is none: the former takes over again."""
+        if self.former is not None:
+            self.plan, self.former = self.former, None
+
 
 @dataclass
 class _NodeState(_Life):
@@ -347,6 +352,7 @@ class Supervision:
         """Takes a node's actors down with it; those that were given up before are left alone."""
         fallen = [actor for actor in self._actors_of(node) if not actor.final]
         for actor in fallen:
+            actor.give_way()
             actor.fall(reason)
             if actor.plan.device is not None:  # any other node that has one will do
                 actor.plan, actor.device = replace(actor.plan, node=""), None
@@ -390,7 +396,7 @@ class Supervision:
         if actor is None or actor.incarnation != incarnation or not actor.alive:
             return []
         if actor.former is not None:  # no death of the actor that was there, which takes over again
-            actor.plan, actor.former = actor.former, None
+            actor.give_way()
             actor.fall(error)
             return [Publish(), self._start(actor)]
         actor.end(error, traceback, now, self.limits)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 
 from pageant.actors.runtime.actor import Actor, receives
 from pageant.actors.runtime.launcher import Launcher, Process
+from pageant.actors.runtime.plans import ActorPlan
 from pageant.actors.runtime.restarts import Fence, GiveUp, Instruction, Launch, Publish, Start, Supervision
 from pageant.actors.runtime.swapping import successor
 from pageant.protocol.errors import PeerGone
@@ -37,6 +39,15 @@ STOP_SECONDS = 5.0  # for the processes to end by themselves before they are kil
 EVENTS_MAX = 1024
 
 
+@dataclass
+class _Swap:
+    """What an actor is to become, and why it did not."""
+
+    outcome: asyncio.Future[Swapped]
+    plan: ActorPlan
+    error: str = ""
+
+
 class RootSupervisor(Actor):
     """Lives on the root node, for as long as the topology does."""
 
@@ -51,7 +62,7 @@ class RootSupervisor(Actor):
         self.core = core
         self._launcher = launcher
         self._processes: dict[str, Process] = {}
-        self._swaps: dict[str, tuple[asyncio.Future[Swapped], str]] = {}
+        self._swaps: dict[str, _Swap] = {}
         self._listeners: list[asyncio.Queue[Startup]] = []
         self._outcome: Startup | None = None
         self._wake = asyncio.Event()
@@ -104,14 +115,17 @@ class RootSupervisor(Actor):
         if self.core.plan_of(request.name) is None:
             raise PeerGone(f"{request.name} died before it could be swapped")
         outcome: asyncio.Future[Swapped] = asyncio.get_running_loop().create_future()
-        self._swaps[request.name] = (outcome, "")
+        self._swaps[request.name] = _Swap(outcome, plan)
         await self._carry_out(self.core.swap(plan))
         return await outcome
 
     def _swap_ended(self, name: str, incarnation: int) -> None:
-        outcome, error = self._swaps.pop(name, (None, ""))
-        if outcome is not None and not outcome.done():
-            outcome.set_result(Swapped(incarnation=incarnation, error=error))
+        swap, present = self._swaps.pop(name, None), self.core.plan_of(name)
+        if swap is None or swap.outcome.done():
+            return
+        is_successor = present is None or (present.cls, present.options) == (swap.plan.cls, swap.plan.options)
+        error = swap.error or ("" if is_successor else f"{swap.plan.cls} ended its process while it started")
+        swap.outcome.set_result(Swapped(incarnation=incarnation, error=error))
 
     @receives
     async def actor_started(self, event: ActorStarted) -> None:
@@ -126,7 +140,7 @@ class RootSupervisor(Actor):
     @receives
     async def actor_failed(self, event: ActorFailed) -> None:
         if event.name in self._swaps:
-            self._swaps[event.name] = (self._swaps[event.name][0], event.error)
+            self._swaps[event.name].error = event.error
         when = "after it had started" if event.started else "while starting"
         # While the topology starts, whoever started it is told by an exception; nobody needs it twice.
         level = logging.INFO if self._outcome is None or self._stopping else logging.ERROR

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import secrets
 import sys
 import time
@@ -52,11 +53,15 @@ def run_batch(
             raise BadRequest("what went to standard output cannot be read again: expected a file", "output")
         done = _answered(Path(target)) | (_answered(errors) if errors is not None else set())
         requests = [asked for asked in requests if asked.custom_id not in done]
-    mode = "ab" if resume else "wb"
+    _check_apart(source, target, errors)
     with contextlib.ExitStack() as stack:
-        out = sys.stdout.buffer if target == STREAM else stack.enter_context(_opened(Path(target), mode))
-        failed = stack.enter_context(_opened(errors, mode)) if errors is not None else out
+        out = sys.stdout.buffer if target == STREAM else stack.enter_context(_opened(Path(target), "ab"))
+        failed = stack.enter_context(_opened(errors, "ab")) if errors is not None else out
         client = stack.enter_context(_client(engine_arguments, url, api_key))
+        if not resume:  # only now: what is there is not lost to a model that cannot be served
+            for file in {out, failed} - {sys.stdout.buffer}:
+                with contextlib.suppress(OSError):  # a pipe holds nothing
+                    file.truncate(0)
         began = time.perf_counter()
         shown = sys.stderr.isatty() and target != STREAM
         bar = stack.enter_context(BatchProgress(shown, len(requests)))
@@ -102,6 +107,18 @@ def _client(engine_arguments: dict[str, Any], url: str | None, api_key: str | No
         yield Client(session.served_at().split()[-1], key)
     finally:
         session.stop()
+
+
+def _check_apart(source: str, target: str, errors: Path | None) -> None:
+    """Refuses files that would be written over one another."""
+    files = [("input", Path(source))] if source != STREAM else []
+    files += [("output", Path(target))] if target != STREAM else []
+    files += [("errors", errors)] if errors is not None else []
+    for (name, one), (other_name, other) in itertools.combinations(files, 2):
+        if one.resolve() == other.resolve():
+            raise BadRequest(
+                f"{other_name} is {other}, which is the {name} too; expected another file", other_name
+            )
 
 
 def _opened(path: Path, mode: str) -> BinaryIO:

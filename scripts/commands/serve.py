@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
+from concurrent.futures import CancelledError
 from typing import Any
 
 from pageant.actors.frontend.cast import HTTP
@@ -25,14 +27,25 @@ def serve(
     given = {name: value for name, value in options.items() if value is not None}
     session = session_of(merge(engine_arguments, {"actors": {HTTP: {"options": given}}}), model)
     signals = (signal.SIGINT, signal.SIGTERM)
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # threads started from here on leave them to this one
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # in all threads from here on; one waits for them
+    came = threading.Event()
+
+    def wait() -> None:
+        signal.sigwait(signals)
+        came.set()
+        session.cancel_start()
+
+    threading.Thread(target=wait, name="pageant-signals", daemon=True).start()
     try:
         with LoadProgress(sys.stderr.isatty()) as bar:
             session.start(bar.update)
         print(f"serving {session.served_at()}", file=sys.stderr, flush=True)
-        signal.sigwait(signals)
+        came.wait()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
         session.drain(drain_seconds)
+    except CancelledError:
+        if not came.is_set():
+            raise
     finally:
         session.stop()
 

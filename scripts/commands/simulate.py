@@ -19,9 +19,14 @@ def parse_seeds(text: str) -> range:
     """`7`, or `0..500`: from the first to before the last."""
     first, dots, last = text.partition("..")
     try:
-        return range(int(first), int(last)) if dots else range(int(first), int(first) + 1)
+        seeds = range(int(first), int(last)) if dots else range(int(first), int(first) + 1)
     except ValueError:
         raise typer.BadParameter(f"found {text!r}; expected a seed, or 0..500") from None
+    if not seeds:
+        raise typer.BadParameter(
+            f"found {text!r}, in which there is no seed; expected a range such as 0..500"
+        )
+    return seeds
 
 
 def parse_classes(given: list[str]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from pageant.actors.runtime.classes import load_actor_class
 from pageant.actors.runtime.lease import LeaseTerms
 from pageant.actors.runtime.plans import ActorPlan, NodePlan
 from pageant.actors.runtime.resolving import Resolved
+from pageant.protocol.errors import TopologyError
 from pageant.protocol.fronting import ServedModel
 
 ROOT = "front"
@@ -105,6 +106,11 @@ def draw_engine(random: Random, seed: int, classes: Mapping[str, str] | None = N
     if "speculation" not in settings or "drafter" in cast:
         settings["windows"] = Random(f"{seed} windows").choice(WINDOWS)
         settings["num_blocks"] *= len(settings["windows"])
+    for name in (classes or {}).keys() - cast.keys() - DEFAULT_CAST.optional.keys():
+        known = ", ".join(sorted(cast.keys() | DEFAULT_CAST.optional.keys()))
+        raise TopologyError(
+            "actor", f"there is no actor {name!r} to take the place of; expected one of {known}"
+        )
     cast |= classes or {}
     frontend = cast.pop("frontend")
     homes = {name: _home(random, name) for name in cast}

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from concurrent.futures import CancelledError
 
+import numpy as np
 import pytest
 
 import pageant
 from pageant import SamplingParams
+from pageant.actors.frontend.session import Session
+from pageant.actors.frontend.settings import topology_of
+from pageant.protocol.statistics import GetExecutorStatistics
 
 PROMPT = list(range(10, 30))
 LONG = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
@@ -253,3 +258,66 @@ def test_a_batch_far_larger_than_the_window_is_complete(checkpoint, monkeypatch)
 def test_the_served_name_is_the_models_path_unless_said_otherwise(checkpoint):
     assert pageant.Engine(checkpoint.path).model_name == str(checkpoint.path)
     assert pageant.Engine(checkpoint.path, served_model_name="tiny").model_name == "tiny"
+
+
+async def test_asks_wait_for_nobody_elses_answer_and_are_cancelled_with_their_handlers(
+    checkpoint, monkeypatch
+):
+    async def statistics(self, request):
+        loop.call_soon_threadsafe(begun.put_nowait, 1)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            loop.call_soon_threadsafe(cancelled_ones.put_nowait, 1)
+            raise
+
+    loop, begun, cancelled_ones = asyncio.get_running_loop(), asyncio.Queue(), asyncio.Queue()
+    monkeypatch.setattr("pageant.actors.executor.actor.Executor.statistics", statistics)
+    async with _engine(checkpoint) as engine, asyncio.timeout(30):
+        asks = [asyncio.create_task(engine.ask("executor/0", GetExecutorStatistics())) for _ in range(20)]
+        for _ in asks:
+            await begun.get()
+        for ask in asks:
+            ask.cancel()
+        assert (await engine.scheduler_statistics()).num_running == 0
+        for _ in asks:
+            await cancelled_ones.get()
+
+
+def test_a_start_that_waits_for_others_can_be_given_up(checkpoint):
+    topology = {
+        "model": str(checkpoint.path),
+        "listen": "tcp://127.0.0.1:*",
+        "nodes": {"front": {}, "other": {"host": "127.0.0.1"}},
+        "actors": {"executor": {"nodes": ["other"]}},
+    }
+    session = Session(topology_of(None, topology, {}))
+    ends = []
+
+    def start() -> None:
+        try:
+            session.start()
+        except CancelledError as error:
+            ends.append(error)
+
+    starting = threading.Thread(target=start)
+    starting.start()
+    while starting.is_alive():
+        session.cancel_start()
+        starting.join(0.05)
+    assert len(ends) == 1
+    session.stop()
+
+
+async def test_numbers_and_strings_of_other_types_harm_nobody(checkpoint):
+    odd = SamplingParams(
+        temperature=np.float64(0),
+        max_tokens=8,
+        ignore_eos=True,
+        stop=[np.str_("never said")],
+        logit_bias={5: np.float64(0)},
+    )
+    async with pageant.Engine(checkpoint.path, placement="each", threads=1, num_blocks=128) as engine:
+        found = await engine.complete(PROMPT, odd, deadline=np.float64(60), cache_salt=np.str_("salt"))
+        assert found.outputs[0].token_ids == checkpoint.greedy(PROMPT, 8)
+        assert (await engine.complete(np.str_("text"), SHORT)).finished

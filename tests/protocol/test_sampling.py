@@ -6,6 +6,7 @@ import math
 from types import MappingProxyType
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -148,3 +149,36 @@ def test_a_seed_is_any_number_of_64_bits_and_minus_one_is_none():
         0,
         SEED_MAX,
     ]
+
+
+def test_numbers_and_strings_become_pythons_own():
+    params = SamplingParams(
+        temperature=np.float64(0.5),
+        stop=np.str_("a"),
+        bad_words=[np.str_("b")],
+        logit_bias={5: np.float64(1)},
+    )
+    kinds = [
+        type(params.temperature),
+        type(params.stop[0]),
+        type(params.bad_words[0]),
+        type(params.logit_bias[5]),
+    ]
+    assert kinds == [float, str, str, float]
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("stop", "\ud800", "a lone surrogate"),
+        ("bad_words", ["fine", "\ud800"], "a lone surrogate"),
+        ("extra_args", {"x": "\ud800"}, "a lone surrogate"),
+        ("extra_args", {"x": 2**70}, "more than 64 bits"),
+        ("structured_outputs", {"choice": ["\ud800"]}, "a lone surrogate"),
+    ],
+)
+def test_what_cannot_travel_is_refused(name, value, message):
+    with pytest.raises(BadRequest, match=f"{name} has .*{message}") as caught:
+        SamplingParams(**{name: value})
+    assert caught.value.parameter == name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from types import SimpleNamespace
 
@@ -41,6 +42,7 @@ def session(monkeypatch):
     monkeypatch.setattr(Session, "frontend", frontend)
     session = Session.__new__(Session)
     session._thread, session._is_open, session._opening = NodeThread(), True, deque()
+    session._process = os.getpid()
     return session
 
 

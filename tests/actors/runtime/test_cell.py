@@ -77,6 +77,17 @@ async def test_an_orderly_stop_runs_on_stop_and_refuses_what_waits(node):
     assert node.dead_letters == {"actor down": 1}
 
 
+async def test_an_on_stop_that_never_returns_is_left_behind(node, caplog, monkeypatch):
+    class Endless(Recorder):
+        async def on_stop(self) -> None:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr("pageant.actors.runtime.cell.END_SECONDS_MAX", 0.01)
+    await add(node, Endless(), "endless")
+    await node.stop()
+    assert node.cells == {} and "endless failed to stop cleanly" in caplog.text
+
+
 async def test_a_failure_of_on_stop_stops_nobody_else(node, caplog):
     class Stubborn(Recorder):
         async def on_stop(self) -> None:

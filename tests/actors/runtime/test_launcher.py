@@ -36,6 +36,19 @@ async def launcher(children):
     assert children() == []
 
 
+def test_children_find_what_is_importable_here_wherever_this_process_goes(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", ["", "beside", "/elsewhere"])
+    found = launcher_module._environment("/began")["PYTHONPATH"].split(os.pathsep)
+    assert found == ["/began/", "/began/beside", "/elsewhere"]
+
+
+async def test_children_start_where_this_process_began(launcher, monkeypatch, tmp_path, children):
+    began = os.getcwd()
+    monkeypatch.chdir(tmp_path)
+    await launcher.prepare(1, [])
+    assert [child.cwd() for child in children()] == [began]
+
+
 async def prepared(launcher: LocalProcesses, children: Children) -> int:
     await launcher.prepare(1, ["pageant.actors.runtime.agent"])
     (spare,) = children()
@@ -155,7 +168,7 @@ async def test_a_process_is_started_when_another_loop_has_started_its_own(monkey
         return "process"
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", create)
-    assert await launcher_module._spawn(["python"], 1, {}) == "process"
+    assert await launcher_module._spawn(["python"], 1, {}, ".") == "process"
     assert asked == [("python",)] * 3
 
 
@@ -164,7 +177,7 @@ def test_loops_that_start_processes_at_once_can_be_closed():
 
     async def start_some() -> None:
         for _ in range(10):
-            process = await launcher_module._spawn(["true"], nothing.fileno(), {})
+            process = await launcher_module._spawn(["true"], nothing.fileno(), {}, ".")
             process.stdin.close()
             assert await process.wait() == 0
 

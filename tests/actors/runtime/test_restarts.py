@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -158,6 +160,19 @@ def test_a_node_takes_its_actors_down_and_brings_them_back(core):
     assert core.node_exited("apart", 1, "again", 100.0) == []
     assert launches(core.tick(core.wake_at())) == [("apart", 2)]
     assert starts(core.node_joined("apart", 2, "ipc://2", 101.0)) == [("there/0", 2), ("there/1", 2)]
+
+
+def test_a_successor_that_takes_its_node_down_gives_way_to_the_former(core):
+    core.node_joined("apart", 1, "ipc://1", 0.0)
+    for name in ("there/0", "there/1"):
+        core.actor_started(name, 1, (), 0.0)
+    plan = core.plan_of("there/0")
+    core.swap(replace(plan, cls="m:Fatal"))
+    core.node_exited("apart", 1, "killed", 100.0)
+    core.tick(core.wake_at())
+    core.node_joined("apart", 2, "ipc://2", 101.0)
+    core.actor_started("there/0", 3, (), 101.0)
+    assert core.plan_of("there/0") == plan
 
 
 def test_what_a_dead_node_still_says_is_not_believed(core):
