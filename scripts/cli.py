@@ -26,6 +26,11 @@ app.add_typer(bench_app, name="bench")
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
+def _find_classes_here() -> None:
+    """A class of the user's own may stand in the folder where a command is given."""
+    sys.path.insert(0, os.getcwd())
+
+
 @app.command()
 @with_engine_options
 def run(
@@ -75,6 +80,7 @@ def simulate(
     """Run the engine in simulated time, with actors killed and messages delayed and lost as each seed says."""
     from pageant.scripts.commands import simulate as command
 
+    _find_classes_here()
     classes = command.parse_classes(actor or [])
     if trace is not None:
         held = command.trace(trace, classes)
@@ -272,6 +278,7 @@ def node(context: typer.Context) -> None:
     """Join a topology as one of its nodes: `pageant node --join ADDRESS --name NAME`."""
     from pageant.actors.runtime.process import main as run_node
 
+    _find_classes_here()
     arguments = list(context.args)
     if sys.stdin is None or sys.stdin.isatty() or "--detached" not in arguments:
         arguments.append("--detached")  # started by hand: it ends with the topology or a signal
@@ -404,7 +411,7 @@ def conformance(
     """Hold a class of your own against the rules of its conversation."""
     from pageant.scripts.conformance import run as check
 
-    sys.path.insert(0, os.getcwd())
+    _find_classes_here()
     report = check(kind, name)
     print(report)
     raise typer.Exit(0 if report.passed else 1)

@@ -149,7 +149,13 @@ def _assigned(assignment: str) -> dict[str, Any]:
         raise typer.BadParameter(
             f"found {assignment!r}; expected KEY=VALUE, such as wire=always", param_hint="--set"
         )
-    value: Any = yaml.safe_load(text)
+    try:
+        value: Any = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        reason = str(error).splitlines()[0]
+        raise typer.BadParameter(
+            f"found {assignment!r}, whose value is no YAML: {reason}", param_hint="--set"
+        ) from None
     for key in reversed(path.split(".")):
         value = {key: value}
     return dict(value)

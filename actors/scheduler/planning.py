@@ -8,9 +8,9 @@ There is one exchange at a time, and while a step is computed the next is planne
 request that decodes will have a token, and nothing of the plan depends on which. A request that turns out
 to have ended costs one wasted row. Without `async_scheduling`, each step waits for the last one's tokens.
 
-From a step's tokens to the next plan it takes some 2 ms, by way of scheduler, block manager and two processes, where
-every core computes. Where steps take hardly longer, devices would wait for plans: then two are made ahead. With 64 rows
-of a tiny model that was a tenth of the time.
+From a step's tokens to the next plan the way is by scheduler, block manager and two processes, which wait for cores on
+which the step computes. Where steps take hardly longer than that, devices would wait for plans: then two are made ahead
+(`short_step_seconds`).
 
 What the block manager grants is computed in that very step, also when the request has been aborted
 meanwhile: its blocks are named by then, and others may use them.

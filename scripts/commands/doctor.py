@@ -9,6 +9,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -64,13 +65,17 @@ def examine() -> list[Finding]:
             f"on Python {platform.python_version()}, {platform.system()} {platform.machine()}",
         ),
         *_packages(),
-        _cpu(),
-        _memory(),
-        _gpu(),
-        _kernels(),
-        _compiler(),
-        _sockets(),
+        *(_found(look) for look in (_cpu, _memory, _gpu, _kernels, _compiler, _sockets)),
     ]
+
+
+def _found(look: Callable[[], Finding]) -> Finding:
+    """What a check finds, whatever is broken here: that is what a doctor is asked for."""
+    try:
+        return look()
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        return Finding(look.__name__.strip("_"), "could not be looked at", reason, good=False)
 
 
 def _packages() -> list[Finding]:

@@ -97,3 +97,5 @@ async def look(client: Client) -> Observation:
         raise PeerGone(f"the server does not tell what it does: {error}") from None
     except msgspec.ValidationError as error:
         raise PageantError(f"the server is of another version: {error}") from None
+    except msgspec.DecodeError:
+        raise PageantError("the server is no Pageant: what it says at /statistics is no JSON") from None

@@ -54,8 +54,8 @@ def show(arguments: dict[str, Any]) -> None:
     data: dict[str, Any] = {"model": topology.model, "placement": resolved.placement, "wire": resolved.wire}
     data |= {"transport": resolved.transport, "replicas": topology.replicas, "seed": resolved.seed}
     data |= {name: getattr(topology, name) for name in ("heartbeat_seconds", "suspicion_seconds")}
-    if resolved.listen is not None:
-        data["listen"] = resolved.listen
+    form = msgspec.to_builtins(topology)
+    data |= {name: form[name] for name in ("listen", "keys", "launcher") if form.get(name) is not None}
     data |= _shown(settings)
     data["nodes"] = {name: _written(node) for name, node in topology.nodes.items()} or {resolved.root: {}}
     for name, part in topology.models.items():

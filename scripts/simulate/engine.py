@@ -253,8 +253,9 @@ class EngineSimulation:
         self._checked_at = core.counters.steps
         core.check_integrity()
         blocks: Any = simulation.cell("blocks")
-        if blocks is not None and blocks.actor._allocation is not None:
-            blocks.actor._allocation.check_integrity()
+        allocation = getattr(blocks.actor, "_allocation", None) if blocks is not None else None
+        if allocation is not None:  # another's block manager has what it likes
+            allocation.check_integrity()
 
     # What the faults strike.
 

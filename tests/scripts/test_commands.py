@@ -1,0 +1,48 @@
+"""What commands say of what they cannot do."""
+
+from __future__ import annotations
+
+import pickle
+from random import Random
+
+import pytest
+import typer
+
+from pageant.protocol.errors import RemoteError, TopologyError
+from pageant.scripts.commands.doctor import _found
+from pageant.scripts.commands.simulate import parse_seeds
+from pageant.scripts.engine_options import _assigned
+from pageant.scripts.simulate.topology import draw_engine
+
+
+def test_the_doctor_goes_on_where_a_check_cannot_be_made():
+    def _torch():
+        raise ImportError("a line\nlibtorch.so: cannot open shared object file")
+
+    finding = _found(_torch)
+    assert (finding.what, finding.good) == ("torch", False)
+    assert finding.means == "libtorch.so: cannot open shared object file"
+
+
+@pytest.mark.parametrize("seeds", ["5..1", "3..3", "many"])
+def test_a_range_without_seeds_is_no_success(seeds):
+    with pytest.raises(typer.BadParameter, match="expected"):
+        parse_seeds(seeds)
+    assert parse_seeds("3..5") == range(3, 5)
+
+
+def test_a_setting_that_is_no_yaml_is_shown():
+    with pytest.raises(typer.BadParameter, match="whose value is no YAML"):
+        _assigned("a.b=[1")
+    assert _assigned("a.b=[1]") == {"a": {"b": [1]}}
+
+
+def test_a_simulation_without_the_actor_that_was_meant_is_refused():
+    with pytest.raises(TopologyError, match=r"no actor 'schedulr'.*scheduler"):
+        draw_engine(Random(1), 1, {"schedulr": "m:C"})
+
+
+@pytest.mark.parametrize("error", [TopologyError("a.b", "no"), RemoteError("x", "ValueError", "no")])
+def test_errors_come_back_from_other_processes(error):
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
