@@ -30,6 +30,7 @@ from pageant.protocol.supervision import GetStatistics, NodeStatistics, Progress
 log = logging.getLogger("pageant.cluster")
 
 STARTUP_SECONDS_MAX = 3600.0  # without any progress
+NOTICE_SECONDS = 2.0  # of waiting for nodes that join by themselves, before that is told
 
 
 class Cluster:
@@ -146,11 +147,28 @@ class Cluster:
             StartupError: an actor could not be started; the message ends with its traceback.
         """
         events: AsyncIterator[Startup] = self.node.stream(SUPERVISOR, WatchStartup(), STARTUP_SECONDS_MAX)
-        async for event in events:
-            if event.error:
-                raise StartupError(f"{event.error}\n\n{event.traceback}".rstrip())
-            if event.progress is not None:
-                yield event.progress
+        notice = asyncio.create_task(self._name_who_is_missing())
+        try:
+            async for event in events:
+                if event.error:
+                    raise StartupError(f"{event.error}\n\n{event.traceback}".rstrip())
+                if event.progress is not None:
+                    yield event.progress
+        finally:
+            notice.cancel()
+
+    async def _name_who_is_missing(self) -> None:
+        """Tells what is waited for, if that is for others to start."""
+        await asyncio.sleep(NOTICE_SECONDS)
+        up = self.supervision.nodes_up()
+        for node in self.topology.nodes:
+            if node.joins and node.name not in up:
+                log.warning(
+                    "waiting for node %s: pageant node --join %s --name %s",
+                    node.name,
+                    self.endpoint,
+                    node.name,
+                )
 
     async def statistics(self) -> list[NodeStatistics]:
         """The counters of every node that is up. One that goes meanwhile has none."""

@@ -73,6 +73,48 @@ async def test_a_guest_that_comes_again_replaces_its_former_life(start):
     assert await ended(second) == (0, "")
 
 
+async def test_what_is_waited_for_is_told_with_the_command_that_starts_it(start, caplog, monkeypatch):
+    monkeypatch.setattr("pageant.actors.runtime.cluster.NOTICE_SECONDS", 0.0)
+    cluster = await start(GUEST, wait=False)
+    starting = asyncio.create_task(anext(aiter(cluster.startup()), None))
+    told = f"waiting for node b: pageant node --join {cluster.endpoint} --name b"
+    async with asyncio.timeout(SECONDS):
+        while told not in caplog.text:
+            await asyncio.sleep(0.01)
+    starting.cancel()
+
+
+async def test_a_guest_whose_connection_broke_joins_again(start):
+    cluster = await start(GUEST, wait=False)
+    port = int((cluster.endpoint or "").rpartition(":")[2])
+    open_writers: list[asyncio.StreamWriter] = []
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, onward = await asyncio.open_connection("127.0.0.1", port)
+        open_writers.extend((writer, onward))
+        await asyncio.gather(carry(reader, onward), carry(there, writer))
+
+    between = await asyncio.start_server(accept, "127.0.0.1", 0)
+    address = f"tcp://127.0.0.1:{between.sockets[0].getsockname()[1]}"
+    guest = await join(cluster, "b", "--join", address)
+    async for _ in cluster.startup():
+        pass
+    for writer in open_writers:
+        writer.transport.abort()
+    await cluster.node.ask("watcher", Until(event="up echo#2"), SECONDS)
+    assert (await cluster.node.ask("echo", GetLog(), SECONDS)).incarnation == 2
+    await cluster.stop()
+    assert (await ended(guest))[0] == 0
+    between.close()
+
+
 async def test_a_guest_that_nobody_expects_is_told_so(start):
     cluster = await start(GUEST, wait=False)
     code, errors = await ended(await join(cluster, "c"))
