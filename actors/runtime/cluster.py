@@ -161,14 +161,8 @@ class Cluster:
         """Tells what is waited for, if that is for others to start."""
         await asyncio.sleep(NOTICE_SECONDS)
         up = self.supervision.nodes_up()
-        for node in self.topology.nodes:
-            if node.joins and node.name not in up:
-                log.warning(
-                    "waiting for node %s: pageant node --join %s --name %s",
-                    node.name,
-                    self.endpoint,
-                    node.name,
-                )
+        for name in (node.name for node in self.topology.nodes if node.joins and node.name not in up):
+            log.warning("waiting for node %s: pageant node --join %s --name %s", name, self.endpoint, name)
 
     async def statistics(self) -> list[NodeStatistics]:
         """The counters of every node that is up. One that goes meanwhile has none."""
