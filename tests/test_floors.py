@@ -155,6 +155,7 @@ ALLOWED = {
     "actors/runtime/transport/addresses.py": {"socket"},
     "actors/frontend/llm.py": {"concurrent.futures"},
     "actors/frontend/engine.py": {"concurrent.futures"},
+    "actors/frontend/session.py": {"concurrent.futures"},
     "actors/frontend/http/listening.py": {"socket"},
 }
 INSTEAD = {

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import queue
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import CancelledError
+from types import FrameType
 from typing import Any
 
 from pageant.actors.frontend.cast import HTTP
@@ -26,28 +29,53 @@ def serve(
     """
     given = {name: value for name, value in options.items() if value is not None}
     session = session_of(merge(engine_arguments, {"actors": {HTTP: {"options": given}}}), model)
-    signals = (signal.SIGINT, signal.SIGTERM)
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # in all threads from here on; one waits for them
-    came = threading.Event()
-
-    def wait() -> None:
-        signal.sigwait(signals)
-        came.set()
-        session.cancel_start()
-
-    threading.Thread(target=wait, name="pageant-signals", daemon=True).start()
+    signalled = _Signalled(session.cancel_start)
     try:
         with LoadProgress(sys.stderr.isatty()) as bar:
             session.start(bar.update)
         print(f"serving {session.served_at()}", file=sys.stderr, flush=True)
-        came.wait()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+        signalled.wait()
         session.drain(drain_seconds)
     except CancelledError:
-        if not came.is_set():
+        if not signalled.is_set():
             raise
     finally:
         session.stop()
+
+
+class _Signalled:
+    """Waits for the first SIGINT or SIGTERM; what comes after that one does as before.
+
+    A handler runs wherever the main thread is, perhaps with a lock held: it does no more than to put the signal
+    into a queue that is made for that. A thread takes it from there. (To wait for signals in that thread, and
+    block them in all others, would not do: libraries have started theirs, and one of them would get it.)
+    """
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        """Args: then: is called in a thread of its own when a signal comes."""
+        self._then = then
+        self._came: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._seen = threading.Event()
+        self._before = {
+            number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        threading.Thread(target=self._run, name="pageant-signals", daemon=True).start()
+
+    def wait(self) -> None:
+        self._seen.wait()
+
+    def is_set(self) -> bool:
+        return self._seen.is_set()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._came.put(number)
+        for known, handler in self._before.items():
+            signal.signal(known, handler)
+
+    def _run(self) -> None:
+        self._came.get()
+        self._seen.set()
+        self._then()
 
 
 def session_of(engine_arguments: dict[str, Any], model: str | None) -> Session:

@@ -8,11 +8,13 @@ import pty
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
 
 PAGEANT = [sys.executable, "-m", "pageant"]
+HERE = Path(__file__).parent
 TINY = ["--set", "threads=1", "--set", "num_blocks=64"]
 
 
@@ -121,10 +123,26 @@ def test_chat_answers_line_by_line_until_the_end_of_the_input():
 def test_ctrl_c_during_an_answer_keeps_the_chat_session(checkpoint):
     """In a real terminal: an answer is interrupted, a second one is asked for, Ctrl-D ends the session."""
     master, slave = pty.openpty()
-    command = [*PAGEANT, "chat", "--model", str(checkpoint.path), "--max-tokens", "250", *TINY]
-    environment = os.environ | {"TERM": "dumb"}
+    command = [
+        *PAGEANT,
+        "chat",
+        "--model",
+        str(checkpoint.path),
+        "--max-tokens",
+        "250",
+        "--placement",
+        "one",
+        *TINY,
+    ]
+    command += ["--set", "actors.detokenizer.class=interrupting:Interrupting"]
     process = subprocess.Popen(
-        command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+        command,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env=os.environ | {"TERM": "dumb"},
+        cwd=HERE,
+        start_new_session=True,
     )
     os.close(slave)
     seen = b""
@@ -137,17 +155,21 @@ def test_ctrl_c_during_an_answer_keeps_the_chat_session(checkpoint):
 
     until(b"> ")
     os.write(master, b"hello\n")
-    until(b"hello\r\n")
-    while not seen:
-        seen += os.read(master, 4096)
-    process.send_signal(signal.SIGINT)
-    until(b"> ")
+    until(b" [interrupted]\r\n> ")
     os.write(master, b"again\n")
     until(b"again\r\n")
     until(b"> ")
     os.write(master, b"\x04")
     assert process.wait(timeout=60) == 0
     os.close(master)
+
+
+def test_a_server_that_is_starting_ends_at_a_signal(checkpoint):
+    never = "actors.detokenizer.class=interrupting:NeverStarting"
+    result = _pageant(
+        "serve", checkpoint.path, "--port", 0, "--placement", "one", *TINY, "--set", never, cwd=HERE
+    )
+    assert result.returncode == 0 and "Traceback" not in result.stderr, result.stderr
 
 
 def test_topology_show_prints_what_topology_check_takes(checkpoint, tmp_path):

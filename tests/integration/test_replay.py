@@ -29,8 +29,13 @@ PROMPTS = [list(range(40, 40 + length)) for length in LENGTHS]
 STOP = 30
 
 
+def answer(index: int) -> int:
+    """How many tokens."""
+    return 4 + 4 * index
+
+
 def params(index: int) -> SamplingParams:
-    return SamplingParams(temperature=0, max_tokens=4 + index, ignore_eos=True, stop=(SECRET,))
+    return SamplingParams(temperature=0, max_tokens=answer(index), ignore_eos=True, stop=(SECRET,))
 
 
 @pytest.fixture(scope="module", params=["auto", "always"])
@@ -99,8 +104,8 @@ def test_shortest_first_turns_the_queue_round(recorded):
     played, resolved = play_stand_in(path, load, {"policy": "shortest"}, None)
     options = next(actor.options for actor in resolved.actors if actor.name == "scheduler")
     assert json.loads(options)["policy"] == "shortest" and json.loads(options)["max_num_seqs"] == 1
-    # The first runs already when the others come. By prompt and longest answer: 54, 46, 38, 30, 22 tokens to 19.
-    longest = [length + 4 + index for index, length in enumerate(LENGTHS)]
+    # The first runs already when the others come. By prompt and longest answer: 58, 52, 46, 40 tokens to 34.
+    longest = [length + answer(index) for index, length in enumerate(LENGTHS)]
     ended = sorted(range(1, 6), key=lambda number: played[number].last_at)
     assert ended == sorted(range(1, 6), key=lambda number: longest[number]) == [5, 4, 3, 2, 1]
     found = differences(load.courses, played, [1, 2, 3, 4, 5])

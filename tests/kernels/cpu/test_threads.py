@@ -90,7 +90,7 @@ def run_program(tmp_path: Path) -> Callable[[str], str]:
         assert compiler is not None
         sources = [tmp_path / "main.cpp", SOURCES / "threads.cpp", SOURCES / "expected.cpp"]
         command = [
-            compiler,
+            *compiler,
             "-std=c++17",
             "-O2",
             "-pthread",
