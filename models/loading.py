@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -26,6 +26,9 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 Progress = Callable[[int, int], None]
 
+MAPPED_BYTES = 256 << 20
+"""Of a file, about how much of what was copied may be in memory still."""
+
 
 def load_decoder(
     checkpoint: Checkpoint,
@@ -42,7 +45,7 @@ def load_decoder(
     With a `quantization`, each tensor is quantised as it is copied (see `quantization`).
     `max_model_len` is how many positions are served, where it is fewer than the checkpoint's: some rotary
     embeddings depend on it. `progress` is called with the bytes of weights read so far and in all. Files
-    are memory-mapped and copied tensor by tensor, cast on the way.
+    are memory-mapped, a part at a time, and copied tensor by tensor, cast on the way.
     A checkpoint without an architecture of its own here is loaded and run by transformers (`fallback`).
     Raises CheckpointError (see `Checkpoint.check`), which also refuses to quantise such a one, and ValueError
     for an unknown dtype or quantization.
@@ -70,9 +73,13 @@ def load_decoder(
     decoder = NativeDecoder(spec, torch_dtype, device, kernels, max_model_len, quantization)
     report = _Report(progress, sum(checkpoint.tensors[name].num_bytes for name in places))
     for file in checkpoint.weight_files:
-        tensors = {name: info for name, info in checkpoint.tensors.items() if info.file == file}
-        wanted = {tensors[name].name: places[name] for name in tensors if name in places}
-        _load_file(decoder, file, wanted, report)
+        tensors = [
+            (info, places[name])
+            for name, info in checkpoint.tensors.items()
+            if info.file == file and name in places
+        ]
+        for part in _parts(tensors):
+            _load_part(decoder, file, part, report)
     return decoder
 
 
@@ -98,22 +105,41 @@ def _read(info: TensorInfo) -> Tensor:
         return tensor
 
 
-def _load_file(decoder: NativeDecoder, file: Path, places: Places, report: _Report) -> None:
-    """Copy the tensors of one file. The mapping ends with the function, and with it its pages."""
+def _parts(tensors: list[tuple[TensorInfo, Place]]) -> Iterator[list[tuple[TensorInfo, Place]]]:
+    """Some tensors of a file at a time, in order: of `MAPPED_BYTES`, if no tensor alone is larger."""
+    part: list[tuple[TensorInfo, Place]] = []
+    num_bytes = 0
+    for info, place in tensors:
+        if part and num_bytes + info.num_bytes > MAPPED_BYTES:
+            yield part
+            part, num_bytes = [], 0
+        part.append((info, place))
+        num_bytes += info.num_bytes
+    yield part
+
+
+def _load_part(
+    decoder: NativeDecoder, file: Path, part: list[tuple[TensorInfo, Place]], report: _Report
+) -> None:
+    """Copy some tensors of a file. Its mapping ends with the function, and with it the pages that were read."""
     try:
         with safe_open(file, framework="pt") as tensors:
-            for name, place in places.items():
-                tensor = tensors.get_tensor(name)
-                weight = decoder.weight(place)
-                if isinstance(weight, QuantizedWeight):
-                    decoder.kernels.quantize(_matrix(tensor, place).to(decoder.device), weight)
-                elif isinstance(weight, TiledWeight):
-                    weight.fill(_matrix(tensor, place))
-                else:
-                    _fill(weight, tensor, place.plus)
-                report.read(tensor.nbytes)
+            for info, place in part:
+                _copy(decoder, tensors.get_tensor(info.name), place)
+                report.read(info.num_bytes)
     except SafetensorError as error:
         raise CheckpointError(file, str(error), "a safetensors file", "Download it again.") from error
+
+
+def _copy(decoder: NativeDecoder, tensor: Tensor, place: Place) -> None:
+    """Copy one tensor into its place."""
+    weight = decoder.weight(place)
+    if isinstance(weight, QuantizedWeight):
+        decoder.kernels.quantize(_matrix(tensor, place).to(decoder.device), weight)
+    elif isinstance(weight, TiledWeight):
+        weight.fill(_matrix(tensor, place))
+    else:
+        _fill(weight, tensor, place.plus)
 
 
 def _fill(weight: Tensor, tensor: Tensor, plus: float) -> None:

@@ -186,14 +186,15 @@ def test_a_tied_matrix_that_is_saved_as_the_head_alone_is_the_embedding_too(
 MEASURE = """
 import re, sys, torch
 from pageant import kernels
-from pageant.models import Checkpoint
+from pageant.models import Checkpoint, loading
 from pageant.models.loading import load_decoder
 
 def own_bytes():
     text = open("/proc/self/smaps_rollup").read()
-    return 1024 * int(re.search(r"Anonymous: +([0-9]+)", text)[1])
+    return 1024 * int(re.search(r"Pss: +([0-9]+)", text)[1])
 
 torch.ones(1) @ torch.ones(1)
+loading.MAPPED_BYTES = 4_000_000
 before, peak = own_bytes(), []
 decoder = load_decoder(
     Checkpoint(sys.argv[1]),
@@ -236,4 +237,5 @@ def test_memory_never_holds_the_model_twice(tmp_path: Path, kind: str, quantizat
     )
     weights, grown = map(int, result.stdout.split())
     assert weights > 25_000_000, "the model is meant to be large beside what else may grow"
-    assert grown < 1.25 * weights + (5_000_000 if quantization else 0)
+    embedding, code = 20_000 * 512 * 2, 8_000_000  # one tensor at a time is mapped, and libraries are read
+    assert grown < 1.1 * weights + embedding + code
