@@ -10,12 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
+from pageant.models import Checkpoint, resolve
 from pageant.protocol.errors import BadRequest
 from pageant.scripts.bench.engine_process import KV_GIB, EngineProcess
 from pageant.scripts.bench.peers.environments import HOME, peer_module, supports
 from pageant.scripts.bench.peers.pageant import load
 from pageant.scripts.bench.report import Json, publish
-from pageant.scripts.bench.workloads import Workload, workload
+from pageant.scripts.bench.workloads import END_ID, Workload, workload
 from pageant.scripts.engine_options import with_engine_options
 
 
@@ -75,9 +76,10 @@ class _Ours:
     def __init__(self, engine: dict[str, Any], quantization: str | None, work: Workload) -> None:
         began = time.perf_counter()
         settings = {key: value for key, value in engine.items() if key != "model"}
-        job = {"model": engine.get("model"), "quantization": quantization, "settings": settings}
+        job = {"model": engine["model"], "quantization": quantization, "settings": settings}
         self._generate = load(job | {"kv_gib": KV_GIB})
-        self._work, self._prompts = work, work.prompts()
+        vocab_size = Checkpoint(resolve(engine["model"])).spec().vocab_size
+        self._work, self._prompts = work, work.prompts(end_id=min(END_ID, vocab_size))
         self._generate(self._prompts[:1], 1)
         self.ready_seconds = time.perf_counter() - began
 

@@ -28,11 +28,11 @@ class Workload:
     longest: int
     output_tokens: int
 
-    def prompts(self, seed: int = 0) -> list[list[int]]:
-        """The prompts. For each, its length is drawn just before its ids."""
+    def prompts(self, seed: int = 0, end_id: int = END_ID) -> list[list[int]]:
+        """The prompts, of ids below `end_id`. For each, its length is drawn just before its ids."""
         rng = random.Random(seed)
         return [
-            [rng.randrange(FIRST_ID, END_ID) for _ in range(rng.randint(self.shortest, self.longest))]
+            [rng.randrange(FIRST_ID, end_id) for _ in range(rng.randint(self.shortest, self.longest))]
             for _ in range(self.requests)
         ]
 

@@ -28,3 +28,11 @@ def test_figures_go_to_a_file_beside_the_lines(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines() == ["rows   us", "3     1.5", "4096   20"]
     written = json.loads((tmp_path / "found.json").read_text())
     assert written["rows"] == 3 and written["machine"]["date"]
+
+
+def test_a_workload_runs_on_the_packaged_model(tmp_path):
+    """Which knows fewer tokens than those that are compared."""
+    command = ["bench", "throughput", "--workload", "single", "--runs", "1", "--set", "threads=1"]
+    result = CliRunner().invoke(app, [*command, "--json", str(tmp_path / "found.json")])
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "found.json").read_text())["pageant"]["output_tokens_per_second"] > 0
