@@ -63,6 +63,7 @@ class Engine:
         **settings: Unpack[EngineSettings],
     ) -> None:
         self._session = Session(*model_of(model, topology, settings))
+        self._session.stop_with(self)
         self._on_progress = on_progress
         self._hubs: dict[asyncio.AbstractEventLoop, LoopHub] = {}
         self._waiters: ThreadPoolExecutor | None = None
@@ -87,7 +88,7 @@ class Engine:
             raise
 
     async def close(self) -> None:
-        """Ends every request, actor, process and thread. Done by `async with`."""
+        """Ends every request, actor, process and thread. Done by `async with`, at exit, and when nobody has this."""
         await asyncio.shield(self._in_thread(self._session.stop))
         if self._waiters is not None:
             self._waiters.shutdown(wait=False)

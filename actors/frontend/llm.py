@@ -61,11 +61,12 @@ class LLM:
     ) -> None:
         self._progress = progress
         self._session = Session(*model_of(model, topology, settings))
+        self._session.stop_with(self)
         with LoadProgress(progress) as bar:
             self._session.start(bar.update)
 
     def close(self) -> None:
-        """Ends every actor, process and thread. Done by `with`, and at exit."""
+        """Ends every actor, process and thread. Done by `with`, when nobody has this any more, and at exit."""
         self._session.stop()
 
     def __enter__(self) -> LLM:

@@ -50,6 +50,7 @@ class LLMEngine:
         **settings: Unpack[EngineSettings],
     ) -> None:
         self._session = Session(*model_of(model, topology, settings))
+        self._session.stop_with(self)
         self._open: dict[str, _Sink] = {}
         self._steps = _Steps()
         self._outputs: list[RequestOutput] = []
@@ -57,7 +58,7 @@ class LLMEngine:
         self._session.start()
 
     def close(self) -> None:
-        """Ends every request, actor, process and thread. Done by `with`, and at exit."""
+        """Ends every request, actor, process and thread. Done by `with`, when nobody has this any more, and at exit."""
         self._session.stop()
 
     def __enter__(self) -> LLMEngine:

@@ -10,6 +10,7 @@ import atexit
 import itertools
 import json
 import os
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -174,6 +175,24 @@ class Session:
                 thread.run(self._cluster.stop()).result()
         finally:
             thread.stop()
+
+    def stop_with(self, owner: object) -> None:
+        """Stops as soon as nobody has `owner` any more, which must not be had from here."""
+        weakref.finalize(owner, self._stop_soon).atexit = False  # what is at exit is `stop`'s
+
+    def _stop_soon(self) -> None:
+        """As `stop`, without waiting: garbage is collected in any thread, the node's own too."""
+        thread = self._thread
+        if thread is None or self._cluster is None or self._process != os.getpid():
+            return
+        self._is_open = False
+
+        def stopped(_: object) -> None:
+            atexit.unregister(self.stop)
+            self._thread = None
+            thread.end()
+
+        thread.run(self._cluster.stop()).add_done_callback(stopped)
 
     def served_at(self) -> str:
         """The models and the addresses of this topology's HTTP servers."""

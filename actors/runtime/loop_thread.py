@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -49,6 +50,10 @@ class LoopThread:
 
     def stop(self) -> None:
         """Ends the loop; returns when its thread is gone. Not from the thread itself."""
-        if self._thread.is_alive():
+        self.end()
+        self._thread.join()
+
+    def end(self) -> None:
+        """Ends the loop, soon."""
+        with contextlib.suppress(RuntimeError):  # it has ended
             self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join()
