@@ -42,10 +42,11 @@ class NodePlans:
         self.root = _root_of(self._written)
         self._taken = {node.device for node in self._written.values() if node.device and ":" in node.device}
         self.plans = {
-            name: self._plan(name, node, topology.keys is not None) for name, node in self._written.items()
+            name: self._plan(name, node, topology.keys is not None, topology.listen is not None)
+            for name, node in self._written.items()
         }
 
-    def _plan(self, name: str, node: NodeSpec, has_keys: bool) -> NodePlan:
+    def _plan(self, name: str, node: NodeSpec, has_keys: bool, listens: bool) -> NodePlan:
         place = f"nodes.{name}"
         joins = node.host is not None
         if joins and node.host not in LOOPBACK and not has_keys:
@@ -53,6 +54,12 @@ class NodePlans:
                 f"{place}.host",
                 f"found {node.host!r}, but the topology has no keys; other hosts need them: `pageant keys FILE` makes "
                 "them, and `keys: FILE` names them",
+            )
+        if joins and node.host not in LOOPBACK and not listens:
+            raise TopologyError(
+                "listen",
+                f"found nothing, but {place} is on host {node.host!r}; expected an address of this host that it "
+                "reaches, such as tcp://10.0.0.1:5700",
             )
         own = _launcher(node.launcher, f"{place}.launcher")
         if own is not None and (joins or not node.process):

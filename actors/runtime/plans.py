@@ -30,3 +30,8 @@ class NodePlan:
     joins: bool = False
     launcher: LauncherPlan | None = None  # of its own
     device: str | None = None  # that it must have; see `devices`
+
+    @property
+    def may_be_far(self) -> bool:
+        """Whether it may be on another host, and then listens where other hosts reach it."""
+        return self.joins or self.launcher is not None

@@ -120,7 +120,7 @@ def resolve(
             actors.append(ActorPlan(member, home, spec.cls or "", options, device))
     return Resolved(
         root=root,
-        nodes=tuple(nodes.values()),
+        nodes=_as_they_link(nodes, root),
         actors=tuple(actors),
         wire=topology.wire,
         transport=topology.transport,
@@ -130,6 +130,11 @@ def resolve(
         placement=topology.placement,
         lease=LeaseTerms(topology.heartbeat_seconds, topology.suspicion_seconds),
     )
+
+
+def _as_they_link(nodes: Mapping[str, NodePlan], root: str) -> tuple[NodePlan, ...]:
+    """In an order in which each can link to all before it: this host's own processes listen where only it reaches them."""
+    return tuple(sorted(nodes.values(), key=lambda node: (node.name != root, not node.may_be_far)))
 
 
 def _with_device(cls: Any, name: str, spec: ActorSpec, device: str | None) -> dict[str, Any]:

@@ -82,9 +82,15 @@ async def test_three_hosts_give_the_same_tokens_and_a_cut_cable_costs_nothing(la
         "listen": "tcp://10.77.0.1:5700",
         "transport": "tcp",
         "keys": str(key),
-        "nodes": {"front": {}, "near": {"host": "10.77.0.2"}, "far": {"host": "10.77.0.3"}},
+        "nodes": {  # the others cannot reach the child; it reaches them
+            "front": {},
+            "child": {"process": True},
+            "near": {"host": "10.77.0.2"},
+            "far": {"host": "10.77.0.3"},
+        },
         "actors": {
-            **{name: {"node": "near"} for name in ("scheduler", "blocks", "tokenizer", "detokenizer")},
+            **{name: {"node": "near"} for name in ("scheduler", "blocks", "tokenizer")},
+            "detokenizer": {"node": "child"},
             "executor": {"node": "far"},
         },
     }

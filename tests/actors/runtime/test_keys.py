@@ -110,7 +110,10 @@ def test_a_host_in_a_topology_needs_a_key(key_file):
     for key in ("nodes", "listen"):
         with pytest.raises(TopologyError, match="keys"):
             resolve(parse({key: far[key]}), _cast())
-    assert resolve(parse(far | {"keys": str(key_file)}), _cast()).nodes[1].joins
+    keys = {"keys": str(key_file)}
+    assert resolve(parse(far | keys), _cast()).nodes[1].joins
+    with pytest.raises(TopologyError, match=r"^listen: .*nodes.far is on host '10.1.2.3'"):
+        resolve(parse({"nodes": far["nodes"]} | keys), _cast())
 
 
 def _cast():

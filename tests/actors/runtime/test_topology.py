@@ -237,3 +237,14 @@ def test_models_have_actors_of_their_own_and_share_the_others():
     assert widths == {"watcher": 1, "a/echo/0": 2, "b/echo/0": 3}
     assert options_of(topology, "a/echo/0")["ratio"] == 0.25
     assert options_of(topology, "b/echo/0")["ratio"] == 0.5
+
+
+def test_nodes_that_only_this_host_reaches_come_last():
+    """Each node links to those before it."""
+    nodes = {
+        "child": {"process": True},
+        "far": {"host": "127.0.0.1"},
+        "front": {},
+        "other": {"process": True},
+    }
+    assert [node.name for node in resolved({"nodes": nodes}).nodes] == ["front", "far", "child", "other"]
