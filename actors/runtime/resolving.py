@@ -133,7 +133,7 @@ def resolve(
 
 
 def _as_they_link(nodes: Mapping[str, NodePlan], root: str) -> tuple[NodePlan, ...]:
-    """In an order in which each can link to all before it: this host's own processes listen where only it reaches them."""
+    """In an order in which each can link to all before it: this host's processes listen where it alone reaches them."""
     return tuple(sorted(nodes.values(), key=lambda node: (node.name != root, not node.may_be_far)))
 
 
