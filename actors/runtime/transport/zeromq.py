@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -41,7 +42,9 @@ TURN = 512  # envelopes taken in before the loop's other tasks get a turn
 RETRY_SECONDS = 0.001
 HANDSHAKE_SECONDS = 10.0
 COMPLAINTS_MAX = 256  # about strangers, in a life
+COMPLAIN_AGAIN_SECONDS = 60.0  # about one who has no address
 LINGER_MS = 1000
+MISHEARD = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -136,13 +139,14 @@ class ZmqLink:
         self._welcomes: dict[bytes, _Waiting] = {}
         self._held: dict[bytes, deque[list[Any]]] = {}  # by peer, so that a slow one delays no other
         self._complained: set[str] = set()  # addresses of strangers
+        self._misheard_at = -math.inf  # when it was last told of a stranger who has no address
         self._retry_scheduled = False
         self._pump_scheduled = False
         self.issue: Callable[[str, bool], int | None] | None = None
         self.on_broken: Callable[[str, int], None] | None = None
         self._descriptor = int(socket.getsockopt(zmq.FD))
         self._loop.add_reader(self._descriptor, self._pump)
-        self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | MISHEARD)
         self._monitor_descriptor = int(self._monitor.getsockopt(zmq.FD))
         self._loop.add_reader(self._monitor_descriptor, self._watch_connections)
         self._watch_connections()  # it is silent until it has been found empty
@@ -191,7 +195,8 @@ class ZmqLink:
                 self._disconnect(endpoint)
             if isinstance(error, TimeoutError):
                 seconds = f"{HANDSHAKE_SECONDS:g} s"
-                raise NoAnswer(f"{node} at {endpoint} did not answer within {seconds}") from None
+                perhaps = "; its key may be another" if self._gatekeeper is not None else ""
+                raise NoAnswer(f"{node} at {endpoint} did not answer within {seconds}{perhaps}") from None
             raise
         finally:
             del self._welcomes[identity]
@@ -296,9 +301,24 @@ class ZmqLink:
             endpoint = event["endpoint"].decode()
             if event["event"] == zmq.EVENT_DISCONNECTED:
                 self._cut_off.add(endpoint)
+            elif event["event"] & MISHEARD:
+                self._misheard(endpoint)
             elif endpoint in self._cut_off:
                 self._cut_off.remove(endpoint)
                 self._back_again(endpoint)
+
+    def _misheard(self, endpoint: str) -> None:
+        """Somebody speaks otherwise, and tries again and again."""
+        is_ours = (
+            endpoint.rpartition(":")[2] == self.endpoint.rpartition(":")[2]
+        )  # and not one that we connect to
+        if is_ours and self._loop.time() - self._misheard_at > COMPLAIN_AGAIN_SECONDS:
+            self._misheard_at = self._loop.time()
+            log.warning(
+                "%s: a peer at %s was turned away: its key is another, it has none, or it is no node",
+                self.name,
+                endpoint,
+            )
 
     def _back_again(self, endpoint: str) -> None:
         for peer in list(self._peers.values()):

@@ -75,11 +75,15 @@ async def test_nodes_with_the_same_key_hear_each_other_in_both_directions(link):
 
 
 @pytest.mark.parametrize("keys", [make_keys(), None], ids=["another key", "no key"])
-async def test_a_node_with_another_key_or_none_is_turned_away(link, keys):
+async def test_a_node_with_another_key_or_none_is_turned_away(link, keys, caplog):
     root = link("root", make_keys())
-    with pytest.raises(NoAnswer):
+    with pytest.raises(NoAnswer, match="its key may be another" if keys else r"did not answer within 0.7 s$"):
         await link("b", keys).connect("root", 1, root.endpoint)
     assert not root.send("b", [b"", b""])
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [
+        f"root: a peer at {root.endpoint} was turned away: its key is another, it has none, or it is no node"
+    ]
 
 
 async def test_knowing_the_public_key_is_not_enough(link):

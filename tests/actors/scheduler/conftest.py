@@ -23,6 +23,7 @@ from pageant.actors.executor.proposers.base import Verified
 from pageant.actors.runtime.streams import Arrival, Incoming
 from pageant.actors.scheduler.actor import Scheduler
 from pageant.actors.scheduler.core import SchedulerCore
+from pageant.actors.scheduler.recovery import is_suspect
 from pageant.actors.scheduler.request import State
 from pageant.protocol.allocation import Assigned
 from pageant.protocol.arrays import freeze, int32, int64
@@ -759,8 +760,9 @@ class Play:
     def _check_order(self, admitted: set[Any]) -> None:
         waiting = [request.key for request in self.core.requests if request.state is State.WAITING]
         in_order = self.setting.policy == "fcfs" and self.setting.long_prefill_token_threshold is None
+        on_trial = any(map(is_suspect, admitted))  # alone: even who has just been acquitted makes room for that
         if (
-            admitted and waiting and in_order
+            admitted and waiting and in_order and not on_trial
         ):  # else one may have come meanwhile, or a long prompt waits for another
             last = max(request.key for request in admitted)
             assert last < min(waiting), "a request was overtaken"
