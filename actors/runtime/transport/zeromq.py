@@ -146,7 +146,9 @@ class ZmqLink:
         self.on_broken: Callable[[str, int], None] | None = None
         self._descriptor = int(socket.getsockopt(zmq.FD))
         self._loop.add_reader(self._descriptor, self._pump)
-        self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | MISHEARD)
+        self._monitor = socket.get_monitor_socket(
+            zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | MISHEARD
+        )
         self._monitor_descriptor = int(self._monitor.getsockopt(zmq.FD))
         self._loop.add_reader(self._monitor_descriptor, self._watch_connections)
         self._watch_connections()  # it is silent until it has been found empty

@@ -760,10 +760,9 @@ class Play:
     def _check_order(self, admitted: set[Any]) -> None:
         waiting = [request.key for request in self.core.requests if request.state is State.WAITING]
         in_order = self.setting.policy == "fcfs" and self.setting.long_prefill_token_threshold is None
-        on_trial = any(map(is_suspect, admitted))  # alone: even who has just been acquitted makes room for that
-        if (
-            admitted and waiting and in_order and not on_trial
-        ):  # else one may have come meanwhile, or a long prompt waits for another
+        alone = any(map(is_suspect, admitted))  # for which even those make room that have just been acquitted
+        # With another policy one may have come meanwhile; a long prompt waits for another.
+        if admitted and waiting and in_order and not alone:
             last = max(request.key for request in admitted)
             assert last < min(waiting), "a request was overtaken"
 
