@@ -275,6 +275,7 @@ class Engine:
         Raises:
             RemoteError: no such class, or not of that role, or not with these options; nothing has changed.
             StartupError: the successor could not start; the former class lives on.
+            DeadlineExceeded: the successor was not up within `timeout` seconds; the same.
         """
         incarnation: int = await self._in_thread(self._session.swap, actor, cls, options or {}, timeout)
         return incarnation

@@ -58,6 +58,7 @@ class NodeAgent(Actor):
         if on_directory is None:
             self._linked.set()
         self._tenure = Tenure(node.clock.now())
+        self._ordered: dict[str, int] = {}  # incarnations, by name
 
     def keep_lease(self, on_lapse: Callable[[], None] | None) -> None:
         """From now on the root is told that this node lives.
@@ -89,6 +90,7 @@ class NodeAgent(Actor):
     @receives
     def start_actor(self, order: StartActor) -> None:
         """Starts an actor beside whatever else is starting here."""
+        self._ordered[order.name] = order.incarnation
         self.spawn(self._start(order))
 
     async def _start(self, order: StartActor) -> None:
@@ -98,6 +100,8 @@ class NodeAgent(Actor):
             options = decode_options(cls, order.options, f"{place}.options")
             await self._linked.wait()  # once it is up, others write to it
             await self._replace(order)
+            if self._ordered[order.name] > order.incarnation:
+                return  # it has been replaced before it began
             if cls.heavy and order.incarnation > 1 and self._collect is not None:
                 self._collect()  # actor and cell refer to each other
             cell = self._node.add(order.name, order.incarnation, cls(options))
@@ -119,7 +123,7 @@ class NodeAgent(Actor):
     async def _replace(self, order: StartActor) -> None:
         """An earlier life that still lives here ends first."""
         former = self._node.cells.get(order.name)
-        if former is not None:
+        if former is not None and former.incarnation < order.incarnation:
             await former.stop()
             self._node.remove(former)
 

@@ -374,6 +374,15 @@ class Supervision:
         actor.fall(SWAPPED)
         return [Publish(), self._start(actor)]
 
+    def take_back(self, name: str, error: str) -> list[Instruction]:
+        """The former takes over again from a successor that has not started; nothing, if there is none any more."""
+        actor = self._actors.get(name)
+        if actor is None or actor.former is None:
+            return []
+        actor.give_way()
+        actor.fall(error)
+        return [Publish(), self._start(actor)]
+
     def actor_started(
         self, name: str, incarnation: int, features: tuple[str, ...], now: float
     ) -> list[Instruction]:
@@ -395,10 +404,8 @@ class Supervision:
         actor = self._actors.get(name)
         if actor is None or actor.incarnation != incarnation or not actor.alive:
             return []
-        if actor.former is not None:  # no death of the actor that was there, which takes over again
-            actor.give_way()
-            actor.fall(error)
-            return [Publish(), self._start(actor)]
+        if actor.former is not None:  # no death of the actor that was there
+            return self.take_back(name, error)
         actor.end(error, traceback, now, self.limits)
         give_up: list[Instruction] = (
             [GiveUp(name, actor.early_deaths, error, traceback)] if actor.final else []

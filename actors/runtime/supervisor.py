@@ -107,7 +107,8 @@ class RootSupervisor(Actor):
 
     @receives(concurrent=True)
     async def swap_actor(self, request: SwapActor) -> Swapped:
-        """Carried out when the successor is up, or the former again."""
+        """Carried out when the successor is up, or the former again; when nobody waits for that any more, the former
+        takes over again from a successor that is not up."""
         plan = self.core.plan_of(request.name)
         if plan is None:
             raise PeerGone(f"{request.name} is not up, and cannot be swapped now")
@@ -117,7 +118,12 @@ class RootSupervisor(Actor):
         outcome: asyncio.Future[Swapped] = asyncio.get_running_loop().create_future()
         self._swaps[request.name] = _Swap(outcome, plan)
         await self._carry_out(self.core.swap(plan))
-        return await outcome
+        try:
+            return await outcome
+        except asyncio.CancelledError:
+            if not self._stopping:
+                self.spawn(self._carry_out(self.core.take_back(request.name, "it was not up in time")))
+            raise
 
     def _swap_ended(self, name: str, incarnation: int) -> None:
         swap, present = self._swaps.pop(name, None), self.core.plan_of(name)

@@ -15,7 +15,7 @@ import pytest
 
 import pageant
 from pageant import SamplingParams
-from pageant.protocol.errors import RemoteError, StartupError
+from pageant.protocol.errors import DeadlineExceeded, RemoteError, StartupError
 from pageant.scripts.chaos.load import Load, mixed_requests, undisturbed
 
 SETTINGS = {"dtype": "float32", "threads": 1, "num_blocks": 128, "max_num_seqs": 32, "seed": 5}
@@ -40,7 +40,7 @@ SWAPS = 20
 def lab(tmp_path_factory) -> str:
     """Classes of a user's own: one of each kind that works, and one that cannot start."""
     folder = tmp_path_factory.mktemp("lab")
-    source = ""
+    source = "import asyncio\n"
     for cls in KINDS.values():
         module, name = cls.split(":")
         source += textwrap.dedent(f"""
@@ -52,6 +52,10 @@ def lab(tmp_path_factory) -> str:
             class Bad{name}({name}):
                 async def on_start(self):
                     raise ValueError("not today")
+
+            class Slow{name}({name}):
+                async def on_start(self):
+                    await asyncio.Event().wait()
         """)
     (folder / "swap_lab.py").write_text(source)
     sys.path.insert(0, str(folder))
@@ -95,6 +99,18 @@ async def test_twenty_swaps_under_load_lose_nothing(engine, right, lab, actor):
     assert load.lost == [] and load.changed == []
     assert load.requests >= len(ASKED)
     assert incarnations == sorted(set(incarnations)) and len(incarnations) == 1 + SWAPS * 3 // 4
+
+
+@pytest.mark.parametrize("actor", ["scheduler", "executor/0"])
+async def test_a_successor_that_never_starts_gives_way_in_time(engine, right, lab, actor):
+    load = Load(engine, ASKED, right)
+    load.begin()
+    with pytest.raises(DeadlineExceeded, match=r"did not answer SwapActor within 0.1 s"):
+        await engine.swap(actor, f"{lab}:Slow{KINDS[actor].split(':')[1]}", timeout=0.1)
+    await load.all_have_moved(time.monotonic())
+    await engine.swap(actor, KINDS[actor])
+    await load.end()
+    assert load.lost == [] and load.changed == []
 
 
 async def test_options_are_changed_in_another_process_too(checkpoint):
