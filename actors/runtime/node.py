@@ -241,6 +241,7 @@ class Node:
             route = self._routes.get((address + ALL, replica)) or self._resolve(address + ALL, replica)
         if len(route) < 2:
             return route[0] if route else None
+        route = [place for place in route if not (isinstance(place, Cell) and place.closed)] or route
         self._turns[address] += 1
         return route[self._turns[address] % len(route)]
 

@@ -41,6 +41,7 @@ log = logging.getLogger("pageant.process")
 
 LOST = -1  # as the end of a life: the topology was not heard of for too long, and is to be joined again
 AGAIN_SECONDS = 1.0  # until the root is asked again
+MEET_SECONDS = 2.0  # until what waits for links goes on without those of peers that do not answer
 ORPHAN_SECONDS = 1.5  # that a process whose parent died has to end in order
 
 
@@ -170,7 +171,8 @@ class NodeProcess:
             self._stop.set()
 
     async def _meet_peers(self, directory: Directory) -> None:
-        """Links to every node that came before this one; a later one will link to us."""
+        """Links to every node that came before this one; a later one will link to us. One that hangs holds up nobody
+        else: what is told to it waits until it is linked."""
         self._present = {(entry.name, entry.incarnation) for entry in directory.nodes}
         for key in self._links.keys() - self._present:
             self._links.pop(key).cancel()
@@ -181,7 +183,7 @@ class NodeProcess:
             if entry.name != self.node.remote.root and key not in self._links:
                 self._links[key] = asyncio.create_task(self._link_to(entry))
         if self._links:
-            await asyncio.wait(self._links.values())
+            await asyncio.wait(self._links.values(), timeout=MEET_SECONDS)
 
     async def _link_to(self, entry: NodeEntry) -> None:
         """Tries for as long as the node is there: a busy one may answer late."""

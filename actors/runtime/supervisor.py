@@ -62,6 +62,7 @@ class RootSupervisor(Actor):
         self.core = core
         self._launcher = launcher
         self._processes: dict[str, Process] = {}
+        self._launching: set[asyncio.Task[None]] = set()
         self._swaps: dict[str, _Swap] = {}
         self._listeners: list[asyncio.Queue[Startup]] = []
         self._outcome: Startup | None = None
@@ -216,8 +217,18 @@ class RootSupervisor(Actor):
 
     async def _launch(self, node: str, incarnation: int) -> None:
         assert self._launcher is not None, f"{node} is a process of its own, but nothing launches processes"
+        task = asyncio.current_task()
+        assert task is not None
+        self._launching.add(task)
         try:
-            process = await self._launcher.launch(node, incarnation)
+            if not self._stopping:
+                await self._launch_with(self._launcher, node, incarnation)
+        finally:
+            self._launching.discard(task)
+
+    async def _launch_with(self, launcher: Launcher, node: str, incarnation: int) -> None:
+        try:
+            process = await launcher.launch(node, incarnation)
         except Exception as error:  # a launcher may be anybody's
             reason = f"its process could not be started: {error!r}"
             self.tell("supervisor", NodeExited(node=node, incarnation=incarnation, reason=reason))
@@ -290,4 +301,6 @@ class RootSupervisor(Actor):
             process.close_input()  # one that has not joined yet hears it this way
         if self._launcher is not None:
             await self._launcher.close()
+        if self._launching:  # each ends what it has launched
+            await asyncio.wait(self._launching, timeout=2 * STOP_SECONDS)
         await asyncio.gather(*(self._end(*one, STOP_SECONDS) for one in self._processes.items()))

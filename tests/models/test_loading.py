@@ -95,7 +95,7 @@ def test_every_weight_is_filled(any_family: Any) -> None:
     assert all(decoder.weight(place).isnan().all() for place in places)
 
 
-@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's /proc")
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux's /proc")
 def test_a_cache_of_gigabytes_takes_no_memory_before_it_is_used() -> None:
     code = (
         "import re, torch; from pageant.models.kv_cache import allocate_kv_caches\n"
@@ -184,14 +184,21 @@ def test_a_tied_matrix_that_is_saved_as_the_head_alone_is_the_embedding_too(
 
 
 MEASURE = """
-import re, sys, torch
+import sys, torch
 from pageant import kernels
 from pageant.models import Checkpoint, loading
 from pageant.models.loading import load_decoder
 
 def own_bytes():
-    text = open("/proc/self/smaps_rollup").read()
-    return 1024 * int(re.search(r"Pss: +([0-9]+)", text)[1])
+    # Not of libraries, which other processes share, or not.
+    total, counts = 0, False
+    for line in open("/proc/self/smaps"):
+        first, *rest = line.split()
+        if not first.endswith(":"):  # a mapping, with its file
+            counts = len(rest) < 5 or rest[4].startswith("[") or rest[4].endswith(".safetensors")
+        elif first == "Rss:" and counts:
+            total += 1024 * int(rest[0])
+    return total
 
 torch.ones(1) @ torch.ones(1)
 loading.MAPPED_BYTES = 4_000_000
@@ -222,7 +229,7 @@ LARGE: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's /proc")
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux's /proc")
 @pytest.mark.parametrize(
     ("kind", "quantization"), [("fused", ""), ("stacked", ""), ("transposed", ""), ("fused", "int4")]
 )
@@ -237,5 +244,8 @@ def test_memory_never_holds_the_model_twice(tmp_path: Path, kind: str, quantizat
     )
     weights, grown = map(int, result.stdout.split())
     assert weights > 25_000_000, "the model is meant to be large beside what else may grow"
-    embedding, code = 20_000 * 512 * 2, 8_000_000  # one tensor at a time is mapped, and libraries are read
-    assert grown < 1.1 * weights + embedding + code
+    embedding, modules = (
+        20_000 * 512 * 2,
+        12_000_000,
+    )  # one tensor at a time is mapped, and more of Python is loaded
+    assert weights < grown < 1.1 * weights + embedding + modules

@@ -302,6 +302,20 @@ async def test_group_members_are_asked_in_turn_and_told_together(node):
     assert [cell.statistics().handled for cell in node.cells.values()] == [3, 3, 3]
 
 
+async def test_a_group_is_asked_while_one_of_it_ends(node):
+    class Slow(Recorder):
+        async def on_stop(self) -> None:
+            await asyncio.Event().wait()
+
+    ending, other = await add(node, Slow(), "group/0"), await add(node, Recorder(), "group/1")
+    stopping = asyncio.create_task(ending.stop())
+    await settle(2)
+    for _ in range(3):
+        await node.ask("group", Ping(), SECONDS)
+    assert other.statistics().handled == 3 and not stopping.done()
+    stopping.cancel()
+
+
 async def test_a_replicas_actor_finds_its_own_first(node):
     own, other = Recorder(), Recorder()
     asker = await add(node, Watcher(Watcher.Options()), "replica-1/asker")

@@ -556,3 +556,40 @@ async def test_a_process_that_stops_is_killed_and_replaced(start):
     await node.ask("watcher", Until(event="up echo#2"), SECONDS)
     assert not psutil.pid_exists(process.pid) or process.status() == psutil.STATUS_ZOMBIE
     assert (await node.ask("echo", GetLog(), SECONDS)).incarnation == 2
+
+
+async def test_a_process_that_hangs_holds_up_the_restart_of_no_other(start):
+    other = {"other": {"class": "runtime_players:Echo"}, "watcher": {"class": "runtime_players:Watcher"}}
+    cluster = await start({"placement": "each", "actors": other, "suspicion_seconds": 600.0})
+    earlier, later = [
+        actor.name
+        for node in cluster.supervision.directory().nodes
+        for actor in cluster.supervision.directory().actors
+        if actor.node == node.name and actor.name in ("echo", "other")
+    ]
+    hung = psutil.Process(pid_of(cluster, earlier))
+    hung.suspend()
+    try:
+        os.kill(pid_of(cluster, later), signal.SIGKILL)
+        assert (await cluster.node.ask(later, Ping(value=7), SECONDS, again=True)).value == 7
+        assert (await cluster.node.ask(later, GetLog(), SECONDS)).incarnation == 2
+    finally:
+        hung.resume()
+    assert (await cluster.node.ask(earlier, GetLog(), SECONDS)).incarnation == 1
+
+
+async def test_a_process_that_is_being_launched_when_the_topology_stops_ends_too(start, children):
+    cluster = await start({"placement": "each", "actors": {"watcher": {"class": "runtime_players:Watcher"}}})
+    launched = asyncio.Event()
+    supervisor = cluster._supervisor
+    launch = supervisor._launcher.launch
+
+    async def tell_and_launch(node: str, incarnation: int):
+        launched.set()
+        return await launch(node, incarnation)
+
+    supervisor._launcher.launch = tell_and_launch
+    os.kill(pid_of(cluster, "echo"), signal.SIGKILL)
+    await launched.wait()
+    await cluster.stop()
+    assert children() == []
