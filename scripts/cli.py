@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from pageant.scripts.bench.cli import bench_app
+from pageant.scripts.bench.report import Json as Figures
 from pageant.scripts.engine_options import with_adapters, with_engine_options
 
 app = typer.Typer(
@@ -341,9 +342,7 @@ def replay(
     ] = False,
     replica: Annotated[str | None, typer.Option(help="Of which model, if several were served.")] = None,
     requests: Annotated[bool, typer.Option(help="Tell of each request too (in the JSON).")] = False,
-    json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the figures there too; - prints them alone.")
-    ] = None,
+    json: Figures = None,
 ) -> None:
     """Ask of another topology what a recorded one was asked, and show how the two differ."""
     from pageant.scripts.commands import replay as command
@@ -391,7 +390,7 @@ def chaos(
             help="Instead, pull the cable of each of three hosts for so long. They are network namespaces: root only.",
         ),
     ] = None,
-    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the figures there too.")] = None,
+    json: Figures = None,
 ) -> None:
     """Kill or stop the processes of a topology while requests stream, and see that no token is lost or changed."""
     from pageant.scripts.chaos.cutting import cut as pull

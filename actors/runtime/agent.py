@@ -15,6 +15,7 @@ from pageant.actors.runtime.classes import decode_options, load_actor_class
 from pageant.actors.runtime.lease import Tenure
 from pageant.actors.runtime.node import SUPERVISOR, Node
 from pageant.actors.runtime.tap import Tap
+from pageant.protocol.errors import TopologyError
 from pageant.protocol.failure import printable
 from pageant.protocol.recording import EndRecording, Recorded, RecordMessages
 from pageant.protocol.supervision import (
@@ -170,10 +171,12 @@ class NodeAgent(Actor):
 
 
 def _failed(order: StartActor, error: Exception) -> ActorFailed:
+    """Where the message was written for whoever wrote the topology, a traceback would only hide it."""
+    trace = "" if isinstance(error, TopologyError) else "".join(traceback.format_exception(error))
     return ActorFailed(
         name=order.name,
         incarnation=order.incarnation,
         error=printable(f"{type(error).__name__}: {error}"),
-        traceback=printable("".join(traceback.format_exception(error))),
+        traceback=printable(trace),
         started=False,
     )

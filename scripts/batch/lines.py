@@ -112,9 +112,16 @@ def _check(asked: Asked, first: dict[str, int]) -> None:
 
 
 def answered(lines: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
-    """The ids and lines of a file's answers, but for those that may pass: they are to be asked again."""
-    for line in lines:
+    """The ids and lines of a file's answers, but for those that may pass: they are to be asked again.
+
+    Raises:
+        BadRequest: a line is no answer; names it.
+    """
+    for number, line in enumerate(lines, 1):
         if line.strip():
-            found = _decode_answered(line)
+            try:
+                found = _decode_answered(line)
+            except ValueError as error:
+                raise BadRequest(f"line {number} is no answer of a batch: {error}", "output") from None
             if not found.may_pass:
                 yield found.custom_id, line

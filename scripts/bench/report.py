@@ -18,9 +18,24 @@ from pageant.actors.runtime.version import VERSION
 
 T = TypeVar("T")
 
+
+def _writable(path: Path | None) -> Path | None:
+    """It is known before the work whether its figures can be kept."""
+    if path is not None and path != Path("-"):
+        place = path if path.exists() else path.absolute().parent
+        if path.is_dir() or not place.exists() or not os.access(place, os.W_OK):
+            raise typer.BadParameter(f"{path} cannot be written; expected a file in a folder that there is")
+    return path
+
+
 Json = Annotated[
     Path | None,
-    typer.Option("--json", metavar="FILE", help="Write the figures there too; - prints them alone."),
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        callback=_writable,
+        help="Write the figures there too; - prints them alone.",
+    ),
 ]
 
 

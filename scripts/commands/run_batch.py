@@ -141,7 +141,10 @@ def _answered(path: Path) -> set[str]:
     if not path.exists():
         return set()
     data = path.read_bytes()
-    kept = dict(answered(data[: data.rfind(b"\n") + 1].splitlines()))
+    try:
+        kept = dict(answered(data[: data.rfind(b"\n") + 1].splitlines()))
+    except BadRequest as error:
+        raise BadRequest(f"{path} cannot be gone on with: {error}", error.parameter) from None
     rest = b"".join(line + b"\n" for line in kept.values())
     if rest != data:
         beside = path.with_name(f"{path.name}.rest")

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -51,12 +52,21 @@ def test_run_takes_any_checkpoint_placement_and_sampling(checkpoint, placement):
         (["run", "", "--raw"], "the prompt is empty"),
         (["run", "x", "--temperature", "-1"], "temperature is -1"),
         (["bench", "throughput", "--workload", "huge"], "no workload 'huge'; expected batch, single"),
+        (["bench", "throughput", "--json", "/nowhere/figures"], "/nowhere/figures cannot be written"),
     ],
 )
 def test_what_is_the_users_to_mend_is_told_without_a_traceback(arguments, message):
     result = _pageant(*arguments)
     assert result.returncode == 2
     assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_port_that_is_taken_is_told_without_a_traceback():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = _pageant("serve", "--port", address.partition(":")[2], "--set", "threads=1")
+    assert result.returncode == 2 and f"cannot listen on {address}: Address already in use" in result.stderr
     assert "Traceback" not in result.stderr
 
 

@@ -19,7 +19,7 @@ def asked(tmp_path):
     return path
 
 
-def _run(source, target, errors=None, model="/no/such/model"):
+def _run(source, target, errors=None, model="/no/such/model", resume=False):
     run_batch(
         {"model": model},
         str(source),
@@ -28,7 +28,7 @@ def _run(source, target, errors=None, model="/no/such/model"):
         url=None,
         api_key=None,
         concurrency=1,
-        resume=False,
+        resume=resume,
     )
 
 
@@ -47,3 +47,14 @@ def test_requests_are_not_written_over(asked, tmp_path, others):
     with pytest.raises(BadRequest, match="which is the output too"):
         _run(asked, tmp_path / "out.jsonl", tmp_path / "out.jsonl")
     assert json.loads(asked.read_text()) == LINE
+
+
+@pytest.mark.parametrize("written", ["answers\n", '{"custom_id": "a"}\n'])
+def test_a_file_that_holds_no_answers_is_not_gone_on_with(asked, tmp_path, written):
+    target = tmp_path / "out.jsonl"
+    target.write_text(written)
+    with pytest.raises(
+        BadRequest, match=r"out.jsonl cannot be gone on with: line 1 is no answer of a batch: "
+    ):
+        _run(asked, target, resume=True)
+    assert target.read_text() == written
