@@ -1,7 +1,8 @@
-"""Where a node listens that nobody told: on this host's address as the root's host sees it."""
+"""Where a node listens that nobody told: on this host's address as the root's host sees it. Whether another does."""
 
 from __future__ import annotations
 
+import os
 import socket
 
 ANY_PORT = 9  # nothing is sent to it
@@ -22,3 +23,12 @@ def endpoint_towards(endpoint: str) -> str:
         probe.connect(address)  # asks the routing table; a datagram socket sends nothing
         own = probe.getsockname()[0]
     return f"tcp://[{own}]:*" if ":" in own else f"tcp://{own}:*"
+
+
+def is_taken(endpoint: str) -> bool:
+    """Whether somebody listens at an `ipc://` endpoint. ZeroMQ would take it from them, and they hear of nobody."""
+    scheme, _, path = endpoint.partition("://")
+    if scheme != "ipc" or not os.path.exists(path):
+        return False
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(path) == 0

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import math
 import os
@@ -25,6 +26,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from pageant.actors.runtime.platform import Receiver
+from pageant.actors.runtime.transport.addresses import is_taken
 from pageant.actors.runtime.transport.errors import LinkRefused, NoAnswer, NotYet
 from pageant.actors.runtime.transport.keys import Gatekeeper, Keys, connect_with, serve_with
 from pageant.protocol.codec import Codec
@@ -124,6 +126,8 @@ class ZmqLink:
             self._gatekeeper = Gatekeeper(self._context, keys)
             serve_with(socket, keys)
         try:
+            if is_taken(endpoint):
+                raise zmq.ZMQError(errno.EADDRINUSE)
             socket.bind(endpoint)
         except zmq.ZMQError as error:
             if self._gatekeeper is not None:

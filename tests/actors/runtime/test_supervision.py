@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 
 import psutil
@@ -160,12 +162,15 @@ async def test_two_clusters_live_side_by_side(start):
     assert (await two.node.ask("echo", Ping(value=5), SECONDS)).value == 5
 
 
-async def test_a_port_that_is_taken_is_a_topology_error(start):
-    one = await start({"placement": "each", "listen": "tcp://127.0.0.1:*"})
+@pytest.mark.parametrize("listen", ["tcp://127.0.0.1:*", "ipc://{}/root"])
+async def test_an_address_that_is_taken_is_a_topology_error(start, tmp_path, listen):
+    one = await start({"placement": "each", "listen": listen.format(tmp_path)})
     cluster = Cluster(resolve(parse({"placement": "each", "listen": one.endpoint}), cast("Echo")))
-    with pytest.raises(TopologyError, match=r"listen: cannot listen on tcp://.*in use"):
+    with pytest.raises(TopologyError, match=r"listen: cannot listen on (tcp|ipc)://.*in use"):
         await cluster.start()
     await cluster.stop()
+    os.kill(pid_of(one, "echo"), signal.SIGKILL)  # whose next life finds the first
+    assert (await one.node.ask("echo", Ping(value=5), SECONDS, again=True)).value == 5
 
 
 async def test_an_unexpected_name_for_a_process_is_no_way_out_of_its_folder(start):
