@@ -278,6 +278,7 @@ class Remote:
         if header.mode is not Mode.TELL:
             streams = header.mode is Mode.STREAM
             reply = RemoteReply(self, node, header.correlation, header.to, streams, header.credit)
+            self._hand_on(header.sender, header.to)
         elif self._is_early(header):
             self._hold(header, message)
             return
@@ -318,6 +319,18 @@ class Remote:
             return
         self._num_early += 1
         self._early.setdefault(header.sender, []).append((header, message))
+
+    def _hand_on(self, sender: str, receiver: str) -> None:
+        """An ask does not wait for the directory: who asks while it starts would not be up before it is answered. Nor
+        does it overtake what was told before it."""
+        held = self._early.pop(sender, [])
+        rest = [one for one in held if one[0].to != receiver]
+        if rest:
+            self._early[sender] = rest
+        self._num_early -= len(held) - len(rest)
+        for header, message in held:
+            if header.to == receiver:
+                self._give("", header, message, None)
 
     def directory_changed(self) -> None:
         """What came too early is handed on, in order, as far as its senders are known now."""

@@ -119,6 +119,24 @@ async def test_what_waits_for_news_of_its_sender_does_not_outlive_it(pair):
     assert pair.a.cells["listener"].statistics().stale == 1
 
 
+async def test_an_ask_of_one_that_is_starting_does_not_overtake_what_it_told_before(pair):
+    others: list[Echo] = []
+    for name in ("listener", "other"):
+        others.append(Echo(Echo.Options()))
+        await pair.a.add(name, 1, others[-1]).start()
+    for to in ("other", "listener"):
+        told = tell_header(to=to, sender="echo", from_incarnation=2, to_incarnation=0)
+        pair.a.remote.receive("b", [encode_header(told), NOTE])
+    asks = Header(Mode.ASK, "GetLog", "listener", "echo", correlation=1, from_incarnation=2)
+    pair.a.remote.receive("b", [encode_header(asks), Codec().encode(GetLog())[0]])
+    await settle()
+    assert [other.log for other in others] == [["hello"], []] and pair.a.remote._num_early == 1
+    assert list(pair.a.cells["listener"].statistics().kinds) == ["Note", "GetLog"]
+    pair.a.update(directory(2, actor=2))
+    await settle()
+    assert [other.log for other in others] == [["hello"], ["hello"]] and pair.a.remote._num_early == 0
+
+
 async def test_an_ask_and_its_answer_leave_nothing_behind(pair):
     assert (await pair.ask(Ping(value=3))).value == 3
     assert pair.idle()
