@@ -7,6 +7,7 @@ PageantError
 │   ├── Overloaded        refused for load; try again later
 │   └── Unsupported       a request needs a feature that an actor of this topology lacks
 ├── PeerGone              an actor that was asked died, or its node did
+│   └── GivenUp           and will not be restarted
 ├── NoSuchActor           nobody of that name in this topology
 ├── DeadlineExceeded      no answer within the time given
 ├── RemoteError           the handler that was asked raised: carries the cause's class and message
@@ -61,6 +62,10 @@ class Unsupported(Refused):
 
 class PeerGone(PageantError):
     """The actor that was asked died before it answered."""
+
+
+class GivenUp(PeerGone):
+    """The actor that was asked is down, and will not be restarted."""
 
 
 class NoSuchActor(PageantError):

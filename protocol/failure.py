@@ -52,10 +52,8 @@ def failure_of(error: BaseException, actor: str) -> Failure:
 
 
 def _fault_of(cls: type[BaseException]) -> Fault:
-    for error, fault in _FAULTS.items():
-        if cls is error:
-            return fault
-    return "handler"
+    """That of the nearest class that has one."""
+    return next((_FAULTS[base] for base in cls.__mro__ if base in _FAULTS), "handler")
 
 
 def error_of(failure: Failure) -> PageantError:

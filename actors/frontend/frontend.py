@@ -14,12 +14,10 @@ from collections import defaultdict
 from typing import Any
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from pageant.actors.frontend.outputs import Arrived, RequestFailed
 from pageant.actors.frontend.peers import CAST, Peers
-from pageant.actors.frontend.prompts import check_allowed, check_length, check_vocabulary, truncated
+from pageant.actors.frontend.preparing import Preparation
 from pageant.actors.frontend.requests import Hub, Opening, OpenRequest, OpenSequence
 from pageant.actors.frontend.tracing import Tracing, log_end
 from pageant.actors.runtime import Actor, ActorOptions, receives
@@ -29,29 +27,22 @@ from pageant.actors.runtime.tracing import CURRENT
 from pageant.protocol.errors import (
     BadRequest,
     DeadlineExceeded,
+    GivenUp,
     Overloaded,
     PageantError,
     PeerGone,
-    Unsupported,
 )
 from pageant.protocol.fronting import ServedModel
-from pageant.protocol.guiding import CompileGrammar, GrammarRefused
 from pageant.protocol.logprobs import split
-from pageant.protocol.roles import FRONTEND, ROLES, features_needed
-from pageant.protocol.sampling import GREEDY_TEMPERATURE, SEED_MAX, SamplingParams
+from pageant.protocol.roles import FRONTEND
+from pageant.protocol.sampling import GREEDY_TEMPERATURE, SEED_MAX
 from pageant.protocol.serving import Abort, Finished, OutputBatch, Submit
 from pageant.protocol.statistics import FrontendStatistics, GetFrontendStatistics
-from pageant.protocol.structured_outputs import StructuredOutputsParams
 from pageant.protocol.supervision import ActorDown, ActorUp
-from pageant.protocol.tokenizing import Tokenize, TokenizeChat, Tokenized
 
-TOKENIZE_SECONDS = 60.0
-COMPILE_SECONDS = 60.0
 OPEN_MAX = 16_384  # sequences at a time; the scheduler's mailbox holds them all, with their aborts
 KEEPERS = ("scheduler", "detokenizer")  # of what they hold for a request, a new life knows nothing
 
-
-AnyPrompt = Tokenize | TokenizeChat | npt.NDArray[np.int32]
 
 log = logging.getLogger("pageant.frontend")
 
@@ -87,6 +78,7 @@ class Frontend(Actor):
         self._requests: dict[str, OpenRequest] = {}  # by the user's own names
         self._numbers = itertools.count(1)
         self._peers = {model.replica: Peers(model) for model in options.served}
+        self._preparing = {name: Preparation(self, peers) for name, peers in self._peers.items()}
         self._tracing: Tracing | None = None
 
     async def on_start(self) -> None:
@@ -170,7 +162,9 @@ class Frontend(Actor):
             CURRENT.set(request.trace.context)  # of this request's own task
         try:
             async with asyncio.timeout(opening.settings.get("deadline")):
-                text, token_ids, params, bad_words = await self._prepare(opening, peers)
+                text, token_ids, params, bad_words = await self._preparing[peers.model.replica].prepare(
+                    opening
+                )
         except PageantError as error:
             self._fail(request, error)
             return
@@ -211,72 +205,6 @@ class Frontend(Actor):
                 **settings,
             )
             self.tell(peers.address("scheduler"), self._open[wire_id].begin(submit, self.clock.now()))
-
-    async def _prepare(
-        self, opening: Opening, peers: Peers
-    ) -> tuple[str | None, npt.NDArray[np.int32], SamplingParams, tuple[tuple[int, ...], ...]]:
-        """What a request is submitted with: its prompt, as text if it has one and as tokens, its parameters, and its
-        bad words. Whoever computes it is there then."""
-        params, max_model_len = opening.params, peers.model.max_model_len
-        await peers.wait()
-        self._check_features(opening, peers)
-        text, token_ids = await self._tokenize(
-            _bounded(opening.prompt, params, max_model_len), peers, "prompt"
-        )
-        token_ids = truncated(token_ids, params, max_model_len)
-        check_length(len(token_ids), max_model_len)
-        bad_words = await self._tokenize_bad_words(params.bad_words, peers)
-        check_allowed(params, bad_words)
-        if params.structured_outputs is not None:
-            asked = params.structured_outputs.after(text or "")
-            params = msgspec.structs.replace(params, structured_outputs=asked)
-            await self._compile_grammar(asked, peers)
-        await peers.wait()
-        return text, token_ids, params, bad_words
-
-    async def _tokenize_bad_words(self, words: tuple[str, ...], peers: Peers) -> tuple[tuple[int, ...], ...]:
-        """As in vLLM: each as it begins a text and, where that is another token, as it follows a blank."""
-        found: dict[tuple[int, ...], None] = {}
-        for word in words:
-            alone = Tokenize(text=word.lstrip() or word, add_special_tokens=False)
-            after = Tokenize(text=" " + word.lstrip(), add_special_tokens=False)
-            _, bare = await self._tokenize(alone, peers, "bad_words")
-            _, led = await self._tokenize(after, peers, "bad_words")
-            found[tuple(bare.tolist())] = None
-            if len(bare) and len(led) == len(bare) and led[0] != bare[0]:
-                found[tuple(led.tolist())] = None
-        return tuple(ids for ids in found if ids)
-
-    async def _compile_grammar(self, asked: StructuredOutputsParams, peers: Peers) -> None:
-        """Refuses a request whose output cannot be made to look as it asks."""
-        request = CompileGrammar(structured_outputs=asked)
-        answer = await self.ask(peers.address("grammar"), request, timeout=COMPILE_SECONDS, again=True)
-        if isinstance(answer, GrammarRefused):
-            raise BadRequest(f"structured_outputs.{asked.kind}: {answer.reason}", "structured_outputs")
-
-    async def _tokenize(
-        self, prompt: AnyPrompt, peers: Peers, name: str
-    ) -> tuple[str | None, npt.NDArray[np.int32]]:
-        """A prompt's text, if it has one, and its tokens; `name` is the parameter that has it."""
-        if not isinstance(prompt, Tokenize | TokenizeChat):
-            return None, prompt
-        answer = await self.ask(peers.address("tokenizer"), prompt, timeout=TOKENIZE_SECONDS, again=True)
-        if isinstance(answer, Tokenized):
-            check_vocabulary(answer.token_ids, peers.model.vocab_size, name)
-            return answer.text, answer.token_ids
-        raise BadRequest(answer.reason, answer.parameter)
-
-    def _check_features(self, opening: Opening, peers: Peers) -> None:
-        """Refuses by name what an actor of this topology does not honour."""
-        needed = set(features_needed(opening.params, opening.settings.get("adapter")))
-        if isinstance(opening.prompt, TokenizeChat):
-            needed |= ROLES["tokenizer"].features
-        for role in CAST:
-            for feature in sorted(needed & ROLES[role].features):
-                if not all(feature in features for features in peers.role(role)):
-                    raise Unsupported(
-                        f"this request needs {feature}, which this topology's {role} does not honour"
-                    )
 
     # From the topology.
 
@@ -381,7 +309,7 @@ class Frontend(Actor):
         for request in [one for one in self._requests.values() if one.peers is peers]:
             lost = peers.lost_running if request.submitted else peers.lost
             if lost is not None:
-                self._fail(request, PeerGone(lost))
+                self._fail(request, GivenUp(lost))
 
     # Looking in.
 
@@ -426,10 +354,3 @@ class Frontend(Actor):
         request.peers.metering.failed(error)
         request.opening.sink.failed(error)
         request.opening.sink.hub.flush()
-
-
-def _bounded(prompt: AnyPrompt, params: SamplingParams, max_model_len: int) -> AnyPrompt:
-    """With how many tokens it may have at most, unless it is cut to fit."""
-    if isinstance(prompt, np.ndarray) or params.truncate_prompt_tokens is not None:
-        return prompt
-    return msgspec.structs.replace(prompt, tokens_max=max_model_len - 1)

@@ -12,6 +12,7 @@ from pageant.actors.runtime.histogram import Histogram, from_1_2_5
 from pageant.protocol.errors import (
     BadRequest,
     DeadlineExceeded,
+    GivenUp,
     Overloaded,
     PageantError,
     PeerGone,
@@ -31,6 +32,7 @@ KINDS = {
     Unsupported: "unsupported",
     Overloaded: "overloaded",
     PeerGone: "peer_gone",
+    GivenUp: "peer_gone",
     DeadlineExceeded: "deadline",
 }
 

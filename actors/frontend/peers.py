@@ -7,7 +7,7 @@ import asyncio
 from pageant.actors.frontend.metering import Metering
 from pageant.actors.runtime.address import role_of
 from pageant.actors.runtime.streams import Incoming
-from pageant.protocol.errors import PeerGone
+from pageant.protocol.errors import GivenUp
 from pageant.protocol.fronting import ServedModel
 from pageant.protocol.supervision import ActorDown, ActorUp
 
@@ -47,11 +47,11 @@ class Peers:
         """Returns when they are complete.
 
         Raises:
-            PeerGone: one of them will not come back.
+            GivenUp: one of them will not come back.
         """
         while True:
             if self.lost is not None:
-                raise PeerGone(self.lost)
+                raise GivenUp(self.lost)
             if self.complete:
                 return
             self._changed.clear()

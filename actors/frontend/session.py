@@ -34,6 +34,7 @@ from pageant.actors.frontend.frontend import Frontend
 from pageant.actors.frontend.prompts import check_length, check_vocabulary
 from pageant.actors.frontend.requests import Opening
 from pageant.actors.frontend.speculating import settle_speculation
+from pageant.actors.frontend.trials import DEATHS_SUSPECT
 from pageant.actors.runtime.cluster import Cluster
 from pageant.actors.runtime.loop_thread import LoopThread
 from pageant.actors.runtime.recorder import Recorder
@@ -300,7 +301,7 @@ class Session:
         """
         if not isinstance(prompt, Tokenize):
             return prompt
-        answer = self.ask(f"{self.replica}tokenizer", prompt, again=True)
+        answer = self.ask(f"{self.replica}tokenizer", prompt, deaths_max=DEATHS_SUSPECT)
         if not isinstance(answer, Tokenized):
             raise BadRequest(answer.reason, answer.parameter)
         check_vocabulary(answer.token_ids, self.limits.vocab_size)
@@ -316,7 +317,7 @@ class Session:
         token_ids = [token for beam in search.best for token in beam]
         counts = int32([len(beam) for beam in search.best])
         request = Detokenize(counts=counts, token_ids=int32(token_ids))
-        answer = self.ask(f"{self.replica}tokenizer", request, again=True)
+        answer = self.ask(f"{self.replica}tokenizer", request, deaths_max=DEATHS_SUSPECT)
         return search.output(answer.texts)
 
     def start_recording(self, path: Path, kinds: Sequence[str], *, texts: bool) -> Recorder:
@@ -340,14 +341,17 @@ class Session:
             raise StartupError(f"{actor} goes on as it was: {swapped.error}")
         return swapped.incarnation
 
-    def ask(self, address: str, request: Any, timeout: float = 30.0, *, again: bool = False) -> Any:
-        """Asks any actor of the topology; for `again` see `Actor.ask`."""
-        return self.asking(address, request, timeout, again=again).result()
+    def ask(self, address: str, request: Any, timeout: float = 30.0, *, deaths_max: int | None = None) -> Any:
+        """Asks any actor of the topology; with `deaths_max`, so many lives of it (see `Actor.ask`)."""
+        return self.asking(address, request, timeout, deaths_max=deaths_max).result()
 
     def asking(
-        self, address: str, request: Any, timeout: float = 30.0, *, again: bool = False
+        self, address: str, request: Any, timeout: float = 30.0, *, deaths_max: int | None = None
     ) -> Future[Any]:
         """As `ask`, without waiting; to cancel it cancels the handler."""
         self._check_open()
         assert self._thread is not None and self._cluster is not None
-        return self._thread.run(self._cluster.node.ask(address, request, timeout, again=again))
+        asked = self._cluster.node.ask(
+            address, request, timeout, again=deaths_max is not None, deaths_max=deaths_max
+        )
+        return self._thread.run(asked)

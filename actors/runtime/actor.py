@@ -135,7 +135,13 @@ class Actor:
         self._cell.node.loop.call_soon_threadsafe(self.tell, address, message)
 
     async def ask(
-        self, address: str, request: Request[R], timeout: float = ASK_TIMEOUT, *, again: bool = False
+        self,
+        address: str,
+        request: Request[R],
+        timeout: float = ASK_TIMEOUT,
+        *,
+        again: bool = False,
+        deaths_max: int | None = None,
     ) -> R:
         """Sends a request and waits for its reply, for `timeout` seconds at most.
 
@@ -143,14 +149,18 @@ class Actor:
 
         Args:
             again: the request may be carried out twice: if the actor dies with it, its next life is asked.
+            deaths_max: so many times at most, lest it be the request that kills it. None is however often.
 
         Raises:
             RemoteError: the handler raised.
-            PeerGone: the actor died with the request in its hands (with `again`: and will not be restarted).
+            PeerGone: the actor died with the request in its hands (with `again`: so often).
+            GivenUp: it will not be restarted.
             NoSuchActor: no actor of that name is in the topology.
             DeadlineExceeded: no reply in time.
         """
-        reply: R = await self._cell.node.ask(address, request, timeout, self._cell, again=again)
+        reply: R = await self._cell.node.ask(
+            address, request, timeout, self._cell, again=again, deaths_max=deaths_max
+        )
         return reply
 
     def stream(

@@ -33,10 +33,11 @@ from pageant.actors.runtime.traffic import resident_bytes
 from pageant.actors.runtime.wire import Wire
 from pageant.protocol.arrays import freeze
 from pageant.protocol.checks import expected
-from pageant.protocol.errors import DeadlineExceeded, NoSuchActor, Overloaded, PeerGone
+from pageant.protocol.errors import DeadlineExceeded, GivenUp, NoSuchActor, Overloaded, PeerGone
 from pageant.protocol.failure import printable
 from pageant.protocol.message import Message
 from pageant.protocol.supervision import (
+    SWAPPED,
     ActorDown,
     ActorEntry,
     ActorFailed,
@@ -293,9 +294,11 @@ class Node:
         sender: Cell | None = None,
         *,
         again: bool = False,
+        deaths_max: int | None = None,
     ) -> Any:
         """See `Actor.ask`."""
         deadline = self.clock.now() + timeout
+        deaths = 0
         while True:
             place = await self._find(address, request, deadline, sender)
             try:
@@ -304,6 +307,10 @@ class Node:
                 if not again or self.stopped:
                     raise
                 await self._outlive(place, deadline)
+                entry = self._directory.get(place.name)
+                deaths += entry is None or entry.reason != SWAPPED
+                if deaths == deaths_max:
+                    raise
 
     async def _outlive(self, place: Cell | ActorEntry, deadline: float) -> None:
         """Returns when that life of an actor is known to be over, or at the deadline."""
@@ -407,7 +414,7 @@ class Node:
     def _raise_nowhere(self, address: str) -> None:
         entry = self._directory.get(address)
         if entry is not None:
-            raise PeerGone(f"{address} is down and will not be restarted: {entry.reason}")
+            raise GivenUp(f"{address} is down and will not be restarted: {entry.reason}")
         if address in self.cells:
             raise PeerGone(f"{address} is down")
         raise NoSuchActor(f"there is no actor {address!r} here; {expected(address, self._known())}")

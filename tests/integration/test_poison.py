@@ -1,13 +1,14 @@
-"""One request that kills the executor's process, whenever it is computed, among 64."""
+"""One request that kills an actor's process among others: whenever it is computed, or before."""
 
 from __future__ import annotations
 
 import asyncio
 
 import msgspec
+import pytest
 
 import pageant
-from pageant import RequestFailed, SamplingParams
+from pageant import RequestFailed, SamplingParams, StructuredOutputsParams
 from pageant.protocol.supervision import GetDirectory
 
 POISON = '''
@@ -69,6 +70,57 @@ async def test_the_others_finish_unchanged_and_it_ends_with_an_error(checkpoint,
         assert directory["executor/0"].restarts == 3
         counters = (await engine.scheduler_statistics()).counters
         assert counters["suspects_tried"] < NUM_REQUESTS
+
+
+DEADLY = """
+import os
+import signal
+
+from pageant.actors.grammar.actor import Grammar
+from pageant.actors.tokenizer import Tokenizer
+
+
+class DeadlyTokenizer(Tokenizer):
+    async def tokenize(self, request):
+        if request.text == "poison":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return await super().tokenize(request)
+
+
+class DeadlyGrammar(Grammar):
+    async def compile(self, request):
+        if request.structured_outputs.regex == "poison":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return await super().compile(request)
+"""
+
+
+@pytest.mark.parametrize("role", ["tokenizer", "grammar"])
+async def test_what_kills_those_who_prepare_it_ends_alone_too(checkpoint, tmp_path, monkeypatch, role):
+    (tmp_path / "deadly_actors.py").write_text(DEADLY)
+    monkeypatch.syspath_prepend(tmp_path)
+    actors = {role: {"class": f"deadly_actors:Deadly{role.title()}"}}
+    async with pageant.Engine(
+        checkpoint.path, placement="each", dtype="float32", threads=1, num_blocks=512, actors=actors
+    ) as engine:
+
+        def asked(word: str) -> tuple[str, SamplingParams]:
+            if role == "tokenizer":
+                return word, SamplingParams(temperature=0, max_tokens=4)
+            guided = StructuredOutputsParams(regex=word)
+            return "a", SamplingParams(temperature=0, max_tokens=32, structured_outputs=guided)
+
+        words = [f"harmless {number}" for number in range(12)]
+        right = [(await engine.complete(*asked(word))).outputs[0].text for word in words]
+        async with asyncio.timeout(60):
+            found = await asyncio.gather(
+                *(engine.complete(*asked(word)) for word in ("poison", *words)), return_exceptions=True
+            )
+            again = await engine.complete(*asked(words[0]))
+        assert isinstance(found[0], RequestFailed) and f"{role} died 3 times with it" in str(found[0])
+        assert [one.outputs[0].text for one in (*found[1:], again)] == [*right, right[0]]
+        directory = {entry.name: entry for entry in (await engine.ask("supervisor", GetDirectory())).actors}
+        assert directory[role].restarts == 3
 
 
 HANGING = """

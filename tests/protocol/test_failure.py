@@ -34,6 +34,11 @@ def test_an_error_that_the_asker_can_act_on_keeps_its_class(kind):
     assert type(error) is kind and str(error) == "why"
 
 
+def test_a_kind_of_one_of_these_travels_as_that():
+    error = there_and_back(errors.GivenUp("why"))
+    assert type(error) is errors.PeerGone and str(error) == "why"
+
+
 def test_anything_else_becomes_a_remote_error_with_class_and_message():
     error = there_and_back(ZeroDivisionError("by zero"))
     assert isinstance(error, errors.RemoteError)

@@ -63,7 +63,7 @@ class Told:
             ),
         )
 
-    async def ask(self, address, request, timeout, cell, *, again):
+    async def ask(self, address, request, timeout, cell, *, again, deaths_max):
         return Tokenized(token_ids=int32(self.tokens(request.text)), text=request.text)
 
     def up(self, *roles):

@@ -17,7 +17,7 @@ from pageant.actors.runtime.loop_thread import LoopThread
 from pageant.actors.runtime.resolving import Cast, resolve
 from pageant.actors.runtime.restarts import RestartLimits
 from pageant.actors.runtime.topology import parse
-from pageant.protocol.errors import DeadlineExceeded, PeerGone, StartupError, TopologyError
+from pageant.protocol.errors import DeadlineExceeded, GivenUp, PeerGone, StartupError, TopologyError
 
 SECONDS = 20.0
 WATCHED = {"watcher": {"class": "runtime_players:Watcher"}}
@@ -64,6 +64,21 @@ async def test_an_actor_on_a_node_with_others_falls_and_rises_with_them(start):
         await watched(cluster, f"up echo/{index}#2")
 
 
+async def test_what_is_asked_again_is_asked_of_so_many_lives(start):
+    cluster = await start({"placement": "one", "actors": WATCHED})
+    asked = asyncio.create_task(
+        cluster.node.ask("echo", HoldBeside(name="it"), SECONDS, again=True, deaths_max=2)
+    )
+    for life in (1, 2):
+        await watched(cluster, f"up echo#{life}")
+        await cluster.node.ask("echo", Until(event="began it"), SECONDS)
+        cluster.node.tell("echo", Crash())
+    with pytest.raises(PeerGone, match="crashed with ValueError: told to crash"):
+        await asked
+    await watched(cluster, "up echo#3")
+    assert (await cluster.node.ask("echo", GetLog(), SECONDS)).events == ()
+
+
 async def test_an_actor_that_goes_on_crashing_is_given_up_for_good(start):
     cluster = await start({"placement": "one", "actors": WATCHED}, limits=NO_DELAY)
     await watched(cluster, "up echo#1")
@@ -71,7 +86,7 @@ async def test_an_actor_that_goes_on_crashing_is_given_up_for_good(start):
     await watched(cluster, "up echo#2")
     cluster.node.tell("echo", Crash())
     await watched(cluster, "down echo#2 for good")
-    with pytest.raises(PeerGone, match="echo is down and will not be restarted: ValueError: told to crash"):
+    with pytest.raises(GivenUp, match="echo is down and will not be restarted: ValueError: told to crash"):
         await cluster.node.ask("echo", Ping(), SECONDS)
 
 
@@ -81,7 +96,7 @@ async def test_a_process_that_goes_on_crashing_is_given_up_with_its_last_traceba
         await watched(cluster, f"up echo#{life}")
         cluster.node.tell("echo", Crash(how="fault"))
     await watched(cluster, "down echo#2 for good")
-    with pytest.raises(PeerGone, match=r"echo is down and will not.*signal 11.*\(death 2 in a row\)"):
+    with pytest.raises(GivenUp, match=r"echo is down and will not.*signal 11.*\(death 2 in a row\)"):
         await cluster.node.ask("echo", Ping(), SECONDS)
     (last,) = [record.getMessage() for record in caplog.records if record.levelname == "CRITICAL"]
     assert "echo is given up after 2 early deaths in a row; the last: its process" in last

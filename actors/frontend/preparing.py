@@ -1,0 +1,116 @@
+"""What becomes of a request before it is submitted: its prompt is tokenised and all that it asks for is checked."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from pageant.actors.frontend.peers import CAST, Peers
+from pageant.actors.frontend.prompts import check_allowed, check_length, check_vocabulary, truncated
+from pageant.actors.frontend.requests import Opening
+from pageant.actors.frontend.trials import Trials
+from pageant.actors.runtime import Actor
+from pageant.protocol.errors import BadRequest, Unsupported
+from pageant.protocol.guiding import CompileGrammar, GrammarRefused
+from pageant.protocol.roles import ROLES, features_needed
+from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.structured_outputs import StructuredOutputsParams
+from pageant.protocol.tokenizing import Tokenize, TokenizeChat, Tokenized
+
+TOKENIZE_SECONDS = 60.0
+COMPILE_SECONDS = 60.0
+
+AnyPrompt = Tokenize | TokenizeChat | npt.NDArray[np.int32]
+
+
+class Prepared(NamedTuple):
+    """What a request is submitted with; `text` is its prompt's, if it has one."""
+
+    text: str | None
+    token_ids: npt.NDArray[np.int32]
+    params: SamplingParams
+    bad_words: tuple[tuple[int, ...], ...]
+
+
+class Preparation:
+    """Of the requests to one model."""
+
+    def __init__(self, frontend: Actor, peers: Peers) -> None:
+        self._peers = peers
+        self._tokenizer = Trials(frontend, peers.address("tokenizer"))
+        self._grammar = Trials(frontend, peers.address("grammar"))
+
+    async def prepare(self, opening: Opening) -> Prepared:
+        """Returns when whoever computes it is there, too.
+
+        Raises:
+            BadRequest: it cannot be served as it is.
+            Unsupported: an actor does not honour what it asks for.
+            RequestFailed: an actor dies of it.
+            PeerGone: an actor will not come back.
+        """
+        params, max_model_len = opening.params, self._peers.model.max_model_len
+        await self._peers.wait()
+        self._check_features(opening)
+        text, token_ids = await self._tokenize(_bounded(opening.prompt, params, max_model_len), "prompt")
+        token_ids = truncated(token_ids, params, max_model_len)
+        check_length(len(token_ids), max_model_len)
+        bad_words = await self._tokenize_bad_words(params.bad_words)
+        check_allowed(params, bad_words)
+        if params.structured_outputs is not None:
+            asked = params.structured_outputs.after(text or "")
+            params = msgspec.structs.replace(params, structured_outputs=asked)
+            await self._compile_grammar(asked)
+        await self._peers.wait()
+        return Prepared(text, token_ids, params, bad_words)
+
+    def _check_features(self, opening: Opening) -> None:
+        """Refuses by name what an actor of this topology does not honour."""
+        needed = set(features_needed(opening.params, opening.settings.get("adapter")))
+        if isinstance(opening.prompt, TokenizeChat):
+            needed |= ROLES["tokenizer"].features
+        for role in CAST:
+            for feature in sorted(needed & ROLES[role].features):
+                if not all(feature in features for features in self._peers.role(role)):
+                    raise Unsupported(
+                        f"this request needs {feature}, which this topology's {role} does not honour"
+                    )
+
+    async def _tokenize(self, prompt: AnyPrompt, name: str) -> tuple[str | None, npt.NDArray[np.int32]]:
+        """A prompt's text, if it has one, and its tokens; `name` is the parameter that has it."""
+        if not isinstance(prompt, Tokenize | TokenizeChat):
+            return None, prompt
+        answer = await self._tokenizer.ask(prompt, TOKENIZE_SECONDS)
+        if isinstance(answer, Tokenized):
+            check_vocabulary(answer.token_ids, self._peers.model.vocab_size, name)
+            return answer.text, answer.token_ids
+        raise BadRequest(answer.reason, answer.parameter)
+
+    async def _tokenize_bad_words(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+        """As in vLLM: each as it begins a text and, where that is another token, as it follows a blank."""
+        found: dict[tuple[int, ...], None] = {}
+        for word in words:
+            alone = Tokenize(text=word.lstrip() or word, add_special_tokens=False)
+            after = Tokenize(text=" " + word.lstrip(), add_special_tokens=False)
+            _, bare = await self._tokenize(alone, "bad_words")
+            _, led = await self._tokenize(after, "bad_words")
+            found[tuple(bare.tolist())] = None
+            if len(bare) and len(led) == len(bare) and led[0] != bare[0]:
+                found[tuple(led.tolist())] = None
+        return tuple(ids for ids in found if ids)
+
+    async def _compile_grammar(self, asked: StructuredOutputsParams) -> None:
+        """Refuses a request whose output cannot be made to look as it asks."""
+        answer = await self._grammar.ask(CompileGrammar(structured_outputs=asked), COMPILE_SECONDS)
+        if isinstance(answer, GrammarRefused):
+            raise BadRequest(f"structured_outputs.{asked.kind}: {answer.reason}", "structured_outputs")
+
+
+def _bounded(prompt: AnyPrompt, params: SamplingParams, max_model_len: int) -> AnyPrompt:
+    """With how many tokens it may have at most, unless it is cut to fit."""
+    if isinstance(prompt, np.ndarray) or params.truncate_prompt_tokens is not None:
+        return prompt
+    return msgspec.structs.replace(prompt, tokens_max=max_model_len - 1)

@@ -1,0 +1,88 @@
+"""Requests of which an actor may die: asked again of its next life, and alone when they have become suspects.
+
+As with executors (`actors/scheduler/recovery.py`): who was there at two deaths is a suspect, and what an actor dies of
+that had nothing else in its hands is what kills it. While there are suspects, nobody else asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from pageant.actors.frontend.outputs import RequestFailed
+from pageant.actors.runtime import Actor
+from pageant.protocol.errors import GivenUp, PeerGone
+from pageant.protocol.message import Request
+
+DEATHS_SUSPECT = 2
+
+R = TypeVar("R")
+
+
+class Trials:
+    """What one frontend asks of an address."""
+
+    def __init__(self, asker: Actor, address: str) -> None:
+        self._asker, self._address = asker, address
+        self._beside = self._suspects = 0
+        self._alone = asyncio.Lock()
+        self._changed = asyncio.Event()
+
+    async def ask(self, request: Request[R], timeout: float) -> R:
+        """The answer. The actor's deaths are outlived, but for that of which this is the cause.
+
+        Raises:
+            RequestFailed: the actor dies of it.
+            GivenUp: the actor will not come back.
+        """
+        async with self._beside_others():
+            try:
+                return await self._ask(request, timeout, DEATHS_SUSPECT)
+            except GivenUp:
+                raise
+            except PeerGone:
+                pass
+        async with self._by_itself():
+            try:
+                return await self._ask(request, timeout, 1)
+            except GivenUp:
+                raise
+            except PeerGone as error:
+                deaths = DEATHS_SUSPECT + 1
+                raise RequestFailed(
+                    f"{self._address} died {deaths} times with it, the last time with nothing else: {error}"
+                ) from None
+
+    async def _ask(self, request: Request[R], timeout: float, deaths_max: int) -> R:
+        return await self._asker.ask(
+            self._address, request, timeout=timeout, again=True, deaths_max=deaths_max
+        )
+
+    @asynccontextmanager
+    async def _beside_others(self) -> AsyncIterator[None]:
+        while self._suspects:
+            await self._wait()
+        self._beside += 1
+        try:
+            yield
+        finally:
+            self._beside -= 1
+            self._changed.set()
+
+    @asynccontextmanager
+    async def _by_itself(self) -> AsyncIterator[None]:
+        self._suspects += 1
+        try:
+            async with self._alone:
+                while self._beside:
+                    await self._wait()
+                yield
+        finally:
+            self._suspects -= 1
+            self._changed.set()
+
+    async def _wait(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()

@@ -1,0 +1,97 @@
+"""Who is asked again and alone, against an actor that dies of some of what it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pageant.actors.frontend.outputs import RequestFailed
+from pageant.actors.frontend.trials import DEATHS_SUSPECT, Trials
+from pageant.protocol.errors import GivenUp, PeerGone
+from pageant.protocol.tokenizing import Tokenize
+
+
+class Mortal:
+    """Answers in so many turns of the loop; dies, with all that it has in its hands, of what is deadly."""
+
+    def __init__(self, deaths_max: int = 1000) -> None:
+        self.deaths, self.deaths_max = 0, deaths_max
+        self.held: list[asyncio.Future[None]] = []
+        self.alone: list[str] = []
+
+    async def ask(self, address, request, timeout, *, again, deaths_max):
+        assert again and address == "tokenizer"
+        for _ in range(deaths_max):
+            if self.deaths >= self.deaths_max:
+                raise GivenUp("for good")
+            died: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.held.append(died)
+            try:
+                for _turn in range(len(request.text)):
+                    await asyncio.sleep(0)
+                    if died.done():
+                        break
+                else:
+                    if not request.text.startswith("deadly"):
+                        return request.text
+                    self._die(request.text)
+            finally:
+                self.held.remove(died)
+        raise PeerGone("it died")
+
+    def _die(self, text: str) -> None:
+        self.deaths += 1
+        if len(self.held) == 1:
+            self.alone.append(text)
+        for held in self.held:
+            held.done() or held.set_result(None)
+
+
+def ask_all(mortal: Mortal, texts: list[str]) -> list[object]:
+    async def run() -> list[object]:
+        trials = Trials(mortal, "tokenizer")  # type: ignore[arg-type]
+        async with asyncio.timeout(60):
+            return await asyncio.gather(
+                *(trials.ask(Tokenize(text=text), 60.0) for text in texts), return_exceptions=True
+            )
+
+    return asyncio.run(run())
+
+
+@given(st.lists(st.integers(1, 60), max_size=12), st.lists(st.integers(0, 20), max_size=4), st.randoms())
+def test_what_kills_is_found_and_everything_else_is_answered(harmless, deadly, chance):
+    texts = ["x" * length for length in harmless] + ["deadly" + "x" * length for length in deadly]
+    chance.shuffle(texts)
+    mortal = Mortal()
+    for text, found in zip(texts, ask_all(mortal, texts), strict=True):
+        if text.startswith("deadly"):
+            assert isinstance(found, RequestFailed) and "died 3 times with it" in str(found)
+        else:
+            assert found == text
+    assert len(mortal.alone) >= len(deadly), "each was tried with nothing beside it"
+    assert mortal.deaths <= len(deadly) * (DEATHS_SUSPECT + 1)
+
+
+def test_one_that_is_given_up_is_no_fault_of_the_request():
+    (found,) = ask_all(Mortal(deaths_max=1), ["deadly"])
+    assert isinstance(found, GivenUp)
+
+
+def test_who_gives_up_waiting_holds_up_nobody():
+    async def run() -> str:
+        trials = Trials(Mortal(), "tokenizer")  # type: ignore[arg-type]
+        long = asyncio.create_task(trials.ask(Tokenize(text="x" * 10_000), 60.0))
+        suspect = asyncio.create_task(trials.ask(Tokenize(text="deadly"), 60.0))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert trials._suspects
+        waiting = asyncio.create_task(trials.ask(Tokenize(text="y"), 60.0))
+        await asyncio.sleep(0)
+        for task in (waiting, suspect, long):
+            task.cancel()
+        await asyncio.gather(waiting, suspect, long, return_exceptions=True)
+        return await asyncio.wait_for(trials.ask(Tokenize(text="z"), 60.0), 60)
+
+    assert asyncio.run(run()) == "z"
