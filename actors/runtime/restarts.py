@@ -1,10 +1,5 @@
 """The root supervisor's decisions: who is started when, how often, and when to give up. A core: events in,
 instructions out; no clock, no processes.
-
-A death counts as early when it comes before the actor (or node) was ready or within `early_seconds` of it.
-After `early_deaths_max` early deaths in a row it is given up, loudly; any other death is followed by a
-restart: at once, or after a back-off that doubles with each early one. What was never up is given up sooner,
-after `failed_starts_max`: what is wrong with it will most likely stay so, and somebody waits to hear of it.
 """
 
 from __future__ import annotations
@@ -12,26 +7,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from pageant.actors.runtime.devices import CPU, choose
 from pageant.actors.runtime.lease import Leases, LeaseTerms
+from pageant.actors.runtime.lives import ActorLife, NodeLife, RestartLimits
 from pageant.actors.runtime.plans import ActorPlan, NodePlan
 from pageant.protocol.supervision import SWAPPED, ActorEntry, Directory, NodeEntry, StartActor
 
 JOINING_SECONDS_MAX = 10.0  # for a node that has been given an incarnation, before another may be
 VISITOR = "visitor:"  # begins the name of a node that only asks, such as `pageant swap`; no YAML can say it
-
-
-@dataclass(frozen=True)
-class RestartLimits:
-    """When to restart and when to stop trying. Times in seconds."""
-
-    failed_starts_max: int = 2
-    early_deaths_max: int = 8  # a request that kills its executor takes three
-    early_seconds: float = 5.0
-    delay_first: float = 0.1
-    delay_max: float = 5.0
 
 
 @dataclass(frozen=True)
@@ -77,74 +62,6 @@ class Publish:
 Instruction = Launch | Start | GiveUp | Fence | Publish
 
 
-@dataclass
-class _Life:
-    """What actors and nodes have in common: lives that begin, get ready and end."""
-
-    incarnation: int = 0
-    alive: bool = False  # begun and not ended
-    up: bool = False
-    ready_since: float | None = None
-    early_deaths: int = 0
-    proven: bool = False  # it was up once; of a node, all that lives there was
-    restarts: int = -1
-    retry_at: float | None = None
-    final: bool = False
-    reason: str = ""
-    traceback: str = ""
-
-    def begin(self) -> int:
-        assert not self.alive and not self.final
-        self.alive = True
-        self.incarnation += 1
-        self.restarts += 1
-        self.retry_at = None
-        return self.incarnation
-
-    def ready(self, now: float) -> None:
-        self.up, self.ready_since, self.reason = True, now, ""
-
-    def fall(self, reason: str) -> None:
-        """An end that is no fault of its own, and is not counted against it."""
-        self.alive, self.up, self.ready_since, self.retry_at, self.reason = False, False, None, None, reason
-
-    def end(self, reason: str, traceback: str, now: float, limits: RestartLimits) -> None:
-        early = self.ready_since is None or now - self.ready_since < limits.early_seconds
-        self.fall(reason)
-        self.traceback = traceback
-        self.early_deaths = self.early_deaths + 1 if early else 0
-        most = limits.early_deaths_max if self.proven else limits.failed_starts_max
-        self.final = self.early_deaths >= most
-        if self.final:
-            self.reason = f"{reason} (death {self.early_deaths} in a row)"
-        delay = min(limits.delay_max, limits.delay_first * 2.0 ** (self.early_deaths - 1)) if early else 0.0
-        self.retry_at = None if self.final else now + delay
-
-
-@dataclass
-class _ActorState(_Life):
-    plan: ActorPlan = field(kw_only=True)
-    features: tuple[str, ...] = ()
-    device: str | None = None  # that it was given, if it wants any of a kind
-    former: ActorPlan | None = None  # while it is not known whether its successor can start
-
-    def give_way(self) -> None:
-        """A successor that has not started is none: the former takes over again."""
-        if self.former is not None:
-            self.plan, self.former = self.former, None
-
-
-@dataclass
-class _NodeState(_Life):
-    plan: NodePlan = field(kw_only=True)
-    endpoint: str = ""
-    pid: int = 0
-    suspicion: str = ""  # why it was fenced
-    issued: int = 0  # the latest incarnation given to one that joins by itself
-    expected_until: float = -math.inf  # that it joins under it
-    devices: tuple[str, ...] = ()
-
-
 class Supervision:
     """Who lives, who is being started, and who was given up.
 
@@ -166,8 +83,8 @@ class Supervision:
         self.limits = limits or RestartLimits()
         self.leases = Leases(terms or LeaseTerms())
         self.root = root
-        self._nodes = {plan.name: _NodeState(plan=plan) for plan in nodes}
-        self._actors = {plan.name: _ActorState(plan=plan) for plan in actors}
+        self._nodes = {plan.name: NodeLife(plan=plan) for plan in nodes}
+        self._actors = {plan.name: ActorLife(plan=plan) for plan in actors}
         self._version = self._visitors = 0
         root_state = self._nodes[root]
         root_state.begin()
@@ -251,7 +168,7 @@ class Supervision:
             given_up.append(GiveUp(actor.plan.name, 1, reason, ""))
         return given_up
 
-    def _settle(self) -> list[_ActorState]:
+    def _settle(self) -> list[ActorLife]:
         """Actors that want a device, and have no home, get one of those that are free. Returns those that did."""
         settled = []
         for actor in self._actors.values():
@@ -269,7 +186,7 @@ class Supervision:
                     break
         return settled
 
-    def _house(self, actor: _ActorState, node: str, device: str) -> None:
+    def _house(self, actor: ActorLife, node: str, device: str) -> None:
         options = json.loads(actor.plan.options)
         if "device" in options:
             options["device"] = device
@@ -324,7 +241,7 @@ class Supervision:
             return None
         return self._grant(state, now, number, taken)
 
-    def _grant(self, node: _NodeState, now: float, number: int = 0, taken: int = 0) -> float:
+    def _grant(self, node: NodeLife, now: float, number: int = 0, taken: int = 0) -> float:
         plan = node.plan
         starting = not node.up or any(actor.alive and not actor.up for actor in self._actors_of(plan.name))
         life = plan.name, node.incarnation
@@ -343,12 +260,12 @@ class Supervision:
         self._end_actors_of(node, reason)
         return [Publish(), *(self._start(actor) for actor in self._settle())]
 
-    def _launch(self, node: _NodeState, now: float) -> Launch:
+    def _launch(self, node: NodeLife, now: float) -> Launch:
         launch = Launch(node.plan.name, node.begin())
         self._grant(node, now)
         return launch
 
-    def _end_actors_of(self, node: str, reason: str) -> list[_ActorState]:
+    def _end_actors_of(self, node: str, reason: str) -> list[ActorLife]:
         """Takes a node's actors down with it; those that were given up before are left alone."""
         fallen = [actor for actor in self._actors_of(node) if not actor.final]
         for actor in fallen:
@@ -358,7 +275,7 @@ class Supervision:
                 actor.plan, actor.device = replace(actor.plan, node=""), None
         return fallen
 
-    def _actors_of(self, node: str) -> list[_ActorState]:
+    def _actors_of(self, node: str) -> list[ActorLife]:
         return [actor for actor in self._actors.values() if actor.plan.node == node]
 
     def plan_of(self, name: str) -> ActorPlan | None:
@@ -459,7 +376,7 @@ class Supervision:
     def _start_actors_of(self, node: str) -> list[Instruction]:
         return [self._start(actor) for actor in self._actors_of(node) if not actor.alive and not actor.final]
 
-    def _start(self, actor: _ActorState) -> Start:
+    def _start(self, actor: ActorLife) -> Start:
         plan = actor.plan
         order = StartActor(name=plan.name, incarnation=actor.begin(), cls=plan.cls, options=plan.options)
         return Start(plan.node, order)
@@ -469,7 +386,7 @@ def _listed(devices: Sequence[str]) -> str:
     return ", ".join(devices) or "none that it knows of"
 
 
-def _entry(actor: _ActorState) -> ActorEntry:
+def _entry(actor: ActorLife) -> ActorEntry:
     return ActorEntry(
         name=actor.plan.name,
         node=actor.plan.node,

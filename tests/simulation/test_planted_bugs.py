@@ -8,7 +8,7 @@ from pageant.actors.blocks.actor import BlockManager
 from pageant.actors.blocks.groups import Groups
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.detokenizer.delivery import Delivery
-from pageant.actors.runtime.restarts import _Life
+from pageant.actors.runtime.lives import Life
 from pageant.actors.runtime.streams import Arrival, Incoming
 from pageant.actors.scheduler.actor import Scheduler
 from pageant.actors.scheduler.core import SchedulerCore
@@ -55,14 +55,14 @@ def test_a_dropped_abort(monkeypatch):
 
 
 def test_a_reused_incarnation(monkeypatch):
-    begin = _Life.begin
+    begin = Life.begin
 
     def begun(self):
         begin(self)
         self.incarnation = max(1, self.incarnation - (self.incarnation > 1))
         return self.incarnation
 
-    monkeypatch.setattr(_Life, "begin", begun)
+    monkeypatch.setattr(Life, "begin", begun)
     assert caught_by() is not None
 
 

@@ -16,10 +16,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from pageant.actors.runtime.cluster import Cluster
+from pageant.actors.runtime.lives import RestartLimits
 from pageant.actors.runtime.loop import new_event_loop
 from pageant.actors.runtime.node import Node
 from pageant.actors.runtime.resolving import Cast, resolve
-from pageant.actors.runtime.restarts import RestartLimits
 from pageant.actors.runtime.topology import parse
 
 CAST = Cast({"echo": "runtime_players:Echo"}, groups=frozenset(), root_actors=frozenset({"watcher"}))

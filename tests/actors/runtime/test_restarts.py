@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pageant.actors.runtime.lease import LeaseTerms
+from pageant.actors.runtime.lives import RestartLimits
 from pageant.actors.runtime.plans import ActorPlan, NodePlan
 from pageant.actors.runtime.restarts import (
     JOINING_SECONDS_MAX,
@@ -17,7 +18,6 @@ from pageant.actors.runtime.restarts import (
     GiveUp,
     Launch,
     Publish,
-    RestartLimits,
     Start,
     Supervision,
 )

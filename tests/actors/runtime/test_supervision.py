@@ -13,9 +13,9 @@ from runtime_players import Crash, GetLog, HoldBeside, Note, Ping, Slow, Until, 
 
 from pageant.actors.runtime.cluster import Cluster
 from pageant.actors.runtime.launcher import LocalProcesses
+from pageant.actors.runtime.lives import RestartLimits
 from pageant.actors.runtime.loop_thread import LoopThread
 from pageant.actors.runtime.resolving import Cast, resolve
-from pageant.actors.runtime.restarts import RestartLimits
 from pageant.actors.runtime.topology import parse
 from pageant.protocol.errors import DeadlineExceeded, GivenUp, PeerGone, StartupError, TopologyError
 
