@@ -1,7 +1,8 @@
 """Requests of which an actor may die: asked again of its next life, and alone when they have become suspects.
 
-As with executors (`actors/scheduler/recovery.py`): who was there at two deaths is a suspect, and what an actor dies of
-that had nothing else in its hands is what kills it. While there are suspects, nobody else asks.
+As with executors (`actors/scheduler/recovery.py`): who was there at two deaths is a suspect. What an actor then dies of
+that has nothing else in its hands is what kills it; twice, since an ask has no progress by which to tell that it has
+outlived a death that came from elsewhere. While there are suspects, nobody else asks.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pageant.protocol.errors import GivenUp, PeerGone
 from pageant.protocol.message import Request
 
 DEATHS_SUSPECT = 2
+DEATHS_ALONE_MAX = 2
 
 R = TypeVar("R")
 
@@ -46,11 +48,11 @@ class Trials:
                 pass
         async with self._by_itself():
             try:
-                return await self._ask(request, timeout, 1)
+                return await self._ask(request, timeout, DEATHS_ALONE_MAX)
             except GivenUp:
                 raise
             except PeerGone as error:
-                deaths = DEATHS_SUSPECT + 1
+                deaths = DEATHS_SUSPECT + DEATHS_ALONE_MAX
                 raise RequestFailed(
                     f"{self._address} died {deaths} times with it, the last time with nothing else: {error}"
                 ) from None
