@@ -23,6 +23,8 @@ def _spec(config: Config) -> DecoderSpec:
     if config.flag("use_sliding_window") and "sliding_window" in config:
         window = config.count("sliding_window")
     slides = layer_kinds(config, [window is not None and not turned for turned in turns])
+    if any(slides) and window is None:  # transformers masks by the layers' kinds, whatever the switch says
+        raise config.wrong("use_sliding_window", False, "true, since layer_types has sliding_attention")
     layers = tuple(
         replace(layer, rope=rope if turned else None, window=window if slide else None)
         for turned, slide in zip(turns, slides, strict=True)

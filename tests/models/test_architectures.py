@@ -105,6 +105,11 @@ def test_the_guide_shows_a_file_as_it_is() -> None:
         ("gemma", {"hidden_act": "silu"}, "hidden_act is 'silu'; expected one of gelu, gelu_new"),
         ("granite", {"logits_scaling": 0}, "logits_scaling is 0; expected a positive number"),
         ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers is [1, 0]; expected 3 times 0 or 1"),
+        (
+            "smollm3",
+            {"use_sliding_window": False},
+            "use_sliding_window is False; expected true, since layer_",
+        ),
         ("gpt2", {"activation_function": "relu"}, "activation_function is 'relu'"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention is True; expected False"),
