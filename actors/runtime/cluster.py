@@ -74,7 +74,7 @@ class Cluster:
             TopologyError: it cannot listen where it is to. `stop` is due even then.
         """
         topology = self.topology
-        others = any(node.process or node.joins for node in topology.nodes)
+        others = topology.listen is not None or any(node.process or node.joins for node in topology.nodes)
         launcher = self._listen() if others else None
         endpoint = self._link.endpoint if self._link is not None else ""
         core = Supervision(
@@ -117,7 +117,7 @@ class Cluster:
             "--seed",
             str(topology.seed),
             "--log-level",
-            logging.getLevelName(log.getEffectiveLevel()),
+            str(log.getEffectiveLevel()),
             "--log-format",
             current_form(),
         ]

@@ -37,6 +37,18 @@ class JsonFormatter(logging.Formatter):
         return _encode(found).decode()
 
 
+def read_level(text: str) -> int:
+    """A level by its name, in capitals or not, or by its number, which need not have a name.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    level = int(text) if text.isdigit() else logging.getLevelNamesMapping().get(text.upper())
+    if level is None:
+        raise ValueError(f"found {text!r}; expected debug, info, warning or error")
+    return level
+
+
 def configure(level: str | int, form: Form, node: str) -> None:
     """From now on this process logs to standard error."""
     handler = logging.StreamHandler()

@@ -27,7 +27,7 @@ import zmq
 from pageant.actors.runtime.address import AGENT
 from pageant.actors.runtime.agent import NodeAgent
 from pageant.actors.runtime.launcher import MODULE
-from pageant.actors.runtime.logs import configure
+from pageant.actors.runtime.logs import configure, read_level
 from pageant.actors.runtime.loop import new_event_loop
 from pageant.actors.runtime.node import SUPERVISOR, Node
 from pageant.actors.runtime.platform import Machine, Platform
@@ -57,7 +57,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--keys", help="the file with the topology's key, made by `pageant keys`")
     parser.add_argument("--seed", type=int, default=0, help="of the actors' random generators")
     parser.add_argument("--wire-always", action="store_true", help="encode messages within the node too")
-    parser.add_argument("--log-level", default="WARNING")
+    parser.add_argument(
+        "--log-level", type=_level, default="warning", help="debug, info, warning (the default) or error"
+    )
     parser.add_argument("--log-format", default="text", choices=("text", "json"))
     parser.add_argument("--crash-log", type=int, help="descriptor of a file for the last traceback")
     parser.add_argument("--detached", action="store_true", help="do not end with standard input")
@@ -69,6 +71,13 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--again", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
+
+
+def _level(text: str) -> int:
+    try:
+        return read_level(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _collect() -> None:

@@ -4,7 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from pageant.actors.runtime.logs import JsonFormatter, configure, current_form
+from pageant.actors.runtime.logs import JsonFormatter, configure, current_form, read_level
 
 
 def record(message="what %s", *arguments, level=logging.WARNING, **more):
@@ -47,3 +47,13 @@ def test_a_process_logs_as_it_is_told_and_tells_its_children(form, capsys, monke
     assert (json.loads(said)["message"] if form == "json" else said) == (
         "hello" if form == "json" else "INFO front: hello"
     )
+
+
+@pytest.mark.parametrize(("text", "level"), [("info", 20), ("WARNING", 30), ("25", 25), ("0", 0)])
+def test_a_level_has_a_name_or_a_number(text, level):
+    assert read_level(text) == level
+
+
+def test_a_level_that_there_is_not_is_refused_with_those_there_are():
+    with pytest.raises(ValueError, match="found 'loud'; expected debug, info, warning or error"):
+        read_level("loud")

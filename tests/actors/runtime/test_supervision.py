@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import threading
 
 import psutil
@@ -175,6 +176,12 @@ async def test_two_clusters_live_side_by_side(start):
         assert (await cluster.node.ask("echo", Ping(value=value), SECONDS)).value == value
     await one.stop()
     assert (await two.node.ask("echo", Ping(value=5), SECONDS)).value == 5
+
+
+async def test_a_topology_in_one_process_listens_where_it_is_told_to(start):
+    cluster = await start({"placement": "one", "listen": "tcp://127.0.0.1:*"})
+    with socket.create_connection(("127.0.0.1", int((cluster.endpoint or "").rpartition(":")[2]))):
+        assert (await start({"placement": "one"})).endpoint is None
 
 
 @pytest.mark.parametrize("listen", ["tcp://127.0.0.1:*", "ipc://{}/root"])
