@@ -70,7 +70,7 @@ class Grammar(Actor):
             vocab_size, eos_token_ids: the model's.
             compile_seconds_max: what takes longer to compile is refused.
             cache_size: compiled grammars that are kept, those in use apart.
-            threads: that a step's masks are spread over, by grammar: those of one grammar share its lexer.
+            mask_threads: that a step's masks are spread over, by grammar: those of one grammar share its lexer.
             loop_seconds_max: a step's masks that are expected to take no longer are computed on the event loop, which
                 saves four changes of threads; 0 is never.
         """
@@ -80,11 +80,11 @@ class Grammar(Actor):
         eos_token_ids: tuple[int, ...] = ()
         compile_seconds_max: float = 10.0
         cache_size: int = 128
-        threads: int = 1
+        mask_threads: int = 1
         loop_seconds_max: float = 0.002
 
         def __post_init__(self) -> None:
-            for name in ("cache_size", "threads", "compile_seconds_max"):
+            for name in ("cache_size", "mask_threads", "compile_seconds_max"):
                 if getattr(self, name) <= 0:
                     raise ValueError(f"{name} is {getattr(self, name)}; expected more than 0")
             if self.loop_seconds_max < 0:
@@ -177,7 +177,7 @@ class Grammar(Actor):
         followed = self._followed.get(executor)
         if followed is None or followed.epoch < message.epoch:
             self.watch(executor)
-            guides = Guides(self.options.vocab_size, self.options.eos_token_ids, self.options.threads)
+            guides = Guides(self.options.vocab_size, self.options.eos_token_ids, self.options.mask_threads)
             followed = self._followed[executor] = _Followed(message.epoch, guides)
         closed = message.closed.tolist()
         for number in closed:

@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 
 import pageant
+from pageant.actors.frontend.cast import DEFAULT_CAST
 from pageant.actors.frontend.session import resolve_topology
 from pageant.actors.frontend.settings import topology_of
+from pageant.actors.runtime.classes import load_object
+from pageant.actors.runtime.topology import FORM
 from pageant.actors.runtime.transport.keys import make_keys, write_keys
 
 ROOT = Path(pageant.__file__).parent
@@ -52,6 +55,16 @@ def test_the_readmes_async_example_streams_an_answer(folder: Path):
 def test_the_readmes_batch_example_runs(folder: Path):
     code = _blocks(ROOT / "README.md", "python")[1] + "\nprint([o.outputs[0].text for o in outputs])\n"
     assert len(_run(code, folder)) > 20
+
+
+def test_the_page_of_topologies_has_every_key():
+    actors = [load_object(place, "") for place in DEFAULT_CAST.classes.values()]
+    keys = (
+        FORM | DEFAULT_CAST.extra_settings | {key for one in actors for key in one.Options.__struct_fields__}
+    )
+    text = (ROOT / "docs" / "topologies.md").read_text()
+    tables = " ".join(re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE))
+    assert keys - set(re.findall(r"`(\w+)(?:\.NAME)?`", tables)) == set()
 
 
 def test_the_readmes_topologies_are_sound(folder: Path, monkeypatch: pytest.MonkeyPatch):
