@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 
+from pageant.actors.blocks.branches import TOKEN_BYTES
 from pageant.actors.blocks.costs import Costs, Move
 from pageant.actors.blocks.followers import Key, Told
 from pageant.actors.blocks.hashing import block_name, is_of_first_group, name_in_group
@@ -32,7 +33,6 @@ from pageant.protocol.tiers import DISK, BlockMoves, TierStatistics
 RESERVE = 256  # blocks, or a quarter of the pool, or all of the host's memory, that can be had without a save
 AHEAD = 16  # blocks moved beside a step while nobody knows how many there is time for
 AHEAD_MAX = 64
-TOKEN_BYTES = 4
 
 
 def _way_out(slot: int) -> Move:
