@@ -1,7 +1,7 @@
-"""Weights of 8 or 4 bits: how they lie in memory, and what they stand for.
+"""Weights of 8, 5 or 4 bits: how they lie in memory, and what they stand for.
 
 Weight-only and symmetric: 32 inputs in a row share a scale, and a weight is `scale * q` with a whole q in
-[-128, 127] or [-8, 7]. The scale may be negative, so that the number of the largest size gets the end of the
+[-128, 127], [-16, 15] or [-8, 7]. The scale may be negative, so that the number of the largest size gets the end of the
 range that has one step more. Which scale is best is tried out: the squared error of a few near that one, and of
 the least-squares scale of the best of those.
 
@@ -11,7 +11,9 @@ weights to the dtype of its x and multiplies in that, and the C++ kernels may ro
 
 Rows lie apart from one another, as in the weight itself, so that part of a fused weight is a slice of it and an
 embedding is a gather. Inputs are padded to a multiple of 64: a row is int8 [P], or, with 4 bits, uint8 [P / 2],
-where of 64 inputs i is the lower half of byte i and 32 + i is the upper one, 8 more than they are.
+where of 64 inputs i is the lower half of byte i and 32 + i is the upper one, 8 more than they are. With 5 bits they are
+16 more, and it is uint8 [5 P / 8]: those 32 bytes have the lower 4 bits of each, and of 8 bytes after them number
+i % 4 has the fifth of i in bit i / 4, and number 4 + i % 4 that of 32 + i.
 
 Or they are in tiles, where kernels like that better (`Kernels.quantized_tiles`): of 16 rows, a strip, each 64 inputs
 are side by side, and of those 4 bytes of each row after 4 of the one before. So a product reads one piece of memory,
@@ -41,12 +43,17 @@ __all__ = [
     "quantize",
 ]
 
-Bits = Literal[8, 4]
+Bits = Literal[8, 5, 4]
 GROUP = 32
 _UNIT = 64
-_CANDIDATES = {8: (-128.0, -127.5, -127.0), 4: (-9.0, -8.5, -8.0, -7.5, -7.0)}
+_CANDIDATES = {
+    8: (-128.0, -127.5, -127.0),
+    5: (-17.0, -16.5, -16.0, -15.5, -15.0),
+    4: (-9.0, -8.5, -8.0, -7.5, -7.0),
+}
 """What the number of the largest size is divided by. (csrc/quantized.cpp has the same.)"""
 _CHUNK = 1 << 20  # numbers that are quantised at a time
+_EIGHT = torch.arange(8, dtype=torch.uint8)[:, None]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,12 +62,12 @@ class QuantizedWeight:
 
     bits: Bits
     values: Tensor
-    """int8 [..., M, P], or uint8 [..., M, P / 2]; contiguous, as are the scales."""
+    """int8 [..., M, P], or uint8 [..., M, bits P / 8]; contiguous, as are the scales."""
     scales: Tensor
     """bfloat16 [..., M, P / 32]."""
     shape: tuple[int, ...]
     in_tiles: bool = False
-    """Values are [..., M / 16, P / 64, 16 or, with 4 bits, 8, 16, 4] then, and scales [..., M / 16, P / 64, 16, 2]."""
+    """Values are [..., M / 16, P / 64, 2 bits, 16, 4] then, and scales [..., M / 16, P / 64, 16, 2]."""
 
     def __getitem__(self, index: int | slice | Tensor) -> QuantizedWeight:
         """Part of the first dimension: a matrix of a stack, or some rows. A view where a tensor's is one.
@@ -179,17 +186,26 @@ def _fours(part: Tensor) -> Tensor:
 def _pack(q: Tensor, bits: Bits) -> Tensor:
     if bits == 8:
         return q.to(torch.int8).flatten(1)
-    low, high = torch.unflatten((q + 8).to(torch.uint8), 1, (-1, 2)).unbind(2)  # [M, P / 64, 32] each
-    return (low | high << 4).flatten(1)
+    raised = torch.unflatten((q + 2 ** (bits - 1)).to(torch.uint8), 1, (-1, 2))  # [M, P / 64, 2, 32]
+    low, high = (raised & 15).unbind(2)
+    units = low | high << 4
+    if bits == 5:
+        fifths = torch.unflatten(raised >> 4, 3, (8, 4)) << _EIGHT
+        units = torch.cat((units, fifths.sum(3, dtype=torch.uint8).flatten(2)), dim=2)
+    return units.flatten(1)
 
 
 def dequantize(weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
     """Return the matrix, or the stack of them, that a weight stands for."""
     weight = weight.in_rows()
     values = weight.values
-    if weight.bits == 4:
-        nibbles = torch.stack((values & 15, values >> 4), dim=-2)  # [..., 2, P / 2]
-        halves = torch.unflatten(nibbles, -1, (-1, GROUP)).transpose(-3, -2)  # [..., P / 64, 2, 32]
-        values = halves.flatten(-3).to(torch.int8) - 8
+    if weight.bits < 8:
+        units = torch.unflatten(values, -1, (-1, _UNIT * weight.bits // 8))
+        lower, fifths = units[..., :GROUP], units[..., GROUP:]
+        raised = torch.stack((lower & 15, lower >> 4), dim=-2)  # [..., P / 64, 2, 32]
+        if weight.bits == 5:
+            places = torch.unflatten(fifths, -1, (2, 1, 4)) >> _EIGHT.to(fifths.device)
+            raised |= (places & 1).flatten(-2) << 4
+        values = raised.flatten(-3).to(torch.int8) - 2 ** (weight.bits - 1)
     groups = torch.unflatten(values, -1, (-1, GROUP)) * weight.scales.float()[..., None]
     return groups.flatten(-2)[..., : weight.shape[-1]].to(dtype).contiguous()

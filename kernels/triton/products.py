@@ -1,6 +1,6 @@
 """Products with quantised weights. Those with whole weights are cuBLAS's.
 
-Few rows of x are a matter of bandwidth: their kernel reads the weight as it lies in memory, 8 or 4 bits wide, and
+Few rows of x are a matter of bandwidth: their kernel reads the weight as it lies in memory, 8, 5 or 4 bits wide, and
 widens it in registers; the inputs are split over programs where the outputs do not fill the device. For many rows
 the weight is widened once, into memory, and the product is cuBLAS's.
 """
@@ -111,9 +111,14 @@ def weight_tile(
         if BITS == 8:
             number = tl.load(values + line * PADDED + depth, mask=there, other=0).to(tl.int32)
         else:
-            place = line * (PADDED // 2) + depth // 64 * 32 + depth % 32
-            byte = tl.load(values + place, mask=there, other=0).to(tl.int32)
-            number = ((byte >> (depth // 32 % 2 * 4)) & 15) - 8
+            unit = line * (PADDED // 8 * BITS) + depth // 64 * (8 * BITS)
+            byte = tl.load(values + unit + depth % 32, mask=there, other=0).to(tl.int32)
+            number = (byte >> (depth // 32 % 2 * 4)) & 15
+            if BITS == 5:
+                place = unit + 32 + depth // 32 % 2 * 4 + depth % 4
+                fifths = tl.load(values + place, mask=there, other=0).to(tl.int32)
+                number |= ((fifths >> (depth % 32 // 4)) & 1) << 4
+            number -= 1 << (BITS - 1)
         tile = (number.to(tl.float32) * scale).to(dtype)
     return tile
 

@@ -83,7 +83,7 @@ def _linears() -> Iterator[Case]:
 
 
 def _quantized_linears() -> Iterator[Case]:
-    sizes: tuple[Bits, ...] = (8, 4)
+    sizes: tuple[Bits, ...] = (8, 5, 4)
     for bits in sizes:
         count = 320_000_000 * 8 // (2 * INTERMEDIATE * HIDDEN * bits)
         ours = kernels.load("cpu")

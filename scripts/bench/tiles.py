@@ -123,7 +123,7 @@ def main() -> None:
     pairs: list[Pair] = []
     forms: list[Bits | None] = [None] if BF16 in ours.tiled_dtypes else []
     if BF16 in ours.quantized_tiles:
-        forms += [8, 4]
+        forms += [8, 5, 4]
     for bits, (outputs, inputs) in product(forms, SHAPES):
         gated = bits is None and outputs == SHAPES[0][0] and BF16 in ours.unit_dtypes
         found = measure(ours, outputs, inputs, bits, ROWS, options.turns, num_bytes=200_000_000, gated=gated)

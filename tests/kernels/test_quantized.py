@@ -10,7 +10,7 @@ from torch import Tensor
 from pageant.kernels.base import Kernels
 from pageant.kernels.quantized import Bits, QuantizedWeight, dequantize, empty_quantized
 
-BITS: list[Bits] = [8, 4]
+BITS: list[Bits] = [8, 5, 4]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 

@@ -14,7 +14,7 @@ from pageant.kernels.cpu.recording import NotRecordable
 from pageant.kernels.quantized import Bits, QuantizedWeight, dequantize, empty_quantized
 from pageant.kernels.reference import ReferenceKernels
 
-BITS: list[Bits] = [8, 4]
+BITS: list[Bits] = [8, 5, 4]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 ROWS = (1, 3, 8, 9, 16, 17, 64, 65, 80, 81, 100, 200, 300)
 

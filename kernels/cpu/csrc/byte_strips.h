@@ -47,7 +47,7 @@ class ByteGroups {
         : units_(w.groups() / 2), values_((const int8_t*)w.values + place.o * w.row_bytes<BITS>()),
           scales_(w.scales + place.o * w.groups()),
           next_(w.values + std::min(place.next, place.outputs - TILE) * w.row_bytes<BITS>()) {
-        if constexpr (BITS == 4) values_ = widened((const uint8_t*)values_);
+        if constexpr (BITS < 8) values_ = widened((const uint8_t*)values_);
     }
     int64_t units() const { return units_; }
     const int8_t* group(int64_t unit, int g) const { return values_ + unit * TILE * UNIT + g * TILE * GROUP; }
@@ -67,14 +67,20 @@ class ByteGroups {
     const int8_t* widened(const uint8_t* from) const {
         thread_local Scratch<int8_t> room;
         int8_t* const to = room.take(units_ * TILE * UNIT);
-        const __m512i mask = _mm512_set1_epi8(15), raised = _mm512_set1_epi8(8);
-        for (int64_t u = 0; u < units_; u++)
-            for (int i = 0; i < TILE * GROUP; i += LINE) {
-                const __m512i both = load<__m512i>(from + u * TILE * GROUP + i);
-                int8_t* low = to + u * TILE * UNIT + i;
-                store(low, _mm512_sub_epi8(_mm512_and_si512(both, mask), raised));
-                store(low + TILE * GROUP, _mm512_sub_epi8(_mm512_and_si512(_mm512_srli_epi16(both, 4), mask), raised));
+        constexpr int FOURS = GROUP / 4;
+        for (int64_t u = 0; u < units_; u++, from += LINES * LINE) {
+            vu fifths[2] = {};
+            if constexpr (BITS == 5)
+                for (int g = 0; g < 2; g++) fifths[g] = load<vu>(from + (FOURS + g) * LINE);
+            UNROLL for (int i = 0; i < FOURS; i++) {
+                const vu both = load<vu>(from + i * LINE);
+                UNROLL for (int g = 0; g < 2; g++) {
+                    const vu raised = both >> 4 * g & 0x0f0f0f0fu | fifths_of(fifths[g], i);
+                    store(to + u * TILE * UNIT + (g * FOURS + i) * LINE,
+                          _mm512_sub_epi8((__m512i)raised, _mm512_set1_epi8(RAISED<BITS>)));
+                }
             }
+        }
         return to;
     }
 };

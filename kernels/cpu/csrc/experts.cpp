@@ -202,8 +202,7 @@ auto act_and_mul_of(int64_t activation) {
                        act_and_mul_of<T>(activation)};                                                      \
         const Scaled up{(const uint8_t*)gate_up, gate_up_scales, alike};                                    \
         const Scaled out{(const uint8_t*)down, down_scales, alike};                                         \
-        if (bits == 8) quantized_moe<8>(layer, up, out, in_tiles != 0);                                     \
-        else if (bits == 4) quantized_moe<4>(layer, up, out, in_tiles != 0);                                \
+        if (bits) by_bits(bits, [&](auto b) { quantized_moe<b()>(layer, up, out, in_tiles != 0); });        \
         else moe<T, Stack<T>>(layer, {(const T*)gate_up}, {(const T*)down});                                \
     }                                                                                                       \
     EXPORT void pageant_route_##SUFFIX(const T* logits, int64_t stride, int64_t tokens, int64_t experts,    \

@@ -2,7 +2,7 @@
 // rounded to 8 bits too. As the weights have one for every 32 inputs, each row of x has a scale for the same 32, of its
 // own numbers alone. A group's products are added up exactly, and then scaled and added to those before it.
 //
-// The instruction takes one side without a sign. That is W's, raised by 128 or 8 as it is unpacked; what this adds to
+// The instruction takes one side without a sign. That is W's, raised as it is unpacked; what this adds to
 // a group depends on x alone, and is what its sum starts from.
 //
 // Where there are AMX's tiles, they multiply many rows with weights in tiles, to the same bits: see byte_strips.h.
@@ -29,7 +29,6 @@ template <int BITS>
 struct Bytes {
     static constexpr int UNIT_INPUTS = UNIT, TOGETHER = 8;
     typedef vf Sum;
-    static constexpr int RAISED = BITS == 8 ? 128 : 8;
 
     struct Matrix : Quantized {
         int64_t row_bytes() const { return Quantized::row_bytes<BITS>(); }
@@ -66,7 +65,7 @@ struct Bytes {
             _mm_storeu_si128((__m128i*)(fours + 8 * g), _mm512_cvtepi32_epi8(first));
             _mm_storeu_si128((__m128i*)(fours + 8 * g + 4), _mm512_cvtepi32_epi8(second));
             scales[g] = largest * (1 / 127.f);
-            starts[g] = -RAISED * _mm512_reduce_add_epi32(_mm512_add_epi32(first, second));
+            starts[g] = -RAISED<BITS> * _mm512_reduce_add_epi32(_mm512_add_epi32(first, second));
         }
     };
 
@@ -75,6 +74,14 @@ struct Bytes {
         vf scales[2];
 
         explicit Unit(vu scale_pairs) : scales{group_scales(scale_pairs, 0), group_scales(scale_pairs, 1)} {}
+
+        // Their fifth bits, of both groups.
+        void add_fifths(vu first, vu second) {
+            UNROLL for (int c = 0; c < 8; c++) {
+                columns[c] |= fifths_of(first, c);
+                columns[c + 8] |= fifths_of(second, c);
+            }
+        }
 
         // Adds this unit's products with each of N rows.
         template <int N>
@@ -119,10 +126,10 @@ class ByteStrip : public Bytes<BITS> {
             vu halves[8];  // of two rows each, four apart
             UNROLL for (int b = 0; b < 8; b++) {
                 const int low = b / 4 * 8 + b % 4;
-                halves[b] = (vu)_mm512_inserti64x4(_mm512_castsi256_si512(load<__m256i>(rows_.row(low, u * UNIT / 2))),
-                                                   load<__m256i>(rows_.row(low + 4, u * UNIT / 2)), 1);
-                rows_.fetch(u * STRIP / 2 + b);
+                halves[b] = (vu)_mm512_inserti64x4(_mm512_castsi256_si512(load<__m256i>(rows_.row(low, u * UNIT_BYTES))),
+                                                   load<__m256i>(rows_.row(low + 4, u * UNIT_BYTES)), 1);
             }
+            UNROLL for (int i = 0; i < LINES; i++) rows_.fetch(u * LINES + i);
             transpose_quarters(halves);
             UNROLL for (int i = 0; i < 4; i++) {
                 vu a = quarters(halves[i], halves[i + 4], EVEN), b = quarters(halves[i], halves[i + 4], ODD);
@@ -131,14 +138,25 @@ class ByteStrip : public Bytes<BITS> {
                 to.columns[i + 8] = a >> 4 & 0x0f0f0f0fu;
                 to.columns[i + 12] = b >> 4 & 0x0f0f0f0fu;
             }
+            if constexpr (BITS == 5) {
+                __m512i eights[2];  // of 8 rows each
+                UNROLL for (int b = 0; b < STRIP; b++) std::memcpy((uint64_t*)eights + b, rows_.row(b, u * UNIT_BYTES + GROUP), 8);
+                to.add_fifths(fours(eights[0], eights[1]), fours(_mm512_srli_epi64(eights[0], 32), _mm512_srli_epi64(eights[1], 32)));
+            }
         }
         return to;
     }
 
   private:
     Rows rows_, scales_;
+    static constexpr int UNIT_BYTES = UNIT * BITS / 8, LINES = STRIP * UNIT_BYTES / LINE;
     int64_t units_;
     vu scale_pairs_[STRIP];  // of 16 units, each of two groups: the two scales of all 16 rows, side by side
+
+    // The lower four of every eight bytes.
+    static vu fours(__m512i a, __m512i b) {
+        return (vu)_mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi64_epi32(a)), _mm512_cvtepi64_epi32(b), 1);
+    }
 
     void turn_scales(int64_t u) {
         const int64_t left = 2 * (units_ - u);
@@ -164,12 +182,13 @@ class TiledByteStrip : public Bytes<BITS> {
         const uint8_t *at = values_.unit(u), *ahead = values_.ahead(u);
         __builtin_prefetch(scales_.ahead(u), 0, 3);
         Unit to(load<vu>(scales_.unit(u)));
-        UNROLL for (int i = 0; i < BYTES / LINE; i++) {
+        UNROLL for (int i = 0; i < BYTES / LINE; i++) __builtin_prefetch(ahead + i * LINE, 0, 3);
+        UNROLL for (int i = 0; i < (BITS == 8 ? 16 : 8); i++) {
             const vu line = load<vu>(at + i * LINE);
-            __builtin_prefetch(ahead + i * LINE, 0, 3);
             if constexpr (BITS == 8) to.columns[i] = line ^ 0x80808080u;
             else to.columns[i] = line & 0x0f0f0f0fu, to.columns[i + 8] = line >> 4 & 0x0f0f0f0fu;
         }
+        if constexpr (BITS == 5) to.add_fifths(load<vu>(at + 8 * LINE), load<vu>(at + 9 * LINE));
         return to;
     }
 

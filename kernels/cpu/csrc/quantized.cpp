@@ -1,4 +1,4 @@
-// Weights of 8 and 4 bits: products with them, rows of them, and making them.
+// Weights of 8, 5 and 4 bits: products with them, rows of them, and making them.
 #include "gated_strips.h"
 #include "rows.h"
 #include "ways.h"
@@ -79,10 +79,7 @@ struct Group {
         }
         float top = maximum(high), bottom = -maximum(-low), largest = top > -bottom ? top : bottom;
         UNROLL for (int v = 0; v < VECTORS; v++) q[v] = vf{};
-        if constexpr (BITS == 8)
-            for (float divisor : {-128.f, -127.5f, -127.f}) attempt(largest / divisor);
-        else
-            for (float divisor : {-9.f, -8.5f, -8.f, -7.5f, -7.f}) attempt(largest / divisor);
+        for (float divisor = BITS == 8 ? -LIMIT : -LIMIT - 1; divisor <= 1 - LIMIT; divisor += 0.5f) attempt(largest / divisor);
         vf products = {}, squares = {};
         UNROLL for (int v = 0; v < VECTORS; v++) {
             products = fma(x[v], q[v], products);
@@ -112,8 +109,16 @@ void quantize(const T* weight, int64_t stride, int64_t rows, int64_t inputs, uin
                     store(q + v * W, __builtin_convertvector(group.q[v], vi));
                 uint8_t* at = to + g / 2 * (UNIT * BITS / 8);
                 for (int i = 0; i < GROUP; i++) {
-                    if constexpr (BITS == 8) at[g % 2 * GROUP + i] = uint8_t(q[i]);
-                    else at[i] = g % 2 ? at[i] | uint8_t(q[i] + 8) << 4 : uint8_t(q[i] + 8);
+                    if constexpr (BITS == 8) {
+                        at[g % 2 * GROUP + i] = uint8_t(q[i]);
+                        continue;
+                    }
+                    const uint8_t raised = q[i] + RAISED<BITS>, lower = raised & 15;
+                    at[i] = g % 2 ? at[i] | lower << 4 : lower;
+                    if constexpr (BITS == 5) {
+                        uint8_t& fifths = at[GROUP + g % 2 * FOUR + i % FOUR];
+                        fifths = (i < FOUR ? 0 : fifths) | raised >> 4 << i / FOUR;
+                    }
                 }
             }
         }
@@ -122,7 +127,6 @@ void quantize(const T* weight, int64_t stride, int64_t rows, int64_t inputs, uin
 
 }  // namespace
 
-#define BY_BITS(CALL_8, CALL_4) (bits == 8 ? CALL_8 : CALL_4)
 #define QUANTIZED(SUFFIX, T)                                                                                   \
     EXPORT void pageant_quantized_linear_##SUFFIX(                                                             \
         const T* x, int64_t x_stride, const uint8_t* values, const bf16* scales, int64_t bits,                 \
@@ -130,19 +134,18 @@ void quantize(const T* weight, int64_t stride, int64_t rows, int64_t inputs, uin
         int64_t outputs, int64_t alike) {                                                                      \
         Product<T> p{x, x_stride, nullptr, 0, bias, y, rows, inputs, outputs, unrounded};                      \
         Quantized w{values, scales, inputs, alike};                                                            \
-        BY_BITS(linear<8>(p, w, in_tiles != 0), linear<4>(p, w, in_tiles != 0));                               \
+        by_bits(bits, [&](auto b) { linear<b()>(p, w, in_tiles != 0); });                                      \
     }                                                                                                          \
     EXPORT void pageant_embed_##SUFFIX(const int64_t* ids, int64_t rows, const uint8_t* values,                \
                                        const bf16* scales, int64_t bits, int64_t in_tiles, T* y,               \
                                        int64_t inputs) {                                                       \
         Quantized w{values, scales, inputs};                                                                   \
-        BY_BITS(embed<8>(ids, rows, w, in_tiles != 0, y), embed<4>(ids, rows, w, in_tiles != 0, y));           \
+        by_bits(bits, [&](auto b) { embed<b()>(ids, rows, w, in_tiles != 0, y); });                            \
     }                                                                                                          \
     EXPORT int64_t pageant_takes_tiles_##SUFFIX() { return TAKES_TILES<T>; }                                   \
     EXPORT void pageant_quantize_##SUFFIX(const T* weight, int64_t stride, int64_t rows, int64_t inputs,       \
                                           int64_t bits, uint8_t* values, bf16* scales) {                       \
-        BY_BITS(quantize<8>(weight, stride, rows, inputs, values, scales),                                     \
-                quantize<4>(weight, stride, rows, inputs, values, scales));                                    \
+        by_bits(bits, [&](auto b) { quantize<b()>(weight, stride, rows, inputs, values, scales); });           \
     }
 QUANTIZED(f32, float)
 QUANTIZED(bf16, bf16)
@@ -155,7 +158,6 @@ EXPORT void pageant_quantized_gated_linear(const bf16* x, int64_t x_stride, cons
                                            int64_t rows, int64_t inputs, int64_t outputs) {
     const Product<bf16> p{x, x_stride, nullptr, 0, bias, y, rows, inputs, outputs, nullptr, y_stride};
     const Quantized w{values, scales, inputs};
-    BY_BITS(multiply_gated(ByStrips<UnpackedStrips<8>>{{p}, {{w, 2 * outputs}}}, activation),
-            multiply_gated(ByStrips<UnpackedStrips<4>>{{p}, {{w, 2 * outputs}}}, activation));
+    by_bits(bits, [&](auto b) { multiply_gated(ByStrips<UnpackedStrips<b()>>{{p}, {{w, 2 * outputs}}}, activation); });
 }
 #endif

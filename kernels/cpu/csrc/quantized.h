@@ -1,4 +1,4 @@
-// Weights of 8 or 4 bits (kernels/quantized.py says how they lie in memory), and how they become T's.
+// Weights of 8, 5 or 4 bits (kernels/quantized.py says how they lie in memory), and how they become T's.
 #pragma once
 
 #include "product.h"
@@ -8,6 +8,26 @@ constexpr int UNIT = 64;   // inputs that are unpacked together
 
 typedef int8_t signed_bytes __attribute__((vector_size(W)));
 typedef uint8_t bytes __attribute__((vector_size(W)));
+
+// What is added to weights before they lie in memory or, to those of 8 bits, before they are multiplied without a sign.
+template <int BITS>
+constexpr int RAISED = 1 << (BITS - 1);
+
+// Of bytes that have the fifth bits of a group, four to a vector's lane: those of inputs 4 c to 4 c + 3, in their places.
+template <class V>
+inline V fifths_of(V fifths, int c) { return (c < 4 ? fifths << (4 - c) : fifths >> (c - 4)) & 0x10101010u; }
+
+// The same of inputs i to i + W of a unit, a lane each.
+inline vu fifths_from(const uint8_t* values, int i) {
+    uint32_t fifths;
+    std::memcpy(&fifths, values + GROUP + i / GROUP * 4, sizeof fifths);
+    vu all, places;
+    UNROLL for (int lane = 0; lane < W; lane++) {
+        all[lane] = fifths;
+        places[lane] = lane % 4 * 8 + (i % GROUP + lane) / 4;
+    }
+    return (all >> places & 1u) << 4;
+}
 
 // W weights from weight i on of a unit, as floats, not yet scaled.
 template <int BITS>
@@ -29,8 +49,9 @@ inline vf whole_numbers(const uint8_t* values, int i) {
 #else
     vu both = __builtin_convertvector(load<bytes>(at), vu);
 #endif
-    vi q = (vi)(i < GROUP ? both & 15u : both >> 4) - 8;
-    return __builtin_convertvector(q, vf);
+    vu q = i < GROUP ? both & 15u : both >> 4;
+    if constexpr (BITS == 5) q |= fifths_from(values, i);
+    return __builtin_convertvector((vi)q - RAISED<BITS>, vf);
 }
 
 // A unit by its two scales, as T's: a group at `first` and one at `second`.
@@ -45,10 +66,10 @@ inline void unpack(const uint8_t* values, const float* scales, T* first, T* seco
 #if defined(__AVX512BF16__)
 template <int BITS>
 inline void unpack(const uint8_t* values, const float* scales, bf16* to_first, bf16* to_second) {
-    if constexpr (BITS == 8) {
+    if constexpr (BITS != 4) {
         UNROLL for (int g = 0; g < 2; g++) {
-            vf low = whole_numbers<8>(values, g * GROUP) * splat(scales[g]);
-            vf high = whole_numbers<8>(values, g * GROUP + W) * splat(scales[g]);
+            vf low = whole_numbers<BITS>(values, g * GROUP) * splat(scales[g]);
+            vf high = whole_numbers<BITS>(values, g * GROUP + W) * splat(scales[g]);
             store(g ? to_second : to_first, (vu)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low));
         }
         return;
@@ -107,4 +128,12 @@ void unpack_row(const Quantized& w, int64_t o, T* to, int64_t ahead, int64_t ste
             values += UNIT * BITS / 8, scale += UNIT / GROUP, to += UNIT / GROUP * step;
         }
     }
+}
+
+// Calls call(bits) with a constant.
+template <class Call>
+void by_bits(int64_t bits, const Call& call) {
+    if (bits == 8) call(std::integral_constant<int, 8>{});
+    else if (bits == 5) call(std::integral_constant<int, 5>{});
+    else call(std::integral_constant<int, 4>{});
 }

@@ -37,11 +37,14 @@ struct UnpackedStrips : UnpackedWeight<BITS> {
         const vu pairs = load<vu>(scales);
         for (int g = 0; g < 2; g++, to += TILE * GROUP) {
             const vf scale = group_scales(pairs, g);
+            vu fifths = {};
+            if constexpr (BITS == 5) fifths = load<vu>(values + (FOURS + g) * TILE_LINE);
             UNROLL for (int i = 0; i < FOURS; i++) {
                 const vi fours = (vi)load<vu>(values + (BITS == 8 ? g * FOURS + i : i) * TILE_LINE);
+                const vi raised = (vi)((vu)fours >> 4 * g & 0x0f0f0f0fu | fifths_of(fifths, i));
                 vf inputs[4];
                 UNROLL for (int j = 0; j < 4; j++) {
-                    const vi q = BITS == 8 ? fours << (24 - 8 * j) >> 24 : (fours >> (8 * j + 4 * g) & 15) - 8;
+                    const vi q = BITS == 8 ? fours << (24 - 8 * j) >> 24 : (raised >> 8 * j & 31) - RAISED<BITS>;
                     inputs[j] = __builtin_convertvector(q, vf) * scale;
                 }
                 store(to + 2 * i * 2 * TILE, interleaved(inputs[0], inputs[1]));
@@ -53,7 +56,8 @@ struct UnpackedStrips : UnpackedWeight<BITS> {
             for (int i = 0; i < GROUP; i++)
                 for (int o = 0; o < TILE; o++) {
                     const uint8_t byte = values[((BITS == 8 ? g * GROUP : 0) + i) / 4 * TILE_LINE + o * 4 + i % 4];
-                    const int q = BITS == 8 ? int8_t(byte) : (byte >> 4 * g & 15) - 8;
+                    const int fifth = BITS == 5 ? values[(FOURS + g) * TILE_LINE + o * 4 + i % 4] >> i / 4 & 1 : 0;
+                    const int q = BITS == 8 ? int8_t(byte) : (byte >> 4 * g & 15) + fifth * 16 - RAISED<BITS>;
                     set(to[g * TILE * GROUP + i / 2 * 2 * TILE + o * 2 + i % 2], q * to_float(scales[2 * o + g]));
                 }
 #endif

@@ -14,7 +14,7 @@ from pageant.kernels.quantized import Bits, QuantizedWeight, dequantize, empty_q
 from pageant.kernels.reference import ReferenceKernels
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-BITS: list[Bits] = [8, 4]
+BITS: list[Bits] = [8, 5, 4]
 INPUTS = [64, 96, 256, 1000, 1031]
 OF_WHOLE_NUMBERS = ["amx", "avx512_bf16", "avx512_vnni"]
 

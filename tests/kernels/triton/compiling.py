@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import triton
@@ -138,11 +138,11 @@ def others(dtype: torch.dtype) -> None:
 
 
 def quantised(dtype: torch.dtype) -> None:
-    from pageant.kernels.quantized import empty_quantized
+    from pageant.kernels.quantized import Bits, empty_quantized
     from pageant.kernels.triton import TritonKernels
 
-    bits: tuple[Literal[8], Literal[4]] = (8, 4)
-    for width in bits:
+    widths: tuple[Bits, ...] = (8, 5, 4)
+    for width in widths:
         weight = empty_quantized((4096, 4096), width, "meta")
         for rows in (1, 512):
             TritonKernels().linear(empty(rows, 4096, dtype=dtype), weight)

@@ -21,7 +21,7 @@ def quantized(weight: torch.Tensor, bits: Bits) -> QuantizedWeight:
     return whole
 
 
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("bits", [8, 5, 4])
 @pytest.mark.parametrize(
     ("rows", "inputs", "outputs"), [(0, 64, 8), (1, 64, 17), (3, 100, 33), (17, 520, 16), (70, 40, 20)]
 )
@@ -47,7 +47,7 @@ def test_linear_and_logits(
     )
 
 
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("bits", [8, 5, 4])
 def test_what_is_widened_is_what_it_stands_for(
     triton_kernels: Kernels, numbers: Numbers, dtype: torch.dtype, bits: Bits
 ) -> None:
@@ -58,7 +58,7 @@ def test_what_is_widened_is_what_it_stands_for(
     assert torch.equal(widen(weight, dtype), dequantize(weight, dtype))
 
 
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("bits", [8, 5, 4])
 def test_moe(
     triton_kernels: Kernels,
     reference: Kernels,
