@@ -217,7 +217,7 @@ LARGE: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "fused": (
         LlamaForCausalLM,
         LlamaConfig,
-        {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 8},
+        {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 5, "num_attention_heads": 8},
     ),
     "stacked": (
         MixtralForCausalLM,
