@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pageant.actors.executor.batch import Batch
 from pageant.actors.executor.disk import DiskFile
 from pageant.actors.executor.guiding import DrawnTokens
-from pageant.actors.executor.keeping import Kept, KeptDraws, patience_for
+from pageant.actors.executor.keeping import SOON_SECONDS, Kept, KeptDraws, patience_by_late
 from pageant.actors.executor.memory import available_bytes
 from pageant.actors.executor.metering import Metering
 from pageant.actors.executor.moving import Move, Moving
@@ -48,7 +48,7 @@ class Executor(Actor):
     role = EXECUTOR
     features = EXECUTOR.features
     heavy = True
-    soon_seconds = 0.005  # so long the thread that computes waits for masks itself, before the loop does
+    soon_seconds = SOON_SECONDS
 
     class Options(ExecutorOptions, frozen=True, kw_only=True):
         """See `ExecutorOptions`."""
@@ -268,7 +268,7 @@ class Executor(Actor):
             step.inputs = replace(step.inputs, guided=step.inputs.guided.without(step.void))
         outcome = self._runner.launch(step.inputs)
         if isinstance(outcome, Undrawn):
-            step.launched = self.clock.now()
+            step.launched = self.clock.now() - outcome.waited
             patience = min(self.soon_seconds, self._patience_left(step, outcome))
             if outcome.guided.come_until(step.launched + patience, self.clock):
                 outcome = self._runner.draw(outcome)
@@ -284,7 +284,7 @@ class Executor(Actor):
     def _patience_left(self, step: Step, undrawn: Undrawn) -> float:
         """For how long it is worth it to wait for masks."""
         drawing, took = len(step.inputs.rows), step.launched - step.began
-        patience = patience_for(len(undrawn.guided.late), drawing, took)
+        patience = float(patience_by_late(drawing, took)[len(undrawn.guided.late)])
         return step.launched + patience - self.clock.now()
 
     async def _draw_masked(self, step: Step, undrawn: Undrawn) -> None:

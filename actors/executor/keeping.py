@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from pageant.actors.executor.undrawn import Undrawn
 
@@ -16,18 +17,24 @@ S = TypeVar("S")
 
 ASK_AGAIN_SECONDS = 1.0  # after which the grammar is told once more of a waiting row; then after twice that
 PATIENCE_SECONDS = 0.05  # that a step waits for masks at most
+SOON_SECONDS = 0.005  # that the thread that computes waits for them itself, before the loop does
 DEFERRAL_STEPS = 3  # that a row loses by being deferred, about: this one, a void one, and one to begin again
 
 
-def patience_for(late: int, drawing: int, step_seconds: float) -> float:
-    """How long a step waits for the masks of `late` of its rows, after which it draws the others.
+def patience_by_late(drawing: int, step_seconds: float) -> npt.NDArray[np.float64]:
+    """[drawing + 1]: for how many seconds a step waits while the masks of 0, 1, ... of its rows are late, after which
+    it draws the others.
 
     Until then waiting has cost the others as much as being deferred costs the late ones, so all of it is at most
     twice what it would be for one who knew when masks come.
     """
+    late = np.arange(drawing + 1)
     ready = drawing - late
-    worth = DEFERRAL_STEPS * step_seconds * late / ready if ready else PATIENCE_SECONDS
-    return min(worth, PATIENCE_SECONDS)
+    worth = DEFERRAL_STEPS * step_seconds * late / np.maximum(ready, 1)
+    found: npt.NDArray[np.float64] = np.minimum(
+        np.where(ready > 0, worth, PATIENCE_SECONDS), PATIENCE_SECONDS
+    )
+    return found
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pageant.actors.executor.batch import AdaptedTokens, Packed, StepInputs
 from pageant.actors.executor.on_device import to_device
-from pageant.actors.executor.programs import StepPrograms
+from pageant.actors.executor.programs import Awaiting, StepPrograms
 from pageant.kernels.base import AttentionBatch, KVCache
 from pageant.kernels.cpu import CpuKernels
 from pageant.models.adapters.loading import Adapters
@@ -87,9 +87,9 @@ class Passes:
             hidden = self.forward(token_ids, positions, batch)
         return hidden if some is None else hidden[to_device(some, device)]
 
-    def draw(self, inputs: StepInputs, last_drawn: Tensor) -> npt.NDArray[np.int64] | Tensor | None:
-        """Return the tokens [T] of a step that `only_draws`, if it is recorded; where a mask had not come, the logits
-        [T, V], good until the next call.
+    def draw(self, inputs: StepInputs, last_drawn: Tensor) -> npt.NDArray[np.int64] | Awaiting | None:
+        """Return the tokens [T] of a step that `only_draws`, if it is recorded, or what it draws from when its masks
+        come.
 
         Args:
             last_drawn: int64 [rows of the batch], the token that each drew last, and after this that of now.

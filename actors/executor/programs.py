@@ -6,18 +6,20 @@ recorded when one of its shape comes for the second time: a prompt's last chunk 
 
 Where nothing comes between a step's hidden states and its tokens, all of it is one recording, else what there is up to
 its logits: with Python before the head, before the draw and after it, the threads of the kernels had nothing to do for
-half a millisecond of each step. Masks may come in between: the recording looks whether they are there, and ends with
-the logits if they are not.
+half a millisecond of each step. Masks may come in between: the recording waits for them, and ends with the logits where
+that is not worth it any more. Python there takes longer than most masks are late.
 """
 
 from __future__ import annotations
 
 import ctypes
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum, auto
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +28,12 @@ from torch import Tensor
 
 from pageant.actors.executor.batch import Packed, SamplingColumns, StepInputs
 from pageant.actors.executor.graphs import Forward
+from pageant.actors.executor.keeping import SOON_SECONDS, patience_by_late
 from pageant.actors.executor.masks import GuidedStep, HeldMasks
 from pageant.kernels.base import AttentionBatch, SamplingTensors
 from pageant.kernels.cpu import CpuKernels
 
-__all__ = ["StepPrograms"]
+__all__ = ["Awaiting", "StepPrograms"]
 
 log = logging.getLogger("pageant.executor")
 
@@ -39,6 +42,13 @@ _PROGRAMS_MAX = 512  # some tens of kilobytes each
 
 
 Logits = Callable[[Tensor], Tensor]
+
+
+class Awaiting(NamedTuple):
+    """The logits [T, V] of a step, good until the next, whose masks had not come after so many seconds."""
+
+    logits: Tensor
+    waited: float
 
 
 class _Kind(Enum):
@@ -59,7 +69,10 @@ class _Shape:
     refused: bool = False
     logits: Tensor | None = None  # where they may be read
     masks: HeldMasks | None = None  # that it draws by
-    masks_came: Tensor | None = None  # [1], whether they had come
+    masks_came: Tensor | None = (
+        None  # [2], whether they had come, and the nanoseconds that they were waited for
+    )
+    seconds: float = 0.0  # that it took the last time, but for masks
 
 
 class StepPrograms:
@@ -89,6 +102,7 @@ class StepPrograms:
         self._token_ids, self._positions, self._ancestors, self._mask_slots, self._guided_positions = (
             torch.zeros(_TOKENS_MAX, dtype=torch.int64) for _ in range(5)
         )
+        self._patience = torch.zeros(_TOKENS_MAX + 1, dtype=torch.int64)  # nanoseconds
         self._slots = torch.zeros(num_groups, _TOKENS_MAX, dtype=torch.int64)
         blocks = -(-max_model_len // block_size)
         self._starts = torch.zeros(max_num_seqs + 1, dtype=torch.int32)
@@ -159,9 +173,9 @@ class StepPrograms:
 
         return None if self._play(shape, run) is None else shape.logits
 
-    def draw(self, inputs: StepInputs, last_drawn: Tensor) -> npt.NDArray[np.int64] | Tensor | None:
-        """Return the tokens [T] that are drawn after those of a step; where a mask had not come, the logits [T, V],
-        good until the next call; or None where it is not for this.
+    def draw(self, inputs: StepInputs, last_drawn: Tensor) -> npt.NDArray[np.int64] | Awaiting | None:
+        """Return the tokens [T] that are drawn after those of a step; where a mask has not come, what they are to be
+        drawn from; or None where it is not for this.
 
         Args:
             inputs: of a step that `only_draws`.
@@ -173,11 +187,16 @@ class StepPrograms:
             return None
         self._write(inputs, last_drawn)
         self._write_columns(inputs.sampling)
+        began = time.perf_counter()
         drawn = self._play(shape, lambda: self._tokens(inputs, shape))
         if drawn is None:
             return None
-        if shape.masks_came is not None and not shape.masks_came.numpy()[0]:
-            return shape.logits
+        if shape.masks_came is not None:
+            came, nanoseconds = shape.masks_came.tolist()
+            shape.seconds = time.perf_counter() - began - nanoseconds / 1e9
+            if not came:
+                assert shape.logits is not None, "they were computed"
+                return Awaiting(shape.logits, nanoseconds / 1e9)
         token_ids: npt.NDArray[np.int64] = drawn.numpy().copy()  # the next step writes where they are
         last_drawn.numpy()[inputs.rows] = token_ids
         return token_ids
@@ -234,7 +253,7 @@ class StepPrograms:
         shape.logits = _unheld(logits)
         bits, positions = (torch.from_numpy(array) for array in shape.masks)
         slots = self._mask_slots[: len(logits)]
-        shape.masks_came = self._kernels.gate(positions, slots, self._guided_positions)
+        shape.masks_came = self._kernels.gate(positions, slots, self._guided_positions, self._patience)
         return self._kernels.sample_by_table(logits, self._params, slots, bits)
 
     def _write(self, inputs: Packed, last_drawn: Tensor) -> None:
@@ -260,6 +279,8 @@ class StepPrograms:
         slots[:rows] = -1
         slots[guided.places] = guided.slots
         self._guided_positions.numpy()[guided.places] = guided.positions
+        patience = np.minimum(patience_by_late(rows, shape.seconds), SOON_SECONDS)
+        self._patience.numpy()[: rows + 1] = 1e9 * patience
         return True
 
     def _write_columns(self, sampling: SamplingColumns) -> None:

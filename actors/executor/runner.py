@@ -20,6 +20,7 @@ from pageant.actors.executor.model_runner import Drawn
 from pageant.actors.executor.on_device import to_device
 from pageant.actors.executor.passes import Passes
 from pageant.actors.executor.processors import process_logits
+from pageant.actors.executor.programs import Awaiting
 from pageant.actors.executor.proposers.base import History, Room, Verified
 from pageant.actors.executor.proposers.loading import load_proposer
 from pageant.actors.executor.scoring import Scored, Scores, Scoring, score_prompts
@@ -199,10 +200,9 @@ class TorchRunner:
         """See `ModelRunner`."""
         if self._proposer is None and inputs.only_draws:
             drawn = self._passes.draw(inputs, self._last_drawn)
-            if isinstance(drawn, torch.Tensor):
-                return self._draw_or_wait(
-                    drawn, self._tensor(inputs.rows), self._params(inputs.sampling), inputs
-                )
+            if isinstance(drawn, Awaiting):
+                rows, params = self._tensor(inputs.rows), self._params(inputs.sampling)
+                return self._draw_or_wait(drawn.logits, rows, params, inputs, waited=drawn.waited)
             if drawn is not None:
                 return DrawnHere(drawn)
         return self._launch(inputs)
@@ -240,11 +240,13 @@ class TorchRunner:
         inputs: StepInputs,
         prompts: Scoring | None = None,
         hidden: torch.Tensor | None = None,
+        waited: float = 0.0,
     ) -> Drawn | Undrawn:
         """The tokens that are drawn from logits [D, V]; without them, if a mask is missing.
 
         Args:
             hidden: the step's hidden states [T, N], for drafts that follow; None where there are none.
+            waited: seconds, for masks.
         """
         scores, guided = inputs.scores, inputs.guided
         scored = scores.drawn if scores is not None else None
@@ -269,6 +271,7 @@ class TorchRunner:
             unshaped=unshaped,
             prompts=prompts,
             computed=None if hidden is None else (inputs, hidden),
+            waited=waited,
         )
         late = guided.late
         return undrawn if len(late) else self._draw(undrawn, late)

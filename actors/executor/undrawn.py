@@ -26,6 +26,7 @@ class Undrawn:
 
     places: Int64  # [D], among the drawing rows of their step
     guided: GuidedStep
+    waited: float = 0.0  # seconds that masks have been waited for
 
     def part(self, places: Int64) -> Undrawn:
         """Some of the D rows, in memory of their own."""

@@ -76,19 +76,22 @@ class CompiledKernels(ReferenceKernels):
 
         return again
 
-    def gate(self, table: Tensor, slots: Tensor, expected: Tensor) -> Tensor:
-        """Whether each table[slots[i]] is expected[i], but where slots[i] is -1: int64 [1], 0 or 1. A recording ends
-        with this call where that is not so when it is played.
+    def gate(self, table: Tensor, slots: Tensor, expected: Tensor, patience: Tensor) -> Tensor:
+        """Waits until each table[slots[i]] is expected[i], but where slots[i] is -1. A recording ends with this call
+        where that takes too long when it is played.
 
         Args:
             table: int64 [S], which another thread may be writing to: what it wrote before that is there then.
             slots, expected: int64 [n].
+            patience: int64 [n + 1], nanoseconds to wait for at most, by how many of them are missing.
+
+        Returns:
+            int64 [2]: 1 if all came, else 0, and the nanoseconds that were waited.
         """
-        is_open = torch.empty(1, dtype=torch.int64)
-        self._library.gate(
-            table.data_ptr(), slots.data_ptr(), expected.data_ptr(), len(slots), is_open.data_ptr()
-        )
-        return is_open
+        outcome = torch.empty(2, dtype=torch.int64)
+        pointers = [part.data_ptr() for part in (table, slots, expected)]
+        self._library.gate(*pointers, len(slots), patience.data_ptr(), outcome.data_ptr())
+        return outcome
 
     def _empty(self, dtype: torch.dtype, rows: int, columns: int) -> Tensor:
         """Room for a result."""

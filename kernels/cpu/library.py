@@ -73,7 +73,7 @@ class Library:
         if hasattr(self._library, "pageant_gated_linear"):
             self.gated_linear = _function(self._library, "gated_linear", [_WORD] * 10)
             self.quantized_gated_linear = _function(self._library, "quantized_gated_linear", [_WORD] * 12)
-        self.gate = _function(self._library, "gate", [_WORD] * 5)
+        self.gate = _function(self._library, "gate", [_WORD] * 6)
         self.replay = _function(self._library, "replay", [_WORD] * 2)
         self._threads = self._library.pageant_threads
         self._threads.restype = ctypes.c_int64

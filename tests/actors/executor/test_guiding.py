@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pageant.actors.executor.guiding import DrawnTokens, Guiding
-from pageant.actors.executor.keeping import PATIENCE_SECONDS, patience_for
+from pageant.actors.executor.keeping import PATIENCE_SECONDS, patience_by_late
 from pageant.actors.runtime.clock import MonotonicClock
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.guiding import TokenMasks
@@ -159,6 +159,6 @@ def test_the_thread_that_computes_waits_for_what_comes_soon(guiding):
 
 
 def test_a_step_is_the_more_patient_the_more_of_its_rows_are_late():
-    one, many, all_ = (patience_for(late, 64, 0.001) for late in (1, 60, 64))
+    one, many, all_ = patience_by_late(64, 0.001)[[1, 60, 64]].tolist()
     assert 0 < one < many < all_ == PATIENCE_SECONDS
-    assert patience_for(63, 64, 10.0) == PATIENCE_SECONDS
+    assert patience_by_late(64, 10.0)[63] == PATIENCE_SECONDS

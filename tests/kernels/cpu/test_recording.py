@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -27,6 +29,52 @@ def test_calls_are_made_again_on_what_is_there_now(leveled, dtype):
         x.copy_(torch.randn(3, 64))
         expected = run()
         assert torch.equal(again(), expected)
+
+
+SLOTS, EXPECTED, WEIGHT = torch.tensor([1, -1, 0]), torch.tensor([7, 9, 8]), torch.ones(4)
+
+
+def gate_of(cpu, patience):
+    """A recording of a gate, where places 1 and 0 of `table` are to become 7 and 8, and of a norm of `x` behind it."""
+    table, x = torch.tensor([8, 7, 0]), torch.randn(1, 4)
+    normed = []
+
+    def run():
+        came = cpu.gate(table, SLOTS, EXPECTED, patience)
+        normed.append(cpu.rms_norm(x, WEIGHT, 1e-6))
+        return came
+
+    return cpu.capture(run), table, x, normed[0]
+
+
+def test_a_gate_lets_through_what_has_come_and_ends_the_recording_where_patience_does(cpu):
+    patience = torch.tensor([0, 0, 5_000, 0])
+    again, table, x, normed = gate_of(cpu, patience)
+    before = normed.clone()
+    x.copy_(torch.randn(1, 4))
+    table[0] = 0
+    assert again().tolist() == [0, 0], "nobody waits for one"
+    table[1] = 0
+    came, waited = again().tolist()
+    assert not came and waited >= 5_000
+    assert torch.equal(normed, before), "what comes after the gate has been left out"
+    table[:2] = torch.tensor([8, 7])
+    assert again().tolist() == [1, 0]
+    assert torch.equal(normed, cpu.rms_norm(x, torch.ones(4), 1e-6))
+
+
+def test_a_gate_waits_for_another_thread(cpu):
+    patience = torch.full((4,), 10**11)
+    again, table, *_ = gate_of(cpu, patience)
+    table[:2] = 0
+    begins = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        outcome = pool.submit(lambda: (begins.set(), again().tolist())[1])
+        begins.wait()
+        table[1] = 7
+        table[0] = 8
+        came, _ = outcome.result()
+    assert came
 
 
 def test_every_kind_of_argument_crosses(cpu):
