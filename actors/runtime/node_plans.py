@@ -17,7 +17,7 @@ from pageant.actors.runtime.devices import CPU, FORM, FREE, choose
 from pageant.actors.runtime.launcher import Joining, LauncherPlan
 from pageant.actors.runtime.plans import NodePlan
 from pageant.actors.runtime.topology import ActorSpec, LauncherSpec, NodeSpec, Topology
-from pageant.actors.runtime.transport.zeromq import LOOPBACK
+from pageant.actors.runtime.transport.addresses import LOOPBACK
 from pageant.protocol.checks import expected
 from pageant.protocol.errors import TopologyError
 

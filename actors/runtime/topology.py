@@ -36,7 +36,7 @@ import msgspec
 
 from pageant.actors.runtime.lease import LeaseTerms
 from pageant.actors.runtime.placement import Placement
-from pageant.actors.runtime.transport.zeromq import objection_to
+from pageant.actors.runtime.transport.addresses import objection_to
 from pageant.actors.runtime.yaml import load_yaml
 from pageant.protocol.checks import expected
 from pageant.protocol.errors import TopologyError

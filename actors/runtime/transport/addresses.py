@@ -1,4 +1,4 @@
-"""Where a node listens that nobody told: on this host's address as the root's host sees it. Whether another does."""
+"""Where nodes listen: where one may, where one does that nobody told, and whether another does there already."""
 
 from __future__ import annotations
 
@@ -6,6 +6,21 @@ import os
 import socket
 
 ANY_PORT = 9  # nothing is sent to it
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def objection_to(endpoint: str, *, has_keys: bool = False) -> str | None:
+    """Why a node may not listen there, or None."""
+    scheme, _, rest = endpoint.partition("://")
+    host = rest.rpartition(":")[0].strip("[]")
+    if (scheme == "ipc" and rest) or (scheme == "tcp" and (host in LOOPBACK or (has_keys and host))):
+        return None
+    if has_keys:
+        return f"found {endpoint!r}; expected ipc://PATH or tcp://HOST:PORT"
+    return (
+        f"found {endpoint!r}; expected ipc://PATH or tcp://127.0.0.1:PORT: to be reached by other hosts it needs "
+        "keys; `pageant keys FILE` makes them, and `keys: FILE` (`--keys FILE`) names them"
+    )
 
 
 def endpoint_towards(endpoint: str) -> str:

@@ -18,7 +18,7 @@ import zmq
 from runtime_players import GetLog, Ping, Until, pid_of
 
 from pageant.actors.runtime.cluster import Cluster
-from pageant.actors.runtime.transport import zeromq
+from pageant.actors.runtime.transport import router, zeromq
 from pageant.actors.runtime.transport.errors import LinkRefused, NoAnswer
 from pageant.actors.runtime.transport.zeromq import ZmqLink
 from pageant.protocol.codec import Codec
@@ -155,7 +155,7 @@ class Deaf:
 
 @pytest.fixture
 async def links(monkeypatch):
-    monkeypatch.setattr(zeromq, "LINGER_MS", 0)
+    monkeypatch.setattr(router, "LINGER_MS", 0)
     made: list[ZmqLink] = []
 
     def make(name: str, incarnation: int = 1, receiver: Deaf | None = None) -> ZmqLink:
@@ -327,19 +327,19 @@ async def test_a_link_listens_on_this_host_only(endpoint):
 
 
 async def test_one_peer_that_does_not_read_holds_up_no_other(links, monkeypatch):
-    monkeypatch.setattr(zeromq, "HIGH_WATER_MARK", 10)
+    monkeypatch.setattr(router, "HIGH_WATER_MARK", 10)
     receiver = Deaf()
     root, good = links("root"), links("good", 1, receiver)
     stuck = links("stuck")
     for link in (good, stuck):
         await link.connect("root", 1, root.endpoint)
-    stuck._loop.remove_reader(stuck._descriptor)
+    stuck._loop.remove_reader(stuck._router._descriptor)
     frame = os.urandom(60_000)
     for _ in range(2000):
         assert root.send("stuck", [b"h", b"b", frame])
-        if root._held:
+        if root._router._held:
             break
-    assert list(root._held) == [root._identities["stuck"]]
+    assert list(root._router._held) == [root._identities["stuck"]]
     assert root.send("good", [b"h", b"through"])
     await receiver.next()
     assert receiver.received == [("root", [b"h", b"through"])]

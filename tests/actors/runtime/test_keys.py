@@ -14,7 +14,7 @@ from runtime_players import Ping
 
 from pageant.actors.runtime.resolving import resolve
 from pageant.actors.runtime.topology import parse
-from pageant.actors.runtime.transport import zeromq
+from pageant.actors.runtime.transport import router, zeromq
 from pageant.actors.runtime.transport.errors import LinkRefused, NoAnswer
 from pageant.actors.runtime.transport.keys import make_keys, read_keys, write_keys
 from pageant.actors.runtime.transport.zeromq import ZmqLink
@@ -43,7 +43,7 @@ class Ears:
 
 @pytest.fixture
 async def link(monkeypatch):
-    monkeypatch.setattr(zeromq, "LINGER_MS", 0)
+    monkeypatch.setattr(router, "LINGER_MS", 0)
     monkeypatch.setattr(zeromq, "HANDSHAKE_SECONDS", 0.7)
     made: list[ZmqLink] = []
 
@@ -97,7 +97,7 @@ async def test_knowing_the_public_key_is_not_enough(link):
     stranger.connect(root.endpoint)
     try:
         async with asyncio.timeout(SECONDS):
-            while not root._gatekeeper.refused:  # noqa: ASYNC110 - ZeroMQ's own thread says when
+            while not root._router.gatekeeper.refused:  # noqa: ASYNC110 - ZeroMQ's own thread says when
                 await asyncio.sleep(0)
     finally:
         context.destroy(linger=0)
