@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -35,6 +35,7 @@ class Passes:
         max_num_seqs: int,
         max_model_len: int,
         block_size: int,
+        clock: Callable[[], float] = lambda: 0.0,
         adapters: Adapters | None = None,
     ) -> None:
         self.decoder = decoder
@@ -50,6 +51,7 @@ class Passes:
                 max_num_seqs=max_num_seqs,
                 max_model_len=max_model_len,
                 block_size=block_size,
+                clock=clock,
             )
 
     def run(

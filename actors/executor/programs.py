@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -81,6 +80,7 @@ class StepPrograms:
     Args:
         forward, logits: see `Decoder`.
         kernels: what they compute with. Steps of a shape that these cannot capture are computed without.
+        clock: to tell how long steps take, by which it is decided how long they wait for masks.
     """
 
     def __init__(
@@ -93,7 +93,9 @@ class StepPrograms:
         max_num_seqs: int,
         max_model_len: int,
         block_size: int,
+        clock: Callable[[], float],
     ) -> None:
+        self._clock = clock
         self._forward = forward
         self._logits = logits
         self._kernels = kernels
@@ -187,13 +189,13 @@ class StepPrograms:
             return None
         self._write(inputs, last_drawn)
         self._write_columns(inputs.sampling)
-        began = time.perf_counter()
+        began = self._clock()
         drawn = self._play(shape, lambda: self._tokens(inputs, shape))
         if drawn is None:
             return None
         if shape.masks_came is not None:
             came, nanoseconds = shape.masks_came.tolist()
-            shape.seconds = time.perf_counter() - began - nanoseconds / 1e9
+            shape.seconds = self._clock() - began - nanoseconds / 1e9
             if not came:
                 assert shape.logits is not None, "they were computed"
                 return Awaiting(shape.logits, nanoseconds / 1e9)

@@ -80,7 +80,7 @@ class TorchRunner:
         budget_bytes: for the KV cache; None leaves it to `choose_num_blocks`.
         num_blocks: exactly so many blocks, whatever the memory.
         group_layers: whether layers with another window than the rest have blocks of their own.
-        clock: to tell how long drafts take to be made.
+        clock: to tell how long drafts take to be made, and recorded steps.
     """
 
     spare_blocks = 0  # of the KV cache, behind those that sequences get
@@ -113,6 +113,7 @@ class TorchRunner:
             torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
         self.device = torch.device(device)
         self._kernels = kernels.load(backend, device, deterministic=deterministic)
+        self._clock = clock or (lambda: 0.0)
         checkpoint = Checkpoint(model)
         self._decoder: Decoder = load_decoder(
             checkpoint,
@@ -143,7 +144,6 @@ class TorchRunner:
         self._kv_bytes = room.num_blocks * block_bytes
         self._allocate(room, disk)
         self._history = History(room)
-        self._clock = clock or (lambda: 0.0)
         self._last_drawn = torch.zeros(max_num_seqs, dtype=torch.int64, device=self.device)  # by row
         log.info(
             "%s in %s%s on %s with %s kernels: %.0f MiB of weights, %d KV blocks of %d tokens%s (%.0f MiB)",
@@ -183,6 +183,7 @@ class TorchRunner:
             max_num_seqs=room.max_num_seqs,
             max_model_len=room.max_model_len,
             block_size=room.block_size,
+            clock=self._clock,
             adapters=self._adapters,
         )
 
