@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import queue
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -46,16 +46,19 @@ def serve(
 class _Signalled:
     """Waits for the first SIGINT or SIGTERM; what comes after that one does as before.
 
-    A handler runs wherever the main thread is, perhaps with a lock held: it does no more than to put the signal
-    into a queue that is made for that. A thread takes it from there. (To wait for signals in that thread, and
-    block them in all others, would not do: libraries have started theirs, and one of them would get it.)
+    A handler runs wherever the main thread is, perhaps with a lock held, and not before that thread goes on, which it
+    does not where the system gave the signal to another thread and it waits for something itself. So a thread is told
+    of signals by a socket, to which the interpreter writes in whichever thread gets one. (To wait for signals in that
+    thread, and block them in all others, would not do: libraries have started theirs, and one of them would get it.)
     """
 
     def __init__(self, then: Callable[[], None]) -> None:
         """Args: then: is called in a thread of its own when a signal comes."""
         self._then = then
-        self._came: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._seen = threading.Event()
+        self._came, self._written = socket.socketpair()
+        self._written.setblocking(False)
+        signal.set_wakeup_fd(self._written.fileno(), warn_on_full_buffer=False)
         self._before = {
             number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)
         }
@@ -68,12 +71,12 @@ class _Signalled:
         return self._seen.is_set()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._came.put(number)
         for known, handler in self._before.items():
             signal.signal(known, handler)
 
     def _run(self) -> None:
-        self._came.get()
+        while not self._before.keys() & set(self._came.recv(64)):
+            pass  # another signal, of which we are told too
         self._seen.set()
         self._then()
 
