@@ -100,6 +100,10 @@ class Backlog:
         self._charge(request, -request.num_tokens)
         self.add(request)
 
+    def give_up(self, request: ScheduledRequest) -> None:
+        """One that was taken has ended before it could be admitted."""
+        self._charge(request, -request.num_tokens)
+
     def drew(self, requests: Iterable[ScheduledRequest]) -> None:
         """A token was drawn for each of these requests."""
         if self._shares is not None:

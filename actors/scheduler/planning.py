@@ -31,7 +31,25 @@ from pageant.protocol.arrays import int32
 from pageant.protocol.stepping import StepPlan
 from pageant.protocol.verification import NO_DRAFTS
 
-OVERASK = 8  # admissions asked for per step, in tokens, over the budget
+OVERASK = 2  # admissions asked for per step, in tokens that are expected to be computed, over the budget
+
+
+class UncachedShare:
+    """How much of a prompt is to be computed, by those that were admitted last, each counting by its length."""
+
+    _KEEP = 0.8
+
+    def __init__(self) -> None:
+        self._tokens, self._uncached = 4.0, 1.0  # soon forgotten
+
+    def saw(self, num_tokens: int, num_cached: int) -> None:
+        """A request of so many tokens was admitted, of which some were cached."""
+        self._tokens = self._KEEP * self._tokens + num_tokens
+        self._uncached = self._KEEP * self._uncached + num_tokens - num_cached
+
+    def expected(self, num_tokens: int) -> int:
+        """Of a request of so many tokens, those to be computed: one at least."""
+        return max(1, round(num_tokens * self._uncached / self._tokens))
 
 
 class Planner:
@@ -55,6 +73,7 @@ class Planner:
         self._refused = False  # all that was asked for; nothing changes before a step has been computed
         self._memory_short = False  # growth was refused: nobody is admitted before that has passed
         self._pool_full = False  # an admission was refused for want of blocks
+        self._uncached = UncachedShare()
 
     def reset(self, num_rows: int) -> None:
         """A new executor: its batch is empty, and its plans are counted from one."""
@@ -119,9 +138,9 @@ class Planner:
     def _choose_waiting(self, budget: int) -> list[ScheduledRequest]:
         """The waiting requests that are put to the block manager.
 
-        How much each needs is only known with its cached prefix, so more are asked for than the budget
-        holds without one; the manager admits as many as fit. While the pool is full and nothing is freed,
-        only the first is asked for: the others would be refused with it.
+        How much each needs is only known with its cached prefix, so more are asked for than the budget is expected to
+        hold; the manager admits as many as fit. While the pool is full and nothing is freed, only the first is asked
+        for: the others would be refused with it.
         """
         if self._waiting.quarantine.active:
             return [] if len(self._running) or self.computing else self._waiting.take_suspect()
@@ -134,7 +153,7 @@ class Planner:
             return chosen
         for request in self._waiting.take(count, self._running.num_long_prefills()):
             chosen.append(request)
-            tokens -= request.num_tokens
+            tokens -= self._uncached.expected(request.num_tokens)
             if tokens <= 0:
                 break
         return chosen
@@ -166,6 +185,7 @@ class Planner:
         new = exchange.admitting[: len(message.admitted)]
         for request, grant in zip(new, message.admitted, strict=True):
             assert grant.serial == request.serial, "admissions are granted in order"
+            self._uncached.saw(request.num_tokens, grant.num_cached_tokens)
             self._admit(request, grant.num_cached_tokens)
             self._counters.count_restored(request, grant.num_restored_tokens)
         if new:
@@ -197,6 +217,8 @@ class Planner:
         """An admission that was not granted; an aborted request is gone by now."""
         if request.state is State.ASKED:
             self._waiting.put_back(request)
+        elif request.state is State.ENDED:
+            self._waiting.give_up(request)
 
     def _preempt_if_short(self, exchange: Exchange, message: Assigned) -> None:
         """Growth was refused: the policy's victim gives way."""

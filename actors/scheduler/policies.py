@@ -104,6 +104,7 @@ class FairShare:
         self._counters: dict[str, float] = {}
         self._open: dict[str, int] = {}  # requests by tenant
         self._ranks: list[tuple[float, str]] = []  # a heap of those with requests, perhaps as they once were
+        self._listed: dict[str, float] = {}  # each one's rank there; entries with others are of no account
         self._idle: list[tuple[float, str]] = []  # a heap of the others
         self._last = 0.0
 
@@ -121,21 +122,27 @@ class FairShare:
         if tenant not in self._open:
             least = 0.0 if request.is_resumed else self._least()
             self._counters[tenant] = max(self.rank(tenant), least)
-            heapq.heappush(self._ranks, (self._counters[tenant], tenant))
+            self._list(tenant)
         self._open[tenant] = self._open.get(tenant, 0) + 1
 
     def served(self, tenant: str, num_prompt_tokens: int, num_output_tokens: int) -> None:
         given = num_prompt_tokens + self.OUTPUT_WEIGHT * num_output_tokens
+        if given < 0 and tenant not in self._counters:
+            return  # it is gone, and comes back with what the others have by then
         self._counters[tenant] = self.rank(tenant) + given
-        if given < 0:
-            heapq.heappush(self._ranks, (self._counters[tenant], tenant))
+        if tenant in self._open and self._counters[tenant] < self._listed[tenant]:
+            self._list(tenant)
+
+    def _list(self, tenant: str) -> None:
+        self._listed[tenant] = self._counters[tenant]
+        heapq.heappush(self._ranks, (self._counters[tenant], tenant))
 
     def left(self, request: ScheduledRequest) -> None:
         tenant = request.tenant
         self._open[tenant] -= 1
         if self._open[tenant]:
             return
-        del self._open[tenant]
+        del self._open[tenant], self._listed[tenant]
         self._last = self.rank(tenant)
         heapq.heappush(self._idle, (self._last, tenant))
         least = self._least()
@@ -148,10 +155,11 @@ class FairShare:
         """The lowest counter of those with requests, else that of who left last."""
         while self._ranks:
             rank, tenant = self._ranks[0]
-            if tenant not in self._open:
+            if self._listed.get(tenant) != rank:
                 heapq.heappop(self._ranks)
             elif self._counters[tenant] > rank:
-                heapq.heapreplace(self._ranks, (self._counters[tenant], tenant))
+                heapq.heappop(self._ranks)
+                self._list(tenant)
             else:
                 return rank
         return self._last

@@ -11,6 +11,7 @@ from pageant.actors.blocks.allocation import Allocation
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.scheduler.backlog import Limits
 from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, DRAFTER, EXECUTORS, SchedulerCore
+from pageant.actors.scheduler.planning import UncachedShare
 from pageant.actors.scheduler.policies import POLICIES, FairShare, FirstComeFirstServed, make_policy
 from pageant.actors.scheduler.running import PIECE
 from pageant.protocol.allocation import Assigned
@@ -921,6 +922,31 @@ def test_what_a_resumed_request_has_had_is_on_its_tenants_account():
     scene.ready()
     scene.assign()
     assert (policy.rank("t"), policy.rank("u")) == (7, 3), "its prompt is paid for once"
+
+
+def test_nobody_pays_for_a_prompt_that_was_aborted_before_it_was_admitted():
+    policy = FairShare()
+    scene = Scene(policy=policy, num_blocks=4)
+    scene.submit("a", [1] * 12, tenant="t", max_tokens=4)
+    scene.submit("b", [2] * 12, tenant="u", max_tokens=4)
+    (asked,) = scene.ready().out(BLOCKS)
+    assert len(asked.admissions) == 2 and policy.rank("u") == 12
+    scene.abort("b")
+    granted = scene.allocation.assign(asked)
+    assert len(granted.admitted) == 1, "there is no room for the other"
+    scene.core.assigned(granted)
+    assert policy.rank("u") == 0
+
+
+def test_more_is_asked_for_where_prompts_turn_out_to_be_cached():
+    share = UncachedShare()
+    assert share.expected(1000) == 250, "nothing is known yet"
+    for _ in range(20):
+        share.saw(1000, 990)
+    assert 10 <= share.expected(1000) <= 20 and share.expected(10) == 1
+    for _ in range(20):
+        share.saw(1000, 0)
+    assert 950 <= share.expected(1000) <= 1000
 
 
 def test_a_resumed_request_that_was_complete_ends_at_once():

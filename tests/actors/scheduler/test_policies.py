@@ -32,3 +32,33 @@ def test_a_wrong_name_says_where_and_what_is_expected(name, message):
     with pytest.raises(TopologyError, match=message) as caught:
         make_policy(name)
     assert "actors.scheduler.options.policy" in str(caught.value)
+
+
+def test_a_fair_share_lists_each_tenant_once_however_often_its_prompts_are_put_back():
+    policy = make_policy("fair")
+    one, other = (SimpleNamespace(tenant=name, arrived_at=0.0, is_resumed=False) for name in "ab")
+    policy.arrived(one)
+    policy.arrived(other)
+    policy.served("a", 50, 0)
+    for _ in range(100):
+        for tenant in "ab":
+            policy.served(tenant, 30, 0)
+            policy.served(tenant, -30, 0)
+    assert (policy.rank("a"), policy.rank("b")) == (50, 0)
+    assert len(policy._ranks) == 2
+    policy.left(other)
+    assert policy._least() == 50, "who comes now is lifted to who is there"
+
+
+def test_what_a_tenant_that_is_gone_gets_back_is_no_credit():
+    policy = make_policy("fair")
+    here, gone = (SimpleNamespace(tenant=name, arrived_at=0.0, is_resumed=False) for name in "ab")
+    policy.arrived(here)
+    policy.arrived(gone)
+    policy.served("a", 100, 0)
+    policy.served("b", 40, 0)
+    policy.left(gone)
+    policy.served("b", -40, 0)
+    policy.served("b", -40, 0)
+    policy.arrived(gone)
+    assert policy.rank("b") == 100
