@@ -157,7 +157,7 @@ struct ByByteTiles {
     static void scale(const int32_t* whole, vf of_w, const float* of_x, vf (&sums)[TILE]) {
         UNROLL for (int a = 0; a < TILE; a++) {
             const vf exact = (vf)_mm512_cvtepi32_ps(load<__m512i>(whole + a * TILE));
-            sums[a] = fma(exact, of_w * splat(of_x[a]), sums[a]);
+            sums[a] = fma(exact * of_w, splat(of_x[a]), sums[a]);
         }
     }
 };

@@ -115,16 +115,42 @@ struct Lanes {
   private:
     template <int TOGETHER>
     __attribute__((noinline)) void strips(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
+        const int64_t count = end - r;
         Sum sums[BLOCK_ROWS];
+        Results results;
         for (int64_t o = start; o < stop; o += STRIP) {
             Strip strip(w, {o, o + STRIP < stop ? o + STRIP : next_piece(start, stop), p.outputs});
             const Packed* packed = reinterpret_cast<const Packed*>(room);
-            for (int64_t a = 0; a < end - r; a++) sums[a] = Sum{};
-            for (int64_t u = 0; u < units(); u++, packed += end - r)
-                add_products<TOGETHER>(strip.unit(u), sums, packed, end - r);
-            for (int64_t a = 0; a < end - r; a++)
-                for (int i = 0; i < ACROSS; i++) p.put(total(sums[a], i), r + a, o + i * W);
+            clear(sums, count);
+            for (int64_t u = 0; u < units(); u++, packed += count) add_products<TOGETHER>(strip.unit(u), sums, packed, count);
+            const int64_t beside = (o - start) / STRIP % BESIDE;
+            for (int64_t a = 0; a < count; a++)
+                UNROLL for (int i = 0; i < ACROSS; i++) results[a][beside * ACROSS + i] = total(sums[a], i);
+            if (beside == BESIDE - 1 || o + STRIP >= stop) put(results, (beside + 1) * ACROSS, r, end, o - beside * STRIP);
         }
+    }
+
+    // Zeroes one by one: they are few, and a call of memset is slow.
+    static void clear(Sum* sums, int64_t count) {
+        for (int64_t a = 0; a < count; a++) {
+            sums[a] = Sum{};
+            asm("" : "+m"(sums[a]));
+        }
+    }
+
+    // Results of a few strips side by side, which go to y together: its rows lie far apart, so that to come to one takes
+    // longer than to write there.
+    static constexpr int BESIDE = 4;
+    typedef vf Results[BLOCK_ROWS][BESIDE * ACROSS];
+
+    void put(const Results& results, int64_t vectors, int64_t r, int64_t end, int64_t o) const {
+        const bool whole = !p.unrounded && !p.bias && o + vectors * W <= p.outputs;
+        for (int64_t a = r; a < end; a++)
+            for (int64_t i = 0; i < vectors; i++) {
+                const vf result = results[a - r][i];
+                if (whole) write(p.y + a * p.y_stride + o + i * W, result);
+                else p.put(result, a, o + i * W);
+            }
     }
 
     // Of a unit with each of some rows of x.

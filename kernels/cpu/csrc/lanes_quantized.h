@@ -3,7 +3,9 @@
 // own numbers alone. A group's products are added up exactly, and then scaled and added to those before it.
 //
 // The instruction takes one side without a sign. That is W's, raised as it is unpacked; what this adds to
-// a group depends on x alone, and is what its sum starts from.
+// a group depends on x alone, and is what its sum starts from. It starts from the bits of the float LIFT too, whose last digit
+// is worth 1: then the sum's bits are those of the float LIFT + sum, and it needs no conversion. LIFT is taken off again as W's
+// scale is multiplied, in one instruction that rounds once.
 //
 // Where there are AMX's tiles, they multiply many rows with weights in tiles, to the same bits: see byte_strips.h.
 #pragma once
@@ -12,6 +14,11 @@
 #include "quantized.h"
 
 #if defined(__AVX512VNNI__)
+
+constexpr float LIFT = 0x1.8p23f;
+constexpr int32_t LIFT_BITS = 0x4b400000;
+// A group's sum must not reach a digit of LIFT's own; and LIFT times a scale, of 8 digits, must be exact.
+static_assert(GROUP * 128 * 128 < 1 << 22);
 
 // 16 rows of W, and their scales.
 template <int BITS>
@@ -65,15 +72,20 @@ struct Bytes {
             _mm_storeu_si128((__m128i*)(fours + 8 * g), _mm512_cvtepi32_epi8(first));
             _mm_storeu_si128((__m128i*)(fours + 8 * g + 4), _mm512_cvtepi32_epi8(second));
             scales[g] = largest * (1 / 127.f);
-            starts[g] = -RAISED<BITS> * _mm512_reduce_add_epi32(_mm512_add_epi32(first, second));
+            starts[g] = LIFT_BITS - RAISED<BITS> * _mm512_reduce_add_epi32(_mm512_add_epi32(first, second));
         }
     };
 
     struct Unit {
         vu columns[16];  // of four inputs; a group has 8
-        vf scales[2];
+        vf scales[2], lifts[2];
 
-        explicit Unit(vu scale_pairs) : scales{group_scales(scale_pairs, 0), group_scales(scale_pairs, 1)} {}
+        explicit Unit(vu scale_pairs) {
+            UNROLL for (int g = 0; g < 2; g++) {
+                scales[g] = group_scales(scale_pairs, g);
+                lifts[g] = scales[g] * splat(-LIFT);
+            }
+        }
 
         // Their fifth bits, of both groups.
         void add_fifths(vu first, vu second) {
@@ -92,7 +104,7 @@ struct Bytes {
                 UNROLL for (int i = 8 * g; i < 8 * g + 8; i++)
                     UNROLL for (int a = 0; a < N; a++) add_fours(whole[a], columns[i], x[a].fours[i]);
                 UNROLL for (int a = 0; a < N; a++)
-                    sums[a] = fma((vf)_mm512_cvtepi32_ps((__m512i)whole[a]), scales[g] * splat(x[a].scales[g]), sums[a]);
+                    sums[a] = fma(fma((vf)whole[a], scales[g], lifts[g]), splat(x[a].scales[g]), sums[a]);
             }
         }
 
