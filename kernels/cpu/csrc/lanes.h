@@ -8,7 +8,11 @@
 // A result is added up along the inputs in order, unit by unit: the same bits in any company.
 #pragma once
 
+#include <new>
+
+#include "patches.h"
 #include "product.h"
+#include "scratch.h"
 #include "transpose.h"
 
 #if defined(__AVX2__)
@@ -88,9 +92,17 @@ struct Lanes {
     Product<T> p;
     typename Strip::Matrix w;
 
-    static constexpr int64_t BLOCK_ROWS = 96, PACKED_TOGETHER = 4;
+    static constexpr int64_t PACKED_TOGETHER = 4;
+    static constexpr bool BY_PATCHES = Strip::Unit::PATCH_SUMS > 0;
+    static constexpr int64_t BLOCK_ROWS = 96;  // whose sums stay in the nearest cache
     static_assert(BLOCK_ROWS % PACKED_TOGETHER == 0, "each packing is of one block");
-    int64_t block_rows() const { return BLOCK_ROWS; }
+    // By patches, as many as take a part of the second cache, and then evenly.
+    int64_t block_rows() const {
+        if (!BY_PATCHES) return BLOCK_ROWS;
+        const int64_t most = std::clamp<int64_t>(BLOCK_BYTES / (units() * sizeof(Packed)), BLOCK_ROWS, 4 * BLOCK_ROWS);
+        const int64_t rows = std::max<int64_t>(p.rows, 1), blocks = (rows + most - 1) / most;
+        return ((rows + blocks - 1) / blocks + PACKED_TOGETHER - 1) / PACKED_TOGETHER * PACKED_TOGETHER;
+    }
     const void* weights() const { return w.values; }
     int64_t row_bytes() const { return w.row_bytes(); }
     int64_t units() const { return (p.inputs + Strip::UNIT_INPUTS - 1) / Strip::UNIT_INPUTS; }
@@ -107,12 +119,19 @@ struct Lanes {
     }
 
     void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
+#if defined(__AVX512F__)
+        if constexpr (BY_PATCHES)
+            if (end - r > Strip::FEW) return patches(room, r, end, start, stop);
+#endif
         // Functions of their own, since what is multiplied at a time decides what registers hold.
-        if (end - r < Strip::TOGETHER) strips<Strip::TOGETHER / 2>(room, r, end, start, stop);
+        if (end - r == 1) strips<1>(room, r, end, start, stop);
+        else if (end - r < Strip::TOGETHER) strips<Strip::TOGETHER / 2>(room, r, end, start, stop);
         else strips<Strip::TOGETHER>(room, r, end, start, stop);
     }
 
   private:
+    static constexpr int64_t BLOCK_BYTES = 384 << 10;
+
     template <int TOGETHER>
     __attribute__((noinline)) void strips(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
         const int64_t count = end - r;
@@ -129,6 +148,49 @@ struct Lanes {
             if (beside == BESIDE - 1 || o + STRIP >= stop) put(results, (beside + 1) * ACROSS, r, end, o - beside * STRIP);
         }
     }
+
+#if defined(__AVX512F__)
+    void patches(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
+        typedef typename Strip::Unit Unit;
+        const int64_t next = next_piece(start, stop);
+        int64_t o = start;
+        if (end - r <= PATCH_ROWS<4, Unit>)
+            for (; o + 4 * STRIP <= stop; o += 4 * STRIP) patches<4>(room, r, end, o, o + 8 * STRIP <= stop ? o + 4 * STRIP : next);
+        for (; o + 2 * STRIP <= stop; o += 2 * STRIP) patches<2>(room, r, end, o, o + 4 * STRIP <= stop ? o + 2 * STRIP : next);
+        for (; o < stop; o += STRIP) patches<1>(room, r, end, o, next);
+    }
+    template <int N>
+    void patches(const uint8_t* room, int64_t r, int64_t end, int64_t o, int64_t then) const {
+        const int64_t lines = N * STRIP * row_bytes() / LINE;
+        by_patches<N>(columns_of<N>(o, then), reinterpret_cast<const Packed*>(room), end - r, lines, [&](int64_t row, const auto& sums) {
+            for (const auto& of_row : sums) {
+                for (int n = 0; n < N; n++) put(of_row[n], r + row, o + n * STRIP);
+                row++;
+            }
+        });
+    }
+    // N strips as columns: as they lie, or made.
+    template <int N>
+    PatchStrips<typename Strip::Unit> columns_of(int64_t o, int64_t then) const {
+        typedef typename Strip::Unit Unit;
+        const char* ahead = (const char*)weights() + then * row_bytes();
+        if constexpr (Strip::LIES) {
+            return {Strip::lying(w, o), units(), units(), ahead};
+        } else {
+            thread_local Scratch<Unit> memory;
+            Unit* const made = memory.take(N * units());
+            for (int n = 0; n < N; n++) {
+                Strip strip(w, {o + n * STRIP, then + n * STRIP, p.outputs});
+                for (int64_t u = 0; u < units(); u++) new (made + n * units() + u) Unit(strip.unit(u));  // in its place
+            }
+            return {made, units(), units(), ahead};
+        }
+    }
+    void put(vf result, int64_t a, int64_t o) const {
+        if (!p.unrounded && !p.bias && o + W <= p.outputs) write(p.y + a * p.y_stride + o, result);
+        else p.put(result, a, o);
+    }
+#endif
 
     // Zeroes one by one: they are few, and a call of memset is slow.
     static void clear(Sum* sums, int64_t count) {

@@ -10,7 +10,8 @@
 template <class Kind>
 class BfloatStrip {
   public:
-    static constexpr int UNIT_INPUTS = 32, TOGETHER = Kind::TOGETHER;
+    static constexpr int UNIT_INPUTS = 32, TOGETHER = Kind::TOGETHER, FEW = 1;
+    static constexpr bool LIES = false;
     typedef Kind Unit;
     typedef typename Kind::Packed Packed;
     typedef typename Kind::Sum Sum;
@@ -24,7 +25,7 @@ class BfloatStrip {
     BfloatStrip(const Matrix& w, Place place)
         : rows_(strip_of(w.values, w.row_bytes(), w.inputs * sizeof(bf16), place, room())), inputs_(w.inputs) {}
 
-    Unit unit(int64_t u) const {
+    __attribute__((always_inline)) Unit unit(int64_t u) const {
         Unit to;
         const int64_t left = inputs_ - u * UNIT_INPUTS;
         UNROLL for (int i = 0; i < ACROSS; i++)
@@ -58,7 +59,8 @@ class BfloatStrip {
 template <class Kind>
 class TiledBfloatStrip {
   public:
-    static constexpr int UNIT_INPUTS = 32, TOGETHER = Kind::TOGETHER;
+    static constexpr int UNIT_INPUTS = 32, TOGETHER = Kind::TOGETHER, FEW = 1;
+    static constexpr bool LIES = true;
     typedef Kind Unit;
     typedef typename Kind::Packed Packed;
     typedef typename Kind::Sum Sum;
@@ -72,12 +74,17 @@ class TiledBfloatStrip {
     TiledBfloatStrip(const Matrix& w, Place place)
         : lines_{at(w, place.o), at(w, std::min(place.next, place.outputs - STRIP)), w.inputs / UNIT_INPUTS} {}
 
-    Unit unit(int64_t u) const {
+    static const Unit* lying(const Matrix& w, int64_t o) { return (const Unit*)at(w, o); }
+
+    __attribute__((always_inline)) Unit unit(int64_t u) const {
         Unit to;
         const uint8_t *from = lines_.unit(u), *ahead = lines_.ahead(u);
         UNROLL for (int pair = 0; pair < 16; pair++) {
-            UNROLL for (int i = 0; i < ACROSS; i++) to.columns[pair][i] = load<vu>(from + pair * LINE + i * sizeof(vu));
-            __builtin_prefetch(ahead + pair * LINE, 0, 3);
+            UNROLL for (int i = 0; i < ACROSS; i++) {
+                to.columns[pair][i] = load<vu>(from + pair * LINE + i * sizeof(vu));
+                made_here(to.columns[pair][i]);
+            }
+            fetch_here(ahead + pair * LINE);
         }
         return to;
     }
@@ -92,32 +99,43 @@ class TiledBfloatStrip {
 
 #if defined(__AVX512BF16__)
 struct Pairs {
-    static constexpr int TOGETHER = 4;
+    static constexpr int TOGETHER = 8, PATCH_SUMS = 24;
     typedef vf Sum;
     struct Packed {
         uint32_t pairs[16];
 
-        void set(const bf16* x, int64_t count) {
-            std::memset(pairs, 0, sizeof pairs);
-            std::memcpy(pairs, x, count * sizeof(bf16));
-        }
+        void set(const bf16* x, int64_t count) { store(pairs, count == 32 ? load<vu>(x) : first_of(x, count)); }
     };
     vu columns[16][ACROSS];
 
-    // Adds this unit's products with each of N rows: two chains of half the length.
+    // Adds this unit's products with each of N rows.
     template <int N>
     void add(vf* sums, const Packed* x) const {
-        vf first[N], second[N];
+        vf totals[N];
         UNROLL for (int a = 0; a < N; a++) {
-            first[a] = second[a] = vf{};
+            totals[a] = sums[a];
             __builtin_prefetch(x + a + AHEAD, 0, 3);
         }
-        UNROLL for (int i = 0; i < 8; i++)
-            UNROLL for (int a = 0; a < N; a++) {
-                add_pairs(first[a], columns[i][0], x[a].pairs[i]);
-                add_pairs(second[a], columns[i + 8][0], x[a].pairs[i + 8]);
+        UNROLL for (int i = 0; i < 16; i++)
+            UNROLL for (int a = 0; a < N; a++) add_pairs(totals[a], columns[i][0], x[a].pairs[i]);
+        UNROLL for (int a = 0; a < N; a++) sums[a] = totals[a];
+    }
+
+    // Adds the products of M rows with N strips, whose units of this place lie so many units apart.
+    template <int M, int N>
+    static void add_patch(vf (&sums)[M][N], const Pairs* units, int64_t apart, const Packed* x, LinesBetween& ahead) {
+#pragma GCC unroll 4
+        for (int i = 0; i < 16; i++) {
+            ahead.fetch();
+            vu strips[N];
+            UNROLL for (int n = 0; n < N; n++) strips[n] = load<vu>(units[n * apart].columns[i]);
+            UNROLL for (int m = 0; m < M; m++) {
+                vu pair = vu{} + x[m].pairs[i];
+                asm("" : "+v"(pair));  // for all strips
+                UNROLL for (int n = 0; n < N; n++)
+                    sums[m][n] = (vf)_mm512_dpbf16_ps((__m512)sums[m][n], (__m512bh)strips[n], (__m512bh)pair);
             }
-        UNROLL for (int a = 0; a < N; a++) sums[a] = (sums[a] + first[a]) + second[a];
+        }
     }
 
   private:
@@ -129,6 +147,7 @@ struct Pairs {
 
 struct WidePairs {
     static constexpr int TOGETHER = ACROSS == 1 ? 4 : 3;  // whose sums fit the registers
+    static constexpr int PATCH_SUMS = 0;
     typedef Chains Sum;
     struct Packed {
         float inputs[32];

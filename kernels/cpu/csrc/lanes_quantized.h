@@ -34,7 +34,8 @@ inline Rows scales_of(const Quantized& w, Place place) {
 // What strips have in common, however they lie in memory: units of 64 inputs.
 template <int BITS>
 struct Bytes {
-    static constexpr int UNIT_INPUTS = UNIT, TOGETHER = 8;
+    static constexpr int UNIT_INPUTS = UNIT, TOGETHER = 8, FEW = 80;
+    static constexpr bool LIES = false;
     typedef vf Sum;
 
     struct Matrix : Quantized {
@@ -76,10 +77,16 @@ struct Bytes {
         }
     };
 
+    // Packed, where this is a name of its own.
+    typedef Packed PackedUnit;
+
     struct Unit {
+        static constexpr int PATCH_SUMS = 12;
+        typedef PackedUnit Packed;
         vu columns[16];  // of four inputs; a group has 8
         vf scales[2], lifts[2];
 
+        Unit() = default;
         explicit Unit(vu scale_pairs) {
             UNROLL for (int g = 0; g < 2; g++) {
                 scales[g] = group_scales(scale_pairs, g);
@@ -108,6 +115,35 @@ struct Bytes {
             }
         }
 
+        // Adds the products of M rows with N strips, whose units of this place lie so many units apart.
+        template <int M, int N>
+        static void add_patch(vf (&sums)[M][N], const Unit* units, int64_t apart, const Packed* x, LinesBetween& ahead) {
+#pragma GCC unroll 1
+            for (int g = 0; g < 2; g++) {
+                vi whole[M][N];
+                UNROLL for (int m = 0; m < M; m++) {
+                    const vi start = (vi)_mm512_set1_epi32(x[m].starts[g]);
+                    UNROLL for (int n = 0; n < N; n++) whole[m][n] = start;
+                }
+                UNROLL for (int i = 0; i < 8; i++) {
+                    ahead.fetch();
+                    vu strips[N];
+                    UNROLL for (int n = 0; n < N; n++) strips[n] = load<vu>(units[n * apart].columns + 8 * g + i);
+                    UNROLL for (int m = 0; m < M; m++) {
+                        vu fours = vu{} + x[m].fours[8 * g + i];
+                        asm("" : "+v"(fours));  // for all strips
+                        UNROLL for (int n = 0; n < N; n++)
+                            whole[m][n] = (vi)_mm512_dpbusd_epi32((__m512i)whole[m][n], (__m512i)strips[n], (__m512i)fours);
+                    }
+                }
+                UNROLL for (int n = 0; n < N; n++) {
+                    const vf scale = load<vf>(units[n * apart].scales + g), lift = load<vf>(units[n * apart].lifts + g);
+                    UNROLL for (int m = 0; m < M; m++)
+                        sums[m][n] = fma(fma((vf)whole[m][n], scale, lift), splat(x[m].scales[g]), sums[m][n]);
+                }
+            }
+        }
+
       private:
         static void add_fours(vi& sum, vu column, const uint32_t& fours) {
             asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(column), "m"(fours));
@@ -125,7 +161,7 @@ class ByteStrip : public Bytes<BITS> {
     ByteStrip(const Matrix& w, Place place)
         : rows_(values_of<BITS>(w, place)), scales_(scales_of(w, place)), units_(w.groups() / 2) {}
 
-    Unit unit(int64_t u) {
+    __attribute__((always_inline)) Unit unit(int64_t u) {
         if (u % STRIP == 0) turn_scales(u);
         Unit to(scale_pairs_[u % STRIP]);
         if constexpr (BITS == 8) {
@@ -190,15 +226,21 @@ class TiledByteStrip : public Bytes<BITS> {
 
     TiledByteStrip(const Matrix& w, Place place) : TiledByteStrip(w, place.o, std::min(place.next, place.outputs - STRIP)) {}
 
-    Unit unit(int64_t u) const {
+    __attribute__((always_inline)) Unit unit(int64_t u) const {
         const uint8_t *at = values_.unit(u), *ahead = values_.ahead(u);
         __builtin_prefetch(scales_.ahead(u), 0, 3);
         Unit to(load<vu>(scales_.unit(u)));
-        UNROLL for (int i = 0; i < BYTES / LINE; i++) __builtin_prefetch(ahead + i * LINE, 0, 3);
+        if constexpr (BITS < 8)  // are soon through
+            UNROLL for (int i = 0; i < BYTES / LINE; i++) __builtin_prefetch(ahead + i * LINE, 0, 3);
         UNROLL for (int i = 0; i < (BITS == 8 ? 16 : 8); i++) {
-            const vu line = load<vu>(at + i * LINE);
-            if constexpr (BITS == 8) to.columns[i] = line ^ 0x80808080u;
-            else to.columns[i] = line & 0x0f0f0f0fu, to.columns[i + 8] = line >> 4 & 0x0f0f0f0fu;
+            vu line = load<vu>(at + i * LINE);
+            if constexpr (BITS == 8) {
+                made_here(line);
+                fetch_here(ahead + i * LINE);
+                to.columns[i] = line ^ 0x80808080u;
+            } else {
+                to.columns[i] = line & 0x0f0f0f0fu, to.columns[i + 8] = line >> 4 & 0x0f0f0f0fu;
+            }
         }
         if constexpr (BITS == 5) to.add_fifths(load<vu>(at + 8 * LINE), load<vu>(at + 9 * LINE));
         return to;

@@ -1,0 +1,98 @@
+// Products of many rows of x by lanes, with AVX-512: patches of a few rows by a few strips, whose sums stay in registers from
+// the first input to the last. A number of x that was broadcast serves all strips of the patch. By one strip at a time (lanes.h)
+// each product loads a number of its own, and loads come to their limit before products do: on a Zen 5, which multiplies
+// twice a cycle, at 78 % of the products that it could make of bfloat16, and at 95 % by patches. Where rows are few, strips are
+// many, for as many sums that do not wait for one another.
+//
+// W is gone through once for each patch of a block, so the first of them has its strips come from memory. They are columns,
+// as they lie or made once for the block, in the second cache. A result is added up in the order that lanes.h has: the same
+// bits by either.
+#pragma once
+
+#include <cstddef>
+
+#include "vec.h"
+
+#if defined(__AVX512F__)
+
+constexpr int64_t PATCH_LINE = 64;  // bytes that memory is fetched by
+
+// Some rows of x, packed; `apart` is from a unit to the next.
+template <class Packed>
+struct PatchRows {
+    const Packed* at;
+    int64_t apart;
+};
+
+// What is asked for while something else is computed, `lines` in each of its units of PATCH_STEPS: as many with each step, and
+// the rest before. They are asked for in the nearest cache, though they do not fit there: in the second alone they would come
+// half as fast.
+constexpr int64_t PATCH_STEPS = 16;
+class LinesBetween {
+  public:
+    LinesBetween(const char* at, int64_t lines) : at_(at), each_(lines / PATCH_STEPS), rest_(lines % PATCH_STEPS) {}
+    void begin_unit() { fetch(rest_); }
+    void fetch() { fetch(each_); }
+
+  private:
+    const char* at_;
+    const int64_t each_, rest_;
+    void fetch(int64_t lines) {
+        for (const char* stop = at_ + lines * PATCH_LINE; at_ < stop; at_ += PATCH_LINE) fetch_here(at_);
+    }
+};
+
+// Strips of units one after another, `apart` from a strip to the next; and where those begin that come then.
+template <class Unit>
+struct PatchStrips {
+    const Unit* at;
+    int64_t apart, units;
+    const char* ahead;
+};
+
+// The sums of M rows by N strips.
+template <int M, int N, class Unit>
+__attribute__((noinline)) void sum_patch(const PatchStrips<Unit>& w, const PatchRows<typename Unit::Packed>& x, LinesBetween ahead,
+                                         vf (&to)[M][N]) {
+    vf sums[M][N];
+    UNROLL for (int m = 0; m < M; m++)
+        UNROLL for (int n = 0; n < N; n++) sums[m][n] = vf{};
+    const typename Unit::Packed* rows = x.at;
+    for (int64_t u = 0; u < w.units; u++, rows += x.apart) {
+        UNROLL for (int m = 0; m < M; m++) __builtin_prefetch(rows + 2 * x.apart + m, 0, 3);
+        ahead.begin_unit();
+        Unit::template add_patch<M, N>(sums, w.at + u, w.apart, rows, ahead);
+    }
+    UNROLL for (int m = 0; m < M; m++)
+        UNROLL for (int n = 0; n < N; n++) to[m][n] = sums[m][n];
+}
+
+// Calls call(constant) with the count, from 1 to MOST.
+template <int MOST, class Call>
+inline void with_count(int64_t count, const Call& call) {
+    if constexpr (MOST > 1)
+        if (count != MOST) return with_count<MOST - 1>(count, call);
+    call(std::integral_constant<int, MOST>{});
+}
+
+// How many rows a patch has at most, by N strips.
+template <int N, class Unit>
+constexpr int PATCH_ROWS = Unit::PATCH_SUMS / N < 12 ? Unit::PATCH_SUMS / N : 12;
+
+// N strips of W by a block of packed rows of x, in patches as even as can be; meanwhile so many lines of the next strips are
+// asked for. done(row, sums) has the sums of some rows, from `row` of the block on.
+template <int N, class Unit, class Done>
+void by_patches(const PatchStrips<Unit>& w, const typename Unit::Packed* x, int64_t count, int64_t lines, const Done& done) {
+    constexpr int MOST = PATCH_ROWS<N, Unit>;
+    const int64_t patches = (count + MOST - 1) / MOST, each = (lines + patches * w.units - 1) / (patches * w.units);
+    for (int64_t i = 0; i < patches; i++) {
+        const int64_t first = count * i / patches, stop = count * (i + 1) / patches;
+        const LinesBetween ahead(w.ahead + i * each * w.units * PATCH_LINE, each);
+        with_count<MOST>(stop - first, [&](auto M) {
+            vf sums[M][N];
+            sum_patch<M, N>(w, {x + first, count}, ahead, sums);
+            done(first, sums);
+        });
+    }
+}
+#endif
