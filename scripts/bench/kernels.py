@@ -19,6 +19,7 @@ import torch
 
 from pageant import kernels
 from pageant.kernels.base import HeadNorms, Kernels, SamplingTensors
+from pageant.kernels.memory import Pages
 from pageant.kernels.quantized import Bits, QuantizedWeight, empty_quantized
 from pageant.scripts.bench.batches import scattered_batch
 from pageant.scripts.bench.report import machine
@@ -128,7 +129,10 @@ def _attentions() -> Iterator[Case]:
 def _attention(name: str, sequences: list[tuple[int, int]], dtype: torch.dtype, heads: int = HEADS) -> Case:
     batch = scattered_batch(sequences, BLOCK)
     num_blocks = int(batch.block_tables.max()) + 1
-    keys, values = (torch.randn(num_blocks, KV_HEADS, BLOCK, HEAD_DIM).to(dtype) for _ in range(2))
+    pages = Pages("cpu")  # which the engine has them in
+    keys, values = (
+        pages.empty((num_blocks, KV_HEADS, BLOCK, HEAD_DIM), dtype).normal_() for _ in range(2)
+    )
     query = torch.randn(len(batch.positions), heads, HEAD_DIM).to(dtype)
     entries = sum(context for _, context in sequences)
     return Case(

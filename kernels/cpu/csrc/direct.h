@@ -44,17 +44,22 @@ inline void exchange_quarters(vu (&rows)[4]) {
 }
 
 // What makes up the scores of R rows by 4 * PARTS tokens, four of which share a vector of sums; W / 4
-// vectors to a row.
+// vectors to a row. With each line that is read one of `next` is asked for, of four places in turn.
 template <class Cells, int R, int PARTS, class T>
-inline void scores_parts(const Cell* spread, int64_t depth, const T* const* rows, int64_t head_dim, vf* to) {
+inline void scores_parts(const Cell* spread, int64_t depth, const T* const* rows, const T* const* next, int64_t head_dim,
+                         vf* to) {
     vf sums[R][PARTS];
     for (int r = 0; r < R; r++)
         for (int part = 0; part < PARTS; part++) sums[r][part] = vf{};
+    int64_t d = 0;
     auto add = [&](const Cell* query, const auto& cells_of) __attribute__((always_inline)) {
 #pragma GCC unroll 4
         for (int part = 0; part < PARTS; part++) {
             vu square[4];
-            for (int t = 0; t < 4; t++) square[t] = cells_of(rows[part * 4 + t]);
+            for (int t = 0; t < 4; t++) {
+                square[t] = cells_of(rows[part * 4 + t]);
+                fetch_here(next[part * 4 + t] + d);
+            }
             exchange_quarters(square);
 #pragma GCC unroll 8
             for (int r = 0; r < R; r++)
@@ -63,7 +68,6 @@ inline void scores_parts(const Cell* spread, int64_t depth, const T* const* rows
         }
     };
     constexpr int64_t SPAN = W * Cells::PER_CELL;
-    int64_t d = 0;
     for (; d + SPAN <= head_dim; d += SPAN, spread += 4 * W)
         add(spread, [d](const T* row) { return packing::cells<Cells>(row + d); });
     if (d < head_dim) add(spread, [d, head_dim](const T* row) { return packing::cells<Cells>(row + d, head_dim - d); });
@@ -71,8 +75,7 @@ inline void scores_parts(const Cell* spread, int64_t depth, const T* const* rows
         for (int part = 0; part < PARTS; part++) to[r * (W / 4) + part] = sums[r][part];
 }
 
-// Scores of R rows by W tokens. Fetches what is at `next`, some tokens at a time: asked for one by one between the
-// products, the same lines take half as long again, since memory then answers fewer of them at once.
+// Scores of R rows by W tokens. Fetches what is at `next`.
 template <class Cells, int R, class T>
 void scores_rows(const Cell* spread, int64_t depth, const T* const* rows, const T* const (&next)[W], int64_t head_dim,
                  float* to) {
@@ -80,8 +83,7 @@ void scores_rows(const Cell* spread, int64_t depth, const T* const* rows, const 
     vf sums[R][W / 4];
 #pragma GCC unroll 4
     for (int part = 0; part < W / 4; part += TOGETHER) {
-        for (int t = part * 4; t < (part + TOGETHER) * 4; t++) packing::fetch(next[t], head_dim);
-        scores_parts<Cells, R, TOGETHER>(spread, depth, rows + part * 4, head_dim, &sums[0][part]);
+        scores_parts<Cells, R, TOGETHER>(spread, depth, rows + part * 4, next + part * 4, head_dim, &sums[0][part]);
     }
     for (int r = 0; r < R; r++) store(to + r * SCORES_STRIDE, join_all(sums[r]));
 }
@@ -96,11 +98,12 @@ void sums_tile(const Cell* weights, const T* const* rows, const T* const* next, 
         for (int v = 0; v < V; v++) sums[r][v] = load<vf>(to + r * width + d + v * W);
     bool whole = d + V * W <= head_dim;
     for (int64_t k = 0; k < CHUNK / PER_CELL; k++) {
-        for (int i = 0; i < PER_CELL; i++) packing::fetch(next[packing::in_turn(k * PER_CELL + i)] + d, V * W);
         vu values[V];
-        for (int v = 0; v < V; v += PER_CELL)
+        for (int v = 0; v < V; v += PER_CELL) {
             packing::value_cells<Cells>(rows + k * PER_CELL, d + v * W,
                                         whole ? PER_CELL * W : head_dim - d - v * W, values + v);
+            for (int i = 0; i < PER_CELL; i++) fetch_here(next[packing::in_turn(k * PER_CELL + i)] + d + v * W);
+        }
         for (int r = 0; r < R; r++) {
             vu weight = broadcast(weights + r * SCORES_STRIDE + k);
             for (int v = 0; v < V; v++) sums[r][v] = Cells::add(sums[r][v], weight, values[v]);
