@@ -131,20 +131,28 @@ struct Lanes {
 
   private:
     static constexpr int64_t BLOCK_BYTES = 384 << 10;
+    static constexpr int CHAINS = Strip::Unit::CHAINS;  // of a result, each of every CHAINS-th unit
+
+    static vf total(const Sum* sums, int64_t a, int64_t count, int i) {
+        const vf first = ::total(sums[a], i);
+        if constexpr (CHAINS == 1) return first;
+        else return first + ::total(sums[count + a], i);
+    }
 
     template <int TOGETHER>
     __attribute__((noinline)) void strips(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
         const int64_t count = end - r;
-        Sum sums[BLOCK_ROWS];
+        Sum sums[CHAINS * BLOCK_ROWS];
         Results results;
         for (int64_t o = start; o < stop; o += STRIP) {
             Strip strip(w, {o, o + STRIP < stop ? o + STRIP : next_piece(start, stop), p.outputs});
             const Packed* packed = reinterpret_cast<const Packed*>(room);
-            clear(sums, count);
-            for (int64_t u = 0; u < units(); u++, packed += count) add_products<TOGETHER>(strip.unit(u), sums, packed, count);
+            clear(sums, CHAINS * count);
+            for (int64_t u = 0; u < units(); u++, packed += count)
+                add_products<TOGETHER>(strip.unit(u), sums + u % CHAINS * count, packed, count);
             const int64_t beside = (o - start) / STRIP % BESIDE;
             for (int64_t a = 0; a < count; a++)
-                UNROLL for (int i = 0; i < ACROSS; i++) results[a][beside * ACROSS + i] = total(sums[a], i);
+                UNROLL for (int i = 0; i < ACROSS; i++) results[a][beside * ACROSS + i] = total(sums, a, count, i);
             if (beside == BESIDE - 1 || o + STRIP >= stop) put(results, (beside + 1) * ACROSS, r, end, o - beside * STRIP);
         }
     }

@@ -10,7 +10,7 @@
 template <class Kind>
 class BfloatStrip {
   public:
-    static constexpr int UNIT_INPUTS = 32, TOGETHER = Kind::TOGETHER, FEW = 1;
+    static constexpr int UNIT_INPUTS = 32, TOGETHER = Kind::TOGETHER, FEW = 4;
     static constexpr bool LIES = false;
     typedef Kind Unit;
     typedef typename Kind::Packed Packed;
@@ -31,7 +31,11 @@ class BfloatStrip {
         UNROLL for (int i = 0; i < ACROSS; i++)
             UNROLL for (int pair = 0; pair < 16; pair += W) {
                 vu square[W];
-                UNROLL for (int b = 0; b < W; b++) square[b] = pairs(i * W + b, u, 2 * pair, left - 2 * pair);
+                if (left >= UNIT_INPUTS)
+                    UNROLL for (int b = 0; b < W; b++) square[b] = load<vu>(pairs(i * W + b, u, pair));
+                else
+                    UNROLL for (int b = 0; b < W; b++)
+                        square[b] = first_of(pairs(i * W + b, u, pair), std::clamp<int64_t>(left - 2 * pair, 0, 2 * W));
                 transpose(square);
                 UNROLL for (int k = 0; k < W; k++) to.columns[pair + k][i] = square[k];
             }
@@ -43,11 +47,8 @@ class BfloatStrip {
     Rows rows_;
     int64_t inputs_;
 
-    // W pairs of row b, from input i of a unit on, of which so many are left.
-    vu pairs(int b, int64_t u, int i, int64_t left) const {
-        const uint8_t* at = rows_.row(b, u * LINE + i * sizeof(bf16));
-        return left >= 2 * W ? load<vu>(at) : first_of(at, std::max<int64_t>(0, left));
-    }
+    // Pairs of row b, from one of a unit on.
+    const uint8_t* pairs(int b, int64_t u, int pair) const { return rows_.row(b, u * LINE + 2 * pair * sizeof(bf16)); }
 
     static std::vector<uint8_t>& room() {
         thread_local std::vector<uint8_t> mine;
@@ -59,7 +60,7 @@ class BfloatStrip {
 template <class Kind>
 class TiledBfloatStrip {
   public:
-    static constexpr int UNIT_INPUTS = 32, TOGETHER = Kind::TOGETHER, FEW = 1;
+    static constexpr int UNIT_INPUTS = 32, TOGETHER = Kind::TOGETHER, FEW = 4;
     static constexpr bool LIES = true;
     typedef Kind Unit;
     typedef typename Kind::Packed Packed;
@@ -99,7 +100,8 @@ class TiledBfloatStrip {
 
 #if defined(__AVX512BF16__)
 struct Pairs {
-    static constexpr int TOGETHER = 8, PATCH_SUMS = 24;
+    // By two chains a row that is alone waits half as long for its sums.
+    static constexpr int TOGETHER = 8, PATCH_SUMS = 24, CHAINS = 2;
     typedef vf Sum;
     struct Packed {
         uint32_t pairs[16];
@@ -147,7 +149,7 @@ struct Pairs {
 
 struct WidePairs {
     static constexpr int TOGETHER = ACROSS == 1 ? 4 : 3;  // whose sums fit the registers
-    static constexpr int PATCH_SUMS = 0;
+    static constexpr int PATCH_SUMS = 0, CHAINS = 1;  // each of Chains already
     typedef Chains Sum;
     struct Packed {
         float inputs[32];

@@ -81,7 +81,7 @@ struct Bytes {
     typedef Packed PackedUnit;
 
     struct Unit {
-        static constexpr int PATCH_SUMS = 12;
+        static constexpr int PATCH_SUMS = 12, CHAINS = 1;
         typedef PackedUnit Packed;
         vu columns[16];  // of four inputs; a group has 8
         vf scales[2], lifts[2];

@@ -50,21 +50,24 @@ struct PatchStrips {
     const char* ahead;
 };
 
-// The sums of M rows by N strips.
+// The sums of M rows by N strips: of every CHAINS-th unit first, then of those after these.
 template <int M, int N, class Unit>
 __attribute__((noinline)) void sum_patch(const PatchStrips<Unit>& w, const PatchRows<typename Unit::Packed>& x, LinesBetween ahead,
                                          vf (&to)[M][N]) {
-    vf sums[M][N];
-    UNROLL for (int m = 0; m < M; m++)
-        UNROLL for (int n = 0; n < N; n++) sums[m][n] = vf{};
-    const typename Unit::Packed* rows = x.at;
-    for (int64_t u = 0; u < w.units; u++, rows += x.apart) {
-        UNROLL for (int m = 0; m < M; m++) __builtin_prefetch(rows + 2 * x.apart + m, 0, 3);
-        ahead.begin_unit();
-        Unit::template add_patch<M, N>(sums, w.at + u, w.apart, rows, ahead);
+    constexpr int CHAINS = Unit::CHAINS;
+    for (int chain = 0; chain < CHAINS; chain++) {
+        vf sums[M][N];
+        UNROLL for (int m = 0; m < M; m++)
+            UNROLL for (int n = 0; n < N; n++) sums[m][n] = vf{};
+        for (int64_t u = chain; u < w.units; u += CHAINS) {
+            const typename Unit::Packed* rows = x.at + u * x.apart;
+            UNROLL for (int m = 0; m < M; m++) __builtin_prefetch(rows + 2 * CHAINS * x.apart + m, 0, 3);
+            ahead.begin_unit();
+            Unit::template add_patch<M, N>(sums, w.at + u, w.apart, rows, ahead);
+        }
+        UNROLL for (int m = 0; m < M; m++)
+            UNROLL for (int n = 0; n < N; n++) to[m][n] = chain == 0 ? sums[m][n] : to[m][n] + sums[m][n];
     }
-    UNROLL for (int m = 0; m < M; m++)
-        UNROLL for (int n = 0; n < N; n++) to[m][n] = sums[m][n];
 }
 
 // Calls call(constant) with the count, from 1 to MOST.

@@ -12,7 +12,7 @@ constexpr std::integral_constant<int, 1> ODD;
 
 // In each quarter of every four vectors, numbers of 32 bits are made columns: i of the four holds number i of each.
 template <int N>
-inline void transpose_quarters(vu (&t)[N]) {
+__attribute__((always_inline)) inline void transpose_quarters(vu (&t)[N]) {
     UNROLL for (int i = 0; i < N; i += 4) {
         __m512i a = _mm512_unpacklo_epi32((__m512i)t[i], (__m512i)t[i + 1]);
         __m512i b = _mm512_unpackhi_epi32((__m512i)t[i], (__m512i)t[i + 1]);
@@ -25,7 +25,7 @@ inline void transpose_quarters(vu (&t)[N]) {
     }
 }
 // 16 rows of 16 numbers of 32 bits are made columns.
-inline void transpose(vu (&t)[16]) {
+__attribute__((always_inline)) inline void transpose(vu (&t)[16]) {
     transpose_quarters(t);
     UNROLL for (int i = 0; i < 4; i++) {
         vu a = quarters(t[i], t[i + 4], EVEN), b = quarters(t[i], t[i + 4], ODD);
@@ -58,6 +58,6 @@ inline void from(vu* rows) {
 
 }  // namespace transposing
 
-inline void transpose(vu (&rows)[W]) { transposing::from<1>(rows); }
+__attribute__((always_inline)) inline void transpose(vu (&rows)[W]) { transposing::from<1>(rows); }
 
 #endif
