@@ -5,7 +5,9 @@
 // x in turns instead, and waits for memory in the first turn only. Nothing is added up across lanes. Making columns
 // takes as long as four rows of x.
 //
-// A result is added up along the inputs in order, unit by unit: the same bits in any company.
+// With AVX-512 and more than a few rows, patches of rows and strips are faster (patches.h).
+//
+// A result is added up along the inputs in order, unit by unit, in as many chains as a Unit says: the same bits in any company.
 #pragma once
 
 #include <new>
@@ -100,8 +102,7 @@ struct Lanes {
     int64_t block_rows() const {
         if (!BY_PATCHES) return BLOCK_ROWS;
         const int64_t most = std::clamp<int64_t>(BLOCK_BYTES / (units() * sizeof(Packed)), BLOCK_ROWS, 4 * BLOCK_ROWS);
-        const int64_t rows = std::max<int64_t>(p.rows, 1), blocks = (rows + most - 1) / most;
-        return ((rows + blocks - 1) / blocks + PACKED_TOGETHER - 1) / PACKED_TOGETHER * PACKED_TOGETHER;
+        return even_blocks(p.rows, most);
     }
     const void* weights() const { return w.values; }
     int64_t row_bytes() const { return w.row_bytes(); }

@@ -161,7 +161,7 @@ class ByteStrip : public Bytes<BITS> {
     ByteStrip(const Matrix& w, Place place)
         : rows_(values_of<BITS>(w, place)), scales_(scales_of(w, place)), units_(w.groups() / 2) {}
 
-    __attribute__((always_inline)) Unit unit(int64_t u) {
+    Unit unit(int64_t u) {
         if (u % STRIP == 0) turn_scales(u);
         Unit to(scale_pairs_[u % STRIP]);
         if constexpr (BITS == 8) {

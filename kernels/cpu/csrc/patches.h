@@ -4,9 +4,8 @@
 // twice a cycle, at 78 % of the products that it could make of bfloat16, and at 95 % by patches. Where rows are few, strips are
 // many, for as many sums that do not wait for one another.
 //
-// W is gone through once for each patch of a block, so the first of them has its strips come from memory. They are columns,
-// as they lie or made once for the block, in the second cache. A result is added up in the order that lanes.h has: the same
-// bits by either.
+// W is gone through once for each patch of a block, and what comes next is asked for meanwhile. Strips are columns, as they lie or
+// made once for the block. A result is added up in the order that lanes.h has: the same bits by either.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +15,7 @@
 #if defined(__AVX512F__)
 
 constexpr int64_t PATCH_LINE = 64;  // bytes that memory is fetched by
+constexpr int PATCH_ROWS_MAX = 12;
 
 // Some rows of x, packed; `apart` is from a unit to the next.
 template <class Packed>
@@ -80,7 +80,7 @@ inline void with_count(int64_t count, const Call& call) {
 
 // How many rows a patch has at most, by N strips.
 template <int N, class Unit>
-constexpr int PATCH_ROWS = Unit::PATCH_SUMS / N < 12 ? Unit::PATCH_SUMS / N : 12;
+constexpr int PATCH_ROWS = Unit::PATCH_SUMS / N < PATCH_ROWS_MAX ? Unit::PATCH_SUMS / N : PATCH_ROWS_MAX;
 
 // N strips of W by a block of packed rows of x, in patches as even as can be; meanwhile so many lines of the next strips are
 // asked for. done(row, sums) has the sums of some rows, from `row` of the block on.

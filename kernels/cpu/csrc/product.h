@@ -69,6 +69,7 @@ struct Product {
 
 constexpr int64_t TASK_BYTES = 1024 << 10;  // of W, at most, that a task with few rows goes through
 constexpr int64_t OUTPUTS_UNIT = 16;      // a task's are a multiple of it
+constexpr int64_t ROWS_UNIT = 32;         // of x, a block's are a multiple of it
 constexpr int64_t OUTPUTS_BLOCK = 64;     // rows of W, that a task with many goes through
 constexpr int64_t SMALL = 32 << 10;       // numbers, or products, done before another thread would have woken up
 
@@ -85,6 +86,12 @@ template <class Task>
 void share(int64_t count, int64_t numbers, const Task& task) {
     if (numbers >= SMALL) return parallel_turns(count, task);
     for (int64_t i = 0; i < count; i++) task(i);
+}
+
+// How many rows of x are a block, where at most so many are to be: all alike, and a multiple of what any way packs together.
+inline int64_t even_blocks(int64_t rows, int64_t most) {
+    const int64_t blocks = std::max<int64_t>(1, (rows + most - 1) / most), each = (rows + blocks - 1) / blocks;
+    return std::max<int64_t>(1, (each + ROWS_UNIT - 1) / ROWS_UNIT) * ROWS_UNIT;
 }
 
 // Where the rows of W begin that this thread comes to after rows start to stop. Threads take pieces in turn: what follows

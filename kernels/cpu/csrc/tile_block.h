@@ -92,9 +92,7 @@ struct ByTiles {
     // As many as take half of the second cache, and then evenly.
     int64_t block_rows() const {
         const int64_t row_bytes = p.inputs * sizeof(bf16);
-        const int64_t most = std::clamp<int64_t>(BLOCK_BYTES / row_bytes, 8 * TILE, 32 * TILE);
-        const int64_t rows = std::max<int64_t>(p.rows, 1), blocks = (rows + most - 1) / most;
-        return ((rows + blocks - 1) / blocks + 2 * TILE - 1) / (2 * TILE) * 2 * TILE;
+        return even_blocks(p.rows, std::clamp<int64_t>(BLOCK_BYTES / row_bytes, 8 * TILE, 32 * TILE));
     }
 
   protected:
