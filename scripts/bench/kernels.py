@@ -130,9 +130,7 @@ def _attention(name: str, sequences: list[tuple[int, int]], dtype: torch.dtype, 
     batch = scattered_batch(sequences, BLOCK)
     num_blocks = int(batch.block_tables.max()) + 1
     pages = Pages("cpu")  # which the engine has them in
-    keys, values = (
-        pages.empty((num_blocks, KV_HEADS, BLOCK, HEAD_DIM), dtype).normal_() for _ in range(2)
-    )
+    keys, values = (pages.empty((num_blocks, KV_HEADS, BLOCK, HEAD_DIM), dtype).normal_() for _ in range(2))
     query = torch.randn(len(batch.positions), heads, HEAD_DIM).to(dtype)
     entries = sum(context for _, context in sequences)
     return Case(

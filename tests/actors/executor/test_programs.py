@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from pageant.actors.executor.batch import Batch
+from pageant.actors.executor.programs import _Kind
 from pageant.actors.executor.runner import TorchRunner
 from pageant.actors.executor.undrawn import Undrawn
 from pageant.protocol.arrays import bools, int32, int64
@@ -156,3 +159,15 @@ def test_recorded_steps_draw_what_masks_allow_whenever_those_come(demo, options,
     # Where masks are late when they are first looked for, there is nothing to draw by, and only logits are recorded.
     assert runner._passes._programs.num_recorded >= 1
     assert _guided_tokens(runner, 20, come) == found, "other masks, in the same memory or elsewhere"
+
+
+def test_steps_with_long_prompts_are_recorded_only_if_they_come_often(demo, options):
+    runner = TorchRunner(demo, **options | {"backend": "cpu"})
+    programs = runner._passes._programs
+    few, many = SimpleNamespace(positions=range(64)), SimpleNamespace(positions=range(65))
+    few.context_lengths = many.context_lengths = range(2)
+    found = [programs._shape_of(_Kind.HIDDEN, step) is not None for step in [few] * 3 + [many] * 9]
+    assert found == [False, True, True, *[False] * 7, True, True]
+    decodes = SimpleNamespace(positions=range(65), context_lengths=range(65))
+    programs._seqs_max = 65
+    assert [programs._shape_of(_Kind.TOKENS, decodes) is not None for _ in range(2)] == [False, True]

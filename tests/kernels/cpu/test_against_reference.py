@@ -73,7 +73,8 @@ def test_linear_of_rows_that_lie_within_each_other(leveled: CpuKernels, dtype: t
     """As those of a column that was turned do, and of one row that stands for many."""
     column, row = numbers(70, 1, dtype=dtype, seed=1), numbers(1, 70, dtype=dtype, seed=2)
     for weight in (column.T, row.expand(5, 70), row.expand(21, 70)):
-        x = numbers(min(9, leveled.rows_own_max[dtype]), 70, dtype=dtype, seed=3)  # torch's bits go by how rows lie
+        ours = min(9, leveled.rows_own_max[dtype])  # torch's bits go by how rows lie
+        x = numbers(ours, 70, dtype=dtype, seed=3)
         assert torch.equal(
             leveled.linear(x, weight), leveled.linear(x, weight.clone(memory_format=torch.contiguous_format))
         )
