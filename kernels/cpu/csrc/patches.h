@@ -26,7 +26,7 @@ struct PatchRows {
 
 // What is asked for while something else is computed, `lines` in each of its units of PATCH_STEPS: as many with each step, and
 // the rest before. They are asked for in the nearest cache, though they do not fit there: in the second alone they would come
-// half as fast.
+// more slowly.
 constexpr int64_t PATCH_STEPS = 16;
 class LinesBetween {
   public:
