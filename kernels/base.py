@@ -20,7 +20,16 @@ from pageant.kernels.low_rank import Addition
 from pageant.kernels.quantized import QuantizedWeight, Weight
 from pageant.kernels.tiled import LinearWeight
 
-__all__ = ["AttentionBatch", "HeadNorms", "KVCache", "Kernels", "SamplingTensors", "TokenLogprobs"]
+__all__ = [
+    "AttentionBatch",
+    "HeadNorms",
+    "KVCache",
+    "Kernels",
+    "NeededLogits",
+    "SamplingTensors",
+    "TokenLogprobs",
+    "TokenMasks",
+]
 
 KVCache = tuple[Tensor, Tensor]
 
@@ -120,6 +129,15 @@ class TokenMasks(NamedTuple):
     """int64 [n]: which rows, each at most once."""
     bits: Tensor
     """int32 [n, V / 32 rounded up]: token t may be drawn if bit t % 32 of [i, t // 32] is 1."""
+
+
+class NeededLogits(NamedTuple):
+    """Which logits of a step somebody reads."""
+
+    which: Tensor
+    """As the backend has said it (`pageant.kernels.cpu.narrowing`)."""
+    into: Tensor | None = None
+    """float32 [R, V]: where they go, beside those that are there already."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -339,8 +357,12 @@ class Kernels(Protocol):
         """
         ...
 
-    def logits(self, hidden: Tensor, weight: Weight) -> Tensor:
-        """Return hidden @ weight.T in float32, never rounded to a lesser dtype: [R, N], [V, N], [R, V]."""
+    def logits(self, hidden: Tensor, weight: Weight, needed: NeededLogits | None = None) -> Tensor:
+        """Return hidden @ weight.T in float32, never rounded to a lesser dtype: [R, N], [V, N], [R, V].
+
+        Args:
+            needed: those that somebody reads. A backend may compute others, too.
+        """
         ...
 
     def embed(self, token_ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pageant.kernels.base import AttentionBatch, Kernels, KVCache
+from pageant.kernels.base import AttentionBatch, Kernels, KVCache, NeededLogits
 from pageant.models.layer_groups import LayerGroups
 from pageant.models.spec import ModelSpec
 
@@ -84,8 +84,8 @@ class Decoder(Protocol):
         """
         ...
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Return float32 [R, vocab_size] for rows of hidden states [R, hidden_size]."""
+    def logits(self, hidden: Tensor, needed: NeededLogits | None = None) -> Tensor:
+        """Return float32 [R, vocab_size] for rows of hidden states [R, hidden_size]; see `Kernels.logits`."""
         ...
 
     def kv_cache_shape(self, num_blocks: int, block_size: int) -> tuple[int, int, int, int]:

@@ -23,7 +23,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.modeling_outputs import MoeModelOutputWithPast
 from transformers.utils import logging as transformers_logging
 
-from pageant.kernels.base import AttentionBatch, Kernels, KVCache
+from pageant.kernels.base import AttentionBatch, Kernels, KVCache, NeededLogits
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.decoder import Wanted
 from pageant.models.errors import CheckpointError
@@ -88,11 +88,12 @@ class FallbackDecoder:
         hidden: Tensor = output.last_hidden_state[0]
         return hidden if wanted is None else hidden[wanted.tokens]
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor, needed: NeededLogits | None = None) -> Tensor:
         """See `Decoder.logits`. The model's own head, with whatever it does to logits."""
         self._given.hidden = hidden[None]
         logits: Tensor = self._head(input_ids=self._no_tokens, use_cache=False).logits
-        return logits[0].float()
+        found = logits[0].float()
+        return found if needed is None or needed.into is None else needed.into.copy_(found)
 
     def kv_cache_shape(self, num_blocks: int, block_size: int) -> tuple[int, int, int, int]:
         """See `Decoder.kv_cache_shape`."""

@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from pageant.kernels.base import AttentionBatch, Kernels, KVCache
+from pageant.kernels.base import AttentionBatch, Kernels, KVCache, NeededLogits
 from pageant.kernels.memory import Pages
 from pageant.kernels.quantized import QuantizedWeight, Weight, empty_quantized
 from pageant.kernels.tiled import LinearWeight, TiledWeight, empty_tiled, fit_tiles
@@ -97,9 +97,9 @@ class NativeDecoder:
             hidden += self.kernels.embed(positions, self._weights["position_embedding.weight"], self.dtype)
         return hidden
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor, needed: NeededLogits | None = None) -> Tensor:
         """See `Decoder.logits`."""
-        logits = self.kernels.logits(hidden, self._lm_head)
+        logits = self.kernels.logits(hidden, self._lm_head, needed)
         if self.spec.logit_scale is not None:
             logits.mul_(self.spec.logit_scale)
         if self.spec.logit_softcap is not None:

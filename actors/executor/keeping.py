@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -28,13 +29,17 @@ def patience_by_late(drawing: int, step_seconds: float) -> npt.NDArray[np.float6
     Until then waiting has cost the others as much as being deferred costs the late ones, so all of it is at most
     twice what it would be for one who knew when masks come.
     """
-    late = np.arange(drawing + 1)
-    ready = drawing - late
-    worth = DEFERRAL_STEPS * step_seconds * late / np.maximum(ready, 1)
-    found: npt.NDArray[np.float64] = np.minimum(
-        np.where(ready > 0, worth, PATIENCE_SECONDS), PATIENCE_SECONDS
-    )
+    found: npt.NDArray[np.float64] = np.minimum(_steps_lost(drawing) * step_seconds, PATIENCE_SECONDS)
+    found[-1] = PATIENCE_SECONDS  # nobody is kept
     return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _steps_lost(drawing: int) -> npt.NDArray[np.float64]:
+    """[drawing + 1]: how many steps the late rows lose, for each row that is kept from being drawn."""
+    late = np.arange(drawing + 1)
+    lost: npt.NDArray[np.float64] = DEFERRAL_STEPS * late / np.maximum(drawing - late, 1)
+    return lost
 
 
 @dataclass(frozen=True)

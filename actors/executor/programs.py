@@ -6,21 +6,19 @@ recorded when one of its shape comes for the second time: a prompt's last chunk 
 record one takes as long as several steps (0.3 to 1.4 s for prompts of 128 to 325 tokens of a model of 0.6 billion
 weights), and spares a long one little: so those come more often before.
 
-Where nothing comes between a step's hidden states and its tokens, all of it is one recording, else what there is up to
-its logits: with Python before the head, before the draw and after it, the threads of the kernels had nothing to do for
-half a millisecond of each step. Masks may come in between: the recording waits for them, and ends with the logits where
-that is not worth it any more. Python there takes longer than most masks are late.
+Where nothing comes between a step's hidden states and its tokens, all of it is one recording, else what there is up
+to its logits: with Python before the head, before the draw and after it, the threads of the kernels had nothing to do
+for half a millisecond of each step. Masks may come in between (`guided_ends`): the recording waits for them, and ends
+with the logits where that is not worth it any more. Python there takes longer than most masks are late.
 """
 
 from __future__ import annotations
 
-import ctypes
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum, auto
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +27,7 @@ from torch import Tensor
 
 from pageant.actors.executor.batch import Packed, SamplingColumns, StepInputs
 from pageant.actors.executor.graphs import Forward
-from pageant.actors.executor.keeping import SOON_SECONDS, patience_by_late
-from pageant.actors.executor.masks import GuidedStep, HeldMasks
+from pageant.actors.executor.guided_ends import Awaiting, GuidedEnd, GuidedEnds, Logits, unheld
 from pageant.kernels.base import AttentionBatch, SamplingTensors
 from pageant.kernels.cpu import CpuKernels
 
@@ -42,16 +39,6 @@ _TOKENS_MAX = 512  # of a step; beyond, what Python costs is nothing beside what
 _PROGRAMS_MAX = 512  # some tens of kilobytes each
 _TOKENS_FEW = 64  # of prompts, which are recorded as soon as decodes are
 _LONG_COME = 8  # times, before they are recorded
-
-
-Logits = Callable[[Tensor], Tensor]
-
-
-class Awaiting(NamedTuple):
-    """The logits [T, V] of a step, good until the next, whose masks had not come after so many seconds."""
-
-    logits: Tensor
-    waited: float
 
 
 class _Kind(Enum):
@@ -72,11 +59,7 @@ class _Shape:
     refused: bool = False
     came: int = 1  # times
     logits: Tensor | None = None  # where they may be read
-    masks: HeldMasks | None = None  # that it draws by
-    masks_came: Tensor | None = (
-        None  # [2], whether they had come, and the nanoseconds that they were waited for
-    )
-    seconds: float = 0.0  # that it took the last time, but for masks
+    guided: GuidedEnd = field(default_factory=GuidedEnd)
 
 
 class StepPrograms:
@@ -100,16 +83,15 @@ class StepPrograms:
         block_size: int,
         clock: Callable[[], float],
     ) -> None:
-        self._clock = clock
         self._forward = forward
         self._logits = logits
         self._kernels = kernels
         self._seqs_max = max_num_seqs
         self._shapes: OrderedDict[tuple[_Kind, int, int], _Shape] = OrderedDict()
-        self._token_ids, self._positions, self._ancestors, self._mask_slots, self._guided_positions = (
-            torch.zeros(_TOKENS_MAX, dtype=torch.int64) for _ in range(5)
+        self._ends = GuidedEnds(kernels, logits, _TOKENS_MAX, clock)
+        self._token_ids, self._positions, self._ancestors = (
+            torch.zeros(_TOKENS_MAX, dtype=torch.int64) for _ in range(3)
         )
-        self._patience = torch.zeros(_TOKENS_MAX + 1, dtype=torch.int64)  # nanoseconds
         self._slots = torch.zeros(num_groups, _TOKENS_MAX, dtype=torch.int64)
         blocks = -(-max_model_len // block_size)
         self._starts = torch.zeros(max_num_seqs + 1, dtype=torch.int32)
@@ -175,7 +157,7 @@ class StepPrograms:
 
         def run() -> Tensor:
             hidden = self._hidden(inputs)
-            shape.logits = _unheld(self._logits(hidden))
+            shape.logits = unheld(self._logits(hidden))
             return hidden
 
         return None if self._play(shape, run) is None else shape.logits
@@ -190,20 +172,22 @@ class StepPrograms:
         """
         guided = inputs.guided
         shape = self._shape_of(_Kind.TOKENS if guided is None else _Kind.GUIDED_TOKENS, inputs)
-        if shape is None or (guided is not None and not self._write_guided(shape, guided, len(inputs.rows))):
+        if shape is None:
             return None
         self._write(inputs, last_drawn)
         self._write_columns(inputs.sampling)
-        began = self._clock()
+        if guided is not None:
+            held = guided.table.held
+            if guided.table.failed or not held.bits.size:
+                return None
+            if shape.guided.held is not held:  # they may be elsewhere than they were when it was recorded
+                shape.guided.held, shape.replay = held, None
+            self._ends.write(shape.guided, guided, len(inputs.rows))
         drawn = self._play(shape, lambda: self._tokens(inputs, shape))
         if drawn is None:
             return None
-        if shape.masks_came is not None:
-            came, nanoseconds = shape.masks_came.tolist()
-            shape.seconds = self._clock() - began - nanoseconds / 1e9
-            if not came:
-                assert shape.logits is not None, "they were computed"
-                return Awaiting(shape.logits, nanoseconds / 1e9)
+        if guided is not None and (awaiting := self._ends.awaiting(shape.guided)) is not None:
+            return awaiting
         token_ids: npt.NDArray[np.int64] = drawn.numpy().copy()  # the next step writes where they are
         last_drawn.numpy()[inputs.rows] = token_ids
         return token_ids
@@ -253,17 +237,12 @@ class StepPrograms:
         )
         return self._forward(self._token_ids[:tokens], positions, batch)
 
-    def _tokens(self, inputs: Packed, shape: _Shape) -> Tensor:
-        logits = self._logits(self._hidden(inputs))
-        if shape.masks is None:
-            return self._kernels.sample(
-                logits, self._params
-            )  # all of the columns: it reads as many as there are rows
-        shape.logits = _unheld(logits)
-        bits, positions = (torch.from_numpy(array) for array in shape.masks)
-        slots = self._mask_slots[: len(logits)]
-        shape.masks_came = self._kernels.gate(positions, slots, self._guided_positions, self._patience)
-        return self._kernels.sample_by_table(logits, self._params, slots, bits)
+    def _tokens(self, inputs: StepInputs, shape: _Shape) -> Tensor:
+        hidden = self._hidden(inputs)
+        if inputs.guided is not None:
+            return self._ends.tokens(shape.guided, hidden, self._params)
+        # All of the columns: it reads as many as there are rows.
+        return self._kernels.sample(self._logits(hidden), self._params)
 
     def _write(self, inputs: Packed, last_drawn: Tensor) -> None:
         token_ids, positions, slots, starts, lengths, tables = self._inputs
@@ -277,29 +256,7 @@ class StepPrograms:
         lengths[:sequences] = inputs.context_lengths
         tables[:, :sequences, :width] = inputs.block_tables
 
-    def _write_guided(self, shape: _Shape, guided: GuidedStep, rows: int) -> bool:
-        """Whether the shape can draw by a step's masks; they may be elsewhere than they were when it was recorded."""
-        held = guided.table.held
-        if guided.table.failed or not held.bits.size:
-            return False
-        if shape.masks is not held:
-            shape.masks, shape.replay = held, None
-        slots = self._mask_slots.numpy()
-        slots[:rows] = -1
-        slots[guided.places] = guided.slots
-        self._guided_positions.numpy()[guided.places] = guided.positions
-        patience = np.minimum(patience_by_late(rows, shape.seconds), SOON_SECONDS)
-        self._patience.numpy()[: rows + 1] = 1e9 * patience
-        return True
-
     def _write_columns(self, sampling: SamplingColumns) -> None:
         rows = len(sampling.position)
         for name, column in self._columns:
             column[:rows] = getattr(sampling, name)
-
-
-def _unheld(logits: Tensor) -> Tensor:
-    """The same memory, which others may use: logits are many, and each shape's would stay for good. What recordings use
-    is there as long as their kernels."""
-    numbers = (ctypes.c_float * logits.numel()).from_address(logits.data_ptr())
-    return torch.frombuffer(numbers, dtype=torch.float32).view(logits.shape)

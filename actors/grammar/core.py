@@ -1,7 +1,9 @@
 """The grammar's core: where each guided sequence stands, and what may follow. No I/O, no clock.
 
 It is used by one thread at a time; what takes long releases the GIL. A step's sequences are handed to llguidance
-together, twice: it takes their tokens, then it writes their masks (`masking`).
+together, twice: it takes their tokens, then it writes their masks (`masking`). Twins, sequences that follow the same
+grammar and have said the same so far, as parallel samples and a batch of like requests do at first, have one mask
+made for all.
 """
 
 from __future__ import annotations
@@ -45,15 +47,19 @@ class Masks(NamedTuple):
 
 
 class _Guide:
-    """A sequence: its matcher, its number, where its output begins and its next token is, and why it takes no more."""
+    """A sequence: its matcher, its number, where its output begins and its next token is, and why it takes no more.
 
-    __slots__ = ("begin", "failure", "ignore_eos", "matcher", "number", "position")
+    What `twins` is, only its twins have; None is none.
+    """
+
+    __slots__ = ("begin", "failure", "ignore_eos", "matcher", "number", "position", "twins")
 
     def __init__(self, opened: Opening) -> None:
         self.number, self.position, self.ignore_eos = opened.guide, opened.position, opened.ignore_eos
         self.begin = opened.position - len(opened.token_ids)
         self.matcher = opened.grammar.deep_copy()
         self.failure: str | None = None
+        self.twins: object | None = None
 
 
 class Guides:
@@ -103,6 +109,7 @@ class Guides:
         for number in closed:
             self._guides.pop(number, None)
         moved = {one.guide: self._open(one) for one in opened}
+        _pair((moved[one.guide], (id(one.grammar), tuple(one.token_ids))) for one in opened)
         drawn: dict[_Guide, int] = {}
         lost = []
         for number, position, token in zip(guides, positions, token_ids, strict=True):
@@ -112,10 +119,12 @@ class Guides:
                 continue
             if guide in drawn:  # drafts were right: the one before goes alone
                 _consume({guide: drawn[guide]}, masking)
+                guide.twins = None
             drawn[guide] = token
             guide.position += 1
             moved[number] = guide
         _consume(drawn, masking)
+        _pair((guide, (guide.twins, token)) for guide, token in drawn.items() if guide.twins is not None)
         return self._masks(list(moved.values()), lost, masking)
 
     def _open(self, opened: Opening) -> _Guide:
@@ -125,16 +134,27 @@ class Guides:
         return guide
 
     def _masks(self, guides: list[_Guide], lost: list[int], masking: Masking) -> Masks:
-        work = [(guide.matcher, row) for row, guide in enumerate(guides) if guide.failure is None]
+        firsts: dict[object, int] = {}  # of twins, the row of the first
+        of_row = [
+            row if guide.twins is None else firsts.setdefault(guide.twins, row)
+            for row, guide in enumerate(guides)
+        ]
+        work = [
+            (guide.matcher, row)
+            for row, guide in enumerate(guides)
+            if guide.failure is None and of_row[row] == row
+        ]
         bits = np.empty((len(guides), self._words), np.int32)
         if len(work) < len(guides):
             bits[:] = 0
         if work:
             masking.mask(work, bits)
+        if firsts:
+            bits = bits[of_row]
         goes_on, may_end = self._without_ends(bits, [guide.ignore_eos for guide in guides])
         failed = {}
         for row in np.flatnonzero(~goes_on).tolist():  # a matcher in error lets the output end
-            failure = _failure_of(guides[row], may_end=bool(may_end[row]))
+            failure = _failure_of(guides[row], guides[of_row[row]].matcher, may_end=bool(may_end[row]))
             if failure is not None:
                 failed[row] = guides[row].failure = failure
         reasons = {guides[row].number: reason for row, reason in failed.items()}
@@ -230,14 +250,25 @@ def _consume(drawn: Mapping[_Guide, int], masking: Masking) -> None:
             guide.failure = _left(guide.position - 1 - guide.begin)
 
 
+def _pair(guides: Iterable[tuple[_Guide, tuple[object, object]]]) -> None:
+    """Makes those of some sequences twins that have the same beside them, and of no other any."""
+    groups: dict[tuple[object, object], list[_Guide]] = {}
+    for guide, said in guides:
+        groups.setdefault(said, []).append(guide)
+    for group in groups.values():
+        twins = object() if len(group) > 1 else None
+        for guide in group:
+            guide.twins = twins
+
+
 def _left(tokens: int) -> str:
     return f"the output has left its grammar after {tokens} tokens"
 
 
-def _failure_of(guide: _Guide, *, may_end: bool) -> str | None:
-    """Why nothing but an end may follow, if that is a failure."""
+def _failure_of(guide: _Guide, matcher: LLMatcher, *, may_end: bool) -> str | None:
+    """Why nothing but an end may follow, if that is a failure. The matcher is the one that has made its mask."""
     if guide.failure is not None:
         return guide.failure
-    if guide.matcher.is_error():
-        return f"it became too costly to follow ({guide.matcher.stop_reason()})"
+    if matcher.is_error():
+        return f"it became too costly to follow ({matcher.stop_reason()})"
     return None if may_end else "nothing can follow"

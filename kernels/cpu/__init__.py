@@ -239,18 +239,21 @@ class CpuKernels(WeightKernels):
         params: SamplingTensors,
         slots: Tensor | None = None,
         bits: Tensor | None = None,
+        places: Tensor | None = None,
     ) -> Tensor:
         """As `sample`, with masks that lie in a table.
 
         Args:
             slots: int64 [R], which of the table's masks each row has; -1 is none, and so is no argument for all.
             bits: int32 [S, V / 32 rounded up], see `TokenMasks`.
+            places: int64 [R], where each row's logits are; in its own, if there is no argument.
         """
         rows, vocab_size = logits.shape
         tokens = torch.empty(rows, dtype=torch.int64)
         self._library.sample(
             logits.data_ptr(),
             logits.stride(0),
+            None if places is None else places.data_ptr(),
             rows,
             vocab_size,
             params.temperature.data_ptr(),

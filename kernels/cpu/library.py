@@ -22,8 +22,8 @@ log = logging.getLogger("pageant.kernels")
 # for, both are passed alike.
 _WORD, _REAL = ctypes.c_void_p, ctypes.c_double
 _TYPED: dict[str, list[Any]] = {
-    "linear": [_WORD] * 10,
-    "quantized_linear": [_WORD] * 13,
+    "linear": [_WORD] * 11,
+    "quantized_linear": [_WORD] * 14,
     "add_low_rank": [_WORD] * 7,
     "embed": [_WORD] * 8,
     "quantize": [_WORD] * 7,
@@ -61,7 +61,7 @@ class Library:
         self.f32 = Functions(self._library, "f32")
         self.bf16 = Functions(self._library, "bf16")
         self.f16 = Functions(self._library, "f16")
-        self.sample = _function(self._library, "sample", [_WORD] * 15)
+        self.sample = _function(self._library, "sample", [_WORD] * 16)
         self.mask_logits = _function(self._library, "mask_logits", [_WORD] * 7)
         self.top_logprobs = _function(self._library, "top_logprobs", [_WORD] * 10)
         self.move_blocks = _function(self._library, "move_blocks", [_WORD] * 6)
@@ -73,7 +73,9 @@ class Library:
         if hasattr(self._library, "pageant_gated_linear"):
             self.gated_linear = _function(self._library, "gated_linear", [_WORD] * 10)
             self.quantized_gated_linear = _function(self._library, "quantized_gated_linear", [_WORD] * 12)
-        self.gate = _function(self._library, "gate", [_WORD] * 6)
+        self.gate = _function(self._library, "gate", [_WORD] * 7)
+        self.narrow = _function(self._library, "narrow", [_WORD] * 11)
+        self.narrow_rest = _function(self._library, "narrow_rest", [_WORD] * 14)
         self.replay = _function(self._library, "replay", [_WORD] * 2)
         self._threads = self._library.pageant_threads
         self._threads.restype = ctypes.c_int64

@@ -31,12 +31,14 @@ def product(
     bias: Tensor | None,
     y: int | None,
     unrounded: int | None,
+    needed: Tensor | None = None,
 ) -> None:
-    """Write x @ weight.T + bias at one of two addresses. Rows may be any distance apart, but are whole themselves."""
+    """Write x @ weight.T + bias at one of two addresses, or what is needed of it (see `narrowing`). Rows may be any
+    distance apart, but are whole themselves."""
     (rows, inputs), (x_stride, x_step) = x.shape, x.stride()
     weight_stride, weight_step = weight.stride()
     if x_step != 1 or weight_step != 1:
-        return product(functions, x.contiguous(), weight.contiguous(), bias, y, unrounded)
+        return product(functions, x.contiguous(), weight.contiguous(), bias, y, unrounded, needed)
     functions.linear(
         x.data_ptr(),
         x_stride,
@@ -48,6 +50,7 @@ def product(
         rows,
         inputs,
         weight.shape[0],
+        None if needed is None else needed.data_ptr(),
     )
 
 
@@ -59,6 +62,7 @@ def quantized_product(
     y: int | None,
     unrounded: int | None,
     rows_alike: int,
+    needed: Tensor | None = None,
 ) -> None:
     """The same. With up to `rows_alike` rows, and with more, a row's bits are its own.
 
@@ -66,7 +70,7 @@ def quantized_product(
     """
     (rows, inputs), (x_stride, x_step) = x.shape, x.stride()
     if x_step != 1:
-        return quantized_product(functions, x.contiguous(), weight, bias, y, unrounded, rows_alike)
+        return quantized_product(functions, x.contiguous(), weight, bias, y, unrounded, rows_alike, needed)
     functions.quantized_linear(
         x.data_ptr(),
         x_stride,
@@ -81,6 +85,7 @@ def quantized_product(
         inputs,
         weight.shape[0],
         rows_alike,
+        None if needed is None else needed.data_ptr(),
     )
 
 

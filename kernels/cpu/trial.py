@@ -76,7 +76,7 @@ def _multiply(
     (rows, inputs), outputs = x.shape, len(weight)
     y = np.empty((rows, outputs), np.float32)
     pointers = [x.ctypes.data, inputs, weight.ctypes.data, inputs, None, None, y.ctypes.data]
-    library.pageant_linear_bf16(*map(ctypes.c_void_p, [*pointers, rows, inputs, outputs]))
+    library.pageant_linear_bf16(*map(ctypes.c_void_p, [*pointers, rows, inputs, outputs, None]))
     return y
 
 

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pageant.kernels.base import NeededLogits
 from pageant.kernels.cpu.compiled import ACTIVATIONS, CompiledKernels
 from pageant.kernels.cpu.products import (
     expert_weights,
@@ -77,18 +78,22 @@ class WeightKernels(CompiledKernels):
         else:
             low_rank_products(functions, x, y, additions)
 
-    def logits(self, hidden: Tensor, weight: Weight) -> Tensor:
-        """See `Kernels.logits`."""
+    def logits(self, hidden: Tensor, weight: Weight, needed: NeededLogits | None = None) -> Tensor:
+        """See `Kernels.logits`. What is not needed (`narrowing`) stays as it is in memory."""
         functions, rows = self._functions.get(hidden.dtype), hidden.shape[0]
         whole = isinstance(weight, Tensor)
         if functions is None or (whole and rows > self.rows_own_max[hidden.dtype]):
-            return super().logits(hidden, weight)
-        logits = self._empty(torch.float32, rows, weight.shape[0])
+            return super().logits(hidden, weight, needed)
+        which, logits = (None, None) if needed is None else (needed.which, needed.into)
+        if logits is None:
+            logits = self._empty(torch.float32, rows, weight.shape[0])
         if isinstance(weight, QuantizedWeight):
             weight = self._as_taken(weight, hidden.dtype)
-            quantized_product(functions, hidden, weight, None, None, logits.data_ptr(), self.rows_alike)
+            quantized_product(
+                functions, hidden, weight, None, None, logits.data_ptr(), self.rows_alike, which
+            )
         else:
-            product(functions, hidden, weight, None, None, logits.data_ptr())
+            product(functions, hidden, weight, None, None, logits.data_ptr(), which)
         return logits
 
     def embed(self, token_ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:

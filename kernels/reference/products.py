@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pageant.kernels.base import NeededLogits
 from pageant.kernels.quantized import QuantizedWeight, Weight, dequantize
 from pageant.kernels.strips import STRIP
 from pageant.kernels.tiled import LinearWeight, TiledWeight
@@ -20,8 +21,10 @@ def linear(x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tenso
     return F.linear(x, _plain(weight, x.dtype), bias)
 
 
-def logits(hidden: Tensor, weight: Weight) -> Tensor:
+def logits(hidden: Tensor, weight: Weight, needed: NeededLogits | None = None) -> Tensor:
     """See `Kernels.logits`. On a CPU the head is widened part by part: it is never there in float32 whole."""
+    if needed is not None and needed.into is not None:
+        return needed.into.copy_(logits(hidden, weight))
     if hidden.is_cuda and hidden.dtype != torch.float32:
         return torch.mm(hidden, _plain(weight, hidden.dtype).T, out_dtype=torch.float32)
     wide = hidden.float()

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pageant.kernels.base import NeededLogits
 from pageant.kernels.quantized import GROUP, QuantizedWeight, Weight
 from pageant.kernels.reference.products import linear as whole_linear
 from pageant.kernels.reference.products import logits as whole_logits
@@ -36,8 +37,10 @@ def linear(x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tenso
     return product if bias is None else product.add_(bias).to(x.dtype)
 
 
-def logits(hidden: Tensor, weight: Weight) -> Tensor:
+def logits(hidden: Tensor, weight: Weight, needed: NeededLogits | None = None) -> Tensor:
     """See `Kernels.logits`."""
+    if needed is not None and needed.into is not None:
+        return needed.into.copy_(logits(hidden, weight))
     if not isinstance(weight, QuantizedWeight):
         return whole_logits(hidden, weight)
     if hidden.shape[0] > _FEW:

@@ -7,9 +7,10 @@ EXPORT int64_t pageant_allowed() { return tiles_allowed(); }
 
 #define LINEAR(NAME, T)                                                                                       \
     EXPORT void NAME(const T* x, int64_t x_stride, const T* weight, int64_t weight_stride, const T* bias,     \
-                     T* y, float* unrounded, int64_t rows, int64_t inputs, int64_t outputs) {                 \
-        multiply(way_of(Product<T>{x, x_stride, weight, weight_stride, bias, y, rows, inputs, outputs,        \
-                                   unrounded}));                                                              \
+                     T* y, float* unrounded, int64_t rows, int64_t inputs, int64_t outputs,                   \
+                     const Needed* needed) {                                                                  \
+        const Product<T> p{x, x_stride, weight, weight_stride, bias, y, rows, inputs, outputs, unrounded};    \
+        multiply_needed(p, needed, [](const Product<T>& part) { return way_of(part); });                      \
     }
 LINEAR(pageant_linear_f32, float)
 LINEAR(pageant_linear_bf16, bf16)

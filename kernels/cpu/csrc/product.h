@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "expected.h"
+#include "needed.h"
 #include "threads.h"
 #include "vec.h"
 
@@ -99,14 +100,15 @@ inline int64_t even_blocks(int64_t rows, int64_t most) {
 inline int64_t next_piece(int64_t start, int64_t stop) { return start + (stop - start) * thread_count(); }
 
 // A product in pieces that threads take: first those of packing x to `room`, of packed_size() bytes, then the others.
+// Where only some outputs are needed, they are in `some`.
 template <class Way>
 class Work {
   public:
     static constexpr int64_t TOGETHER = Way::PACKED_TOGETHER;
 
-    explicit Work(const Way& way)
+    explicit Work(const Way& way, const std::vector<Range>& some = {})
         : way_(way), rows_(way.p.rows), outputs_(way.p.outputs), block_(way.block_rows()), each_(outputs_each()),
-          across_((outputs_ + each_ - 1) / each_) {}
+          some_(in_pieces(some)), across_(some.empty() ? (outputs_ + each_ - 1) / each_ : int64_t(some_.size())) {}
 
     int64_t packed_size() const {
         if constexpr (TOGETHER == 0) return 0;
@@ -114,7 +116,7 @@ class Work {
     }
     // Of W, where it is gone through once.
     Reading reading() const {
-        if (rows_ > block_) return {};
+        if (rows_ > block_ || !some_.empty()) return {};
         return {(const char*)way_.weights(), each_ * way_.row_bytes(), outputs_ * way_.row_bytes()};
     }
     int64_t packings() const { return packed_size() == 0 ? 0 : (rows_ + TOGETHER - 1) / TOGETHER; }
@@ -127,13 +129,24 @@ class Work {
         }
     }
     void multiply(int64_t i, const uint8_t* room) const {
-        int64_t r = i / across_ * block_, o = i % across_ * each_;
-        way_.block(of_block(r, room), r, std::min(r + block_, rows_), o, std::min(o + each_, outputs_));
+        const int64_t r = i / across_ * block_, n = i % across_;
+        const Range piece = some_.empty() ? Range{n * each_, std::min(n * each_ + each_, outputs_)} : some_[n];
+        way_.block(of_block(r, room), r, std::min(r + block_, rows_), piece.start, piece.stop);
     }
 
   private:
     Way way_;
-    int64_t rows_, outputs_, block_, each_, across_;
+    int64_t rows_, outputs_, block_, each_;
+    std::vector<Range> some_;
+    int64_t across_;
+
+    std::vector<Range> in_pieces(const std::vector<Range>& ranges) const {
+        std::vector<Range> pieces;
+        for (const Range& range : ranges)
+            for (int64_t o = range.start; o < std::min(range.stop, outputs_); o += each_)
+                pieces.push_back({o, std::min({o + each_, range.stop, outputs_})});
+        return pieces;
+    }
 
     template <class Byte>
     Byte* of_block(int64_t first, Byte* room) const {
@@ -148,13 +161,21 @@ class Work {
     }
 };
 
-// One product, shared among threads.
+// One product, shared among threads, or some outputs of it.
 template <class Way>
-void multiply(const Way& way) {
-    const Work<Way> work(way);
+void multiply(const Way& way, const std::vector<Range>& some = {}) {
+    const Work<Way> work(way, some);
     uint8_t* room = packing_room(work.packed_size());
     int64_t numbers = way.p.rows * way.p.inputs;
     share(work.packings(), numbers, [&](int64_t i) { work.pack(i, room); });
-    share(work.pieces(), numbers * way.p.outputs, [&](int64_t i) { work.multiply(i, room); });
+    share(work.pieces(), numbers * (some.empty() ? way.p.outputs : total(some)), [&](int64_t i) { work.multiply(i, room); });
     last_reading() = work.reading();
+}
+
+// What is needed of a product, or all of it (null); `way_of` says how a product of some of its rows is done.
+template <class T, class WayOf>
+void multiply_needed(const Product<T>& p, const Needed* needed, const WayOf& way_of) {
+    if (!needed) return multiply(way_of(p));
+    if (needed->whole > needed->first) multiply(way_of(p.of_rows(needed->first, needed->whole)));
+    if (needed->count > 0) multiply(way_of(p.of_rows(needed->whole, p.rows)), needed->outputs());
 }

@@ -37,10 +37,11 @@ void embed(const int64_t* ids, int64_t rows, const Quantized& w, bool in_tiles, 
 }
 
 template <int BITS, class T>
-void linear(const Product<T>& p, const Quantized& w, bool in_tiles) {
+void linear(const Product<T>& p, const Quantized& w, bool in_tiles, const Needed* needed) {
     if constexpr (TAKES_TILES<T>)
-        if (in_tiles) return multiply(tiled_way_of<BITS>(p, w));
-    multiply(way_of<BITS>(p, w));
+        if (in_tiles)
+            return multiply_needed(p, needed, [&](const Product<T>& part) { return tiled_way_of<BITS>(part, w); });
+    multiply_needed(p, needed, [&](const Product<T>& part) { return way_of<BITS>(part, w); });
 }
 
 // 32 numbers that will share a scale, and the best that was found for them.
@@ -131,10 +132,10 @@ void quantize(const T* weight, int64_t stride, int64_t rows, int64_t inputs, uin
     EXPORT void pageant_quantized_linear_##SUFFIX(                                                             \
         const T* x, int64_t x_stride, const uint8_t* values, const bf16* scales, int64_t bits,                 \
         int64_t in_tiles, const T* bias, T* y, float* unrounded, int64_t rows, int64_t inputs,                 \
-        int64_t outputs, int64_t alike) {                                                                      \
+        int64_t outputs, int64_t alike, const Needed* needed) {                                                \
         Product<T> p{x, x_stride, nullptr, 0, bias, y, rows, inputs, outputs, unrounded};                      \
         Quantized w{values, scales, inputs, alike};                                                            \
-        by_bits(bits, [&](auto b) { linear<b()>(p, w, in_tiles != 0); });                                      \
+        by_bits(bits, [&](auto b) { linear<b()>(p, w, in_tiles != 0, needed); });                              \
     }                                                                                                          \
     EXPORT void pageant_embed_##SUFFIX(const int64_t* ids, int64_t rows, const uint8_t* values,                \
                                        const bf16* scales, int64_t bits, int64_t in_tiles, T* y,               \

@@ -1,8 +1,8 @@
 // Recorded calls of this library's functions, made again without the interpreter between them.
+#include "clock.h"
 #include "expected.h"
 #include "threads.h"
 
-#include <chrono>
 #include <cstddef>
 #include <thread>
 #include <utility>
@@ -74,20 +74,22 @@ EXPORT void pageant_replay(Call* calls, int64_t count) {
     }
 }
 
+constexpr int64_t YIELDING = 20'000, NAP = 10'000;
 // Waits until each table[slots[i]] has come to be expected[i], but where slots[i] is -1; while n of them have not, for
-// patience[n] nanoseconds at most, after which a recording ends here. `outcome` is whether all came, and for how many
-// nanoseconds that was waited for. What another thread wrote before it wrote those numbers may be read then.
+// patience[n] nanoseconds at most, after which a recording ends here, if this gate `ends` it. `outcome` is whether all came,
+// for how many nanoseconds that was waited for, and when that began. What another thread wrote before it wrote those numbers
+// may be read then.
 EXPORT void pageant_gate(const int64_t* table, const int64_t* slots, const int64_t* expected, int64_t count,
-                         const int64_t* patience, int64_t* outcome) {
-    const auto began = std::chrono::steady_clock::now();
-    for (int64_t waited = 0;;) {
+                         const int64_t* patience, int64_t ends, int64_t* outcome) {
+    outcome[2] = nanoseconds_now();
+    for (int64_t waited = 0;; waited = nanoseconds_now() - outcome[2]) {
         int64_t late = 0;
         for (int64_t i = 0; i < count; i++)
             late += slots[i] >= 0 && __atomic_load_n(table + slots[i], __ATOMIC_ACQUIRE) != expected[i];
         outcome[0] = late == 0, outcome[1] = waited;
-        cut_short() = late > 0;
+        cut_short() = ends && late > 0;
         if (late == 0 || waited >= patience[late]) return;
-        std::this_thread::yield();
-        waited = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - began).count();
+        if (waited < YIELDING) std::this_thread::yield();
+        else std::this_thread::sleep_for(std::chrono::nanoseconds(NAP));
     }
 }

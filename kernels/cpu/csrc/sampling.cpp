@@ -17,6 +17,7 @@ constexpr float GREEDY_TEMPERATURE = 1e-5f;
 struct Rows {
     const float* logits;
     int64_t stride, vocab_size;
+    const int64_t* places;  // of their logits; nullptr where each is in its own
     const float* temperature;
     const int32_t* top_k;
     const float* top_p;
@@ -28,6 +29,7 @@ struct Rows {
     const uint32_t* bits;
     int64_t words;  // of a mask
 
+    const float* of(int64_t r) const { return logits + (places ? places[r] : r) * stride; }
     const uint32_t* allowed(int64_t r) const { return slots && slots[r] >= 0 ? bits + slots[r] * words : nullptr; }
 };
 
@@ -75,7 +77,7 @@ void draw_group(const Vocabulary& words, int64_t g, float floor, const NoiseKey&
 
 int64_t draw_row(const Rows& rows, int64_t r, Parts parts) {
     static thread_local std::vector<float> tops;
-    Vocabulary words(rows.logits + r * rows.stride, rows.vocab_size, rows.allowed(r), parts, tops);
+    Vocabulary words(rows.of(r), rows.vocab_size, rows.allowed(r), parts, tops);
     if (!(rows.temperature[r] >= GREEDY_TEMPERATURE)) return words.top_token();
     words.temper(rows.temperature[r]);
     float floor = rows.min_p[r] > 0 ? std::log(rows.min_p[r]) : NOWHERE;
@@ -98,12 +100,12 @@ int64_t draw_row(const Rows& rows, int64_t r, Parts parts) {
 
 }  // namespace
 
-EXPORT void pageant_sample(const float* logits, int64_t stride, int64_t rows, int64_t vocab_size,
-                           const float* temperature, const int32_t* top_k, const float* top_p,
+EXPORT void pageant_sample(const float* logits, int64_t stride, const int64_t* places, int64_t rows,
+                           int64_t vocab_size, const float* temperature, const int32_t* top_k, const float* top_p,
                            const float* min_p, const int64_t* seed, const int32_t* sample,
                            const int64_t* position, const int64_t* slots, const uint32_t* bits, int64_t words,
                            int64_t* tokens) {
-    Rows all{logits, stride, vocab_size, temperature, top_k, top_p, min_p, seed, sample, position, slots, bits, words};
+    Rows all{logits, stride, vocab_size, places, temperature, top_k, top_p, min_p, seed, sample, position, slots, bits, words};
     // As many as there are threads at once, a row on each; the last few by all threads together.
     const int64_t threads = vocab_size < NUMBERS_ALONE ? 1 : thread_count(), alone = rows / threads * threads;
     for_rows(alone, vocab_size, [&](int64_t r) { tokens[r] = draw_row(all, r, {1}); });

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import random
+
 import numpy as np
 import pytest
 
-from pageant.actors.grammar.core import Guides, Opening
+from pageant.actors.grammar.core import HERE, Guides, Opening
 from pageant.protocol.structured_outputs import StructuredOutputsParams as Asked
 
 ENDS = (0, 1)
@@ -65,6 +68,12 @@ class Followed:
             assert position == self.positions[number] + ahead and ahead == len(found.setdefault(number, []))
             found[number].append(allowed(bits))
         return found
+
+    def open_together(self, numbers, grammar, tokens=()):
+        """Begins some that have said the same."""
+        self.positions |= dict.fromkeys(numbers, 7)
+        openings = [Opening(number, grammar, 7, tokens) for number in numbers]
+        self._took(self.guides.step(opened=openings, here=self.here))
 
     def _took(self, masks):
         assert not masks.lost
@@ -173,3 +182,65 @@ def test_drafts_that_would_cost_too_much_fail_nothing(followed, compiler, spell)
     assert followed.may[1] == before
     followed.follow(1, draft)
     assert bool(followed.failed) == (1 not in found)
+
+
+def test_twins_are_told_the_same_as_each_would_be_alone(guides, compiler, vocab_size, spell):
+    """Ten sequences that leave one another by and by."""
+    chance = random.Random(0)
+    grammar = compiler.compile(Asked(regex="(aa|ab|ba)*c[a-d]{0,5}"))
+    together = Followed(guides, here=True)
+    alone = Followed(Guides(vocab_size, ENDS, threads=1), here=True)
+    together.open_together(range(10), grammar)
+    for number in range(10):
+        alone.open(number, grammar)
+    for _ in range(12):
+        assert together.may == alone.may
+        going_on = [number for number in range(10) if together.may[number] - {*ENDS}]
+        tokens = {f"_{n}": chance.choice(sorted(together.may[n] - {*ENDS})) for n in going_on}
+        together.draw(**tokens)
+        alone.draw(**tokens)
+    assert not together.failed and not alone.failed
+    assert len({frozenset(may) for may in together.may.values()}) > 1, "they have left one another"
+
+
+def test_twins_have_one_mask_made_for_all(guides, compiler, spell, monkeypatch):
+    made = []
+    mask = HERE.mask
+    monkeypatch.setattr(HERE, "mask", lambda work, bits: (made.append(len(work)), mask(work, bits)))
+    grammar, other = (compiler.compile(Asked(regex=regex)) for regex in ("[ab]*", "[ab]+"))
+    followed = Followed(guides, here=True)
+    followed.open_together((1, 2, 3, 4), grammar)
+    followed.open_together((5, 6), other)
+    a, b = spell("ab")
+    followed.draw(_1=a, _2=a, _3=b, _4=a, _5=a, _6=a)
+    followed.draw(_1=a, _2=b, _3=b, _4=b)
+    followed.draw(_1=a, _2=a, _4=a, _3=a)
+    assert made == [1, 1, 3, 3, 3]
+
+
+class Costly:
+    """A grammar whose masks cost too much: then llguidance lets the output end."""
+
+    def __init__(self):
+        self.error = False
+
+    def deep_copy(self):
+        return Costly()
+
+    def unsafe_compute_mask_ptr(self, address, num_bytes):
+        self.error = True
+        ctypes.memset(address, 0, num_bytes)
+        ctypes.c_ubyte.from_address(address).value = 1
+
+    def is_error(self):
+        return self.error
+
+    def stop_reason(self):
+        return "fuel"
+
+
+def test_what_becomes_too_costly_fails_all_of_its_twins(guides):
+    followed = Followed(guides, here=True)
+    followed.open_together((1, 2), Costly())
+    assert set(followed.failed) == {1, 2}
+    assert len(set(followed.failed.values())) == 1 and "too costly" in followed.failed[1]
