@@ -13,10 +13,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from pageant.scripts.bench.compare import OUT
+from pageant.scripts.bench.compare import OUT, UNQUANTIZED
 
 NAMES = {
     "pageant": "Pageant",
+    UNQUANTIZED: "Pageant, bfloat16",
     "vllm": "vLLM (CPU)",
     "openvino": "OpenVINO GenAI",
     "llama_cpp": "llama.cpp",
@@ -66,7 +67,7 @@ def _panel(title: str, unit: str, bars: Bars, x: int, y: int) -> str:
     for row, (engine, value) in enumerate(bars):
         top = y + TITLE + row * ROW
         length = (PANEL_WIDTH - LABEL_WIDTH - VALUE_WIDTH) * value / longest
-        fill = OURS if engine == "pageant" else THEIRS
+        fill = OURS if engine in ("pageant", UNQUANTIZED) else THEIRS
         lines += [
             f'<text x="{x + LABEL_WIDTH - 8}" y="{top + 13}" text-anchor="end">{escape(NAMES[engine])}</text>',
             f'<rect x="{x + LABEL_WIDTH}" y="{top + 2}" width="{length:.1f}" height="{ROW - 5}" fill="{fill}"/>',
@@ -96,7 +97,8 @@ def tables(result: dict[str, Any]) -> str:
     for engine in engines:
         cells = [_cell(result["workloads"][key][name].get(engine)) for key, name in columns]
         lines.append(f"| {NAMES[engine]} {versions.get(engine, '')} | " + " | ".join(cells) + " |")
-    lines += ["", "| engine | ready, s | KV cache asked for, GiB | peak memory, GiB |", "|---|---|---|---|"]
+    if result["startup"]:
+        lines += ["", "| engine | ready, s | KV cache asked for, GiB | peak memory, GiB |", "|---|---|---|---|"]
     for engine, row in result["startup"].items():
         figures = [row.get(figure) for figure in ("ready_seconds", "kv_gib", "peak_pss_gib")]
         name = NAMES[engine] + (f", {row['quantization']}" if row.get("quantization") else "")

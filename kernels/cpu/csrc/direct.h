@@ -125,14 +125,6 @@ void sums_rows(const Cell* weights, const T* const* rows, const T* const* next, 
         sums_tile<Cells, R, Cells::PER_CELL>(weights, rows, next, head_dim, d, to, width);
 }
 
-// Calls body with the count, of few rows, as a constant.
-template <class Cells, class Body, int R = 1>
-void with_rows(int64_t count, const Body& body) {
-    if constexpr (R < FEW_ROWS<Cells>)
-        if (count != R) return with_rows<Cells, Body, R + 1>(count, body);
-    body(std::integral_constant<int, R>{});
-}
-
 }  // namespace direct
 
 // Spreads a query's cells [depth] to [4 * depth], as scores are made with them: each vector to four, the i-th of which
@@ -148,7 +140,7 @@ inline void spread_query(const Cell* query, int64_t depth, Cell* spread) {
 template <class Cells, class T>
 void direct_scores(const Cell* spread, int64_t depth, const T* const* rows, const T* const* next, int64_t head_dim,
                    float* scores, int64_t count) {
-    direct::with_rows<Cells>(count, [&](auto R) {
+    with_count<FEW_ROWS<Cells>>(count, [&](auto R) {
         for (int64_t t = 0; t < CHUNK; t += W) {
             const T* fetched[W];
             for (int i = 0; i < W; i++) fetched[i] = next[packing::in_turn(t + i)];
@@ -161,6 +153,6 @@ void direct_scores(const Cell* spread, int64_t depth, const T* const* rows, cons
 template <class Cells, class T>
 void direct_sums(const Cell* weights, const T* const* rows, const T* const* next, int64_t head_dim, float* sums,
                  int64_t width, int64_t count) {
-    direct::with_rows<Cells>(
+    with_count<FEW_ROWS<Cells>>(
         count, [&](auto R) { direct::sums_rows<Cells, R>(weights, rows, next, head_dim, sums, width); });
 }

@@ -1,10 +1,11 @@
 #include "expected.h"
 
+#include "vec.h"
+
 #include <atomic>
 
 namespace {
 
-constexpr int64_t LINE = 64;
 constexpr int64_t SOME = 8 * LINE;     // fetched between two looks at whether there is work
 constexpr int64_t MOST = 256 << 10;    // for a thread, of which two share a second cache
 

@@ -50,8 +50,7 @@ inline void value_cells(const T* const* rows, int64_t d, int64_t left, vu* to) {
 // Asks for the cache lines of `count` numbers. Far enough ahead that they belong in the second cache.
 template <class T>
 inline void fetch(const T* p, int64_t count) {
-    constexpr int64_t LINE = 64 / sizeof(T);
-    for (int64_t d = 0; d < count; d += LINE) __builtin_prefetch(p + d, 0, 2);
+    for (int64_t d = 0; d < count; d += LINE / sizeof(T)) __builtin_prefetch(p + d, 0, 2);
 }
 // The order in which a chunk's tokens are fetched: its four quarters side by side. They are mostly blocks of the
 // cache, which lie apart, and memory answers twice as fast when several places are read at once.

@@ -14,7 +14,6 @@
 
 #if defined(__AVX512F__)
 
-constexpr int64_t PATCH_LINE = 64;  // bytes that memory is fetched by
 constexpr int PATCH_ROWS_MAX = 12;
 
 // Some rows of x, packed; `apart` is from a unit to the next.
@@ -38,7 +37,7 @@ class LinesBetween {
     const char* at_;
     const int64_t each_, rest_;
     void fetch(int64_t lines) {
-        for (const char* stop = at_ + lines * PATCH_LINE; at_ < stop; at_ += PATCH_LINE) fetch_here(at_);
+        for (const char* stop = at_ + lines * LINE; at_ < stop; at_ += LINE) fetch_here(at_);
     }
 };
 
@@ -70,14 +69,6 @@ __attribute__((noinline)) void sum_patch(const PatchStrips<Unit>& w, const Patch
     }
 }
 
-// Calls call(constant) with the count, from 1 to MOST.
-template <int MOST, class Call>
-inline void with_count(int64_t count, const Call& call) {
-    if constexpr (MOST > 1)
-        if (count != MOST) return with_count<MOST - 1>(count, call);
-    call(std::integral_constant<int, MOST>{});
-}
-
 // How many rows a patch has at most, by N strips.
 template <int N, class Unit>
 constexpr int PATCH_ROWS = Unit::PATCH_SUMS / N < PATCH_ROWS_MAX ? Unit::PATCH_SUMS / N : PATCH_ROWS_MAX;
@@ -90,7 +81,7 @@ void by_patches(const PatchStrips<Unit>& w, const typename Unit::Packed* x, int6
     const int64_t patches = (count + MOST - 1) / MOST, each = (lines + patches * w.units - 1) / (patches * w.units);
     for (int64_t i = 0; i < patches; i++) {
         const int64_t first = count * i / patches, stop = count * (i + 1) / patches;
-        const LinesBetween ahead(w.ahead + i * each * w.units * PATCH_LINE, each);
+        const LinesBetween ahead(w.ahead + i * each * w.units * LINE, each);
         with_count<MOST>(stop - first, [&](auto M) {
             vf sums[M][N];
             sum_patch<M, N>(w, {x + first, count}, ahead, sums);

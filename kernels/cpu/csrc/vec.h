@@ -49,6 +49,14 @@ inline void store(T* p, V v) {
     std::memcpy(p, &v, sizeof v);
 }
 
+// Calls body(constant) with the count, from 1 to MOST: a function of its own for each.
+template <int MOST, class Body>
+void with_count(int64_t count, const Body& body) {
+    if constexpr (MOST > 1)
+        if (count != MOST) return with_count<MOST - 1>(count, body);
+    body(std::integral_constant<int, MOST>{});
+}
+
 #if defined(__AVX512F__)
 // A whole line to where one begins, which no cache is to keep; and what makes such lines seen before what is written next.
 inline void store_past_caches(void* p, vu line) { _mm512_stream_si512((__m512i*)p, (__m512i)line); }
@@ -56,6 +64,8 @@ inline void settle_lines() { _mm_sfence(); }
 #else
 inline void settle_lines() {}
 #endif
+
+constexpr int64_t LINE = 64;  // bytes that memory is fetched by
 
 // Asks for a line, for the nearest cache, here and not before: in a burst, requests queue, and memory answers fewer of them at
 // once than when what was asked for earlier is used in between. The compiler would gather them.

@@ -75,3 +75,31 @@ def test_what_is_measured_again_takes_the_place_of_what_was(tmp_path, ended, mon
     assert "--groups tiny --starts 0 --update" in update["command"] and "machine" in update
     del whole["workloads"]["tiny"]
     assert updated == whole
+
+
+class Timed:
+    """An engine that takes twice as long with weights that are not quantised."""
+
+    def __init__(self, name, model, workloads, *, quantization, home):
+        self.seconds = {None: 2.0, "int8": 1.0}[quantization]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def run(self, workload):
+        return self.seconds
+
+
+def test_streams_of_quantised_weights_run_in_turn_with_those_of_ours_that_are_not(monkeypatch):
+    monkeypatch.setattr(compare, "EngineProcess", Timed)
+    monkeypatch.setattr(compare, "PAUSE_SECONDS", 0)
+    group = compare.GROUPS["int8"]
+    found = compare.compare(group, Path("model"), ["pageant", "vllm"], 3, Path("home"))
+    engines = {name: row["seconds"] for name, row in found["single"].items()}
+    assert engines == {"pageant": 1.0, "vllm": 1.0, compare.UNQUANTIZED: 2.0}
+    assert set(found["batch"]) == {"pageant", "vllm"}
+    plain = compare.compare(compare.GROUPS["bf16"], Path("model"), ["pageant"], 1, Path("home"))
+    assert set(plain["single"]) == {"pageant"}

@@ -60,6 +60,11 @@ def test_the_page_keeps_its_text_around_the_tables(tmp_path):
     assert [cell.strip() for cell in rows[1][1:]] == ["failed"] * 3
 
 
+def test_there_is_no_table_of_starts_without_any():
+    assert "| engine | ready" in plot.tables(RESULT)
+    assert "| engine | ready" not in plot.tables(RESULT | {"startup": {}})
+
+
 def test_a_page_without_a_place_for_the_tables_is_refused(tmp_path):
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / "benchmarks" / "new.json").write_text(json.dumps(RESULT))
