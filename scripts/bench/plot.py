@@ -98,7 +98,11 @@ def tables(result: dict[str, Any]) -> str:
         cells = [_cell(result["workloads"][key][name].get(engine)) for key, name in columns]
         lines.append(f"| {NAMES[engine]} {versions.get(engine, '')} | " + " | ".join(cells) + " |")
     if result["startup"]:
-        lines += ["", "| engine | ready, s | KV cache asked for, GiB | peak memory, GiB |", "|---|---|---|---|"]
+        lines += [
+            "",
+            "| engine | ready, s | KV cache asked for, GiB | peak memory, GiB |",
+            "|---|---|---|---|",
+        ]
     for engine, row in result["startup"].items():
         figures = [row.get(figure) for figure in ("ready_seconds", "kv_gib", "peak_pss_gib")]
         name = NAMES[engine] + (f", {row['quantization']}" if row.get("quantization") else "")
