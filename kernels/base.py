@@ -132,10 +132,10 @@ class TokenMasks(NamedTuple):
 
 
 class NeededLogits(NamedTuple):
-    """Which logits of a step somebody reads."""
+    """Which logits of a step somebody reads: for backends that have said so (`pageant.kernels.cpu.narrowing`)."""
 
     which: Tensor
-    """As the backend has said it (`pageant.kernels.cpu.narrowing`)."""
+    """int64, as the backend has it."""
     into: Tensor | None = None
     """float32 [R, V]: where they go, beside those that are there already."""
 
@@ -361,7 +361,7 @@ class Kernels(Protocol):
         """Return hidden @ weight.T in float32, never rounded to a lesser dtype: [R, N], [V, N], [R, V].
 
         Args:
-            needed: those that somebody reads. A backend may compute others, too.
+            needed: those that somebody reads, as `CpuKernels.narrow` has them. Others of a backend may be, too.
         """
         ...
 

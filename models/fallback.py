@@ -92,8 +92,7 @@ class FallbackDecoder:
         """See `Decoder.logits`. The model's own head, with whatever it does to logits."""
         self._given.hidden = hidden[None]
         logits: Tensor = self._head(input_ids=self._no_tokens, use_cache=False).logits
-        found = logits[0].float()
-        return found if needed is None or needed.into is None else needed.into.copy_(found)
+        return logits[0].float()
 
     def kv_cache_shape(self, num_blocks: int, block_size: int) -> tuple[int, int, int, int]:
         """See `Decoder.kv_cache_shape`."""

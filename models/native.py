@@ -100,6 +100,9 @@ class NativeDecoder:
     def logits(self, hidden: Tensor, needed: NeededLogits | None = None) -> Tensor:
         """See `Decoder.logits`."""
         logits = self.kernels.logits(hidden, self._lm_head, needed)
+        if self.spec.logit_scale is None and self.spec.logit_softcap is None:
+            return logits
+        assert needed is None or needed.into is None, "what is there already would be shaped twice"
         if self.spec.logit_scale is not None:
             logits.mul_(self.spec.logit_scale)
         if self.spec.logit_softcap is not None:

@@ -2,17 +2,17 @@
 
 What masks forbid need not be computed. Of rows whose masks allow tokens in few parts of the vocabulary, as they do
 wherever a grammar knows what kind of thing comes next, only those parts of the head are gone through (`narrowing`):
-of a model of 0.6 billion weights the head is a quarter of what a step reads. So the logits of rows that will need all
-of them come first, going by their last masks, and meanwhile the others' masks may. If they have not, they are waited
-for where that is expected to take less time than is spared. Then comes what is left; and before the draw those are
-waited for that are still missing, for as long as that is worth it.
+of a model of 0.6 billion weights the head is a quarter of what a step reads. Masks that are not there when the head
+begins are waited for where that is expected to take less time than is spared: the logits of rows that will need all
+of them, going by their last masks, come first, and then what the masks leave. Else all is computed at once. Before
+the draw, masks that are still missing are waited for, for as long as that is worth it.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -23,14 +23,14 @@ from pageant.actors.executor.keeping import SOON_SECONDS, patience_by_late
 from pageant.actors.executor.masks import GuidedStep, HeldMasks
 from pageant.kernels.base import NeededLogits, SamplingTensors
 from pageant.kernels.cpu import CpuKernels
+from pageant.kernels.cpu.narrowing import UNMASKED, VOID
 
-__all__ = ["Awaiting", "GuidedEnd", "GuidedEnds", "Logits", "unheld"]
+__all__ = ["Awaiting", "GuidedEnd", "GuidedEnds", "Logits", "MaskTiming", "Played", "unheld"]
 
 _MILLION = 1_000_000
 _BILLION = 1_000_000_000
 _LATEST = 0.3  # what the last step counts in an average
-_FORGETTING = 0.98  # of lateness, with each step that does not wait: in the end one tries again
-_SHARE_LEAST = 0.1  # of the logits, from which on it can be told how long all of them take
+_FORGETTING = 0.996  # of lateness, with each step of which it is not known: in the end one tries again
 
 
 class Logits(Protocol):
@@ -40,58 +40,110 @@ class Logits(Protocol):
 
 
 class Awaiting(NamedTuple):
-    """The logits [T, V] of a step whose masks had not come after so many seconds."""
+    """The logits [T, V] of a step, good until the next, whose masks had not come after so many seconds."""
 
     logits: Tensor
     waited: float
 
 
+class Played(NamedTuple):
+    """How the end of a step went, in seconds since the head began: until the logits were there that need no masks,
+    until all were, and for how long masks were waited for before the others and before the draw.
+
+    `came_before` is whether all masks had come by the beginning; `narrow` is how many rows were not computed whole, and
+    `share` is what the last masks would spare of all logits.
+    """
+
+    first: float
+    done: float
+    waited: float
+    waited_more: float
+    came_before: bool
+    came: bool
+    narrow: int
+    share: float
+
+
+@dataclass
+class MaskTiming:
+    """What is known of steps of one shape by those before, in seconds."""
+
+    took: float = 0.0  # the last one, but for waiting
+    whole: float = 0.0  # that the head takes if all of it is computed, and if what masks leave is
+    narrowed: float | None = None
+    first: float = 0.0  # what of the latter needs no masks
+    lateness: float = 0.0  # of masks, since the head began
+    share: float = 0.0  # of the logits, that the last masks would spare
+
+    @property
+    def patience(self) -> float:
+        """For how long masks are waited for, when what needs none is there."""
+        narrowed = self.whole * (1 - self.share) if self.narrowed is None else self.narrowed
+        most = min(self.whole - narrowed, SOON_SECONDS)
+        return most if self.lateness - self.first < most else 0.0
+
+    def learn(self, played: Played, took: float) -> None:
+        """Takes in a step that took so long in all."""
+        self.took, self.share = took - played.waited - played.waited_more, played.share
+        head = played.done - played.waited
+        if played.narrow:
+            self.narrowed = head if self.narrowed is None else _averaged(self.narrowed, head)
+            self.first = _averaged(self.first, played.first)
+        else:
+            self.whole = _averaged(self.whole, head) if self.whole else head
+        if played.came_before:
+            self.lateness = _averaged(self.lateness, 0.0)
+        elif played.waited_more:
+            self.lateness = _averaged(self.lateness, played.done + played.waited_more)
+        elif played.waited and played.narrow:
+            self.lateness = _averaged(self.lateness, played.first + played.waited)
+        elif played.waited:  # in vain, but they came before the draw
+            self.lateness = _averaged(self.lateness, (played.first + played.waited + played.done) / 2)
+        else:  # at some time meanwhile
+            self.lateness = _FORGETTING * min(self.lateness, played.done)
+
+
+def _averaged(average: float, latest: float) -> float:
+    return average + (latest - average) * _LATEST
+
+
 class _Recorded(NamedTuple):
-    """What a recording leaves in memory when it is played. For `gates` and the others see `CpuKernels`."""
+    """What a recording leaves in memory when it is played. For all but the logits, see `CpuKernels`."""
 
     logits: Tensor
     places: Tensor
-    known: Tensor
-    share: Tensor
-    gates: tuple[Tensor, Tensor]
+    came_before: Tensor
+    began: Tensor
+    spared: Tensor
+    narrow: Tensor
+    before_rest: Tensor
+    before_draw: Tensor
+
+    def played(self) -> Played:
+        """The last time."""
+        (began,), (narrow,), (spared,) = (part.tolist() for part in (self.began, self.narrow, self.spared))
+        (_, waited, first), (came, waited_more, done) = (
+            gate.tolist() for gate in (self.before_rest, self.before_draw)
+        )
+        return Played(
+            first=(first - began) / _BILLION,
+            done=(done - began) / _BILLION,
+            waited=waited / _BILLION,
+            waited_more=waited_more / _BILLION,
+            came_before=bool(self.came_before[0]),
+            came=bool(came),
+            narrow=narrow,
+            share=spared / _MILLION,
+        )
 
 
 @dataclass
 class GuidedEnd:
-    """Of steps of one shape: where their masks are, and what is known by those before, in seconds."""
+    """Of steps of one shape: where their masks are, what was recorded of that, and what is known of their times."""
 
     held: HeldMasks | None = None
     recorded: _Recorded | None = None
-    took: float = 0.0  # the last one, but for waiting
-    head: float = 0.0  # that all logits take
-    spared: float = 0.0  # of it, by masks like the last ones that come in time
-    lateness: float = 0.0  # of masks, when the first logits are there
-
-    @property
-    def patience(self) -> float:
-        """For how long masks are waited for before the rest of the logits."""
-        return min(self.spared, SOON_SECONDS) if self.lateness < self.spared else 0.0
-
-    def learn(self, recorded: _Recorded, took: float) -> tuple[bool, float]:
-        """Takes in what a step that took so long has left. Returns whether it has drawn, and for how long it waited."""
-        spared, began = recorded.known.tolist()
-        (share,) = recorded.share.tolist()
-        (knew, waited, first_done), (came, waited_more, done) = (gate.tolist() for gate in recorded.gates)
-        if share >= _SHARE_LEAST * _MILLION:
-            head = (done - began - waited) / _BILLION * _MILLION / share
-            self.head += (head - self.head) * (_LATEST if self.head else 1)
-        self.spared = self.head * spared / _MILLION
-        if knew:
-            late = waited
-        elif waited_more:
-            late = done + waited_more - first_done
-        else:  # at some time in between
-            late = max(waited, (done - first_done) // 2)
-        if self.patience or late / _BILLION > self.lateness:
-            self.lateness += (late / _BILLION - self.lateness) * _LATEST
-        self.lateness *= _FORGETTING
-        self.took = took - (waited + waited_more) / _BILLION
-        return bool(came), (waited + waited_more) / _BILLION
+    timing: MaskTiming = field(default_factory=MaskTiming)
 
 
 class GuidedEnds:
@@ -106,19 +158,23 @@ class GuidedEnds:
     ) -> None:
         self._kernels, self._logits, self._clock = kernels, logits, clock
         self._slots, self._positions = (torch.zeros(tokens_max, dtype=torch.int64) for _ in range(2))
-        # Nanoseconds to wait before the rest of the logits and before the draw, by how many rows' masks are missing.
-        self._patience = [torch.zeros(tokens_max + 1, dtype=torch.int64) for _ in range(2)]
+        # Nanoseconds to wait, by how many rows' masks are missing.
+        self._none, self._for_rest, self._for_draw = (
+            torch.zeros(tokens_max + 1, dtype=torch.int64) for _ in range(3)
+        )
         self._began = 0.0
 
     def write(self, end: GuidedEnd, guided: GuidedStep, rows: int) -> None:
         """Says what the masks are for that a step of so many rows goes by, whose recording is played next."""
         slots = self._slots.numpy()
-        slots[:rows] = -1
+        slots[:rows] = UNMASKED
         slots[guided.places] = guided.slots
+        if guided.void:
+            slots[list(guided.void)] = VOID
         self._positions.numpy()[guided.places] = guided.positions
-        for_rest, for_draw = (patience.numpy() for patience in self._patience)
-        for_rest[: rows + 1] = _BILLION * end.patience
-        for_draw[: rows + 1] = _BILLION * np.minimum(patience_by_late(rows, end.took), SOON_SECONDS)
+        for_draw = np.minimum(patience_by_late(rows, end.timing.took), SOON_SECONDS)
+        self._for_draw.numpy()[: rows + 1] = _BILLION * for_draw
+        self._for_rest.numpy()[: rows + 1] = _BILLION * np.minimum(for_draw, end.timing.patience)
         self._began = self._clock()
 
     def tokens(self, end: GuidedEnd, hidden: Tensor, params: SamplingTensors) -> Tensor:
@@ -127,22 +183,31 @@ class GuidedEnds:
         kernels = self._kernels
         bits, positions = (torch.from_numpy(array) for array in end.held)
         slots = self._slots[: len(hidden)]
-        narrowed = kernels.narrow(hidden, slots, bits)
+        masks = positions, slots, self._positions
+        before_head = kernels.gate(*masks, self._none, ends=False)
+        narrowed = kernels.narrow(hidden, slots, bits, before_head, self._for_rest)
         logits = self._logits(narrowed.hidden, narrowed.needed)
-        before_rest = kernels.gate(positions, slots, self._positions, self._patience[0], ends=False)
-        rest = kernels.narrow_rest(hidden, slots, bits, before_rest, narrowed)
+        before_rest = kernels.gate(*masks, narrowed.patience, ends=False)
+        rest = kernels.narrow_rest(hidden, slots, bits, positions, self._positions, narrowed)
         self._logits(narrowed.hidden, rest.needed._replace(into=logits))
-        before_draw = kernels.gate(positions, slots, self._positions, self._patience[1])
+        before_draw = kernels.gate(*masks, self._for_draw)
         end.recorded = _Recorded(
-            unheld(logits), rest.places, narrowed.known, rest.share, (before_rest, before_draw)
+            *(unheld(logits), rest.places, before_head, narrowed.began, narrowed.spared),
+            *(rest.narrow, before_rest, before_draw),
         )
         return kernels.sample_by_table(logits, params, slots, bits, rest.places)
 
     def awaiting(self, end: GuidedEnd) -> Awaiting | None:
         """What a step that has just been played waits for, if it has drawn nothing."""
         assert end.recorded is not None, "it has been recorded"
-        has_drawn, waited = end.learn(end.recorded, self._clock() - self._began)
-        return None if has_drawn else Awaiting(end.recorded.logits[end.recorded.places], waited)
+        played = end.recorded.played()
+        end.timing.learn(played, self._clock() - self._began)
+        if played.came:
+            return None
+        logits, places = end.recorded.logits, end.recorded.places
+        if not torch.equal(places, torch.arange(len(places))):
+            logits = logits[places]
+        return Awaiting(logits, played.waited + played.waited_more)
 
 
 def unheld(logits: Tensor) -> Tensor:

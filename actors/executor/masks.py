@@ -84,6 +84,7 @@ class GuidedStep:
     ahead: Int64
     slots: Int64  # of their masks
     table: MaskTable
+    void: tuple[int, ...] = ()  # places of drawing rows whose tokens nobody will read
 
     @classmethod
     def of(cls, places: Int64, rows: Int64, positions: Int64, ahead: Int64, table: MaskTable) -> GuidedStep:
@@ -151,7 +152,7 @@ class GuidedStep:
     def without(self, places: tuple[int, ...]) -> GuidedStep | None:
         """But for some of the drawing rows."""
         kept = ~np.isin(self.places, places)
-        return self._part(kept) if kept.any() else None
+        return replace(self._part(kept), void=places) if kept.any() else None
 
     def part(self, places: Int64) -> GuidedStep:
         """Of some of the drawing rows, which get new places: 0, 1, ..."""

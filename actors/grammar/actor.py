@@ -31,7 +31,7 @@ from pageant.protocol.supervision import ActorDown, ActorUp
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-COST_DECAY = 0.8  # of what a sequence costs, with each step that takes less
+COST_DECAY = 0.8  # of what a mask costs, with each step that takes less
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,7 +41,7 @@ R = TypeVar("R")
 class _Followed:
     """An executor's sequences, of its life `epoch`, and by their numbers those that wait for their grammars.
 
-    `cost` is what a step takes for each of its sequences, in seconds; `away` are calls that another thread has.
+    `cost` is what a step takes for each mask that is made, in seconds; `away` are calls that another thread has.
     """
 
     epoch: int
@@ -50,9 +50,9 @@ class _Followed:
     cost: float = math.inf
     away: int = 0
 
-    def took(self, seconds: float, sequences: int) -> None:
-        """A step has been computed."""
-        cost = seconds / max(1, sequences)
+    def took(self, seconds: float, made: int) -> None:
+        """A step has been computed, with so many masks."""
+        cost = seconds / max(1, made)
         self.cost = cost if math.isinf(self.cost) else max(cost, COST_DECAY * self.cost)
 
 
@@ -229,7 +229,7 @@ class Grammar(Actor):
         def step() -> Masks:
             began = self.clock.now()
             masks = followed.guides.step(closed, opened, *columns, here=here)
-            followed.took(self.clock.now() - began, len(masks.guides))
+            followed.took(self.clock.now() - began, masks.made)
             return masks
 
         return step() if here else await self._follow(followed, step)

@@ -36,7 +36,7 @@ class Opening(NamedTuple):
 
 class Masks(NamedTuple):
     """What may follow R sequences at these positions, after so many drafts each; why others, by their guides, have no
-    mask and never will; and those that are not where they were said to be."""
+    mask and never will; those that are not where they were said to be; and how many masks were made for all of it."""
 
     guides: Int64
     positions: Int64
@@ -44,6 +44,7 @@ class Masks(NamedTuple):
     bits: Bits
     failed: dict[int, str]
     lost: list[int]
+    made: int
 
 
 class _Guide:
@@ -134,27 +135,19 @@ class Guides:
         return guide
 
     def _masks(self, guides: list[_Guide], lost: list[int], masking: Masking) -> Masks:
-        firsts: dict[object, int] = {}  # of twins, the row of the first
-        of_row = [
-            row if guide.twins is None else firsts.setdefault(guide.twins, row)
-            for row, guide in enumerate(guides)
-        ]
-        work = [
-            (guide.matcher, row)
-            for row, guide in enumerate(guides)
-            if guide.failure is None and of_row[row] == row
-        ]
-        bits = np.empty((len(guides), self._words), np.int32)
-        if len(work) < len(guides):
+        makers, of_row = _makers(guides)
+        work = [(guide.matcher, row) for row, guide in enumerate(makers) if guide.failure is None]
+        bits = np.empty((len(makers), self._words), np.int32)
+        if len(work) < len(makers):
             bits[:] = 0
         if work:
             masking.mask(work, bits)
-        if firsts:
+        if len(makers) < len(guides):
             bits = bits[of_row]
         goes_on, may_end = self._without_ends(bits, [guide.ignore_eos for guide in guides])
         failed = {}
         for row in np.flatnonzero(~goes_on).tolist():  # a matcher in error lets the output end
-            failure = _failure_of(guides[row], guides[of_row[row]].matcher, may_end=bool(may_end[row]))
+            failure = _failure_of(guides[row], makers[of_row[row]].matcher, may_end=bool(may_end[row]))
             if failure is not None:
                 failed[row] = guides[row].failure = failure
         reasons = {guides[row].number: reason for row, reason in failed.items()}
@@ -168,6 +161,7 @@ class Guides:
             bits=bits,
             failed=reasons,
             lost=lost,
+            made=len(work),
         )
 
     def draft_masks(
@@ -209,7 +203,9 @@ class Guides:
             drafted += [(guide.number, guide.position + ahead, ahead) for ahead in range(len(span))]
         numbers, places, ahead = (column.copy() for column in np.array(drafted, np.int64).reshape(-1, 3).T)
         found = bits if len(rows) == len(bits) else bits[rows]
-        return Masks(guides=numbers, positions=places, ahead=ahead, bits=found, failed={}, lost=[])
+        return Masks(
+            guides=numbers, positions=places, ahead=ahead, bits=found, failed={}, lost=[], made=len(bits)
+        )
 
     def _without_ends(self, bits: Bits, endless: list[bool]) -> tuple[Bools, Bools]:
         """Which rows [R] let anything but an end follow, and which an end. Those that are endless do not end where they
@@ -259,6 +255,19 @@ def _pair(guides: Iterable[tuple[_Guide, tuple[object, object]]]) -> None:
         twins = object() if len(group) > 1 else None
         for guide in group:
             guide.twins = twins
+
+
+def _makers(guides: Iterable[_Guide]) -> tuple[list[_Guide], list[int]]:
+    """Those of some sequences that have a mask made, for themselves and for their twins; and whose is each one's."""
+    places: dict[object, int] = {}
+    makers: list[_Guide] = []
+    of_each = []
+    for guide in guides:
+        place = places.setdefault(guide if guide.twins is None else guide.twins, len(makers))
+        if place == len(makers):
+            makers.append(guide)
+        of_each.append(place)
+    return makers, of_each
 
 
 def _left(tokens: int) -> str:

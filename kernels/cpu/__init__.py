@@ -244,7 +244,8 @@ class CpuKernels(WeightKernels):
         """As `sample`, with masks that lie in a table.
 
         Args:
-            slots: int64 [R], which of the table's masks each row has; -1 is none, and so is no argument for all.
+            slots: int64 [R], which of the table's masks each row has; none is UNMASKED, or no argument for all; of a
+                row that is VOID, token 0 is drawn.
             bits: int32 [S, V / 32 rounded up], see `TokenMasks`.
             places: int64 [R], where each row's logits are; in its own, if there is no argument.
         """

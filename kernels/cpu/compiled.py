@@ -80,8 +80,8 @@ class CompiledKernels(ReferenceKernels):
     def gate(
         self, table: Tensor, slots: Tensor, expected: Tensor, patience: Tensor, *, ends: bool = True
     ) -> Tensor:
-        """Waits until each table[slots[i]] is expected[i], but where slots[i] is -1. A recording ends with this call,
-        if it `ends` it, where that takes too long when it is played.
+        """Waits until each table[slots[i]] is expected[i], but where slots[i] is negative. A recording ends with this
+        call, if it `ends` it, where that takes too long when it is played.
 
         Args:
             table: int64 [S], which another thread may be writing to: what it wrote before that is there then.
@@ -96,15 +96,21 @@ class CompiledKernels(ReferenceKernels):
         self._library.gate(*pointers, len(slots), patience.data_ptr(), ends, outcome.data_ptr())
         return outcome
 
-    def narrow(self, hidden: Tensor, slots: Tensor, bits: Tensor) -> Narrowed:
-        """See `pageant.kernels.cpu.narrowing`."""
-        return narrow(self._library, hidden, slots, bits)
+    def narrow(self, hidden: Tensor, slots: Tensor, bits: Tensor, came: Tensor, patience: Tensor) -> Narrowed:
+        """See `narrowing.narrow`."""
+        return narrow(self._library, hidden, slots, bits, came, patience)
 
     def narrow_rest(
-        self, hidden: Tensor, slots: Tensor, bits: Tensor, came: Tensor, narrowed: Narrowed
+        self,
+        hidden: Tensor,
+        slots: Tensor,
+        bits: Tensor,
+        table: Tensor,
+        expected: Tensor,
+        narrowed: Narrowed,
     ) -> Rest:
-        """See `pageant.kernels.cpu.narrowing`."""
-        return narrow_rest(self._library, hidden, slots, bits, came, narrowed)
+        """See `narrowing.narrow_rest`."""
+        return narrow_rest(self._library, hidden, slots, bits, table, expected, narrowed)
 
     def _empty(self, dtype: torch.dtype, rows: int, columns: int) -> Tensor:
         """Room for a result."""

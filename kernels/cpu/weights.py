@@ -83,7 +83,7 @@ class WeightKernels(CompiledKernels):
         functions, rows = self._functions.get(hidden.dtype), hidden.shape[0]
         whole = isinstance(weight, Tensor)
         if functions is None or (whole and rows > self.rows_own_max[hidden.dtype]):
-            return super().logits(hidden, weight, needed)
+            return super().logits(hidden, weight)
         which, logits = (None, None) if needed is None else (needed.which, needed.into)
         if logits is None:
             logits = self._empty(torch.float32, rows, weight.shape[0])

@@ -23,8 +23,6 @@ def linear(x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tenso
 
 def logits(hidden: Tensor, weight: Weight, needed: NeededLogits | None = None) -> Tensor:
     """See `Kernels.logits`. On a CPU the head is widened part by part: it is never there in float32 whole."""
-    if needed is not None and needed.into is not None:
-        return needed.into.copy_(logits(hidden, weight))
     if hidden.is_cuda and hidden.dtype != torch.float32:
         return torch.mm(hidden, _plain(weight, hidden.dtype).T, out_dtype=torch.float32)
     wide = hidden.float()

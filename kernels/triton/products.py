@@ -39,8 +39,6 @@ def linear(x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tenso
 
 def logits(hidden: Tensor, weight: Weight, needed: NeededLogits | None = None) -> Tensor:
     """See `Kernels.logits`."""
-    if needed is not None and needed.into is not None:
-        return needed.into.copy_(logits(hidden, weight))
     if not isinstance(weight, QuantizedWeight):
         return whole_logits(hidden, weight)
     if hidden.shape[0] > _FEW:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from litestar import Litestar, Request, Response
@@ -15,10 +15,12 @@ from litestar.exceptions import NotAuthorizedException, PermissionDeniedExceptio
 from litestar.handlers.base import BaseRouteHandler
 
 from pageant.actors.frontend.http.errors import Disconnected, ErrorBody, nobody_there, respond
+from pageant.actors.frontend.http.tenants import came_with_key
 
 OPEN_PATHS = {"/health", "/ready"}  # without a key
 
-Guard = Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], None]
+# Asynchronous: others are called in a thread, once for each request.
+Guard = Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], Awaitable[None]]
 
 
 def make_app(
@@ -51,7 +53,7 @@ def _origin_guard(allowed: Sequence[str]) -> Guard:
     """Refuses WebSockets of other origins' pages, which browsers let through whatever CORS says. What is no page names
     no origin, or the server's own."""
 
-    def guard(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+    async def guard(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
         origin = connection.headers.get("origin")
         if connection.scope["type"] != ScopeType.WEBSOCKET or origin is None or {"*", origin} & {*allowed}:
             return
@@ -65,12 +67,14 @@ def _key_guard(keys: Sequence[str]) -> Guard:
     """Refuses requests without one of the keys; every key is compared, in constant time."""
     known = [key.encode() for key in keys]
 
-    def guard(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+    async def guard(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
         if not known or connection.url.path in OPEN_PATHS:
             return
         given = connection.headers.get("authorization", "").removeprefix("Bearer ")
         given = (given or connection.headers.get("x-api-key", "")).strip()
-        if not sum(hmac.compare_digest(given.encode("utf-8", "replace"), key) for key in known):
+        are_given = [hmac.compare_digest(given.encode("utf-8", "replace"), key) for key in known]
+        if not any(are_given):
             raise NotAuthorizedException("no valid API key was given; expected 'Authorization: Bearer KEY'")
+        came_with_key(are_given.index(True))
 
     return guard

@@ -1,11 +1,11 @@
 // What grammars leave to be computed of the logits. Rows come in an order: those of which all is needed, and behind them those
 // whose masks allow something in few strips of the vocabulary, for which these strips are enough. So each of the two is a
-// product of its own; and the first can be made before all masks have come, of rows that have none, whose masks are there,
-// or whose last ones allowed much.
+// product of its own; and the first can be made before all masks have come.
 #include "needed.h"
 
 #include "clock.h"
 #include "masks.h"
+#include "slots.h"
 
 #include <algorithm>
 #include <cstring>
@@ -14,87 +14,92 @@ namespace {
 
 constexpr int64_t STRIP = 16;  // outputs that any product makes together
 constexpr int64_t MILLION = 1'000'000;
-typedef uint16_t Strip;        // of a mask: a bit for each
+typedef uint16_t __attribute__((may_alias)) StripBits;  // of a mask: a bit for each output of a strip
 
-// The masks of rows, by strips; -1 is the slot of those that have none.
+// The masks of rows, by strips.
 struct Masks {
     const int64_t* slots;
-    const Strip* bits;
+    const StripBits* bits;
     int64_t strips;
 
     Masks(const int64_t* slots, const uint32_t* bits, int64_t words)
-        : slots(slots), bits((const Strip*)bits), strips(words * MASK_BITS / STRIP) {}
-    const Strip* of(int64_t row) const { return bits + slots[row] * strips; }
-    // Whether it allows something in more than half of the strips.
-    bool allows_much(int64_t row) const {
-        return slots[row] < 0 || 2 * std::count_if(of(row), of(row) + strips, [](Strip s) { return s != 0; }) > strips;
+        : slots(slots), bits((const StripBits*)bits), strips(words * MASK_BITS / STRIP) {}
+    const StripBits* of(int64_t row) const { return bits + slots[row] * strips; }
+    // Whether a row has no mask, or one that allows something in more than half of the strips.
+    bool needs_all(int64_t row) const {
+        if (slots[row] < 0) return slots[row] == UNMASKED;
+        return 2 * std::count_if(of(row), of(row) + strips, [](StripBits s) { return s != 0; }) > strips;
     }
-    // Where any of some rows, which have masks, allow something.
+    // Where any of some rows, which do not need all, need something.
     std::vector<Range> ranges(const int64_t* rows, int64_t count) const {
-        std::vector<Strip> allowed(strips);
+        std::vector<uint16_t> needed(strips);
         for (int64_t i = 0; i < count; i++)
-            std::transform(allowed.begin(), allowed.end(), of(rows[i]), allowed.begin(), [](Strip a, Strip b) { return a | b; });
+            if (slots[rows[i]] >= 0)
+                for (int64_t s = 0; s < strips; s++) needed[s] |= of(rows[i])[s];
         std::vector<Range> found;
         for (int64_t s = 0; s < strips; s++) {
-            if (!allowed[s]) continue;
+            if (!needed[s]) continue;
             if (!found.empty() && found.back().stop == s * STRIP) found.back().stop += STRIP;
             else found.push_back({s * STRIP, (s + 1) * STRIP});
         }
         return found;
-    }
-    // Of so many rows whole and so many in ranges, among all, in millionths.
-    int64_t share(int64_t whole, int64_t some, const std::vector<Range>& ranges, int64_t rows) const {
-        const int64_t across = strips * STRIP;
-        return MILLION * (whole * across + some * total(ranges)) / std::max<int64_t>(1, rows * across);
     }
 };
 
 // Hidden states, and where they go in another order.
 struct Rows {
     const uint8_t* at;
-    int64_t stride, bytes;
+    int64_t stride, bytes, count;
     uint8_t* to;
     int64_t* order;  // order[i] is in place i
 
-    void place(int64_t i) const { std::memcpy(to + i * bytes, at + order[i] * stride, bytes); }
+    void place(int64_t first) const {
+        for (int64_t i = first; i < count; i++) std::memcpy(to + i * bytes, at + order[i] * stride, bytes);
+    }
 };
 
 }  // namespace
 
-// Puts rows in order by the masks that there are, old ones if need be, and says in `needed` which are needed whole. `known` is
-// the share of all logits that the others leave, if their masks stay like this, in millionths, and when that was known.
-EXPORT void pageant_narrow(const uint8_t* hidden, int64_t stride, int64_t row_bytes, int64_t rows, const int64_t* slots,
-                           const uint32_t* bits, int64_t words, uint8_t* narrowed, int64_t* order, Needed* needed,
-                           int64_t* known) {
+// Puts rows in order, and says in `needed` which are needed whole: by their masks, if these are there; by the last ones, if masks
+// are to be waited for (`patience`); else all of them, as they are. `waiting` is the patience then, none where no rows are left;
+// `spared` the share of all logits that need not be computed with masks as they are in the table, in millionths; and `began`
+// when that was known.
+EXPORT void pageant_narrow(const uint8_t* hidden, int64_t stride, int64_t row_bytes, int64_t count, const int64_t* slots,
+                           const uint32_t* bits, int64_t words, const int64_t* came, const int64_t* patience, uint8_t* ordered,
+                           int64_t* order, Needed* needed, int64_t* waiting, int64_t* spared, int64_t* began) {
     const Masks masks(slots, bits, words);
-    const Rows all{hidden, stride, row_bytes, narrowed, order};
-    for (int64_t r = 0; r < rows; r++) order[r] = r;
-    const int64_t whole = std::stable_partition(order, order + rows, [&](int64_t r) { return masks.allows_much(r); }) - order;
-    for (int64_t i = 0; i < rows; i++) all.place(i);
+    const Rows rows{hidden, stride, row_bytes, count, ordered, order};
+    for (int64_t r = 0; r < count; r++) order[r] = r;
+    int64_t whole = std::stable_partition(order, order + count, [&](int64_t r) { return masks.needs_all(r); }) - order;
+    const int64_t across = masks.strips * STRIP, some = total(masks.ranges(order + whole, count - whole));
+    *spared = MILLION * (count - whole) * (across - some) / (count * across);
+    const bool waits = !*came && std::any_of(patience, patience + count + 1, [](int64_t n) { return n > 0; });
+    if (!*came && !waits) {
+        whole = count;
+        for (int64_t r = 0; r < count; r++) order[r] = r;
+    }
+    for (int64_t n = 0; n <= count; n++) waiting[n] = whole < count ? patience[n] : 0;
+    rows.place(0);
     *needed = {0, whole, 0};
-    known[0] = MILLION - masks.share(whole, rows - whole, masks.ranges(order + whole, rows - whole), rows);
-    known[1] = nanoseconds_now();
+    *began = nanoseconds_now();
 }
 
-// What is still to be computed after that, when masks have come: where they allow much after all, rows come before the others;
-// if some have not come, all rows are needed whole. In the end places[r] is where row r is, and `share` of all logits, in
-// millionths, is what will have been computed.
-EXPORT void pageant_narrow_rest(const uint8_t* hidden, int64_t stride, int64_t row_bytes, int64_t rows, const int64_t* slots,
-                                const uint32_t* bits, int64_t words, const int64_t* came, uint8_t* narrowed, int64_t* order,
-                                const Needed* before, int64_t* places, Needed* needed, int64_t* share) {
+// What is still to be computed after that. Rows whose masks have not come are needed whole, and so are those whose masks allow much
+// after all. In the end places[r] is where row r is, and `narrow` how many have not been needed whole.
+EXPORT void pageant_narrow_rest(const uint8_t* hidden, int64_t stride, int64_t row_bytes, int64_t count, const int64_t* slots,
+                                const uint32_t* bits, int64_t words, const int64_t* table, const int64_t* expected,
+                                uint8_t* ordered, int64_t* order, const Needed* before, int64_t* places, Needed* needed,
+                                int64_t* narrow) {
     const Masks masks(slots, bits, words);
-    const Rows all{hidden, stride, row_bytes, narrowed, order};
+    const Rows rows{hidden, stride, row_bytes, count, ordered, order};
     const int64_t done = before->whole;
-    int64_t whole = rows;
-    std::vector<Range> ranges;
-    if (*came) {
-        whole = std::stable_partition(order + done, order + rows, [&](int64_t r) { return masks.allows_much(r); }) - order;
-        ranges = masks.ranges(order + whole, rows - whole);
-        if (whole > done)
-            for (int64_t i = done; i < rows; i++) all.place(i);
-    }
+    const int64_t whole = std::stable_partition(order + done, order + count, [&](int64_t r) {
+        return !has_come(table, slots[r], expected[r]) || masks.needs_all(r);
+    }) - order;
+    if (whole > done) rows.place(done);
+    const std::vector<Range> ranges = masks.ranges(order + whole, count - whole);
     *needed = {done, whole, int64_t(ranges.size())};
     std::copy(ranges.begin(), ranges.end(), needed->ranges());
-    for (int64_t i = 0; i < rows; i++) places[order[i]] = i;
-    *share = masks.share(whole, rows - whole, ranges, rows);
+    for (int64_t i = 0; i < count; i++) places[order[i]] = i;
+    *narrow = count - whole;
 }

@@ -1,6 +1,7 @@
 // Recorded calls of this library's functions, made again without the interpreter between them.
 #include "clock.h"
 #include "expected.h"
+#include "slots.h"
 #include "threads.h"
 
 #include <cstddef>
@@ -75,7 +76,7 @@ EXPORT void pageant_replay(Call* calls, int64_t count) {
 }
 
 constexpr int64_t YIELDING = 20'000, NAP = 10'000;
-// Waits until each table[slots[i]] has come to be expected[i], but where slots[i] is -1; while n of them have not, for
+// Waits until each table[slots[i]] has come to be expected[i], but where slots[i] is negative; while n have not, for
 // patience[n] nanoseconds at most, after which a recording ends here, if this gate `ends` it. `outcome` is whether all came,
 // for how many nanoseconds that was waited for, and when that began. What another thread wrote before it wrote those numbers
 // may be read then.
@@ -84,8 +85,7 @@ EXPORT void pageant_gate(const int64_t* table, const int64_t* slots, const int64
     outcome[2] = nanoseconds_now();
     for (int64_t waited = 0;; waited = nanoseconds_now() - outcome[2]) {
         int64_t late = 0;
-        for (int64_t i = 0; i < count; i++)
-            late += slots[i] >= 0 && __atomic_load_n(table + slots[i], __ATOMIC_ACQUIRE) != expected[i];
+        for (int64_t i = 0; i < count; i++) late += !has_come(table, slots[i], expected[i]);
         outcome[0] = late == 0, outcome[1] = waited;
         cut_short() = ends && late > 0;
         if (late == 0 || waited >= patience[late]) return;

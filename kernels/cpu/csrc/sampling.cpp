@@ -8,6 +8,7 @@
 #include <cmath>
 #include <vector>
 
+#include "slots.h"
 #include "thresholds.h"
 
 namespace {
@@ -25,10 +26,11 @@ struct Rows {
     const int64_t* seed;
     const int32_t* sample;
     const int64_t* position;
-    const int64_t* slots;  // of the masks, -1 where all may be drawn; nullptr where that is so of all rows
+    const int64_t* slots;  // of the masks; nullptr where all may be drawn of all rows
     const uint32_t* bits;
     int64_t words;  // of a mask
 
+    bool is_void(int64_t r) const { return slots && slots[r] == VOID; }
     const float* of(int64_t r) const { return logits + (places ? places[r] : r) * stride; }
     const uint32_t* allowed(int64_t r) const { return slots && slots[r] >= 0 ? bits + slots[r] * words : nullptr; }
 };
@@ -76,6 +78,7 @@ void draw_group(const Vocabulary& words, int64_t g, float floor, const NoiseKey&
 }
 
 int64_t draw_row(const Rows& rows, int64_t r, Parts parts) {
+    if (rows.is_void(r)) return 0;
     static thread_local std::vector<float> tops;
     Vocabulary words(rows.of(r), rows.vocab_size, rows.allowed(r), parts, tops);
     if (!(rows.temperature[r] >= GREEDY_TEMPERATURE)) return words.top_token();

@@ -235,7 +235,7 @@ class TiledBlock : TileBlock {
     // Two tiles of W by two of x at a time. The last of W is multiplied twice where it is alone.
     void many(int64_t start, int64_t stop, int64_t next) const {
         for (int64_t o = start; o < stop; o += 2 * TILE) {
-            const bool wide = o + TILE < p_.outputs;
+            const bool wide = o + TILE < stop;
             const int64_t then = o + 2 * TILE < stop ? o + 2 * TILE : next;
             const TileRows upper = w_.template rows<0>(o, then);
             const TileRows lower = wide ? w_.template rows<1>(o + TILE, then + TILE) : upper;

@@ -184,23 +184,61 @@ def test_drafts_that_would_cost_too_much_fail_nothing(followed, compiler, spell)
     assert bool(followed.failed) == (1 not in found)
 
 
-def test_twins_are_told_the_same_as_each_would_be_alone(guides, compiler, vocab_size, spell):
-    """Ten sequences that leave one another by and by."""
-    chance = random.Random(0)
+@pytest.mark.parametrize("seed", range(5))
+def test_twins_are_told_the_same_as_each_would_be_alone(guides, compiler, vocab_size, spell, seed):
+    """Ten sequences that leave one another by and by: some rest for a step, are closed, or are opened again."""
+    chance = random.Random(seed)
     grammar = compiler.compile(Asked(regex="(aa|ab|ba)*c[a-d]{0,5}"))
     together = Followed(guides, here=True)
     alone = Followed(Guides(vocab_size, ENDS, threads=1), here=True)
+    said: dict[int, list[int]] = {number: [] for number in range(10)}
     together.open_together(range(10), grammar)
     for number in range(10):
         alone.open(number, grammar)
-    for _ in range(12):
+    for _ in range(15):
         assert together.may == alone.may
-        going_on = [number for number in range(10) if together.may[number] - {*ENDS}]
-        tokens = {f"_{n}": chance.choice(sorted(together.may[n] - {*ENDS})) for n in going_on}
+        open_ones = [number for number in said if together.may[number] - {*ENDS}]
+        if not open_ones:
+            break
+        tokens = {}
+        for number in chance.sample(open_ones, k=chance.randint(1, len(open_ones))):
+            token = chance.choice(sorted(together.may[number] - {*ENDS}))
+            tokens[f"_{number}"] = token
+            said[number].append(token)
         together.draw(**tokens)
         alone.draw(**tokens)
+        if chance.random() < 0.3:
+            number = chance.choice(list(said))
+            for followed in (together, alone):
+                followed.open(number, grammar, said[number], position=7 + len(said[number]))
+        if chance.random() < 0.2 and len(said) > 3:
+            number = min(said)  # the first of its twins
+            for followed in (together, alone):
+                followed.guides.step([number])
+                del followed.may[number]
+            del said[number]
     assert not together.failed and not alone.failed
-    assert len({frozenset(may) for may in together.may.values()}) > 1, "they have left one another"
+    assert len({tuple(tokens) for tokens in said.values()}) > 1, "they have left one another"
+
+
+def test_a_twin_with_several_tokens_at_once_leaves_the_others(guides, compiler, spell):
+    """As when drafts were right."""
+    grammar = compiler.compile(Asked(regex="abc|abd|ae"))
+    followed = Followed(guides, here=True)
+    followed.open_together((1, 2, 3), grammar)
+    a, b = spell("ab")
+    masks = guides.step((), (), [1, 2, 1, 3], [7, 7, 8, 7], [a, a, b, a], here=True)
+    found = {number: allowed(bits) for number, bits in zip(masks.guides.tolist(), masks.bits, strict=True)}
+    assert found == {1: {*spell("cd")}, 2: {*spell("be")}, 3: {*spell("be")}}
+    assert masks.made == 2
+
+
+def test_twins_end_each_as_it_is_to(guides, compiler, spell):
+    grammar = compiler.compile(Asked(regex="a+"))
+    openings = [Opening(number, grammar, 7, spell("a"), ignore_eos=number == 2) for number in (1, 2)]
+    masks = guides.step(opened=openings, here=True)
+    assert masks.made == 1
+    assert [allowed(bits) for bits in masks.bits] == [{*ENDS, *spell("a")}, {*spell("a")}]
 
 
 def test_twins_have_one_mask_made_for_all(guides, compiler, spell, monkeypatch):

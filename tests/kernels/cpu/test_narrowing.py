@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pageant.kernels.base import SamplingTensors, TokenMasks
 from pageant.kernels.cpu import CpuKernels
+from pageant.kernels.cpu.narrowing import UNMASKED, VOID
 from pageant.kernels.quantized import Weight, empty_quantized
 
 HIDDEN = 96
@@ -44,55 +45,86 @@ def test_what_masks_allow_is_as_in_the_whole_product(
     leveled: CpuKernels, dtype: torch.dtype, kind: str, data: st.DataObject
 ) -> None:
     torch.manual_seed(data.draw(st.integers(0, 99)))
-    rows, slots_count = data.draw(st.integers(1, 20)), 6
-    # A share of the vocabulary for each slot, in runs: nothing, a little, and more than half of it.
+    rows, count = data.draw(st.sampled_from([1, 2, 17, 65, 81, 97, 130])), 6
     vocab_size = (
         32 * data.draw(st.integers(1, 12)) if kind.endswith("tiles") else data.draw(st.integers(17, 400))
     )
     kernels = CpuKernels(leveled.level, deterministic=True)
     weight = head(kernels, vocab_size, dtype, kind)
-    lengths = data.draw(st.lists(st.integers(0, vocab_size), min_size=slots_count, max_size=slots_count))
-    starts = data.draw(st.lists(st.integers(0, vocab_size), min_size=slots_count, max_size=slots_count))
-    places = torch.arange(vocab_size)
-    allowed = torch.stack(
-        [(places >= start) & (places < start + length) for start, length in zip(starts, lengths, strict=True)]
-    )
-    last = allowed[torch.randperm(slots_count)]  # what the table says before the masks come
-    slots = torch.tensor(data.draw(st.lists(st.integers(-1, slots_count - 1), min_size=rows, max_size=rows)))
-    came = data.draw(st.booleans())
+    # Of a few strips, of many, of all and of none.
+    allowed = torch.rand(count, vocab_size) < torch.tensor([0.005, 0.02, 0.05, 0.2, 1, 0])[:, None]
+    bits, last = (
+        packed(allowed),
+        packed(allowed[torch.randperm(count)]),
+    )  # what the table says before masks come
+    slots = torch.tensor(data.draw(st.lists(st.integers(-2, count - 1), min_size=rows, max_size=rows)))
+    positions, expected = torch.zeros(count, dtype=torch.int64), torch.zeros(rows, dtype=torch.int64)
+    came, waits = data.draw(st.booleans()), data.draw(st.booleans())
+    expected[0] = data.draw(st.integers(0, 1)) if not came else 0  # which may come never
+    patience = torch.full((rows + 1,), int(waits))
     hidden = torch.randn(rows, HIDDEN + 3).to(dtype)[:, :HIDDEN]
     whole = kernels.logits(hidden, weight)
 
-    narrowed = kernels.narrow(hidden, slots, packed(last))
+    narrowed = kernels.narrow(hidden, slots, bits if came else last, torch.tensor([int(came)]), patience)
     logits = kernels.logits(narrowed.hidden, weight, narrowed.needed)
-    rest = kernels.narrow_rest(hidden, slots, packed(allowed), torch.tensor([int(came)]), narrowed)
+    rest = kernels.narrow_rest(hidden, slots, bits, positions, expected, narrowed)
     again = kernels.logits(narrowed.hidden, weight, rest.needed._replace(into=logits))
 
     assert again.data_ptr() == logits.data_ptr()
     assert sorted(rest.places.tolist()) == list(range(rows))
-    needed = allowed[slots.clamp(min=0)] if came else torch.ones(rows, vocab_size, dtype=torch.bool)
-    needed[slots < 0] = True
+    needed = allowed[slots.clamp(min=0)]
+    needed[slots == UNMASKED] = True
+    needed[(expected > 0) & (slots >= 0)] = True
+    needed[slots == VOID] = False
     assert torch.equal(logits[rest.places][needed], whole[needed])
+    if not came and not waits:
+        assert torch.equal(logits[rest.places], whole) and not rest.narrow.any()
 
 
 def test_little_is_computed_where_masks_allow_little(cpu: CpuKernels) -> None:
-    """Of 20 strips of 16 tokens one row needs all, since it has no mask, one nearly all, and one three: 43 of 60."""
+    """Of 20 strips of 16 tokens one row needs all, since it has no mask, one nearly all, one three, and one none."""
     allowed = torch.zeros(2, 320, dtype=torch.bool)
     allowed[0, 5:] = True
     allowed[1, [3, 17, 40]] = True
-    hidden, weight = torch.randn(3, HIDDEN), torch.randn(320, HIDDEN)
-    slots, bits = torch.tensor([1, -1, 0]), packed(allowed)
-    narrowed = cpu.narrow(hidden, slots, bits)
-    assert narrowed.order.tolist() == [1, 2, 0]
+    hidden, weight = torch.randn(4, HIDDEN), torch.randn(320, HIDDEN)
+    slots, bits = torch.tensor([1, UNMASKED, VOID, 0]), packed(allowed)
+    positions, expected, patience = (
+        torch.tensor([7, 7]),
+        torch.tensor([7, 0, 0, 7]),
+        torch.ones(5, dtype=torch.int64),
+    )
+    narrowed = cpu.narrow(hidden, slots, bits, torch.tensor([0]), patience)
+    assert narrowed.order.tolist() == [1, 3, 0, 2]
     assert torch.equal(narrowed.hidden, hidden[narrowed.order])
-    assert narrowed.known[0] == 1_000_000 - 1_000_000 * 43 // 60
-    into = torch.full((3, 320), float("nan"))
+    assert torch.equal(narrowed.patience, patience)
+    assert narrowed.spared.tolist() == [1_000_000 * (2 * 17) // (4 * 20)]
+    into = torch.full((4, 320), float("nan"))
     cpu.logits(narrowed.hidden, weight, narrowed.needed._replace(into=into))
-    assert into.isnan().any(1).tolist() == [False, False, True]
-    rest = cpu.narrow_rest(hidden, slots, bits, torch.tensor([1]), narrowed)
+    assert into.isnan().any(1).tolist() == [False, False, True, True]
+    rest = cpu.narrow_rest(hidden, slots, bits, positions, expected, narrowed)
     cpu.logits(narrowed.hidden, weight, rest.needed._replace(into=into))
-    assert rest.share.tolist() == [1_000_000 * 43 // 60]
+    assert rest.narrow.tolist() == [2]
     assert not into[2, :48].isnan().any() and into[2, 48:].isnan().all()
+
+
+def test_nobody_waits_where_no_rows_are_left(cpu: CpuKernels) -> None:
+    slots, bits = torch.tensor([0, UNMASKED]), packed(torch.ones(1, 320, dtype=torch.bool))
+    narrowed = cpu.narrow(torch.randn(2, HIDDEN), slots, bits, torch.tensor([0]), torch.tensor([5, 5, 5]))
+    assert narrowed.patience.tolist() == [0, 0, 0]
+
+
+def test_of_a_row_that_is_void_nothing_is_read(
+    cpu: CpuKernels, make_params: Callable[..., SamplingTensors]
+) -> None:
+    logits = torch.full((2, 320), float("nan"))
+    logits[1] = torch.arange(320)
+    tokens = cpu.sample_by_table(
+        logits,
+        make_params(2, temperature=0.0),
+        torch.tensor([VOID, UNMASKED]),
+        torch.zeros(1, 10, dtype=torch.int32),
+    )
+    assert tokens.tolist() == [0, 319]
 
 
 def test_draws_find_logits_where_they_are(

@@ -183,11 +183,17 @@ class MessagesRequest(CountRequest, kw_only=True):
             "response_format": form,
             **{"max_tokens": self.max_tokens, "stop": self.stop_sequences, "stream": self.stream},
             **{"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p},
+            "user": self._user,
         }
 
+    @property
+    def _user(self) -> str | None:
+        user = (self.metadata or {}).get("user_id")
+        return user if isinstance(user, str) else None
+
     def fields_without_effect(self) -> list[str]:
-        """See `Generation`."""
-        return [name for name in ("thinking", "metadata", "service_tier") if getattr(self, name) is not None]
+        """See `ResponseRequest`."""
+        return [name for name in ("thinking", "service_tier") if getattr(self, name) is not None]
 
 
 def _choice(choice: ToolChoice | None) -> Any:

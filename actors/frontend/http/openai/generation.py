@@ -12,6 +12,7 @@ from pageant.actors.frontend.http.openai.structure import (
     StructuredOutputs,
     asked_for,
 )
+from pageant.actors.frontend.http.tenants import tenant_of
 from pageant.actors.frontend.prompts import RequestSettings, check_settings
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.sampling import SamplingParams, Scalar
@@ -68,10 +69,6 @@ class Generation(msgspec.Struct, kw_only=True):
     return_tokens_as_token_ids: bool | None = None
     echo: bool | None = None
     user: str | None = None
-
-    def fields_without_effect(self) -> list[str]:
-        """Those that are given and known, and of no consequence here."""
-        return ["user"] if self.user is not None else []
 
     def max_output_tokens(self, default: int | None) -> int | None:
         """The most tokens of an answer; None is as many as fit."""
@@ -137,7 +134,12 @@ class Generation(msgspec.Struct, kw_only=True):
             BadRequest: a value out of range.
         """
         return check_settings(
-            {"priority": self.priority or 0, "cache_salt": self.cache_salt, "deadline": self.deadline}
+            {
+                "priority": self.priority or 0,
+                "tenant": tenant_of(self.user),
+                "cache_salt": self.cache_salt,
+                "deadline": self.deadline,
+            }
         )
 
     @property

@@ -104,7 +104,7 @@ class TextOptions(msgspec.Struct, kw_only=True):
 
 SAME = (  # in a chat
     *("model", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "stop", "ignore_eos"),
-    *("seed", "priority", "cache_salt", "chat_template_kwargs"),
+    *("seed", "priority", "cache_salt", "chat_template_kwargs", "user"),
 )
 
 
@@ -148,8 +148,8 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
     reasoning: dict[str, Any] | None = None
 
     def fields_without_effect(self) -> list[str]:
-        """See `Generation`."""
-        names = [name for name in ("user", "include", "reasoning") if getattr(self, name) is not None]
+        """Those that are given and known, and of no consequence here."""
+        names = [name for name in ("include", "reasoning") if getattr(self, name) is not None]
         return names + ["truncation"] * (self.truncation == "auto")
 
     @property

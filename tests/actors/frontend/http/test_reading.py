@@ -45,7 +45,7 @@ def test_nulls_of_options_of_streams_are_not_true():
 
 def test_what_is_not_given_is_the_default():
     chat = ChatRequest(messages=())
-    assert chat.settings() == {"priority": 0, "cache_salt": None, "deadline": None}
+    assert chat.settings() == {"priority": 0, "tenant": "", "cache_salt": None, "deadline": None}
     assert chat.sampling_params(SamplingParams(), None).n == 1
     asked, _ = read(json.dumps(BODIES[ChatRequest]).encode(), ChatRequest)
     conversation = asked.conversation()
