@@ -117,7 +117,8 @@ def _as_arguments(engine: dict[str, Any]) -> dict[str, Any]:
     """Options that were given, `--set` taken apart; the demo model where nothing else is named."""
     from pageant.actors.runtime.yaml import merge
 
-    sys.path.insert(0, os.getcwd())  # a class named in a topology may stand beside it
+    # A class named in a topology may stand beside it, or here.
+    sys.path[:0] = [os.getcwd(), *_folders(engine.get("topology"))]
     extra: dict[str, Any] = {}
     for assignment in engine.pop("set_") or ():
         extra = merge(extra, _assigned(assignment))
@@ -125,6 +126,11 @@ def _as_arguments(engine: dict[str, Any]) -> dict[str, Any]:
     if "model" not in given and not _names_model(given.get("topology")):
         given["model"] = str(DEMO_MODEL)
     return merge(given, extra)
+
+
+def _folders(topology: Any) -> list[str]:
+    """Where a topology's file is, if it is one."""
+    return [str(Path(topology).resolve().parent)] if isinstance(topology, str | Path) else []
 
 
 def with_adapters(engine: dict[str, Any], written: Sequence[str]) -> dict[str, Any]:

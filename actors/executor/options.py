@@ -105,7 +105,11 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
         if not re.fullmatch(r"cpu|cuda(:\d{1,2})?", self.device):
             raise ValueError(f"device is {self.device!r}; expected cpu, cuda or cuda:N")
         memory = self.kv_cache_memory
-        if memory is not None and parse_bytes(memory) < 1:
+        try:
+            too_small = memory is not None and parse_bytes(memory) < 1
+        except ValueError as error:
+            raise ValueError(f"kv_cache_memory: {error}") from None
+        if too_small:
             raise ValueError(f"kv_cache_memory is {memory!r}; expected at least a byte, such as 4GiB")
         if self.num_blocks is not None and self.num_blocks * self.block_size < self.max_model_len:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What `speculation: {method: auto}` stands for. Knows no torch."""
+"""What `speculation` stands for, before anything is loaded. Knows no torch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ import msgspec
 from pageant.actors.runtime.topology import Topology
 from pageant.models.checkpoint import Checkpoint, resolve
 from pageant.models.tensor_files import read_header
+from pageant.protocol.checks import expected
+from pageant.protocol.drafting import DEVICE_METHODS, Speculation
+from pageant.protocol.errors import TopologyError
 
 __all__ = ["settle_speculation"]
 
 SETTING = "speculation"
+OLDER = {"num_speculative_tokens": "tokens"}  # what vLLM calls them
 _MEDUSA = re.compile(r"(medusa_heads?\.|blocks\.)?\d+\.(layers\.)?\d+\.linear\.weight")
 
 
@@ -25,6 +29,7 @@ def settle_speculation(topology: Topology) -> Topology:
 
     Raises:
         CheckpointError: there is no such folder, or no model in it.
+        TopologyError: a key that there is not, or another method than the folder is for.
     """
     settings = {
         name: _settled(value) if name == SETTING else value for name, value in topology.settings.items()
@@ -36,11 +41,21 @@ def settle_speculation(topology: Topology) -> Topology:
 def _settled(speculation: Any) -> Any:
     if not isinstance(speculation, Mapping):
         return speculation
+    for key in speculation:
+        if key not in Speculation.__struct_fields__:
+            known = (OLDER[key],) if key in OLDER else Speculation.__struct_fields__
+            raise TopologyError(f"{SETTING}.{key}", f"no such key; {expected(str(key), known)}")
     found, model, method = dict(speculation), speculation.get("model"), speculation.get("method")
     if isinstance(model, str):
         found["model"] = str(resolve(model))
     if method == "auto":
         found["method"] = _method_of(found["model"]) if isinstance(model, str) else "ngram"
+    elif method in DEVICE_METHODS and isinstance(model, str):
+        held = _method_of(found["model"])
+        if held != method:
+            raise TopologyError(
+                f"{SETTING}.method", f"is {method!r}, but {model} holds {held}; expected that, or auto"
+            )
     return found
 
 

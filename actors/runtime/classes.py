@@ -27,7 +27,9 @@ def load_object(name: str, place: str) -> Any:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise TopologyError(place, f"there is no module {error.name!r} (for {name!r})") from None
+            raise TopologyError(
+                place, f"there is no module {error.name!r} here or installed (for {name!r})"
+            ) from None
         raise TopologyError(place, f"importing {module_name!r} failed: {error}") from error
     except Exception as error:
         raise TopologyError(

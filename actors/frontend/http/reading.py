@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,6 +12,7 @@ from pageant.protocol.errors import BadRequest
 
 R = TypeVar("R", bound=msgspec.Struct)
 
+OLDER = {f"guided_{kind}": kind for kind in ("json", "regex", "choice", "grammar")}
 MESSAGE_MAX = 1000  # characters of a complaint, which may quote what was found
 
 
@@ -21,16 +23,26 @@ def read(body: bytes, shape: type[R]) -> tuple[R, list[str]]:
         BadRequest: not JSON, or not of this shape; names the field.
     """
     try:
-        names = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-        return msgspec.json.decode(body, type=shape), [
-            name for name in names if name not in shape.__struct_fields__
-        ]
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        unknown = [name for name in fields if name not in shape.__struct_fields__]
+        if "structured_outputs" in shape.__struct_fields__:
+            _refuse_older(name for name in unknown if bytes(fields[name]) != b"null")
+        return msgspec.json.decode(body, type=shape), unknown
     except msgspec.ValidationError as error:
         raise _complaint(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
     except RecursionError:
         raise BadRequest("the body is nested too deeply") from None
+
+
+def _refuse_older(names: Iterable[str]) -> None:
+    """vLLM's older names of structured outputs are not passed over: the answer would not be what is asked."""
+    for name in names:
+        if name in OLDER:
+            raise BadRequest(
+                f'{name} is an older name; expected structured_outputs with {{"{OLDER[name]}": ...}}', name
+            )
 
 
 def convert(data: dict[str, Any], shape: type[R]) -> R:

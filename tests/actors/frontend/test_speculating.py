@@ -8,6 +8,7 @@ from safetensors.torch import save_file
 
 from pageant.actors.frontend.speculating import settle_speculation
 from pageant.actors.runtime.topology import parse
+from pageant.protocol.errors import TopologyError
 from pageant.scripts.demo_model.check import MODEL_FOLDER
 
 
@@ -42,8 +43,26 @@ def test_heads_are_known_by_their_tensors_as_others_name_them(tmp_path, name, me
 
 def test_auto_without_a_model_is_n_grams_and_what_is_said_otherwise_stays():
     assert settled({"method": "auto"}) == {"method": "ngram"}
-    assert settled({"method": "eagle", "model": str(MODEL_FOLDER / "draft")})["method"] == "eagle"
+    assert settled({"method": "eagle", "model": str(MODEL_FOLDER / "eagle")})["method"] == "eagle"
     assert settled(None) is None and settled("n-gram") == "n-gram"
+
+
+@pytest.mark.parametrize(
+    ("speculation", "place", "said"),
+    [
+        ({"method": "ngram", "token": 4}, "speculation.token", "did you mean 'tokens'"),
+        (
+            {"method": "ngram", "num_speculative_tokens": 4},
+            "speculation.num_speculative_tokens",
+            "'tokens'|: tokens",
+        ),
+        ({"method": "eagle", "model": str(MODEL_FOLDER / "medusa")}, "speculation.method", "holds medusa"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_loads(speculation, place, said):
+    with pytest.raises(TopologyError, match=said) as refused:
+        settled(speculation)
+    assert refused.value.place == place
 
 
 def test_each_of_several_models_has_its_own():

@@ -18,11 +18,12 @@ TEMPLATES: Names = {"template_kwargs": "chat_template_kwargs"}
 TOOLS_BYTES_MAX = 1_048_576
 
 
-class ContentPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A part of a message's content. `cache_control`, a mark for Anthropic's API, is not needed: all is cached."""
+class ContentPart(msgspec.Struct, kw_only=True):
+    """A part of a message's content: text, or what is refused by its `type`. `cache_control`, a mark for Anthropic's
+    API, is not needed: all is cached."""
 
     type: str
-    text: str
+    text: str | None = None
     cache_control: Any = None
 
 
@@ -60,12 +61,18 @@ class Turn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         """The content's text, of several parts with a line for each to begin on."""
         if self.content is None or isinstance(self.content, str):
             return self.content
+        texts = []
         for index, part in enumerate(self.content):
             if part.type != "text":
                 raise BadRequest(
-                    f"{place}.content[{index}].type is {part.type!r:.80}; expected 'text'", "messages"
+                    f"{place}.content[{index}].type is {part.type!r:.80}; expected 'text': images, audio and files are "
+                    "not taken",
+                    "messages",
                 )
-        return "\n".join(part.text for part in self.content)
+            if part.text is None:
+                raise BadRequest(f"{place}.content[{index}] has no text", "messages")
+            texts.append(part.text)
+        return "\n".join(texts)
 
     def message(self, place: str) -> ChatMessage:
         """The turn, as the tokenizer takes it. `developer`, which few templates know, is a newer word for `system`."""

@@ -59,7 +59,7 @@ class ResponseFormat(msgspec.Struct, kw_only=True):
         )
 
 
-class StructuredOutputs(msgspec.Struct, kw_only=True):
+class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """`structured_outputs`: one of the first six. See `StructuredOutputsParams`."""
 
     json: str | dict[str, Any] | None = None
