@@ -69,10 +69,16 @@ def check_token_ids(name: str, ids: Any, most: int) -> None:
             check_integer(f"{name}[{index}]", token, 0, TOKEN_ID_MAX)
 
 
-def check_strings(name: str, strings: Any, most: int, length_max: int) -> None:
-    """Refuses all but a tuple of at most so many strings, of 1 to `length_max` characters; names the bad index."""
+def check_strings(
+    name: str, strings: Any, most: int, length_max: int, form: str = "a list of strings"
+) -> None:
+    """Refuses all but a tuple of at most so many strings, of 1 to `length_max` characters; names the bad index.
+
+    Args:
+        form: that they are given in, for the message.
+    """
     if not isinstance(strings, tuple) or not all(isinstance(one, str) for one in strings):
-        raise BadRequest(f"{name} is {strings!r}; expected a string or a list of strings", name)
+        raise BadRequest(f"{name} is {strings!r}; expected {form}", name)
     if len(strings) > most:
         raise BadRequest(f"{name} has {len(strings)} strings; at most {most} are taken", name)
     for index, one in enumerate(strings):

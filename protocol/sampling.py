@@ -248,7 +248,7 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
             )
 
     def _check_stops(self) -> None:
-        check_strings("stop", self.stop, STOP_STRINGS_MAX, STOP_LENGTH_MAX)
+        check_strings("stop", self.stop, STOP_STRINGS_MAX, STOP_LENGTH_MAX, "a string or a list of strings")
         check_token_ids("stop_token_ids", self.stop_token_ids, STOP_TOKEN_IDS_MAX)
 
     def _check_bias(self) -> None:

@@ -404,7 +404,7 @@ def chaos(
 
 @app.command()
 def conformance(
-    kind: Annotated[str, typer.Argument(help="Which conversation: blocks, policy, pool, ...")],
+    kind: Annotated[str, typer.Argument(help="Which conversation: blocks, pool, policy or scheduler.")],
     name: Annotated[str, typer.Argument(help="Your class, as module:Class.")],
 ) -> None:
     """Hold a class of your own against the rules of its conversation."""

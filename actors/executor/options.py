@@ -34,7 +34,7 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
         adapters: the folders of the model's low-rank adapters, by name.
         max_lora_rank: refuses larger ones.
         quantization: `int8` or `int4` weights, made while they are loaded; None leaves them in `dtype`.
-        device: `cpu`, or a torch device.
+        device: `cpu`, `cuda` or `cuda:N`.
         kernels: the backend, or `auto`.
         deterministic: a row's results are the same bits whatever else is in its step, and however its prompt is cut
             into chunks, where that costs speed too; a CPU's backend alone knows how.

@@ -43,6 +43,13 @@ class Limits:
     adapters: tuple[str, ...] = ()
 
 
+NAMES_HERE = {
+    "sampling_params": "params",
+    "lora_request": "adapter",
+    "use_tqdm": "progress",
+}  # of what vLLM has
+
+
 class RequestSettings(TypedDict, total=False):
     """Of one request, besides its prompt and its parameters.
 
@@ -92,10 +99,8 @@ def check_settings(settings: Mapping[str, Any], adapters: Sequence[str] = ()) ->
                 known = expected(str(value), adapters) if adapters else "this model has none"
                 raise BadRequest(f"adapter is {value!r:.300}; {known}", name)
         elif name not in RequestSettings.__annotations__:
-            raise BadRequest(
-                f"{name} is no setting of a request; {expected(name, list(RequestSettings.__annotations__))}",
-                name,
-            )
+            names = (NAMES_HERE[name],) if name in NAMES_HERE else tuple(RequestSettings.__annotations__)
+            raise BadRequest(f"{name} is no setting of a request; {expected(name, names)}", name)
     return cast(RequestSettings, settings)
 
 

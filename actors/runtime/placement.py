@@ -1,11 +1,11 @@
 """Where actors live when nobody said: all here, each in its own process, or by a fixed rule.
 
-The rule of `auto` comes from a measurement (`scripts/bench/placement.py`, docs/benchmarks/placement.json):
-with the executor in a process of its own the engine keeps more than half of its speed beside a user's thread
-that computes in Python, where a single process is brought almost to a standstill, and loses none on its own.
-`each` keeps more still, at the price of four more processes and of speed on its own. What guides an executor's
-draws lives where it does, since the masks of each step, a bit for each token of the vocabulary and row, would cost
-more to carry to another process than they do to make.
+The rule of `auto` comes from a measurement (`scripts/bench/placement.py`, docs/benchmarks/placement.json): with the
+executor in a process of its own the engine is a third faster than in one process, and keeps more than a quarter of its
+speed beside a user's thread that computes in Python, where a single process is brought almost to a standstill. `each`
+is faster still where there are cores for it, at the price of as many processes as actors, each with an interpreter's
+memory. What guides an executor's draws lives where it does, since the masks of each step, a bit for each token of the
+vocabulary and row, would cost more to carry to another process than they do to make.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ The page says by comments where the tables of which file are.
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -139,4 +139,8 @@ def write(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]) if len(sys.argv) > 1 else OUT)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("figures", type=Path, nargs="?", default=OUT)
+    write(parser.parse_args().figures)

@@ -86,7 +86,7 @@ def _packages() -> list[Finding]:
         except importlib.metadata.PackageNotFoundError:
             optional = name == "triton"
             means = (
-                "only needed on a GPU: pip install pageant[gpu]"
+                "only needed on a GPU: pip install '.[gpu]' in the project's folder"
                 if optional
                 else "is needed: run scripts/setup"
             )
@@ -155,7 +155,7 @@ def _compiler() -> Finding:
 
     found = [name for name in ("g++", "clang++", "ninja", "nvcc") if shutil.which(name)]
     means = (
-        "the CPU kernels are compiled once, in a few seconds"
+        "the CPU kernels are compiled once, in some 25 s of processor time over all cores"
         if find_compiler()
         else "without g++ or clang++ the slower reference kernels, plain torch, are used"
     )

@@ -39,7 +39,7 @@ def check(arguments: dict[str, Any]) -> None:
     _, resolved = _load(arguments)
     processes = sum(node.process for node in resolved.nodes)
     print(
-        f"sound: {len(resolved.actors)} actors on {len(resolved.nodes)} nodes ({processes} processes of their own)"
+        f"sound: {len(resolved.actors)} actors on {len(resolved.nodes)} nodes ({processes} with processes of their own)"
     )
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from random import Random
 
 import pytest
 import typer
 
+from pageant.actors.runtime.classes import load_object
 from pageant.protocol.errors import RemoteError, TopologyError
 from pageant.scripts.commands.doctor import _found
 from pageant.scripts.commands.simulate import parse_seeds
-from pageant.scripts.engine_options import _assigned
+from pageant.scripts.engine_options import _as_arguments, _assigned
 from pageant.scripts.simulate.topology import draw_engine
 
 
@@ -35,6 +37,18 @@ def test_a_setting_that_is_no_yaml_is_shown():
     with pytest.raises(typer.BadParameter, match="whose value is no YAML"):
         _assigned("a.b=[1")
     assert _assigned("a.b=[1]") == {"a": {"b": [1]}}
+
+
+def test_a_module_may_stand_beside_the_topology_that_names_it(tmp_path, monkeypatch):
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "a_policy_beside.py").write_text("class Policy: ...\n")
+    (tmp_path / "beside" / "lab.yaml").write_text("model: x\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(TopologyError, match="no module 'a_policy_beside' here or installed"):
+        load_object("a_policy_beside:Policy", "place")
+    _as_arguments({"topology": "beside/lab.yaml"})
+    assert load_object("a_policy_beside:Policy", "place").__name__ == "Policy"
 
 
 def test_a_simulation_without_the_actor_that_was_meant_is_refused():

@@ -13,6 +13,7 @@ from pageant.actors.frontend.http.openai.completions import CompletionRequest
 from pageant.actors.frontend.http.openai.response_requests import ResponseRequest
 from pageant.actors.frontend.http.openai.tokens import TokenizeRequest
 from pageant.actors.frontend.http.reading import read
+from pageant.protocol.errors import BadRequest
 from pageant.protocol.sampling import SamplingParams
 
 QUESTION = [{"role": "user", "content": "hi"}]
@@ -52,3 +53,29 @@ def test_what_is_not_given_is_the_default():
     assert conversation.add_generation_prompt is True and conversation.continue_final_message is False
     response = ResponseRequest(input="a")
     assert response.is_stored and not ResponseRequest(input="a", store=False).is_stored
+
+
+@pytest.mark.parametrize("name", ["guided_json", "guided_regex", "guided_choice", "guided_grammar"])
+def test_older_names_of_structured_outputs_are_refused_with_the_newer(name):
+    body = {"prompt": "a", name: {}}
+    with pytest.raises(BadRequest, match=f"{name} is an older name; expected structured_outputs") as refused:
+        read(json.dumps(body).encode(), CompletionRequest)
+    assert refused.value.parameter == name
+    assert read(json.dumps(body | {name: None}).encode(), CompletionRequest)[1] == [name]
+
+
+def test_what_is_asked_of_structured_outputs_is_not_passed_over():
+    body = {"prompt": "a", "structured_outputs": {"jsn": {}}}
+    with pytest.raises(BadRequest, match="jsn") as refused:
+        read(json.dumps(body).encode(), CompletionRequest)
+    assert refused.value.parameter == "structured_outputs"
+
+
+def test_parts_that_are_no_text_are_refused_by_their_kind():
+    parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
+    body = {"messages": [{"role": "user", "content": parts}]}
+    asked, _ = read(json.dumps(body).encode(), ChatRequest)
+    with pytest.raises(
+        BadRequest, match=r"messages\[0\]\.content\[1\]\.type is 'image_url'; expected 'text'"
+    ):
+        asked.conversation()
