@@ -357,7 +357,7 @@ class Kernels(Protocol):
         """
         ...
 
-    def logits(self, hidden: Tensor, weight: Weight, needed: NeededLogits | None = None) -> Tensor:
+    def logits(self, hidden: Tensor, weight: LinearWeight, needed: NeededLogits | None = None) -> Tensor:
         """Return hidden @ weight.T in float32, never rounded to a lesser dtype: [R, N], [V, N], [R, V].
 
         Args:
@@ -365,7 +365,7 @@ class Kernels(Protocol):
         """
         ...
 
-    def embed(self, token_ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
+    def embed(self, token_ids: Tensor, weight: LinearWeight, dtype: torch.dtype) -> Tensor:
         """Return the weight's rows for token_ids (int64 [T]), [T, N], in dtype (a plain weight's own)."""
         ...
 

@@ -51,7 +51,13 @@ class NativeDecoder:
         self.tapped: Tensor | None = None
         self.groups = LayerGroups.one(self.windows)
         self._pages = Pages(self.device)
-        self._weights = {name: self._empty(name, shape) for name, shape in model_shapes(spec).items()}
+        shapes = model_shapes(spec)
+        head = "lm_head.weight" if "lm_head.weight" in shapes else "embedding.weight"
+        self._weights: dict[str, LinearWeight] = {
+            name: (self._empty_in_tiles(name, shape, ()) if name == head else None)
+            or self._empty(name, shape)
+            for name, shape in shapes.items()
+        }
         self._layer_weights = [self._empty_layer(layer) for layer in spec.layers]
         ropes = {layer.rope for layer in spec.layers if layer.rope is not None}
         tables = {
@@ -62,7 +68,7 @@ class NativeDecoder:
             for layer, weights in zip(spec.layers, self._layer_weights, strict=True)
         ]
         self._final_norm = Norm(spec.norm, "final_norm", self._weights, kernels)
-        self._lm_head = self._weights.get("lm_head.weight", self._weights["embedding.weight"])
+        self._lm_head = self._weights[head]
         self._embedding_scale = None
         if spec.embedding_scale is not None:
             self._embedding_scale = torch.tensor(spec.embedding_scale, dtype=dtype, device=self.device)
@@ -164,7 +170,7 @@ class NativeDecoder:
         }
 
     @property
-    def embedding(self) -> Weight:
+    def embedding(self) -> LinearWeight:
         """[vocab_size, hidden_size], as the checkpoint has it."""
         return self._weights["embedding.weight"]
 
@@ -182,11 +188,12 @@ class NativeDecoder:
         return weights
 
     def _empty_in_tiles(self, name: str, shape: tuple[int, ...], parts: Sequence[int]) -> TiledWeight | None:
-        """Room for a layer's matrix that is put together from so many rows each, if kernels like it in tiles.
+        """Room for a matrix that is put together from so many rows each, if kernels like it in tiles.
 
-        What has two dimensions in a layer is only ever multiplied, by `linear`.
+        What has two dimensions in a layer is only ever multiplied, and so is the head, whose rows are embeddings too
+        where they are tied.
         """
-        if len(shape) != 2 or self.dtype not in self.kernels.tiled_dtypes:
+        if len(shape) != 2 or self.dtype not in self.kernels.tiled_dtypes or is_float32(self.spec, name):
             return None
         if quantized_bits(name, self.quantization) is not None or not self._fits(shape, parts):
             return None

@@ -66,9 +66,10 @@ class Library:
         self.top_logprobs = _function(self._library, "top_logprobs", [_WORD] * 10)
         self.move_blocks = _function(self._library, "move_blocks", [_WORD] * 6)
         self.gather_rows = _function(self._library, "gather_rows", [_WORD] * 5)
+        self.gather_tiled_rows = _function(self._library, "gather_tiled_rows", [_WORD] * 5)
         self.tiled_linear: Function | None = None  # of bfloat16, where such products take weights in tiles
         if hasattr(self._library, "pageant_tiled_linear"):
-            self.tiled_linear = _function(self._library, "tiled_linear", [_WORD] * 8)
+            self.tiled_linear = _function(self._library, "tiled_linear", [_WORD] * 10)
         self.gated_linear: Function | None = None  # of bfloat16, where they are by a matrix unit's tiles
         if hasattr(self._library, "pageant_gated_linear"):
             self.gated_linear = _function(self._library, "gated_linear", [_WORD] * 10)

@@ -18,6 +18,7 @@ __all__ = [
     "product",
     "quantized_gated_product",
     "quantized_product",
+    "tiled_gated_product",
     "tiled_product",
 ]
 
@@ -94,24 +95,42 @@ def tiled_product(
     x: Tensor,
     weight: TiledWeight,
     bias: Tensor | None,
-    y: Tensor,
-    activation: int | None = None,
+    y: int | None,
+    unrounded: int | None,
+    needed: Tensor | None = None,
 ) -> None:
-    """Write the product with a weight in tiles, all of bfloat16, or what an activation of the first half of that gates.
-
-    `library` is one that has such products.
-    """
+    """The same with a weight in tiles, all of bfloat16; `library` is one that has such products."""
     (rows, inputs), (x_stride, x_step) = x.shape, x.stride()
     if x_step != 1:
-        return tiled_product(library, x.contiguous(), weight, bias, y, activation)
+        return tiled_product(library, x.contiguous(), weight, bias, y, unrounded, needed)
+    assert library.tiled_linear is not None
+    library.tiled_linear(
+        x.data_ptr(),
+        x_stride,
+        weight.tiles.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        y,
+        unrounded,
+        rows,
+        inputs,
+        weight.shape[0],
+        None if needed is None else needed.data_ptr(),
+    )
+
+
+def tiled_gated_product(
+    library: Library, x: Tensor, weight: TiledWeight, bias: Tensor | None, y: Tensor, activation: int
+) -> None:
+    """Write what an activation of the first half of that product gates. `library` is one that has this."""
+    (rows, inputs), (x_stride, x_step) = x.shape, x.stride()
+    if x_step != 1:
+        return tiled_gated_product(library, x.contiguous(), weight, bias, y, activation)
     bias_at = None if bias is None else bias.data_ptr()
-    parts = x.data_ptr(), x_stride, weight.tiles.data_ptr(), bias_at, y.data_ptr()
-    if activation is None:
-        assert library.tiled_linear is not None
-        library.tiled_linear(*parts, rows, inputs, y.shape[1])
-    else:
-        assert library.gated_linear is not None
-        library.gated_linear(*parts, y.stride(0), activation, rows, inputs, y.shape[1])
+    assert library.gated_linear is not None
+    library.gated_linear(
+        *(x.data_ptr(), x_stride, weight.tiles.data_ptr(), bias_at, y.data_ptr(), y.stride(0)),
+        *(activation, rows, inputs, y.shape[1]),
+    )
 
 
 def quantized_gated_product(

@@ -87,8 +87,8 @@ def _multiply_tiles(
     (rows, inputs), outputs = x.shape, len(weight)
     tiles = weight.reshape(outputs // 16, 16, inputs // 32, 16, 2).transpose(0, 2, 3, 1, 4).copy()
     y = np.empty((rows, outputs), np.uint16)
-    pointers = [x.ctypes.data, inputs, tiles.ctypes.data, None, y.ctypes.data]
-    library.pageant_tiled_linear(*map(ctypes.c_void_p, [*pointers, rows, inputs, outputs]))
+    pointers = [x.ctypes.data, inputs, tiles.ctypes.data, None, y.ctypes.data, None]
+    library.pageant_tiled_linear(*map(ctypes.c_void_p, [*pointers, rows, inputs, outputs, None]))
     return _widened(y)
 
 

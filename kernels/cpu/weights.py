@@ -19,6 +19,7 @@ from pageant.kernels.cpu.products import (
     product,
     quantized_gated_product,
     quantized_product,
+    tiled_gated_product,
     tiled_product,
 )
 from pageant.kernels.low_rank import Addition
@@ -47,7 +48,7 @@ class WeightKernels(CompiledKernels):
             if x.dtype not in self.tiled_dtypes:
                 return self.linear(x, weight.plain(), bias)
             y = self._empty(x.dtype, rows, weight.shape[0])
-            tiled_product(self._library, x, weight, bias, y)
+            tiled_product(self._library, x, weight, bias, y.data_ptr(), None)
             return y
         if functions is None or rows > self.rows_own_max[x.dtype]:
             return F.linear(x, weight, bias)
@@ -65,7 +66,7 @@ class WeightKernels(CompiledKernels):
             return super().gated_linear(x, weight, bias, activation)
         y = self._rows_apart(x.dtype, rows, weight.shape[0] // 2)
         if isinstance(weight, TiledWeight):
-            tiled_product(self._library, x, weight, bias, y, number)
+            tiled_gated_product(self._library, x, weight, bias, y, number)
         elif isinstance(weight, QuantizedWeight):
             quantized_gated_product(self._library, x, weight, bias, y, number)
         return y
@@ -78,8 +79,10 @@ class WeightKernels(CompiledKernels):
         else:
             low_rank_products(functions, x, y, additions)
 
-    def logits(self, hidden: Tensor, weight: Weight, needed: NeededLogits | None = None) -> Tensor:
+    def logits(self, hidden: Tensor, weight: LinearWeight, needed: NeededLogits | None = None) -> Tensor:
         """See `Kernels.logits`. What is not needed (`narrowing`) stays as it is in memory."""
+        if isinstance(weight, TiledWeight) and hidden.dtype not in self.tiled_dtypes:
+            weight = weight.plain()
         functions, rows = self._functions.get(hidden.dtype), hidden.shape[0]
         whole = isinstance(weight, Tensor)
         if functions is None or (whole and rows > self.rows_own_max[hidden.dtype]):
@@ -92,17 +95,26 @@ class WeightKernels(CompiledKernels):
             quantized_product(
                 functions, hidden, weight, None, None, logits.data_ptr(), self.rows_alike, which
             )
+        elif isinstance(weight, TiledWeight):
+            tiled_product(self._library, hidden, weight, None, None, logits.data_ptr(), which)
         else:
             product(functions, hidden, weight, None, None, logits.data_ptr(), which)
         return logits
 
-    def embed(self, token_ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
+    def embed(self, token_ids: Tensor, weight: LinearWeight, dtype: torch.dtype) -> Tensor:
         """See `Kernels.embed`."""
+        if isinstance(weight, TiledWeight) and dtype not in self.tiled_dtypes:
+            weight = weight.plain()
         functions = self._functions.get(dtype)
         if functions is None or (isinstance(weight, Tensor) and weight.dtype != dtype):
             return super().embed(token_ids, weight, dtype)
         rows, inputs = len(token_ids), weight.shape[1]
         embedded = self._empty(dtype, rows, inputs)
+        if isinstance(weight, TiledWeight):
+            self._library.gather_tiled_rows(
+                weight.tiles.data_ptr(), inputs // 2, token_ids.data_ptr(), rows, embedded.data_ptr()
+            )
+            return embedded
         if isinstance(weight, Tensor):
             self._library.gather_rows(
                 weight.data_ptr(), inputs * dtype.itemsize, token_ids.data_ptr(), rows, embedded.data_ptr()

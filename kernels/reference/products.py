@@ -21,7 +21,7 @@ def linear(x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tenso
     return F.linear(x, _plain(weight, x.dtype), bias)
 
 
-def logits(hidden: Tensor, weight: Weight, needed: NeededLogits | None = None) -> Tensor:
+def logits(hidden: Tensor, weight: LinearWeight, needed: NeededLogits | None = None) -> Tensor:
     """See `Kernels.logits`. On a CPU the head is widened part by part: it is never there in float32 whole."""
     if hidden.is_cuda and hidden.dtype != torch.float32:
         return torch.mm(hidden, _plain(weight, hidden.dtype).T, out_dtype=torch.float32)
@@ -34,11 +34,11 @@ def logits(hidden: Tensor, weight: Weight, needed: NeededLogits | None = None) -
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
-def embed(token_ids: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
+def embed(token_ids: Tensor, weight: LinearWeight, dtype: torch.dtype) -> Tensor:
     """See `Kernels.embed`."""
     if isinstance(weight, QuantizedWeight):
         return dequantize(weight.in_rows()[token_ids], dtype)
-    return F.embedding(token_ids, weight)
+    return F.embedding(token_ids, _plain(weight, dtype))
 
 
 def _plain(weight: LinearWeight, dtype: torch.dtype) -> Tensor:

@@ -37,7 +37,7 @@ def linear(x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tenso
     return product if bias is None else product.add_(bias).to(x.dtype)
 
 
-def logits(hidden: Tensor, weight: Weight, needed: NeededLogits | None = None) -> Tensor:
+def logits(hidden: Tensor, weight: LinearWeight, needed: NeededLogits | None = None) -> Tensor:
     """See `Kernels.logits`."""
     if not isinstance(weight, QuantizedWeight):
         return whole_logits(hidden, weight)

@@ -111,3 +111,20 @@ def test_what_is_gated_at_once_is_what_is_gated_after_the_product_bit_by_bit(
 def test_other_dtypes_than_a_levels_own_are_multiplied_too(every_level: ReferenceKernels) -> None:
     x, weight = torch.randn(3, 64), torch.randn(32, 64)
     torch.testing.assert_close(every_level.linear(x, in_tiles(weight)), x @ weight.T)
+
+
+@pytest.mark.parametrize("dtype", [BFLOAT16, torch.float16, torch.float32])
+def test_rows_are_gathered_from_tiles(every_level: ReferenceKernels, dtype: torch.dtype) -> None:
+    weight = torch.randn(64, 96).to(dtype)
+    token_ids = torch.randint(0, 64, (37,))
+    assert torch.equal(every_level.embed(token_ids, in_tiles(weight), dtype), weight[token_ids])
+
+
+@pytest.mark.parametrize("rows", [1, 3, 17, 100])
+def test_logits_of_a_head_in_tiles_are_not_rounded(every_level: ReferenceKernels, rows: int) -> None:
+    weight, hidden = torch.randn(64, 96).bfloat16(), torch.randn(rows, 96).bfloat16()
+    found = every_level.logits(hidden, in_tiles(weight))
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, hidden.float() @ weight.float().T, rtol=1e-4, atol=1e-4)
+    if BFLOAT16 in every_level.tiled_dtypes:
+        assert torch.equal(every_level.logits(hidden[-1:], in_tiles(weight))[0], found[-1])

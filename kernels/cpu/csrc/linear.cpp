@@ -18,10 +18,10 @@ LINEAR(pageant_linear_f16, f16)
 
 #if defined(PAGEANT_TILES) || defined(__AVX2__)
 // W in tiles: see kernels/tiled.py.
-EXPORT void pageant_tiled_linear(const bf16* x, int64_t x_stride, const bf16* tiles, const bf16* bias, bf16* y,
-                                 int64_t rows, int64_t inputs, int64_t outputs) {
-    const Product<bf16> p{x, x_stride, nullptr, 0, bias, y, rows, inputs, outputs};
-    multiply(tiled_way_of(p, tiles));
+EXPORT void pageant_tiled_linear(const bf16* x, int64_t x_stride, const bf16* tiles, const bf16* bias, bf16* y, float* unrounded,
+                                 int64_t rows, int64_t inputs, int64_t outputs, const Needed* needed) {
+    const Product<bf16> p{x, x_stride, nullptr, 0, bias, y, rows, inputs, outputs, unrounded};
+    multiply_needed(p, needed, [&](const Product<bf16>& part) { return tiled_way_of(part, tiles); });
 }
 #endif
 

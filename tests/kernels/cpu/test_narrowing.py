@@ -14,16 +14,24 @@ from torch import Tensor
 from pageant.kernels.base import SamplingTensors, TokenMasks
 from pageant.kernels.cpu import CpuKernels
 from pageant.kernels.cpu.narrowing import UNMASKED, VOID
-from pageant.kernels.quantized import Weight, empty_quantized
+from pageant.kernels.memory import Pages
+from pageant.kernels.quantized import empty_quantized
+from pageant.kernels.tiled import LinearWeight, empty_tiled
 
 HIDDEN = 96
-WEIGHTS = ["plain", "int8", "int8 in tiles", "int4"]
+WEIGHTS = ["plain", "plain in tiles", "int8", "int8 in tiles", "int4"]
 
 
-def head(kernels: CpuKernels, vocab_size: int, dtype: torch.dtype, kind: str) -> Weight:
+def head(kernels: CpuKernels, vocab_size: int, dtype: torch.dtype, kind: str) -> LinearWeight:
     weight = torch.randn(vocab_size, HIDDEN).to(dtype)
     if kind == "plain":
         return weight
+    if kind == "plain in tiles":
+        if dtype not in kernels.tiled_dtypes:
+            pytest.skip("such products do not take tiles")
+        tiled = empty_tiled((vocab_size, HIDDEN), dtype, Pages("cpu"))
+        tiled.fill(weight)
+        return tiled
     in_tiles = kind.endswith("tiles")
     if in_tiles and dtype not in kernels.quantized_tiles:
         pytest.skip("such products do not take tiles")
