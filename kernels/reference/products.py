@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pageant.kernels.base import NeededLogits
-from pageant.kernels.quantized import QuantizedWeight, Weight, dequantize
+from pageant.kernels.quantized import QuantizedWeight, dequantize
 from pageant.kernels.strips import STRIP
 from pageant.kernels.tiled import LinearWeight, TiledWeight
 

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pageant.kernels.base import NeededLogits
-from pageant.kernels.quantized import GROUP, QuantizedWeight, Weight
+from pageant.kernels.quantized import GROUP, QuantizedWeight
 from pageant.kernels.reference.products import linear as whole_linear
 from pageant.kernels.reference.products import logits as whole_logits
 from pageant.kernels.tiled import LinearWeight
