@@ -64,7 +64,8 @@ def test_a_gate_lets_through_what_has_come_and_ends_the_recording_where_patience
 
 
 def test_a_gate_that_does_not_end_the_recording_only_says_what_came(cpu):
-    again, table, x, normed = gate_of(cpu, torch.zeros(4, dtype=torch.int64), ends=False)
+    patience = torch.zeros(4, dtype=torch.int64)  # the recording has its address: it is kept
+    again, table, x, normed = gate_of(cpu, patience, ends=False)
     x.copy_(torch.randn(1, 4))
     table[0] = 0
     assert again().tolist()[0] == 0
