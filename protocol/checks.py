@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -86,11 +86,15 @@ def check_strings(
             raise BadRequest(f"{name}[{index}] has {len(one)} characters; expected 1 to {length_max}", name)
 
 
-def expected(name: str, known: Iterable[str]) -> str:
-    """`did you mean X?` or what there is, for the end of an error message."""
+def expected(name: str, known: Iterable[str], elsewhere: Mapping[str, str] | None = None) -> str:
+    """`did you mean X?` or what there is, for the end of an error message.
+
+    Args:
+        elsewhere: what others call some of what is known, or what is like it, and its name here.
+    """
     import difflib
 
-    names = sorted(known)
+    names = [elsewhere[name]] if elsewhere and name in elsewhere else sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]!r}?"

@@ -120,7 +120,7 @@ def _as_arguments(engine: dict[str, Any]) -> dict[str, Any]:
     # A class named in a topology may stand beside it, or here.
     sys.path[:0] = [os.getcwd(), *_folders(engine.get("topology"))]
     extra: dict[str, Any] = {}
-    for assignment in engine.pop("set_", None) or ():
+    for assignment in engine.pop("set_") or ():
         extra = merge(extra, _assigned(assignment))
     given = {name: value for name, value in engine.items() if value is not None}
     if "model" not in given and not _names_model(given.get("topology")):

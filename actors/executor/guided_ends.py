@@ -25,7 +25,7 @@ from pageant.kernels.base import NeededLogits, SamplingTensors
 from pageant.kernels.cpu import CpuKernels
 from pageant.kernels.cpu.narrowing import UNMASKED, VOID
 
-__all__ = ["Awaiting", "GuidedEnd", "GuidedEnds", "Logits", "MaskTiming", "Played", "unheld"]
+__all__ = ["Awaiting", "GuidedEnds", "Logits", "MaskTiming", "Played", "ShapeEnd", "unheld"]
 
 _MILLION = 1_000_000
 _BILLION = 1_000_000_000
@@ -138,7 +138,7 @@ class _Recorded(NamedTuple):
 
 
 @dataclass
-class GuidedEnd:
+class ShapeEnd:
     """Of steps of one shape: where their masks are, what was recorded of that, and what is known of their times."""
 
     held: HeldMasks | None = None
@@ -159,12 +159,10 @@ class GuidedEnds:
         self._kernels, self._logits, self._clock = kernels, logits, clock
         self._slots, self._positions = (torch.zeros(tokens_max, dtype=torch.int64) for _ in range(2))
         # Nanoseconds to wait, by how many rows' masks are missing.
-        self._none, self._for_rest, self._for_draw = (
-            torch.zeros(tokens_max + 1, dtype=torch.int64) for _ in range(3)
-        )
+        self._for_rest, self._for_draw = (torch.zeros(tokens_max + 1, dtype=torch.int64) for _ in range(2))
         self._began = 0.0
 
-    def write(self, end: GuidedEnd, guided: GuidedStep, rows: int) -> None:
+    def write(self, end: ShapeEnd, guided: GuidedStep, rows: int) -> None:
         """Says what the masks are for that a step of so many rows goes by, whose recording is played next."""
         slots = self._slots.numpy()
         slots[:rows] = UNMASKED
@@ -177,27 +175,27 @@ class GuidedEnds:
         self._for_rest.numpy()[: rows + 1] = _BILLION * np.minimum(for_draw, end.timing.patience)
         self._began = self._clock()
 
-    def tokens(self, end: GuidedEnd, hidden: Tensor, params: SamplingTensors) -> Tensor:
+    def tokens(self, end: ShapeEnd, hidden: Tensor, params: SamplingTensors) -> Tensor:
         """The tokens [T] that are drawn after hidden states [T, N], while that is recorded."""
         assert end.held is not None, "it is known where masks are"
         kernels = self._kernels
         bits, positions = (torch.from_numpy(array) for array in end.held)
         slots = self._slots[: len(hidden)]
-        masks = positions, slots, self._positions
-        before_head = kernels.gate(*masks, self._none, ends=False)
-        narrowed = kernels.narrow(hidden, slots, bits, before_head, self._for_rest)
+        masks = slots, bits, positions, self._positions
+        coming = positions, slots, self._positions
+        narrowed = kernels.narrow(hidden, *masks, self._for_rest)
         logits = self._logits(narrowed.hidden, narrowed.needed)
-        before_rest = kernels.gate(*masks, narrowed.patience, ends=False)
-        rest = kernels.narrow_rest(hidden, slots, bits, positions, self._positions, narrowed)
+        before_rest = kernels.gate(*coming, narrowed.patience, ends=False)
+        rest = kernels.narrow_rest(hidden, *masks, narrowed)
         self._logits(narrowed.hidden, rest.needed._replace(into=logits))
-        before_draw = kernels.gate(*masks, self._for_draw)
+        before_draw = kernels.gate(*coming, self._for_draw)
         end.recorded = _Recorded(
-            *(unheld(logits), rest.places, before_head, narrowed.began, narrowed.spared),
+            *(unheld(logits), rest.places, narrowed.came, narrowed.began, narrowed.spared),
             *(rest.narrow, before_rest, before_draw),
         )
         return kernels.sample_by_table(logits, params, slots, bits, rest.places)
 
-    def awaiting(self, end: GuidedEnd) -> Awaiting | None:
+    def awaiting(self, end: ShapeEnd) -> Awaiting | None:
         """What a step that has just been played waits for, if it has drawn nothing."""
         assert end.recorded is not None, "it has been recorded"
         played = end.recorded.played()

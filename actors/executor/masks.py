@@ -36,6 +36,11 @@ class MaskTable:
         self.failed: dict[int, str] = {}  # by row, instead of a mask
         self.came = threading.Event()  # something did, since whoever waits for it cleared this
 
+    @property
+    def may_be_played(self) -> bool:
+        """Whether recordings can draw by it: there are masks, and none has failed."""
+        return not self.failed and self.held.bits.size > 0
+
     def slots(self, rows: Int64, ahead: Int64) -> Int64:
         """Where the masks of rows are, after so many drafts each."""
         if not ahead.any():

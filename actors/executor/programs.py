@@ -27,7 +27,7 @@ from torch import Tensor
 
 from pageant.actors.executor.batch import Packed, SamplingColumns, StepInputs
 from pageant.actors.executor.graphs import Forward
-from pageant.actors.executor.guided_ends import Awaiting, GuidedEnd, GuidedEnds, Logits, unheld
+from pageant.actors.executor.guided_ends import Awaiting, GuidedEnds, Logits, ShapeEnd, unheld
 from pageant.kernels.base import AttentionBatch, SamplingTensors
 from pageant.kernels.cpu import CpuKernels
 
@@ -59,7 +59,7 @@ class _Shape:
     refused: bool = False
     came: int = 1  # times
     logits: Tensor | None = None  # where they may be read
-    guided: GuidedEnd = field(default_factory=GuidedEnd)
+    guided: ShapeEnd = field(default_factory=ShapeEnd)
 
 
 class StepPrograms:
@@ -172,14 +172,12 @@ class StepPrograms:
         """
         guided = inputs.guided
         shape = self._shape_of(_Kind.TOKENS if guided is None else _Kind.GUIDED_TOKENS, inputs)
-        if shape is None:
+        if shape is None or (guided is not None and not guided.table.may_be_played):
             return None
         self._write(inputs, last_drawn)
         self._write_columns(inputs.sampling)
         if guided is not None:
             held = guided.table.held
-            if guided.table.failed or not held.bits.size:
-                return None
             if shape.guided.held is not held:  # they may be elsewhere than they were when it was recorded
                 shape.guided.held, shape.replay = held, None
             self._ends.write(shape.guided, guided, len(inputs.rows))

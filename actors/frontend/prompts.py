@@ -99,8 +99,8 @@ def check_settings(settings: Mapping[str, Any], adapters: Sequence[str] = ()) ->
                 known = expected(str(value), adapters) if adapters else "this model has none"
                 raise BadRequest(f"adapter is {value!r:.300}; {known}", name)
         elif name not in RequestSettings.__annotations__:
-            names = (NAMES_HERE[name],) if name in NAMES_HERE else tuple(RequestSettings.__annotations__)
-            raise BadRequest(f"{name} is no setting of a request; {expected(name, names)}", name)
+            hint = expected(name, RequestSettings.__annotations__, NAMES_HERE)
+            raise BadRequest(f"{name} is no setting of a request; {hint}", name)
     return cast(RequestSettings, settings)
 
 

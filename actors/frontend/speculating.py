@@ -19,7 +19,7 @@ from pageant.protocol.errors import TopologyError
 __all__ = ["settle_speculation"]
 
 SETTING = "speculation"
-OLDER = {"num_speculative_tokens": "tokens"}  # what vLLM calls them
+NAMES_HERE = {"num_speculative_tokens": "tokens"}  # of what vLLM has
 _MEDUSA = re.compile(r"(medusa_heads?\.|blocks\.)?\d+\.(layers\.)?\d+\.linear\.weight")
 
 
@@ -43,8 +43,8 @@ def _settled(speculation: Any) -> Any:
         return speculation
     for key in speculation:
         if key not in Speculation.__struct_fields__:
-            known = (OLDER[key],) if key in OLDER else Speculation.__struct_fields__
-            raise TopologyError(f"{SETTING}.{key}", f"no such key; {expected(str(key), known)}")
+            hint = expected(str(key), Speculation.__struct_fields__, NAMES_HERE)
+            raise TopologyError(f"{SETTING}.{key}", f"no such key; {hint}")
     found, model, method = dict(speculation), speculation.get("model"), speculation.get("method")
     if isinstance(model, str):
         found["model"] = str(resolve(model))

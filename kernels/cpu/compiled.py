@@ -10,7 +10,6 @@ from torch import Tensor
 
 from pageant.kernels.cpu.arena import Arena
 from pageant.kernels.cpu.library import Functions, Library, load_library
-from pageant.kernels.cpu.narrowing import Narrowed, Rest, narrow, narrow_rest
 from pageant.kernels.cpu.recording import RecordedLibrary, Recorder, playback
 from pageant.kernels.reference import ReferenceKernels
 
@@ -76,41 +75,6 @@ class CompiledKernels(ReferenceKernels):
             return result
 
         return again
-
-    def gate(
-        self, table: Tensor, slots: Tensor, expected: Tensor, patience: Tensor, *, ends: bool = True
-    ) -> Tensor:
-        """Waits until each table[slots[i]] is expected[i], but where slots[i] is negative. A recording ends with this
-        call, if it `ends` it, where that takes too long when it is played.
-
-        Args:
-            table: int64 [S], which another thread may be writing to: what it wrote before that is there then.
-            slots, expected: int64 [n].
-            patience: int64 [n + 1], nanoseconds to wait for at most, by how many of them are missing.
-
-        Returns:
-            int64 [3]: 1 if all came, else 0, the nanoseconds that were waited, and a steady clock's when that began.
-        """
-        outcome = torch.empty(3, dtype=torch.int64)
-        pointers = [part.data_ptr() for part in (table, slots, expected)]
-        self._library.gate(*pointers, len(slots), patience.data_ptr(), ends, outcome.data_ptr())
-        return outcome
-
-    def narrow(self, hidden: Tensor, slots: Tensor, bits: Tensor, came: Tensor, patience: Tensor) -> Narrowed:
-        """See `narrowing.narrow`."""
-        return narrow(self._library, hidden, slots, bits, came, patience)
-
-    def narrow_rest(
-        self,
-        hidden: Tensor,
-        slots: Tensor,
-        bits: Tensor,
-        table: Tensor,
-        expected: Tensor,
-        narrowed: Narrowed,
-    ) -> Rest:
-        """See `narrowing.narrow_rest`."""
-        return narrow_rest(self._library, hidden, slots, bits, table, expected, narrowed)
 
     def _empty(self, dtype: torch.dtype, rows: int, columns: int) -> Tensor:
         """Room for a result."""

@@ -75,7 +75,7 @@ class Library:
             self.gated_linear = _function(self._library, "gated_linear", [_WORD] * 10)
             self.quantized_gated_linear = _function(self._library, "quantized_gated_linear", [_WORD] * 12)
         self.gate = _function(self._library, "gate", [_WORD] * 7)
-        self.narrow = _function(self._library, "narrow", [_WORD] * 15)
+        self.narrow = _function(self._library, "narrow", [_WORD] * 17)
         self.narrow_rest = _function(self._library, "narrow_rest", [_WORD] * 15)
         self.replay = _function(self._library, "replay", [_WORD] * 2)
         self._threads = self._library.pageant_threads

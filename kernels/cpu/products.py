@@ -10,7 +10,7 @@ from torch import Tensor
 from pageant.kernels.cpu.library import Functions, Library
 from pageant.kernels.low_rank import Addition, LowRank
 from pageant.kernels.quantized import QuantizedWeight, Weight
-from pageant.kernels.tiled import TiledWeight
+from pageant.kernels.tiled import LinearWeight, TiledWeight
 
 __all__ = [
     "expert_weights",
@@ -36,7 +36,7 @@ def product(
 ) -> None:
     """Write x @ weight.T + bias at one of two addresses, or what is needed of it (see `narrowing`). Rows may be any
     distance apart, but are whole themselves."""
-    (rows, inputs), (x_stride, x_step) = x.shape, x.stride()
+    x_stride, x_step = x.stride()
     weight_stride, weight_step = weight.stride()
     if x_step != 1 or weight_step != 1:
         return product(functions, x.contiguous(), weight.contiguous(), bias, y, unrounded, needed)
@@ -45,13 +45,7 @@ def product(
         x_stride,
         weight.data_ptr(),
         weight_stride,
-        None if bias is None else bias.data_ptr(),
-        y,
-        unrounded,
-        rows,
-        inputs,
-        weight.shape[0],
-        None if needed is None else needed.data_ptr(),
+        *_results(x, weight, bias, y, unrounded, needed),
     )
 
 
@@ -69,7 +63,7 @@ def quantized_product(
 
     A weight in tiles is for functions that take them.
     """
-    (rows, inputs), (x_stride, x_step) = x.shape, x.stride()
+    x_stride, x_step = x.stride()
     if x_step != 1:
         return quantized_product(functions, x.contiguous(), weight, bias, y, unrounded, rows_alike, needed)
     functions.quantized_linear(
@@ -79,14 +73,8 @@ def quantized_product(
         weight.scales.data_ptr(),
         weight.bits,
         weight.in_tiles,
-        None if bias is None else bias.data_ptr(),
-        y,
-        unrounded,
-        rows,
-        inputs,
-        weight.shape[0],
+        *_results(x, weight, bias, y, unrounded, needed),
         rows_alike,
-        None if needed is None else needed.data_ptr(),
     )
 
 
@@ -100,7 +88,7 @@ def tiled_product(
     needed: Tensor | None = None,
 ) -> None:
     """The same with a weight in tiles, all of bfloat16; `library` is one that has such products."""
-    (rows, inputs), (x_stride, x_step) = x.shape, x.stride()
+    x_stride, x_step = x.stride()
     if x_step != 1:
         return tiled_product(library, x.contiguous(), weight, bias, y, unrounded, needed)
     assert library.tiled_linear is not None
@@ -108,14 +96,22 @@ def tiled_product(
         x.data_ptr(),
         x_stride,
         weight.tiles.data_ptr(),
-        None if bias is None else bias.data_ptr(),
-        y,
-        unrounded,
-        rows,
-        inputs,
-        weight.shape[0],
-        None if needed is None else needed.data_ptr(),
+        *_results(x, weight, bias, y, unrounded, needed),
     )
+
+
+def _results(
+    x: Tensor,
+    weight: LinearWeight,
+    bias: Tensor | None,
+    y: int | None,
+    unrounded: int | None,
+    needed: Tensor | None,
+) -> tuple[int | None, ...]:
+    """What the arguments of these have after the factors."""
+    bias_at = None if bias is None else bias.data_ptr()
+    needed_at = None if needed is None else needed.data_ptr()
+    return bias_at, y, unrounded, *x.shape, weight.shape[0], needed_at
 
 
 def tiled_gated_product(

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pageant.kernels.base import NeededLogits
-from pageant.kernels.cpu.compiled import ACTIVATIONS, CompiledKernels
+from pageant.kernels.cpu.compiled import ACTIVATIONS
+from pageant.kernels.cpu.narrowing import NarrowingKernels
 from pageant.kernels.cpu.products import (
     expert_weights,
     low_rank_products,
@@ -31,11 +32,12 @@ __all__ = ["WeightKernels"]
 _QUANTIZED_TOGETHER = 8 << 20  # numbers
 
 
-class WeightKernels(CompiledKernels):
+class WeightKernels(NarrowingKernels):
     """What multiplies, embeds and quantises; see `pageant.kernels.base.Kernels`."""
 
     def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tensor:
         """See `Kernels.linear`."""
+        weight = self._tiled_or_plain(weight, x.dtype)
         functions, rows = self._functions.get(x.dtype), x.shape[0]
         if isinstance(weight, QuantizedWeight):
             if functions is None:
@@ -45,8 +47,6 @@ class WeightKernels(CompiledKernels):
             quantized_product(functions, x, weight, bias, y.data_ptr(), None, self.rows_alike)
             return y
         if isinstance(weight, TiledWeight):
-            if x.dtype not in self.tiled_dtypes:
-                return self.linear(x, weight.plain(), bias)
             y = self._empty(x.dtype, rows, weight.shape[0])
             tiled_product(self._library, x, weight, bias, y.data_ptr(), None)
             return y
@@ -81,8 +81,7 @@ class WeightKernels(CompiledKernels):
 
     def logits(self, hidden: Tensor, weight: LinearWeight, needed: NeededLogits | None = None) -> Tensor:
         """See `Kernels.logits`. What is not needed (`narrowing`) stays as it is in memory."""
-        if isinstance(weight, TiledWeight) and hidden.dtype not in self.tiled_dtypes:
-            weight = weight.plain()
+        weight = self._tiled_or_plain(weight, hidden.dtype)
         functions, rows = self._functions.get(hidden.dtype), hidden.shape[0]
         whole = isinstance(weight, Tensor)
         if functions is None or (whole and rows > self.rows_own_max[hidden.dtype]):
@@ -103,8 +102,7 @@ class WeightKernels(CompiledKernels):
 
     def embed(self, token_ids: Tensor, weight: LinearWeight, dtype: torch.dtype) -> Tensor:
         """See `Kernels.embed`."""
-        if isinstance(weight, TiledWeight) and dtype not in self.tiled_dtypes:
-            weight = weight.plain()
+        weight = self._tiled_or_plain(weight, dtype)
         functions = self._functions.get(dtype)
         if functions is None or (isinstance(weight, Tensor) and weight.dtype != dtype):
             return super().embed(token_ids, weight, dtype)
@@ -203,6 +201,12 @@ class WeightKernels(CompiledKernels):
             ACTIVATIONS[activation],
         )
         return y
+
+    def _tiled_or_plain(self, weight: LinearWeight, dtype: torch.dtype) -> LinearWeight:
+        """The weight, plain if it is in tiles that products of this dtype do not take."""
+        return (
+            weight.plain() if isinstance(weight, TiledWeight) and dtype not in self.tiled_dtypes else weight
+        )
 
     def _as_taken(self, weight: QuantizedWeight, dtype: torch.dtype) -> QuantizedWeight:
         """The weight, in rows where products of this dtype do not take tiles."""

@@ -47,7 +47,7 @@ def test_a_module_may_stand_beside_the_topology_that_names_it(tmp_path, monkeypa
     monkeypatch.setattr(sys, "path", [*sys.path])
     with pytest.raises(TopologyError, match="no module 'a_policy_beside' here or installed"):
         load_object("a_policy_beside:Policy", "place")
-    _as_arguments({"topology": "beside/lab.yaml"})
+    _as_arguments({"topology": "beside/lab.yaml", "set_": None})
     assert load_object("a_policy_beside:Policy", "place").__name__ == "Policy"
 
 

@@ -19,7 +19,6 @@
 
 #if defined(__AVX2__)
 
-constexpr int STRIP = 16;                 // rows of W side by side
 constexpr int ACROSS = STRIP / W;         // vectors that have a number of each
 constexpr int AHEAD = 16;                 // packed units of x that are fetched into the nearest cache
 constexpr int64_t NEAR_BYTES = 12 << 10;  // a strip that the nearest cache holds beside the one that is in use

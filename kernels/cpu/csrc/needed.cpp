@@ -12,7 +12,6 @@
 
 namespace {
 
-constexpr int64_t STRIP = 16;  // outputs that any product makes together
 constexpr int64_t MILLION = 1'000'000;
 typedef uint16_t __attribute__((may_alias)) StripBits;  // of a mask: a bit for each output of a strip
 
@@ -62,14 +61,16 @@ struct Rows {
 
 // Puts rows in order, and says in `needed` which are needed whole: by their masks, if these are there; by the last ones, if masks
 // are to be waited for (`patience`); else all of them, as they are. `waiting` is the patience then, none where no rows are left;
-// `spared` the share of all logits that need not be computed with masks as they are in the table, in millionths; and `began`
+// `came` whether all masks are there; `spared` the share of all logits that need not be computed with masks as they are in the table, in millionths; and `began`
 // when that was known.
 EXPORT void pageant_narrow(const uint8_t* hidden, int64_t stride, int64_t row_bytes, int64_t count, const int64_t* slots,
-                           const uint32_t* bits, int64_t words, const int64_t* came, const int64_t* patience, uint8_t* ordered,
-                           int64_t* order, Needed* needed, int64_t* waiting, int64_t* spared, int64_t* began) {
+                           const uint32_t* bits, int64_t words, const int64_t* table, const int64_t* expected,
+                           const int64_t* patience, uint8_t* ordered, int64_t* order, Needed* needed, int64_t* waiting,
+                           int64_t* came, int64_t* spared, int64_t* began) {
     const Masks masks(slots, bits, words);
     const Rows rows{hidden, stride, row_bytes, count, ordered, order};
     for (int64_t r = 0; r < count; r++) order[r] = r;
+    *came = std::all_of(order, order + count, [&](int64_t r) { return has_come(table, slots[r], expected[r]); });
     int64_t whole = std::stable_partition(order, order + count, [&](int64_t r) { return masks.needs_all(r); }) - order;
     const int64_t across = masks.strips * STRIP, some = total(masks.ranges(order + whole, count - whole));
     *spared = MILLION * (count - whole) * (across - some) / (count * across);

@@ -129,7 +129,6 @@ EXPORT void pageant_gather_rows(const char* table, int64_t row_bytes, const int6
 
 // The same of a table in tiles of bfloat16 (kernels/tiled.py), where each pair of a row lies 16 pairs after the one before.
 EXPORT void pageant_gather_tiled_rows(const uint32_t* tiles, int64_t pairs, const int64_t* ids, int64_t rows, uint32_t* y) {
-    constexpr int64_t STRIP = 16;
     parallel_ranges(rows, std::max<int64_t>(1, GATHER_BYTES / (64 * pairs)), [&](int64_t start, int64_t stop) {
         for (int64_t i = start; i < stop; i++) {
             const uint32_t* from = tiles + ids[i] / STRIP * STRIP * pairs + ids[i] % STRIP;

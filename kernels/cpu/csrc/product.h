@@ -69,7 +69,6 @@ struct Product {
 };
 
 constexpr int64_t TASK_BYTES = 1024 << 10;  // of W, at most, that a task with few rows goes through
-constexpr int64_t OUTPUTS_UNIT = 16;      // a task's are a multiple of it
 constexpr int64_t ROWS_UNIT = 32;         // of x, a block's are a multiple of it
 constexpr int64_t OUTPUTS_BLOCK = 64;     // rows of W, that a task with many goes through
 constexpr int64_t SMALL = 32 << 10;       // numbers, or products, done before another thread would have woken up
@@ -156,8 +155,8 @@ class Work {
     int64_t outputs_each() const {
         if (rows_ > block_) return OUTPUTS_BLOCK;
         int64_t of_task = TASK_BYTES / std::max<int64_t>(1, way_.row_bytes());
-        int64_t each = std::min(of_task, outputs_ / (8 * thread_count())) / OUTPUTS_UNIT * OUTPUTS_UNIT;
-        return std::max<int64_t>(OUTPUTS_UNIT, each);
+        int64_t each = std::min(of_task, outputs_ / (8 * thread_count())) / STRIP * STRIP;
+        return std::max<int64_t>(STRIP, each);
     }
 };
 

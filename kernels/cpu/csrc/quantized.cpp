@@ -132,7 +132,7 @@ void quantize(const T* weight, int64_t stride, int64_t rows, int64_t inputs, uin
     EXPORT void pageant_quantized_linear_##SUFFIX(                                                             \
         const T* x, int64_t x_stride, const uint8_t* values, const bf16* scales, int64_t bits,                 \
         int64_t in_tiles, const T* bias, T* y, float* unrounded, int64_t rows, int64_t inputs,                 \
-        int64_t outputs, int64_t alike, const Needed* needed) {                                                \
+        int64_t outputs, const Needed* needed, int64_t alike) {                                                \
         Product<T> p{x, x_stride, nullptr, 0, bias, y, rows, inputs, outputs, unrounded};                      \
         Quantized w{values, scales, inputs, alike};                                                            \
         by_bits(bits, [&](auto b) { linear<b()>(p, w, in_tiles != 0, needed); });                              \

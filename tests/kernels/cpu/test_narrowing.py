@@ -69,15 +69,19 @@ def test_what_masks_allow_is_as_in_the_whole_product(
     positions, expected = torch.zeros(count, dtype=torch.int64), torch.zeros(rows, dtype=torch.int64)
     came, waits = data.draw(st.booleans()), data.draw(st.booleans())
     expected[0] = data.draw(st.integers(0, 1)) if not came else 0  # which may come never
+    if not came:
+        slots[0] = slots[0].clamp(min=0)  # so that one is missing
+    at_first = expected if came else torch.ones_like(expected)
     patience = torch.full((rows + 1,), int(waits))
     hidden = torch.randn(rows, HIDDEN + 3).to(dtype)[:, :HIDDEN]
     whole = kernels.logits(hidden, weight)
 
-    narrowed = kernels.narrow(hidden, slots, bits if came else last, torch.tensor([int(came)]), patience)
+    narrowed = kernels.narrow(hidden, slots, bits if came else last, positions, at_first, patience)
     logits = kernels.logits(narrowed.hidden, weight, narrowed.needed)
     rest = kernels.narrow_rest(hidden, slots, bits, positions, expected, narrowed)
     again = kernels.logits(narrowed.hidden, weight, rest.needed._replace(into=logits))
 
+    assert bool(narrowed.came) == came
     assert again.data_ptr() == logits.data_ptr()
     assert sorted(rest.places.tolist()) == list(range(rows))
     needed = allowed[slots.clamp(min=0)]
@@ -101,7 +105,8 @@ def test_little_is_computed_where_masks_allow_little(cpu: CpuKernels) -> None:
         torch.tensor([7, 0, 0, 7]),
         torch.ones(5, dtype=torch.int64),
     )
-    narrowed = cpu.narrow(hidden, slots, bits, torch.tensor([0]), patience)
+    at_first = torch.tensor([8, 0, 0, 7])
+    narrowed = cpu.narrow(hidden, slots, bits, positions, at_first, patience)
     assert narrowed.order.tolist() == [1, 3, 0, 2]
     assert torch.equal(narrowed.hidden, hidden[narrowed.order])
     assert torch.equal(narrowed.patience, patience)
@@ -117,7 +122,8 @@ def test_little_is_computed_where_masks_allow_little(cpu: CpuKernels) -> None:
 
 def test_nobody_waits_where_no_rows_are_left(cpu: CpuKernels) -> None:
     slots, bits = torch.tensor([0, UNMASKED]), packed(torch.ones(1, 320, dtype=torch.bool))
-    narrowed = cpu.narrow(torch.randn(2, HIDDEN), slots, bits, torch.tensor([0]), torch.tensor([5, 5, 5]))
+    table, expected, patience = torch.tensor([7]), torch.tensor([8, 0]), torch.tensor([5, 5, 5])
+    narrowed = cpu.narrow(torch.randn(2, HIDDEN), slots, bits, table, expected, patience)
     assert narrowed.patience.tolist() == [0, 0, 0]
 
 
