@@ -1,4 +1,5 @@
-"""What holds for every test: one thread of torch's, the order in which two processes take the files, and adapters."""
+"""What holds for every test: one thread of torch's, no deadlines, the order in which two processes take the files, and
+adapters."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 
 HERE = Path(__file__).parent
 # What takes longest comes first, so that the two of scripts/test come to their ends at about the same time.
@@ -15,6 +17,10 @@ LONGEST_FIRST = ("simulation", "integration", "scripts", "docs", "kernels")
 
 # One thread is the fastest for models this small, wherever else work is going on: more of them wait for each other.
 torch.set_num_threads(1)
+
+# How long an example takes is no one's promise: a first one may compile a kernel, and others use the machine too.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

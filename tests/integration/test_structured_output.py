@@ -139,7 +139,7 @@ def drawn_schemas(count: int) -> list[dict]:
     found: list[dict] = []
 
     @settings(
-        max_examples=count, derandomize=True, database=None, deadline=None, phases=[Phase.generate],
+        max_examples=count, derandomize=True, database=None, phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(st.one_of(bounded_schemas(), bounded_schemas(1).map(referred)))

@@ -24,7 +24,6 @@ BLOCK_SIZES = st.sampled_from([1, 3, 4, 16, 24])
 
 drawn = settings(
     max_examples=60,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -153,7 +153,7 @@ class Grid(Message, frozen=True, kw_only=True):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_kind_comes_back_as_it_was_sent(kind):
-    @settings(max_examples=12, deadline=None)
+    @settings(max_examples=12)
     @given(message=instances(kind))
     def round_trip(message):
         body, frames = frames_of(message)
@@ -234,7 +234,7 @@ def test_a_message_with_too_many_arrays_is_refused_where_it_is_sent():
 # Nonsense.
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     kind=st.sampled_from([kind.__name__ for kind in KINDS]) | st.text(max_size=20),
     body=st.binary(max_size=60),
@@ -253,7 +253,7 @@ ANYTHING = st.recursive(
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_mutations_of_a_valid_message_are_a_message_or_a_protocol_error(kind):
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(message=instances(kind), data=st.data())
     def mutate(message, data):
         body, frames = frames_of(message)
@@ -275,7 +275,7 @@ def test_mutations_of_a_valid_message_are_a_message_or_a_protocol_error(kind):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_fields_of_the_wrong_type_are_a_message_or_a_protocol_error(kind):
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=15)
     @given(message=instances(kind), data=st.data())
     def mutate(message, data):
         body, frames = frames_of(message)
@@ -289,7 +289,7 @@ def test_fields_of_the_wrong_type_are_a_message_or_a_protocol_error(kind):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_missing_extra_or_foreign_field_is_refused_by_name(kind):
-    @settings(max_examples=2, deadline=None)
+    @settings(max_examples=2)
     @given(message=instances(kind))
     def refuse(message):
         body, frames = frames_of(message)
@@ -308,7 +308,7 @@ def test_a_missing_extra_or_foreign_field_is_refused_by_name(kind):
     refuse()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(message=instances(Assigned), data=st.data())
 def test_array_frames_that_are_missing_swapped_cut_or_repeated_never_get_through_wrongly(message, data):
     body, frames = frames_of(message)
@@ -438,7 +438,7 @@ def test_nothing_is_allocated_for_what_is_only_promised():
             assert peak <= ALLOCATION_FIXED + ALLOCATION_FACTOR * len(body), (kind, body)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     kind=st.sampled_from(["Assigned", "TokenBatch", "Submit", "Directory", "NodeStatistics"]),
     prefix=st.binary(max_size=30),

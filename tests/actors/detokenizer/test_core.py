@@ -140,7 +140,7 @@ def draw_chunks(data: st.DataObject, output: list[int]) -> list[list[int]]:
 
 
 @every_kind
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(st.data(), stop_strings, st.booleans(), st.booleans(), st.integers(0, 6))
 def test_the_deltas_are_the_whole_text_cut_at_the_first_stop(
     name: str, data: st.DataObject, stop: tuple[str, ...], include: bool, skip: bool, min_tokens: int
@@ -180,7 +180,7 @@ def test_the_deltas_are_the_whole_text_cut_at_the_first_stop(
     assert len(core) == 0
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.data(), st.booleans())
 def test_byte_level_decoding_is_exact_for_any_tokens_valid_or_not(data: st.DataObject, skip: bool) -> None:
     tokenization = KINDS["byte level"].tokenization
@@ -330,7 +330,7 @@ WINDOW_KINDS: dict[str, Callable[[], Kind]] = {
 
 
 @pytest.mark.parametrize("name", WINDOW_KINDS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data(), st.booleans())
 def test_other_decoders_are_served_through_a_window(name: str, data: st.DataObject, skip: bool) -> None:
     kind = WINDOW_KINDS[name]()
@@ -400,7 +400,6 @@ def test_the_cost_of_a_window_is_linear_in_the_output() -> None:
 
 @example("ab" * 10)
 @given(st.text("ab", min_size=1, max_size=30))
-@settings(deadline=None)
 def test_periodic_stop_strings_are_found_where_str_find_finds_them(stop: str) -> None:
     kind = KINDS["gemma"]
     text = "abaab" * 5 + stop + "a"

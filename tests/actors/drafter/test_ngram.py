@@ -43,7 +43,7 @@ def expected(tokens, wanted):
     return [tokens[best + 1 + ahead % period] for ahead in range(wanted)]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.data())
 def test_it_proposes_what_a_scan_finds(data):
     drafter = NgramDrafter()

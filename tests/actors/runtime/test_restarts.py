@@ -399,7 +399,7 @@ class Supervised(RuleBasedStateMachine):
 
 
 TestSupervised = Supervised.TestCase
-TestSupervised.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestSupervised.settings = settings(max_examples=80, stateful_step_count=40)
 
 
 def test_a_node_that_comes_after_it_was_given_up_for_lost_is_one_that_lives(core):

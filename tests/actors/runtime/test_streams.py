@@ -99,7 +99,7 @@ class LossyStream(RuleBasedStateMachine):
 
 
 TestLossyStream = LossyStream.TestCase
-TestLossyStream.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLossyStream.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 def test_a_gap_is_asked_about_once_until_something_changes():

@@ -114,7 +114,7 @@ def test_merging_replaces_everything_but_mappings():
     }
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.text(st.sampled_from("ab:- \n[]{}&*!|>'\"%@`0123456789.,#?<=~éï\t"), max_size=60))
 def test_any_text_is_a_topology_or_a_topology_error(tmp_path_factory, text):
     path = tmp_path_factory.getbasetemp() / "fuzz.yaml"

@@ -296,7 +296,6 @@ def test_whatever_fits_the_document_is_answered(url):
 
             @settings(
                 max_examples=8,
-                deadline=None,
                 derandomize=True,
                 database=None,
                 phases=[Phase.generate],

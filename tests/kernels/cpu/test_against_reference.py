@@ -20,7 +20,6 @@ ROWS = st.one_of(st.sampled_from([0, 1, 2, 7]), st.integers(0, 70))
 
 drawn = settings(
     max_examples=80,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

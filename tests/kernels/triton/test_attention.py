@@ -17,7 +17,6 @@ BatchMaker = Callable[..., AttentionBatch]
 
 drawn = settings(
     max_examples=18,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

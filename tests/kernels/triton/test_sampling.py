@@ -21,7 +21,6 @@ def moved(params: SamplingTensors, device: torch.device) -> SamplingTensors:
 
 @settings(
     max_examples=25,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

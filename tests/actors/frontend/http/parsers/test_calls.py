@@ -115,7 +115,7 @@ def test_calls_are_read_letter_by_letter_and_all_at_once(form, text, calls, cont
         assert [call.number for call in said.calls] == list(range(len(calls)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_how_a_text_is_cut_changes_nothing(data):
     form, text, calls, content = data.draw(st.sampled_from(TEXTS))
@@ -173,7 +173,7 @@ MARKS = [
 SCRAPS = st.lists(st.sampled_from([*'{}[]"\\,:() \n<a1', *MARKS]), max_size=30).map("".join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from(sorted(TOOL_FORMATS)), SCRAPS)
 def test_nothing_that_a_model_writes_breaks_a_reader(form, text):
     whole, letters = read(reader(form), text, ()), read(reader(form), text)
