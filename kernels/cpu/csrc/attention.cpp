@@ -1,12 +1,13 @@
 // Attention over the paged cache, decode and prefill alike.
 //
-// An item of work is some rows of one sequence and one key head: a row is a (token, query head) pair, so that
-// grouped heads share each key that is read. Its context is gone through in splits, at absolute places; each split
+// An item of work is some rows of one sequence and one key head, or few of several: a row is a (token, query head) pair, so
+// that grouped heads share each key that is read. Its context is gone through in splits, at absolute places; each split
 // starts from nothing (gather.h), and splits are merged in order. That makes a row's arithmetic a function of its own
 // context alone: the same bits alone or among neighbours, in a chunk of any size, and whether its splits were computed
 // by one thread in turn (many rows) or by several at once (few rows, long contexts).
 #include <cmath>
 
+#include "few.h"
 #include "gather.h"
 #include "threads.h"
 
@@ -15,6 +16,8 @@ namespace {
 constexpr int64_t ROWS_MAX = 256;   // of an item: their sums and a split's panels stay in the second cache
 constexpr int64_t ROWS_APART = 32;  // an item of no more rows than this may have its splits computed apart
 constexpr int64_t UNITS_EACH = 8;   // for each thread, before splits are computed apart
+constexpr int64_t HEADS_EACH = 1;   // units for each thread, before key heads are
+constexpr int64_t ROWS_TOGETHER = 16;  // of several key heads, whose queries stay in the nearest cache
 
 // Adds what a later split gathered. Out of line, so that every caller rounds alike.
 __attribute__((noinline)) void merge_row(Rows to, Rows from, int64_t width) {
@@ -45,62 +48,50 @@ void write_row(const Problem<T>& p, Rows row, T* output) {
     }
 }
 
-template <class T>
-Gatherer<T>& gatherer() {
-    static thread_local Gatherer<T> mine;
-    return mine;
-}
-
-// All splits of an item, one after another.
-template <class T>
-void whole_item(const Problem<T>& p, const Item& item) {
-    static thread_local RowsMemory memory;
-    int64_t width = p.width();
-    Gatherer<T>& g = gatherer<T>();
-    g.start(p, item);
-    auto output_of = [&](int64_t r) { return p.output_of(g.token(r), g.head(r)); };
-    if (g.stop_split() - g.first_split() == 1)  // a split alone is merged with nothing
-        return g.gather(g.first_split(), g.stop_split(), [&](int64_t, int64_t row, int64_t count, Rows part) {
-            for (int64_t r = 0; r < count; r++) {
-                const Rows own = part.from(r, width);
-                if (*own.largest == NOTHING) clear(own, 1, width);
-                write_row(p, own, output_of(row + r));
-            }
-        });
-    Rows all = memory.take(item.count, width);
-    clear(all, item.count, width);
-    g.gather(g.first_split(), g.stop_split(), [&](int64_t, int64_t row, int64_t count, Rows part) {
-        for (int64_t r = 0; r < count; r++) merge_row(all.from(row + r, width), part.from(r, width), width);
-    });
-    for (int64_t r = 0; r < item.count; r++) write_row(p, all.from(r, width), output_of(r));
-}
-
-// A sequence's part of the work: items of up to `rows_each` rows, in `pieces` of `splits_each` splits.
+// A sequence's part of the work: items of up to `rows_each` rows under `heads_each` key heads, in `pieces` of `splits_each`
+// splits. Its units are numbered item by item, in each piece by piece, in each of these head by head.
 struct Share {
-    int64_t sequence, rows, rows_each, items, splits, splits_each, pieces, first_unit, first_row;
+    int64_t sequence, rows, rows_each, items, heads_each, across, splits, splits_each, pieces, first_unit, first_row;
+
+    int64_t units() const { return items * pieces * across; }
 };
 
-// Says how the work is cut into units. Splits are only computed apart where there are few items.
+template <class T>
+constexpr bool BY_RUNS = FEW_ROWS<typename CellsOf<T>::Type> > 0;
+template <class T>
+bool goes_by_runs(int64_t rows) { return rows <= FEW_ROWS<typename CellsOf<T>::Type>; }
+
+// Says how the work is cut into units. Splits are only computed apart where there are few items, and key heads of few rows
+// where there would still be few units.
 template <class T>
 std::vector<Share> cut(const Problem<T>& p) {
     std::vector<Share> shares;
     int64_t items = 0;
     for (int64_t s = 0; s < p.sequences; s++) {
-        int64_t rows = (p.starts[s + 1] - p.starts[s]) * p.group();
-        if (rows == 0) continue;
-        int64_t rows_each = std::min(rows, std::max<int64_t>(1, ROWS_MAX / p.group()) * p.group());
-        shares.push_back({s, rows, rows_each, ceil_div(rows, rows_each), ceil_div(p.lengths[s], SPLIT)});
-        items += shares.back().items * p.kv_heads;
+        Share share{};
+        share.sequence = s;
+        share.rows = (p.starts[s + 1] - p.starts[s]) * p.group();
+        if (share.rows == 0) continue;
+        share.rows_each = std::min(share.rows, std::max<int64_t>(1, ROWS_MAX / p.group()) * p.group());
+        share.items = ceil_div(share.rows, share.rows_each);
+        share.splits = ceil_div(p.lengths[s], SPLIT);
+        share.heads_each = goes_by_runs<T>(share.rows) ? std::clamp<int64_t>(ROWS_TOGETHER / share.rows, 1, p.kv_heads) : 1;
+        share.across = ceil_div(p.kv_heads, share.heads_each);
+        shares.push_back(share);
+        items += share.items * share.across;
     }
-    int64_t wanted = thread_count() > 1 ? ceil_div(UNITS_EACH * thread_count(), std::max<int64_t>(1, items)) : 1;
+    auto wanted = [&](int64_t each) { return thread_count() > 1 ? ceil_div(each * thread_count(), std::max<int64_t>(1, items)) : 1; };
     int64_t units = 0, rows_apart = 0;
     for (Share& share : shares) {
-        int64_t pieces = share.rows <= ROWS_APART ? std::clamp<int64_t>(share.splits, 1, wanted) : 1;
+        int64_t pieces = share.rows <= ROWS_APART ? std::clamp<int64_t>(share.splits, 1, wanted(UNITS_EACH)) : 1;
         share.splits_each = ceil_div(share.splits, pieces);
         share.pieces = pieces == 1 ? 1 : ceil_div(share.splits, share.splits_each);
+        const int64_t parts = std::min(ceil_div(wanted(HEADS_EACH), share.pieces), share.heads_each);
+        share.heads_each = ceil_div(share.heads_each, parts);
+        share.across = ceil_div(p.kv_heads, share.heads_each);
         share.first_unit = units;
         share.first_row = rows_apart;
-        units += share.items * share.pieces * p.kv_heads;
+        units += share.units();
         if (share.pieces > 1) rows_apart += share.rows * share.splits * p.kv_heads;
     }
     Share end{};
@@ -110,35 +101,108 @@ std::vector<Share> cut(const Problem<T>& p) {
     return shares;
 }
 
+// What a thread does at a time: an item, or a piece of its splits.
+struct Unit {
+    Item item;
+    int64_t first, stop;  // splits, where there are several pieces
+};
+
+class Units {
+  public:
+    Units(const std::vector<Share>& shares, int64_t kv_heads) : shares_(shares), kv_heads_(kv_heads) {}
+
+    int64_t count() const { return shares_.back().first_unit; }
+    const Share& share_of(int64_t i) const {
+        auto after = std::upper_bound(shares_.begin(), shares_.end(), i,
+                                      [](int64_t unit, const Share& share) { return unit < share.first_unit; });
+        return *(after - 1);
+    }
+    Unit at(int64_t i) const {
+        const Share& share = share_of(i);
+        i -= share.first_unit;
+        const int64_t kv_head = i % share.across * share.heads_each, piece = i / share.across % share.pieces;
+        const int64_t first = i / share.across / share.pieces * share.rows_each;
+        const Item item{share.sequence, kv_head, std::min(share.heads_each, kv_heads_ - kv_head), first,
+                        std::min(share.rows_each, share.rows - first)};
+        return {item, piece * share.splits_each, std::min((piece + 1) * share.splits_each, share.splits)};
+    }
+
+  private:
+    const std::vector<Share>& shares_;
+    int64_t kv_heads_;
+};
+
+// What a unit reads first, of an item whose rows are all of one token.
+template <class T>
+Place first_place(const Problem<T>& p, const Unit& unit) {
+    const int64_t position = p.positions[unit.item.token(p, 0)], begin = p.window ? std::max<int64_t>(0, position + 1 - p.window) : 0;
+    return {unit.item.sequence, unit.item.kv_head, std::max(begin, unit.first * SPLIT) / RUN * RUN};
+}
+
+// Calls use(gatherer) with one that is made for such an item, and has begun with it.
+template <class T, class Use>
+void with_gatherer(const Problem<T>& p, const Item& item, const Use& use) {
+    if constexpr (BY_RUNS<T>)
+        if (goes_by_runs<T>(item.count)) {
+            static thread_local FewGatherer<T> few;
+            few.start(p, item);
+            return use(few);
+        }
+    static thread_local Gatherer<T> many;
+    many.start(p, item);
+    use(many);
+}
+
+// All splits of an item, one after another; `then` is what this thread gathers afterwards.
+template <class T, class G>
+void whole_item(const Problem<T>& p, const Item& item, G& g, const Place& then) {
+    static thread_local RowsMemory memory;
+    int64_t width = p.width();
+    auto output_of = [&](int64_t r) { return p.output_of(item.token(p, r), item.head(p, r)); };
+    if (g.stop_split() - g.first_split() == 1)  // a split alone is merged with nothing
+        return g.gather(g.first_split(), g.stop_split(), then, [&](int64_t, int64_t row, int64_t count, Rows part) {
+            for (int64_t r = 0; r < count; r++) {
+                const Rows own = part.from(r, width);
+                if (*own.largest == NOTHING) clear(own, 1, width);
+                write_row(p, own, output_of(row + r));
+            }
+        });
+    Rows all = memory.take(item.rows(), width);
+    clear(all, item.rows(), width);
+    g.gather(g.first_split(), g.stop_split(), then, [&](int64_t, int64_t row, int64_t count, Rows part) {
+        for (int64_t r = 0; r < count; r++) merge_row(all.from(row + r, width), part.from(r, width), width);
+    });
+    for (int64_t r = 0; r < item.rows(); r++) write_row(p, all.from(r, width), output_of(r));
+}
+
 template <class T>
 void attend(const Problem<T>& p) {
-    std::vector<Share> shares = cut(p);
-    int64_t units = shares.back().first_unit, rows_apart = shares.back().first_row, width = p.width();
+    const std::vector<Share> shares = cut(p);
+    const Units units(shares, p.kv_heads);
+    const int64_t rows_apart = shares.back().first_row, width = p.width();
     static thread_local RowsMemory apart_memory;
     Rows apart = apart_memory.take(rows_apart, width);
     auto rows_of = [&](const Share& share, int64_t kv_head, int64_t split) {
         return apart.from(share.first_row + (kv_head * share.splits + split) * share.rows, width);
     };
     // The last rows of a chunk have the longest contexts: they go first, for the threads to end together.
-    parallel_for(units, [&](int64_t i) {
-        int64_t unit = units - 1 - i;
-        auto after = std::upper_bound(shares.begin(), shares.end(), unit,
-                                      [](int64_t u, const Share& share) { return u < share.first_unit; });
-        const Share& share = *(after - 1);
-        int64_t local = unit - share.first_unit, kv_head = local % p.kv_heads, piece = local / p.kv_heads;
-        if (share.pieces == 1) {
-            int64_t first = piece * share.rows_each;
-            whole_item(p, {share.sequence, kv_head, first, std::min(share.rows_each, share.rows - first)});
-            return;
-        }
-        Gatherer<T>& g = gatherer<T>();
-        g.start(p, {share.sequence, kv_head, 0, share.rows});
-        int64_t first = piece * share.splits_each, stop = std::min(first + share.splits_each, share.splits);
-        g.gather(first, stop, [&](int64_t split, int64_t row, int64_t count, Rows part) {
-            Rows to = rows_of(share, kv_head, split).from(row, width);
-            std::copy_n(part.values, count * width, to.values);
-            std::copy_n(part.largest, count, to.largest);
-            std::copy_n(part.total, count, to.total);
+    parallel_turns(units.count(), [&](int64_t i) {
+        const int64_t n = units.count() - 1 - i;
+        const Share& share = units.share_of(n);
+        const Unit unit = units.at(n);
+        const Item& item = unit.item;
+        const Place then = first_place(p, units.at(std::max<int64_t>(0, n - thread_count())));
+        with_gatherer(p, item, [&](auto& g) {
+            if (share.pieces == 1) return whole_item(p, item, g, then);
+            g.gather(unit.first, unit.stop, then, [&](int64_t split, int64_t row, int64_t count, Rows part) {
+                for (int64_t r = 0; r < count; r++) {
+                    const int64_t of_head = (row + r) % item.count;
+                    const Rows to = rows_of(share, item.kv_head + (row + r) / item.count, split).from(of_head, width);
+                    const Rows from = part.from(r, width);
+                    std::copy_n(from.values, width, to.values);
+                    *to.largest = *from.largest, *to.total = *from.total;
+                }
+            });
         });
     });
     if (rows_apart == 0) return;
@@ -153,10 +217,8 @@ void attend(const Problem<T>& p) {
             Rows part = rows_of(share, kv_head, split);
             for (int64_t r = 0; r < share.rows; r++) merge_row(all.from(r, width), part.from(r, width), width);
         }
-        for (int64_t r = 0; r < share.rows; r++) {
-            int64_t token = p.starts[share.sequence] + r / p.group(), head = kv_head * p.group() + r % p.group();
-            write_row(p, all.from(r, width), p.output_of(token, head));
-        }
+        const Item item{share.sequence, kv_head, 1, 0, share.rows};
+        for (int64_t r = 0; r < share.rows; r++) write_row(p, all.from(r, width), p.output_of(item.token(p, r), item.head(p, r)));
     });
 }
 

@@ -7,10 +7,13 @@
 
 #include "packing.h"
 
-// Up to this many rows are computed directly. Measured on a Zen 4: up to there it takes 0.6 to 0.95 of the time. Tiles,
-// which have their own order of adding up, take 16 (direct_tiles.h).
+// Up to this many rows of a key head are computed directly. Measured on a Zen 4: up to there it takes 0.6 to 0.95 of the time.
+// Tiles have their own order of adding up (direct_tiles.h).
 template <class Cells>
-constexpr int64_t FEW_ROWS = Cells::TILED ? TILE : Cells::PER_CELL == 2 ? 8 : 4;
+constexpr int64_t FEW_ROWS = Cells::TILED ? 0 : Cells::PER_CELL == 2 ? 8 : 4;
+
+constexpr int64_t RUN = 16;  // tokens whose keys, or values, lie one after another
+static_assert(RUN % W == 0 && CHUNK % RUN == 0);
 
 namespace direct {
 
@@ -27,132 +30,120 @@ inline vf join_all(const vf (&parts)[W / 4]) {
     else return join<8>(join<4>(parts[0], parts[1], LANES), join<4>(parts[2], parts[3], LANES), LANES);
 }
 
-// Lanes of a and b in turns: of each quarter the first two (HALF 0) or the last two, in groups of SPAN.
-template <int SPAN, int HALF, int... I>
-inline vu in_turns(vu a, vu b, std::integer_sequence<int, I...>) {
-    return shuffle<(I / SPAN % 2 * W + I / 4 * 4 + HALF * 2 + I % 4 / (2 * SPAN) * SPAN + I % SPAN)...>(a, b);
+// Lanes of a and b in turns: of each quarter the first two (HALF 0) or the last two, singly or both together.
+template <int HALF, int... I>
+inline vu singly(vu a, vu b, std::integer_sequence<int, I...>) {
+    return shuffle<(I % 2 * W + I / 4 * 4 + HALF * 2 + I % 4 / 2)...>(a, b);
+}
+template <int HALF, int... I>
+inline vu together(vu a, vu b, std::integer_sequence<int, I...>) {
+#if defined(__AVX512F__)  // by one instruction that GCC does not find
+    return (vu)(HALF ? _mm512_unpackhi_epi64((__m512i)a, (__m512i)b) : _mm512_unpacklo_epi64((__m512i)a, (__m512i)b));
+#else
+    return shuffle<(I / 2 % 2 * W + I / 4 * 4 + HALF * 2 + I % 2)...>(a, b);
+#endif
 }
 // Four vectors of four tokens: lane i of quarter q of vector t goes to lane t of quarter q of vector i.
 inline void exchange_quarters(vu (&rows)[4]) {
     constexpr auto LANES = std::make_integer_sequence<int, W>{};
-    vu a = in_turns<1, 0>(rows[0], rows[1], LANES), b = in_turns<1, 1>(rows[0], rows[1], LANES);
-    vu c = in_turns<1, 0>(rows[2], rows[3], LANES), d = in_turns<1, 1>(rows[2], rows[3], LANES);
-    rows[0] = in_turns<2, 0>(a, c, LANES);
-    rows[1] = in_turns<2, 1>(a, c, LANES);
-    rows[2] = in_turns<2, 0>(b, d, LANES);
-    rows[3] = in_turns<2, 1>(b, d, LANES);
+    vu a = singly<0>(rows[0], rows[1], LANES), b = singly<1>(rows[0], rows[1], LANES);
+    vu c = singly<0>(rows[2], rows[3], LANES), d = singly<1>(rows[2], rows[3], LANES);
+    rows[0] = together<0>(a, c, LANES);
+    rows[1] = together<1>(a, c, LANES);
+    rows[2] = together<0>(b, d, LANES);
+    rows[3] = together<1>(b, d, LANES);
 }
 
-// What makes up the scores of R rows by 4 * PARTS tokens, four of which share a vector of sums; W / 4
-// vectors to a row. With each line that is read one of `next` is asked for, of four places in turn.
-template <class Cells, int R, int PARTS, class T>
-inline void scores_parts(const Cell* spread, int64_t depth, const T* const* rows, const T* const* next, int64_t head_dim,
-                         vf* to) {
-    vf sums[R][PARTS];
-    for (int r = 0; r < R; r++)
-        for (int part = 0; part < PARTS; part++) sums[r][part] = vf{};
-    int64_t d = 0;
-    auto add = [&](const Cell* query, const auto& cells_of) __attribute__((always_inline)) {
-#pragma GCC unroll 4
-        for (int part = 0; part < PARTS; part++) {
-            vu square[4];
-            for (int t = 0; t < 4; t++) {
-                square[t] = cells_of(rows[part * 4 + t]);
-                fetch_here(next[part * 4 + t] + d);
-            }
-            exchange_quarters(square);
-#pragma GCC unroll 8
-            for (int r = 0; r < R; r++)
-                for (int i = 0; i < 4; i++)
-                    sums[r][part] = Cells::add(sums[r][part], load<vu>(query + r * depth * 4 + i * W), square[i]);
-        }
-    };
-    constexpr int64_t SPAN = W * Cells::PER_CELL;
-    for (; d + SPAN <= head_dim; d += SPAN, spread += 4 * W)
-        add(spread, [d](const T* row) { return packing::cells<Cells>(row + d); });
-    if (d < head_dim) add(spread, [d, head_dim](const T* row) { return packing::cells<Cells>(row + d, head_dim - d); });
-    for (int r = 0; r < R; r++)
-        for (int part = 0; part < PARTS; part++) to[r * (W / 4) + part] = sums[r][part];
+// Asks for so many bytes, and goes on by as many.
+template <int64_t BYTES>
+__attribute__((always_inline)) inline void fetch_on(const char*& ahead) {
+    UNROLL for (int64_t i = 0; i + LINE <= BYTES; i += LINE) fetch_here(ahead + i);
+    ahead += BYTES;
 }
 
-// Scores of R rows by W tokens. Fetches what is at `next`.
+// Scores of R rows by a run's tokens, four of which share a vector of sums. As much as is read is asked for `ahead`.
 template <class Cells, int R, class T>
-void scores_rows(const Cell* spread, int64_t depth, const T* const* rows, const T* const (&next)[W], int64_t head_dim,
-                 float* to) {
-    constexpr int TOGETHER = R > 4 ? 1 : W / 4;  // whose sums fit the registers
-    vf sums[R][W / 4];
+void scores_of_run(const Cell* spread, const T* run, const char* ahead, int64_t head_dim, float* to) {
+    constexpr int64_t SPAN = W * Cells::PER_CELL;
+    for (int64_t t = 0; t < RUN; t += W) {
+        vf sums[R][W / 4];
 #pragma GCC unroll 4
-    for (int part = 0; part < W / 4; part += TOGETHER) {
-        scores_parts<Cells, R, TOGETHER>(spread, depth, rows + part * 4, next + part * 4, head_dim, &sums[0][part]);
+        for (int part = 0; part < W / 4; part++, run += 4 * head_dim) {
+            vf of_part[R];
+            UNROLL for (int r = 0; r < R; r++) of_part[r] = vf{};
+            auto add = [&](const Cell* query, const auto& cells_of) __attribute__((always_inline)) {
+                vu square[4];
+                UNROLL for (int i = 0; i < 4; i++) square[i] = cells_of(run + i * head_dim);
+                fetch_on<4 * SPAN * sizeof(T)>(ahead);
+                exchange_quarters(square);
+                UNROLL for (int r = 0; r < R; r++)
+                    UNROLL for (int i = 0; i < 4; i++)
+                        of_part[r] = Cells::add(of_part[r], square[i], load<vu>(query + (r * 4 + i) * W));
+            };
+            const Cell* query = spread;
+            int64_t d = 0;
+            for (; d + SPAN <= head_dim; d += SPAN, query += R * 4 * W)
+                add(query, [d](const T* row) { return packing::cells<Cells>(row + d); });
+            if (d < head_dim) add(query, [d, head_dim](const T* row) { return packing::cells<Cells>(row + d, head_dim - d); });
+            UNROLL for (int r = 0; r < R; r++) sums[r][part] = of_part[r];
+        }
+        UNROLL for (int r = 0; r < R; r++) store(to + r * SCORES_STRIDE + t, join_all(sums[r]));
     }
-    for (int r = 0; r < R; r++) store(to + r * SCORES_STRIDE, join_all(sums[r]));
 }
 
-// Adds to R rows of sums, from number d on, V vectors of weighted values. Fetches as much of what is at `next`.
-template <class Cells, int R, int V, class T>
-void sums_tile(const Cell* weights, const T* const* rows, const T* const* next, int64_t head_dim, int64_t d,
-               float* to, int64_t width) {
+// Adds to R rows of sums, from number d on, V vectors of a run's weighted values. As much as is read is asked for `ahead`.
+template <class Cells, int R, int V, bool WHOLE, class T>
+void sums_tile(const Cell* weights, const T* run, const char* ahead, int64_t head_dim, int64_t d, float* to, int64_t width) {
     constexpr int PER_CELL = Cells::PER_CELL;
     vf sums[R][V];
-    for (int r = 0; r < R; r++)
-        for (int v = 0; v < V; v++) sums[r][v] = load<vf>(to + r * width + d + v * W);
-    bool whole = d + V * W <= head_dim;
-    for (int64_t k = 0; k < CHUNK / PER_CELL; k++) {
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int v = 0; v < V; v++) sums[r][v] = load<vf>(to + r * width + d + v * W);
+    for (int64_t k = 0; k < RUN / PER_CELL; k++, run += PER_CELL * head_dim) {
         vu values[V];
-        for (int v = 0; v < V; v += PER_CELL) {
-            packing::value_cells<Cells>(rows + k * PER_CELL, d + v * W,
-                                        whole ? PER_CELL * W : head_dim - d - v * W, values + v);
-            for (int i = 0; i < PER_CELL; i++) fetch_here(next[packing::in_turn(k * PER_CELL + i)] + d + v * W);
-        }
-        for (int r = 0; r < R; r++) {
+        UNROLL for (int v = 0; v < V; v += PER_CELL)
+            packing::value_cells<Cells>(run + d + v * W, run + head_dim + d + v * W,
+                                        WHOLE ? PER_CELL * W : head_dim - d - v * W, values + v);
+        fetch_on<PER_CELL * V * W * sizeof(T)>(ahead);
+        UNROLL for (int r = 0; r < R; r++) {
             vu weight = broadcast(weights + r * SCORES_STRIDE + k);
-            for (int v = 0; v < V; v++) sums[r][v] = Cells::add(sums[r][v], weight, values[v]);
+            made_here(weight);
+            UNROLL for (int v = 0; v < V; v++) sums[r][v] = Cells::add(sums[r][v], weight, values[v]);
         }
     }
-    for (int r = 0; r < R; r++)
-        for (int v = 0; v < V; v++) store(to + r * width + d + v * W, sums[r][v]);
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int v = 0; v < V; v++) store(to + r * width + d + v * W, sums[r][v]);
 }
 
+// The same of all numbers.
 template <class Cells, int R, class T>
-void sums_rows(const Cell* weights, const T* const* rows, const T* const* next, int64_t head_dim, float* to,
-               int64_t width) {
+void sums_of_run(const Cell* weights, const T* run, const char* ahead, int64_t head_dim, float* to, int64_t width) {
     // Sums and values fit the registers: 32 with AVX-512, else 16.
     constexpr int WIDE = W == 16 ? (R <= 2 ? 8 : R <= 6 ? 4 : 2) : (R <= 2 ? 4 : 2);
     int64_t d = 0;
-    for (; d + WIDE * W <= width; d += WIDE * W)
-        sums_tile<Cells, R, WIDE>(weights, rows, next, head_dim, d, to, width);
+    for (; d + WIDE * W <= head_dim; d += WIDE * W)
+        sums_tile<Cells, R, WIDE, true>(weights, run, ahead + d * RUN * sizeof(T), head_dim, d, to, width);
     for (; d < width; d += Cells::PER_CELL * W)
-        sums_tile<Cells, R, Cells::PER_CELL>(weights, rows, next, head_dim, d, to, width);
+        sums_tile<Cells, R, Cells::PER_CELL, false>(weights, run, ahead + d * RUN * sizeof(T), head_dim, d, to, width);
+}
+
+// Vector i of the four to which a vector of a query is spread.
+template <int I, int... L>
+inline vu spread_one(vu query, std::integer_sequence<int, L...>) {
+    return shuffle<(L / 4 * 4 + I)...>(query, query);
+}
+
+// Spreads query `row` of `count`, cells [depth], as scores are made with them: [depth / W, count, 4 W] of all. Each vector
+// becomes four, the i-th of which has cell i of each quarter all over that quarter.
+inline void spread_query(const Cell* query, int64_t depth, int64_t row, int64_t count, Cell* spread) {
+    constexpr auto LANES = std::make_integer_sequence<int, W>{};
+    spread += row * 4 * W;
+    for (int64_t k = 0; k < depth; k += W, spread += count * 4 * W) {
+        const vu cells = load<vu>(query + k);
+        store(spread, spread_one<0>(cells, LANES));
+        store(spread + W, spread_one<1>(cells, LANES));
+        store(spread + 2 * W, spread_one<2>(cells, LANES));
+        store(spread + 3 * W, spread_one<3>(cells, LANES));
+    }
 }
 
 }  // namespace direct
-
-// Spreads a query's cells [depth] to [4 * depth], as scores are made with them: each vector to four, the i-th of which
-// has cell i of each quarter all over that quarter.
-inline void spread_query(const Cell* query, int64_t depth, Cell* spread) {
-    for (int64_t k = 0; k < depth; k += W)
-        for (int i = 0; i < 4; i++)
-            for (int lane = 0; lane < W; lane++) *spread++ = query[k + lane / 4 * 4 + i];
-}
-
-// Scores of queries [count, 4 * depth cells], spread, and a chunk of keys at `rows`, SCORES_STRIDE apart; fetches what
-// is at `next`.
-template <class Cells, class T>
-void direct_scores(const Cell* spread, int64_t depth, const T* const* rows, const T* const* next, int64_t head_dim,
-                   float* scores, int64_t count) {
-    with_count<FEW_ROWS<Cells>>(count, [&](auto R) {
-        for (int64_t t = 0; t < CHUNK; t += W) {
-            const T* fetched[W];
-            for (int i = 0; i < W; i++) fetched[i] = next[packing::in_turn(t + i)];
-            direct::scores_rows<Cells, R>(spread, depth, rows + t, fetched, head_dim, scores + t);
-        }
-    });
-}
-
-// Adds a chunk of values, at `rows`, times weights to sums [count, width]; fetches what is at `next`.
-template <class Cells, class T>
-void direct_sums(const Cell* weights, const T* const* rows, const T* const* next, int64_t head_dim, float* sums,
-                 int64_t width, int64_t count) {
-    with_count<FEW_ROWS<Cells>>(
-        count, [&](auto R) { direct::sums_rows<Cells, R>(weights, rows, next, head_dim, sums, width); });
-}

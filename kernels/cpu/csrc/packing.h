@@ -27,13 +27,13 @@ inline vu cells(const T* p, int64_t n) {
     return cells<Cells>(part);
 }
 
-// The values of PER_CELL tokens as cells, PER_CELL vectors of them. Pairs come as the machine interleaves them
+// The values of PER_CELL tokens, one or two, as cells, PER_CELL vectors of them. Pairs come as the machine interleaves them
 // at one instruction each: within quarters of a vector. Sums stay in that order until `in_order`.
 template <class Cells, class T>
-inline void value_cells(const T* const* rows, int64_t d, int64_t left, vu* to) {
-    to[0] = cells<Cells>(rows[0] + d, left);
+inline void value_cells(const T* first, const T* second, int64_t left, vu* to) {
+    to[0] = cells<Cells>(first, left);
     if constexpr (Cells::PER_CELL == 2) {
-        vu a = to[0], b = cells<Cells>(rows[1] + d, left);
+        vu a = to[0], b = cells<Cells>(second, left);
 #if defined(__AVX512BF16__)
         to[0] = (vu)_mm512_unpacklo_epi16((__m512i)a, (__m512i)b);
         to[1] = (vu)_mm512_unpackhi_epi16((__m512i)a, (__m512i)b);
@@ -98,7 +98,7 @@ void pack_values(const T* const* rows, const T* const* next, int64_t head_dim, i
         for (int i = 0; i < Cells::PER_CELL; i++) packing::fetch(next[packing::in_turn(t + i)], head_dim);
         for (int64_t d = 0; d < width; d += W * Cells::PER_CELL) {
             vu made[Cells::PER_CELL];
-            packing::value_cells<Cells>(rows + t, d, head_dim - d, made);
+            packing::value_cells<Cells>(rows[t] + d, rows[t + Cells::PER_CELL - 1] + d, head_dim - d, made);
             Cell* to = panel + d / WIDE * VALUES_DEEP<Cells> * WIDE + d % WIDE;
             for (int i = 0; i < Cells::PER_CELL; i++) store(to + i * W, made[i]);
         }
