@@ -11,6 +11,7 @@
 namespace {
 
 constexpr auto SPIN = std::chrono::microseconds(50);
+constexpr auto HELD = std::chrono::microseconds(30);
 constexpr uint64_t NONE_LEFT = 0xffffffff;
 
 // Between two looks a thread that waits gives its core to whom it keeps from it: another process, the event loop, or
@@ -48,8 +49,12 @@ public:
             wake.notify_all();
         }
         take_tasks(0);
+        const auto until = std::chrono::steady_clock::now() + HELD;
         while (done.load(std::memory_order_acquire) < count)
-            if (!fetch_expected(0, threads)) rest();
+            if (!fetch_expected(0, threads)) {
+                if (std::chrono::steady_clock::now() < until) __builtin_ia32_pause();
+                else rest();
+            }
     }
 
 private:
