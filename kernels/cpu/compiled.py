@@ -27,6 +27,9 @@ _EMPTY = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.float32, torch.
 _ROWS_OWN_MAX = {"avx2": (32, _ALL), "portable": (4, 4)}
 # Quantised products of bfloat16 with more rows are by tiles of unpacked weights, on the level `amx`.
 _ROWS_ALIKE = 80
+# With more rows than these, activations are made and multiplied in while a product is in registers, where it is not
+# by a matrix unit's tiles: fewer rows have ways that are faster.
+_GATED_MORE, _QUANTIZED_GATED_MORE = 8, 80
 
 
 class CompiledKernels(ReferenceKernels):
@@ -44,8 +47,14 @@ class CompiledKernels(ReferenceKernels):
         float32_max, bfloat16_max = _ROWS_OWN_MAX.get("" if deterministic else self.level, (_ALL, _ALL))
         self.rows_own_max = {torch.float32: float32_max, torch.bfloat16: bfloat16_max, torch.float16: _ALL}
         self.rows_alike = _ALL if deterministic else _ROWS_ALIKE
+        by_unit = self._library.by_unit
+        self.gated_more, self.quantized_gated_more = _ALL, _ALL
+        if self._library.gated_linear:
+            self.gated_more = 0 if by_unit else _GATED_MORE
+        if self._library.quantized_gated_linear:
+            self.quantized_gated_more = self.rows_alike if by_unit else _QUANTIZED_GATED_MORE
         self.tiled_dtypes = frozenset({torch.bfloat16} if self._library.tiled_linear else ())
-        self.unit_dtypes = frozenset({torch.bfloat16} if self._library.gated_linear else ())
+        self.unit_dtypes = frozenset({torch.bfloat16} if by_unit else ())
         """Those whose products are by a matrix unit's tiles."""
         takers = (dtype for dtype, functions in self._functions.items() if functions.takes_tiles)
         self.quantized_tiles = frozenset(takers)

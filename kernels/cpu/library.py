@@ -70,10 +70,14 @@ class Library:
         self.tiled_linear: Function | None = None  # of bfloat16, where such products take weights in tiles
         if hasattr(self._library, "pageant_tiled_linear"):
             self.tiled_linear = _function(self._library, "tiled_linear", [_WORD] * 10)
-        self.gated_linear: Function | None = None  # of bfloat16, where they are by a matrix unit's tiles
+        self.gated_linear: Function | None = None  # the same for these two
         if hasattr(self._library, "pageant_gated_linear"):
             self.gated_linear = _function(self._library, "gated_linear", [_WORD] * 10)
+        self.quantized_gated_linear: Function | None = None
+        if hasattr(self._library, "pageant_quantized_gated_linear"):
             self.quantized_gated_linear = _function(self._library, "quantized_gated_linear", [_WORD] * 12)
+        self.by_unit = bool(self._library.pageant_by_unit())
+        """Whether products of bfloat16 are by a matrix unit's tiles."""
         self.gate = _function(self._library, "gate", [_WORD] * 7)
         self.narrow = _function(self._library, "narrow", [_WORD] * 17)
         self.narrow_rest = _function(self._library, "narrow_rest", [_WORD] * 15)

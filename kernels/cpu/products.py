@@ -138,6 +138,7 @@ def quantized_gated_product(
     """
     if x.stride(1) != 1:
         return quantized_gated_product(library, x.contiguous(), weight, bias, y, activation)
+    assert library.quantized_gated_linear is not None
     library.quantized_gated_linear(
         x.data_ptr(),
         x.stride(0),

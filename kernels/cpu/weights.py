@@ -59,17 +59,19 @@ class WeightKernels(NarrowingKernels):
     def gated_linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None, activation: str) -> Tensor:
         """See `Kernels.gated_linear`."""
         rows, number = x.shape[0], ACTIVATIONS[activation]
-        at_once = isinstance(weight, TiledWeight) or (
-            isinstance(weight, QuantizedWeight) and weight.in_tiles and rows > self.rows_alike
-        )
-        if not at_once or x.dtype not in self.unit_dtypes:
-            return super().gated_linear(x, weight, bias, activation)
-        y = self._rows_apart(x.dtype, rows, weight.shape[0] // 2)
+        if x.dtype == torch.bfloat16 and self._is_gated_at_once(weight, rows):
+            y = self._rows_apart(x.dtype, rows, weight.shape[0] // 2)
+            if isinstance(weight, TiledWeight):
+                tiled_gated_product(self._library, x, weight, bias, y, number)
+            elif isinstance(weight, QuantizedWeight):
+                quantized_gated_product(self._library, x, weight, bias, y, number)
+            return y
+        return super().gated_linear(x, weight, bias, activation)
+
+    def _is_gated_at_once(self, weight: LinearWeight, rows: int) -> bool:
         if isinstance(weight, TiledWeight):
-            tiled_gated_product(self._library, x, weight, bias, y, number)
-        elif isinstance(weight, QuantizedWeight):
-            quantized_gated_product(self._library, x, weight, bias, y, number)
-        return y
+            return rows > self.gated_more
+        return isinstance(weight, QuantizedWeight) and weight.in_tiles and rows > self.quantized_gated_more
 
     def add_low_rank(self, x: Tensor, y: Tensor, additions: Sequence[Addition]) -> None:
         """See `Kernels.add_low_rank`."""

@@ -128,6 +128,29 @@ struct Lanes {
         else strips<Strip::TOGETHER>(room, r, end, start, stop);
     }
 
+  protected:
+#if defined(__AVX512F__)
+    // N strips as columns, as they lie, or made: from o on and then `beside` outputs later, of so many. `then` is o of the next.
+    template <int N>
+    PatchStrips<typename Strip::Unit> columns_of(int64_t o, int64_t then, int64_t beside, int64_t outputs) const {
+        typedef typename Strip::Unit Unit;
+        const char* ahead = (const char*)weights() + then * row_bytes();
+        const int64_t together = beside == STRIP ? N * STRIP : STRIP;
+        const LinesThen lines{ahead, together * row_bytes() / LINE, (beside - STRIP) * row_bytes()};
+        if constexpr (Strip::LIES) {
+            return {Strip::lying(w, o), units() * beside / STRIP, units(), lines};
+        } else {
+            thread_local Scratch<Unit> memory;
+            Unit* const made = memory.take(N * units());
+            for (int n = 0; n < N; n++) {
+                Strip strip(w, {o + n * beside, then + n * beside, outputs});
+                for (int64_t u = 0; u < units(); u++) new (made + n * units() + u) Unit(strip.unit(u));  // in its place
+            }
+            return {made, units(), units(), lines};
+        }
+    }
+#endif
+
   private:
     static constexpr int64_t BLOCK_BYTES = 384 << 10;
     static constexpr int CHAINS = Strip::Unit::CHAINS;  // of a result, each of every CHAINS-th unit
@@ -169,29 +192,12 @@ struct Lanes {
     template <int N>
     void patches(const uint8_t* room, int64_t r, int64_t end, int64_t o, int64_t then) const {
         const int64_t lines = N * STRIP * row_bytes() / LINE;
-        by_patches<N>(columns_of<N>(o, then), reinterpret_cast<const Packed*>(room), end - r, lines, [&](int64_t row, const auto& sums) {
+        by_patches<N>(columns_of<N>(o, then, STRIP, p.outputs), reinterpret_cast<const Packed*>(room), end - r, lines, [&](int64_t row, const auto& sums) {
             for (const auto& of_row : sums) {
                 for (int n = 0; n < N; n++) put(of_row[n], r + row, o + n * STRIP);
                 row++;
             }
         });
-    }
-    // N strips as columns: as they lie, or made.
-    template <int N>
-    PatchStrips<typename Strip::Unit> columns_of(int64_t o, int64_t then) const {
-        typedef typename Strip::Unit Unit;
-        const char* ahead = (const char*)weights() + then * row_bytes();
-        if constexpr (Strip::LIES) {
-            return {Strip::lying(w, o), units(), units(), ahead};
-        } else {
-            thread_local Scratch<Unit> memory;
-            Unit* const made = memory.take(N * units());
-            for (int n = 0; n < N; n++) {
-                Strip strip(w, {o + n * STRIP, then + n * STRIP, p.outputs});
-                for (int64_t u = 0; u < units(); u++) new (made + n * units() + u) Unit(strip.unit(u));  // in its place
-            }
-            return {made, units(), units(), ahead};
-        }
     }
     void put(vf result, int64_t a, int64_t o) const {
         if (!p.unrounded && !p.bias && o + W <= p.outputs) write(p.y + a * p.y_stride + o, result);

@@ -1,4 +1,5 @@
 // Products with weights.
+#include "gated_lanes.h"
 #include "gated_strips.h"
 #include "ways.h"
 
@@ -25,12 +26,24 @@ EXPORT void pageant_tiled_linear(const bf16* x, int64_t x_stride, const bf16* ti
 }
 #endif
 
+// Whether products are by a matrix unit's tiles.
+EXPORT int64_t pageant_by_unit() {
 #if defined(PAGEANT_TILES)
+    return 1;
+#else
+    return 0;
+#endif
+}
 
+#if defined(PAGEANT_TILES) || defined(__AVX512BF16__)
 // act(gate) * up of a product with W in tiles, which has twice the outputs: gates, then ups.
 EXPORT void pageant_gated_linear(const bf16* x, int64_t x_stride, const bf16* tiles, const bf16* bias, bf16* y,
                                  int64_t y_stride, int64_t activation, int64_t rows, int64_t inputs, int64_t outputs) {
     const Product<bf16> p{x, x_stride, nullptr, 0, bias, y, rows, inputs, outputs, nullptr, y_stride};
+#if defined(PAGEANT_TILES)
     multiply_gated(ByStrips<Strips>{{p}, {tiles, inputs, 2 * outputs}}, activation);
+#else
+    multiply_gated(tiled_way_of(p, tiles), activation);
+#endif
 }
 #endif

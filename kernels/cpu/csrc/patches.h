@@ -23,30 +23,42 @@ struct PatchRows {
     int64_t apart;
 };
 
-// What is asked for while something else is computed, `lines` in each of its units of PATCH_STEPS: as many with each step, and
-// the rest before. They are asked for in the nearest cache, though they do not fit there: in the second alone they would come
-// more slowly.
+// What comes then: lines of which so many lie together, and the others some bytes later.
+struct LinesThen {
+    const char* from;
+    int64_t together, gap;
+};
+
+// What is asked for while something else is computed, from a line on, `lines` in each of its units of PATCH_STEPS: as many with
+// each step, and the rest before. They are asked for in the nearest cache, though they do not fit there: in the second alone
+// they would come more slowly.
 constexpr int64_t PATCH_STEPS = 16;
 class LinesBetween {
   public:
-    LinesBetween(const char* at, int64_t lines) : at_(at), each_(lines / PATCH_STEPS), rest_(lines % PATCH_STEPS) {}
-    void begin_unit() { fetch(rest_); }
+    LinesBetween(const LinesThen& then, int64_t line, int64_t lines)
+        : at_(then.from + line * LINE), turn_(then.from + then.together * LINE), gap_(then.gap), each_(lines / PATCH_STEPS),
+          rest_(lines % PATCH_STEPS) {}
+    void begin_unit() {
+        if (at_ >= turn_) at_ += gap_, gap_ = 0;
+        fetch(rest_);
+    }
     void fetch() { fetch(each_); }
 
   private:
-    const char* at_;
+    const char *at_, *const turn_;
+    int64_t gap_;
     const int64_t each_, rest_;
     void fetch(int64_t lines) {
         for (const char* stop = at_ + lines * LINE; at_ < stop; at_ += LINE) fetch_here(at_);
     }
 };
 
-// Strips of units one after another, `apart` from a strip to the next; and where those begin that come then.
+// Strips of units one after another, `apart` from a strip to the next; and what comes then.
 template <class Unit>
 struct PatchStrips {
     const Unit* at;
     int64_t apart, units;
-    const char* ahead;
+    LinesThen then;
 };
 
 // The sums of M rows by N strips: of every CHAINS-th unit first, then of those after these.
@@ -81,7 +93,7 @@ void by_patches(const PatchStrips<Unit>& w, const typename Unit::Packed* x, int6
     const int64_t patches = (count + MOST - 1) / MOST, each = (lines + patches * w.units - 1) / (patches * w.units);
     for (int64_t i = 0; i < patches; i++) {
         const int64_t first = count * i / patches, stop = count * (i + 1) / patches;
-        const LinesBetween ahead(w.ahead + i * each * w.units * LINE, each);
+        const LinesBetween ahead(w.then, i * each * w.units, each);
         with_count<MOST>(stop - first, [&](auto M) {
             vf sums[M][N];
             sum_patch<M, N>(w, {x + first, count}, ahead, sums);

@@ -1,4 +1,5 @@
 // Weights of 8, 5 and 4 bits: products with them, rows of them, and making them.
+#include "gated_lanes.h"
 #include "gated_strips.h"
 #include "rows.h"
 #include "ways.h"
@@ -152,13 +153,18 @@ QUANTIZED(f32, float)
 QUANTIZED(bf16, bf16)
 QUANTIZED(f16, f16)
 
-#if defined(PAGEANT_TILES)
-// act(gate) * up of a product with a weight in tiles that has twice the outputs, all by tiles of bfloat16: for many rows.
+#if defined(PAGEANT_TILES) || defined(__AVX512VNNI__)
+// act(gate) * up of a product with a weight in tiles that has twice the outputs, for many rows: where there is a matrix unit, all
+// by tiles of bfloat16.
 EXPORT void pageant_quantized_gated_linear(const bf16* x, int64_t x_stride, const uint8_t* values, const bf16* scales,
                                            int64_t bits, const bf16* bias, bf16* y, int64_t y_stride, int64_t activation,
                                            int64_t rows, int64_t inputs, int64_t outputs) {
     const Product<bf16> p{x, x_stride, nullptr, 0, bias, y, rows, inputs, outputs, nullptr, y_stride};
     const Quantized w{values, scales, inputs};
+#if defined(PAGEANT_TILES)
     by_bits(bits, [&](auto b) { multiply_gated(ByStrips<UnpackedStrips<b()>>{{p}, {{w, 2 * outputs}}}, activation); });
+#else
+    by_bits(bits, [&](auto b) { multiply_gated(tiled_way_of<b()>(p, w), activation); });
+#endif
 }
 #endif
