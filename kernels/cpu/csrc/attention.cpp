@@ -132,11 +132,12 @@ class Units {
     int64_t kv_heads_;
 };
 
-// What a unit reads first, of an item whose rows are all of one token.
+// What a unit reads first, where its item's rows are of one token, which sees anything.
 template <class T>
 Place first_place(const Problem<T>& p, const Unit& unit) {
-    const int64_t position = p.positions[unit.item.token(p, 0)], begin = p.window ? std::max<int64_t>(0, position + 1 - p.window) : 0;
-    return {unit.item.sequence, unit.item.kv_head, std::max(begin, unit.first * SPLIT) / RUN * RUN};
+    const int64_t position = p.positions[unit.item.token(p, 0)], last = p.lengths[unit.item.sequence] - 1;
+    const int64_t begin = p.window ? std::max<int64_t>(0, position + 1 - p.window) : 0;
+    return {unit.item.sequence, unit.item.kv_head, std::min(std::max(begin, unit.first * SPLIT), last) / RUN * RUN};
 }
 
 // Calls use(gatherer) with one that is made for such an item, and has begun with it.

@@ -39,7 +39,8 @@ class FewGatherer {
     template <class Done>
     void gather(int64_t first, int64_t stop, const Place& then, const Done& done) {
         wanted = seen.and_of({first * SPLIT, stop * SPLIT});
-        if (!(place(wanted.start / RUN) == after) || p.keys != of_keys)  // which nobody has asked for
+        const bool asked_for = place(wanted.start / RUN) == after && p.keys == of_keys;
+        if (!asked_for && !wanted.empty())
             for (int64_t h = 0; h < std::min(AHEAD, item.heads); h++)
                 packing::fetch(first_of(p.keys, wanted.start / RUN) + h * p.block_numbers(), RUN * p.head_dim);
         after = then, of_keys = p.keys;

@@ -11,6 +11,8 @@
 namespace {
 
 constexpr auto SPIN = std::chrono::microseconds(50);
+// For as long as a task takes the caller keeps its core: who was given it meanwhile, the event loop perhaps, would hold up the
+// next call, which nobody else can begin.
 constexpr auto HELD = std::chrono::microseconds(30);
 constexpr uint64_t NONE_LEFT = 0xffffffff;
 
