@@ -59,7 +59,7 @@ class WeightKernels(NarrowingKernels):
     def gated_linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None, activation: str) -> Tensor:
         """See `Kernels.gated_linear`."""
         rows, number = x.shape[0], ACTIVATIONS[activation]
-        if x.dtype == torch.bfloat16 and self.gates_at_once(weight, rows):
+        if x.dtype == torch.bfloat16 and self._gates_at_once(weight, rows):
             y = self._rows_apart(x.dtype, rows, weight.shape[0] // 2)
             if isinstance(weight, TiledWeight):
                 tiled_gated_product(self._library, x, weight, bias, y, number)
@@ -68,7 +68,7 @@ class WeightKernels(NarrowingKernels):
             return y
         return super().gated_linear(x, weight, bias, activation)
 
-    def gates_at_once(self, weight: LinearWeight, rows: int) -> bool:
+    def _gates_at_once(self, weight: LinearWeight, rows: int) -> bool:
         """Whether `gated_linear` of so many rows of bfloat16 never has the product in memory."""
         if isinstance(weight, TiledWeight):
             return rows > self.gated_more

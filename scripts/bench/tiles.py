@@ -47,7 +47,7 @@ class Pair:
 
 
 def measure(
-    ours: CpuKernels,
+    ours: Kernels,
     outputs: int,
     inputs: int,
     bits: Bits | None,
@@ -66,7 +66,7 @@ def measure(
         name = f"{form} {outputs} x {inputs}, {num_rows} rows"
         in_rows, in_tiles = _over(plain, x, ours.linear), _over(tiled, x, ours.linear)
         pairs.append(_in_turn(f"rows, tiles: {name}", in_rows, in_tiles, turns))
-        if gated and ours.gates_at_once(tiled[0], num_rows):
+        if gated:
             apart = _over(tiled, x, lambda x, weight: ours.act_and_mul(ours.linear(x, weight), "silu"))
             at_once = _over(tiled, x, lambda x, weight: ours.gated_linear(x, weight, None, "silu"))
             pairs.append(_in_turn(f"apart, at once: {name}", apart, at_once, turns))
