@@ -29,6 +29,8 @@ class Columns:
         self.granted = np.zeros(0, np.int64)  # tokens that it has been granted slots for, guesses apart
         self.granted_step = np.zeros(0, np.int64)  # by the exchange of this step
         self.granted_before = np.zeros(0, np.int64)  # tokens that it had been granted before that exchange
+        self.second_step = np.zeros(0, np.int64)  # of the exchange that granted these,
+        self.second_before = np.zeros(0, np.int64)  # and tokens that it had been granted before that one
         self.give_back_from = np.zeros(
             0, np.int64
         )  # with a window: a token that reaches fewer blocks than are held
@@ -48,6 +50,7 @@ class Columns:
             self._extend()
         slot = self._slots[serial] = self._free.pop()
         self.room[slot] = self.granted[slot] = self.granted_step[slot] = self.granted_before[slot] = 0
+        self.second_step[slot] = self.second_before[slot] = 0
         self.unnamed[slot] = False
         self.tails[slot, : len(tail)] = tail
         self.num_tail[slot] = len(tail)
@@ -81,18 +84,23 @@ class Columns:
         return stretches
 
     def begins(self, slots: Int64, tokens: Int32, computed_step: int) -> Int64:
-        """The first token that each of these computes when it is granted so many now, or in the step before, if that
-        has not been computed; -1 for one that may have more such steps behind it."""
+        """The first token that each of these computes when it is granted so many now, or in the two steps before, as
+        far as these have not been computed; -1 for one that may have more such steps behind it."""
         granted, before, step = self.granted[slots], self.granted_before[slots], self.granted_step[slots]
+        second, second_step = self.second_before[slots], self.second_step[slots]
         # A step's last token may have had to wait, and comes again.
-        now = np.minimum(granted, tokens - 1)
-        earlier = np.minimum(np.minimum(before, granted - 1), now)
-        found: Int64 = np.where(step > computed_step, earlier, now)
-        found[step > computed_step + 1] = -1
+        found: Int64 = np.minimum(granted, tokens - 1)
+        last = np.minimum(np.minimum(before, granted - 1), found)
+        found = np.where(step > computed_step, last, found)
+        last_but_one = np.minimum(np.minimum(second, before - 1), found)
+        found = np.where(second_step > computed_step, last_but_one, found)
+        found[second_step > computed_step + 1] = -1
         return found
 
     def grant(self, slots: Int64 | int, tokens: Int32 | int, step: int) -> None:
         """They are granted so many tokens, all together."""
+        self.second_before[slots] = self.granted_before[slots]
+        self.second_step[slots] = self.granted_step[slots]
         self.granted_before[slots] = self.granted[slots]
         self.granted[slots] = tokens
         self.granted_step[slots] = step

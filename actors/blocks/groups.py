@@ -46,7 +46,7 @@ class Groups:
     def num_blocks(self, first_token: int, chunk: int, total: int) -> int:
         """How many blocks a sequence of `total` tokens holds at most, to the end of these, if it is computed from a
         token on and in chunks of that size: two of them, for the blocks of one that may not have been computed are not
-        given back."""
+        given back. Where more are planned ahead, what a third lacks is granted when the first has been computed."""
         count = 0
         for group, window in enumerate(self.windows):
             end = total

@@ -39,11 +39,15 @@ def test_preempted_requests_generate_what_they_would_have(checkpoint, mixed_prom
     assert statistics.counters["preemptions"] > 0, "memory ran out"
 
 
-def test_with_a_window_in_every_layer_few_blocks_do_and_the_tokens_are_the_same(make_checkpoint: Callable):
+@pytest.mark.parametrize("short_step_seconds", [0.0, 60.0], ids=["one step ahead", "two steps ahead"])
+def test_with_a_window_in_every_layer_few_blocks_do_and_the_tokens_are_the_same(
+    make_checkpoint: Callable, short_step_seconds
+):
     checkpoint = make_checkpoint("mistral with a window")
     prompts = [list(range(4, 4 + length)) for length in (130, 9, 40, 130)]
     params = pageant.SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
     settings = {"block_size": 8, "num_blocks": 32, "max_num_batched_tokens": 32, "dtype": "float32"}
+    settings["short_step_seconds"] = short_step_seconds
     with pageant.LLM(checkpoint.path, placement="one", progress=False, threads=1, **settings) as llm:
         found = llm.generate(prompts, params)
         scheduler, pool = llm.scheduler_statistics(), llm.pool_statistics()
@@ -59,8 +63,9 @@ def test_with_a_window_in_every_layer_few_blocks_do_and_the_tokens_are_the_same(
     ("family", "group_layers"),
     [("gemma3", True), ("gemma3", False), ("cohere2, which transformers runs", True)],
 )
+@pytest.mark.parametrize("short_step_seconds", [0.0, 60.0], ids=["one step ahead", "two steps ahead"])
 def test_layers_with_a_window_give_back_though_others_have_none(
-    make_checkpoint: Callable, family, group_layers
+    make_checkpoint: Callable, family, group_layers, short_step_seconds
 ):
     """Of four layers three have a window, so that there are four groups."""
     checkpoint = make_checkpoint(family)
@@ -69,6 +74,7 @@ def test_layers_with_a_window_give_back_though_others_have_none(
     params = pageant.SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
     settings = {"block_size": 8, "max_num_batched_tokens": 32, "dtype": "float32", "max_model_len": 232}
     settings |= {"num_blocks": 150 if group_layers else 98, "group_layers": group_layers}
+    settings["short_step_seconds"] = short_step_seconds
     with pageant.LLM(checkpoint.path, placement="one", progress=False, threads=1, **settings) as llm:
         found = llm.generate(prompts, params)
         scheduler, pool = llm.scheduler_statistics(), llm.pool_statistics()

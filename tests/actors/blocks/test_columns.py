@@ -38,6 +38,22 @@ def test_a_grant_keeps_what_was_granted_before():
     assert columns.granted_step[slots].tolist() == [1, 2, 2]
 
 
+def test_the_first_token_of_the_steps_at_hand_is_known_of_two_of_them():
+    columns = Columns(4)
+    slots = int64([columns.open(1, int32())])
+    for step, tokens in ((1, 4), (2, 7), (3, 12), (4, 13)):
+        columns.grant(slots, int32([tokens]), step=step)
+
+    def begin(computed_step, tokens=14):
+        return columns.begins(slots, int32([tokens]), computed_step).tolist()
+
+    assert begin(4) == [13], "the one of now"
+    assert begin(3) == [12], "the one before it"
+    assert begin(2) == [7], "and the one before that"
+    assert begin(1) == [-1], "there may be more"
+    assert begin(4, tokens=13) == [12], "its last token comes again"
+
+
 def test_what_is_lacked_is_what_the_room_does_not_hold():
     columns = Columns(4)
     slots = int64([columns.open(serial, int32()) for serial in range(4)])

@@ -82,6 +82,17 @@ def test_a_sequence_gives_back_what_no_step_at_hand_reaches():
     assert manager.assign(freed=[1]).blocks_free == 8
 
 
+def test_a_sequence_gives_back_while_two_of_its_steps_are_at_hand():
+    manager = make()
+    manager.assign(admit=[(1, range(8))])
+    for length in range(9, 60):
+        computed = length - 10
+        manager.assign(grow=[(1, length, [length % 7])], computed=computed)
+        first = 8 + computed - 1  # of the steps at hand
+        reached = range(max(0, first - 6 + 1), length)
+        assert held(manager) == len({token // 4 for token in reached}), f"of {length} tokens"
+
+
 def test_a_long_sequence_goes_on_in_a_small_pool():
     manager = make(num_blocks=4)
     manager.assign(admit=[(1, range(8))])
