@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import psutil
 import pytest
@@ -63,9 +63,17 @@ async def pid_of(engine: pageant.Engine, node: str) -> int:
     return next(one.pid for one in await engine.statistics() if one.node == node)
 
 
-async def kill(engine: pageant.Engine, *nodes: str, number: int = signal.SIGKILL) -> None:
-    for pid in [await pid_of(engine, node) for node in nodes]:
-        os.kill(pid, number)
+async def killer(
+    engine: pageant.Engine, *nodes: str, number: int = signal.SIGKILL
+) -> Callable[[], Awaitable[None]]:
+    """What sends these a signal, at once: whom, is asked before."""
+    pids = [await pid_of(engine, node) for node in nodes]
+
+    async def kill() -> None:
+        for pid in pids:
+            os.kill(pid, number)
+
+    return kill
 
 
 HELD = {
@@ -82,7 +90,7 @@ HELD = {
 async def test_a_killed_process_costs_nobody_a_token(engine, right, actor):
     before = (await engine.scheduler_statistics()).counters
     pid = await pid_of(engine, actor)
-    found = await run_all(engine, lambda: kill(engine, actor))
+    found = await run_all(engine, await killer(engine, actor))
     assert_same(found, right)
     assert (await engine.complete("All are back", SHORT)).finished
     assert await pid_of(engine, actor) != pid
@@ -104,7 +112,7 @@ async def rest(engine: pageant.Engine) -> None:
 
 
 async def test_all_of_them_at_once_cost_nobody_a_token(engine, right):
-    found = await run_all(engine, lambda: kill(engine, *HELD))
+    found = await run_all(engine, await killer(engine, *HELD))
     assert_same(found, right)
     await rest(engine)
 
@@ -112,7 +120,7 @@ async def test_all_of_them_at_once_cost_nobody_a_token(engine, right):
 async def test_processes_that_stop_are_killed_and_cost_nobody_a_token(engine, right):
     hung = ("executor", "scheduler")
     pids = [await pid_of(engine, node) for node in hung]
-    found = await run_all(engine, lambda: kill(engine, *hung, number=signal.SIGSTOP))
+    found = await run_all(engine, await killer(engine, *hung, number=signal.SIGSTOP))
     assert_same(found, right)
     assert not any(psutil.pid_exists(pid) for pid in pids)
     await rest(engine)
