@@ -1,7 +1,8 @@
 """scheduler ──Assign──▶ blocks ──Assigned──▶ scheduler: one exchange per step about KV memory.
 
 The scheduler says what it would like to compute; the manager decides what there is room for. Within an
-`Assign` the order is: tokens become known, sequences are freed, running ones grow, new ones are admitted.
+`Assign` the order is: what was not computed is withdrawn, tokens become known, sequences are freed, running ones grow,
+new ones are admitted.
 Grants are given in the order asked; from the first that does not fit, all later ones are refused (a
 suffix), so that a policy's order is never overtaken by a smaller request. An admission may also be refused
 while what is cached of it comes back from below the device, beside what is granted.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import msgspec
 
-from pageant.protocol.arrays import Int32Vector, Int64Vector, int32
+from pageant.protocol.arrays import Int32Vector, Int64Vector, int32, int64
 from pageant.protocol.message import Message, Request
 from pageant.protocol.tiers import BlockMoves, TierStatistics
 
@@ -41,8 +42,9 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Assign(Message, frozen=True, kw_only=True):
-    """What step `step` would like. Of sequence `learned_serials[i]`, `learned_counts[i]` new tokens are next
-    in `token_ids`: drawn since the last exchange, they name its blocks as they fill up. `freed` ones are
+    """What step `step` would like. Of sequence `withdrawn_serials[i]` no more than `withdrawn_lengths[i]` tokens have
+    been computed, whatever was granted before. Of sequence `learned_serials[i]`, `learned_counts[i]` new tokens are
+    next in `token_ids`: drawn since the last exchange, they name its blocks as they fill up. `freed` ones are
     given up. Sequence `grow_serials[i]` is to have slots for `grow_lengths[i]` tokens, the last `grow_drafts[i]` of
     which (none, where there is no such column) are guesses: what is computed there may be wrong. Admissions may
     together compute `admission_tokens` tokens in this step, given out in order; one for which none is left
@@ -64,6 +66,8 @@ class Assign(Message, frozen=True, kw_only=True):
     admission_tokens: int
     manager: int = 0
     chunk_max: int | None = None
+    withdrawn_serials: Int64Vector = msgspec.field(default_factory=int64)
+    withdrawn_lengths: Int32Vector = msgspec.field(default_factory=int32)
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

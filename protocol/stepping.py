@@ -1,4 +1,4 @@
-"""scheduler ──StepPlan──▶ executor/* ──StepResult, LateTokens──▶ scheduler: one step of computation.
+"""scheduler ──StepPlan, CutShort──▶ executor/* ──StepResult, LateTokens──▶ scheduler: one step of computation, or some.
 
 Plans are deltas. The executor keeps each sequence's tokens, block table and sampling state in a row of its
 batch, and a plan carries only what is new. Plans are numbered from 1 by each incarnation of the scheduler
@@ -47,6 +47,11 @@ class StepPlan(Message, frozen=True, kw_only=True):
     `copy_destinations`: all reads come before all writes. `wanted[i]` drafts are asked of the executor's own
     proposer, if it has one, for the i-th row that draws. `freed_rows` are empty from this plan on; a new sequence
     may take one at once.
+
+    A plan of several steps, for an executor that says `multi_step`, goes on after that: each row has one token, and in
+    each step after the first computes the one that it drew in the step before. It may stop short after any of them:
+    when all rows have drawn a token that ends them, or when it is told to (`CutShort`). A plan that `continues` the
+    one before is of rows that were there; if that one stopped short, nothing of it is computed.
     """
 
     number: int
@@ -67,6 +72,15 @@ class StepPlan(Message, frozen=True, kw_only=True):
     draft_ids: Int32Vector = msgspec.field(default_factory=int32)
     draft_parents: Int32Vector = msgspec.field(default_factory=int32)
     wanted: Int32Vector = msgspec.field(default_factory=int32)
+    num_steps: int = 1
+    continues: bool = False
+
+
+class CutShort(Message, frozen=True, kw_only=True):
+    """Plans up to `number` are to begin no step but their first: somebody waits for the next plan."""
+
+    number: int
+    epoch: int
 
 
 class StepResult(Message, frozen=True, kw_only=True):
@@ -81,6 +95,9 @@ class StepResult(Message, frozen=True, kw_only=True):
     is not there is MISSING. `draft_counts[i]` of `draft_ids` are what the executor's own proposer guesses to come
     next, for the i-th of the plan's drawing rows; with `draft_parents` they are trees. Making them took
     `drafting_seconds` of the `seconds`.
+
+    Of a plan of several steps there are the tokens of `num_steps`, those of all `rows` one step after another. 0 says
+    that nothing was computed of it.
     """
 
     number: int
@@ -97,6 +114,7 @@ class StepResult(Message, frozen=True, kw_only=True):
     draft_parents: Int32Vector = msgspec.field(default_factory=int32)
     deferred: tuple[int, ...] = ()
     void: tuple[int, ...] = ()
+    num_steps: int = 1
 
 
 class LateTokens(Message, frozen=True, kw_only=True):
@@ -117,7 +135,8 @@ class ExecutorReady(Message, frozen=True, kw_only=True):
     cannot move any to the host's memory, of which `host_bytes` can be had, or to its disk, of which `disk_bytes` can.
     Its layers are in groups, and a block holds what is of one of them: for every `block_size` tokens a sequence's table
     has a block of each, in their order. In group i a token attends over no more than the last `windows[i]` tokens,
-    itself included; None is over all. The first group reaches furthest. `epoch` is its incarnation.
+    itself included; None is over all. The first group reaches furthest. `epoch` is its incarnation. With `multi_step`
+    it takes plans of several steps.
     """
 
     epoch: int
@@ -131,3 +150,4 @@ class ExecutorReady(Message, frozen=True, kw_only=True):
     host_bytes: int = 0
     disk_bytes: int = 0
     windows: tuple[int | None, ...] = (None,)
+    multi_step: bool = False

@@ -62,6 +62,7 @@ class Allocation:
         self._newcomers.begin(self._computed_step)
         if self.tiers is not None:
             self.tiers.begin(request.step, self._computed_step)
+        self._withdraw(request)
         self._learn(request)
         for serial in request.freed.tolist():
             self._free(serial)
@@ -148,6 +149,14 @@ class Allocation:
         return len(self._sequences)
 
     # One step of an exchange each.
+
+    def _withdraw(self, request: Assign) -> None:
+        """Takes in that some of what was granted has not been computed. Its tokens are not known yet, so no block is
+        named for them."""
+        if len(request.withdrawn_serials):
+            slots = self._columns.find(request.withdrawn_serials)
+            there = slots >= 0
+            self._columns.withdraw(slots[there], request.withdrawn_lengths[there])
 
     def _learn(self, request: Assign) -> None:
         """Takes in the tokens that were drawn, for the names of the blocks that they fill."""

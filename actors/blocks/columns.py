@@ -105,6 +105,11 @@ class Columns:
         self.granted[slots] = tokens
         self.granted_step[slots] = step
 
+    def withdraw(self, slots: Int64, tokens: Int32) -> None:
+        """Of what they were granted, no more than so many tokens have been computed."""
+        for granted in (self.granted, self.granted_before, self.second_before):
+            np.minimum.at(granted, slots, tokens)
+
     def learn(self, slots: Int64, token_ids: Int32) -> Int64:
         """A token of each of these, which are distinct. Returns the places among them of those whose tail has begun
         with that, or is full."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pageant.actors.executor.batch import Batch
+from pageant.actors.executor.batch import Batch, StepInputs
 from pageant.actors.executor.disk import DiskFile
 from pageant.actors.executor.guiding import DrawnTokens
 from pageant.actors.executor.keeping import SOON_SECONDS, Kept, KeptDraws, patience_by_late
@@ -22,19 +22,19 @@ from pageant.actors.executor.moving import Move, Moving
 from pageant.actors.executor.options import ExecutorOptions, make_runner
 from pageant.actors.executor.pace import Pace, StepHung
 from pageant.actors.executor.processors import Processors
-from pageant.actors.executor.steps import Step
+from pageant.actors.executor.steps import DrawnSteps, Step
 from pageant.actors.executor.tracing import StepTracing, step_spans
 from pageant.actors.executor.undrawn import Undrawn
 from pageant.actors.runtime import Actor, receives
 from pageant.protocol.guiding import GuidesLost, TokenMasks
 from pageant.protocol.roles import EXECUTOR
 from pageant.protocol.statistics import ExecutorStatistics, GetExecutorStatistics
-from pageant.protocol.stepping import ExecutorReady, StepPlan
+from pageant.protocol.stepping import CutShort, ExecutorReady, StepPlan
 from pageant.protocol.supervision import ActorDown, ActorUp, Progress
 from pageant.protocol.verification import MISSING
 
 if TYPE_CHECKING:
-    from pageant.actors.executor.model_runner import ModelRunner
+    from pageant.actors.executor.model_runner import Drawn, ModelRunner
 
 GRAMMAR = "grammar"
 MASKS_POLL_SECONDS = 0.1
@@ -74,6 +74,11 @@ class Executor(Actor):
         self._launched: deque[Step] = deque()  # of those in `_computing`, whose tokens are on their way
         self._pace = Pace(options.step_patience)
         self._launching = 0  # of those, which the thread that computes has still to do
+        self._cut = 0  # plans up to this one begin no step but their first
+        self._stopped = False  # whether the last plan stopped short, or all of its rows have ended
+        self._undone: list[
+            StepInputs
+        ] = []  # packed steps of plans that did; those that continue these build on them
         self._is_moving = False
         self._moving = Moving()
         self._unanswered = 0  # steps that were packed
@@ -131,6 +136,7 @@ class Executor(Actor):
                 host_bytes=self._host_bytes(),
                 disk_bytes=0 if self._disk is None else self._disk.bytes_free,
                 windows=self._runner.windows,
+                multi_step=self.options.device == "cpu" and not self.options.logits_processors,
             ),
         )
 
@@ -160,15 +166,26 @@ class Executor(Actor):
             self._batch.clear()
             self._plans.clear()
             self._tracing.clear()
+            self._undone.clear()
+            self._cut = 0
         if plan.epoch == self.incarnation:  # not for the memory of an earlier life
             self._plans.append(Step(plan, self.sender, self.sender_incarnation))
             self._pack()
+
+    @receives
+    def cut_short(self, message: CutShort) -> None:
+        """Somebody waits for what comes after the plans up to this one."""
+        if message.epoch == self.incarnation and self.sender_incarnation == self._scheduler:
+            self._cut = max(self._cut, message.number)
 
     def _pack(self) -> None:
         """Packs the plans that came, ahead of the running step if its tokens are not needed for that."""
         while self._plans and not (self._unanswered and self._batch.needs_tokens):
             step = self._plans.popleft()
+            if not step.plan.continues:
+                self._take_back()
             step.inputs = self._batch.apply(step.plan)
+            step.further = [self._batch.go_on(step.plan, ahead) for ahead in range(1, step.plan.num_steps)]
             step.traces = self._tracing.apply(step.plan)
             step.moves_needed = self._moving.add(step.plan.moves, step.incarnation)
             self._unanswered += 1
@@ -177,6 +194,12 @@ class Executor(Actor):
                 self._fail_guides(self._grammar_lost)
             self._tell_grammar()
         self._go_on()
+
+    def _take_back(self) -> None:
+        """The scheduler knows what was not computed, and goes on from there."""
+        for inputs in self._undone:
+            self._batch.take_back(inputs)
+        self._undone.clear()
 
     def _go_on(self) -> None:
         """Starts what can be done now: the next move, and the next steps."""
@@ -234,9 +257,13 @@ class Executor(Actor):
             step, now = next(chain(self._computing, self._drawing_late), None), self.clock.now()
             if step is not watched:
                 watched, since = step, now
-            elif step is not None and now - since > self._pace.patience(len(step.inputs.positions)):
+            elif step is not None and now - since > self._patience_with(step):
                 seconds, tokens = now - since, len(step.inputs.positions)
                 raise StepHung(f"a step of {tokens} tokens has not returned for {seconds:.1f} s")
+
+    def _patience_with(self, step: Step) -> float:
+        """Seconds after which nobody waits for a plan any more."""
+        return step.plan.num_steps * self._pace.patience(len(step.inputs.positions))
 
     async def _launch(self, step: Step) -> None:
         """Computes a step after those before it."""
@@ -262,6 +289,12 @@ class Executor(Actor):
             return False
         self._to_begin.popleft()
         step.began = self.clock.now()
+        if not step.plan.continues:
+            self._stopped = False
+            self._batch.endings.forget()
+        if step.plan.continues or step.further:
+            self._compute_steps(step)
+            return True
         inputs = step.inputs
         step.void = self._batch.guiding.void_places(inputs.rows, inputs.sampling.position, inputs.blind)
         if step.void and step.inputs.guided is not None:
@@ -280,6 +313,22 @@ class Executor(Actor):
             step.drawn = outcome
             step.computed = self.clock.now() if outcome.ready else None
         return True
+
+    def _compute_steps(self, step: Step) -> None:
+        """All steps of a plan, until it is to stop short, or all of its rows have ended."""
+        drawn: list[Drawn] = []
+        for inputs in step.parts:
+            self._stopped |= bool(drawn) and step.plan.number <= self._cut
+            if self._stopped:
+                break
+            outcome = self._runner.launch(inputs)
+            assert not isinstance(outcome, Undrawn), "guided rows come in single steps"
+            drawn.append(outcome)
+            if outcome.ready:
+                tokens = outcome.token_ids()
+                self._stopped = self._batch.endings.all_ended(inputs.rows, inputs.sampling.position, tokens)
+        step.num_steps, step.drawn = len(drawn), DrawnSteps(drawn)
+        step.computed = self.clock.now() if step.drawn.ready else None
 
     def _patience_left(self, step: Step, undrawn: Undrawn) -> float:
         """For how long it is worth it to wait for masks."""
@@ -332,19 +381,32 @@ class Executor(Actor):
         if step.incarnation == self._scheduler:
             if step.missing or step.void:
                 token_ids[[*step.missing, *step.void]] = MISSING
-            drawn = self._batch.take_tokens(step.inputs, token_ids, step.void)
+            drawn = self._take_tokens(step, token_ids)
             self._answer(step, token_ids)  # first: a grammar that lives here may take its time now
             self._tell_grammar(drawn)
         self._pack()
 
+    def _take_tokens(self, step: Step, token_ids: npt.NDArray[np.int64]) -> DrawnTokens | None:
+        """Takes in what a step drew, or several. Returns those that count, for a grammar."""
+        if not (step.plan.continues or step.further):
+            return self._batch.take_tokens(step.inputs, token_ids, step.void)
+        parts = step.parts
+        self._undone += parts[step.num_steps :]
+        for inputs, drawn in zip(
+            parts, token_ids.reshape(step.num_steps, len(step.inputs.rows)), strict=False
+        ):
+            self._batch.take_tokens(inputs, drawn)
+        return None
+
     def _answer(self, step: Step, token_ids: npt.NDArray[np.int64]) -> None:
         ended = step.computed or self.clock.now()
         seconds = ended - step.began
-        self._metering.stepped(step.plan, step.began, ended)
+        self._metering.stepped(step.plan, step.began, ended, step.num_steps)
         if step.traces:
             self.tracer.tell(*step_spans(self.tracer, step.plan, step.traces, step.began, ended))
-        self._moving.stepped(len(step.inputs.positions), seconds)
-        self._pace.took(len(step.inputs.positions), seconds)
+        if step.num_steps:
+            self._moving.stepped(len(step.inputs.positions), seconds / step.num_steps)
+            self._pace.took(len(step.inputs.positions), seconds / step.num_steps)
         if (report := self._moving.take_report(self.incarnation)) is not None:
             self.tell("blocks", report)
         self.tell(step.scheduler, step.result(token_ids, seconds))

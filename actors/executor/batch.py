@@ -11,15 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from pageant.actors.executor.endings import Endings
 from pageant.actors.executor.guiding import DrawnTokens, Guiding
 from pageant.actors.executor.masks import GuidedStep
 from pageant.actors.executor.processors import Processing, Processors
 from pageant.actors.executor.scoring import Scorers, Scores
 from pageant.actors.executor.shaping import NOTHING, Shapers, Shaping
 from pageant.actors.executor.trees import grow_trees
+from pageant.protocol.arrays import int32
 from pageant.protocol.stepping import NewSequence, StepPlan
 from pageant.protocol.verification import MISSING, Drafts, spread, within
 
@@ -167,6 +170,7 @@ class Batch:
         self._sample = np.zeros(max_num_seqs, np.int32)
         self._shapers = Shapers(end_tokens)
         self._scorers = Scorers()
+        self.endings = Endings(end_tokens)
         self.guiding = Guiding(max_num_seqs)
         self._next_number = 1
 
@@ -197,6 +201,33 @@ class Batch:
         if plan.number != self._next_number:
             raise PlanMismatch(f"plan {plan.number} came, {self._next_number} was expected")
         self._next_number += 1
+        return self._take_in(plan)
+
+    def go_on(self, plan: StepPlan, steps: int) -> StepInputs:
+        """The step of a plan that comes so many after its first.
+
+        Raises:
+            PlanMismatch: it computes what is not known, or has no place.
+        """
+        if self.needs_tokens:
+            raise PlanMismatch(
+                f"plan {plan.number} has several steps, and its tokens must be known before the next"
+            )
+        return self._take_in(
+            msgspec.structs.replace(
+                plan,
+                freed_rows=int32(),
+                new=(),
+                grown_rows=int32(),
+                grown_counts=int32(),
+                grown_blocks=int32(),
+                copy_sources=int32(),
+                copy_destinations=int32(),
+                starts=plan.starts + np.int32(steps),
+            )
+        )
+
+    def _take_in(self, plan: StepPlan) -> StepInputs:
         if len(plan.freed_rows):
             self._free(plan.freed_rows)
         for sequence in plan.new:
@@ -263,6 +294,12 @@ class Batch:
             rows, positions, token_ids = rows[kept], positions[kept], token_ids[kept]
         return self._take(rows, positions, token_ids)
 
+    def take_back(self, inputs: StepInputs) -> None:
+        """A step that was packed is not computed."""
+        there = self.are_there(inputs)
+        rows, positions = inputs.rows[there], inputs.sampling.position[there]
+        self._lengths[rows] = np.minimum(self._lengths[rows], positions)
+
     def are_there(self, inputs: StepInputs) -> npt.NDArray[np.bool_]:
         """[D]: whether the rows that a step draws for still have the sequences that they had."""
         found: npt.NDArray[np.bool_] = self._tenures[inputs.rows] == inputs.tenures
@@ -280,7 +317,7 @@ class Batch:
 
     def _take(self, rows: Int32, positions: Int64, token_ids: Int64) -> DrawnTokens:
         self._token_ids[rows, positions] = token_ids
-        self._shapers.take(rows, token_ids)
+        self._shapers.take(rows, positions, token_ids)
         return DrawnTokens(rows, positions, token_ids)
 
     def known_tokens(self, row: int) -> Int32:
@@ -312,6 +349,7 @@ class Batch:
         self._shapers.add(sequence)
         self._scorers.add(sequence)
         self._processors.add(sequence)
+        self.endings.add(sequence)
         self.guiding.add(sequence)
 
     def _adapter_of(self, sequence: NewSequence) -> int:

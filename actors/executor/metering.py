@@ -18,16 +18,17 @@ class Metering:
         self._step_tokens = Histogram(from_1_2_5(1, 100_000))
         self._step_seconds = Histogram(from_1_2_5(0.0001, 10))
 
-    def stepped(self, plan: StepPlan, began: float, ended: float) -> None:
-        """A step was on the device between those times."""
+    def stepped(self, plan: StepPlan, began: float, ended: float, num_steps: int = 1) -> None:
+        """So many steps of a plan were on the device between those times."""
         tokens = int(plan.num_tokens.sum())
-        self._steps += 1
-        self._rows += len(plan.rows)
-        self._tokens += tokens
+        self._steps += num_steps
+        self._rows += num_steps * len(plan.rows)
+        self._tokens += num_steps * tokens
         self._busy_seconds += max(0.0, ended - max(began, self._ended_at))
         self._ended_at = ended
-        self._step_tokens.observe(tokens)
-        self._step_seconds.observe(ended - began)
+        for _ in range(num_steps):
+            self._step_tokens.observe(tokens)
+            self._step_seconds.observe((ended - began) / num_steps)
 
     def statistics(self, **device: Any) -> ExecutorStatistics:
         """As of now, with what is known of the device."""

@@ -233,14 +233,17 @@ class Shapers:
             else None,
         )
 
-    def take(self, rows: npt.NDArray[np.int32], token_ids: Int64) -> None:
-        """Counts the tokens that a step drew."""
+    def take(self, rows: npt.NDArray[np.int32], positions: Int64, token_ids: Int64) -> None:
+        """Counts the tokens that a step drew at these positions. A row is forgotten when nothing shapes what comes
+        after them: not before, for what was packed may be packed again."""
         if not self._rows:
             return
-        for row, token in zip(rows.tolist(), token_ids.tolist(), strict=True):
+        for row, position, token in zip(rows.tolist(), positions.tolist(), token_ids.tolist(), strict=True):
             shaped = self._rows.get(row)
             if shaped is not None:
                 shaped.take(token)
+                if not shaped.shapes(position + 1):
+                    del self._rows[row]
 
     def of_step(
         self,
@@ -258,12 +261,7 @@ class Shapers:
         shaped = []
         for index, (row, position) in enumerate(zip(rows.tolist(), positions.tolist(), strict=True)):
             found = self._rows.get(row)
-            if found is None:
-                continue
-            # Only now: a row may have to draw a position again, where the step was void or drafts were wrong.
-            if index not in ahead and not found.shapes(position):
-                del self._rows[row]
-            else:
+            if found is not None and (index in ahead or found.shapes(position)):
                 shaped.append((index, found, position))
         if not shaped:
             return NOTHING

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,15 @@ import numpy.typing as npt
 
 from pageant.actors.executor.batch import StepInputs
 from pageant.actors.executor.undrawn import Undrawn
+from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.stepping import LateTokens, StepPlan, StepResult
 from pageant.protocol.tracing import TraceContext
+from pageant.protocol.verification import NO_DRAFTS, Drafts
 
 if TYPE_CHECKING:
     from pageant.actors.executor.model_runner import Drawn
 
-__all__ = ["Step"]
+__all__ = ["DrawnSteps", "Step"]
 
 Int64 = npt.NDArray[np.int64]
 
@@ -39,6 +42,15 @@ class Step:
     missing: tuple[int, ...] = ()  # of its drawing rows, those whose masks were late
     deferred: tuple[int, ...] = ()  # those of them that are drawn later
     void: tuple[int, ...] = ()  # and those that were computed without the token before
+    further: list[StepInputs] = field(
+        default_factory=list
+    )  # of a plan of several steps, those after the first
+    num_steps: int = 1  # that were computed
+
+    @property
+    def parts(self) -> list[StepInputs]:
+        """Its steps, one after another."""
+        return [self.inputs, *self.further]
 
     def result(self, token_ids: Int64, seconds: float) -> StepResult:
         """What it drew, once that is known, in so many seconds on the device."""
@@ -55,6 +67,7 @@ class Step:
             failed=self.drawn.failed,
             deferred=self.deferred,
             void=self.void,
+            num_steps=self.num_steps,
             drafting_seconds=self.drawn.drafting_seconds,
             draft_counts=proposed.counts,
             draft_ids=proposed.token_ids,
@@ -71,3 +84,25 @@ class Step:
             logprobs=drawn.logprobs()[0],
             failed=drawn.failed,
         )
+
+
+class DrawnSteps:
+    """The tokens of several steps, or of none, one after another; see `Drawn`."""
+
+    missing = np.empty(0, np.int64)
+    late: Undrawn | None = None
+    proposed: Drafts = NO_DRAFTS
+    drafting_seconds = 0.0
+
+    def __init__(self, steps: Sequence[Drawn]) -> None:
+        self._steps = steps
+        self.ready = all(step.ready for step in steps)
+        self.failed: dict[int, str] = {}
+
+    def token_ids(self) -> Int64:
+        """Of all rows, step after step."""
+        return np.concatenate([np.empty(0, np.int64), *(step.token_ids() for step in self._steps)])
+
+    def logprobs(self) -> tuple[Logprobs | None, Logprobs | None]:
+        """Nobody asks."""
+        return None, None

@@ -24,6 +24,7 @@ DEADLINE_POLL = 0.05  # seconds: an earlier deadline than the one that is waited
 POSITIVE = (
     *("max_num_seqs", "max_num_batched_tokens", "max_model_len", "max_waiting_requests"),
     *("max_waiting_tokens", "long_prefill_token_threshold", "max_long_partial_prefills"),
+    "max_steps_per_plan",
 )
 
 
@@ -47,6 +48,8 @@ class Scheduler(Actor):
                 computed in one step, and only as many as the second side by side; others go past them.
             async_scheduling: plan the next step while one is computed.
             short_step_seconds: while steps take less than this, plan two ahead.
+            max_steps_per_plan: while nobody waits, and only ends are asked for (no streams, no log-probabilities, no
+                stop strings), so many steps are computed without a word in between.
             eos_token_ids: the model's end tokens.
             speculation: how tokens are guessed ahead (`pageant.protocol.drafting.Speculation`).
             vocab_size: of the model.
@@ -62,6 +65,7 @@ class Scheduler(Actor):
         max_long_partial_prefills: int = 1
         async_scheduling: bool = True
         short_step_seconds: float = 0.005
+        max_steps_per_plan: int = 8
         eos_token_ids: tuple[int, ...] = ()
         speculation: Speculation | None = None
         vocab_size: int | None = None
@@ -86,6 +90,7 @@ class Scheduler(Actor):
             end_tokens=frozenset(options.eos_token_ids),
             async_scheduling=options.async_scheduling,
             short_step_seconds=options.short_step_seconds,
+            max_steps_per_plan=options.max_steps_per_plan,
             max_waiting_requests=options.max_waiting_requests,
             max_waiting_tokens=options.max_waiting_tokens,
             long_prefill_token_threshold=options.long_prefill_token_threshold,

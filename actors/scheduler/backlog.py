@@ -23,6 +23,7 @@ class Limits:
     end_tokens: frozenset[int]
     async_scheduling: bool = True
     short_step_seconds: float = 0.0
+    max_steps_per_plan: int = 1
     max_waiting_requests: int | None = None
     max_waiting_tokens: int | None = None
     long_prefill_token_threshold: int | None = None

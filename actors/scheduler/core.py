@@ -95,6 +95,9 @@ class SchedulerCore:
     def _advance(self) -> None:
         """Begins a step, if all are there who take part in it."""
         if self._epoch is not None and self._epoch == self._pool_epoch and self.outputs.stream.open:
+            cut = self.planner.cut_short(self._epoch)
+            if cut is not None:
+                self._outbox.append((EXECUTORS, cut))
             assign = self.planner.begin(self._epoch, self._manager)
             if assign is not None:
                 self._outbox.append((BLOCKS, assign))
@@ -119,7 +122,7 @@ class SchedulerCore:
         self.requests.now = now
         if message.epoch != self._epoch:
             return
-        step = self.planner.computed(message.number, message.seconds)
+        step = self.planner.computed(message.number, message.num_steps, message.seconds)
         if step is None:
             return  # it was given up meanwhile
         self._results.take(step, message)
@@ -186,7 +189,7 @@ class SchedulerCore:
         if self._epoch is not None:
             self.executor_gone(self._epoch)
         self._epoch = event.epoch
-        self.planner.reset(min(event.max_num_seqs, self.limits.max_num_seqs))
+        self.planner.reset(min(event.max_num_seqs, self.limits.max_num_seqs), event)
         pool_tokens = event.num_blocks // len(event.windows) * event.block_size
         self.requests.limit(min(self.limits.max_model_len, event.max_model_len, pool_tokens))
         self._advance()

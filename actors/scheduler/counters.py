@@ -17,6 +17,8 @@ class SchedulerCounters:
     overloads: int = 0
     deadlines_missed: int = 0
     steps_ahead: int = 0  # planned while another was computed
+    steps_together: int = 0  # planned several at once
+    plans_cut: int = 0  # of those, because somebody came
     rows_wasted: int = 0  # computed for requests that had ended
     chunk_splits: int = 0
     preemptions: int = 0

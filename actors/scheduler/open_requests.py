@@ -10,8 +10,6 @@ An end is told to the detokenizer by `outputs`, and what is given up to the bloc
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import reduce
-from operator import add
 
 from pageant.actors.scheduler.backlog import Backlog, Deadlines, Limits
 from pageant.actors.scheduler.counters import SchedulerCounters
@@ -238,7 +236,7 @@ class OpenRequests:
         tokens = sum(request.num_tokens for request in self if request.state is State.WAITING)
         counted = self.waiting.num_tokens
         assert tokens == counted, f"{tokens} tokens wait, {counted} are counted"
-        self.running.check_integrity(reduce(add, at_hand, Chunks.of()))
+        self.running.check_integrity(at_hand)
         for request in self:
             if request.state is not State.RUNNING:
                 assert request.row is None, f"request {request.serial} holds a row while it waits"

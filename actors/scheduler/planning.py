@@ -14,6 +14,10 @@ which the step computes. Where steps take hardly longer than that, devices would
 
 What the block manager grants is computed in that very step, also when the request has been aborted
 meanwhile: its blocks are named by then, and others may use them.
+
+While nobody waits, and nobody is to know of each token as it comes, a plan is of several steps
+(`max_steps_per_plan`): what goes on between two steps then does so once for all of them. Behind such a plan there is
+only what `continues` it, until it is known how far it came. Who comes meanwhile has it cut short.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from pageant.actors.scheduler.request import ScheduledRequest, State
 from pageant.actors.scheduler.running import Chunks
 from pageant.protocol.allocation import Assign, Assigned
 from pageant.protocol.arrays import int32
-from pageant.protocol.stepping import StepPlan
+from pageant.protocol.stepping import CutShort, ExecutorReady, StepPlan
 from pageant.protocol.verification import NO_DRAFTS
 
 OVERASK = 2  # admissions asked for per step, in tokens that are expected to be computed, over the budget
@@ -73,11 +77,21 @@ class Planner:
         self._refused = False  # all that was asked for; nothing changes before a step has been computed
         self._memory_short = False  # growth was refused: nobody is admitted before that has passed
         self._pool_full = False  # an admission was refused for want of blocks
+        self._steps_max = 1  # of a plan
+        self._num_groups, self._block_size = 1, 1
+        self._blocks_free = 0  # when it was last told
+        self._cut = 0  # the plans up to this one are being cut short
+        self._stopped = (
+            False  # whether the last plan that was computed stopped short, so that none continues it
+        )
         self._uncached = UncachedShare()
 
-    def reset(self, num_rows: int) -> None:
+    def reset(self, num_rows: int, executor: ExecutorReady) -> None:
         """A new executor: its batch is empty, and its plans are counted from one."""
-        self._plan_number = 0
+        self._plan_number = self._cut = 0
+        several = executor.multi_step and self._limits.async_scheduling and self._speculator is None
+        self._steps_max = self._limits.max_steps_per_plan if several else 1
+        self._num_groups, self._block_size = len(executor.windows), executor.block_size
         self._running.reset(num_rows)
         if self._speculator is not None:
             self._speculator.reset(num_rows)
@@ -92,15 +106,22 @@ class Planner:
             return None
         if self._refused and not self._news.freed and (self.computing or self._holds_back):
             return None
+        continues = self._goes_several_steps
+        if continues and (self._stopped or len(self._waiting)):
+            return None
         growing = self._running.choose(self._limits.max_num_batched_tokens, self._chunk_max)
         budget = self._limits.max_num_batched_tokens - growing.num_tokens
         admitting = [] if self._memory_short else self._choose_waiting(budget)
+        if continues and not self._may_continue(growing):
+            return None
+        if not (admitting or self._memory_short or len(self._waiting)):
+            growing = growing.repeated(self._num_steps(growing))
         self._memory_short = False
         if not (len(growing) or admitting or self._news.freed):
             return None
         self._running.enter(growing)
         self._step += 1
-        self.exchange = Exchange(self._step, growing, admitting)
+        self.exchange = Exchange(self._step, growing, admitting, continues)
         return build_assign(
             self.exchange,
             growing.ends if self._speculator is None else self._speculator.room_for(growing),
@@ -114,10 +135,37 @@ class Planner:
         )
 
     @property
+    def _goes_several_steps(self) -> bool:
+        """Whether a plan is at hand that may come less far than it says."""
+        return any(step.chunks.num_steps > 1 or step.continues for step in self.computing)
+
+    def _may_continue(self, growing: Chunks) -> bool:
+        """Whether this can be computed after the last plan at hand, or not at all if that stops short."""
+        return bool(growing.draws.all()) and self.computing[-1].chunks.has_rows(growing.rows)
+
+    def _num_steps(self, growing: Chunks) -> int:
+        """How many steps these are to go without a word in between, if there seem to be blocks for all."""
+        most = min(self._steps_max, self._limits.max_num_batched_tokens // max(1, len(growing)))
+        stretches = -(-most // self._block_size) * len(growing)
+        if stretches * self._num_groups > self._blocks_free:
+            return 1
+        return self._running.num_steps(growing, most)
+
+    def cut_short(self, epoch: int) -> CutShort | None:
+        """What makes plans of several steps end soon, if any is at hand and somebody waits."""
+        if not len(self._waiting) or self._cut == self._plan_number or not self._goes_several_steps:
+            return None
+        self._cut = self._plan_number
+        self._counters.plans_cut += 1
+        return CutShort(number=self._cut, epoch=epoch)
+
+    @property
     def _steps_ahead(self) -> int:
         """How many may be planned while one is computed."""
         if not self._limits.async_scheduling or self._waiting.quarantine.active:
             return 0
+        if self._goes_several_steps:
+            return 1
         return 2 if self._step_seconds < self._limits.short_step_seconds else 1
 
     def retry(self) -> None:
@@ -167,9 +215,9 @@ class Planner:
         chunks, new = self._take_grants(exchange, message)
         self._preempt_if_short(exchange, message)
         stuck = self._find_stuck(exchange, message)
-        self.exchange = None
+        self.exchange, self._blocks_free = None, message.blocks_free
         self._refused = not len(chunks) and bool(len(exchange.growing) or exchange.admitting)
-        plan = self._plan(chunks, new, message) if len(chunks) else None
+        plan = self._plan(chunks, new, message, exchange.continues) if len(chunks) else None
         if stuck is not None:
             self._requests.end(
                 stuck,
@@ -225,6 +273,10 @@ class Planner:
         _, refused = exchange.growing.parted(message.num_grown)
         if not len(refused):
             return
+        if refused.num_steps > 1:  # they asked for more than they need
+            self._memory_short = True
+            self._requests.leave(refused)
+            return
         self._counters.growth_refused += len(refused)
         self._memory_short = True
         # Only one that no step names can give way; growth is refused from the end of the policy's order,
@@ -253,24 +305,32 @@ class Planner:
 
     # What is computed.
 
-    def _plan(self, chunks: Chunks, new: list[ScheduledRequest], granted: Assigned) -> StepPlan:
+    def _plan(
+        self, chunks: Chunks, new: list[ScheduledRequest], granted: Assigned, continues: bool
+    ) -> StepPlan:
         self._plan_number += 1
         drafts, wanted = (NO_DRAFTS, int32()) if self._speculator is None else self._speculator.plan(chunks)
         freed_rows = self._running.take_freed_rows()
-        plan = build_plan(self._plan_number, granted, freed_rows, chunks, new, drafts, wanted)
+        plan = build_plan(
+            self._plan_number, granted, freed_rows, chunks, new, drafts, wanted, continues=continues
+        )
         self._running.planned(chunks)
         self._news.drawn += self._requests.deferrals.planned(chunks.rows)
-        self._counters.steps += 1
+        self._stopped &= continues
+        self._counters.steps += chunks.num_steps
         self._counters.steps_ahead += bool(self.computing)
-        self.computing.append(Computing(granted.step, self._plan_number, chunks, drafts))
+        self._counters.steps_together += chunks.num_steps * (chunks.num_steps > 1)
+        self.computing.append(Computing(granted.step, self._plan_number, chunks, drafts, continues))
         return plan
 
-    def computed(self, plan: int, seconds: float) -> Computing | None:
-        """The step of that plan is over, and took so long. None, if it was given up meanwhile."""
+    def computed(self, plan: int, num_steps: int, seconds: float) -> Computing | None:
+        """The plan is over, after so many steps, which took so long. None, if it was given up meanwhile."""
         if not self.computing or plan != self.computing[0].plan:
             return None
         step = self.computing.popleft()
-        self._computed_step, self._step_seconds = step.step, seconds
+        self._computed_step, self._stopped = step.step, num_steps < step.chunks.num_steps
+        if num_steps:
+            self._step_seconds = seconds / num_steps
         self._refused = False
         return step
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from pageant.protocol.arrays import Int32Vector, Int64Vector, int32, int64
 from pageant.protocol.stepping import NewSequence, StepPlan
 from pageant.protocol.verification import Drafts
 
+V = TypeVar("V", Int32Vector, Int64Vector)
+
 
 @dataclass(frozen=True)
 class Drawn:
@@ -24,22 +26,32 @@ class Drawn:
     token_ids: Int32Vector
 
 
+@dataclass(frozen=True)
+class Withdrawn:
+    """Of these requests, no more than so many tokens have been computed."""
+
+    serials: Int64Vector
+    lengths: Int32Vector
+
+
 @dataclass
 class News:
-    """What the block manager is to be told with the next exchange: first what was drawn, then what is given up."""
+    """What the block manager is to be told with the next exchange: first what was not computed, then what was drawn,
+    then what is given up."""
 
     drawn: list[Drawn] = field(default_factory=list)
     freed: list[int] = field(default_factory=list)  # serials of sequences
+    withdrawn: list[Withdrawn] = field(default_factory=list)
 
     def take(self) -> News:
         """All of it, once."""
-        news = News(self.drawn, self.freed)
+        news = News(self.drawn, self.freed, self.withdrawn)
         self.clear()
         return news
 
     def clear(self) -> None:
         """There is nothing to be told."""
-        self.drawn, self.freed = [], []
+        self.drawn, self.freed, self.withdrawn = [], [], []
 
 
 @dataclass(frozen=True)
@@ -49,6 +61,7 @@ class Exchange:
     step: int
     growing: Chunks
     admitting: list[ScheduledRequest]
+    continues: bool = False  # see `StepPlan`
 
 
 class Computing(NamedTuple):
@@ -58,6 +71,7 @@ class Computing(NamedTuple):
     plan: int
     chunks: Chunks
     drafts: Drafts
+    continues: bool = False  # see `StepPlan`
 
 
 def admissions(requests: Sequence[ScheduledRequest], granted: Sequence[Admitted]) -> Chunks:
@@ -80,6 +94,8 @@ def build_plan(
     new: Sequence[ScheduledRequest],
     drafts: Drafts,
     wanted: Int32Vector,
+    *,
+    continues: bool = False,
 ) -> StepPlan:
     """The plan of one step.
 
@@ -88,6 +104,7 @@ def build_plan(
         new: the requests that take a row, in the order of `granted.admitted`.
         drafts: of the chunks.
         wanted: how many the executor is to propose for each chunk that draws, or none at all.
+        continues: see `StepPlan`.
     """
     return StepPlan(
         number=number,
@@ -114,13 +131,15 @@ def build_plan(
         copy_destinations=granted.copy_destinations,
         rows=chunks.rows,
         starts=chunks.starts,
-        num_tokens=chunks.lengths,
+        num_tokens=chunks.lengths if chunks.num_steps == 1 else np.ones_like(chunks.lengths),
         draws=chunks.draws,
         moves=granted.moves,
         draft_counts=drafts.counts,
         draft_ids=drafts.token_ids,
         draft_parents=drafts.parents,
         wanted=wanted,
+        num_steps=chunks.num_steps,
+        continues=continues,
     )
 
 
@@ -143,8 +162,8 @@ def build_assign(
         budget: tokens that admissions may compute, all together.
         chunk_max, long_chunk_max: how many any sequence may compute, and how many a long prompt.
     """
-    growing, admitting, drawn = exchange.growing, exchange.admitting, news.drawn
-    serials = np.concatenate([one.serials for one in drawn]) if drawn else int64()
+    growing, admitting = exchange.growing, exchange.admitting
+    serials = _joined([one.serials for one in news.drawn], int64())
     ahead = lengths - growing.starts - growing.lengths
     return Assign(
         step=exchange.step,
@@ -152,7 +171,7 @@ def build_assign(
         computed_step=computed_step,
         learned_serials=serials,
         learned_counts=np.ones(len(serials), np.int32),
-        token_ids=np.concatenate([one.token_ids for one in drawn]) if drawn else int32(),
+        token_ids=_joined([one.token_ids for one in news.drawn], int32()),
         freed=int64(news.freed),
         grow_serials=growing.serials,
         grow_lengths=lengths,
@@ -172,4 +191,10 @@ def build_assign(
         admission_tokens=max(0, budget),
         manager=manager,
         chunk_max=chunk_max,
+        withdrawn_serials=_joined([one.serials for one in news.withdrawn], int64()),
+        withdrawn_lengths=_joined([one.lengths for one in news.withdrawn], int32()),
     )
+
+
+def _joined(parts: list[V], none: V) -> V:
+    return np.concatenate(parts) if parts else none

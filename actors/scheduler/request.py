@@ -132,6 +132,13 @@ class ScheduledRequest:
         return params.output_kind is RequestOutputKind.FINAL_ONLY and not (params.stop or scored)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether nobody need know a token of it before the next is computed, but to see its end."""
+        params = self.params
+        depends = params.structured_outputs is not None or params.has_penalties or self.bad_words
+        return self.goes_in_pieces and self.trace is None and not depends
+
+    @property
     def skips_cache(self) -> bool:
         """Whether its prompt must be computed, whatever is cached of it: log-probabilities are wanted."""
         return self.params.prompt_logprobs is not None and self.num_scored < len(self.prompt) - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pageant.actors.scheduler.open_requests import OpenRequests
-from pageant.actors.scheduler.plans import Computing, Drawn
+from pageant.actors.scheduler.plans import Computing, Drawn, Withdrawn
 from pageant.actors.scheduler.request import ScheduledRequest, State
 from pageant.actors.scheduler.running import Chunks
 from pageant.protocol.arrays import BoolVector, Int32Vector
@@ -36,6 +36,9 @@ class Results:
             if going[index]:
                 request = self._running.at(int(chunks.rows[index]))
                 self._take_prompt_logprobs(request, int(chunks.starts[index]), piece)
+        if chunks.num_steps > 1 or step.continues:
+            self._take_steps(chunks, message)
+            return
         drawing, going = chunks[chunks.draws], going[chunks.draws]
         if step.drafts:
             self._take_verified(drawing, going, step.drafts, message)
@@ -60,6 +63,18 @@ class Results:
             drawing, token_ids = drawing[going], token_ids[going]
         self._take_computed(drawing, token_ids)
         self._deferrals.settle()
+
+    def _take_steps(self, chunks: Chunks, message: StepResult) -> None:
+        """One token of each, step after step, for as many as there were: those who still run go on from there."""
+        if message.num_steps < chunks.num_steps:
+            ends = chunks.starts + np.int32(message.num_steps)
+            self._running.take_back(chunks.rows, ends)
+            self._news.withdrawn.append(Withdrawn(chunks.serials, ends))
+            self._counters.steps -= chunks.num_steps - message.num_steps
+        for token_ids in message.token_ids.reshape(message.num_steps, len(chunks)):
+            going = self._running.are_running(chunks.rows)
+            if going.any():
+                self._take_computed(chunks[going], token_ids[going])
 
     def _take_verified(self, drawing: Chunks, going: BoolVector, drafts: Drafts, message: StepResult) -> None:
         """The tokens of each up to the first that follows a wrong draft, one after another."""
@@ -125,7 +140,8 @@ class Results:
         if going[index]:
             going[index] = False
             self._counters.rows_void += 1
-            self._running.take_back(int(drawing.rows[index]), int(drawing.starts[index]))
+            one = slice(index, index + 1)
+            self._running.take_back(drawing.rows[one], drawing.starts[one])
 
     def _take_prompt_logprobs(self, request: ScheduledRequest, start: int, piece: Piece) -> None:
         """Of the tokens that follow those computed from `start`; after a preemption, some have come before."""

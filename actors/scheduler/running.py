@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,8 @@ PIECE = 16  # tokens
 @dataclass(frozen=True, slots=True)
 class Chunks:
     """What a step computes, by columns: of the request `serials[i]` in row `rows[i]`, `lengths[i]` tokens from
-    `starts[i]`; where `draws[i]`, they are its last, and `drafts[i]` drafts may follow them."""
+    `starts[i]`; where `draws[i]`, they are its last, and `drafts[i]` drafts may follow them. Of several steps each
+    computes one of these tokens, and draws the next."""
 
     serials: Int64
     rows: Int32
@@ -37,6 +38,7 @@ class Chunks:
     lengths: Int32
     draws: Bool
     drafts: Int32
+    num_steps: int = 1
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -69,11 +71,24 @@ class Chunks:
         return self.serials, self.rows, self.starts, self.lengths, self.draws, self.drafts
 
     def __getitem__(self, some: Bool) -> Chunks:
-        return Chunks(*(column[some] for column in self._columns()))
+        serials, rows, starts, lengths, draws, drafts = (column[some] for column in self._columns())
+        return Chunks(serials, rows, starts, lengths, draws, drafts, self.num_steps)
 
     def __add__(self, other: Chunks) -> Chunks:
+        assert self.num_steps == other.num_steps == 1, "they would be of one step"
         pairs = zip(self._columns(), other._columns(), strict=True)
-        return Chunks(*(np.concatenate(pair) for pair in pairs))
+        serials, rows, starts, lengths, draws, drafts = map(np.concatenate, pairs)
+        return Chunks(serials, rows, starts, lengths, draws, drafts)
+
+    def has_rows(self, rows: Int32) -> bool:
+        """Whether all of these are among its own."""
+        return bool(np.isin(rows, self.rows).all())
+
+    def repeated(self, num_steps: int) -> Chunks:
+        """In so many steps, of chunks of one token each."""
+        if num_steps == 1:
+            return self
+        return replace(self, lengths=np.full_like(self.lengths, num_steps), num_steps=num_steps)
 
     def parted(self, count: int) -> tuple[Chunks, Chunks]:
         """The first `count`, and the others."""
@@ -114,6 +129,7 @@ class Running:
         self._num_drafts = np.zeros(num_rows, np.int32)  # for the next step
         self._speculates = False  # whether any row ever went in lock-step
         self._stalled = np.zeros(num_rows, np.bool_)  # a token of theirs comes late
+        self._is_plain = np.zeros(num_rows, np.bool_)  # nothing need be known of a token before the next
 
     def __len__(self) -> int:
         return len(self._in_order)
@@ -142,6 +158,7 @@ class Running:
         self._in_lock_step[row] = self._awaits_drafts[row] = False
         self._num_drafts[row] = 0
         self._stalled[row] = False
+        self._is_plain[row] = request.is_plain
         if request.state is State.RUNNING:
             bisect.insort(self._in_order, request, key=_key)
             self._rows_in_order = None
@@ -193,6 +210,17 @@ class Running:
         chunks = Chunks(self._serials[rows], rows, starts, lengths, lengths == wanted, drafts)
         some = lengths > 0
         return chunks if some.all() else chunks[some]
+
+    def num_steps(self, chunks: Chunks, most: int) -> int:
+        """How many steps these can go one after another, without a word in between; `most`, if none comes to its end
+        before, but one where not all that run decode, or where somebody is to know of each token."""
+        rows = chunks.rows
+        if most <= 1 or not len(rows) or not self._is_plain[self._rows()].all():
+            return 1
+        if not chunks.draws.all() or chunks.num_tokens > len(rows):
+            return 1
+        left = self._max_total[rows] - self._num_tokens[rows] - self._num_pending[rows]
+        return max(1, min(most, int(left.min())))
 
     def _is_held(self, rows: Int32) -> Bool:
         """Whether what comes next must be known first."""
@@ -285,13 +313,13 @@ class Running:
         """They will be computed, but for what follows something that was taken back since it was asked for."""
         follows = chunks.starts <= self._num_computed[chunks.rows]
         self._num_computed[chunks.rows] += chunks.lengths * follows
-        self._num_pending[chunks.rows] += chunks.draws
+        self._num_pending[chunks.rows] += chunks.draws * np.int32(chunks.num_steps)
         if self._speculates:
             self._num_drafts[chunks.rows] = 0
 
     def computed(self, chunks: Chunks) -> Bool:
         """They have been. Returns which of them run on."""
-        self._num_pending[chunks.rows] -= chunks.draws
+        self._num_pending[chunks.rows] -= chunks.draws * np.int32(chunks.num_steps)
         return self.are_running(chunks.rows)
 
     def drew(self, rows: Int32, token_ids: Int32) -> None:
@@ -338,9 +366,9 @@ class Running:
         """The row may be planned again."""
         self._stalled[row] = False
 
-    def take_back(self, row: int, start: int) -> None:
-        """What a step was to compute from `start` is not computed."""
-        self._num_computed[row] = min(self._num_computed[row], start)
+    def take_back(self, rows: Int32, starts: Int32) -> None:
+        """What steps were to compute of these rows from there on is not computed."""
+        self._num_computed[rows] = np.minimum(self._num_computed[rows], starts)
 
     def is_stalled(self, row: int) -> bool:
         """Whether nothing is planned of a row."""
@@ -380,10 +408,11 @@ class Running:
         rows = self._rows()
         return int(np.count_nonzero(self._is_long[rows] & (self._num_uncomputed(rows) > 1)))
 
-    def check_integrity(self, at_hand: Chunks) -> None:
+    def check_integrity(self, at_hand: Sequence[Chunks]) -> None:
         """Asserts what must always hold, given all chunks of all steps at hand."""
         assert self._in_order == sorted(self._in_order, key=_key), "the running are not in the policy's order"
-        expected = np.bincount(at_hand.rows, minlength=len(self._by_row))
+        rows = np.concatenate([int32(), *(chunks.rows for chunks in at_hand)])
+        expected = np.bincount(rows, minlength=len(self._by_row))
         assert (self._num_steps == expected).all(), (
             f"steps name rows {expected.tolist()} times, {self._num_steps} are counted"
         )

@@ -138,12 +138,13 @@ def _without_adapter(submit: Submit) -> Submit:
 
 
 class _Steps:
-    """How long each step took: from the answer of the step before, where a request goes on from that one, and else from
-    when its plan was there, until its answer was. So what goes on between steps counts too."""
+    """How long each step took: from the answer of the plan before, where a request goes on from that one, and else from
+    when its own was there, until that was answered; of a plan of several steps each took as long. So what goes on
+    between steps counts too."""
 
     def __init__(self) -> None:
         self._planned: dict[tuple[int, int, int], tuple[StepSize, float, bool]] = {}
-        self._answered: dict[tuple[int, int, int], float] = {}
+        self._answered: dict[tuple[int, int, int], tuple[float, int]] = {}
 
     def planned(self, plan: StepPlan, scheduler: int, at: float) -> None:
         size = StepSize(
@@ -155,15 +156,16 @@ class _Steps:
         self._planned[plan.epoch, scheduler, plan.number] = size, at, goes_on
 
     def answered(self, result: StepResult, scheduler: int, at: float) -> None:
-        self._answered[result.epoch, scheduler, result.number] = at
+        self._answered[result.epoch, scheduler, result.number] = at, result.num_steps
 
     def costs(self) -> StepCosts:
         costs, before = StepCosts(), 0.0
         for key in sorted(self._planned.keys() & self._answered.keys()):
             size, planned_at, goes_on = self._planned[key]
-            at = self._answered[key]
+            at, num_steps = self._answered[key]
             began = before if goes_on and before else max(planned_at, before)
-            costs.add(size, at - began)
+            for _ in range(num_steps):
+                costs.add(size, (at - began) / num_steps)
             before = at
         costs.fit()
         return costs

@@ -123,7 +123,7 @@ def test_kv_memorys_examples_run(folder: Path):
     settings, onlooker = _blocks(ROOT / "docs" / "kv-memory.md", "python")
     code = (
         settings.replace("/var/tmp", str(folder))
-        + "\nwith llm:\n    print(len(llm.pool_statistics().tiers))\n"
+        + "\nwith llm:\n    llm.generate('Hi', progress=False)\n    print(len(llm.pool_statistics().tiers))\n"
     )
     assert _run(code, folder).strip() == "2"
     (folder / "my_onlooker.py").write_text(onlooker)

@@ -29,7 +29,7 @@ class Executor:
     def step(self, compute, *, new=(), grown=(), freed=(), number=None):
         """`compute`: (row, start, count, draws); `new`: (row, tokens, blocks[, params, prompt length])."""
         self.number = self.number + 1 if number is None else number
-        plan = StepPlan(
+        self.plan = StepPlan(
             number=self.number,
             epoch=1,
             freed_rows=int32(freed),
@@ -52,7 +52,7 @@ class Executor:
             num_tokens=int32([count for _, _, count, _ in compute]),
             draws=bools([draws for _, _, _, draws in compute]),
         )
-        return self.batch.apply(plan)
+        return self.batch.apply(self.plan)
 
     def draw(self, inputs, tokens):
         self.batch.take_tokens(inputs, np.array(tokens, np.int64))
@@ -363,3 +363,48 @@ def test_a_row_that_was_freed_or_taken_has_not_the_sequence_of_before(executor):
     )
     executor.step([(2, 0, 1, True)], freed=[1, 2], new=[(2, [40], [5])])
     assert executor.batch.are_there(inputs).tolist() == [False, False, True]
+
+
+# Plans of several steps.
+
+
+def test_later_steps_of_a_plan_compute_what_the_one_before_draws():
+    executor = Executor()
+    executor.step([(0, 0, 3, True)], new=[(0, [5, 6, 7], [2])])
+    first = executor.step([(0, 3, 1, True)], grown=[(0, [9])])
+    later = [executor.batch.go_on(executor.plan, steps) for steps in (1, 2)]
+    assert [inputs.positions.tolist() for inputs in (first, *later)] == [[3], [4], [5]]
+    assert [inputs.slots[0].tolist() for inputs in later] == [[36], [37]], (
+        "in the block that came with the first"
+    )
+    assert all(inputs.unknown.tolist() == [0] and inputs.unknown_rows.tolist() == [0] for inputs in later)
+    with pytest.raises(PlanMismatch, match="no blocks"):
+        [executor.batch.go_on(executor.plan, steps) for steps in (3, 4, 5)]
+
+
+def test_a_step_that_is_taken_back_is_planned_again():
+    executor = Executor()
+    executor.step([(0, 0, 3, True)], new=[(0, [5, 6, 7], [2, 9])])
+    executor.step([(0, 3, 1, True)])
+    later = [executor.batch.go_on(executor.plan, steps) for steps in (1, 2)]
+    for inputs in later:
+        executor.batch.take_back(inputs)
+    with pytest.raises(PlanMismatch, match="not known"):
+        executor.step([(0, 5, 1, True)])
+    assert executor.step([(0, 4, 1, True)]).positions.tolist() == [4]
+
+
+def test_a_step_that_is_taken_back_says_nothing_of_who_has_its_row_now():
+    executor = Executor()
+    executor.step([(0, 0, 3, True)], new=[(0, [5, 6, 7], [2, 9])])
+    inputs = executor.step([(0, 3, 1, True)])
+    executor.step([(0, 0, 6, True)], freed=[0], new=[(0, [1, 2, 3, 4, 5, 6], [3, 4])])
+    executor.batch.take_back(inputs)
+    assert executor.step([(0, 6, 1, True)]).positions.tolist() == [6]
+
+
+def test_where_the_next_draw_depends_on_the_tokens_there_are_no_plans_of_several_steps():
+    executor = Executor()
+    executor.step([(0, 0, 3, True)], new=[(0, [5, 6, 7], [2], SamplingParams(frequency_penalty=1.0))])
+    with pytest.raises(PlanMismatch, match="must be known"):
+        executor.batch.go_on(executor.plan, 1)

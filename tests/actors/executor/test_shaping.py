@@ -94,12 +94,13 @@ def test_a_batch_of_mixed_rows_is_shaped_as_by_hand_at_each_step(seed):
     for _ in range(40):
         step = rng.sample(rows, rng.randint(1, 5))
         logits = 4 * torch.randn(len(step), VOCABULARY)
-        found = shape(shapers, logits, step, [len(prompts[row]) + len(outputs[row]) for row in step])
+        positions = [len(prompts[row]) + len(outputs[row]) for row in step]
+        found = shape(shapers, logits, step, positions)
         for index, row in enumerate(step):
             expected = by_hand(logits[index].tolist(), prompts[row], outputs[row], params[row])
             torch.testing.assert_close(found[index], torch.tensor(expected))
         drawn = [rng.randrange(VOCABULARY) for _ in step]
-        shapers.take(int32(step), np.array(drawn, np.int64))
+        shapers.take(int32(step), np.array(positions), np.array(drawn, np.int64))
         for row, token in zip(step, drawn, strict=True):
             outputs[row].append(token)
 
@@ -115,8 +116,8 @@ def test_a_row_gets_the_same_bits_alone_in_a_batch_and_after_it_was_resumed(seed
     batch, rows = Shapers((END,)), int32(range(6))
     for row in range(6):
         batch.add(sequence(row, prompts[row], **chosen[row]))
-    for drawn in zip(*outputs, strict=True):
-        batch.take(rows, np.array(drawn, np.int64))
+    for position, drawn in enumerate(zip(*outputs, strict=True), 9):
+        batch.take(rows, np.full(6, position), np.array(drawn, np.int64))
     together = shape(batch, logits, rows, [34] * 6)
     for row in range(6):
         resumed = Shapers((END,))
@@ -210,19 +211,22 @@ def test_bad_words_are_forbidden_where_they_would_be_completed():
         shaped = shape(shapers, logits, [0], [1 + len(output)])
         banned = {word[-1] for word in words if [*output, word[-1]][-len(word) :] == list(word)}
         assert set(torch.isinf(shaped[0]).nonzero()[:, 0].tolist()) == banned >= {7}
-        shapers.take(int32([0]), np.array([token]))
+        shapers.take(int32([0]), np.array([1 + len(output)]), np.array([token]))
         output.append(token)
     shapers.add(msgspec.structs.replace(one, bad_words=((7,),)))
     assert not shapers.count_tokens  # a single token is forbidden whatever came before
 
 
 def test_a_position_that_is_drawn_again_is_shaped_again():
-    """As where the step was void, or its drafts were wrong."""
+    """As where the step was void, its drafts were wrong, or it was packed ahead and then not computed."""
     shapers = Shapers((END,))
     shapers.add(sequence(0, [5, 6, 7], min_tokens=3))
     found = [
         shape(shapers, torch.ones(1, VOCABULARY), [0], [position])[0, END].item()
-        for position in (3, 4, 5, 5, 6)
+        for position in (3, 4, 5, 6, 5, 6)
     ]
-    assert found == [-math.inf] * 4 + [1.0]
-    assert 0 not in shapers
+    assert found == [-math.inf] * 3 + [1.0, -math.inf, 1.0]
+    shapers.take(int32([0]), np.array([4]), np.array([9]))
+    assert 0 in shapers
+    shapers.take(int32([0]), np.array([5]), np.array([9]))
+    assert 0 not in shapers, "nothing shapes what comes after its third token"

@@ -29,7 +29,7 @@ from pageant.protocol.allocation import Assigned
 from pageant.protocol.arrays import freeze, int32, int64
 from pageant.protocol.drafting import Speculation
 from pageant.protocol.outputs import OpenOutput, Stopped, TokenBatch
-from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 from pageant.protocol.serving import Abort, Finished, OutputBatch, Resumption, Submit
 from pageant.protocol.stepping import StepPlan
 from pageant.protocol.supervision import ActorDown, ActorUp
@@ -83,6 +83,8 @@ class Setting:
     policy: str = "fcfs"
     async_scheduling: bool = True
     short_step_seconds: float = 0.005
+    max_steps_per_plan: int = 8
+    share_final: float = 0.0  # of the requests, those whose tokens nobody awaits but at their end
     host_blocks: int = 0
     disk_blocks: int = 0
     clock_ticks: float = 0.0  # at random, up to this, whenever somebody looks
@@ -455,17 +457,17 @@ class Play:
     def _note_packing(self, executor: Any) -> None:
         """Lets the runner know the tokens of each step that is packed."""
         runner, batch = executor._runner, executor._batch
-        apply = batch.apply
+        take_in = batch._take_in
 
         def noting(plan: StepPlan) -> Any:
-            inputs = apply(plan)
+            inputs = take_in(plan)
             contexts = zip(plan.rows.tolist(), inputs.context_lengths.tolist(), strict=True)
             runner.packed[id(inputs)] = [
                 (row, batch._token_ids[row, :length].tolist()) for row, length in contexts
             ]
             return inputs
 
-        batch.apply = noting
+        batch._take_in = noting
 
     def _make(self, name: str) -> Any:
         setting = self.setting
@@ -479,6 +481,7 @@ class Play:
                     eos_token_ids=(END_TOKEN,),
                     async_scheduling=setting.async_scheduling,
                     short_step_seconds=setting.short_step_seconds,
+                    max_steps_per_plan=setting.max_steps_per_plan,
                     speculation=setting.speculation,
                     long_prefill_token_threshold=setting.long_prefill_token_threshold,
                 )
@@ -829,6 +832,7 @@ class Script:
         if chance() < 0.01:
             prompt = self._tokens(self.random.choice([0, longest, longest + 3]))
         max_tokens = self.random.choice([1, 2, 5, 12, 24, None])
+        final = self.play.setting.share_final and chance() < self.play.setting.share_final
         least = self.random.randint(0, min(6, max_tokens or 6)) if chance() < 0.2 else 0
         self.play.submit(
             prompt,
@@ -840,6 +844,7 @@ class Script:
             ignore_eos=chance() < 0.5,
             stop_token_ids=(3, 9) if chance() < 0.15 else (),
             stop=tuple(map(letter, self.random.sample(range(VOCABULARY), 3))) if chance() < 0.3 else (),
+            output_kind=RequestOutputKind.FINAL_ONLY if final else RequestOutputKind.CUMULATIVE,
         )
 
     def abort(self) -> None:

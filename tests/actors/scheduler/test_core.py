@@ -20,7 +20,8 @@ from pageant.protocol.drafting import Proposed, Speculation
 from pageant.protocol.outputs import Stopped
 from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 from pageant.protocol.serving import Abort, Resumption, Submit
-from pageant.protocol.stepping import ExecutorReady, LateTokens, StepResult
+from pageant.protocol.stepping import CutShort, ExecutorReady, LateTokens, StepResult
+from pageant.protocol.structured_outputs import StructuredOutputsParams
 
 END = 2
 
@@ -102,14 +103,17 @@ class Scene:
         return plan
 
     def compute(self, plan, token=7, **told):
+        """Answers a plan, with this token for each, or with those given."""
         rows = plan.rows[plan.draws]
+        steps = told.get("num_steps", plan.num_steps)
+        drawn = token if isinstance(token, list) else [token] * (steps * len(rows))
         self.core.stepped(
             StepResult(
                 number=plan.number,
                 epoch=plan.epoch,
                 rows=rows,
-                token_ids=int32([token] * len(rows)),
-                **{"seconds": 0.0} | told,
+                token_ids=int32(drawn),
+                **{"seconds": 0.0, "num_steps": steps} | told,
             )
         )
 
@@ -149,6 +153,12 @@ class Scene:
             self.core.assigned(self.allocation.assign(asked[0]))
             made += self.out(EXECUTORS)
         return made
+
+    def prefill(self):
+        """Computes the first plan; returns those that are at hand then."""
+        first, *others = self.plans()
+        self.compute(first)
+        return others + self.plans()
 
     def run_on(self, plans):
         """Computes these, and whatever is planned meanwhile."""
@@ -1069,3 +1079,118 @@ def test_suspects_that_are_aborted_leave_the_quarantine():
     ends = scene.rest()
     assert {name: end.reason for name, end in ends.items()} == {"1": "abort", "2": "abort", "3": "length"}
     assert not quarantine.active
+
+
+# Plans of several steps.
+
+
+def several(steps=4, longest=56, **changes):
+    """A scene whose executor takes plans of so many steps."""
+    scene = Scene(ahead=True, longest=longest, max_steps_per_plan=steps, **changes)
+    return scene.ready(multi_step=True, max_model_len=longest)
+
+
+def test_while_nobody_waits_plans_are_of_several_steps_up_to_the_first_end():
+    scene = several()
+    scene.submit("a", [5, 6, 7], max_tokens=20, **FINAL)
+    scene.submit("b", [5, 6, 7], max_tokens=12, **FINAL)
+    plans = scene.go_on()
+    assert [plan.num_steps for plan in plans] == [1, 1, 4, 4, 3, 4, 3]
+    assert [plan.starts.tolist() for plan in plans[2:]] == [[4, 3], [8, 7], [12, 11], [15], [19]]
+    assert all(plan.num_tokens.tolist() == [1] * len(plan.rows) for plan in plans[2:])
+    assert scene.tokens == {"a": [7] * 20, "b": [7] * 12} and scene.rest().keys() == {"a", "b"}
+    counters = scene.core.counters
+    assert (counters.steps, counters.steps_together, counters.rows_wasted) == (20, 18, 0)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {**FINAL, "stop": ("x",)},
+        {**FINAL, "logprobs": 1},
+        {**FINAL, "frequency_penalty": 0.5},
+        {**FINAL, "structured_outputs": StructuredOutputsParams(regex="a*")},
+    ],
+    ids=lambda params: max(params, default="streamed"),
+)
+def test_who_must_know_of_each_token_has_all_go_step_by_step(params):
+    scene = several()
+    scene.submit("a", [5, 6, 7], max_tokens=9, **FINAL)
+    scene.submit("b", [5, 6, 7], max_tokens=9, **params)
+    assert {plan.num_steps for plan in scene.go_on()} == {1}
+
+
+def test_an_executor_that_says_nothing_of_several_steps_gets_one_at_a_time():
+    scene = Scene(ahead=True, max_steps_per_plan=4).ready()
+    scene.submit("a", [5, 6, 7], max_tokens=9, **FINAL)
+    assert {plan.num_steps for plan in scene.go_on()} == {1}
+
+
+def test_who_comes_has_plans_of_several_steps_cut_short_and_what_was_not_computed_comes_again():
+    scene = several()
+    scene.submit("a", [5, 6, 7], max_tokens=20, **FINAL)
+    plans = scene.prefill()
+    assert [(plan.num_steps, plan.continues) for plan in plans] == [(4, False), (4, True)]
+    scene.submit("b", [8, 9], max_tokens=4, **FINAL)
+    assert [(type(cut), cut.number) for cut in scene.out(EXECUTORS)] == [(CutShort, plans[-1].number)]
+    assert not scene.plans(), "nothing comes before it is known how far they came"
+    scene.submit("c", [1], max_tokens=1, **FINAL)
+    assert not scene.out(EXECUTORS), "they are told once"
+    scene.compute(plans[0], [11, 12], num_steps=2)
+    assert not scene.plans()
+    scene.compute(plans[1], num_steps=0)
+    plan, *others = scene.plans()
+    assert plan.starts.tolist() == [5, 0, 0] and not plan.continues
+    assert len(plan.new) == 2
+    scene.compute(plan, 13)
+    scene.run_on(others + scene.plans())
+    scene.rest()
+    assert scene.tokens["a"] == [7, 11, 12, 13, *[7] * 16]
+    assert (len(scene.tokens["b"]), scene.tokens["c"]) == (4, [13])
+    assert scene.core.counters.plans_cut == 1
+
+
+def test_of_what_was_not_computed_nothing_is_found_by_others():
+    """A block of four is full with the token that was drawn last, and not computed."""
+    scene = several()
+    scene.submit("a", [5, 6], max_tokens=20, **FINAL)
+    plans = scene.prefill()
+    scene.submit("b", [5, 6, 7, 11, 12], max_tokens=1)
+    scene.compute(plans[0], [11], num_steps=1)
+    scene.abort("a")
+    scene.compute(plans[1], num_steps=0)
+    assert len(scene.out(EXECUTORS)) == 1, "a word to cut them short"
+    asked, plan = scene.assign()
+    assert asked.withdrawn_lengths.tolist() == [3, 6]
+    assert plan.starts.tolist() == [3], "of its fourth token nothing was computed"
+
+
+def test_tokens_that_end_a_request_within_a_plan_are_its_last():
+    scene = several(steps=8)
+    scene.submit("a", [5, 6, 7], ignore_eos=False, max_tokens=30, **FINAL)
+    plans = scene.prefill()
+    scene.compute(plans[0], [11, 12, END], num_steps=3)
+    scene.compute(plans[1], num_steps=0)
+    end = scene.rest()["a"]
+    assert (end.reason, scene.tokens["a"]) == ("stop", [7, 11, 12, END])
+
+
+def test_where_blocks_are_short_a_plan_is_of_one_step():
+    scene = several(num_blocks=2, steps=8)
+    scene.submit("a", [5, 6, 7], max_tokens=5, **FINAL)
+    plans = scene.go_on()
+    assert {plan.num_steps for plan in plans} == {1} and scene.tokens["a"] == [7] * 5
+    assert scene.core.counters.preemptions == 0
+
+
+def test_a_request_goes_on_elsewhere_when_its_executor_dies_within_a_plan_of_several_steps():
+    scene = several()
+    scene.submit("a", [5, 6, 7], max_tokens=20, **FINAL)
+    scene.prefill()
+    scene.core.executor_gone(1)
+    scene.core.pool_gone(1)
+    scene.allocation.release_all()
+    scene.ready(epoch=2, multi_step=True, max_model_len=56)
+    scene.rest()
+    assert scene.tokens["a"] == [7] * 20 and scene.core.counters.recomputed == 1

@@ -24,6 +24,7 @@ from pageant.actors.blocks.groups import Groups
 from pageant.actors.blocks.prefixes import Prefixes
 from pageant.actors.blocks.store import Store
 from pageant.actors.blocks.tiers import Tiers
+from pageant.actors.executor.actor import Executor
 from pageant.actors.executor.moving import Moving
 from pageant.actors.scheduler import planning
 from pageant.actors.scheduler.core import SchedulerCore
@@ -62,10 +63,16 @@ STAGES: tuple[dict[str, Any], ...] = (
     {"num_blocks": 28, "windows": (None, 6), "long_prefill_token_threshold": 4, "max_num_batched_tokens": 40},
     {"num_blocks": 40, "windows": (12, 5), "speculation": DRAFTS, "max_num_batched_tokens": 12},
     {"num_blocks": 15, "max_num_seqs": 8, "host_blocks": 60, "clock_ticks": 1.0},
+    {"share_final": 1.0, "num_blocks": 150, "max_num_seqs": 20, "max_num_batched_tokens": 200},
+    {"share_final": 1.0, "num_blocks": 150, "max_num_seqs": 12, "windows": (9,), "max_steps_per_plan": 4},
+    {"share_final": 0.7, "num_blocks": 30, "max_steps_per_plan": 3, "max_num_seqs": 8},
+    {"share_final": 1.0, "num_blocks": 24, "block_size": 3, "windows": (7,), "short_step_seconds": 60.0},
+    {"share_final": 0.9, "num_blocks": 60, "windows": (None, 9), "max_num_seqs": 4, "host_blocks": 20},
 )
+TOGETHER = [stage for stage in STAGES if "share_final" in stage]
 TIERED = [stage for stage in STAGES if {"windows", "host_blocks"} & stage.keys()]
 OFTEN = (
-    *("steps_ahead", "rows_wasted", "tokens not known to the host"),
+    *("steps_ahead", "steps_together", "rows_wasted", "tokens not known to the host"),
     *(
         "chunk_splits",
         "prefix hits",
@@ -105,6 +112,7 @@ def test_nothing_leaks_whatever_happens_in_whatever_order(make_script, make_sett
     assert {what: seen[what] for what in OFTEN if seen[what] < 100} == {}
     assert seen["swaps"] >= 10
     assert seen["blocks restored ahead"]
+    assert seen["plans_cut"] >= 20
     assert {what: seen[what] for what in AFTER_DEATHS if seen[what] < 30} == {}
     deaths = [f"death of {name}" for name in ("executor/0", "blocks", "detokenizer", "scheduler", "frontend")]
     assert {what: seen[what] for what in deaths if seen[what] < 5} == {}
@@ -307,6 +315,21 @@ def _give_back_what_a_step_at_hand_reaches(patch: Any) -> None:
     patch.setattr(Columns, "begins", lambda self, slots, tokens, _: begins(self, slots, tokens, 10**9))
 
 
+def _compute_what_continues_a_plan_that_stopped_short(patch: Any) -> None:
+    compute = Executor._compute_steps
+
+    def compute_all(self: Any, step: Any) -> None:
+        self._stopped = False
+        compute(self, step)
+
+    patch.setattr(Executor, "_compute_steps", compute_all)
+
+
+def _keep_what_was_not_computed(patch: Any) -> None:
+    patch.setattr(Running, "take_back", lambda *_: None)
+
+
+OF_SEVERAL_STEPS = (_compute_what_continues_a_plan_that_stopped_short, _keep_what_was_not_computed)
 OF_TIERS = (
     _give_back_what_a_window_reaches,
     _give_back_what_a_step_at_hand_reaches,
@@ -320,6 +343,7 @@ OF_TIERS = (
     "breakage",
     [
         *OF_TIERS,
+        *OF_SEVERAL_STEPS,
         _lose_copies,
         _copy_what_is_not_computed_yet,
         _lose_frees,
@@ -339,5 +363,8 @@ def test_the_play_notices(
     breakage(monkeypatch)
     with pytest.raises((AssertionError, KeyError, ValueError, RuntimeError, IndexError, AttributeError)):
         for seed in range(60):
-            stage = TIERED[seed % len(TIERED)] if breakage in OF_TIERS else STAGES[seed % 3]
+            stages = (
+                TIERED if breakage in OF_TIERS else TOGETHER if breakage in OF_SEVERAL_STEPS else STAGES[:3]
+            )
+            stage = stages[seed % len(stages)]
             make_script(seed, make_setting(**stage), hostile=True).run(120)

@@ -8,7 +8,7 @@ from pageant.scripts.cli import app
 
 
 def test_only_layers_in_groups_give_back():
-    small = ["--window", "32", "--requests", "3", "--prompt", "200", "--output", "8", "--memory", "4MiB"]
+    small = ["--window", "32", "--requests", "3", "--prompt", "200", "--output", "24", "--memory", "4MiB"]
     result = CliRunner().invoke(
         app, ["bench", "windows", *small, "--rounds", "1", "--threads", "1", "--json", "-"]
     )
