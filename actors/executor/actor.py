@@ -76,9 +76,8 @@ class Executor(Actor):
         self._launching = 0  # of those, which the thread that computes has still to do
         self._cut = 0  # plans up to this one begin no step but their first
         self._stopped = False  # whether the last plan stopped short, or all of its rows have ended
-        self._undone: list[
-            StepInputs
-        ] = []  # packed steps of plans that did; those that continue these build on them
+        # Packed steps that were not computed then: plans that continue those build on them.
+        self._undone: list[StepInputs] = []
         self._is_moving = False
         self._moving = Moving()
         self._unanswered = 0  # steps that were packed
@@ -390,12 +389,11 @@ class Executor(Actor):
         """Takes in what a step drew, or several. Returns those that count, for a grammar."""
         if not (step.plan.continues or step.further):
             return self._batch.take_tokens(step.inputs, token_ids, step.void)
-        parts = step.parts
-        self._undone += parts[step.num_steps :]
-        for inputs, drawn in zip(
-            parts, token_ids.reshape(step.num_steps, len(step.inputs.rows)), strict=False
-        ):
-            self._batch.take_tokens(inputs, drawn)
+        computed, undone = step.parts[: step.num_steps], step.parts[step.num_steps :]
+        drawn = token_ids.reshape(len(computed), len(step.inputs.rows))
+        for inputs, tokens in zip(computed, drawn, strict=True):
+            self._batch.take_tokens(inputs, tokens)
+        self._undone += undone
         return None
 
     def _answer(self, step: Step, token_ids: npt.NDArray[np.int64]) -> None:

@@ -42,9 +42,7 @@ class Step:
     missing: tuple[int, ...] = ()  # of its drawing rows, those whose masks were late
     deferred: tuple[int, ...] = ()  # those of them that are drawn later
     void: tuple[int, ...] = ()  # and those that were computed without the token before
-    further: list[StepInputs] = field(
-        default_factory=list
-    )  # of a plan of several steps, those after the first
+    further: list[StepInputs] = field(default_factory=list)  # those after the first, of a plan of several
     num_steps: int = 1  # that were computed
 
     @property

@@ -81,9 +81,7 @@ class Planner:
         self._num_groups, self._block_size = 1, 1
         self._blocks_free = 0  # when it was last told
         self._cut = 0  # the plans up to this one are being cut short
-        self._stopped = (
-            False  # whether the last plan that was computed stopped short, so that none continues it
-        )
+        self._stopped = False  # whether the last plan to come back stopped short: nothing continues it
         self._uncached = UncachedShare()
 
     def reset(self, num_rows: int, executor: ExecutorReady) -> None:

@@ -128,3 +128,25 @@ def test_what_is_shared_of_a_block_is_copied_and_the_tokens_are_the_same(checkpo
     ]
     assert [output.num_cached_tokens for output in together] == cached
     assert pool.tokens_copied == sum(count % 16 for count in cached)
+
+
+def test_plans_of_several_steps_say_what_single_steps_say(checkpoint, mixed_prompts):
+    """Some answers end by themselves, within a plan; and their rows and blocks are others' then."""
+    params = [
+        pageant.SamplingParams(
+            temperature=0.9, seed=index, max_tokens=20 + 7 * index, min_tokens=5 * (index % 3)
+        )
+        for index in range(len(mixed_prompts))
+    ]
+    answers = []
+    for steps in (1, 8):
+        settings = {"placement": "one", "progress": False, "threads": 1, "num_blocks": 256, "max_num_seqs": 4}
+        with pageant.LLM(checkpoint.path, max_steps_per_plan=steps, **settings) as llm:
+            found = [llm.generate(prompt, one)[0] for prompt, one in zip(mixed_prompts, params, strict=True)]
+            found += llm.generate(mixed_prompts, params)
+            counters, pool = llm.scheduler_statistics().counters, llm.pool_statistics()
+        assert pool.blocks_held == 0
+        assert bool(counters["steps_together"]) == (steps > 1)
+        answers.append([(one.outputs[0].token_ids, one.outputs[0].finish_reason) for one in found])
+    assert answers[0] == answers[1]
+    assert {reason for _, reason in answers[0]} == {"stop", "length"}
