@@ -167,6 +167,8 @@ class Executor(Actor):
             self._tracing.clear()
             self._undone.clear()
             self._cut = 0
+        if not plan.continues:  # those before it are over, or nobody waits for them since memory was lost
+            self._cut = max(self._cut, plan.number - 1)
         if plan.epoch == self.incarnation:  # not for the memory of an earlier life
             self._plans.append(Step(plan, self.sender, self.sender_incarnation))
             self._pack()
@@ -318,7 +320,7 @@ class Executor(Actor):
         drawn: list[Drawn] = []
         for inputs in step.parts:
             self._stopped |= bool(drawn) and step.plan.number <= self._cut
-            if self._stopped:
+            if self._stopped or step.incarnation != self._scheduler:
                 break
             outcome = self._runner.launch(inputs)
             assert not isinstance(outcome, Undrawn), "guided rows come in single steps"

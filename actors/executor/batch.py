@@ -209,7 +209,7 @@ class Batch:
         Raises:
             PlanMismatch: it computes what is not known, or has no place.
         """
-        if self.needs_tokens:
+        if len(self._processors) or self._shapers.any_follows(plan.rows.tolist()):
             raise PlanMismatch(
                 f"plan {plan.number} has several steps, and its tokens must be known before the next"
             )

@@ -189,6 +189,10 @@ class Shapers:
         """Whether any row's logits depend on the tokens before."""
         return any(row.follows_tokens for row in self._rows.values())
 
+    def any_follows(self, rows: Iterable[int]) -> bool:
+        """Whether the logits of any of these depend on the tokens before."""
+        return bool(self._rows) and any(row in self._rows and self._rows[row].follows_tokens for row in rows)
+
     def clear(self) -> None:
         """Forgets every row."""
         self._rows.clear()

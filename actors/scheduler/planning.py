@@ -110,8 +110,8 @@ class Planner:
         growing = self._running.choose(self._limits.max_num_batched_tokens, self._chunk_max)
         budget = self._limits.max_num_batched_tokens - growing.num_tokens
         admitting = [] if self._memory_short else self._choose_waiting(budget)
-        if continues and not self._may_continue(growing):
-            return None
+        if continues and not (len(growing) and self._may_continue(growing)):
+            return None  # of those who have just ended it may not be known yet how far they were computed
         if not (admitting or self._memory_short or len(self._waiting)):
             growing = growing.repeated(self._num_steps(growing))
         self._memory_short = False

@@ -30,7 +30,8 @@ class Results:
         """A step has been computed."""
         chunks = step.chunks
         going = self._running.computed(chunks)
-        self._counters.rows_wasted += len(chunks) - int(going.sum())  # they ended while this was at hand
+        if message.num_steps:
+            self._counters.rows_wasted += len(chunks) - int(going.sum())  # they ended while this was at hand
         self._requests.leave(chunks)
         for index, piece in split(message.prompt_logprobs).items():
             if going[index]:
@@ -71,6 +72,7 @@ class Results:
             self._running.take_back(chunks.rows, ends)
             self._news.withdrawn.append(Withdrawn(chunks.serials, ends))
             self._counters.steps -= chunks.num_steps - message.num_steps
+            self._counters.steps_together -= (chunks.num_steps - message.num_steps) * (chunks.num_steps > 1)
         for token_ids in message.token_ids.reshape(message.num_steps, len(chunks)):
             going = self._running.are_running(chunks.rows)
             if going.any():

@@ -408,3 +408,11 @@ def test_where_the_next_draw_depends_on_the_tokens_there_are_no_plans_of_several
     executor.step([(0, 0, 3, True)], new=[(0, [5, 6, 7], [2], SamplingParams(frequency_penalty=1.0))])
     with pytest.raises(PlanMismatch, match="must be known"):
         executor.batch.go_on(executor.plan, 1)
+
+
+def test_who_has_ended_and_whose_row_is_still_held_keeps_nobody_from_several_steps():
+    executor = Executor()
+    penalised = (0, [5, 6, 7], [2], SamplingParams(frequency_penalty=1.0))
+    executor.step([(0, 0, 3, True), (1, 0, 2, True)], new=[penalised, (1, [5, 6], [3])])
+    executor.step([(1, 2, 1, True)])
+    assert executor.batch.go_on(executor.plan, 1).positions.tolist() == [3]

@@ -845,6 +845,9 @@ class Script:
             stop_token_ids=(3, 9) if chance() < 0.15 else (),
             stop=tuple(map(letter, self.random.sample(range(VOCABULARY), 3))) if chance() < 0.3 else (),
             output_kind=RequestOutputKind.FINAL_ONLY if final else RequestOutputKind.CUMULATIVE,
+            frequency_penalty=0.5
+            if final and chance() < 0.1
+            else 0.0,  # which the model here does not look at
         )
 
     def abort(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 
+import numpy as np
 import pytest
 
 from pageant.actors.blocks.allocation import Allocation
@@ -1164,6 +1165,36 @@ def test_of_what_was_not_computed_nothing_is_found_by_others():
     asked, plan = scene.assign()
     assert asked.withdrawn_lengths.tolist() == [3, 6]
     assert plan.starts.tolist() == [3], "of its fourth token nothing was computed"
+
+
+def test_who_ends_with_the_last_token_of_a_plan_leaves_no_block_that_the_next_was_to_fill():
+    """Of two requests one ends in the first steps, and the other with the last of a plan, which the executor takes for
+    the end of all: the plan that continues it is not computed, nor then the token that was drawn last."""
+    scene = several(num_blocks=40)
+    scene.submit("a", [5, 6], ignore_eos=False, max_tokens=30, **FINAL)
+    scene.submit("b", [8, 9], ignore_eos=False, max_tokens=30, **FINAL)
+    made = scene.plans()
+    while made[0].num_steps == 1:
+        scene.compute(made.pop(0), 11)
+        made += scene.plans()
+    first, second = made
+    a, b = (first.rows.tolist().index(request.held_row) for request in scene.core.requests.running)
+    drawn = np.full((4, 2), 12)
+    drawn[0, b] = END
+    scene.compute(first, drawn.ravel().tolist())
+    (third,) = scene.plans()
+    drawn = np.full((4, 2), 13)
+    drawn[3, a] = END
+    scene.compute(second, drawn.ravel().tolist())
+    assert third.continues and third.rows.tolist() == [first.rows[a]]
+    made = scene.plans()
+    scene.compute(third, num_steps=0)
+    made += scene.plans()
+    answer = [5, 6, *scene.tokens["a"]]
+    assert answer[-1] == END and len(answer) % 4 == 0 and not made
+    scene.submit("c", [*answer, 1, 1, 1, 1, 1], max_tokens=1)
+    plan = next(plan for plan in scene.plans() if plan.new)
+    assert plan.starts.tolist() == [len(answer) - 1], "nothing was computed of the last token"
 
 
 def test_tokens_that_end_a_request_within_a_plan_are_its_last():
