@@ -293,7 +293,7 @@ class Executor(Actor):
         if not step.plan.continues:
             self._stopped = False
             self._batch.endings.forget()
-        if step.plan.continues or step.further:
+        if step.may_stop_short:
             self._compute_steps(step)
             return True
         inputs = step.inputs
@@ -389,7 +389,7 @@ class Executor(Actor):
 
     def _take_tokens(self, step: Step, token_ids: npt.NDArray[np.int64]) -> DrawnTokens | None:
         """Takes in what a step drew, or several. Returns those that count, for a grammar."""
-        if not (step.plan.continues or step.further):
+        if not step.may_stop_short:
             return self._batch.take_tokens(step.inputs, token_ids, step.void)
         computed, undone = step.parts[: step.num_steps], step.parts[step.num_steps :]
         drawn = token_ids.reshape(len(computed), len(step.inputs.rows))

@@ -46,6 +46,11 @@ class Step:
     num_steps: int = 1  # that were computed
 
     @property
+    def may_stop_short(self) -> bool:
+        """Whether fewer steps may be computed than its plan says."""
+        return self.plan.num_steps > 1 or self.plan.continues
+
+    @property
     def parts(self) -> list[StepInputs]:
         """Its steps, one after another."""
         return [self.inputs, *self.further]

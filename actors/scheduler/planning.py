@@ -135,7 +135,7 @@ class Planner:
     @property
     def _goes_several_steps(self) -> bool:
         """Whether a plan is at hand that may come less far than it says."""
-        return any(step.chunks.num_steps > 1 or step.continues for step in self.computing)
+        return any(step.may_stop_short for step in self.computing)
 
     def _may_continue(self, growing: Chunks) -> bool:
         """Whether this can be computed after the last plan at hand, or not at all if that stops short."""

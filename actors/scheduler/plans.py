@@ -73,6 +73,11 @@ class Computing(NamedTuple):
     drafts: Drafts
     continues: bool = False  # see `StepPlan`
 
+    @property
+    def may_stop_short(self) -> bool:
+        """Whether fewer steps may be computed than it says."""
+        return self.chunks.num_steps > 1 or self.continues
+
 
 def admissions(requests: Sequence[ScheduledRequest], granted: Sequence[Admitted]) -> Chunks:
     """What is computed of requests that have just been admitted."""

@@ -37,7 +37,7 @@ class Results:
             if going[index]:
                 request = self._running.at(int(chunks.rows[index]))
                 self._take_prompt_logprobs(request, int(chunks.starts[index]), piece)
-        if chunks.num_steps > 1 or step.continues:
+        if step.may_stop_short:
             self._take_steps(chunks, message)
             return
         drawing, going = chunks[chunks.draws], going[chunks.draws]
