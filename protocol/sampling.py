@@ -169,6 +169,10 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
         """Whether tokens that are there already change the logits of the next."""
         return bool(self.presence_penalty or self.frequency_penalty) or self.repetition_penalty != 1
 
+    def end_tokens(self, of_model: tuple[int, ...]) -> tuple[int, ...]:
+        """Those that end an output: the model's, unless they are ignored, and the request's own."""
+        return (*(() if self.ignore_eos else of_model), *self.stop_token_ids)
+
     @property
     def num_sequences(self) -> int:
         """How many samples are drawn."""

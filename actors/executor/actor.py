@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pageant.actors.executor.batch import Batch, StepInputs
+from pageant.actors.executor.batch import Batch
 from pageant.actors.executor.disk import DiskFile
 from pageant.actors.executor.guiding import DrawnTokens
 from pageant.actors.executor.keeping import SOON_SECONDS, Kept, KeptDraws, patience_by_late
 from pageant.actors.executor.memory import available_bytes
 from pageant.actors.executor.metering import Metering
 from pageant.actors.executor.moving import Move, Moving
+from pageant.actors.executor.multi_step import MultiStep
 from pageant.actors.executor.options import ExecutorOptions, make_runner
 from pageant.actors.executor.pace import Pace, StepHung
 from pageant.actors.executor.processors import Processors
-from pageant.actors.executor.steps import DrawnSteps, Step
+from pageant.actors.executor.steps import Step
 from pageant.actors.executor.tracing import StepTracing, step_spans
 from pageant.actors.executor.undrawn import Undrawn
 from pageant.actors.runtime import Actor, receives
@@ -34,7 +35,7 @@ from pageant.protocol.supervision import ActorDown, ActorUp, Progress
 from pageant.protocol.verification import MISSING
 
 if TYPE_CHECKING:
-    from pageant.actors.executor.model_runner import Drawn, ModelRunner
+    from pageant.actors.executor.model_runner import ModelRunner
 
 GRAMMAR = "grammar"
 MASKS_POLL_SECONDS = 0.1
@@ -74,10 +75,7 @@ class Executor(Actor):
         self._launched: deque[Step] = deque()  # of those in `_computing`, whose tokens are on their way
         self._pace = Pace(options.step_patience)
         self._launching = 0  # of those, which the thread that computes has still to do
-        self._cut = 0  # plans up to this one begin no step but their first
-        self._stopped = False  # whether the last plan stopped short, or all of its rows have ended
-        # Packed steps that were not computed then: plans that continue those build on them.
-        self._undone: list[StepInputs] = []
+        self._multi_step = MultiStep(self._batch)
         self._is_moving = False
         self._moving = Moving()
         self._unanswered = 0  # steps that were packed
@@ -165,10 +163,8 @@ class Executor(Actor):
             self._batch.clear()
             self._plans.clear()
             self._tracing.clear()
-            self._undone.clear()
-            self._cut = 0
-        if not plan.continues:  # those before it are over, or nobody waits for them since memory was lost
-            self._cut = max(self._cut, plan.number - 1)
+            self._multi_step.clear()
+        self._multi_step.came(plan)
         if plan.epoch == self.incarnation:  # not for the memory of an earlier life
             self._plans.append(Step(plan, self.sender, self.sender_incarnation))
             self._pack()
@@ -177,16 +173,13 @@ class Executor(Actor):
     def cut_short(self, message: CutShort) -> None:
         """Somebody waits for what comes after the plans up to this one."""
         if message.epoch == self.incarnation and self.sender_incarnation == self._scheduler:
-            self._cut = max(self._cut, message.number)
+            self._multi_step.cut(message.number)
 
     def _pack(self) -> None:
         """Packs the plans that came, ahead of the running step if its tokens are not needed for that."""
         while self._plans and not (self._unanswered and self._batch.needs_tokens):
             step = self._plans.popleft()
-            if not step.plan.continues:
-                self._take_back()
-            step.inputs = self._batch.apply(step.plan)
-            step.further = [self._batch.go_on(step.plan, ahead) for ahead in range(1, step.plan.num_steps)]
+            self._multi_step.pack(step)
             step.traces = self._tracing.apply(step.plan)
             step.moves_needed = self._moving.add(step.plan.moves, step.incarnation)
             self._unanswered += 1
@@ -195,12 +188,6 @@ class Executor(Actor):
                 self._fail_guides(self._grammar_lost)
             self._tell_grammar()
         self._go_on()
-
-    def _take_back(self) -> None:
-        """The scheduler knows what was not computed, and goes on from there."""
-        for inputs in self._undone:
-            self._batch.take_back(inputs)
-        self._undone.clear()
 
     def _go_on(self) -> None:
         """Starts what can be done now: the next move, and the next steps."""
@@ -290,11 +277,10 @@ class Executor(Actor):
             return False
         self._to_begin.popleft()
         step.began = self.clock.now()
-        if not step.plan.continues:
-            self._stopped = False
-            self._batch.endings.forget()
+        self._multi_step.begin(step.plan)
         if step.may_stop_short:
-            self._compute_steps(step)
+            self._multi_step.compute(step, self._runner, lambda: step.incarnation == self._scheduler)
+            step.computed = self.clock.now() if step.drawn.ready else None
             return True
         inputs = step.inputs
         step.void = self._batch.guiding.void_places(inputs.rows, inputs.sampling.position, inputs.blind)
@@ -314,22 +300,6 @@ class Executor(Actor):
             step.drawn = outcome
             step.computed = self.clock.now() if outcome.ready else None
         return True
-
-    def _compute_steps(self, step: Step) -> None:
-        """All steps of a plan, until it is to stop short, or all of its rows have ended."""
-        drawn: list[Drawn] = []
-        for inputs in step.parts:
-            self._stopped |= bool(drawn) and step.plan.number <= self._cut
-            if self._stopped or step.incarnation != self._scheduler:
-                break
-            outcome = self._runner.launch(inputs)
-            assert not isinstance(outcome, Undrawn), "guided rows come in single steps"
-            drawn.append(outcome)
-            if outcome.ready:
-                tokens = outcome.token_ids()
-                self._stopped = self._batch.endings.all_ended(inputs.rows, inputs.sampling.position, tokens)
-        step.num_steps, step.drawn = len(drawn), DrawnSteps(drawn)
-        step.computed = self.clock.now() if step.drawn.ready else None
 
     def _patience_left(self, step: Step, undrawn: Undrawn) -> float:
         """For how long it is worth it to wait for masks."""
@@ -391,11 +361,7 @@ class Executor(Actor):
         """Takes in what a step drew, or several. Returns those that count, for a grammar."""
         if not step.may_stop_short:
             return self._batch.take_tokens(step.inputs, token_ids, step.void)
-        computed, undone = step.parts[: step.num_steps], step.parts[step.num_steps :]
-        drawn = token_ids.reshape(len(computed), len(step.inputs.rows))
-        for inputs, tokens in zip(computed, drawn, strict=True):
-            self._batch.take_tokens(inputs, tokens)
-        self._undone += undone
+        self._multi_step.take_tokens(step, token_ids)
         return None
 
     def _answer(self, step: Step, token_ids: npt.NDArray[np.int64]) -> None:

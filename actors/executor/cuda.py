@@ -13,9 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pageant.actors.executor.batch import StepInputs
 from pageant.actors.executor.graphs import Capture, CudaCapture, DecodeGraphs
 from pageant.actors.executor.host_memory import DeviceHostMemory
+from pageant.actors.executor.inputs import StepInputs
 from pageant.actors.executor.memory import device_budget
 from pageant.actors.executor.model_runner import Drawn
 from pageant.actors.executor.runner import DrawnHere, TorchRunner

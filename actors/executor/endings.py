@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import numpy as np
 import numpy.typing as npt
 
@@ -17,8 +15,8 @@ class Endings:
         end_tokens: the model's.
     """
 
-    def __init__(self, end_tokens: Collection[int]) -> None:
-        self._end_tokens = frozenset(end_tokens)
+    def __init__(self, end_tokens: tuple[int, ...]) -> None:
+        self._end_tokens = end_tokens
         self._tokens: dict[int, frozenset[int]] = {}  # by row
         self._first: dict[int, int] = {}  # by row: the position from which on they end it
         self._ended: set[int] = set()
@@ -26,8 +24,7 @@ class Endings:
     def add(self, sequence: NewSequence) -> None:
         """A sequence takes a row."""
         params = sequence.params
-        own = frozenset(params.stop_token_ids)
-        self._tokens[sequence.row] = own if params.ignore_eos else own | self._end_tokens
+        self._tokens[sequence.row] = frozenset(params.end_tokens(self._end_tokens))
         self._first[sequence.row] = sequence.num_prompt_tokens + params.min_tokens - 1
 
     def forget(self) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pageant.actors.executor.batch import UNKNOWN, StepInputs
+from pageant.actors.executor.inputs import UNKNOWN, StepInputs
 from pageant.actors.executor.staging import Staging
 from pageant.kernels.base import AttentionBatch
 

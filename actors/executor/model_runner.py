@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pageant.actors.executor.batch import StepInputs
+from pageant.actors.executor.inputs import StepInputs
 from pageant.actors.executor.moving import Move
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.verification import Drafts

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pageant.actors.executor.batch import AdaptedTokens, Packed, StepInputs
+from pageant.actors.executor.inputs import AdaptedTokens, Packed, StepInputs
 from pageant.actors.executor.on_device import to_device
 from pageant.actors.executor.programs import Awaiting, StepPrograms
 from pageant.kernels.base import AttentionBatch, KVCache

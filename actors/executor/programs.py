@@ -25,9 +25,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pageant.actors.executor.batch import Packed, SamplingColumns, StepInputs
 from pageant.actors.executor.graphs import Forward
 from pageant.actors.executor.guided_ends import Awaiting, GuidedEnds, Logits, ShapeEnd, unheld
+from pageant.actors.executor.inputs import Packed, SamplingColumns, StepInputs
 from pageant.kernels.base import AttentionBatch, SamplingTensors
 from pageant.kernels.cpu import CpuKernels
 

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import torch
 
 from pageant import kernels
-from pageant.actors.executor.batch import SamplingColumns, StepInputs
 from pageant.actors.executor.disk import DiskFile
 from pageant.actors.executor.host_memory import HostMemory
+from pageant.actors.executor.inputs import SamplingColumns, StepInputs
 from pageant.actors.executor.memory import available_bytes, choose_num_blocks, total_bytes
 from pageant.actors.executor.model_runner import Drawn
 from pageant.actors.executor.on_device import to_device

@@ -216,7 +216,7 @@ class Shapers:
     def _shaped(self, sequence: NewSequence) -> _Row:
         params, num_prompt = sequence.params, sequence.num_prompt_tokens
         allowed = np.unique(np.array(params.allowed_token_ids or (), np.int64))
-        ends = (*(() if params.ignore_eos else self._end_tokens), *params.stop_token_ids)
+        ends = params.end_tokens(self._end_tokens)
         if len(allowed) and np.isin(allowed, ends).all():
             ends = ()  # something must be left to draw
         counts = None

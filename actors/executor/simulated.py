@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.executor.actor import Executor
-from pageant.actors.executor.batch import SamplingColumns, StepInputs
+from pageant.actors.executor.inputs import SamplingColumns, StepInputs
 from pageant.actors.executor.moving import Move, Way
 from pageant.actors.executor.scoring import Scored
 from pageant.actors.executor.simulated_drafts import SimulatedProposer

@@ -13,7 +13,7 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
-from pageant.actors.executor.batch import SamplingColumns
+from pageant.actors.executor.inputs import SamplingColumns
 from pageant.actors.executor.shaping import Shaping
 
 UInt64 = npt.NDArray[np.uint64]

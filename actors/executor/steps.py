@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from pageant.actors.executor.batch import StepInputs
+from pageant.actors.executor.inputs import StepInputs
 from pageant.actors.executor.undrawn import Undrawn
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.stepping import LateTokens, StepPlan, StepResult

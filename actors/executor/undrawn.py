@@ -14,7 +14,7 @@ from pageant.actors.executor.scoring import Scored, Scoring
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pageant.actors.executor.batch import StepInputs
+    from pageant.actors.executor.inputs import StepInputs
     from pageant.kernels.base import SamplingTensors
 
 Int64 = npt.NDArray[np.int64]

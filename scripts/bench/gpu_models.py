@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pageant.actors.executor.batch import UNKNOWN, SamplingColumns, StepInputs
 from pageant.actors.executor.graphs import CudaCapture, DecodeGraphs
+from pageant.actors.executor.inputs import UNKNOWN, SamplingColumns, StepInputs
 from pageant.actors.executor.shaping import NOTHING
 from pageant.actors.executor.staging import Staging
 from pageant.kernels.base import Kernels

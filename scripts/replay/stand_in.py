@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from pageant.actors.executor.batch import SamplingColumns, StepInputs
+from pageant.actors.executor.inputs import SamplingColumns, StepInputs
 from pageant.actors.executor.simulated import SimulatedExecutor, SimulatedRunner, UInt64
 from pageant.scripts.replay.costs import StepSize
 from pageant.scripts.replay.load import END, Load, read_load

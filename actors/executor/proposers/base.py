@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from pageant.actors.executor.batch import Packed, Proposing, StepInputs, pack
+from pageant.actors.executor.inputs import Packed, Proposing, StepInputs, pack
 from pageant.actors.executor.on_device import to_device
 from pageant.actors.executor.trees import kept_slots
 from pageant.kernels.base import Kernels, KVCache, SamplingTensors

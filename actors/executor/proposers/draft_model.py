@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pageant.actors.executor.batch import UNKNOWN, Packed, pack
+from pageant.actors.executor.inputs import UNKNOWN, Packed, pack
 from pageant.actors.executor.on_device import to_device
 from pageant.actors.executor.passes import Passes
 from pageant.actors.executor.proposers.base import Room, Verified, chains, sampled

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pageant.actors.executor.batch import Packed
+from pageant.actors.executor.inputs import Packed
 from pageant.actors.executor.on_device import to_device
 from pageant.actors.executor.passes import attention_batch
 from pageant.actors.executor.proposers.base import Room, Verified, chains, hidden_size_of, sampled

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pageant.actors.executor.batch import UNKNOWN, Batch, PlanMismatch
+from pageant.actors.executor.batch import Batch, PlanMismatch
+from pageant.actors.executor.inputs import UNKNOWN
 from pageant.actors.executor.shaping import NOTHING
 from pageant.protocol.arrays import bools, int32, int64
 from pageant.protocol.sampling import SamplingParams

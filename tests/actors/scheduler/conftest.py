@@ -17,7 +17,7 @@ import pytest
 
 from pageant.actors.blocks.actor import BlockManager
 from pageant.actors.executor.actor import Executor
-from pageant.actors.executor.batch import UNKNOWN
+from pageant.actors.executor.inputs import UNKNOWN
 from pageant.actors.executor.moving import Way
 from pageant.actors.executor.proposers.base import Verified
 from pageant.actors.runtime.streams import Arrival, Incoming
