@@ -18,33 +18,11 @@ class GatedBlock : StripBlock<Weights> {
   public:
     using Base::Base;
 
-    // Outputs start to stop; `next` is what this thread comes to then.
+    // Outputs start to stop; `next` is what this thread comes to then. The strip of gates and that of ups with the same outputs
+    // go by two tiles of x; and where there are 32 outputs, both pairs go before the next of x, for whole lines of results.
+    // Those are made while the next are multiplied: tiles leave vectors idle.
     void multiply(int64_t start, int64_t stop, int64_t next) const {
-        this->by_size(
-            rows_, TILE, [&](auto down) { few<down()>(start, stop, next); }, [&] { many(start, stop, next); });
-    }
-
-  private:
-    int64_t up_of(int64_t o) const { return p_.outputs + o; }
-
-    template <int DOWN>
-    void few(int64_t start, int64_t stop, int64_t next) const {
-        alignas(TILE_LINE) Sums<DOWN> gates, ups;
-        for (int64_t o = start; o < stop; o += TILE) {
-            this->template add_up<DOWN>(o, up_of(o), gates);
-            this->template add_up<DOWN>(up_of(o), o + TILE < stop ? o + TILE : next, ups);
-            for (int64_t d = 0; d < DOWN; d++)
-                for (int64_t a = 0; a < rows_; a++) finish_half(gates[d] + a * TILE, ups[d] + a * TILE, first_row(d) + a, o);
-        }
-    }
-
-    // Of 16 outputs by two tiles of x, as two_by_two() has them: gates and ups by the first, then by the second.
-    typedef const float (*PairSums)[TILE * TILE];
-
-    // The strip of gates and that of ups with the same outputs go by two tiles of x; and where there are 32 outputs, both
-    // pairs go before the next of x, for whole lines of results. Those are made while the next are multiplied: tiles leave
-    // vectors idle.
-    void many(int64_t start, int64_t stop, int64_t next) const {
+        use_tiles(rows_, TILE);
         alignas(TILE_LINE) Sums<4> sums[2][2];
         Lines lines(*this);
         const auto meanwhile = [&] { lines.some(); };
@@ -61,14 +39,21 @@ class GatedBlock : StripBlock<Weights> {
             typename Weights::Ahead next_gates(w_, then, this->lines_each()), next_ups(w_, up_of(then), this->lines_each());
             for (int64_t d = 0; d < down_; d += 2, turn ^= 1) {
                 auto& [left, right] = sums[turn];
-                this->two_by_two(gates, ups, d, next_gates, left, meanwhile);
-                if (wide) this->two_by_two(more_gates, more_ups, d, next_ups, right, meanwhile);
+                this->by_two_strips(gates, ups, d, next_gates, left, meanwhile);
+                if (wide) this->by_two_strips(more_gates, more_ups, d, next_ups, right, meanwhile);
                 lines.rest();
                 lines.begin(left, wide ? right : nullptr, d, o);
             }
         }
         lines.rest();
+        leave_tiles();
     }
+
+  private:
+    int64_t up_of(int64_t o) const { return p_.outputs + o; }
+
+    // Of 16 outputs by two tiles of x, as two_by_two() has them: gates and ups by the first, then by the second.
+    typedef const float (*PairSums)[TILE * TILE];
 
     // Results of 16 or, with a right pair, 32 outputs on their way to y.
     class Lines {
@@ -77,7 +62,7 @@ class GatedBlock : StripBlock<Weights> {
 
         void begin(PairSums left, PairSums right, int64_t down, int64_t o) {
             left_ = left, right_ = right, down_ = down, o_ = o, at_ = 0;
-            stop_ = std::min<int64_t>(2, block_.down_ - down) * TILE;
+            stop_ = std::min<int64_t>(2, block_.down_ - down) * block_.rows_;
         }
         // As many as, tile after tile along the inputs, are all in the end.
         void some() {

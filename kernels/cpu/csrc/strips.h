@@ -25,22 +25,6 @@ struct Strips {
         Ahead(const Strips& w, int64_t next, int64_t lines)
             : LinesAhead{(const char*)w.at(std::min(next, w.outputs - TILE)), lines} {}
     };
-    // While a strip is gone through once, the nearest cache gets what comes a few tiles later, of it or of the one `then`.
-    class Near : LinesAhead {
-      public:
-        Near(const Strips& w, int64_t o, int64_t then, int64_t along)
-            : LinesAhead{(const char*)w.at(o) + TILES * TILE_BYTES, TILE}, left_(std::max<int64_t>(0, along - TILES)),
-              then_((const char*)w.at(std::min(then, w.outputs - TILE))) {}
-        void fetch() {
-            if (left_-- == 0) at = then_;
-            LinesAhead::fetch<NEAREST>();
-        }
-
-      private:
-        static constexpr int TILES = 4;
-        int64_t left_;
-        const char* const then_;
-    };
 };
 
 // Results of 16 outputs by some rows, [rows][16], to y.
@@ -83,9 +67,27 @@ class StripBlock : protected TileBlock {
     StripBlock(const Product<bf16>& p, const Weights& w, bool past_caches)
         : TileBlock(p, past_caches), w_(w), rows_(std::min<int64_t>(TILE, p.rows)), x_stride_(p.x_stride * sizeof(bf16)) {}
 
-    // Outputs start to stop; `next` is what this thread comes to then.
+    // Outputs start to stop; `next` is what this thread comes to then. Strips go two at a time; the last is multiplied twice
+    // where it is alone.
     void multiply(int64_t start, int64_t stop, int64_t next) const {
-        by_size(rows_, TILE, [&](auto down) { few<down()>(start, stop, next); }, [&] { many(start, stop, next); });
+        use_tiles(rows_, TILE);
+        for (int64_t o = start; o < stop; o += 2 * TILE) {
+            const bool wide = o + TILE < stop;
+            const int64_t then = o + 2 * TILE < stop ? o + 2 * TILE : next;
+            const char* left = w_.template strip<0>(o, then);
+            const char* right = wide ? w_.template strip<1>(o + TILE, then + TILE) : left;
+            typename Weights::Ahead ahead(w_, then, lines_each());
+            for (int64_t d = 0; d < down_; d += 2) {
+                alignas(TILE_LINE) Sums<4> sums;
+                by_two_strips(left, right, d, ahead, sums, [] {});
+                for (int64_t i = 0; i < std::min<int64_t>(2, down_ - d); i++) {
+                    const int64_t r = first_row(d + i);
+                    if (wide) finish_lines(p_, sums[2 * i], sums[2 * i + 1], r, rows_, o, past_caches_);
+                    else finish_rows(p_, sums[2 * i], r, rows_, o);
+                }
+            }
+        }
+        leave_tiles();
     }
 
   protected:
@@ -97,42 +99,48 @@ class StripBlock : protected TileBlock {
 
     int64_t first_row(int64_t down) const { return std::min(down * TILE, p_.rows - rows_); }
 
-    // Results of 16 outputs, from o on, by up to 64 rows of x; `then` is the output that comes next.
-    template <int DOWN>
-    void add_up(int64_t o, int64_t then, Sums<DOWN>& sums) const {
-        typename Weights::Near near(w_, o, then, along_);
-        const char *b = w_.template strip<0>(o, then), *x[DOWN];
-        for (int d = 0; d < DOWN; d++) x[d] = x_of(d);
-        zero<DOWN>();
-        for (int64_t k = 0; k < along_ * TILE_LINE; k += TILE_LINE, b += TILE_BYTES) {
-            near.fetch();
-            TILE_LOAD_B(4, b, TILE_LINE);
-            TILE_LOAD_A(6, x[0] + k, x_stride_);
-            TILE_MULTIPLY(0, 6, 4);
-            TILE_FREE(6);
-            if constexpr (DOWN > 1) {
-                TILE_LOAD_A(7, x[1] + k, x_stride_);
-                TILE_MULTIPLY(1, 7, 4);
-                TILE_FREE(7);
-            }
-            if constexpr (DOWN > 2) {
-                TILE_LOAD_A(6, x[2] + k, x_stride_);
-                TILE_MULTIPLY(2, 6, 4);
-                TILE_FREE(6);
-            }
-            if constexpr (DOWN > 3) {
-                TILE_LOAD_A(7, x[3] + k, x_stride_);
-                TILE_MULTIPLY(3, 7, 4);
-                TILE_FREE(7);
-            }
-            TILE_FREE(4);
-        }
-        store_tiles<DOWN>(sums);
+    // Results of two tiles of x, from `down` on, or of the last, by two strips: first those of the upper one. meanwhile() is
+    // called now and then, or not.
+    template <class Meanwhile>
+    void by_two_strips(const char* left, const char* right, int64_t down, typename Weights::Ahead& ahead, Sums<4>& sums,
+                       const Meanwhile& meanwhile) const {
+        if (down_ == 1) from_memory<1>(left, right, down, sums);
+        else if (down_ <= FROM_MEMORY) from_memory<2>(left, right, down, sums);
+        else two_by_two(left, right, down, ahead, sums, meanwhile);
     }
 
-    // Results of two tiles of x, from `down` on, by two strips: first those of the upper one. Meanwhile some lines at a time
-    // of what comes then are brought nearer: all at once would hold up what is wanted now. So are the tiles of the next step:
-    // loads of tiles wait for one another, and so each for the second cache. And meanwhile() is called with each.
+  private:
+    static constexpr int64_t FROM_MEMORY = 4;  // tiles of x, up to which W takes longer to come than to be multiplied
+
+    // Lines of W are asked for just before their tile is loaded, and of two strips in turn: so memory is read faster than by
+    // one, and than where lines are asked for some tiles sooner. (docs/kernels.md has figures.)
+    template <int DOWN>
+    void from_memory(const char* left, const char* right, int64_t down, Sums<4>& sums) const {
+        const char *upper = x_of(down), *lower = x_of(std::min(down + 1, down_ - 1));
+        zero<2 * DOWN>();
+        for (int64_t k = 0; k < along_; k++, upper += TILE_LINE, lower += TILE_LINE, left += TILE_BYTES, right += TILE_BYTES) {
+            TILE_LOAD_A(6, upper, x_stride_);
+            if constexpr (DOWN > 1) TILE_LOAD_A(7, lower, x_stride_);
+            fetch_tile(left, TILE_LINE);
+            TILE_LOAD_B(4, left, TILE_LINE);
+            TILE_MULTIPLY(0, 6, 4);
+            if constexpr (DOWN > 1) TILE_MULTIPLY(2, 7, 4);
+            TILE_FREE(4);
+            fetch_tile(right, TILE_LINE);
+            TILE_LOAD_B(5, right, TILE_LINE);
+            TILE_MULTIPLY(1, 6, 5);
+            TILE_FREE(6);
+            if constexpr (DOWN > 1) {
+                TILE_MULTIPLY(3, 7, 5);
+                TILE_FREE(7);
+            }
+            TILE_FREE(5);
+        }
+        store_tiles<2 * DOWN>(sums);
+    }
+
+    // Meanwhile some lines at a time of what comes then are brought nearer: all at once would hold up what is wanted now. So
+    // are the tiles of the next step: loads of tiles wait for one another, and so each for the second cache.
     template <class Meanwhile>
     void two_by_two(const char* left, const char* right, int64_t down, typename Weights::Ahead& ahead, Sums<4>& sums,
                     const Meanwhile& meanwhile) const {
@@ -161,38 +169,7 @@ class StripBlock : protected TileBlock {
         store_tiles<4>(sums);
     }
 
-  private:
     const char* x_of(int64_t down) const { return (const char*)(p_.x + first_row(down) * p_.x_stride); }
-
-    // With sums of all rows of x in tiles, W is gone through once.
-    template <int DOWN>
-    void few(int64_t start, int64_t stop, int64_t next) const {
-        for (int64_t o = start; o < stop; o += TILE) {
-            alignas(TILE_LINE) Sums<DOWN> sums;
-            add_up<DOWN>(o, o + TILE < stop ? o + TILE : next, sums);
-            for (int64_t d = 0; d < DOWN; d++) finish_rows(p_, sums[d], first_row(d), rows_, o);
-        }
-    }
-
-    // Two tiles of x by two of W at a time. The last of W is multiplied twice where it is alone.
-    void many(int64_t start, int64_t stop, int64_t next) const {
-        for (int64_t o = start; o < stop; o += 2 * TILE) {
-            const bool wide = o + TILE < stop;
-            const int64_t then = o + 2 * TILE < stop ? o + 2 * TILE : next;
-            const char* left = w_.template strip<0>(o, then);
-            const char* right = wide ? w_.template strip<1>(o + TILE, then + TILE) : left;
-            typename Weights::Ahead ahead(w_, then, lines_each());
-            for (int64_t d = 0; d < down_; d += 2) {
-                alignas(TILE_LINE) Sums<4> sums;
-                two_by_two(left, right, d, ahead, sums, [] {});
-                for (int64_t i = 0; i < std::min<int64_t>(2, down_ - d); i++) {
-                    const int64_t r = first_row(d + i);
-                    if (wide) finish_lines(p_, sums[2 * i], sums[2 * i + 1], r, TILE, o, past_caches_);
-                    else finish_rows(p_, sums[2 * i], r, TILE, o);
-                }
-            }
-        }
-    }
 };
 
 // The way of multiplying: see product.h.

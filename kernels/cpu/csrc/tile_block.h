@@ -76,7 +76,7 @@ class TileBlock {
         if constexpr (TILES > 3) TILE_ZERO(3);
     }
     template <int TILES>
-    static void store_tiles(Sums<TILES>& sums) {
+    static void store_tiles(float (*sums)[TILE * TILE]) {
         TILE_STORE(0, sums[0], TILE_LINE);
         if constexpr (TILES > 1) TILE_STORE(1, sums[1], TILE_LINE);
         if constexpr (TILES > 2) TILE_STORE(2, sums[2], TILE_LINE);

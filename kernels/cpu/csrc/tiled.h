@@ -187,7 +187,7 @@ class TiledBlock : TileBlock {
             }
             TILE_FREE(6);
         }
-        store_tiles(sums);
+        store_tiles<DOWN>(sums);
     }
 
     // Results of two tiles of W by two of x: by the first of x, then by the second. Meanwhile some lines at a time of what
@@ -217,7 +217,7 @@ class TiledBlock : TileBlock {
             TILE_FREE(7);
             TILE_FREE(5);
         }
-        store_tiles(sums);
+        store_tiles<4>(sums);
     }
 
     int64_t rows_of_tile(int64_t down) const { return std::min<int64_t>(TILE, p_.rows - down * TILE); }
