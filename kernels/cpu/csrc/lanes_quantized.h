@@ -248,7 +248,7 @@ class TiledByteStrip : public Bytes<BITS> {
 
   private:
     static constexpr int64_t BYTES = STRIP * UNIT * BITS / 8;  // of a unit
-    static constexpr int64_t AHEAD = (4 << 10) / BYTES;        // units
+    static constexpr int64_t AHEAD = (2 << 10) / BYTES;        // units
     TiledUnits<BYTES, AHEAD> values_;
     TiledUnits<LINE, AHEAD> scales_;
 
