@@ -52,7 +52,7 @@ class GatedBlock : StripBlock<Weights> {
   private:
     int64_t up_of(int64_t o) const { return p_.outputs + o; }
 
-    // Of 16 outputs by two tiles of x, as two_by_two() has them: gates and ups by the first, then by the second.
+    // Of 16 outputs by two tiles of x, as by_two_strips() has them: gates and ups by the first, then by the second.
     typedef const float (*PairSums)[TILE * TILE];
 
     // Results of 16 or, with a right pair, 32 outputs on their way to y.

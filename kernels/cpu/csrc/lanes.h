@@ -161,23 +161,24 @@ struct Lanes {
         else return first + ::total(sums[count + a], i);
     }
 
-    // Two strips in turn: memory is read faster than by one.
+    // Two strips in turn: memory is read faster than by one. A last one that is alone is gone through alone.
     __attribute__((noinline)) void one_row(const uint8_t* room, int64_t r, int64_t start, int64_t stop) const {
+        const int64_t next = next_piece(start, stop);
+        int64_t o = start;
+        for (; o + STRIP < stop; o += 2 * STRIP) one_row<2>(room, r, o, o + 2 * STRIP < stop ? o + 2 * STRIP : next);
+        if (o < stop) one_row<1>(room, r, o, next);
+    }
+    template <int N>
+    __attribute__((always_inline)) void one_row(const uint8_t* room, int64_t r, int64_t o, int64_t then) const {
         const Packed* packed = reinterpret_cast<const Packed*>(room);
-        for (int64_t o = start; o < stop; o += 2 * STRIP) {
-            const int64_t second = o + STRIP < stop ? o + STRIP : o;
-            const int64_t then = o + 2 * STRIP < stop ? o + 2 * STRIP : next_piece(start, stop);
-            Strip left(w, {o, then, p.outputs}), right(w, {second, then + STRIP, p.outputs});
-            Sum sums[2][CHAINS] = {};
-            for (int64_t u = 0; u < units(); u++) {
-                left.unit(u).template add<1>(&sums[0][u % CHAINS], packed + u);
-                right.unit(u).template add<1>(&sums[1][u % CHAINS], packed + u);
-            }
-            UNROLL for (int i = 0; i < ACROSS; i++) {
-                p.put(total(sums[0], 0, 1, i), r, o + i * W);
-                if (second > o) p.put(total(sums[1], 0, 1, i), r, second + i * W);
-            }
+        Strip first(w, {o, then, p.outputs}), last(w, {o + (N - 1) * STRIP, then + (N - 1) * STRIP, p.outputs});
+        Sum sums[N][CHAINS] = {};
+        for (int64_t u = 0; u < units(); u++) {
+            first.unit(u).template add<1>(&sums[0][u % CHAINS], packed + u);
+            if constexpr (N > 1) last.unit(u).template add<1>(&sums[1][u % CHAINS], packed + u);
         }
+        for (int n = 0; n < N; n++)
+            UNROLL for (int i = 0; i < ACROSS; i++) p.put(total(sums[n], 0, 1, i), r, o + n * STRIP + i * W);
     }
 
     template <int TOGETHER>

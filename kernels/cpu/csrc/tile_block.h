@@ -45,20 +45,6 @@ class TileBlock {
     const int64_t along_, down_;  // tiles along the inputs, and down the rows of x
     const bool past_caches_;
 
-    // Calls few(how many) with as many tiles of x as there are, up to 4; or many(). Tiles A have so many rows, B so many
-    // columns.
-    template <class Few, class Many>
-    void by_size(int64_t rows, int64_t columns, const Few& few, const Many& many) const {
-        use_tiles(rows, columns);
-        switch (down_) {
-            case 1: few(std::integral_constant<int, 1>()); break;
-            case 2: few(std::integral_constant<int, 2>()); break;
-            case 3: few(std::integral_constant<int, 3>()); break;
-            case 4: few(std::integral_constant<int, 4>()); break;
-            default: many();
-        }
-        leave_tiles();
-    }
     // Lines of W to ask for with each step along the inputs, so that the next two strips are near when these are done.
     int64_t lines_each() const {
         const int64_t turns = (down_ + 1) / 2;

@@ -147,8 +147,7 @@ class TiledBlock : TileBlock {
 
     // Outputs start to stop; `next` is what this thread comes to then.
     void multiply(int64_t start, int64_t stop, int64_t next) const {
-        by_size(
-            TILE, shape_.columns(), [&](auto down) { few<down()>(start, stop, next); }, [&] { many(start, stop, next); });
+        by_size([&](auto down) { few<down()>(start, stop, next); }, [&] { many(start, stop, next); });
     }
 
   private:
@@ -156,6 +155,20 @@ class TiledBlock : TileBlock {
     const PackedRows shape_;
     const char* packed_;
     const int64_t b_stride_, b_bytes_, down_bytes_;  // of a tile of x, and of all along
+
+    // Calls few(how many) with as many tiles of x as there are, up to 4; or many().
+    template <class Few, class Many>
+    void by_size(const Few& few, const Many& many) const {
+        use_tiles(TILE, shape_.columns());
+        switch (down_) {
+            case 1: few(std::integral_constant<int, 1>()); break;
+            case 2: few(std::integral_constant<int, 2>()); break;
+            case 3: few(std::integral_constant<int, 3>()); break;
+            case 4: few(std::integral_constant<int, 4>()); break;
+            default: many();
+        }
+        leave_tiles();
+    }
 
     // Results of 16 outputs, from o on, by up to 64 rows of x; `then` is the output that comes next.
     template <int DOWN>
