@@ -29,6 +29,7 @@ struct Problem {
     int64_t window;  // 0: none
     float scale, softcap;  // above 0; 0: none
 
+    int64_t output_bytes() const { return starts[sequences] * heads * head_dim * int64_t(sizeof(T)); }
     int64_t group() const { return heads / kv_heads; }
     int64_t width() const { return padded_width<typename CellsOf<T>::Type>(head_dim); }
     const T* query_of(int64_t token, int64_t head) const { return query + token * query_stride + head * head_dim; }

@@ -9,44 +9,16 @@
 
 #include "few.h"
 #include "gather.h"
+#include "merging.h"
 #include "threads.h"
 
 namespace {
 
-constexpr int64_t ROWS_MAX = 256;   // of an item: their sums and a split's panels stay in the second cache
+constexpr int64_t ROWS_MAX = 512;   // of an item: their sums and a split's panels stay in the second cache
 constexpr int64_t ROWS_APART = 32;  // an item of no more rows than this may have its splits computed apart
 constexpr int64_t UNITS_EACH = 8;   // for each thread, before splits are computed apart
 constexpr int64_t HEADS_EACH = 1;   // units for each thread, before key heads are
 constexpr int64_t ROWS_TOGETHER = 16;  // of several key heads, whose queries stay in the nearest cache
-
-// Adds what a later split gathered. Out of line, so that every caller rounds alike.
-__attribute__((noinline)) void merge_row(Rows to, Rows from, int64_t width) {
-    float theirs = *from.largest;
-    if (theirs == NOTHING) return;
-    float largest = std::max(*to.largest, theirs);
-    float keep = power_of_two<6>(splat(*to.largest - largest))[0], add = power_of_two<6>(splat(theirs - largest))[0];
-    *to.largest = largest;
-    *to.total = *to.total * keep + *from.total * add;
-    for (int64_t d = 0; d < width; d += W)
-        store(to.values + d, fma(load<vf>(to.values + d), splat(keep), load<vf>(from.values + d) * add));
-}
-
-void clear(Rows rows, int64_t count, int64_t width) {
-    std::fill_n(rows.values, count * width, 0.0f);
-    std::fill_n(rows.largest, count, NOTHING);
-    std::fill_n(rows.total, count, 0.0f);
-}
-
-template <class T>
-void write_row(const Problem<T>& p, Rows row, T* output) {
-    float share = *row.total > 0 ? 1.0f / *row.total : 0.0f;
-    in_order<typename CellsOf<T>::Type>(row.values, p.width());
-    for (int64_t d = 0; d < p.head_dim; d += W) {
-        vf scaled = load<vf>(row.values + d) * share;
-        if (d + W <= p.head_dim) write(output + d, scaled);
-        else write(output + d, scaled, int(p.head_dim - d));
-    }
-}
 
 // A sequence's part of the work: items of up to `rows_each` rows under `heads_each` key heads, in `pieces` of `splits_each`
 // splits. Its units are numbered item by item, in each piece by piece, in each of these head by head.
@@ -120,8 +92,9 @@ class Units {
     Unit at(int64_t i) const {
         const Share& share = share_of(i);
         i -= share.first_unit;
-        const int64_t kv_head = i % share.across * share.heads_each, piece = i / share.across % share.pieces;
-        const int64_t first = i / share.across / share.pieces * share.rows_each;
+        const bool many = share.items > 1;
+        const int64_t head = many ? i / share.items : i % share.across, piece = many ? 0 : i / share.across;
+        const int64_t kv_head = head * share.heads_each, first = many ? i % share.items * share.rows_each : 0;
         const Item item{share.sequence, kv_head, std::min(share.heads_each, kv_heads_ - kv_head), first,
                         std::min(share.rows_each, share.rows - first)};
         return {item, piece * share.splits_each, std::min((piece + 1) * share.splits_each, share.splits)};
@@ -156,24 +129,24 @@ void with_gatherer(const Problem<T>& p, const Item& item, const Use& use) {
 
 // All splits of an item, one after another; `then` is what this thread gathers afterwards.
 template <class T, class G>
-void whole_item(const Problem<T>& p, const Item& item, G& g, const Place& then) {
+void whole_item(const Problem<T>& p, const Item& item, G& g, const Place& then, bool past_caches) {
     static thread_local RowsMemory memory;
-    int64_t width = p.width();
+    const int64_t width = p.width();
     auto output_of = [&](int64_t r) { return p.output_of(item.token(p, r), item.head(p, r)); };
     if (g.stop_split() - g.first_split() == 1)  // a split alone is merged with nothing
         return g.gather(g.first_split(), g.stop_split(), then, [&](int64_t, int64_t row, int64_t count, Rows part) {
             for (int64_t r = 0; r < count; r++) {
                 const Rows own = part.from(r, width);
                 if (*own.largest == NOTHING) clear(own, 1, width);
-                write_row(p, own, output_of(row + r));
+                write_row(p, own, output_of(row + r), past_caches);
             }
         });
     Rows all = memory.take(item.rows(), width);
     clear(all, item.rows(), width);
     g.gather(g.first_split(), g.stop_split(), then, [&](int64_t, int64_t row, int64_t count, Rows part) {
-        for (int64_t r = 0; r < count; r++) merge_row(all.from(row + r, width), part.from(r, width), width);
+        merge_rows(all.from(row, width), part, count, width);
     });
-    for (int64_t r = 0; r < item.rows(); r++) write_row(p, all.from(r, width), output_of(r));
+    for (int64_t r = 0; r < item.rows(); r++) write_row(p, all.from(r, width), output_of(r), past_caches);
 }
 
 template <class T>
@@ -181,6 +154,7 @@ void attend(const Problem<T>& p) {
     const std::vector<Share> shares = cut(p);
     const Units units(shares, p.kv_heads);
     const int64_t rows_apart = shares.back().first_row, width = p.width();
+    const bool past_caches = leaves_caches(p.output_bytes());
     static thread_local RowsMemory apart_memory;
     Rows apart = apart_memory.take(rows_apart, width);
     auto rows_of = [&](const Share& share, int64_t kv_head, int64_t split) {
@@ -194,7 +168,7 @@ void attend(const Problem<T>& p) {
         const Item& item = unit.item;
         const Place then = first_place(p, units.at(std::max<int64_t>(0, n - thread_count())));
         with_gatherer(p, item, [&](auto& g) {
-            if (share.pieces == 1) return whole_item(p, item, g, then);
+            if (share.pieces == 1) return whole_item(p, item, g, then, past_caches);
             g.gather(unit.first, unit.stop, then, [&](int64_t split, int64_t row, int64_t count, Rows part) {
                 for (int64_t r = 0; r < count; r++) {
                     const int64_t of_head = (row + r) % item.count;
@@ -205,6 +179,7 @@ void attend(const Problem<T>& p) {
                 }
             });
         });
+        if (past_caches) settle_lines();
     });
     if (rows_apart == 0) return;
     parallel_for((shares.size() - 1) * p.kv_heads, [&](int64_t i) {
@@ -215,11 +190,10 @@ void attend(const Problem<T>& p) {
         Rows all = memory.take(share.rows, width);
         clear(all, share.rows, width);
         for (int64_t split = 0; split < share.splits; split++) {
-            Rows part = rows_of(share, kv_head, split);
-            for (int64_t r = 0; r < share.rows; r++) merge_row(all.from(r, width), part.from(r, width), width);
+            merge_rows(all, rows_of(share, kv_head, split), share.rows, width);
         }
         const Item item{share.sequence, kv_head, 1, 0, share.rows};
-        for (int64_t r = 0; r < share.rows; r++) write_row(p, all.from(r, width), p.output_of(item.token(p, r), item.head(p, r)));
+        for (int64_t r = 0; r < share.rows; r++) write_row(p, all.from(r, width), p.output_of(item.token(p, r), item.head(p, r)), false);
     });
 }
 

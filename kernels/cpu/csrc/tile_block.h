@@ -85,15 +85,12 @@ struct ByTiles {
     // Calls run(whether results leave past the caches).
     template <class Run>
     void with_results(const Run& run) const {
-        const bool past_caches = p.result_bytes() >= PAST_CACHES;
+        const bool past_caches = leaves_caches(p.result_bytes());
         run(past_caches);
         if (past_caches) settle_lines();
     }
 
   private:
-    // Results that are more than the caches keep for who reads them next. Each line that is written there would be read from
-    // memory first, for nothing.
-    static constexpr int64_t PAST_CACHES = 2 << 20;
     static constexpr int64_t BLOCK_BYTES = 1 << 20;
 };
 #endif

@@ -57,6 +57,10 @@ void with_count(int64_t count, const Body& body) {
     body(std::integral_constant<int, MOST>{});
 }
 
+// Whether results are more than the caches keep for who reads them next. Each line that is written there would be read from
+// memory first, for nothing.
+inline bool leaves_caches(int64_t bytes) { return bytes >= 2 << 20; }
+
 #if defined(__AVX512F__)
 // A whole line to where one begins, which no cache is to keep; and what makes such lines seen before what is written next.
 inline void store_past_caches(void* p, vu line) { _mm512_stream_si512((__m512i*)p, (__m512i)line); }

@@ -1,0 +1,57 @@
+// What splits gathered of a row, put together, and its output.
+#pragma once
+
+#include "packing.h"
+
+inline void clear(Rows rows, int64_t count, int64_t width) {
+    std::fill_n(rows.values, count * width, 0.0f);
+    std::fill_n(rows.largest, count, NOTHING);
+    std::fill_n(rows.total, count, 0.0f);
+}
+
+// Adds to rows what a later split gathered of each. Out of line, so that every caller rounds alike.
+__attribute__((noinline)) inline void merge_rows(Rows to, Rows from, int64_t count, int64_t width) {
+    for (int64_t first = 0; first < count; first += W) {
+        const int n = int(std::min<int64_t>(W, count - first));
+        const Rows ours = to.from(first, width), theirs = from.from(first, width);
+        const vf before = read(ours.largest, n), added = read(theirs.largest, n), largest = max(before, added);
+        const vf keep = power_of_two<6>(before - largest), add = power_of_two<6>(added - largest);
+        const vf total = read(ours.total, n);
+        write(ours.largest, largest, n);
+        write(ours.total, added == NOTHING ? total : total * keep + read(theirs.total, n) * add, n);
+        for (int r = 0; r < n; r++) {
+            if (added[r] == NOTHING) continue;
+            const vf keeps = splat(keep[r]), adds = splat(add[r]);
+            float* at = ours.values + r * width;
+            for (int64_t d = 0; d < width; d += W)
+                store(at + d, fma(load<vf>(at + d), keeps, load<vf>(theirs.values + r * width + d) * adds));
+        }
+    }
+}
+
+#if defined(__AVX512BF16__)
+// Two vectors of a row's output: a line of it.
+inline void write_line(bf16* output, vf first, vf second, bool past_caches) {
+    const vu line = (vu)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
+    if (past_caches && uintptr_t(output) % LINE == 0) store_past_caches(output, line);
+    else store(output, line);
+}
+#endif
+
+// The weighted mean; zeros of what has seen nothing. Past the caches, if who reads it next would not find it there.
+template <class T>
+void write_row(const Problem<T>& p, Rows row, T* output, bool past_caches) {
+    const vf share = splat(*row.total > 0 ? 1.0f / *row.total : 0.0f);
+    int64_t d = 0;
+    in_order<typename CellsOf<T>::Type>(row.values, p.width());
+#if defined(__AVX512BF16__)
+    if constexpr (std::is_same_v<T, bf16>)
+        for (; d + 2 * W <= p.head_dim; d += 2 * W)
+            write_line(output + d, load<vf>(row.values + d) * share, load<vf>(row.values + d + W) * share, past_caches);
+#endif
+    for (; d < p.head_dim; d += W) {
+        const vf scaled = load<vf>(row.values + d) * share;
+        if (d + W <= p.head_dim) write(output + d, scaled);
+        else write(output + d, scaled, int(p.head_dim - d));
+    }
+}
