@@ -12,6 +12,7 @@ template <class Activation, class Weights>
 class GatedBlock : StripBlock<Weights> {
     using Base = StripBlock<Weights>;
     using Base::p_, Base::w_, Base::along_, Base::down_, Base::rows_, Base::past_caches_, Base::first_row;
+    using Pair = typename Base::Pair;
     template <int TILES>
     using Sums = typename Base::template Sums<TILES>;
 
@@ -19,33 +20,32 @@ class GatedBlock : StripBlock<Weights> {
     using Base::Base;
 
     // Outputs start to stop; `next` is what this thread comes to then. The strip of gates and that of ups with the same outputs
-    // go by two tiles of x; and where there are 32 outputs, both pairs go before the next of x, for whole lines of results.
-    // Those are made while the next are multiplied: tiles leave vectors idle.
+    // go together; and where there are 32 outputs, results are made of both pairs, for whole lines of them. Those are made
+    // while the next are multiplied: tiles leave vectors idle.
     void multiply(int64_t start, int64_t stop, int64_t next) const {
         use_tiles(rows_, TILE);
-        alignas(TILE_LINE) Sums<4> sums[2][2];
+        Sums<4> *left = this->template room<0>(), *right = this->template room<1>();
         Lines lines(*this);
         const auto meanwhile = [&] { lines.some(); };
-        int turn = 0;
         for (int64_t o = start; o < stop; o += 2 * TILE) {
             const int64_t second = o + TILE, then = second + TILE < stop ? second + TILE : next;
             const bool wide = second < stop;
-            const char *gates = w_.template strip<0>(o, then), *ups = w_.template strip<1>(up_of(o), up_of(then));
-            const char *more_gates = nullptr, *more_ups = nullptr;
-            if (wide) {
-                more_gates = w_.template strip<2>(second, then + TILE);
-                more_ups = w_.template strip<3>(up_of(second), up_of(then) + TILE);
-            }
             typename Weights::Ahead next_gates(w_, then, this->lines_each()), next_ups(w_, up_of(then), this->lines_each());
-            for (int64_t d = 0; d < down_; d += 2, turn ^= 1) {
-                auto& [left, right] = sums[turn];
-                this->by_two_strips(gates, ups, d, next_gates, left, meanwhile);
-                if (wide) this->by_two_strips(more_gates, more_ups, d, next_ups, right, meanwhile);
+            const auto finish = [&](int64_t d) {
                 lines.rest();
-                lines.begin(left, wide ? right : nullptr, d, o);
+                lines.begin(left[d / 2], wide ? right[d / 2] : nullptr, d, o);
+            };
+            const Pair pair{w_.template strip<0>(o, then), w_.template strip<1>(up_of(o), up_of(then)),
+                            o == start && Base::begins(start, stop)};
+            this->by_two_strips(pair, next_gates, left, meanwhile, [&](int64_t d) {
+                if (!wide) finish(d);
+            });
+            if (wide) {
+                const Pair more{w_.template strip<2>(second, then + TILE), w_.template strip<3>(up_of(second), up_of(then) + TILE)};
+                this->by_two_strips(more, next_ups, right, meanwhile, finish);
             }
+            lines.rest();
         }
-        lines.rest();
         leave_tiles();
     }
 
@@ -58,7 +58,7 @@ class GatedBlock : StripBlock<Weights> {
     // Results of 16 or, with a right pair, 32 outputs on their way to y.
     class Lines {
       public:
-        explicit Lines(const GatedBlock& block) : block_(block), each_((2 * TILE + block.along_ - 1) / block.along_) {}
+        explicit Lines(const GatedBlock& block) : block_(block), each_((2 * TILE + block.steps() - 1) / block.steps()) {}
 
         void begin(PairSums left, PairSums right, int64_t down, int64_t o) {
             left_ = left, right_ = right, down_ = down, o_ = o, at_ = 0;

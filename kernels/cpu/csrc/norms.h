@@ -9,10 +9,14 @@
 // Each sum has two accumulators, since one would wait for its own last addition.
 template <class Term>
 float sum_along(int64_t n, const Term& term) {
-    vf sums[2] = {};
-    int odd = 0;
-    along(n, [&](int64_t i, int count) { sums[odd] = term(i, count, sums[odd]), odd ^= 1; });
-    return sum(sums[0] + sums[1]);
+    vf now = {}, next = {};
+    int64_t i = 0;
+    for (; i + 2 * W <= n; i += 2 * W) now = term(i, W, now), next = term(i + W, W, next);
+    along(n - i, [&](int64_t at, int count) {
+        now = term(i + at, count, now);
+        std::swap(now, next);
+    });
+    return sum(now + next);
 }
 
 template <class T>

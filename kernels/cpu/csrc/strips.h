@@ -5,6 +5,7 @@
 // rows of results further apart (`rows_apart` in kernels/cpu), and where x is not such a result, and large, it is copied.
 #pragma once
 
+#include "scratch.h"
 #include "tile_block.h"
 
 #if defined(PAGEANT_TILES)
@@ -71,21 +72,21 @@ class StripBlock : protected TileBlock {
     // where it is alone.
     void multiply(int64_t start, int64_t stop, int64_t next) const {
         use_tiles(rows_, TILE);
+        Sums<4>* sums = room<0>();
         for (int64_t o = start; o < stop; o += 2 * TILE) {
             const bool wide = o + TILE < stop;
             const int64_t then = o + 2 * TILE < stop ? o + 2 * TILE : next;
             const char* left = w_.template strip<0>(o, then);
-            const char* right = wide ? w_.template strip<1>(o + TILE, then + TILE) : left;
+            const Pair pair{left, wide ? w_.template strip<1>(o + TILE, then + TILE) : left, o == start && begins(start, stop)};
             typename Weights::Ahead ahead(w_, then, lines_each());
-            for (int64_t d = 0; d < down_; d += 2) {
-                alignas(TILE_LINE) Sums<4> sums;
-                by_two_strips(left, right, d, ahead, sums, [] {});
+            by_two_strips(pair, ahead, sums, [] {}, [&](int64_t d) {
+                const Sums<4>& made = sums[d / 2];
                 for (int64_t i = 0; i < std::min<int64_t>(2, down_ - d); i++) {
                     const int64_t r = first_row(d + i);
-                    if (wide) finish_lines(p_, sums[2 * i], sums[2 * i + 1], r, rows_, o, past_caches_);
-                    else finish_rows(p_, sums[2 * i], r, rows_, o);
+                    if (wide) finish_lines(p_, made[2 * i], made[2 * i + 1], r, rows_, o, past_caches_);
+                    else finish_rows(p_, made[2 * i], r, rows_, o);
                 }
-            }
+            });
         }
         leave_tiles();
     }
@@ -98,24 +99,53 @@ class StripBlock : protected TileBlock {
     const int64_t rows_, x_stride_;  // of each tile of x, whose last begins before the end of the one before it; in bytes
 
     int64_t first_row(int64_t down) const { return std::min(down * TILE, p_.rows - rows_); }
+    int64_t steps() const { return std::min(PIECE, along_); }  // with two tiles of x at a time
+    // Whether outputs start to stop are the first that this thread comes to with these rows of x. (See parallel_turns.)
+    static bool begins(int64_t start, int64_t stop) { return start < (stop - start) * thread_count(); }
 
-    // Results of two tiles of x, from `down` on, or of the last, by two strips: first those of the upper one. meanwhile() is
-    // called now and then, or not.
-    template <class Meanwhile>
-    void by_two_strips(const char* left, const char* right, int64_t down, typename Weights::Ahead& ahead, Sums<4>& sums,
-                       const Meanwhile& meanwhile) const {
-        if (down_ == 1) from_memory<1>(left, right, down, sums);
-        else if (down_ <= FROM_MEMORY) from_memory<2>(left, right, down, sums);
-        else two_by_two(left, right, down, ahead, sums, meanwhile);
+    // Two strips; `first` if x was not gone through before, and is far away.
+    struct Pair {
+        const char *left, *right;
+        bool first;
+    };
+
+    // Memory of this thread's for the sums of two strips by all of x, one of several.
+    template <int WHICH>
+    Sums<4>* room() const {
+        thread_local Scratch<float> memory;
+        return (Sums<4>*)memory.take((down_ + 1) / 2 * 4 * TILE * TILE);
+    }
+
+    // Two strips by all of x. Of each two of its tiles, or of the last, the results are in `sums`: first those of the upper
+    // one. done(down) is told when they are, and meanwhile() is called now and then, or not.
+    template <class Meanwhile, class Done>
+    void by_two_strips(const Pair& strips, typename Weights::Ahead& ahead, Sums<4>* sums, const Meanwhile& meanwhile,
+                       const Done& done) const {
+        if (down_ <= FROM_MEMORY) {
+            for (int64_t d = 0; d < down_; d += 2) {
+                if (down_ == 1) from_memory<1>(strips, d, sums[d / 2]);
+                else from_memory<2>(strips, d, sums[d / 2]);
+                done(d);
+            }
+            return;
+        }
+        for (int64_t k = 0; k < along_; k += PIECE)
+            for (int64_t d = 0; d < down_; d += 2) {
+                if (k == 0) two_by_two<false>(strips, d, k, ahead, sums[d / 2], meanwhile);
+                else two_by_two<true>(strips, d, k, ahead, sums[d / 2], meanwhile);
+                if (k + PIECE >= along_) done(d);
+            }
     }
 
   private:
     static constexpr int64_t FROM_MEMORY = 4;  // tiles of x, up to which W takes longer to come than to be multiplied
+    static constexpr int64_t PIECE = 8;        // tiles of two strips that stay in the nearest cache while x comes past them
 
     // Lines of W are asked for just before their tile is loaded, and of two strips in turn: so memory is read faster than by
     // one, and than where lines are asked for some tiles sooner. (docs/kernels.md has figures.)
     template <int DOWN>
-    void from_memory(const char* left, const char* right, int64_t down, Sums<4>& sums) const {
+    void from_memory(const Pair& strips, int64_t down, Sums<4>& sums) const {
+        const char *left = strips.left, *right = strips.right;
         const char *upper = x_of(down), *lower = x_of(std::min(down + 1, down_ - 1));
         zero<2 * DOWN>();
         for (int64_t k = 0; k < along_; k++, upper += TILE_LINE, lower += TILE_LINE, left += TILE_BYTES, right += TILE_BYTES) {
@@ -139,28 +169,28 @@ class StripBlock : protected TileBlock {
         store_tiles<2 * DOWN>(sums);
     }
 
-    // Meanwhile some lines at a time of what comes then are brought nearer: all at once would hold up what is wanted now. So
-    // are the tiles of the next step: loads of tiles wait for one another, and so each for the second cache.
-    template <class Meanwhile>
-    void two_by_two(const char* left, const char* right, int64_t down, typename Weights::Ahead& ahead, Sums<4>& sums,
+    // What a piece along the inputs, from tile `first` on, adds to sums, or begins them with. Meanwhile some lines at a time of
+    // what comes then are brought nearer: all at once would hold up what is wanted now.
+    template <bool ADDS, class Meanwhile>
+    void two_by_two(const Pair& strips, int64_t down, int64_t first, typename Weights::Ahead& ahead, Sums<4>& sums,
                     const Meanwhile& meanwhile) const {
-        const char *upper = x_of(down), *lower = x_of(std::min(down + 1, down_ - 1));
-        zero<4>();
-        for (int64_t k = 0; k < along_; k++, upper += TILE_LINE, lower += TILE_LINE, left += TILE_BYTES, right += TILE_BYTES) {
+        const char *upper = x_of(down) + first * TILE_LINE, *lower = x_of(std::min(down + 1, down_ - 1)) + first * TILE_LINE;
+        const char *left = strips.left + first * TILE_BYTES, *right = strips.right + first * TILE_BYTES;
+        const int64_t stop = std::min(first + PIECE, along_);
+        if constexpr (ADDS) load_tiles<4>(sums);
+        else zero<4>();
+        for (int64_t k = first; k < stop; k++, upper += TILE_LINE, lower += TILE_LINE, left += TILE_BYTES, right += TILE_BYTES) {
             ahead.template fetch<SECOND>();
+            if (strips.first) fetch_x(k, down + 2);
             TILE_LOAD_A(6, upper, x_stride_);
-            fetch_tile(upper + TILE_LINE, x_stride_);
             TILE_LOAD_B(4, left, TILE_LINE);
             TILE_MULTIPLY(0, 6, 4);
-            fetch_tile(left + TILE_BYTES, TILE_LINE);
             TILE_LOAD_B(5, right, TILE_LINE);
             TILE_MULTIPLY(1, 6, 5);
             TILE_FREE(6);
-            fetch_tile(lower + TILE_LINE, x_stride_);
             TILE_LOAD_A(7, lower, x_stride_);
             TILE_MULTIPLY(2, 7, 4);
             TILE_FREE(4);
-            fetch_tile(right + TILE_BYTES, TILE_LINE);
             TILE_MULTIPLY(3, 7, 5);
             TILE_FREE(7);
             TILE_FREE(5);
@@ -169,6 +199,13 @@ class StripBlock : protected TileBlock {
         store_tiles<4>(sums);
     }
 
+    // Asks for a step's two tiles of x.
+    void fetch_x(int64_t k, int64_t down) const {
+        for (int i = 0; i < 2 && down + i < down_; i++) {
+            const char* at = x_of(down + i) + k * TILE_LINE;
+            UNROLL for (int r = 0; r < TILE; r++) __builtin_prefetch(at + r * x_stride_, 0, SECOND);
+        }
+    }
     const char* x_of(int64_t down) const { return (const char*)(p_.x + first_row(down) * p_.x_stride); }
 };
 

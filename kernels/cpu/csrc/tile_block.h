@@ -62,6 +62,13 @@ class TileBlock {
         if constexpr (TILES > 3) TILE_ZERO(3);
     }
     template <int TILES>
+    static void load_tiles(const float (*sums)[TILE * TILE]) {
+        TILE_LOAD_B(0, sums[0], TILE_LINE);
+        if constexpr (TILES > 1) TILE_LOAD_B(1, sums[1], TILE_LINE);
+        if constexpr (TILES > 2) TILE_LOAD_B(2, sums[2], TILE_LINE);
+        if constexpr (TILES > 3) TILE_LOAD_B(3, sums[3], TILE_LINE);
+    }
+    template <int TILES>
     static void store_tiles(float (*sums)[TILE * TILE]) {
         TILE_STORE(0, sums[0], TILE_LINE);
         if constexpr (TILES > 1) TILE_STORE(1, sums[1], TILE_LINE);
