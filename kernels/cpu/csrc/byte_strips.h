@@ -6,7 +6,7 @@
 // others.
 #pragma once
 
-#include "lanes_quantized.h"
+#include "byte_pairs.h"
 #include "scratch.h"
 #include "strips.h"
 
@@ -94,7 +94,7 @@ struct ByByteTiles {
     int64_t units() const { return w.groups() / 2; }
     int64_t packed_size(int64_t count) const { return (count + TILE - 1) / TILE * units() * sizeof(ByteTile); }
 
-    void pack(int64_t first, int64_t r, int64_t end, uint8_t* room) const {
+    void pack(int64_t first, int64_t, int64_t r, int64_t end, uint8_t* room) const {
         ByteTile* to = reinterpret_cast<ByteTile*>(room) + (r - first) / TILE * units();
         for (int64_t u = 0; u < units(); u++, to++) {
             std::memset(to, 0, sizeof *to);
@@ -171,20 +171,26 @@ struct LanesOrTiles {
     static constexpr int64_t BLOCK_ROWS = 192, PACKED_TOGETHER = TILE;
     static_assert(BLOCK_ROWS % PACKED_TOGETHER == 0, "each packing is of one block");
     int64_t block_rows() const { return BLOCK_ROWS; }
-    static constexpr int64_t FEW = BITS == 8 ? 8 : 16;  // rows, up to which lanes are as fast
+    static constexpr int64_t FEW = BITS == 8 ? 2 : 16;  // rows, up to which lanes are as fast
     const void* weights() const { return lanes.weights(); }
     int64_t row_bytes() const { return lanes.row_bytes(); }
-    int64_t packed_size(int64_t count) const { return count <= FEW ? lanes.packed_size(count) : tiles().packed_size(count); }
+    int64_t packed_size(int64_t count) const {
+        return with_way(count, [&](const auto& way) { return way.packed_size(count); });
+    }
     void pack(int64_t first, int64_t last, int64_t r, int64_t end, uint8_t* room) const {
-        if (last - first <= FEW) lanes.pack(first, last, r, end, room);
-        else tiles().pack(first, r, end, room);
+        with_way(last - first, [&](const auto& way) { way.pack(first, last, r, end, room); });
     }
     void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
-        if (end - r <= FEW) lanes.block(room, r, end, start, stop);
-        else tiles().block(room, r, end, start, stop);
+        with_way(end - r, [&](const auto& way) { way.block(room, r, end, start, stop); });
     }
 
   private:
-    ByByteTiles<BITS, T> tiles() const { return {p, lanes.w}; }
+    // Calls use(the way of multiplying so many rows).
+    template <class Use>
+    auto with_way(int64_t rows, const Use& use) const {
+        if (rows <= FEW) return use(lanes);
+        if (BITS == 8 && rows <= ByPairTiles<T>::MOST) return use(ByPairTiles<T>{p, lanes.w});
+        return use(ByByteTiles<BITS, T>{p, lanes.w});
+    }
 };
 #endif

@@ -10,6 +10,7 @@
 // A result is added up along the inputs in order, unit by unit, in as many chains as a Unit says: the same bits in any company.
 #pragma once
 
+#include <array>
 #include <new>
 
 #include "patches.h"
@@ -161,24 +162,28 @@ struct Lanes {
         else return first + ::total(sums[count + a], i);
     }
 
-    // Two strips in turn: memory is read faster than by one. A last one that is alone is gone through alone.
+    // Two strips in turn, one of each half: memory is read faster than by one, and than where both are beside one another. A
+    // last one that is left over is gone through alone.
     __attribute__((noinline)) void one_row(const uint8_t* room, int64_t r, int64_t start, int64_t stop) const {
-        const int64_t next = next_piece(start, stop);
-        int64_t o = start;
-        for (; o + STRIP < stop; o += 2 * STRIP) one_row<2>(room, r, o, o + 2 * STRIP < stop ? o + 2 * STRIP : next);
-        if (o < stop) one_row<1>(room, r, o, next);
+        const int64_t next = next_piece(start, stop), strips = (stop - start + STRIP - 1) / STRIP;
+        const int64_t half = strips / 2 * STRIP, middle = start + half, last = middle + half;
+        for (int64_t o = start; o < middle; o += STRIP)
+            one_row<2>(room, r, {o, o + half}, o + STRIP < middle ? o + STRIP : next);
+        if (strips % 2) one_row<1>(room, r, {last, last}, next);
     }
+    // `then` is the first that is gone through afterwards.
     template <int N>
-    __attribute__((always_inline)) void one_row(const uint8_t* room, int64_t r, int64_t o, int64_t then) const {
+    __attribute__((always_inline)) void one_row(const uint8_t* room, int64_t r, std::array<int64_t, 2> outputs, int64_t then) const {
         const Packed* packed = reinterpret_cast<const Packed*>(room);
-        Strip first(w, {o, then, p.outputs}), last(w, {o + (N - 1) * STRIP, then + (N - 1) * STRIP, p.outputs});
+        const auto [o, other] = outputs;
+        Strip first(w, {o, then, p.outputs}), second(w, {other, then + other - o, p.outputs});
         Sum sums[N][CHAINS] = {};
         for (int64_t u = 0; u < units(); u++) {
             first.unit(u).template add<1>(&sums[0][u % CHAINS], packed + u);
-            if constexpr (N > 1) last.unit(u).template add<1>(&sums[1][u % CHAINS], packed + u);
+            if constexpr (N > 1) second.unit(u).template add<1>(&sums[1][u % CHAINS], packed + u);
         }
         for (int n = 0; n < N; n++)
-            UNROLL for (int i = 0; i < ACROSS; i++) p.put(total(sums[n], 0, 1, i), r, o + n * STRIP + i * W);
+            UNROLL for (int i = 0; i < ACROSS; i++) p.put(total(sums[n], 0, 1, i), r, outputs[n] + i * W);
     }
 
     template <int TOGETHER>

@@ -138,7 +138,7 @@ class StripBlock : protected TileBlock {
     }
 
   private:
-    static constexpr int64_t FROM_MEMORY = 4;  // tiles of x, up to which W takes longer to come than to be multiplied
+    static constexpr int64_t FROM_MEMORY = 8;  // tiles of x, up to which W takes longer to come than to be multiplied
     static constexpr int64_t PIECE = 8;        // tiles of two strips that stay in the nearest cache while x comes past them
 
     // Lines of W are asked for just before their tile is loaded, and of two strips in turn: so memory is read faster than by
