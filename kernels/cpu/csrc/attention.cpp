@@ -21,7 +21,8 @@ constexpr int64_t HEADS_EACH = 1;   // units for each thread, before key heads a
 constexpr int64_t ROWS_TOGETHER = 16;  // of several key heads, whose queries stay in the nearest cache
 
 // A sequence's part of the work: items of up to `rows_each` rows under `heads_each` key heads, in `pieces` of `splits_each`
-// splits. Its units are numbered item by item, in each piece by piece, in each of these head by head.
+// splits; either has one alone. Its units are numbered piece by piece, in each of these head by head, for keys to be read in the
+// order of memory; but where there are several items, head by head, for its keys to stay in the second cache.
 struct Share {
     int64_t sequence, rows, rows_each, items, heads_each, across, splits, splits_each, pieces, first_unit, first_row;
 
@@ -92,9 +93,9 @@ class Units {
     Unit at(int64_t i) const {
         const Share& share = share_of(i);
         i -= share.first_unit;
-        const bool many = share.items > 1;
-        const int64_t head = many ? i / share.items : i % share.across, piece = many ? 0 : i / share.across;
-        const int64_t kv_head = head * share.heads_each, first = many ? i % share.items * share.rows_each : 0;
+        const bool by_items = share.items > 1;
+        const int64_t head = by_items ? i / share.items : i % share.across, kv_head = head * share.heads_each;
+        const int64_t first = by_items ? i % share.items * share.rows_each : 0, piece = by_items ? 0 : i / share.across;
         const Item item{share.sequence, kv_head, std::min(share.heads_each, kv_heads_ - kv_head), first,
                         std::min(share.rows_each, share.rows - first)};
         return {item, piece * share.splits_each, std::min((piece + 1) * share.splits_each, share.splits)};
@@ -189,9 +190,7 @@ void attend(const Problem<T>& p) {
         static thread_local RowsMemory memory;
         Rows all = memory.take(share.rows, width);
         clear(all, share.rows, width);
-        for (int64_t split = 0; split < share.splits; split++) {
-            merge_rows(all, rows_of(share, kv_head, split), share.rows, width);
-        }
+        for (int64_t split = 0; split < share.splits; split++) merge_rows(all, rows_of(share, kv_head, split), share.rows, width);
         const Item item{share.sequence, kv_head, 1, 0, share.rows};
         for (int64_t r = 0; r < share.rows; r++) write_row(p, all.from(r, width), p.output_of(item.token(p, r), item.head(p, r)), false);
     });

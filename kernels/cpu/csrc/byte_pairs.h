@@ -4,28 +4,20 @@
 #pragma once
 
 #include "lanes_quantized.h"
-#include "scratch.h"
 #include "strips.h"
 
 #if defined(__AVX512VNNI__) && defined(__AMX_INT8__)
 
-// A strip of W: units of 64 inputs by 16 outputs, and their scales.
-struct ByteUnits {
-    const char* values;
-    const bf16* scales;
-
-    ByteUnits(const Quantized& w, int64_t o)
-        : values((const char*)w.values + o * w.row_bytes<8>()), scales(w.scales + o * w.groups()) {}
-    const char* unit(int64_t u) const { return values + u * TILE * UNIT; }
-    vu scale_pairs(int64_t u) const { return load<vu>(scales + u * 2 * TILE); }
-    void fetch(int64_t u) const {
-        UNROLL for (int i = 0; i < TILE; i++) fetch_here(unit(u) + i * LINE);
-    }
-    void fetch_scales(int64_t u) const { __builtin_prefetch(scales + (u + AHEAD) * 2 * TILE, 0, 3); }
-
-  private:
-    static constexpr int64_t AHEAD = 4;  // units, whose scales are asked for before they are read
-};
+// Adds a unit of W, of 64 inputs by 16 outputs at OF_W, by x in tile 6, and takes the sums.
+#define MULTIPLY_UNIT(C, B, OF_W, TO)                                        \
+    do {                                                                     \
+        UNROLL for (int i = 0; i < TILE; i++) fetch_here((OF_W) + i * LINE); \
+        TILE_ZERO(C);                                                        \
+        TILE_LOAD_B(B, OF_W, LINE);                                          \
+        _tile_dpbssd(C, 6, B);                                               \
+        TILE_FREE(B);                                                        \
+        TILE_STORE(C, TO, LINE);                                             \
+    } while (0)
 
 template <class T>
 struct ByPairTiles {
@@ -41,9 +33,7 @@ struct ByPairTiles {
         const int64_t count = last - first;
         for (int64_t u = 0; u < units(); u++, room += unit_bytes(count))
             for (int64_t a = r; a < end; a++) {
-                typename Bytes<8>::Packed packed;
-                const int64_t i = u * UNIT;
-                packed.set(p.x + a * p.x_stride + i, std::min<int64_t>(UNIT, p.inputs - i));
+                const auto packed = Bytes<8>::packed(p, a, u);
                 uint8_t* const lines = room + (a - first) * 2 * LINE;
                 std::memset(lines, 0, 2 * LINE);
                 std::memcpy(lines, packed.fours, GROUP);
@@ -54,7 +44,7 @@ struct ByPairTiles {
 
     void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
         const int rows = int(2 * (end - r));
-        configure_tiles([=](int tile) { return TileShape{tile == 4 || tile == 5 ? TILE : rows, TILE_LINE}; });
+        configure_tiles([=](int tile) { return TileShape{tile == 4 || tile == 5 ? TILE : rows, LINE}; });
         with_count<MOST>(end - r, [&](auto N) {
             for (int64_t o = start; o < stop; o += 2 * TILE) two_strips<N>(room, r, o, std::min(o + TILE, stop - TILE));
         });
@@ -64,46 +54,42 @@ struct ByPairTiles {
   private:
     template <int N>
     using Whole = int32_t[2 * N][TILE];
+    // Of W, in units of 64 inputs; scales of some units later are asked for, since they lie elsewhere.
+    struct Strip {
+        TiledUnits<TILE * UNIT, 0> values;
+        TiledUnits<LINE, 5> scales;
+    };
+
+    Strip strip(int64_t o) const {
+        const uint8_t *values = w.values + o * w.row_bytes<8>(), *scales = (const uint8_t*)(w.scales + o * w.groups());
+        return {{values, values, units()}, {scales, scales, units()}};
+    }
 
     // Those of outputs o and `other` on, in turn: memory is read faster than by one. A unit's sums go from their tile to memory
     // while the next ones are made, and are scaled then.
     template <int N>
     void two_strips(const uint8_t* x, int64_t r, int64_t o, int64_t other) const {
-        const ByteUnits left(w, o), right(w, other);
-        alignas(TILE_LINE) Whole<N> whole[2][2];
+        const Strip strips[2] = {strip(o), strip(other)};
+        alignas(LINE) Whole<N> whole[2][2];
         vf sums[2][N] = {};
         for (int64_t u = 0; u < units(); u++, x += unit_bytes(N)) {
-            auto& now = whole[u % 2];
-            const auto& before = whole[(u + 1) % 2];
-            TILE_LOAD_A(6, x, TILE_LINE);
-            left.fetch_scales(u);
-            left.fetch(u);
-            TILE_ZERO(0);
-            TILE_LOAD_B(4, left.unit(u), TILE_LINE);
-            _tile_dpbssd(0, 6, 4);
-            TILE_FREE(4);
-            TILE_STORE(0, now[0], TILE_LINE);
-            if (u > 0) add_scaled<N>(before[0], left.scale_pairs(u - 1), x - unit_bytes(N), sums[0]);
-            right.fetch_scales(u);
-            right.fetch(u);
-            TILE_ZERO(1);
-            TILE_LOAD_B(5, right.unit(u), TILE_LINE);
-            _tile_dpbssd(1, 6, 5);
-            TILE_FREE(5);
+            TILE_LOAD_A(6, x, LINE);
+            MULTIPLY_UNIT(0, 4, strips[0].values.unit(u), whole[u % 2][0]);
+            if (u > 0) add_scaled<N>(whole[(u - 1) % 2][0], strips[0], u - 1, x - unit_bytes(N), sums[0]);
+            MULTIPLY_UNIT(1, 5, strips[1].values.unit(u), whole[u % 2][1]);
             TILE_FREE(6);
-            TILE_STORE(1, now[1], TILE_LINE);
-            if (u > 0) add_scaled<N>(before[1], right.scale_pairs(u - 1), x - unit_bytes(N), sums[1]);
+            if (u > 0) add_scaled<N>(whole[(u - 1) % 2][1], strips[1], u - 1, x - unit_bytes(N), sums[1]);
         }
-        if (const int64_t u = units() - 1; u >= 0) {
-            add_scaled<N>(whole[u % 2][0], left.scale_pairs(u), x - unit_bytes(N), sums[0]);
-            add_scaled<N>(whole[u % 2][1], right.scale_pairs(u), x - unit_bytes(N), sums[1]);
-        }
+        if (const int64_t u = units() - 1; u >= 0)
+            for (int i = 0; i < 2; i++) add_scaled<N>(whole[u % 2][i], strips[i], u, x - unit_bytes(N), sums[i]);
         for (int a = 0; a < N; a++) p.put(sums[0][a], r + a, o), p.put(sums[1][a], r + a, other);
     }
-    // Of a unit, whose scales of x lie after its N rows.
+    // Of unit u, whose scales of x lie after its N rows.
     template <int N>
-    static void add_scaled(const Whole<N>& whole, vu scale_pairs, const uint8_t* x, vf (&sums)[N]) {
+    static void add_scaled(const Whole<N>& whole, const Strip& strip, int64_t u, const uint8_t* x, vf (&sums)[N]) {
         const float* of_x = (const float*)(x + 2 * N * LINE);
+        const vu scale_pairs = load<vu>(strip.scales.unit(u));
+        __builtin_prefetch(strip.scales.ahead(u), 0, 3);
         UNROLL for (int g = 0; g < 2; g++) {
             const vf of_w = group_scales(scale_pairs, g);
             UNROLL for (int a = 0; a < N; a++) {

@@ -99,9 +99,7 @@ struct ByByteTiles {
         for (int64_t u = 0; u < units(); u++, to++) {
             std::memset(to, 0, sizeof *to);
             for (int64_t a = r; a < end; a++) {
-                typename Bytes<BITS>::Packed packed;
-                const int64_t i = u * UNIT;
-                packed.set(p.x + a * p.x_stride + i, std::min<int64_t>(UNIT, p.inputs - i));
+                const auto packed = Bytes<BITS>::packed(p, a, u);
                 for (int g = 0; g < 2; g++) {
                     std::memcpy(to->values[g][a - r], packed.fours + 8 * g, GROUP);
                     to->scales[g][a - r] = packed.scales[g];

@@ -20,7 +20,7 @@ struct GatedLanes : Lanes<Strip, bf16> {
             const int64_t then = o + STRIP < stop ? o + STRIP : next_piece(start, stop);
             const auto columns = this->template columns_of<2>(o, then < p.outputs ? then : o, p.outputs, 2 * p.outputs);
             by_patches<2>(columns, reinterpret_cast<const Packed*>(room), end - r, lines, [&](int64_t row, const auto& sums) {
-                for (const auto& of_row : sums) write(p.y + (r + row++) * p.y_stride + o, gated(of_row[0], of_row[1], o));
+                for (const auto& of_row : sums) write(p.at(r + row++, o), gated(of_row[0], of_row[1], o));
             });
         }
     }

@@ -88,14 +88,14 @@ class GatedBlock : StripBlock<Weights> {
 
     // 16 results of row r.
     void finish_half(const float* gates, const float* ups, int64_t r, int64_t o) const {
-        for (int b = 0; b < TILE; b += W) write(p_.y + r * p_.y_stride + o + b, gated(gates + b, ups + b, o + b));
+        for (int b = 0; b < TILE; b += W) write(p_.at(r, o + b), gated(gates + b, ups + b, o + b));
     }
     // A line of 32.
     void finish_whole(const float* gates, const float* ups, const float* more_gates, const float* more_ups, int64_t r,
                       int64_t o) const {
 #if defined(__AVX512BF16__)
         const vf left = gated(gates, ups, o), right = gated(more_gates, more_ups, o + TILE);
-        store_line(p_, (vu)_mm512_cvtne2ps_pbh((__m512)right, (__m512)left), r, o, past_caches_);
+        store_line(p_.at(r, o), (vu)_mm512_cvtne2ps_pbh((__m512)right, (__m512)left), past_caches_);
 #else
         finish_half(gates, ups, r, o);
         finish_half(more_gates, more_ups, r, o + TILE);

@@ -225,7 +225,7 @@ struct Lanes {
         });
     }
     void put(vf result, int64_t a, int64_t o) const {
-        if (!p.unrounded && !p.bias && o + W <= p.outputs) write(p.y + a * p.y_stride + o, result);
+        if (!p.unrounded && !p.bias && o + W <= p.outputs) write(p.at(a, o), result);
         else p.put(result, a, o);
     }
 #endif
@@ -248,7 +248,7 @@ struct Lanes {
         for (int64_t a = r; a < end; a++)
             for (int64_t i = 0; i < vectors; i++) {
                 const vf result = results[a - r][i];
-                if (whole) write(p.y + a * p.y_stride + o + i * W, result);
+                if (whole) write(p.at(a, o + i * W), result);
                 else p.put(result, a, o + i * W);
             }
     }

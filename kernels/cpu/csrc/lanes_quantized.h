@@ -7,7 +7,7 @@
 // is worth 1: then the sum's bits are those of the float LIFT + sum, and it needs no conversion. LIFT is taken off again as W's
 // scale is multiplied, in one instruction that rounds once.
 //
-// Where there are AMX's tiles, they multiply many rows with weights in tiles, to the same bits: see byte_strips.h.
+// Where there are AMX's tiles, they multiply many rows with weights in tiles, to the same bits: see byte_pairs.h and byte_strips.h.
 #pragma once
 
 #include "lanes.h"
@@ -79,6 +79,14 @@ struct Bytes {
 
     // Packed, where this is a name of its own.
     typedef Packed PackedUnit;
+
+    // Unit u of row a of x.
+    template <class T>
+    static Packed packed(const Product<T>& p, int64_t a, int64_t u) {
+        Packed to;
+        to.set(p.x + a * p.x_stride + u * UNIT, std::min<int64_t>(UNIT, p.inputs - u * UNIT));
+        return to;
+    }
 
     struct Unit {
         static constexpr int PATCH_SUMS = 12, CHAINS = 1;

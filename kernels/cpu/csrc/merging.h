@@ -29,15 +29,6 @@ __attribute__((noinline)) inline void merge_rows(Rows to, Rows from, int64_t cou
     }
 }
 
-#if defined(__AVX512BF16__)
-// Two vectors of a row's output: a line of it.
-inline void write_line(bf16* output, vf first, vf second, bool past_caches) {
-    const vu line = (vu)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
-    if (past_caches && uintptr_t(output) % LINE == 0) store_past_caches(output, line);
-    else store(output, line);
-}
-#endif
-
 // The weighted mean; zeros of what has seen nothing. Past the caches, if who reads it next would not find it there.
 template <class T>
 void write_row(const Problem<T>& p, Rows row, T* output, bool past_caches) {
@@ -46,8 +37,10 @@ void write_row(const Problem<T>& p, Rows row, T* output, bool past_caches) {
     in_order<typename CellsOf<T>::Type>(row.values, p.width());
 #if defined(__AVX512BF16__)
     if constexpr (std::is_same_v<T, bf16>)
-        for (; d + 2 * W <= p.head_dim; d += 2 * W)
-            write_line(output + d, load<vf>(row.values + d) * share, load<vf>(row.values + d + W) * share, past_caches);
+        for (; d + 2 * W <= p.head_dim; d += 2 * W) {
+            const vf first = load<vf>(row.values + d) * share, second = load<vf>(row.values + d + W) * share;
+            store_line(output + d, (vu)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first), past_caches);
+        }
 #endif
     for (; d < p.head_dim; d += W) {
         const vf scaled = load<vf>(row.values + d) * share;

@@ -37,6 +37,8 @@ struct Product {
         if (unrounded) put(unrounded, sums, r, o);
         else put(y, sums, r, o);
     }
+    // Where results of row r go, from output o on.
+    T* at(int64_t r, int64_t o) const { return y + r * y_stride + o; }
     int64_t result_bytes() const { return rows * outputs * int64_t(sizeof(T)); }
     // The outputs from o on, whose rows of W are somewhere else.
     Product of_outputs(int64_t o, const T* some_weight, int64_t stride) const {

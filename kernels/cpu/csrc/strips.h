@@ -35,15 +35,6 @@ inline void finish_rows(const Product<T>& p, const float* sums, int64_t r, int64
         for (int b = 0; b < TILE; b += W) p.put(load<vf>(sums + a * TILE + b), r + a, o + b);
 }
 
-#if defined(__AVX512BF16__)
-// 32 results of row r.
-inline void store_line(const Product<bf16>& p, vu line, int64_t r, int64_t o, bool past_caches) {
-    bf16* to = p.y + r * p.y_stride + o;
-    if (past_caches && uintptr_t(to) % TILE_LINE == 0) store_past_caches(to, line);
-    else store(to, line);
-}
-#endif
-
 // The same of 32 outputs, in two tiles: a line of y for each row; `past_caches`, if lines are whole.
 inline void finish_lines(const Product<bf16>& p, const float* left, const float* right, int64_t r, int64_t count, int64_t o,
                          bool past_caches) {
@@ -51,9 +42,10 @@ inline void finish_lines(const Product<bf16>& p, const float* left, const float*
     if (!p.unrounded) {
         vf first = {}, second = {};
         if (p.bias) first = read(p.bias + o), second = read(p.bias + o + TILE);
-        for (int64_t a = 0; a < count; a++, left += TILE, right += TILE)
-            store_line(p, (vu)_mm512_cvtne2ps_pbh((__m512)(load<vf>(right) + second), (__m512)(load<vf>(left) + first)), r + a, o,
-                       past_caches);
+        for (int64_t a = 0; a < count; a++, left += TILE, right += TILE) {
+            const vf lower = load<vf>(left) + first, upper = load<vf>(right) + second;
+            store_line(p.at(r + a, o), (vu)_mm512_cvtne2ps_pbh((__m512)upper, (__m512)lower), past_caches);
+        }
         return;
     }
 #endif
@@ -201,10 +193,7 @@ class StripBlock : protected TileBlock {
 
     // Asks for a step's two tiles of x.
     void fetch_x(int64_t k, int64_t down) const {
-        for (int i = 0; i < 2 && down + i < down_; i++) {
-            const char* at = x_of(down + i) + k * TILE_LINE;
-            UNROLL for (int r = 0; r < TILE; r++) __builtin_prefetch(at + r * x_stride_, 0, SECOND);
-        }
+        for (int i = 0; i < 2 && down + i < down_; i++) fetch_tile<SECOND>(x_of(down + i) + k * TILE_LINE, x_stride_);
     }
     const char* x_of(int64_t down) const { return (const char*)(p_.x + first_row(down) * p_.x_stride); }
 };

@@ -51,8 +51,9 @@ class TileBlock {
         return (2 * TILE + turns - 1) / turns;
     }
 
+    template <int CACHE = NEAREST>
     static void fetch_tile(const char* at, int64_t stride) {
-        UNROLL for (int i = 0; i < TILE; i++) __builtin_prefetch(at + i * stride, 0, NEAREST);
+        UNROLL for (int i = 0; i < TILE; i++) __builtin_prefetch(at + i * stride, 0, CACHE);
     }
     template <int TILES>
     static void zero() {

@@ -40,11 +40,7 @@ inline void finish_two(const Product<bf16>& p, const float* upper, const float* 
             lines[i] = interleaved(even, odd);
         }
         transpose(lines);
-        bf16* to = p.y + r * p.y_stride + o;
-        if (past_caches && (uintptr_t(to) | p.y_stride * sizeof(bf16)) % TILE_LINE == 0)
-            for (int64_t a = 0; a < count; a++) store_past_caches(to + a * p.y_stride, lines[a]);
-        else
-            for (int64_t a = 0; a < count; a++) store(to + a * p.y_stride, lines[a]);
+        for (int64_t a = 0; a < count; a++) store_line(p.at(r + a, o), lines[a], past_caches);
         return;
     }
 #endif

@@ -62,9 +62,14 @@ void with_count(int64_t count, const Body& body) {
 inline bool leaves_caches(int64_t bytes) { return bytes >= 2 << 20; }
 
 #if defined(__AVX512F__)
-// A whole line to where one begins, which no cache is to keep; and what makes such lines seen before what is written next.
+// A whole line to where one begins, which no cache is to keep; what makes such lines seen before what is written next; and a
+// line to anywhere, which is kept unless it leaves the caches and can.
 inline void store_past_caches(void* p, vu line) { _mm512_stream_si512((__m512i*)p, (__m512i)line); }
 inline void settle_lines() { _mm_sfence(); }
+inline void store_line(void* p, vu line, bool past_caches) {
+    if (past_caches && uintptr_t(p) % sizeof line == 0) store_past_caches(p, line);
+    else store((vu*)p, line);
+}
 #else
 inline void settle_lines() {}
 #endif
