@@ -162,28 +162,30 @@ struct Lanes {
         else return first + ::total(sums[count + a], i);
     }
 
-    // Two strips in turn, one of each half: memory is read faster than by one, and than where both are beside one another. A
-    // last one that is left over is gone through alone.
+    // Some strips in turn, one of each part: memory is read faster than by one at a time, and than where they are beside one
+    // another. What is left over is gone through by fewer.
     __attribute__((noinline)) void one_row(const uint8_t* room, int64_t r, int64_t start, int64_t stop) const {
-        const int64_t next = next_piece(start, stop), strips = (stop - start + STRIP - 1) / STRIP;
-        const int64_t half = strips / 2 * STRIP, middle = start + half, last = middle + half;
-        for (int64_t o = start; o < middle; o += STRIP)
-            one_row<2>(room, r, {o, o + half}, o + STRIP < middle ? o + STRIP : next);
-        if (strips % 2) one_row<1>(room, r, {last, last}, next);
+        const int64_t next = next_piece(start, stop);
+        start = in_turn<4>(room, r, start, stop, next);
+        start = in_turn<2>(room, r, start, stop, next);
+        in_turn<1>(room, r, start, stop, next);
     }
-    // `then` is the first that is gone through afterwards.
+    // Returns the output after the last; `next` is the first that is gone through afterwards.
     template <int N>
-    __attribute__((always_inline)) void one_row(const uint8_t* room, int64_t r, std::array<int64_t, 2> outputs, int64_t then) const {
+    __attribute__((always_inline)) int64_t in_turn(const uint8_t* room, int64_t r, int64_t start, int64_t stop, int64_t next) const {
+        const int64_t part = (stop - start + STRIP - 1) / STRIP / N * STRIP, end = start + part;
+        for (int64_t o = start; o < end; o += STRIP)
+            one_row(room, r, o, o + STRIP < end ? o + STRIP : next, part, std::make_integer_sequence<int, N>{});
+        return start + N * part;
+    }
+    template <int... I>
+    __attribute__((always_inline)) void one_row(const uint8_t* room, int64_t r, int64_t o, int64_t then, int64_t part,
+                                                std::integer_sequence<int, I...>) const {
         const Packed* packed = reinterpret_cast<const Packed*>(room);
-        const auto [o, other] = outputs;
-        Strip first(w, {o, then, p.outputs}), second(w, {other, then + other - o, p.outputs});
-        Sum sums[N][CHAINS] = {};
-        for (int64_t u = 0; u < units(); u++) {
-            first.unit(u).template add<1>(&sums[0][u % CHAINS], packed + u);
-            if constexpr (N > 1) second.unit(u).template add<1>(&sums[1][u % CHAINS], packed + u);
-        }
-        for (int n = 0; n < N; n++)
-            UNROLL for (int i = 0; i < ACROSS; i++) p.put(total(sums[n], 0, 1, i), r, outputs[n] + i * W);
+        Strip strips[] = {Strip(w, {o + I * part, then + I * part, p.outputs})...};
+        Sum sums[sizeof...(I)][CHAINS] = {};
+        for (int64_t u = 0; u < units(); u++) (strips[I].unit(u).template add<1>(&sums[I][u % CHAINS], packed + u), ...);
+        UNROLL for (int i = 0; i < ACROSS; i++) (p.put(total(sums[I], 0, 1, i), r, o + I * part + i * W), ...);
     }
 
     template <int TOGETHER>
