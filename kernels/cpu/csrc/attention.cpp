@@ -30,8 +30,6 @@ struct Share {
 };
 
 template <class T>
-constexpr bool BY_RUNS = FEW_ROWS<typename CellsOf<T>::Type> > 0;
-template <class T>
 bool goes_by_runs(int64_t rows) { return rows <= FEW_ROWS<typename CellsOf<T>::Type>; }
 
 // Says how the work is cut into units. Splits are only computed apart where there are few items, and key heads of few rows
@@ -117,12 +115,11 @@ Place first_place(const Problem<T>& p, const Unit& unit) {
 // Calls use(gatherer) with one that is made for such an item, and has begun with it.
 template <class T, class Use>
 void with_gatherer(const Problem<T>& p, const Item& item, const Use& use) {
-    if constexpr (BY_RUNS<T>)
-        if (goes_by_runs<T>(item.count)) {
-            static thread_local FewGatherer<T> few;
-            few.start(p, item);
-            return use(few);
-        }
+    if (goes_by_runs<T>(item.count)) {
+        static thread_local FewGatherer<T> few;
+        few.start(p, item);
+        return use(few);
+    }
     static thread_local Gatherer<T> many;
     many.start(p, item);
     use(many);

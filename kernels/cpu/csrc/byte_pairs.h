@@ -13,7 +13,7 @@
     do {                                                                     \
         UNROLL for (int i = 0; i < TILE; i++) fetch_here((OF_W) + i * LINE); \
         TILE_ZERO(C);                                                        \
-        TILE_LOAD_B(B, OF_W, LINE);                                          \
+        TILE_LOAD(B, OF_W, LINE);                                            \
         _tile_dpbssd(C, 6, B);                                               \
         TILE_FREE(B);                                                        \
         TILE_STORE(C, TO, LINE);                                             \
@@ -73,7 +73,7 @@ struct ByPairTiles {
         alignas(LINE) Whole<N> whole[2][2];
         vf sums[2][N] = {};
         for (int64_t u = 0; u < units(); u++, x += unit_bytes(N)) {
-            TILE_LOAD_A(6, x, LINE);
+            TILE_LOAD(6, x, LINE);
             MULTIPLY_UNIT(0, 4, strips[0].values.unit(u), whole[u % 2][0]);
             if (u > 0) add_scaled<N>(whole[(u - 1) % 2][0], strips[0], u - 1, x - unit_bytes(N), sums[0]);
             MULTIPLY_UNIT(1, 5, strips[1].values.unit(u), whole[u % 2][1]);

@@ -18,13 +18,13 @@ inline void use_byte_tiles() {
 }
 
 // A group of x by one of W, added to tile C.
-#define ADD_GROUP(C, OF_X, OF_W)           \
-    do {                                   \
-        TILE_LOAD_A(6, OF_X, GROUP);       \
-        TILE_LOAD_B(4, OF_W, TILE_LINE);   \
-        _tile_dpbssd(C, 6, 4);             \
-        TILE_FREE(4);                      \
-        TILE_FREE(6);                      \
+#define ADD_GROUP(C, OF_X, OF_W)       \
+    do {                               \
+        TILE_LOAD(6, OF_X, GROUP);     \
+        TILE_LOAD(4, OF_W, TILE_LINE); \
+        _tile_dpbssd(C, 6, 4);         \
+        TILE_FREE(4);                  \
+        TILE_FREE(6);                  \
     } while (0)
 #define TAKE_SUMS(C, TO)             \
     do {                             \

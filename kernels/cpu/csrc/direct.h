@@ -5,12 +5,13 @@
 // then has a token's cells of one quarter. Sums of values are the same chains in both, along the tokens.
 #pragma once
 
+#include "attending.h"
 #include "packing.h"
 
 // Up to this many rows of a key head are computed directly. Measured on a Zen 4: up to there it takes 0.6 to 0.95 of the time.
-// Tiles have their own order of adding up (direct_tiles.h).
+// Tiles take as many as one has, and have their own order of adding up (direct_tiles.h).
 template <class Cells>
-constexpr int64_t FEW_ROWS = Cells::TILED ? 0 : Cells::PER_CELL == 2 ? 8 : 4;
+constexpr int64_t FEW_ROWS = Cells::TILED ? TILE : Cells::PER_CELL == 2 ? 8 : 4;
 
 constexpr int64_t RUN = 16;  // tokens whose keys, or values, lie one after another
 static_assert(RUN % W == 0 && CHUNK % RUN == 0);
@@ -147,3 +148,54 @@ inline void spread_query(const Cell* query, int64_t depth, int64_t row, int64_t 
 }
 
 }  // namespace direct
+
+// Of each of some key heads so many rows, and what they are computed with: cells of a query, and numbers of a sum of values.
+struct FewRows {
+    int64_t heads, count, depth, width, head_dim;
+
+    int64_t rows() const { return heads * count; }
+};
+
+// The two products of few rows by vectors. A walk goes through a context's runs, TOGETHER at a time, and calls
+// each(runs, asked, h, i) with where they lie, what is to be asked for meanwhile, their key head, and the first one's place
+// in its split.
+template <class Cells>
+class VectorProducts {
+  public:
+    static constexpr int TOGETHER = 1;
+    static int64_t key_stride(int64_t head_dim, int64_t) { return head_dim; }
+
+    // Before anything else; then each query is taken, cells [depth].
+    void start(const FewRows& its) { of = its, spread_ = memory_.take(of.rows() * of.depth * 4); }
+    void take_query(const Cell* cells, int64_t row) {
+        direct::spread_query(cells, of.depth, row % of.count, of.count, spread_of(row / of.count));
+    }
+
+    // Scores of the runs that are walked through, SCORES_STRIDE apart for each row.
+    template <class Walk>
+    void scores(Span, const Walk& walk, float* to) const {
+        with_count<FEW_ROWS<Cells>>(of.count, [&](auto R) {
+            walk([&](const auto& runs, const auto& asked, int64_t h, int64_t i) {
+                float* at = to + h * R * SCORES_STRIDE + i * RUN;
+                direct::scores_of_run<Cells, R>(spread_of(h), runs[0], asked[0], of.head_dim, at);
+            });
+        });
+    }
+    // Adds to sums [rows, width] what the runs' values are by weights, which lie where the scores were.
+    template <class Walk>
+    void sums(const Walk& walk, const Cell* weights, float* to) const {
+        with_count<FEW_ROWS<Cells>>(of.count, [&](auto R) {
+            walk([&](const auto& runs, const auto& asked, int64_t h, int64_t i) {
+                const Cell* by = weights + h * R * SCORES_STRIDE + i * (RUN / Cells::PER_CELL);
+                direct::sums_of_run<Cells, R>(by, runs[0], asked[0], of.head_dim, to + h * R * of.width, of.width);
+            });
+        });
+    }
+
+  private:
+    FewRows of;
+    Cell* spread_;
+    Scratch<Cell> memory_;
+
+    Cell* spread_of(int64_t head) const { return spread_ + head * of.count * of.depth * 4; }
+};

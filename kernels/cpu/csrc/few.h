@@ -3,16 +3,32 @@
 // time, each 4 KB are somewhere else, and come at half to three quarters of the speed.
 #pragma once
 
+#include <array>
 #include <type_traits>
 #include <vector>
 
-#include "direct.h"
+#include "direct_tiles.h"
 #include "sights.h"
+
+template <class Cells, bool TILED>
+struct FewProducts {
+    using Type = VectorProducts<Cells>;
+};
+#if defined(PAGEANT_TILES)
+template <class Cells>
+struct FewProducts<Cells, true> {
+    using Type = TileProducts<Cells>;
+};
+#endif
 
 template <class T>
 class FewGatherer {
     using Cells = typename CellsOf<T>::Type;
     using Number = typename Cells::Number;
+    using Products = typename FewProducts<Cells, Cells::TILED>::Type;
+    static constexpr int TOGETHER = Products::TOGETHER;
+    typedef std::array<const T*, TOGETHER> Runs;
+    typedef std::array<const char*, TOGETHER> Asked;
 
   public:
     void start(const Problem<T>& problem, const Item& its) {
@@ -22,12 +38,13 @@ class FewGatherer {
         width = p.width();
         scores = scores_memory.take(item.rows() * SCORES_STRIDE);
         part = part_memory.take(item.rows(), width);
-        spread = spread_memory.take(item.rows() * depth * 4);
-        copy = copy_memory.take(RUN * p.head_dim);
+        products.start({item.heads, item.count, depth, width, p.head_dim});
+        copy = copy_memory.take(TOGETHER * RUN * key_stride());
+        nothing.resize(RUN * key_stride(), T{});
         sights.resize(item.count);
         seen = Span{0, 0};
         for (int64_t r = 0; r < item.count; r++) seen = seen.with(look(p, item.sequence, item.token(p, r), sights[r]));
-        for (int64_t r = 0; r < item.rows(); r++) spread_row(r);
+        for (int64_t r = 0; r < item.rows(); r++) take_query(r);
     }
 
     // The splits that hold any entry that a row sees.
@@ -41,8 +58,8 @@ class FewGatherer {
         wanted = seen.and_of({first * SPLIT, stop * SPLIT});
         const bool asked_for = place(wanted.start / RUN) == after && p.keys == of_keys;
         if (!asked_for && !wanted.empty())
-            for (int64_t h = 0; h < std::min(AHEAD, item.heads); h++)
-                packing::fetch(first_of(p.keys, wanted.start / RUN) + h * p.block_numbers(), RUN * p.head_dim);
+            for (const T* run : runs_from(p.keys, wanted.start / RUN))
+                for (int64_t h = 0; h < std::min(AHEAD, item.heads); h++) packing::fetch(run + h * p.block_numbers(), RUN * p.head_dim);
         after = then, of_keys = p.keys;
         for (int64_t split = first; split < stop; split++) {
             const Span chunks = chunks_of(wanted, split), runs = runs_of(split);
@@ -56,15 +73,16 @@ class FewGatherer {
     }
 
   private:
-    void spread_row(int64_t r) {
+    void take_query(int64_t r) {
         thread_local std::vector<Cell> cells;
         cells.assign(depth, 0);
         const T* query = p.query_of(item.token(p, r), item.head(p, r));
         Number* to = reinterpret_cast<Number*>(cells.data());
         if constexpr (std::is_same_v<Number, T>) std::copy_n(query, p.head_dim, to);
         else for (int64_t d = 0; d < p.head_dim; d++) to[d] = to_float(query[d]);
-        direct::spread_query(cells.data(), depth, r % item.count, item.count, spread + r / item.count * item.count * depth * 4);
+        products.take_query(cells.data(), r);
     }
+    int64_t key_stride() const { return Products::key_stride(p.head_dim, depth); }
 
     // The runs of a split of which anything is wanted.
     Span runs_of(int64_t split) const {
@@ -72,76 +90,86 @@ class FewGatherer {
         return its.empty() ? Span{0, 0} : Span{its.start / RUN, ceil_div(its.stop, RUN)};
     }
     Place place(int64_t run) const { return {item.sequence, item.kv_head, run * RUN}; }
-    const T* first_of(const T* cache, const Place& at) const { return p.entry_of(cache, at.sequence, at.kv_head, at.entry); }
-    const T* first_of(const T* cache, int64_t run) const { return first_of(cache, place(run)); }
+    // What goes together with a run, or with what is at a place, in memory: as far as there is anything.
+    Runs runs_at(const T* cache, const Place& at, Span there) const {
+        Runs runs;
+        const int64_t first = at.entry / (TOGETHER * RUN) * (TOGETHER * RUN);
+        for (int64_t i = 0; i < TOGETHER; i++)
+            runs[i] = p.entry_of(cache, at.sequence, at.kv_head, std::clamp(first + i * RUN, there.start / RUN * RUN, there.stop - 1));
+        return runs;
+    }
+    Runs runs_from(const T* cache, int64_t run) const { return runs_at(cache, place(run), wanted); }
+    Runs runs_after(const T* cache) const { return runs_at(cache, after, {after.entry, p.lengths[after.sequence]}); }
 
     // Whether all of a run is wanted, and lies in one block.
     bool lies(int64_t run) const {
         const Span all = {run * RUN, (run + 1) * RUN}, its = wanted.and_of(all);
         return its.stop - its.start == RUN && all.start % p.block_size + RUN <= p.block_size;
     }
-    // A copy of what is wanted of a run, with zeros between: entries that no row sees may hold anything, and a weight of zero
-    // times NaN is NaN.
-    const T* copied(const T* cache, int64_t run, int64_t kv_head) const {
+    // A copy of what is wanted of a run, rows so far apart, with zeros between: entries that no row sees may hold anything, and
+    // a weight of zero times NaN is NaN.
+    const T* copied(const T* cache, int64_t run, int64_t kv_head, int64_t stride) const {
         const Span its = wanted.and_of({run * RUN, (run + 1) * RUN});
-        std::fill_n(copy, RUN * p.head_dim, T{});
+        if (its.empty()) return nothing.data();
+        T* const to = copy + run % TOGETHER * RUN * key_stride();
+        std::fill_n(to, RUN * stride, T{});
         for (int64_t entry = its.start; entry < its.stop; entry++)
-            std::copy_n(p.entry_of(cache, item.sequence, kv_head, entry), p.head_dim, copy + entry % RUN * p.head_dim);
-        return copy;
+            std::copy_n(p.entry_of(cache, item.sequence, kv_head, entry), p.head_dim, to + entry % RUN * stride);
+        return to;
     }
 
-    // Calls each(run, ahead, h, i) for the runs of each key head h, in the order of memory: with where it lies, what is to be
-    // asked for meanwhile, and which run of its split it is. `next` is what comes after the last, of the first key head.
+    // Calls each(runs, asked, h, i) for the runs of each key head h, in the order of memory: with where they lie, or copies
+    // whose rows are `stride` apart, what is to be asked for meanwhile, and the first one's place in its split. `next` is what
+    // comes after the last, of the first key head.
     template <class Each>
-    void go_through(const T* cache, Span runs, const T* next, const Each& each) const {
+    void go_through(const T* cache, Span runs, const Runs& next, int64_t stride, const Each& each) const {
         const int64_t apart = p.block_numbers(), ahead = std::min(AHEAD, item.heads);
-        for (int64_t run = runs.start; run < runs.stop; run++) {
-            const T* here = first_of(cache, run);
-            const T* after = run + 1 < runs.stop ? first_of(cache, run + 1) : next;
-            const bool whole = lies(run);
-            fetch_here(after);  // so that its place is known when it is asked for
+        for (int64_t run = runs.start / TOGETHER * TOGETHER; run < runs.stop; run += TOGETHER) {
+            const Runs here = runs_from(cache, run);
+            const Runs later = run + TOGETHER < runs.stop ? runs_from(cache, run + TOGETHER) : next;
+            bool whole[TOGETHER];
+            for (int i = 0; i < TOGETHER; i++) {
+                whole[i] = stride == p.head_dim && lies(run + i);
+                fetch_here(later[i]);  // so that its place is known when it is asked for
+            }
             for (int64_t h = 0; h < item.heads; h++) {
-                const T* asked = h + ahead < item.heads ? here + (h + ahead) * apart : after + (h + ahead - item.heads) * apart;
-                each(whole ? here + h * apart : copied(cache, run, item.kv_head + h), (const char*)asked, h, run % (SPLIT / RUN));
+                Runs at;
+                Asked asked;
+                for (int i = 0; i < TOGETHER; i++) {
+                    const bool goes_on = h + ahead < item.heads;
+                    asked[i] = (const char*)(goes_on ? here[i] + (h + ahead) * apart : later[i] + (h + ahead - item.heads) * apart);
+                    at[i] = whole[i] ? here[i] + h * apart : copied(cache, run + i, item.kv_head + h, stride);
+                }
+                each(at, asked, h, run % (SPLIT / RUN));
             }
         }
     }
 
     void add_scores(Span runs) {
-        const T* next = runs.empty() ? nullptr : first_of(p.values, runs.start);
-        with_count<FEW_ROWS<Cells>>(item.count, [&](auto R) {
-            go_through(p.keys, runs, next, [&](const T* run, const char* ahead, int64_t h, int64_t i) {
-                float* to = scores + h * R * SCORES_STRIDE + i * RUN;
-                direct::scores_of_run<Cells, R>(spread + h * R * depth * 4, run, ahead, p.head_dim, to);
-            });
-        });
+        const Runs next = runs.empty() ? Runs{} : runs_from(p.values, runs.start);
+        products.scores(runs, [&](const auto& each) { go_through(p.keys, runs, next, key_stride(), each); }, scores);
     }
 
     // `later`: those of the next split.
     void add_values(Span runs, Span later) {
-        const T* next = later.empty() ? first_of(p.keys, after) : first_of(p.keys, later.start);
-        with_count<FEW_ROWS<Cells>>(item.count, [&](auto R) {
-            go_through(p.values, runs, next, [&](const T* run, const char* ahead, int64_t h, int64_t i) {
-                const Cell* weights = (const Cell*)scores + h * R * SCORES_STRIDE + i * (RUN / Cells::PER_CELL);
-                direct::sums_of_run<Cells, R>(weights, run, ahead, p.head_dim, part.values + h * R * width, width);
-            });
-        });
+        const Runs next = later.empty() ? runs_after(p.keys) : runs_from(p.keys, later.start);
+        products.sums([&](const auto& each) { go_through(p.values, runs, next, p.head_dim, each); }, (const Cell*)scores, part.values);
     }
 
-    static constexpr int64_t AHEAD = 2;  // runs that are asked for before they are read
+    static constexpr int64_t AHEAD = 1;  // key heads whose runs are asked for before they are read
 
     Problem<T> p;
     Item item;
     int64_t depth, width;
     Span seen, wanted;  // entries that any row sees, and those of them that are gathered now
-    Cell* spread;
+    Products products;
     float* scores;  // and, in their place, weights
     Rows part;
     T* copy;
+    std::vector<T> nothing;
     Place after{-1, 0, 0};
     const T* of_keys = nullptr;  // of the call before
     std::vector<Sight> sights;   // of the rows of one key head
-    Scratch<Cell> spread_memory;
     Scratch<float> scores_memory;
     Scratch<T> copy_memory;
     RowsMemory part_memory;

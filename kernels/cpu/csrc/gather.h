@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "direct_tiles.h"
 #include "packing.h"
 #include "panel_tiles.h"
 #include "sights.h"
@@ -34,7 +33,6 @@ class Gatherer {
         query = query_memory.take(groups * GROUP_ROWS * depth);
         scores = scores_memory.take(GROUP_ROWS * SCORES_STRIDE);
         part = part_memory.take(GROUP_ROWS, width);
-        if (few()) packed = packed_memory.take(TILE * depth);
         keys = keys_memory.take((groups == 1 ? 1 : CHUNKS) * CHUNK * depth);
         values = values_memory.take(ceil_div(width, VALUES_WIDE<Cells>) * VALUES_WIDE<Cells> * VALUES_DEEP<Cells>);
         nothing.resize(p.head_dim, T{});
@@ -49,10 +47,6 @@ class Gatherer {
             Span& of_group = seen_by[r / GROUP_ROWS];
             of_group = of_group.with(look(p, item.sequence, item.token(p, r), sights[r]));
         }
-#if defined(PAGEANT_TILES)
-        if constexpr (Cells::TILED)
-            if (few()) pack_queries(query, item.count, depth, packed);
-#endif
         seen = Span{0, 0};
         for (const Span& of_group : seen_by) seen = seen.with(of_group);
     }
@@ -76,8 +70,7 @@ class Gatherer {
             for (int64_t group = groups - 1; group >= 0; group--) {
                 int64_t row = group * GROUP_ROWS, count = std::min(GROUP_ROWS, item.count - row);
                 Span its = chunks_of(seen_by[group], split);
-                if (few()) few_rows(chunks);
-                else if (group == groups - 1) many_rows<true>(chunks, its, row, count);
+                if (group == groups - 1) many_rows<true>(chunks, its, row, count);
                 else many_rows<false>(chunks, its, row, count);
                 done(split, row, count, part);
             }
@@ -94,8 +87,6 @@ class Gatherer {
     };
 
     const T* query_of(int64_t r) const { return p.query_of(item.token(p, r), item.head(p, r)); }
-    // By tiles, keys are computed with as they lie, where rows fit one.
-    bool few() const { return Cells::TILED && item.count <= TILE; }
 
     // Entries that no row sees read as zero: they may hold anything, and a weight of zero times NaN is NaN.
     void point(const T* cache, int64_t chunk, Lines& to) const {
@@ -127,27 +118,6 @@ class Gatherer {
     const Cell* weights_of(int64_t chunk) const {
         return reinterpret_cast<const Cell*>(scores) + chunk % CHUNKS * (CHUNK / Cells::PER_CELL);
     }
-
-    void few_rows(Span chunks) {
-#if defined(PAGEANT_TILES)
-        if constexpr (Cells::TILED) return few_by_tiles(chunks);
-#endif
-    }
-#if defined(PAGEANT_TILES)
-    void few_by_tiles(Span chunks) {
-        for (int64_t chunk = chunks.start; chunk < chunks.stop; chunk++) {
-            advance_keys(chunk, chunks);
-            direct_tile_scores(packed, depth, now->at, next->at, p.head_dim, keys, scores_of(chunk), item.count);
-        }
-        for (int64_t r = 0; r < item.count; r++) weigh_row(chunks, r, r);
-        std::fill_n(part.values, item.count * width, 0.0f);
-        for (int64_t chunk = chunks.start; chunk < chunks.stop; chunk++) {
-            advance_values(chunk, chunks);
-            pack_values<Cells>(now->at, next->at, p.head_dim, width, values);
-            direct_tile_sums(weights_of(chunk), values, part.values, width);
-        }
-    }
-#endif
 
     // A group's part of a split, of which it sees the chunks `its`. The group that packs does so for all.
     template <bool PACKS>
@@ -197,7 +167,7 @@ class Gatherer {
     Item item;
     int64_t depth, width, groups;
     Span seen, wanted;  // entries that any row sees, and those of them that are gathered now
-    Cell *query, *packed, *keys, *values;
+    Cell *query, *keys, *values;
     float* scores;
     Rows part;
     Lines lines[2];
@@ -205,7 +175,7 @@ class Gatherer {
     std::vector<Sight> sights;
     std::vector<Span> seen_by;
     std::vector<T> nothing;
-    Scratch<Cell> query_memory, packed_memory, keys_memory, values_memory;
+    Scratch<Cell> query_memory, keys_memory, values_memory;
     Scratch<float> scores_memory;
     RowsMemory part_memory;
 };

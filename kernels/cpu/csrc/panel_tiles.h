@@ -20,13 +20,13 @@ inline void two_by_two(const Cell* a, int64_t a_stride, const Cell* b, int64_t b
     TILE_ZERO(2);
     TILE_ZERO(3);
     for (int64_t k = 0; k < depth; k += TILE) {
-        TILE_LOAD_A(6, a + k, a_stride * 4);
-        TILE_LOAD_B(4, b + k * b_stride, b_stride * 4);
+        TILE_LOAD(6, a + k, a_stride * 4);
+        TILE_LOAD(4, b + k * b_stride, b_stride * 4);
         TILE_MULTIPLY(0, 6, 4);
-        TILE_LOAD_B(5, b + k * b_stride + TILE, b_stride * 4);
+        TILE_LOAD(5, b + k * b_stride + TILE, b_stride * 4);
         TILE_MULTIPLY(1, 6, 5);
         TILE_FREE(6);
-        TILE_LOAD_A(7, a + TILE * a_stride + k, a_stride * 4);
+        TILE_LOAD(7, a + TILE * a_stride + k, a_stride * 4);
         TILE_MULTIPLY(2, 7, 4);
         TILE_FREE(4);
         TILE_MULTIPLY(3, 7, 5);
@@ -47,17 +47,17 @@ inline void one_by_four(const Cell* a, int64_t a_stride, const Cell* b, const Ce
     TILE_ZERO(2);
     TILE_ZERO(3);
     for (int64_t k = 0; k < depth; k += TILE) {
-        TILE_LOAD_A(6, a + k, a_stride * 4);
-        TILE_LOAD_B(4, b + k * b_stride, b_stride * 4);
+        TILE_LOAD(6, a + k, a_stride * 4);
+        TILE_LOAD(4, b + k * b_stride, b_stride * 4);
         TILE_MULTIPLY(0, 6, 4);
         TILE_FREE(4);
-        TILE_LOAD_B(5, b + k * b_stride + TILE, b_stride * 4);
+        TILE_LOAD(5, b + k * b_stride + TILE, b_stride * 4);
         TILE_MULTIPLY(1, 6, 5);
         TILE_FREE(5);
-        TILE_LOAD_B(4, other + k * b_stride, b_stride * 4);
+        TILE_LOAD(4, other + k * b_stride, b_stride * 4);
         TILE_MULTIPLY(2, 6, 4);
         TILE_FREE(4);
-        TILE_LOAD_B(5, other + k * b_stride + TILE, b_stride * 4);
+        TILE_LOAD(5, other + k * b_stride + TILE, b_stride * 4);
         TILE_MULTIPLY(3, 6, 5);
         TILE_FREE(5);
         TILE_FREE(6);
@@ -74,11 +74,11 @@ inline void one_by_two(const Cell* a, int64_t a_stride, const Cell* b, int64_t b
     TILE_ZERO(0);
     TILE_ZERO(1);
     for (int64_t k = 0; k < depth; k += TILE) {
-        TILE_LOAD_A(6, a + k, a_stride * 4);
-        TILE_LOAD_B(4, b + k * b_stride, b_stride * 4);
+        TILE_LOAD(6, a + k, a_stride * 4);
+        TILE_LOAD(4, b + k * b_stride, b_stride * 4);
         TILE_MULTIPLY(0, 6, 4);
         TILE_FREE(4);
-        TILE_LOAD_B(5, b + k * b_stride + TILE, b_stride * 4);
+        TILE_LOAD(5, b + k * b_stride + TILE, b_stride * 4);
         TILE_MULTIPLY(1, 6, 5);
         TILE_FREE(5);
         TILE_FREE(6);

@@ -141,15 +141,15 @@ class StripBlock : protected TileBlock {
         const char *upper = x_of(down), *lower = x_of(std::min(down + 1, down_ - 1));
         zero<2 * DOWN>();
         for (int64_t k = 0; k < along_; k++, upper += TILE_LINE, lower += TILE_LINE, left += TILE_BYTES, right += TILE_BYTES) {
-            TILE_LOAD_A(6, upper, x_stride_);
-            if constexpr (DOWN > 1) TILE_LOAD_A(7, lower, x_stride_);
+            TILE_LOAD(6, upper, x_stride_);
+            if constexpr (DOWN > 1) TILE_LOAD(7, lower, x_stride_);
             fetch_tile(left, TILE_LINE);
-            TILE_LOAD_B(4, left, TILE_LINE);
+            TILE_LOAD(4, left, TILE_LINE);
             TILE_MULTIPLY(0, 6, 4);
             if constexpr (DOWN > 1) TILE_MULTIPLY(2, 7, 4);
             TILE_FREE(4);
             fetch_tile(right, TILE_LINE);
-            TILE_LOAD_B(5, right, TILE_LINE);
+            TILE_LOAD(5, right, TILE_LINE);
             TILE_MULTIPLY(1, 6, 5);
             TILE_FREE(6);
             if constexpr (DOWN > 1) {
@@ -174,13 +174,13 @@ class StripBlock : protected TileBlock {
         for (int64_t k = first; k < stop; k++, upper += TILE_LINE, lower += TILE_LINE, left += TILE_BYTES, right += TILE_BYTES) {
             ahead.template fetch<SECOND>();
             if (strips.first) fetch_x(k, down + 2);
-            TILE_LOAD_A(6, upper, x_stride_);
-            TILE_LOAD_B(4, left, TILE_LINE);
+            TILE_LOAD(6, upper, x_stride_);
+            TILE_LOAD(4, left, TILE_LINE);
             TILE_MULTIPLY(0, 6, 4);
-            TILE_LOAD_B(5, right, TILE_LINE);
+            TILE_LOAD(5, right, TILE_LINE);
             TILE_MULTIPLY(1, 6, 5);
             TILE_FREE(6);
-            TILE_LOAD_A(7, lower, x_stride_);
+            TILE_LOAD(7, lower, x_stride_);
             TILE_MULTIPLY(2, 7, 4);
             TILE_FREE(4);
             TILE_MULTIPLY(3, 7, 5);

@@ -7,7 +7,6 @@
 
 #if defined(PAGEANT_TILES)
 
-constexpr int TILE_LINE = 64, TILE_BYTES = TILE * TILE_LINE;
 constexpr int NEAREST = 3, SECOND = 2;  // caches
 
 #if defined(__AVX512BF16__)
@@ -64,10 +63,10 @@ class TileBlock {
     }
     template <int TILES>
     static void load_tiles(const float (*sums)[TILE * TILE]) {
-        TILE_LOAD_B(0, sums[0], TILE_LINE);
-        if constexpr (TILES > 1) TILE_LOAD_B(1, sums[1], TILE_LINE);
-        if constexpr (TILES > 2) TILE_LOAD_B(2, sums[2], TILE_LINE);
-        if constexpr (TILES > 3) TILE_LOAD_B(3, sums[3], TILE_LINE);
+        TILE_LOAD(0, sums[0], TILE_LINE);
+        if constexpr (TILES > 1) TILE_LOAD(1, sums[1], TILE_LINE);
+        if constexpr (TILES > 2) TILE_LOAD(2, sums[2], TILE_LINE);
+        if constexpr (TILES > 3) TILE_LOAD(3, sums[3], TILE_LINE);
     }
     template <int TILES>
     static void store_tiles(float (*sums)[TILE * TILE]) {

@@ -175,22 +175,22 @@ class TiledBlock : TileBlock {
         zero<DOWN>();
         for (int64_t k = 0; k < along_; k++, a += rows.step, b += b_bytes_) {
             near.fetch();
-            TILE_LOAD_A(6, a, rows.stride);
-            TILE_LOAD_B(4, b, b_stride_);
+            TILE_LOAD(6, a, rows.stride);
+            TILE_LOAD(4, b, b_stride_);
             TILE_MULTIPLY(0, 6, 4);
             TILE_FREE(4);
             if constexpr (DOWN > 1) {
-                TILE_LOAD_B(5, b + down_bytes_, b_stride_);
+                TILE_LOAD(5, b + down_bytes_, b_stride_);
                 TILE_MULTIPLY(1, 6, 5);
                 TILE_FREE(5);
             }
             if constexpr (DOWN > 2) {
-                TILE_LOAD_B(4, b + 2 * down_bytes_, b_stride_);
+                TILE_LOAD(4, b + 2 * down_bytes_, b_stride_);
                 TILE_MULTIPLY(2, 6, 4);
                 TILE_FREE(4);
             }
             if constexpr (DOWN > 3) {
-                TILE_LOAD_B(5, b + 3 * down_bytes_, b_stride_);
+                TILE_LOAD(5, b + 3 * down_bytes_, b_stride_);
                 TILE_MULTIPLY(3, 6, 5);
                 TILE_FREE(5);
             }
@@ -209,16 +209,16 @@ class TiledBlock : TileBlock {
         zero<4>();
         for (int64_t k = 0; k < along_; k++, first += upper.step, second += lower.step, b += b_bytes_) {
             ahead.template fetch<SECOND>();
-            TILE_LOAD_A(6, first, upper.stride);
+            TILE_LOAD(6, first, upper.stride);
             fetch_tile(b + b_bytes_, b_stride_);
-            TILE_LOAD_B(4, b, b_stride_);
+            TILE_LOAD(4, b, b_stride_);
             TILE_MULTIPLY(0, 6, 4);
             fetch_tile(first + upper.step, upper.stride);
-            TILE_LOAD_A(7, second, lower.stride);
+            TILE_LOAD(7, second, lower.stride);
             TILE_MULTIPLY(1, 7, 4);
             TILE_FREE(4);
             fetch_tile(b + below + b_bytes_, b_stride_);
-            TILE_LOAD_B(5, b + below, b_stride_);
+            TILE_LOAD(5, b + below, b_stride_);
             TILE_MULTIPLY(2, 6, 5);
             TILE_FREE(6);
             fetch_tile(second + lower.step, lower.stride);

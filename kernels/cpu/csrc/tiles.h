@@ -1,14 +1,16 @@
 // The matrix registers of AMX: eight tiles of 16 rows of 64 bytes, and the product of two of bfloat16 added to
 // one of floats. PAGEANT_EMULATE_TILES is the same in plain C++, for testing on machines without them.
 //
-// One shape serves a whole product: A is `rows` by 32 inputs, as a matrix has them; B is 16 pairs of inputs by `columns`; C
-// is `rows` by `columns`. Tiles are named by literal numbers, which is how the compiler's own macros want them.
+// A is `rows` by 32 inputs, as a matrix has them; B is 16 pairs of inputs by `columns`; C is `rows` by `columns`. Tiles are
+// named by literal numbers, which is how the compiler's own macros want them.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
 constexpr int TILE = 16;         // rows of a tile, and most columns of B and C
+constexpr int TILE_LINE = 64;    // bytes of a row
+constexpr int TILE_BYTES = TILE * TILE_LINE;
 constexpr int TILE_INPUTS = 32;  // that one product of tiles adds up
 
 // Gives a tile up that will be loaded before it is read again. It seems that two threads of a core share what tiles are
@@ -18,34 +20,39 @@ constexpr int TILE_INPUTS = 32;  // that one product of tiles adds up
 // core to itself 2.2 either way.)
 #define TILE_FREE(T) TILE_ZERO(T)
 
+struct TileShape { int rows, row_bytes; };
+
 #if defined(PAGEANT_EMULATE_TILES)
 
 #include "vec.h"
 
 namespace emulated {
 struct Tiles {
-    int rows = 0, columns = 0;
+    TileShape shapes[8] = {};
     alignas(64) uint8_t data[8][TILE][64];
 };
 inline Tiles& tiles() {
     thread_local Tiles mine;
     return mine;
 }
-inline void load(int tile, const void* from, int64_t stride, int rows, int row_bytes) {
+inline void load(int tile, const void* from, int64_t stride) {
+    const TileShape shape = tiles().shapes[tile];
     std::memset(tiles().data[tile], 0, sizeof tiles().data[tile]);
-    for (int row = 0; row < rows; row++)
-        std::memcpy(tiles().data[tile][row], (const uint8_t*)from + row * stride, row_bytes);
+    for (int row = 0; row < shape.rows; row++)
+        std::memcpy(tiles().data[tile][row], (const uint8_t*)from + row * stride, shape.row_bytes);
 }
 inline void store(int tile, void* to, int64_t stride) {
-    for (int row = 0; row < tiles().rows; row++)
-        std::memcpy((uint8_t*)to + row * stride, tiles().data[tile][row], 4 * tiles().columns);
+    const TileShape shape = tiles().shapes[tile];
+    for (int row = 0; row < shape.rows; row++)
+        std::memcpy((uint8_t*)to + row * stride, tiles().data[tile][row], shape.row_bytes);
 }
 // As Intel's manual has it: even and odd inputs apart, then both to what is there.
 inline void multiply(int c, int a, int b) {
-    for (int m = 0; m < tiles().rows; m++)
-        for (int n = 0; n < tiles().columns; n++) {
+    const TileShape shape = tiles().shapes[c];
+    for (int m = 0; m < shape.rows; m++)
+        for (int n = 0; n < shape.row_bytes / 4; n++) {
             float even = 0, odd = 0, sum;
-            for (int k = 0; k < TILE; k++) {
+            for (int k = 0; k < tiles().shapes[b].rows; k++) {
                 bf16 left[2], right[2];
                 std::memcpy(left, tiles().data[a][m] + 4 * k, 4);
                 std::memcpy(right, tiles().data[b][k] + 4 * n, 4);
@@ -60,13 +67,16 @@ inline void multiply(int c, int a, int b) {
 }  // namespace emulated
 
 #define TILE_ZERO(T) std::memset(emulated::tiles().data[T], 0, sizeof emulated::tiles().data[T])
-#define TILE_LOAD_A(T, FROM, STRIDE) emulated::load(T, FROM, STRIDE, emulated::tiles().rows, 64)
-#define TILE_LOAD_B(T, FROM, STRIDE) emulated::load(T, FROM, STRIDE, TILE, 4 * emulated::tiles().columns)
+#define TILE_LOAD(T, FROM, STRIDE) emulated::load(T, FROM, STRIDE)
 #define TILE_STORE(T, TO, STRIDE) emulated::store(T, TO, STRIDE)
 #define TILE_MULTIPLY(C, A, B) emulated::multiply(C, A, B)
 
 inline bool tiles_allowed() { return true; }
-inline void use_tiles(int rows, int columns) { emulated::tiles().rows = rows, emulated::tiles().columns = columns; }
+// Takes the shape of each of the eight from `shape_of`.
+template <class ShapeOf>
+inline void configure_tiles(const ShapeOf& shape_of) {
+    for (int tile = 0; tile < 8; tile++) emulated::tiles().shapes[tile] = shape_of(tile);
+}
 inline void leave_tiles() {}
 
 #elif defined(__AMX_BF16__)
@@ -79,12 +89,11 @@ inline void leave_tiles() {}
 inline void settle(const void* p) { __asm__ volatile("" ::"r"(p) : "memory"); }
 
 #define TILE_ZERO(T) _tile_zero(T)
-#define TILE_LOAD_A(T, FROM, STRIDE)      \
+#define TILE_LOAD(T, FROM, STRIDE)        \
     do {                                  \
         settle(FROM);                     \
         _tile_loadd(T, (FROM), (STRIDE)); \
     } while (0)
-#define TILE_LOAD_B(T, FROM, STRIDE) TILE_LOAD_A(T, FROM, STRIDE)
 #define TILE_STORE(T, TO, STRIDE)         \
     do {                                  \
         _tile_stored(T, (TO), (STRIDE));  \
@@ -97,8 +106,6 @@ inline bool tiles_allowed() {
     constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
     return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 }
-
-struct TileShape { int rows, row_bytes; };
 
 // Takes the shape of each of the eight from `shape_of`.
 template <class ShapeOf>
@@ -117,6 +124,13 @@ inline void configure_tiles(const ShapeOf& shape_of) {
     _tile_loadconfig(&shapes);
 }
 
+inline void leave_tiles() { _tile_release(); }
+
+#endif
+
+#if defined(PAGEANT_EMULATE_TILES) || defined(__AMX_BF16__)
+#define PAGEANT_TILES 1
+
 // Tiles 0 to 3 are C, 4 and 5 are B, 6 and 7 are A.
 inline void use_tiles(int rows, int columns) {
     configure_tiles([=](int tile) {
@@ -124,12 +138,6 @@ inline void use_tiles(int rows, int columns) {
         return TileShape{is_b ? TILE : rows, is_a ? 64 : 4 * columns};
     });
 }
-inline void leave_tiles() { _tile_release(); }
-
-#endif
-
-#if defined(PAGEANT_EMULATE_TILES) || defined(__AMX_BF16__)
-#define PAGEANT_TILES 1
 #else
 inline bool tiles_allowed() { return true; }
 #endif
