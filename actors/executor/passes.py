@@ -25,12 +25,16 @@ class Passes:
     """Of one decoder. On a CPU, small ones are recorded, if nobody reads between its layers.
 
     Those with adapters are not: which tokens have which is as much part of a recording as addresses are.
+
+    Args:
+        last_drawn: int64 [rows of the batch], on the device: the token that each drew last.
     """
 
     def __init__(
         self,
         decoder: Decoder,
         kv_caches: Sequence[KVCache],
+        last_drawn: Tensor,
         *,
         max_num_seqs: int,
         max_model_len: int,
@@ -41,6 +45,7 @@ class Passes:
         self.decoder = decoder
         self._adapters = adapters
         self._kv_caches = kv_caches
+        self._last_drawn = last_drawn
         self._programs: StepPrograms | None = None
         if isinstance(decoder.kernels, CpuKernels) and not decoder.taps:
             self._programs = StepPrograms(
@@ -51,13 +56,13 @@ class Passes:
                 max_num_seqs=max_num_seqs,
                 max_model_len=max_model_len,
                 block_size=block_size,
+                last_drawn=last_drawn,
                 clock=clock,
             )
 
     def run(
         self,
         packed: Packed,
-        last_drawn: Tensor,
         ancestors: npt.NDArray[np.int64] | None = None,
         adapted: Sequence[AdaptedTokens] = (),
         wanted: npt.NDArray[np.int64] | None = None,
@@ -65,19 +70,20 @@ class Passes:
         """Return hidden states [T, hidden_size], or [D, hidden_size], good until the next call.
 
         Args:
-            last_drawn: int64 [rows of the batch], the token that each drew last.
             ancestors: see `AttentionBatch`.
             wanted: [D], which of the tokens to return, at most one of each sequence; None is all.
         """
         some = wanted if wanted is not None and len(wanted) < len(packed.positions) else None
         if self._programs is not None and not adapted:
-            hidden = self._programs.run(packed, last_drawn, ancestors)
+            hidden = self._programs.run(packed, ancestors)
             if hidden is not None:
                 return hidden if some is None else hidden[to_device(some, hidden.device)]
         device = self.decoder.device
         token_ids = to_device(packed.token_ids, device)
         if len(packed.unknown):
-            token_ids[to_device(packed.unknown, device)] = last_drawn[to_device(packed.unknown_rows, device)]
+            token_ids[to_device(packed.unknown, device)] = self._last_drawn[
+                to_device(packed.unknown_rows, device)
+            ]
         positions = to_device(packed.positions, device)
         batch = attention_batch(packed, device, ancestors)
         if some is not None and not adapted:
@@ -89,22 +95,14 @@ class Passes:
             hidden = self.forward(token_ids, positions, batch)
         return hidden if some is None else hidden[to_device(some, device)]
 
-    def draw(self, inputs: StepInputs, last_drawn: Tensor) -> npt.NDArray[np.int64] | Awaiting | None:
+    def draw(self, inputs: StepInputs) -> npt.NDArray[np.int64] | Awaiting | None:
         """Return the tokens [T] of a step that `only_draws`, if it is recorded, or what it draws from when its masks
-        come.
+        come."""
+        return None if self._programs is None else self._programs.draw(inputs)
 
-        Args:
-            last_drawn: int64 [rows of the batch], the token that each drew last, and after this that of now.
-        """
-        return None if self._programs is None else self._programs.draw(inputs, last_drawn)
-
-    def logits(self, inputs: StepInputs, last_drawn: Tensor) -> Tensor | None:
-        """Return the logits [T, V] of a step that `draws_after_each`, good until the next call, if it is recorded.
-
-        Args:
-            last_drawn: int64 [rows of the batch], the token that each drew last.
-        """
-        return None if self._programs is None else self._programs.logits(inputs, last_drawn)
+    def logits(self, inputs: StepInputs) -> Tensor | None:
+        """Return the logits [T, V] of a step that `draws_after_each`, good until the next call, if it is recorded."""
+        return None if self._programs is None else self._programs.logits(inputs)
 
     def forward(
         self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, wanted: Wanted | None = None

@@ -59,6 +59,7 @@ class _Shape:
     refused: bool = False
     came: int = 1  # times
     logits: Tensor | None = None  # where they may be read
+    drawn: npt.NDArray[np.int64] | None = None  # where the tokens are
     guided: ShapeEnd = field(default_factory=ShapeEnd)
 
 
@@ -68,6 +69,7 @@ class StepPrograms:
     Args:
         forward, logits: see `Decoder`.
         kernels: what they compute with. Steps of a shape that these cannot capture are computed without.
+        last_drawn: int64 [rows of the batch], the token that each drew last.
         clock: to tell how long steps take, by which it is decided how long they wait for masks.
     """
 
@@ -81,11 +83,13 @@ class StepPrograms:
         max_num_seqs: int,
         max_model_len: int,
         block_size: int,
+        last_drawn: Tensor,
         clock: Callable[[], float],
     ) -> None:
         self._forward = forward
         self._logits = logits
         self._kernels = kernels
+        self._last_drawn = last_drawn.numpy()
         self._seqs_max = max_num_seqs
         self._shapes: OrderedDict[tuple[_Kind, int, int], _Shape] = OrderedDict()
         self._ends = GuidedEnds(kernels, logits, _TOKENS_MAX, clock)
@@ -125,35 +129,31 @@ class StepPrograms:
         """How many recordings there are."""
         return sum(shape.replay is not None for shape in self._shapes.values())
 
-    def run(
-        self, inputs: Packed, last_drawn: Tensor, ancestors: npt.NDArray[np.int64] | None = None
-    ) -> Tensor | None:
+    def run(self, inputs: Packed, ancestors: npt.NDArray[np.int64] | None = None) -> Tensor | None:
         """Return hidden states [T, hidden_size], good until the next call, or None where it is not for this.
 
         Args:
-            last_drawn: int64 [rows of the batch], the token that each drew last.
             ancestors: [T], see `AttentionBatch`.
         """
         shape = self._shape_of(_Kind.HIDDEN if ancestors is None else _Kind.HIDDEN_OF_TREES, inputs)
         if shape is None:
             return None
-        self._write(inputs, last_drawn)
+        self._write(inputs)
         if ancestors is not None:
             self._ancestors[: len(ancestors)] = torch.from_numpy(ancestors)
         return self._play(shape, lambda: self._hidden(inputs, with_trees=ancestors is not None))
 
-    def logits(self, inputs: StepInputs, last_drawn: Tensor) -> Tensor | None:
+    def logits(self, inputs: StepInputs) -> Tensor | None:
         """Return the logits [T, V] after each of a step's tokens, good until the next call, or None where it is not for
         this.
 
         Args:
             inputs: of a step that `draws_after_each`.
-            last_drawn: int64 [rows of the batch], the token that each drew last.
         """
         shape = self._shape_of(_Kind.LOGITS, inputs)
         if shape is None:
             return None
-        self._write(inputs, last_drawn)
+        self._write(inputs)
 
         def run() -> Tensor:
             hidden = self._hidden(inputs)
@@ -162,19 +162,18 @@ class StepPrograms:
 
         return None if self._play(shape, run) is None else shape.logits
 
-    def draw(self, inputs: StepInputs, last_drawn: Tensor) -> npt.NDArray[np.int64] | Awaiting | None:
+    def draw(self, inputs: StepInputs) -> npt.NDArray[np.int64] | Awaiting | None:
         """Return the tokens [T] that are drawn after those of a step; where a mask has not come, what they are to be
         drawn from; or None where it is not for this.
 
         Args:
             inputs: of a step that `only_draws`.
-            last_drawn: int64 [rows of the batch], the token that each drew last, and after this that of now.
         """
         guided = inputs.guided
         shape = self._shape_of(_Kind.TOKENS if guided is None else _Kind.GUIDED_TOKENS, inputs)
         if shape is None or (guided is not None and not guided.table.may_be_played):
             return None
-        self._write(inputs, last_drawn)
+        self._write(inputs)
         self._write_columns(inputs.sampling)
         if guided is not None:
             held = guided.table.held
@@ -186,8 +185,10 @@ class StepPrograms:
             return None
         if guided is not None and (awaiting := self._ends.awaiting(shape.guided)) is not None:
             return awaiting
-        token_ids: npt.NDArray[np.int64] = drawn.numpy().copy()  # the next step writes where they are
-        last_drawn.numpy()[inputs.rows] = token_ids
+        if shape.drawn is None:
+            shape.drawn = drawn.numpy()
+        token_ids = shape.drawn.copy()  # the next step writes where they are
+        self._last_drawn[inputs.rows] = token_ids
         return token_ids
 
     def _shape_of(self, kind: _Kind, inputs: Packed) -> _Shape | None:
@@ -212,7 +213,7 @@ class StepPrograms:
         if shape.replay is None:
             try:
                 with torch.inference_mode():
-                    shape.replay = self._kernels.capture(run)
+                    shape.replay, shape.drawn = self._kernels.capture(run), None
             except RuntimeError as error:
                 log.debug("steps are not recorded: %s", error)
                 shape.refused = True
@@ -242,12 +243,12 @@ class StepPrograms:
         # All of the columns: it reads as many as there are rows.
         return self._kernels.sample(self._logits(hidden), self._params)
 
-    def _write(self, inputs: Packed, last_drawn: Tensor) -> None:
+    def _write(self, inputs: Packed) -> None:
         token_ids, positions, slots, starts, lengths, tables = self._inputs
         tokens, (_, sequences, width) = len(inputs.positions), inputs.block_tables.shape
         token_ids[:tokens] = inputs.token_ids
         if len(inputs.unknown):
-            token_ids[inputs.unknown] = last_drawn.numpy()[inputs.unknown_rows]
+            token_ids[inputs.unknown] = self._last_drawn[inputs.unknown_rows]
         positions[:tokens] = inputs.positions
         slots[:, :tokens] = inputs.slots
         starts[: sequences + 1] = inputs.query_starts

@@ -142,9 +142,9 @@ class TorchRunner:
         )
         room = Room(self.num_blocks + self.spare_blocks, block_size, max_num_seqs, max_model_len)
         self._kv_bytes = room.num_blocks * block_bytes
+        self._last_drawn = torch.zeros(max_num_seqs, dtype=torch.int64, device=self.device)  # by row
         self._allocate(room, disk)
         self._history = History(room)
-        self._last_drawn = torch.zeros(max_num_seqs, dtype=torch.int64, device=self.device)  # by row
         log.info(
             "%s in %s%s on %s with %s kernels: %.0f MiB of weights, %d KV blocks of %d tokens%s (%.0f MiB)",
             *(model.name, self.dtype, f" with {quantization} weights" if quantization else "", device),
@@ -180,6 +180,7 @@ class TorchRunner:
         self._passes = Passes(
             self._decoder,
             caches,
+            self._last_drawn,
             max_num_seqs=room.max_num_seqs,
             max_model_len=room.max_model_len,
             block_size=room.block_size,
@@ -200,7 +201,7 @@ class TorchRunner:
     def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
         """See `ModelRunner`."""
         if self._proposer is None and inputs.only_draws:
-            drawn = self._passes.draw(inputs, self._last_drawn)
+            drawn = self._passes.draw(inputs)
             if isinstance(drawn, Awaiting):
                 rows, params = self._tensor(inputs.rows), self._params(inputs.sampling)
                 return self._draw_or_wait(drawn.logits, rows, params, inputs, waited=drawn.waited)
@@ -212,12 +213,12 @@ class TorchRunner:
     def _launch(self, inputs: StepInputs) -> Drawn | Undrawn:
         self._copy_blocks(inputs)
         if self._proposer is None and inputs.draws_after_each:
-            logits = self._passes.logits(inputs, self._last_drawn)
+            logits = self._passes.logits(inputs)
             if logits is not None:
                 rows, params = self._tensor(inputs.rows), self._params(inputs.sampling)
                 return self._draw_or_wait(logits, rows, params, inputs)
         wanted = None if self._reads_all(inputs) else inputs.last_tokens
-        hidden = self._passes.run(inputs, self._last_drawn, inputs.ancestors, inputs.adapted, wanted)
+        hidden = self._passes.run(inputs, inputs.ancestors, inputs.adapted, wanted)
         prompts = self._score_prompts(hidden, inputs.scores)
         if not len(inputs.rows):
             drawn = self._drawn(torch.empty(0, dtype=torch.int64), None, prompts, {})

@@ -123,7 +123,9 @@ def playback(library: Library, calls: Sequence[tuple[Function, tuple[Any, ...]]]
         row["word"][: len(words)] = words
         row["real"][: len(reals)] = reals
 
+    replay, address = library.replay, table.ctypes.data
+
     def play() -> None:
-        library.replay(table.ctypes.data, len(table))
+        replay(address, len(table))
 
     return play

@@ -65,9 +65,11 @@ class DraftModel:
     def allocate(self, room: Room) -> Sequence[KVCache]:
         """See `Proposer`."""
         caches = self._decoder.allocate_kv_caches(room.num_blocks, room.block_size)
+        self._last_drawn = torch.zeros(room.max_num_seqs, dtype=torch.int64, device=self._decoder.device)
         self._passes = Passes(
             self._decoder,
             caches,
+            self._last_drawn,
             max_num_seqs=room.max_num_seqs,
             max_model_len=room.max_model_len,
             block_size=room.block_size,
@@ -75,7 +77,6 @@ class DraftModel:
         self._block_size = room.block_size
         # By row: tokens whose keys and values are right here.
         self._known = np.zeros(room.max_num_seqs, np.int32)
-        self._last_drawn = torch.zeros(room.max_num_seqs, dtype=torch.int64, device=self._decoder.device)
         return caches
 
     def propose(self, step: Verified) -> Drafts:
@@ -84,7 +85,7 @@ class DraftModel:
         packed, asking = self._catch_up(step, wanted)
         rounds: list[tuple[Int64, Tensor]] = []
         if packed is not None:
-            hidden = self._passes.run(packed, self._last_drawn)
+            hidden = self._passes.run(packed)
             for ahead in range(int(wanted.max(initial=0))):
                 which = np.flatnonzero(wanted > ahead)
                 if ahead:
@@ -142,4 +143,4 @@ class DraftModel:
             unknown=np.arange(len(rows)),
             unknown_rows=rows,
         )
-        return self._passes.run(packed, self._last_drawn)
+        return self._passes.run(packed)
