@@ -189,6 +189,8 @@ class Kernels(Protocol):
     """Of which `linear` likes weights in tiles better than in rows: see `pageant.kernels.tiled`."""
     quantized_tiles: frozenset[torch.dtype]
     """Of x, for which products like quantised weights in tiles better: see `pageant.kernels.quantized`."""
+    halves: frozenset[torch.dtype]
+    """Of hidden states, for which a head of 8 bits is liked in halves: see `pageant.kernels.halves`."""
 
     def write_kv(
         self, key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor

@@ -18,17 +18,22 @@ i % 4 has the fifth of i in bit i / 4, and number 4 + i % 4 that of 32 + i.
 Or they are in tiles, where kernels like that better (`Kernels.quantized_tiles`): of 16 rows, a strip, each 64 inputs
 are side by side, and of those 4 bytes of each row after 4 of the one before. So a product reads one piece of memory,
 and finds the same inputs of 16 rows in a vector, or in a line of a tile. Strips lie as rows did.
+
+A head of 8 bits may be in tiles in halves (`Kernels.halves`, `pageant.kernels.halves`): the upper four bits of its
+numbers lie as 4 bits do, and so do the lower ones, somewhere else. Then q is in [-128, 112]; and so that no matrix has
+a larger error than by rounding to the nearest of 255 numbers, more scales are tried.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from pageant.kernels.halves import HALVED_INPUTS_MAX, HALVED_MOST, join, split
 from pageant.kernels.memory import Pages
 from pageant.kernels.strips import STRIP, as_rows, as_strips, strips_of
 
@@ -46,12 +51,25 @@ __all__ = [
 Bits = Literal[8, 5, 4]
 GROUP = 32
 _UNIT = 64
-_CANDIDATES = {
-    8: (-128.0, -127.5, -127.0),
-    5: (-17.0, -16.5, -16.0, -15.5, -15.0),
-    4: (-9.0, -8.5, -8.0, -7.5, -7.0),
+
+
+class _Rounding(NamedTuple):
+    """Whole numbers that weights become, and what is tried for the one of the largest size.
+
+    (csrc/quantized.cpp has the same.)
+    """
+
+    least: int
+    most: int
+    candidates: tuple[float, ...]
+
+
+_ROUNDING = {
+    8: _Rounding(-128, 127, (-128.0, -127.5, -127.0)),
+    5: _Rounding(-16, 15, (-17.0, -16.5, -16.0, -15.5, -15.0)),
+    4: _Rounding(-8, 7, (-9.0, -8.5, -8.0, -7.5, -7.0)),
 }
-"""What the number of the largest size is divided by. (csrc/quantized.cpp has the same.)"""
+_ROUNDING_HALVED = _Rounding(-128, HALVED_MOST, tuple(float(whole) for whole in range(-128, -107)))
 _CHUNK = 1 << 20  # numbers that are quantised at a time
 _EIGHT = torch.arange(8, dtype=torch.uint8)[:, None]
 
@@ -68,6 +86,9 @@ class QuantizedWeight:
     shape: tuple[int, ...]
     in_tiles: bool = False
     """Values are [..., M / 16, P / 64, 2 bits, 16, 4] then, and scales [..., M / 16, P / 64, 16, 2]."""
+    lower: Tensor | None = None
+    """The lower halves of a matrix of 8 bits in tiles, uint8 [M / 16, P / 64, 8, 16, 4]; its values are the upper ones
+    then, and lie alike."""
 
     def __getitem__(self, index: int | slice | Tensor) -> QuantizedWeight:
         """Part of the first dimension: a matrix of a stack, or some rows. A view where a tensor's is one.
@@ -77,21 +98,26 @@ class QuantizedWeight:
         if self.in_tiles and len(self.shape) == 2:
             index = strips_of(index, self.shape[0])
         values, scales = self.values[index], self.scales[index]
+        lower = None if self.lower is None else self.lower[index]
         outer = (*values.shape[:-5], values.shape[-5] * STRIP) if self.in_tiles else values.shape[:-1]
-        return QuantizedWeight(self.bits, values, scales, (*outer, self.shape[-1]), self.in_tiles)
+        return replace(self, values=values, scales=scales, shape=(*outer, self.shape[-1]), lower=lower)
+
+    @property
+    def in_halves(self) -> bool:
+        """Whether values are the upper halves of numbers."""
+        return self.lower is not None
 
     def in_rows(self) -> QuantizedWeight:
         """The same weight not in tiles: itself, or a copy."""
         if not self.in_tiles:
             return self
-        values, scales = (
-            as_rows(_fours(part)).flatten(-2).view(part.dtype) for part in (self.values, self.scales)
-        )
-        return QuantizedWeight(self.bits, values, scales, self.shape)
+        scales, *values = (as_rows(_fours(part)).flatten(-2).view(part.dtype) for part in self._parts())
+        return QuantizedWeight(self.bits, join(*values) if self.in_halves else values[0], scales, self.shape)
 
     def fill(self, rows: QuantizedWeight) -> None:
         """Take the numbers of a weight of the same shape that is not in tiles."""
-        for ours, theirs in ((self.values, rows.values), (self.scales, rows.scales)):
+        values = split(rows.values) if self.in_halves else (rows.values,)
+        for ours, theirs in zip(self._parts(), (rows.scales, *values), strict=True):
             if not self.in_tiles:
                 ours.copy_(theirs)
                 continue
@@ -101,18 +127,27 @@ class QuantizedWeight:
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        return self.values.nbytes + self.scales.nbytes
+        return sum(part.nbytes for part in self._parts())
+
+    def _parts(self) -> tuple[Tensor, ...]:
+        """The scales, and the values or both halves of them."""
+        values = (self.values,) if self.lower is None else (self.values, self.lower)
+        return self.scales, *values
 
 
 Weight = Tensor | QuantizedWeight
 
 
 def empty_quantized(
-    shape: tuple[int, ...], bits: Bits, room: Pages | torch.device | str, in_tiles: bool = False
+    shape: tuple[int, ...],
+    bits: Bits,
+    room: Pages | torch.device | str,
+    in_tiles: bool = False,
+    in_halves: bool = False,
 ) -> QuantizedWeight:
     """Room for a weight, filled with whatever was there before, on a device or beside others.
 
-    Rows of one in tiles are whole strips.
+    Rows of one in tiles are whole strips; one `in_halves` is in tiles too.
     """
     pages = room if isinstance(room, Pages) else Pages(room)
     *outer, inputs = shape
@@ -121,10 +156,14 @@ def empty_quantized(
         *stack, rows = outer
         assert rows % STRIP == 0, "strips are whole"
         strips = (*stack, rows // STRIP, padded // _UNIT)
+        scales = pages.empty((*strips, STRIP, _UNIT // GROUP), torch.bfloat16)
+        if in_halves:
+            assert bits == 8 and not stack and inputs <= HALVED_INPUTS_MAX, "a matrix that can have halves"
+            upper, lower = (pages.empty((*strips, _UNIT // 8, STRIP, 4), torch.uint8) for _ in range(2))
+            return QuantizedWeight(bits, upper, scales, tuple(shape), in_tiles, lower)
         values = pages.empty(
             (*strips, _UNIT * bits // 32, STRIP, 4), torch.int8 if bits == 8 else torch.uint8
         )
-        scales = pages.empty((*strips, STRIP, _UNIT // GROUP), torch.bfloat16)
         return QuantizedWeight(bits, values, scales, tuple(shape), in_tiles)
     return QuantizedWeight(
         bits,
@@ -137,7 +176,7 @@ def empty_quantized(
 def quantize(weight: Tensor, into: QuantizedWeight) -> None:
     """Quantise a matrix [M, N] into room of that shape, a few rows at a time."""
     for part, room in in_parts(weight, into, _CHUNK):
-        q, scales = _quantize(part.float(), into.bits)
+        q, scales = _quantize(part.float(), _ROUNDING_HALVED if into.in_halves else _ROUNDING[into.bits])
         room.fill(QuantizedWeight(into.bits, _pack(q, into.bits), scales.bfloat16(), room.shape))
 
 
@@ -149,28 +188,27 @@ def in_parts(weight: Tensor, into: QuantizedWeight, numbers: int) -> Iterator[tu
         yield weight[start:stop], into[start:stop]
 
 
-def _quantize(weight: Tensor, bits: Bits) -> tuple[Tensor, Tensor]:
+def _quantize(weight: Tensor, rounding: _Rounding) -> tuple[Tensor, Tensor]:
     """Return q, float32 [M, P / 32, 32], and scales [M, P / 32], of weight, float32 [M, N]."""
     padding = -weight.shape[1] % _UNIT
     groups = torch.unflatten(torch.nn.functional.pad(weight, (0, padding)), 1, (-1, GROUP))
     largest = groups.gather(2, groups.abs().argmax(2, keepdim=True))
     best = torch.full_like(largest, torch.inf), largest, groups  # errors, scales, q
-    for divisor in _CANDIDATES[bits]:
-        best = _better(best, groups, largest / divisor, bits)
+    for divisor in rounding.candidates:
+        best = _better(best, groups, largest / divisor, rounding)
     _, _, q = best
     least_squares = (groups * q).sum(2, keepdim=True) / (q * q).sum(2, keepdim=True).clamp(min=1)
-    _, scales, q = _better(best, groups, least_squares, bits)
+    _, scales, q = _better(best, groups, least_squares, rounding)
     return q, scales[..., 0]
 
 
 def _better(
-    best: tuple[Tensor, Tensor, Tensor], groups: Tensor, scales: Tensor, bits: Bits
+    best: tuple[Tensor, Tensor, Tensor], groups: Tensor, scales: Tensor, rounding: _Rounding
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The best so far, or what these scales make where that is better."""
     scales = scales.bfloat16().float()
-    limit = 2 ** (bits - 1)
     inverse = torch.where(scales.abs() < 1e-30, 0, 1 / scales)
-    q = (groups * inverse).clamp_(-limit, limit - 1).round_()
+    q = (groups * inverse).clamp_(rounding.least, rounding.most).round_()
     errors = (groups - q * scales).square_().sum(2, keepdim=True)
     better = errors < best[0]
     new = (errors, scales, q)

@@ -58,6 +58,7 @@ class CompiledKernels(ReferenceKernels):
         """Those whose products are by a matrix unit's tiles."""
         takers = (dtype for dtype, functions in self._functions.items() if functions.takes_tiles)
         self.quantized_tiles = frozenset(takers)
+        self.halves = frozenset(dtype for dtype, functions in self._functions.items() if functions.screen)
 
     def capture(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """Call `run`, and return what does the same to the same memory again, without Python.

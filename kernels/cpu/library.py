@@ -23,10 +23,10 @@ log = logging.getLogger("pageant.kernels")
 _WORD, _REAL = ctypes.c_void_p, ctypes.c_double
 _TYPED: dict[str, list[Any]] = {
     "linear": [_WORD] * 11,
-    "quantized_linear": [_WORD] * 14,
+    "quantized_linear": [_WORD] * 15,
     "add_low_rank": [_WORD] * 7,
-    "embed": [_WORD] * 8,
-    "quantize": [_WORD] * 7,
+    "embed": [_WORD] * 9,
+    "quantize": [_WORD] * 8,
     "attention": [_WORD] * 18 + [_REAL] * 2,
     **{name: [_WORD] * 8 + [_REAL] for name in ("rms_norm", "wide_rms_norm", "layer_norm")},
     **{name: [_WORD] * 11 + [_REAL] for name in ("add_rms_norm", "add_wide_rms_norm", "add_layer_norm")},
@@ -99,6 +99,9 @@ class Functions:
             setattr(self, name, _function(library, f"{name}_{suffix}", types))
         self.takes_tiles = bool(library[f"pageant_takes_tiles_{suffix}"]())
         """Whether products take quantised weights in tiles."""
+        self.screen: Function | None = None  # where products take such of 8 bits in halves, too
+        if hasattr(library, f"pageant_screen_{suffix}"):
+            self.screen = _function(library, f"screen_{suffix}", [_WORD] * 11)
 
     if TYPE_CHECKING:
 

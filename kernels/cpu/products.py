@@ -70,6 +70,7 @@ def quantized_product(
         x.data_ptr(),
         x_stride,
         weight.values.data_ptr(),
+        0 if weight.lower is None else weight.lower.data_ptr(),
         weight.scales.data_ptr(),
         weight.bits,
         weight.in_tiles,

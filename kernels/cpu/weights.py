@@ -13,7 +13,6 @@ from torch import Tensor
 
 from pageant.kernels.base import NeededLogits
 from pageant.kernels.cpu.compiled import ACTIVATIONS
-from pageant.kernels.cpu.narrowing import NarrowingKernels
 from pageant.kernels.cpu.products import (
     expert_weights,
     low_rank_products,
@@ -23,6 +22,7 @@ from pageant.kernels.cpu.products import (
     tiled_gated_product,
     tiled_product,
 )
+from pageant.kernels.cpu.screening import ScreeningKernels
 from pageant.kernels.low_rank import Addition
 from pageant.kernels.quantized import QuantizedWeight, Weight, empty_quantized, in_parts
 from pageant.kernels.tiled import LinearWeight, TiledWeight
@@ -32,7 +32,7 @@ __all__ = ["WeightKernels"]
 _QUANTIZED_TOGETHER = 8 << 20  # numbers
 
 
-class WeightKernels(NarrowingKernels):
+class WeightKernels(ScreeningKernels):
     """What multiplies, embeds and quantises; see `pageant.kernels.base.Kernels`."""
 
     def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tensor:
@@ -125,6 +125,7 @@ class WeightKernels(NarrowingKernels):
             token_ids.data_ptr(),
             rows,
             weight.values.data_ptr(),
+            0 if weight.lower is None else weight.lower.data_ptr(),
             weight.scales.data_ptr(),
             weight.bits,
             weight.in_tiles,
@@ -139,20 +140,19 @@ class WeightKernels(NarrowingKernels):
         if functions is None:
             return super().quantize(weight, into)
         weight = weight if weight.stride(1) == 1 else weight.contiguous()
-        if into.in_tiles:
-            for part, room in in_parts(weight, into, _QUANTIZED_TOGETHER):
-                rows = empty_quantized(room.shape, into.bits, "cpu")
-                self.quantize(part, rows)
+        for part, room in in_parts(weight, into, _QUANTIZED_TOGETHER):
+            rows = empty_quantized(room.shape, into.bits, "cpu") if into.in_tiles else room
+            functions.quantize(
+                part.data_ptr(),
+                part.stride(0),
+                *part.shape,
+                into.bits,
+                into.in_halves,
+                rows.values.data_ptr(),
+                rows.scales.data_ptr(),
+            )
+            if into.in_tiles:
                 room.fill(rows)
-            return
-        functions.quantize(
-            weight.data_ptr(),
-            weight.stride(0),
-            *weight.shape,
-            into.bits,
-            into.values.data_ptr(),
-            into.scales.data_ptr(),
-        )
 
     def route(self, logits: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
         """See `Kernels.route`."""

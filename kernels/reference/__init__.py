@@ -36,6 +36,7 @@ class ReferenceKernels:
     name = "reference"
     tiled_dtypes: frozenset[torch.dtype] = frozenset()
     quantized_tiles: frozenset[torch.dtype] = frozenset()
+    halves: frozenset[torch.dtype] = frozenset()
 
     write_kv = staticmethod(write_kv)
     move_kv = staticmethod(move_kv)

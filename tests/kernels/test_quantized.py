@@ -12,10 +12,11 @@ from pageant.kernels.quantized import Bits, QuantizedWeight, dequantize, empty_q
 
 BITS: list[Bits] = [8, 5, 4]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+DISTRIBUTIONS = ["normal", "outliers", "heavy tails", "uniform", "mostly zeros", "tiny"]
 
 
-def quantized(backend: Kernels, weight: Tensor, bits: Bits) -> QuantizedWeight:
-    made = empty_quantized(tuple(weight.shape), bits, "cpu")
+def quantized(backend: Kernels, weight: Tensor, bits: Bits, in_halves: bool = False) -> QuantizedWeight:
+    made = empty_quantized(tuple(weight.shape), bits, "cpu", in_tiles=in_halves, in_halves=in_halves)
     for one, into in ((weight, made),) if weight.dim() == 2 else zip(weight, made, strict=True):
         backend.quantize(one, into)
     return made
@@ -45,14 +46,14 @@ def distribution(name: str) -> Tensor:
     return weight
 
 
-@pytest.mark.parametrize("bits", BITS)
-@pytest.mark.parametrize("name", ["normal", "outliers", "heavy tails", "uniform", "mostly zeros", "tiny"])
+@pytest.mark.parametrize(("bits", "in_halves"), [(8, False), (8, True), (5, False), (4, False)])
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_error_of_a_matrix_is_at_most_that_of_rounding_to_nearest(
-    backend: Kernels, bits: Bits, name: str, dtype: torch.dtype
+    backend: Kernels, bits: Bits, in_halves: bool, name: str, dtype: torch.dtype
 ) -> None:
     weight = distribution(name).to(dtype)
-    found = dequantize(quantized(backend, weight, bits), torch.float32)
+    found = dequantize(quantized(backend, weight, bits, in_halves), torch.float32)
     error, plain = ((w - weight.float()).norm() for w in (found, round_to_nearest(weight, bits)))
     assert plain > 0
     assert error <= plain

@@ -56,27 +56,41 @@ struct ByPairTiles {
     using Whole = int32_t[2 * N][TILE];
     // Of W, in units of 64 inputs; scales of some units later are asked for, since they lie elsewhere.
     struct Strip {
-        TiledUnits<TILE * UNIT, 0> values;
+        static constexpr int64_t BYTES = TILE * UNIT;
+        const uint8_t* values;
         TiledUnits<LINE, 5> scales;
-    };
+        HalvedStrip halves;
+        alignas(LINE) uint8_t rooms[2][BYTES];  // for units whose halves are joined, which is before they are multiplied
 
-    Strip strip(int64_t o) const {
-        const uint8_t *values = w.values + o * w.row_bytes<8>(), *scales = (const uint8_t*)(w.scales + o * w.groups());
-        return {{values, values, units()}, {scales, scales, units()}};
-    }
+        Strip(const Quantized& w, int64_t o)
+            : values(w.values + o * w.row_bytes<8>()), scales{scales_at(w, o), scales_at(w, o), w.groups() / 2}, halves(w, o) {
+            ready(0);
+        }
+        const uint8_t* unit(int64_t u) const { return halves ? rooms[u % 2] : values + u * BYTES; }
+        void ready(int64_t u) {
+            if (!halves || u >= halves.units) return;
+            halves.fetch(u + 4);
+            halves.join(u, rooms[u % 2]);
+        }
+
+      private:
+        static const uint8_t* scales_at(const Quantized& w, int64_t o) { return (const uint8_t*)(w.scales + o * w.groups()); }
+    };
 
     // Those of outputs o and `other` on, in turn: memory is read faster than by one. A unit's sums go from their tile to memory
     // while the next ones are made, and are scaled then.
     template <int N>
     void two_strips(const uint8_t* x, int64_t r, int64_t o, int64_t other) const {
-        const Strip strips[2] = {strip(o), strip(other)};
+        Strip strips[2] = {{w, o}, {w, other}};
         alignas(LINE) Whole<N> whole[2][2];
         vf sums[2][N] = {};
         for (int64_t u = 0; u < units(); u++, x += unit_bytes(N)) {
             TILE_LOAD(6, x, LINE);
-            MULTIPLY_UNIT(0, 4, strips[0].values.unit(u), whole[u % 2][0]);
+            MULTIPLY_UNIT(0, 4, strips[0].unit(u), whole[u % 2][0]);
+            strips[0].ready(u + 1);
             if (u > 0) add_scaled<N>(whole[(u - 1) % 2][0], strips[0], u - 1, x - unit_bytes(N), sums[0]);
-            MULTIPLY_UNIT(1, 5, strips[1].values.unit(u), whole[u % 2][1]);
+            MULTIPLY_UNIT(1, 5, strips[1].unit(u), whole[u % 2][1]);
+            strips[1].ready(u + 1);
             TILE_FREE(6);
             if (u > 0) add_scaled<N>(whole[(u - 1) % 2][1], strips[1], u - 1, x - unit_bytes(N), sums[1]);
         }

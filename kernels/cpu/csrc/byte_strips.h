@@ -45,9 +45,9 @@ class ByteGroups {
   public:
     ByteGroups(const Quantized& w, Place place)
         : units_(w.groups() / 2), values_((const int8_t*)w.values + place.o * w.row_bytes<BITS>()),
-          scales_(w.scales + place.o * w.groups()),
-          next_(w.values + std::min(place.next, place.outputs - TILE) * w.row_bytes<BITS>()) {
+          scales_(w.scales + place.o * w.groups()), next_(w, std::min(place.next, place.outputs - TILE)) {
         if constexpr (BITS < 8) values_ = widened((const uint8_t*)values_);
+        else if (w.in_halves()) values_ = (const int8_t*)HalvedStrip(w, place.o).joined();
     }
     int64_t units() const { return units_; }
     const int8_t* group(int64_t unit, int g) const { return values_ + unit * TILE * UNIT + g * TILE * GROUP; }
@@ -56,13 +56,13 @@ class ByteGroups {
     }
     // Lines of the next strip, of which it has so many to each unit.
     static constexpr int LINES = TILE * UNIT * BITS / 8 / LINE;
-    void fetch(int64_t line) const { __builtin_prefetch(next_ + line * LINE, 0, 3); }
+    void fetch(int64_t line) const { __builtin_prefetch(next_.line(line), 0, 3); }
 
   private:
     const int64_t units_;
     const int8_t* values_;
     const bf16* scales_;
-    const uint8_t* next_;
+    const StripLines<BITS> next_;
 
     const int8_t* widened(const uint8_t* from) const {
         thread_local Scratch<int8_t> room;

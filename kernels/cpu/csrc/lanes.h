@@ -156,10 +156,10 @@ struct Lanes {
     static constexpr int64_t BLOCK_BYTES = 384 << 10;
     static constexpr int CHAINS = Strip::Unit::CHAINS;  // of a result, each of every CHAINS-th unit
 
-    static vf total(const Sum* sums, int64_t a, int64_t count, int i) {
-        const vf first = ::total(sums[a], i);
+    static vf result(const Sum* sums, int64_t a, int64_t count, int i) {
+        const vf first = total(sums[a], i);
         if constexpr (CHAINS == 1) return first;
-        else return first + ::total(sums[count + a], i);
+        else return first + total(sums[count + a], i);
     }
 
     // Some strips in turn, one of each part: memory is read faster than by one at a time, and than where they are beside one
@@ -185,7 +185,7 @@ struct Lanes {
         Strip strips[] = {Strip(w, {o + I * part, then + I * part, p.outputs})...};
         Sum sums[sizeof...(I)][CHAINS] = {};
         for (int64_t u = 0; u < units(); u++) (strips[I].unit(u).template add<1>(&sums[I][u % CHAINS], packed + u), ...);
-        UNROLL for (int i = 0; i < ACROSS; i++) (p.put(total(sums[I], 0, 1, i), r, o + I * part + i * W), ...);
+        UNROLL for (int i = 0; i < ACROSS; i++) (p.put(result(sums[I], 0, 1, i), r, o + I * part + i * W), ...);
     }
 
     template <int TOGETHER>
@@ -201,7 +201,7 @@ struct Lanes {
                 add_products<TOGETHER>(strip.unit(u), sums + u % CHAINS * count, packed, count);
             const int64_t beside = (o - start) / STRIP % BESIDE;
             for (int64_t a = 0; a < count; a++)
-                UNROLL for (int i = 0; i < ACROSS; i++) results[a][beside * ACROSS + i] = total(sums, a, count, i);
+                UNROLL for (int i = 0; i < ACROSS; i++) results[a][beside * ACROSS + i] = result(sums, a, count, i);
             if (beside == BESIDE - 1 || o + STRIP >= stop) put(results, (beside + 1) * ACROSS, r, end, o - beside * STRIP);
         }
     }

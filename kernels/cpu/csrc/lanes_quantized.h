@@ -10,8 +10,8 @@
 // Where there are AMX's tiles, they multiply many rows with weights in tiles, to the same bits: see byte_pairs.h and byte_strips.h.
 #pragma once
 
+#include "halves.h"
 #include "lanes.h"
-#include "quantized.h"
 
 #if defined(__AVX512VNNI__)
 
@@ -19,6 +19,11 @@ constexpr float LIFT = 0x1.8p23f;
 constexpr int32_t LIFT_BITS = 0x4b400000;
 // A group's sum must not reach a digit of LIFT's own; and LIFT times a scale, of 8 digits, must be exact.
 static_assert(GROUP * 128 * 128 < 1 << 22);
+
+// Of each row of W four numbers by the same four of x.
+inline void add_fours(vi& sum, vu column, const uint32_t& fours) {
+    asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(column), "m"(fours));
+}
 
 // 16 rows of W, and their scales.
 template <int BITS>
@@ -151,11 +156,6 @@ struct Bytes {
                 }
             }
         }
-
-      private:
-        static void add_fours(vi& sum, vu column, const uint32_t& fours) {
-            asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(column), "m"(fours));
-        }
     };
 };
 
@@ -238,6 +238,13 @@ class TiledByteStrip : public Bytes<BITS> {
         const uint8_t *at = values_.unit(u), *ahead = values_.ahead(u);
         __builtin_prefetch(scales_.ahead(u), 0, 3);
         Unit to(load<vu>(scales_.unit(u)));
+        if constexpr (BITS == 8)
+            if (halves_) {
+                halves_.fetch(u + 2 * AHEAD);
+                halves_.join(u, to.columns);
+                UNROLL for (int i = 0; i < 16; i++) to.columns[i] ^= 0x80808080u;
+                return to;
+            }
         if constexpr (BITS < 8)  // are soon through
             UNROLL for (int i = 0; i < BYTES / LINE; i++) __builtin_prefetch(ahead + i * LINE, 0, 3);
         UNROLL for (int i = 0; i < (BITS == 8 ? 16 : 8); i++) {
@@ -259,10 +266,11 @@ class TiledByteStrip : public Bytes<BITS> {
     static constexpr int64_t AHEAD = (2 << 10) / BYTES;        // units
     TiledUnits<BYTES, AHEAD> values_;
     TiledUnits<LINE, AHEAD> scales_;
+    const HalvedStrip halves_;
 
     TiledByteStrip(const Matrix& w, int64_t o, int64_t then)
         : values_{w.values + o * w.row_bytes(), w.values + then * w.row_bytes(), w.groups() / 2},
-          scales_{scales_at(w, o), scales_at(w, then), w.groups() / 2} {}
+          scales_{scales_at(w, o), scales_at(w, then), w.groups() / 2}, halves_(w, o) {}
 
     static const uint8_t* scales_at(const Matrix& w, int64_t o) { return (const uint8_t*)(w.scales + o * w.groups()); }
 };

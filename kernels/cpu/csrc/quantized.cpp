@@ -1,6 +1,7 @@
 // Weights of 8, 5 and 4 bits: products with them, rows of them, and making them.
 #include "gated_lanes.h"
 #include "gated_strips.h"
+#include "halves.h"
 #include "rows.h"
 #include "ways.h"
 
@@ -10,13 +11,23 @@ namespace {
 
 constexpr int64_t FOUR = 4;  // bytes of a row that lie together in tiles
 
+// A row of a strip in halves, as it would lie.
+void copy_halves(const Quantized& w, int64_t strip, int64_t lane, uint8_t* values) {
+    const int64_t at = strip * w.row_bytes<4>() + lane * FOUR;
+    for (int64_t i = 0; i < w.padded(); i++) {
+        const int64_t byte = at + (i / UNIT * GROUP + i % GROUP) / FOUR * FOUR * TILE + i % FOUR;
+        values[i] = uint8_t(joined(w.values[byte], w.lower[byte], i / GROUP % 2, i));
+    }
+}
+
 // Row `o` of a weight in tiles, as it would lie: bytes and scales.
 template <int BITS>
 void copy_row(const Quantized& w, int64_t o, uint8_t* values, uint8_t* scales) {
     const int64_t strip = o / TILE * TILE, lane = o % TILE;
     const uint8_t* of_values = w.values + strip * w.row_bytes<BITS>() + lane * FOUR;
     const uint8_t* of_scales = (const uint8_t*)(w.scales + strip * w.groups()) + lane * FOUR;
-    for (int64_t i = 0; i < w.row_bytes<BITS>(); i += FOUR) std::memcpy(values + i, of_values + i * TILE, FOUR);
+    if (w.in_halves()) copy_halves(w, strip, lane, values);
+    else for (int64_t i = 0; i < w.row_bytes<BITS>(); i += FOUR) std::memcpy(values + i, of_values + i * TILE, FOUR);
     for (int64_t i = 0; i < w.groups() * int64_t(sizeof(bf16)); i += FOUR) std::memcpy(scales + i, of_scales + i * TILE, FOUR);
 }
 
@@ -45,13 +56,26 @@ void linear(const Product<T>& p, const Quantized& w, bool in_tiles, const Needed
     multiply_needed(p, needed, [&](const Product<T>& part) { return way_of<BITS>(part, w); });
 }
 
-// 32 numbers that will share a scale, and the best that was found for them.
+// Whole numbers that weights become, and what is tried for the one of the largest size. (kernels/quantized.py has the same.)
+struct Rounding {
+    float least, most;
+    float first, last, step;
+};
 template <int BITS>
+Rounding rounding(bool in_halves) {
+    constexpr float LIMIT = 1 << (BITS - 1);
+    if (in_halves) return {-LIMIT, HALVED_MOST, -LIMIT, 20 - LIMIT, 1};
+    return {-LIMIT, LIMIT - 1, BITS == 8 ? -LIMIT : -LIMIT - 1, 1 - LIMIT, 0.5f};
+}
+
+// 32 numbers that will share a scale, and the best that was found for them.
 struct Group {
     static constexpr int VECTORS = GROUP / W;
-    static constexpr float LIMIT = 1 << (BITS - 1);
+    const Rounding& to;
     vf x[VECTORS], q[VECTORS];
     float scale = 0, error = INFINITY;
+
+    explicit Group(const Rounding& to) : to(to) {}
 
     void attempt(float wanted) {
         bf16 narrowed;
@@ -60,7 +84,7 @@ struct Group {
         vf rounded_x[VECTORS], errors = {};
         UNROLL for (int v = 0; v < VECTORS; v++) {
             constexpr float ROUND = 0x1.8p23f;  // a float of this size has no digits after the point
-            vf clamped = max(min(x[v] * splat(inverse), splat(LIMIT - 1)), splat(-LIMIT));
+            vf clamped = max(min(x[v] * splat(inverse), splat(to.most)), splat(to.least));
             rounded_x[v] = (clamped + splat(ROUND)) - splat(ROUND);
             vf off = x[v] - rounded_x[v] * splat(s);
             errors = fma(off, off, errors);
@@ -81,7 +105,7 @@ struct Group {
         }
         float top = maximum(high), bottom = -maximum(-low), largest = top > -bottom ? top : bottom;
         UNROLL for (int v = 0; v < VECTORS; v++) q[v] = vf{};
-        for (float divisor = BITS == 8 ? -LIMIT : -LIMIT - 1; divisor <= 1 - LIMIT; divisor += 0.5f) attempt(largest / divisor);
+        for (float divisor = to.first; divisor <= to.last; divisor += to.step) attempt(largest / divisor);
         vf products = {}, squares = {};
         UNROLL for (int v = 0; v < VECTORS; v++) {
             products = fma(x[v], q[v], products);
@@ -92,22 +116,23 @@ struct Group {
 };
 
 template <int BITS, class T>
-void quantize(const T* weight, int64_t stride, int64_t rows, int64_t inputs, uint8_t* values, bf16* scales) {
+void quantize(const T* weight, int64_t stride, int64_t rows, int64_t inputs, bool in_halves, uint8_t* values, bf16* scales) {
     Quantized w{values, scales, inputs};
+    const Rounding whole = rounding<BITS>(in_halves);
     parallel_ranges(rows, std::max<int64_t>(1, (64 << 10) / std::max<int64_t>(1, inputs)), [&](int64_t start, int64_t stop) {
         for (int64_t o = start; o < stop; o++) {
             uint8_t* to = values + o * w.row_bytes<BITS>();
             for (int64_t g = 0; g < w.groups(); g++) {
-                Group<BITS> group;
+                Group group(whole);
                 int64_t left = inputs - g * GROUP;
-                for (int v = 0; v < Group<BITS>::VECTORS; v++, left -= W) {
+                for (int v = 0; v < Group::VECTORS; v++, left -= W) {
                     const T* from = weight + o * stride + g * GROUP + v * W;
                     group.x[v] = left >= W ? read(from) : left > 0 ? read(from, int(left)) : vf{};
                 }
                 group.solve();
                 set(scales[o * w.groups() + g], group.scale);
                 int32_t q[GROUP];
-                for (int v = 0; v < Group<BITS>::VECTORS; v++)
+                for (int v = 0; v < Group::VECTORS; v++)
                     store(q + v * W, __builtin_convertvector(group.q[v], vi));
                 uint8_t* at = to + g / 2 * (UNIT * BITS / 8);
                 for (int i = 0; i < GROUP; i++) {
@@ -131,23 +156,24 @@ void quantize(const T* weight, int64_t stride, int64_t rows, int64_t inputs, uin
 
 #define QUANTIZED(SUFFIX, T)                                                                                   \
     EXPORT void pageant_quantized_linear_##SUFFIX(                                                             \
-        const T* x, int64_t x_stride, const uint8_t* values, const bf16* scales, int64_t bits,                 \
-        int64_t in_tiles, const T* bias, T* y, float* unrounded, int64_t rows, int64_t inputs,                 \
+        const T* x, int64_t x_stride, const uint8_t* values, const uint8_t* lower, const bf16* scales,         \
+        int64_t bits, int64_t in_tiles, const T* bias, T* y, float* unrounded, int64_t rows, int64_t inputs,   \
         int64_t outputs, const Needed* needed, int64_t alike) {                                                \
         Product<T> p{x, x_stride, nullptr, 0, bias, y, rows, inputs, outputs, unrounded};                      \
-        Quantized w{values, scales, inputs, alike};                                                            \
+        Quantized w{values, scales, inputs, alike, lower};                                                     \
         by_bits(bits, [&](auto b) { linear<b()>(p, w, in_tiles != 0, needed); });                              \
     }                                                                                                          \
     EXPORT void pageant_embed_##SUFFIX(const int64_t* ids, int64_t rows, const uint8_t* values,                \
-                                       const bf16* scales, int64_t bits, int64_t in_tiles, T* y,               \
+                                       const uint8_t* lower, const bf16* scales, int64_t bits,                 \
+                                       int64_t in_tiles, T* y,                                                 \
                                        int64_t inputs) {                                                       \
-        Quantized w{values, scales, inputs};                                                                   \
+        Quantized w{values, scales, inputs, 0, lower};                                                         \
         by_bits(bits, [&](auto b) { embed<b()>(ids, rows, w, in_tiles != 0, y); });                            \
     }                                                                                                          \
     EXPORT int64_t pageant_takes_tiles_##SUFFIX() { return TAKES_TILES<T>; }                                   \
     EXPORT void pageant_quantize_##SUFFIX(const T* weight, int64_t stride, int64_t rows, int64_t inputs,       \
-                                          int64_t bits, uint8_t* values, bf16* scales) {                       \
-        by_bits(bits, [&](auto b) { quantize<b()>(weight, stride, rows, inputs, values, scales); });           \
+                                          int64_t bits, int64_t for_halves, uint8_t* values, bf16* scales) {   \
+        by_bits(bits, [&](auto b) { quantize<b()>(weight, stride, rows, inputs, for_halves, values, scales); }); \
     }
 QUANTIZED(f32, float)
 QUANTIZED(bf16, bf16)

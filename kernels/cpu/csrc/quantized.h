@@ -93,9 +93,11 @@ struct Quantized {
     const bf16* scales;
     int64_t inputs;
     int64_t alike = 0;
+    const uint8_t* lower = nullptr;  // of 8 bits in halves, whose upper ones are `values` then: see halves.h
 
     int64_t padded() const { return (inputs + UNIT - 1) / UNIT * UNIT; }
     int64_t groups() const { return padded() / GROUP; }
+    bool in_halves() const { return lower != nullptr; }
     template <int BITS>
     int64_t row_bytes() const { return padded() * BITS / 8; }
 };

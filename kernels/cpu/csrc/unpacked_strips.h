@@ -2,6 +2,7 @@
 // strips.h does. A result is that of the dequantised weight, bit for bit.
 #pragma once
 
+#include "halves.h"
 #include "strips.h"
 #include "unpacked_weight.h"
 
@@ -17,19 +18,30 @@ struct UnpackedStrips : UnpackedWeight<BITS> {
     const char* strip(int64_t o, int64_t next) const {
         thread_local Scratch<bf16> room;
         bf16* const tiles = room.take(TILE * w.padded());
-        const uint8_t *values = this->at(o), *ahead = this->at(std::min(next, this->outputs - TILE));
+        const StripLines<BITS> ahead(w, std::min(next, this->outputs - TILE));
+        const uint8_t* values = this->at(o);
+        if (BITS == 8 && w.in_halves()) values = joined(o);
         const bf16* scales = w.scales + o * w.groups();
         bf16* to = tiles;
-        for (int64_t u = 0; u < w.groups() / 2; u++, values += BYTES, ahead += BYTES, scales += 2 * TILE, to += TILE * UNIT) {
-            for (int64_t i = 0; i < BYTES; i += TILE_LINE) __builtin_prefetch(ahead + i, 0, NEAREST);
+        for (int64_t u = 0; u < w.groups() / 2; u++, values += BYTES, scales += 2 * TILE, to += TILE * UNIT) {
+            for (int64_t i = 0; i < LINES; i++) __builtin_prefetch(ahead.line(u * LINES + i), 0, NEAREST);
             unpack_unit(values, scales, to);
         }
         return (const char*)tiles;
     }
 
   private:
-    static constexpr int64_t BYTES = TILE * UNIT * BITS / 8;  // of a unit
+    static constexpr int64_t BYTES = TILE * UNIT * BITS / 8, LINES = BYTES / TILE_LINE;  // of a unit
     static constexpr int FOURS = GROUP / 4;
+
+    // The strip, in this thread's memory.
+    const uint8_t* joined(int64_t o) const {
+#if defined(__AVX512BW__)
+        return HalvedStrip(w, o).joined();
+#else
+        __builtin_unreachable();  // nobody has halves here
+#endif
+    }
 
     // A unit becomes a tile for each of its two groups.
     static void unpack_unit(const uint8_t* values, const bf16* scales, bf16* to) {

@@ -1,0 +1,47 @@
+"""Which logits the drawn token can have: those whose bounds say so, which cost half as much to read as they do."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pageant.kernels.base import NeededLogits, SamplingTensors
+from pageant.kernels.cpu.narrowing import NarrowingKernels
+from pageant.kernels.quantized import QuantizedWeight
+from pageant.kernels.strips import STRIP
+
+__all__ = ["ScreeningKernels"]
+
+
+class ScreeningKernels(NarrowingKernels):
+    """What screens logits, as part of recordings."""
+
+    def screen(self, hidden: Tensor, head: QuantizedWeight, params: SamplingTensors) -> NeededLogits:
+        """Return which logits of one hidden state [1, N] are needed to draw its token with the first of `params`.
+
+        What is not needed is -inf then, in `into`, and what is drawn is the same token, but for one in 10^13. (All are
+        needed where nothing but temperature and `top_p` decides.)
+
+        Args:
+            head: [V, N], in halves; for hidden states of a dtype of `halves`.
+        """
+        assert head.lower is not None and len(hidden) == 1, "one row, by a head in halves"
+        screen = self._functions[hidden.dtype].screen
+        assert screen is not None
+        vocab_size, size = head.shape
+        logits = self._empty(torch.float32, 1, vocab_size)
+        needed = torch.empty(3 + 2 * (vocab_size // STRIP), dtype=torch.int64)
+        screen(
+            hidden.data_ptr(),
+            head.values.data_ptr(),
+            head.lower.data_ptr(),
+            head.scales.data_ptr(),
+            size,
+            vocab_size,
+            params.temperature.data_ptr(),
+            params.top_k.data_ptr(),
+            params.min_p.data_ptr(),
+            logits.data_ptr(),
+            needed.data_ptr(),
+        )
+        return NeededLogits(needed, logits)
