@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache, NeededLogits
+from pageant.kernels.tiled import LinearWeight
 from pageant.models.layer_groups import LayerGroups
 from pageant.models.spec import ModelSpec
 
@@ -61,6 +62,11 @@ class Decoder(Protocol):
     @property
     def spec(self) -> ModelSpec:
         """The sizes that the engine needs to know."""
+        ...
+
+    @property
+    def head(self) -> LinearWeight | None:
+        """[vocab_size, hidden_size], where logits are the product with it and no more."""
         ...
 
     @property

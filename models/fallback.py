@@ -24,6 +24,7 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 from transformers.utils import logging as transformers_logging
 
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache, NeededLogits
+from pageant.kernels.tiled import LinearWeight
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.decoder import Wanted
 from pageant.models.errors import CheckpointError
@@ -60,6 +61,7 @@ class FallbackDecoder:
         self.dtype = model.dtype
         self.device = device
         self.kernels = kernels
+        self.head: LinearWeight | None = None  # it may do more
         self.taps: tuple[int, ...] = ()  # transformers' layers have none
         self.tapped: Tensor | None = None
         self.num_bytes = _num_bytes(model)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache, NeededLogits
+from pageant.kernels.halves import HALVED_INPUTS_MAX
 from pageant.kernels.memory import Pages
 from pageant.kernels.quantized import QuantizedWeight, Weight, empty_quantized
 from pageant.kernels.tiled import LinearWeight, TiledWeight, empty_tiled, fit_tiles
@@ -54,8 +55,7 @@ class NativeDecoder:
         shapes = model_shapes(spec)
         head = "lm_head.weight" if "lm_head.weight" in shapes else "embedding.weight"
         self._weights: dict[str, LinearWeight] = {
-            name: (self._empty_in_tiles(name, shape, ()) if name == head else None)
-            or self._empty(name, shape)
+            name: self._empty_head(name, shape) if name == head else self._empty(name, shape)
             for name, shape in shapes.items()
         }
         self._layer_weights = [self._empty_layer(layer) for layer in spec.layers]
@@ -106,7 +106,7 @@ class NativeDecoder:
     def logits(self, hidden: Tensor, needed: NeededLogits | None = None) -> Tensor:
         """See `Decoder.logits`."""
         logits = self.kernels.logits(hidden, self._lm_head, needed)
-        if self.spec.logit_scale is None and self.spec.logit_softcap is None:
+        if not self._logits_are_shaped:
             return logits
         assert needed is None or needed.into is None, "what is there already would be shaped twice"
         if self.spec.logit_scale is not None:
@@ -114,6 +114,16 @@ class NativeDecoder:
         if self.spec.logit_softcap is not None:
             logits.div_(self.spec.logit_softcap).tanh_().mul_(self.spec.logit_softcap)
         return logits
+
+    @property
+    def head(self) -> LinearWeight | None:
+        """See `Decoder.head`."""
+        return None if self._logits_are_shaped else self._lm_head
+
+    @property
+    def _logits_are_shaped(self) -> bool:
+        """Whether they are more than the product with the head."""
+        return self.spec.logit_scale is not None or self.spec.logit_softcap is not None
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -186,6 +196,13 @@ class NativeDecoder:
             rows = [part.rows for part in parts if name == f"{part.module}.weight"]
             weights[name] = self._empty_in_tiles(name, shape, rows) or self._empty(name, shape, rows)
         return weights
+
+    def _empty_head(self, name: str, shape: tuple[int, ...]) -> LinearWeight:
+        liked = self.dtype in self.kernels.halves and not self._logits_are_shaped
+        can_be = quantized_bits(name, self.quantization) == 8 and shape[1] <= HALVED_INPUTS_MAX
+        if liked and can_be and self._fits(shape, ()):
+            return empty_quantized(shape, 8, self._pages, in_tiles=True, in_halves=True)
+        return self._empty_in_tiles(name, shape, ()) or self._empty(name, shape)
 
     def _empty_in_tiles(self, name: str, shape: tuple[int, ...], parts: Sequence[int]) -> TiledWeight | None:
         """Room for a matrix that is put together from so many rows each, if kernels like it in tiles.

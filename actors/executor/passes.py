@@ -51,6 +51,7 @@ class Passes:
             self._programs = StepPrograms(
                 self.forward,
                 decoder.logits,
+                decoder.head,
                 decoder.kernels,
                 num_groups=len(decoder.groups.windows),
                 max_num_seqs=max_num_seqs,

@@ -30,6 +30,8 @@ from pageant.actors.executor.guided_ends import Awaiting, GuidedEnds, Logits, Sh
 from pageant.actors.executor.inputs import Packed, SamplingColumns, StepInputs
 from pageant.kernels.base import AttentionBatch, SamplingTensors
 from pageant.kernels.cpu import CpuKernels
+from pageant.kernels.quantized import QuantizedWeight
+from pageant.kernels.tiled import LinearWeight
 
 __all__ = ["Awaiting", "StepPrograms"]
 
@@ -67,7 +69,7 @@ class StepPrograms:
     """Computes the hidden states of small steps, their logits, or their tokens.
 
     Args:
-        forward, logits: see `Decoder`.
+        forward, logits, head: see `Decoder`.
         kernels: what they compute with. Steps of a shape that these cannot capture are computed without.
         last_drawn: int64 [rows of the batch], the token that each drew last.
         clock: to tell how long steps take, by which it is decided how long they wait for masks.
@@ -77,6 +79,7 @@ class StepPrograms:
         self,
         forward: Forward,
         logits: Logits,
+        head: LinearWeight | None,
         kernels: CpuKernels,
         *,
         num_groups: int,
@@ -88,6 +91,7 @@ class StepPrograms:
     ) -> None:
         self._forward = forward
         self._logits = logits
+        self._halved_head = head if isinstance(head, QuantizedWeight) and head.in_halves else None
         self._kernels = kernels
         self._last_drawn = last_drawn.numpy()
         self._seqs_max = max_num_seqs
@@ -240,8 +244,11 @@ class StepPrograms:
         hidden = self._hidden(inputs)
         if inputs.guided is not None:
             return self._ends.tokens(shape.guided, hidden, self._params)
+        needed = None
+        if self._halved_head is not None and len(hidden) == 1:
+            needed = self._kernels.screen(hidden, self._halved_head, self._params)
         # All of the columns: it reads as many as there are rows.
-        return self._kernels.sample(self._logits(hidden), self._params)
+        return self._kernels.sample(self._logits(hidden, needed), self._params)
 
     def _write(self, inputs: Packed) -> None:
         token_ids, positions, slots, starts, lengths, tables = self._inputs

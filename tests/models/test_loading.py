@@ -24,7 +24,7 @@ from transformers import (
 from pageant import kernels
 from pageant.kernels.quantized import QuantizedWeight, dequantize
 from pageant.kernels.reference import ReferenceKernels
-from pageant.kernels.tiled import TiledWeight
+from pageant.kernels.tiled import LinearWeight, TiledWeight
 from pageant.models import Checkpoint, CheckpointError
 from pageant.models.loading import as_rows, load_decoder
 from pageant.models.quantization import QUANTIZATIONS, Quantization
@@ -83,6 +83,32 @@ def test_quantised_weights_in_tiles_are_those_in_rows(
     assert found.keys() == expected.keys() and not any(weight.in_tiles for weight in expected.values())
     hidden_size = checkpoint.decoder()[0].hidden_size
     assert any(weight.in_tiles for weight in found.values()) == (hidden_size % 32 == 0)
+
+
+def test_a_head_of_8_bits_is_in_halves_where_kernels_like_that(
+    any_family: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And where logits are the product with it: elsewhere nobody has use for halves."""
+    checkpoint = Checkpoint(any_family.path)
+    whole = load_decoder(checkpoint, kernels=ReferenceKernels(), quantization="int8")
+    monkeypatch.setattr(ReferenceKernels, "halves", {torch.float32})
+    monkeypatch.setattr(ReferenceKernels, "quantized_tiles", {torch.float32})
+    decoder = load_decoder(checkpoint, kernels=ReferenceKernels(), quantization="int8")
+    spec, in_halves = decoder.spec, [name for name, weight in decoder._weights.items() if _is_halved(weight)]
+    assert not any(_is_halved(weight) for weights in decoder._layer_weights for weight in weights.values())
+    if decoder.head is None:
+        assert (spec.logit_softcap, spec.logit_scale) != (None, None)
+        assert not in_halves
+        return
+    head = "lm_head.weight" if "lm_head.weight" in decoder._weights else "embedding.weight"
+    assert in_halves == ([head] if spec.vocab_size % 16 == 0 else [])
+    if in_halves:
+        found, expected = (dequantize(one.head, torch.float32) for one in (decoder, whole))
+        assert (found - expected).norm() / expected.norm() < 0.02
+
+
+def _is_halved(weight: LinearWeight) -> bool:
+    return isinstance(weight, QuantizedWeight) and weight.in_halves
 
 
 def test_every_weight_is_filled(any_family: Any) -> None:

@@ -6,11 +6,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from pageant.actors.executor.batch import Batch
 from pageant.actors.executor.programs import _Kind
 from pageant.actors.executor.runner import TorchRunner
 from pageant.actors.executor.undrawn import Undrawn
+from pageant.kernels.cpu import CpuKernels
 from pageant.protocol.arrays import bools, int32, int64
 from pageant.protocol.guiding import TokenMasks
 from pageant.protocol.sampling import SamplingParams
@@ -28,6 +30,49 @@ def test_recorded_steps_draw_the_same_tokens(generate, demo, options, temperatur
     assert runner._passes._programs.num_recorded == 1, (
         "the second decode is recorded, and the prompts came once"
     )
+
+
+@pytest.mark.parametrize("asked", [{}, {"temperature": 1.0}, {"temperature": 0.7, "top_k": 20, "min_p": 0.1}])
+def test_one_row_draws_what_it_draws_by_a_head_that_is_not_in_halves(demo, options, monkeypatch, asked):
+    """Where kernels have halves, since some of the logits are not computed then."""
+    if torch.bfloat16 not in CpuKernels().halves:
+        pytest.skip("these kernels have no halves")
+    options |= {"backend": "cpu", "dtype": "bfloat16", "quantization": "int8"}
+    runner, without = TorchRunner(demo, **options), TorchRunner(demo, **options)
+    assert runner._passes._programs._halved_head is not None
+    without._passes._programs._halved_head = None
+    screened = []
+    screen = CpuKernels.screen
+    monkeypatch.setattr(CpuKernels, "screen", lambda *given: screened.append(1) or screen(*given))
+    found = _tokens_of_one(runner, asked)
+    assert screened
+    assert found == _tokens_of_one(without, asked)
+    assert len(set(found)) > 5
+
+
+def _tokens_of_one(runner, asked):
+    batch = Batch(max_num_seqs=4, max_model_len=64, block_size=4)
+    new = NewSequence(
+        row=2,
+        token_ids=int32([5, 9, 7]),
+        blocks=int32(range(9)),
+        params=SamplingParams(**{"temperature": 0.0} | asked, seed=3),
+        num_prompt_tokens=3,
+    )
+    tokens = []
+    for step in range(30):
+        inputs = batch.apply(
+            StepPlan(
+                **dict(number=step + 1, epoch=1, freed_rows=int32(), new=(new,) if step == 0 else ()),
+                **dict(grown_rows=int32(), grown_counts=int32(), grown_blocks=int32(), rows=int32([2])),
+                starts=int32([0 if step == 0 else step + 2]),
+                num_tokens=int32([3 if step == 0 else 1]),
+                draws=bools([True]),
+            )
+        )
+        tokens += runner.launch(inputs).token_ids().tolist()
+        batch.take_tokens(inputs, np.array(tokens[-1:]))
+    return tokens
 
 
 @pytest.mark.parametrize("asked", [{"presence_penalty": 1.5}, {"logprobs": 3}, {"logit_bias": {7: 4.0}}])
