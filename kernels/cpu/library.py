@@ -101,7 +101,7 @@ class Functions:
         """Whether products take quantised weights in tiles."""
         self.screen: Function | None = None  # where products take such of 8 bits in halves, too
         if hasattr(library, f"pageant_screen_{suffix}"):
-            self.screen = _function(library, f"screen_{suffix}", [_WORD] * 11)
+            self.screen = _function(library, f"screen_{suffix}", [_WORD] * 15)
 
     if TYPE_CHECKING:
 

@@ -19,8 +19,8 @@ class ScreeningKernels(NarrowingKernels):
     def screen(self, hidden: Tensor, head: QuantizedWeight, params: SamplingTensors) -> NeededLogits:
         """Return which logits of one hidden state [1, N] are needed to draw its token with the first of `params`.
 
-        What is not needed is -inf then, in `into`, and what is drawn is the same token, but for one in 10^13. (All are
-        needed where nothing but temperature and `top_p` decides.)
+        What is not needed is -inf then, in `into`, and what is drawn is the same token, but for one in 10^13. All are
+        needed where `top_p` decides alone, or `top_k` is above 256.
 
         Args:
             head: [V, N], in halves; for hidden states of a dtype of `halves`.
@@ -40,7 +40,11 @@ class ScreeningKernels(NarrowingKernels):
             vocab_size,
             params.temperature.data_ptr(),
             params.top_k.data_ptr(),
+            params.top_p.data_ptr(),
             params.min_p.data_ptr(),
+            params.seed.data_ptr(),
+            params.sample.data_ptr(),
+            params.position.data_ptr(),
             logits.data_ptr(),
             needed.data_ptr(),
         )

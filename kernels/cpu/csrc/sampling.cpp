@@ -1,19 +1,12 @@
 // Drawing tokens by Gumbel-max, without sorting the vocabulary and mostly without a logarithm.
 // pageant/kernels/sampling.py says what is drawn; the result here is the same.
-//
-// The draw is argmax(logit + noise), and noise grows with its random word. So for a group of tokens, the best
-// score so far and the group's largest logit give a word that must be exceeded: comparing words is enough to
-// pass over nearly all tokens.
-#include <algorithm>
-#include <cmath>
 #include <vector>
 
+#include "drawing.h"
 #include "slots.h"
 #include "thresholds.h"
 
 namespace {
-
-constexpr float GREEDY_TEMPERATURE = 1e-5f;
 
 struct Rows {
     const float* logits;
@@ -35,48 +28,6 @@ struct Rows {
     const uint32_t* allowed(int64_t r) const { return slots && slots[r] >= 0 ? bits + slots[r] * words : nullptr; }
 };
 
-double noise_of(uint32_t word) {
-    double uniform = (double(word) + 0.5) * 0x1p-32;
-    return double(float(-std::log(-std::log(uniform))));
-}
-
-// A word that must be exceeded for its noise to reach `gap`: -log(-log u) is less than -log(1 - u).
-uint32_t word_for(float gap) {
-    double word = (1 - double(std::exp(-(gap - 1e-4f)))) * 0x1p32 - 2;
-    return word <= 0 ? 0 : uint32_t(word);
-}
-constexpr float NOISE_MOST = 23;
-
-struct Draw {
-    float score = NOWHERE;
-    int64_t token = 0;
-
-    void take(const Draw& other) {
-        if (other.score > score || (other.score == score && other.token < token)) *this = other;
-    }
-};
-
-// Draws among the tokens of a group that are at least `floor`.
-void draw_group(const Vocabulary& words, int64_t g, float floor, const NoiseKey& name, Draw& draw) {
-    const float top = words.top(g);
-    if (!(top >= floor) || top == NOWHERE || top + NOISE_MOST < draw.score) return;
-    const uint32_t least = draw.score == NOWHERE ? 0 : word_for(draw.score - top);
-    uint32_t noise[4][QUADS];
-    philox(name, uint32_t(g * QUADS), noise);
-    uint32_t highest = 0;
-    for (int i = 0; i < 4; i++)
-        for (int q = 0; q < QUADS; q++) highest = std::max(highest, noise[i][q]);
-    if (highest < least) return;
-    vf x[VECTORS];
-    words.group(g, x);
-    for (int64_t t = 0; t < GROUP; t++) {
-        const uint32_t word = noise[t % 4][t / 4];
-        const float logit = x[t / W][t % W];
-        if (word < least || !(logit >= floor) || logit == NOWHERE) continue;
-        draw.take({logit + float(noise_of(word)), g * GROUP + t});
-    }
-}
-
 int64_t draw_row(const Rows& rows, int64_t r, Parts parts) {
     if (rows.is_void(r)) return 0;
     static thread_local std::vector<float> tops;
@@ -86,19 +37,7 @@ int64_t draw_row(const Rows& rows, int64_t r, Parts parts) {
     float floor = rows.min_p[r] > 0 ? std::log(rows.min_p[r]) : NOWHERE;
     if (rows.top_k[r] > 0 && rows.top_k[r] < rows.vocab_size) floor = kth_largest(words, rows.top_k[r], floor);
     if (rows.top_p[r] < 1) floor = nucleus(words, rows.top_p[r], floor);
-    uint64_t seed = uint64_t(rows.seed[r]), position = uint64_t(rows.position[r]);
-    NoiseKey name{{uint32_t(seed), uint32_t(seed >> 32)},
-                  {uint32_t(position), uint32_t(position >> 32), uint32_t(rows.sample[r])}};
-    Draw first;  // where the best is likely, and so the bar high from the start
-    draw_group(words, words.top_token() / GROUP, floor, name, first);
-    std::vector<Draw> draws(parts.count, first);
-    words.each([&](const Part& part) {
-        Draw mine = first;
-        for (int64_t g = part.first; g < part.end; g++) draw_group(words, g, floor, name, mine);
-        draws[part.number] = mine;
-    });
-    for (const Draw& draw : draws) first.take(draw);
-    return first.token;
+    return draw(words, floor, noise_key(rows.seed[r], rows.position[r], rows.sample[r])).token;
 }
 
 }  // namespace

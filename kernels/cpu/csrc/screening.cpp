@@ -1,107 +1,84 @@
 // Which logits of a row can be of the token that is drawn: for a large vocabulary the product with the head is a quarter of what a
 // small model reads for a token, and nearly all of it is of tokens that are far from being drawn. So bounds come first, of which
-// each reads half of what its logit would (screening.h), and then logits whose bounds reach to what the filters leave.
+// each reads half of what its logit would (screening.h), and then logits whose bounds reach to what filters and noise leave.
+#include "drawing.h"
+#include "logit_strips.h"
 #include "needed.h"
-#include "rows.h"
 #include "screening.h"
 #include "ways.h"
 
-#include <algorithm>
-#include <cmath>
-#include <functional>
+#include <optional>
 
 #if defined(__AVX512VNNI__)
 
 namespace {
 
-constexpr float GREEDY_TEMPERATURE = 1e-5f;
 constexpr int64_t TOP_K_MAX = 256;
-constexpr int64_t STRIPS_ALONE = NUMBERS_ALONE / STRIP;
+constexpr float ROUNDING = 1e-5f;  // of what is computed here and, by other steps, where a token is drawn
 
 // How a row's token is drawn; see sampling.cpp.
 struct Drawing {
     float temperature;
     int32_t top_k;
-    float min_p;
+    float top_p, min_p;
+    NoiseKey noise;
 
     bool is_greedy() const { return !(temperature >= GREEDY_TEMPERATURE); }
-    // How many of the largest logits say which others matter; 0: none do, any token can be drawn.
+    // Whether all that says if a token is drawn is the largest logit and the best score.
+    bool is_by_score() const { return !is_greedy() && top_k <= 0 && !(top_p < 1); }
+    // How many of the largest logits say which others matter; 0: none do, any can.
     int64_t deciding() const {
-        if (is_greedy()) return 1;
+        if (is_greedy() || is_by_score()) return 1;
         if (top_k > 0) return top_k <= TOP_K_MAX ? top_k : 0;
         return min_p > 0 ? 1 : 0;
     }
-    // No smaller logit than this can be drawn, where these are the largest, as many as decide, in order. Filters look at
-    // logits that were tempered, which rounds them.
+    // What matters whatever its score is: no smaller logit, where these are the largest, as many as decide, in order.
     float floor(const std::vector<float>& largest) const {
-        constexpr float ROUNDING = 1e-5f;
-        float least = is_greedy() || top_k > 0 ? largest.back() : NOWHERE;
-        if (!is_greedy() && min_p > 0) least = std::max(least, largest[0] + temperature * std::log(min_p));
+        float least = is_greedy() || is_by_score() || top_k > 0 ? largest.back() : NOWHERE;
+        if (!is_greedy() && !is_by_score() && min_p > 0) least = std::max(least, largest[0] + temperature * std::log(min_p));
         return least - ROUNDING * (std::abs(largest[0]) + std::abs(least));
     }
 };
 
-// Bounds or logits by strips.
-class LogitStrips {
+// What tokens can score at most, by their bounds.
+class Scores {
   public:
-    LogitStrips(float* logits, int64_t outputs) : logits_(logits), tops_(outputs / STRIP) {
-        parallel_ranges(count(), STRIPS_ALONE, [&](int64_t start, int64_t stop) {
-            for (int64_t s = start; s < stop; s++) {
-                const float top = maximum(read(logits_ + s * STRIP));
-                tops_[s] = top == top ? top : INFINITY;  // what is no number has no bound
-            }
-        });
+    Scores(const float* bounds, int64_t outputs, const Drawing& drawing)
+        : drawing_(drawing), words_(bounds, outputs, nullptr, {thread_count()}, room()), top_(bounds[words_.top_token()]) {
+        words_.temper(drawing.temperature);
     }
-    int64_t count() const { return int64_t(tops_.size()); }
+    // The strip of the token that would be drawn if bounds were logits.
+    int64_t best() const { return draw(words_, below_largest(), drawing_.noise).token / STRIP; }
 
-    // Those with the largest numbers, in the order of memory.
-    std::vector<int64_t> highest(int64_t k) const {
-        std::vector<float> order = tops_;
-        std::nth_element(order.begin(), order.begin() + (k - 1), order.end(), std::greater<float>());
-        std::vector<int64_t> found;
-        for (int64_t s = 0; s < count() && int64_t(found.size()) < k; s++)
-            if (tops_[s] >= order[k - 1]) found.push_back(s);
-        return found;
-    }
-    // The k largest numbers of some, in order; what is no number comes last, as if it were not there.
-    std::vector<float> largest(const std::vector<int64_t>& some, int64_t k) const {
-        std::vector<float> all;
+    // Adds strips of which a token may score best, where the logits of some are there, the largest of all among them.
+    void add_reaching(LogitStrips& strips, const std::vector<int64_t>& some, float largest) const {
+        const float rounding = ROUNDING * ((std::abs(largest) + std::abs(top_)) / drawing_.temperature + 2 * NOISE_MOST);
+        float floor = (largest - top_) / drawing_.temperature + below_largest(), bar = NOWHERE;
         for (int64_t s : some)
-            for (int64_t i = s * STRIP; i < (s + 1) * STRIP; i++) all.push_back(logits_[i] > NOWHERE ? logits_[i] : NOWHERE);
-        std::partial_sort(all.begin(), all.begin() + k, all.end(), std::greater<float>());
-        all.resize(k);
-        return all;
-    }
-    // Those, beside some that are done, of which a number is not below the floor. Those of no others are drawn.
-    std::vector<int64_t> reaching(float floor, const std::vector<int64_t>& done) {
-        std::vector<std::vector<int64_t>> parts((count() + STRIPS_ALONE - 1) / STRIPS_ALONE);
-        std::vector<char> is_done(count());
-        for (int64_t s : done) is_done[s] = 1;
-        parallel_ranges(count(), STRIPS_ALONE, [&](int64_t start, int64_t stop) {
-            for (int64_t s = start; s < stop; s++) {
-                if (is_done[s]) continue;
-                if (tops_[s] < floor) write(logits_ + s * STRIP, splat(NOWHERE));
-                else parts[start / STRIPS_ALONE].push_back(s);
-            }
+            each_reaching(words_, s * STRIP / GROUP_TOKENS, floor + rounding, bar, drawing_.noise, [&](int64_t token, float score) {
+                if (token / STRIP == s) bar = std::max(bar, score);
+            });
+        floor -= rounding, bar -= rounding;
+        words_.each([&](const Part& part) {
+            for (int64_t g = part.first; g < part.end; g++)
+                each_reaching(words_, g, floor, bar, drawing_.noise, [&](int64_t token, float score) {
+                    if (score >= bar) strips.add(token / STRIP);
+                });
         });
-        std::vector<int64_t> found;
-        for (const auto& part : parts) found.insert(found.end(), part.begin(), part.end());
-        return found;
     }
 
   private:
-    float* logits_;
-    std::vector<float> tops_;
-};
+    const Drawing& drawing_;
+    Vocabulary words_;
+    const float top_;
 
-std::vector<Range> ranges_of(const std::vector<int64_t>& strips) {
-    std::vector<Range> ranges;
-    for (int64_t s : strips) {
-        if (!ranges.empty() && ranges.back().stop == s * STRIP) ranges.back().stop += STRIP;
-        else ranges.push_back({s * STRIP, (s + 1) * STRIP});
+    // How far below the largest tokens are drawn.
+    float below_largest() const { return drawing_.min_p > 0 ? std::log(drawing_.min_p) : NOWHERE; }
+    static std::vector<float>& room() {
+        thread_local std::vector<float> tops;
+        return tops;
     }
-    return ranges;
-}
+};
 
 template <class T>
 void screen(const Product<T>& p, const Quantized& w, const Drawing& drawing, Needed* needed) {
@@ -111,13 +88,22 @@ void screen(const Product<T>& p, const Quantized& w, const Drawing& drawing, Nee
     multiply(UpperBounds<T>{{p, {w}}});
     const Reading reading = last_reading();
     LogitStrips strips(p.unrounded, p.outputs);
-    const std::vector<int64_t> highest = strips.highest(k);
-    multiply(tiled_way_of<8>(p, w), ranges_of(highest));
+    if (!strips.are_numbers()) return;
+    strips.add_highest(k);
+    std::optional<Scores> scores;
+    if (drawing.is_by_score()) {
+        scores.emplace(p.unrounded, p.outputs, drawing);
+        strips.add(scores->best());
+    }
+    const std::vector<int64_t> some = strips.take();
+    multiply(tiled_way_of<8>(p, w), ranges_of(some));
     last_reading() = reading;
-    const std::vector<float> largest = strips.largest(highest, k);
-    if (!(largest.back() > NOWHERE)) return;
-    const std::vector<Range> others = ranges_of(strips.reaching(drawing.floor(largest), highest));
+    const std::vector<float> largest = strips.largest(some, k);
+    strips.add_reaching(drawing.floor(largest));
+    if (scores) scores->add_reaching(strips, some, largest[0]);
+    const std::vector<Range> others = ranges_of(strips.take());
     if (2 * total(others) > p.outputs) return;
+    strips.leave_out_rest();
     *needed = {0, 0, int64_t(others.size())};
     std::copy(others.begin(), others.end(), needed->ranges());
 }
@@ -127,12 +113,13 @@ void screen(const Product<T>& p, const Quantized& w, const Drawing& drawing, Nee
 // What is needed of the logits [1, outputs] to draw a token from as it is said: all; or what there is room for in `needed`, at most
 // every other strip. In `logits` are some that were needed to find that out then, and -inf for tokens that are not drawn.
 #define SCREEN(SUFFIX, T)                                                                                                        \
-    EXPORT void pageant_screen_##SUFFIX(const T* x, const uint8_t* upper, const uint8_t* lower, const bf16* scales,                \
-                                        int64_t inputs, int64_t outputs,                                                        \
-                                        const float* temperature, const int32_t* top_k, const float* min_p,                     \
-                                        float* logits, Needed* needed) {                                                        \
+    EXPORT void pageant_screen_##SUFFIX(const T* x, const uint8_t* upper, const uint8_t* lower, const bf16* scales,              \
+                                        int64_t inputs, int64_t outputs, const float* temperature, const int32_t* top_k,        \
+                                        const float* top_p, const float* min_p, const int64_t* seed, const int32_t* sample,     \
+                                        const int64_t* position, float* logits, Needed* needed) {                               \
         const Product<T> p{x, inputs, nullptr, 0, nullptr, nullptr, 1, inputs, outputs, logits};                                \
-        screen(p, Quantized{upper, scales, inputs, 1, lower}, Drawing{*temperature, *top_k, *min_p}, needed);                    \
+        const Drawing drawing{*temperature, *top_k, *top_p, *min_p, noise_key(*seed, *position, *sample)};                      \
+        screen(p, Quantized{upper, scales, inputs, 1, lower}, drawing, needed);                                                 \
     }
 SCREEN(bf16, bf16)
 SCREEN(f16, f16)

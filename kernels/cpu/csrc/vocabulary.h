@@ -6,8 +6,8 @@
 #include "masks.h"
 #include "philox.h"
 
-constexpr int64_t GROUP = 4 * QUADS;  // tokens
-constexpr int VECTORS = GROUP / W;
+constexpr int64_t GROUP_TOKENS = 4 * QUADS;  // tokens
+constexpr int VECTORS = GROUP_TOKENS / W;
 
 // Some of a row's groups.
 struct Part { int64_t number, first, end; };
@@ -45,11 +45,11 @@ class Vocabulary {
         raw(best.group, x);
         int64_t i = 0;
         while (x[i / W][i % W] != top_) i++;
-        top_token_ = best.group * GROUP + i;
+        top_token_ = best.group * GROUP_TOKENS + i;
     }
 
     int64_t size() const { return size_; }
-    int64_t groups() const { return (size_ + GROUP - 1) / GROUP; }
+    int64_t groups() const { return (size_ + GROUP_TOKENS - 1) / GROUP_TOKENS; }
     // That of the largest logit, the first of equals; 0 if nothing may be drawn.
     int64_t top_token() const { return top_token_; }
 
@@ -85,16 +85,16 @@ class Vocabulary {
 
     // Which of a group's tokens may be drawn, a bit for each.
     uint64_t allowed_in(int64_t g) const {
-        static_assert(GROUP == 2 * MASK_BITS);
+        static_assert(GROUP_TOKENS == 2 * MASK_BITS);
         if (!allowed_) return ~uint64_t(0);
         const uint32_t* words = allowed_ + 2 * g;
-        return words[0] | (size_ - g * GROUP > MASK_BITS ? uint64_t(words[1]) << MASK_BITS : 0);
+        return words[0] | (size_ - g * GROUP_TOKENS > MASK_BITS ? uint64_t(words[1]) << MASK_BITS : 0);
     }
     void raw(int64_t g, vf (&x)[VECTORS]) const { raw(g, allowed_in(g), x); }
     void raw(int64_t g, uint64_t allowed, vf (&x)[VECTORS]) const {
-        const int64_t left = size_ - g * GROUP;
+        const int64_t left = size_ - g * GROUP_TOKENS;
         for (int v = 0; v < VECTORS; v++) {
-            const int64_t start = g * GROUP + v * W, here = left - v * W;
+            const int64_t start = g * GROUP_TOKENS + v * W, here = left - v * W;
             x[v] = here >= W ? read(logits_ + start) : splat(NOWHERE);
             for (int64_t i = 0; i < here && here < W; i++) x[v][i] = logits_[start + i];
             if (allowed != ~uint64_t(0)) x[v] = allowed_of(x[v], uint32_t(allowed >> v * W));

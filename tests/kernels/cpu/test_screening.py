@@ -80,7 +80,9 @@ def test_what_is_no_number_is_drawn_as_ever(
     assert drawn(screening, nothing, head, make_params(1, temperature=0.0)) == [0, 0]
 
 
-@pytest.mark.parametrize("asked", [{"temperature": 0.0}, {"top_k": 3}, {"min_p": 0.5, "temperature": 0.1}])
+@pytest.mark.parametrize(
+    "asked", [{"temperature": 0.0}, {"top_k": 3}, {"min_p": 0.5, "temperature": 0.1}, {"temperature": 1.0}]
+)
 def test_few_logits_are_needed(screening: CpuKernels, make_params: MakeParams, asked: dict[str, Any]) -> None:
     head = head_of(screening, torch.randn(8192, 256).bfloat16())
     hidden = torch.randn(1, 256).bfloat16()
@@ -93,7 +95,7 @@ def test_few_logits_are_needed(screening: CpuKernels, make_params: MakeParams, a
     assert all(left[start // 16 : stop // 16].all() for start, stop in starts_and_stops.tolist())
 
 
-@pytest.mark.parametrize("asked", [{"temperature": 1.0}, {"top_p": 0.5}, {"top_k": 257}, {"min_p": 1e-30}])
+@pytest.mark.parametrize("asked", [{"top_p": 0.5}, {"top_k": 257}, {"top_p": 0.9, "min_p": 1e-30}])
 def test_all_are_needed_where_any_can_be_drawn(
     screening: CpuKernels, make_params: MakeParams, asked: dict[str, Any]
 ) -> None:
@@ -135,7 +137,7 @@ def test_bounds_are_eight_deviations_above_what_upper_halves_make(
         weight = torch.randint(-8, 7, weight.shape) * 16 + 15.0
         weight[:, ::32] = -128
     head = head_of(screening, weight.bfloat16())
-    params = make_params(1, min_p=1e-30)
+    params = make_params(1, min_p=1e-30, top_p=0.5)
     off = []
     for _ in range(50):
         hidden = (torch.randn(1, size) / size).bfloat16()
@@ -154,7 +156,7 @@ def test_bounds_are_eight_deviations_above_what_upper_halves_make(
 
 def test_bounds_are_made_from_upper_halves_alone(screening: CpuKernels, make_params: MakeParams) -> None:
     head, hidden = head_of(screening, torch.randn(64, 128).bfloat16()), torch.randn(1, 128).bfloat16()
-    params = make_params(1, min_p=1e-30)
+    params = make_params(1, min_p=1e-30, top_p=0.5)
     bounds = bounds_of(screening, hidden, head, params)
     assert head.lower is not None
     head.lower.random_(0, 256)
