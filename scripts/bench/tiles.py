@@ -8,13 +8,7 @@ printed where the kernels have no tiles.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import statistics
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
 import torch
@@ -25,25 +19,11 @@ from pageant.kernels.cpu import CpuKernels
 from pageant.kernels.memory import Pages
 from pageant.kernels.quantized import Bits, empty_quantized
 from pageant.kernels.tiled import LinearWeight, empty_tiled
-from pageant.scripts.bench.report import machine
+from pageant.scripts.bench.pairs import Pair, in_turn, pairs_of_command
 
 SHAPES = ((6144, 1024), (4096, 1024), (1024, 2048), (1024, 3072))
 ROWS = (1, 8, 16, 64, 128, 512, 2048)
 BF16 = torch.bfloat16
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Microseconds of both, medians."""
-
-    name: str
-    first_us: float
-    second_us: float
-
-    @property
-    def ratio(self) -> float:
-        """How many times as fast the second is."""
-        return self.first_us / self.second_us
 
 
 def measure(
@@ -55,22 +35,20 @@ def measure(
     turns: int,
     num_bytes: int,
     gated: bool,
-) -> list[Pair]:
+) -> Iterator[Pair]:
     """Both forms of weights of so many bytes in all, and perhaps what is gated."""
     form = "bfloat16" if bits is None else f"int{bits}"
     count = max(1, num_bytes * 8 // ((bits or 16) * outputs * inputs))
     plain, tiled = (_weights(ours, count, (outputs, inputs), bits, in_tiles) for in_tiles in (False, True))
-    pairs = []
     for num_rows in rows:
         x = ours.rms_norm(torch.randn(num_rows, inputs).to(BF16), torch.ones(inputs, dtype=BF16), 1e-6)
         name = f"{form} {outputs} x {inputs}, {num_rows} rows"
         in_rows, in_tiles = _over(plain, x, ours.linear), _over(tiled, x, ours.linear)
-        pairs.append(_in_turn(f"rows, tiles: {name}", in_rows, in_tiles, turns))
+        yield in_turn(f"rows, tiles: {name}", in_rows, in_tiles, turns)
         if gated:
             apart = _over(tiled, x, lambda x, weight: ours.act_and_mul(ours.linear(x, weight), "silu"))
             at_once = _over(tiled, x, lambda x, weight: ours.gated_linear(x, weight, None, "silu"))
-            pairs.append(_in_turn(f"apart, at once: {name}", apart, at_once, turns))
-    return pairs
+            yield in_turn(f"apart, at once: {name}", apart, at_once, turns)
 
 
 def _weights(
@@ -99,44 +77,15 @@ def _over(
     return lambda turn: run(x, weights[turn % len(weights)])
 
 
-def _in_turn(name: str, first: Callable[[int], Tensor], second: Callable[[int], Tensor], turns: int) -> Pair:
-    seconds: tuple[list[float], list[float]] = ([], [])
-    for turn in range(turns + 1):
-        for index, (run, taken) in enumerate(zip((first, second), seconds, strict=True)):
-            began = time.perf_counter()
-            run(2 * turn + index)  # neither has the weight that the other has just had
-            if turn:  # the first warms up
-                taken.append(time.perf_counter() - began)
-    return Pair(name, *(round(statistics.median(taken) * 1e6, 1) for taken in seconds))
-
-
-@torch.inference_mode()
-def main() -> None:
-    """Prints a line for each pair, or JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--turns", type=int, default=60)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+def _all(turns: int) -> Iterator[Pair]:
     ours = CpuKernels()
-    pairs: list[Pair] = []
     forms: list[Bits | None] = [None] if BF16 in ours.tiled_dtypes else []
     if BF16 in ours.quantized_tiles:
         forms += [8, 5, 4]
     for bits, (outputs, inputs) in product(forms, SHAPES):
         gated = outputs == SHAPES[0][0] and bits in (None, 8)
-        found = measure(ours, outputs, inputs, bits, ROWS, options.turns, num_bytes=200_000_000, gated=gated)
-        pairs.extend(found)
-        for pair in () if options.json else found:
-            print(
-                f"{pair.name:50} {pair.first_us:9.1f} us {pair.second_us:9.1f} us {pair.ratio:5.2f}x",
-                flush=True,
-            )
-    if options.json:
-        rows = [asdict(pair) | {"ratio": round(pair.ratio, 3)} for pair in pairs]
-        print(json.dumps({"machine": machine(), "threads": options.threads, "pairs": rows}, indent=1))
+        yield from measure(ours, outputs, inputs, bits, ROWS, turns, num_bytes=200_000_000, gated=gated)
 
 
 if __name__ == "__main__":
-    main()
+    pairs_of_command(__doc__, _all)

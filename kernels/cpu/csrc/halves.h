@@ -29,15 +29,12 @@ struct Dither {
         }
     }
 };
-inline const Dither& dither() {
-    static const Dither all;
-    return all;
-}
+inline const Dither DITHER;  // not in a function, which would look each time whether it is there
 
 // A number of a row, from the bytes with its upper and its lower bits: those of the first or of the second group of a unit.
 inline int8_t joined(uint8_t upper, uint8_t lower, int second, int64_t input) {
     const int value = (upper >> 4 * second & 15) << 4 | (lower >> 4 * second & 15);
-    return int8_t(value + dither().back[input]);
+    return int8_t(value + DITHER.back[input]);
 }
 
 // The lines of a strip, that of outputs o to o + 16, each once: for who fetches them one by one.
@@ -106,7 +103,7 @@ struct HalvedStrip {
     // Numbers of four inputs, from what lies there.
     static vu back(vu value, int64_t input) {
         int32_t back;
-        std::memcpy(&back, dither().back + input, sizeof back);
+        std::memcpy(&back, DITHER.back + input, sizeof back);
         return (vu)_mm512_add_epi8((__m512i)value, _mm512_set1_epi32(back));
     }
 };

@@ -45,7 +45,7 @@ class UpperStrip {
                 float shift = 0;
                 int32_t squares = 0;
                 for (int i = g * GROUP; i < (g + 1) * GROUP; i++) {
-                    shift += (MIDDLE - RAISED<8> - dither().r[u * UNIT + i]) * x[i];
+                    shift += (MIDDLE - RAISED<8> - DITHER.r[u * UNIT + i]) * x[i];
                     squares += x[i] * x[i];
                 }
                 scales[g] = packed.scales[g] * 16;
