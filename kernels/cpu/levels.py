@@ -35,7 +35,7 @@ _LEVELS: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {
     "avx512": (_AVX512_HAS, _AVX512),
     "avx2": (frozenset({"avx2", "fma", "f16c"}), ("-mavx2", "-mfma", "-mf16c")),
     "portable": (frozenset(), ()),
-    # amx without its instructions, very slowly: for tests on machines that lack them.
+    # amx without its instructions, very slowly: for tests on machines that lack them. See compiler_flags.
     "emulated_amx": (frozenset(), ("-DPAGEANT_EMULATE_TILES",)),
 }
 LEVELS = tuple(_LEVELS)
@@ -65,8 +65,13 @@ def levels_here() -> list[str]:
 
 
 def compiler_flags(level: str) -> tuple[str, ...]:
-    """What tells a compiler to use the instructions of a level."""
-    return _LEVELS[level][1]
+    """What tells a compiler to use the instructions of a level.
+
+    With what is emulated go the vectors that a processor with AMX has, if this one has them.
+    """
+    needed, vectors = _LEVELS["avx512_vnni"]
+    beside = vectors if level == "emulated_amx" and needed <= _processor()[1] else ()
+    return (*beside, *_LEVELS[level][1])
 
 
 def _processor() -> tuple[str, frozenset[str]]:

@@ -12,8 +12,11 @@ import torch
 from pageant import kernels
 from pageant.kernels.base import AttentionBatch, Kernels, SamplingTensors
 from pageant.kernels.cpu import CpuKernels
-from pageant.kernels.cpu.levels import LEVELS, levels_here
+from pageant.kernels.cpu.levels import LEVELS, compiler_flags, levels_here
 from pageant.kernels.reference import ReferenceKernels
+
+OF_WHOLE_NUMBERS = [level for level in LEVELS if "-mavx512vnni" in compiler_flags(level)]
+"""Levels that multiply quantised weights by rows of x that are rounded to 8 bits."""
 
 
 @pytest.fixture(scope="session", params=[name for name in kernels.BACKENDS if name != "triton"])

@@ -13,6 +13,7 @@ from pageant.kernels.cpu.levels import LEVELS, levels_here
 from pageant.kernels.cpu.recording import NotRecordable
 from pageant.kernels.quantized import Bits, QuantizedWeight, dequantize, empty_quantized
 from pageant.kernels.reference import ReferenceKernels
+from tests.kernels.conftest import OF_WHOLE_NUMBERS
 
 BITS: list[Bits] = [8, 5, 4]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -63,7 +64,7 @@ def test_parts_of_strips_are_refused(rows: int | slice | Tensor) -> None:
 def test_levels_that_like_tiles_say_so(every_level: ReferenceKernels) -> None:
     level = every_level.level if isinstance(every_level, CpuKernels) else "reference"
     expected = {"emulated_amx": {torch.bfloat16}} | {
-        name: {torch.bfloat16, torch.float16} for name in ("amx", "avx512_bf16", "avx512_vnni")
+        name: {torch.bfloat16, torch.float16} for name in OF_WHOLE_NUMBERS
     }
     assert every_level.quantized_tiles == expected.get(level, frozenset())
 

@@ -6,7 +6,7 @@
 #include "lanes_quantized.h"
 #include "strips.h"
 
-#if defined(__AVX512VNNI__) && defined(__AMX_INT8__)
+#if defined(PAGEANT_BYTE_TILES)
 
 // Adds a unit of W, of 64 inputs by 16 outputs at OF_W, by x in tile 6, and takes the sums.
 #define MULTIPLY_UNIT(C, B, OF_W, TO)                                        \
@@ -14,12 +14,44 @@
         UNROLL for (int i = 0; i < TILE; i++) fetch_here((OF_W) + i * LINE); \
         TILE_ZERO(C);                                                        \
         TILE_LOAD(B, OF_W, LINE);                                            \
-        _tile_dpbssd(C, 6, B);                                               \
+        TILE_MULTIPLY_BYTES(C, 6, B);                                        \
         TILE_FREE(B);                                                        \
         TILE_STORE(C, TO, LINE);                                             \
     } while (0)
 
-template <class T>
+// A strip of W, that of outputs o to o + 16, in units of 64 inputs; scales of some units later are asked for, since they lie
+// elsewhere.
+struct PairScales {
+    TiledUnits<LINE, 5> scales;
+
+    PairScales(const Quantized& w, int64_t o) : PairScales((const uint8_t*)(w.scales + o * w.groups()), w.groups() / 2) {}
+
+  private:
+    PairScales(const uint8_t* at, int64_t units) : scales{at, at, units} {}
+};
+struct WholePairStrip : PairScales {
+    static constexpr int64_t BYTES = TILE * UNIT;
+    const uint8_t* values;
+
+    WholePairStrip(const Quantized& w, int64_t o) : PairScales(w, o), values(w.values + o * w.row_bytes<8>()) {}
+    const uint8_t* unit(int64_t u) const { return values + u * BYTES; }
+    void ready(int64_t) {}
+};
+// Of one in halves, which are joined before they are multiplied.
+struct HalvedPairStrip : PairScales {
+    HalvedStrip halves;
+    alignas(LINE) uint8_t rooms[2][WholePairStrip::BYTES];
+
+    HalvedPairStrip(const Quantized& w, int64_t o) : PairScales(w, o), halves(w, o) { ready(0); }
+    const uint8_t* unit(int64_t u) const { return rooms[u % 2]; }
+    void ready(int64_t u) {
+        if (u >= halves.units) return;
+        halves.fetch(u + 4);
+        halves.join(u, rooms[u % 2]);
+    }
+};
+
+template <class T, class Strip>
 struct ByPairTiles {
     Product<T> p;
     Quantized w;
@@ -54,29 +86,6 @@ struct ByPairTiles {
   private:
     template <int N>
     using Whole = int32_t[2 * N][TILE];
-    // Of W, in units of 64 inputs; scales of some units later are asked for, since they lie elsewhere.
-    struct Strip {
-        static constexpr int64_t BYTES = TILE * UNIT;
-        const uint8_t* values;
-        TiledUnits<LINE, 5> scales;
-        HalvedStrip halves;
-        alignas(LINE) uint8_t rooms[2][BYTES];  // for units whose halves are joined, which is before they are multiplied
-
-        Strip(const Quantized& w, int64_t o)
-            : values(w.values + o * w.row_bytes<8>()), scales{scales_at(w, o), scales_at(w, o), w.groups() / 2}, halves(w, o) {
-            ready(0);
-        }
-        const uint8_t* unit(int64_t u) const { return halves ? rooms[u % 2] : values + u * BYTES; }
-        void ready(int64_t u) {
-            if (!halves || u >= halves.units) return;
-            halves.fetch(u + 4);
-            halves.join(u, rooms[u % 2]);
-        }
-
-      private:
-        static const uint8_t* scales_at(const Quantized& w, int64_t o) { return (const uint8_t*)(w.scales + o * w.groups()); }
-    };
-
     // Those of outputs o and `other` on, in turn: memory is read faster than by one. A unit's sums go from their tile to memory
     // while the next ones are made, and are scaled then.
     template <int N>

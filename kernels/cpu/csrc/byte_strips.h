@@ -10,7 +10,7 @@
 #include "scratch.h"
 #include "strips.h"
 
-#if defined(__AVX512VNNI__) && defined(__AMX_INT8__)
+#if defined(PAGEANT_BYTE_TILES)
 
 // Tiles 0 and 1 are sums [16 rows][16 outputs], 4 a group of W [8][16 outputs of 4], 6 one of x [16 rows][32].
 inline void use_byte_tiles() {
@@ -22,7 +22,7 @@ inline void use_byte_tiles() {
     do {                               \
         TILE_LOAD(6, OF_X, GROUP);     \
         TILE_LOAD(4, OF_W, TILE_LINE); \
-        _tile_dpbssd(C, 6, 4);         \
+        TILE_MULTIPLY_BYTES(C, 6, 4);  \
         TILE_FREE(4);                  \
         TILE_FREE(6);                  \
     } while (0)
@@ -160,10 +160,10 @@ struct ByByteTiles {
     }
 };
 
-// The way of multiplying (see product.h): by lanes where rows of a block are few.
-template <int BITS, class T>
+// The way of multiplying (see product.h): by lanes where rows of a block are few. Of 8 bits in halves, or as they are.
+template <int BITS, class T, bool IN_HALVES = false>
 struct LanesOrTiles {
-    Lanes<TiledByteStrip<BITS>, T> lanes;
+    Lanes<std::conditional_t<IN_HALVES, HalvedByteStrip, TiledByteStrip<BITS>>, T> lanes;
     Product<T> p = lanes.p;
 
     static constexpr int64_t BLOCK_ROWS = 192, PACKED_TOGETHER = TILE;
@@ -183,11 +183,12 @@ struct LanesOrTiles {
     }
 
   private:
+    typedef ByPairTiles<T, std::conditional_t<IN_HALVES, HalvedPairStrip, WholePairStrip>> ByPairs;
     // Calls use(the way of multiplying so many rows).
     template <class Use>
     auto with_way(int64_t rows, const Use& use) const {
         if (rows <= FEW) return use(lanes);
-        if (BITS == 8 && rows <= ByPairTiles<T>::MOST) return use(ByPairTiles<T>{p, lanes.w});
+        if (BITS == 8 && rows <= ByPairs::MOST) return use(ByPairs{p, lanes.w});
         return use(ByByteTiles<BITS, T>{p, lanes.w});
     }
 };

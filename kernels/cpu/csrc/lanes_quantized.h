@@ -238,13 +238,6 @@ class TiledByteStrip : public Bytes<BITS> {
         const uint8_t *at = values_.unit(u), *ahead = values_.ahead(u);
         __builtin_prefetch(scales_.ahead(u), 0, 3);
         Unit to(load<vu>(scales_.unit(u)));
-        if constexpr (BITS == 8)
-            if (halves_) {
-                halves_.fetch(u + 2 * AHEAD);
-                halves_.join(u, to.columns);
-                UNROLL for (int i = 0; i < 16; i++) to.columns[i] ^= 0x80808080u;
-                return to;
-            }
         if constexpr (BITS < 8)  // are soon through
             UNROLL for (int i = 0; i < BYTES / LINE; i++) __builtin_prefetch(ahead + i * LINE, 0, 3);
         UNROLL for (int i = 0; i < (BITS == 8 ? 16 : 8); i++) {
@@ -266,12 +259,37 @@ class TiledByteStrip : public Bytes<BITS> {
     static constexpr int64_t AHEAD = (2 << 10) / BYTES;        // units
     TiledUnits<BYTES, AHEAD> values_;
     TiledUnits<LINE, AHEAD> scales_;
-    const HalvedStrip halves_;
 
     TiledByteStrip(const Matrix& w, int64_t o, int64_t then)
         : values_{w.values + o * w.row_bytes(), w.values + then * w.row_bytes(), w.groups() / 2},
-          scales_{scales_at(w, o), scales_at(w, then), w.groups() / 2}, halves_(w, o) {}
+          scales_{scales_at(w, o), scales_at(w, then), w.groups() / 2} {}
 
     static const uint8_t* scales_at(const Matrix& w, int64_t o) { return (const uint8_t*)(w.scales + o * w.groups()); }
+};
+
+// The same of a weight in halves: a class of its own, since a choice within the loop over units keeps columns out of registers.
+class HalvedByteStrip : public Bytes<8> {
+  public:
+    // Where what is read next lies: the upper halves.
+    struct Matrix : Quantized {
+        int64_t row_bytes() const { return Quantized::row_bytes<4>(); }
+    };
+
+    HalvedByteStrip(const Matrix& w, Place place)
+        : halves_(w, place.o), scales_((const uint8_t*)(w.scales + place.o * w.groups())) {}
+
+    __attribute__((always_inline)) Unit unit(int64_t u) const {
+        Unit to(load<vu>(scales_ + u * LINE));
+        __builtin_prefetch(scales_ + (u + AHEAD) * LINE, 0, 3);
+        halves_.fetch(u + AHEAD);
+        halves_.join(u, to.columns);
+        UNROLL for (int i = 0; i < 16; i++) to.columns[i] ^= 0x80808080u;
+        return to;
+    }
+
+  private:
+    static constexpr int64_t AHEAD = 4;  // units, which may be the next strip's
+    const HalvedStrip halves_;
+    const uint8_t* const scales_;
 };
 #endif

@@ -34,7 +34,7 @@ inline void value_cells(const T* first, const T* second, int64_t left, vu* to) {
     to[0] = cells<Cells>(first, left);
     if constexpr (Cells::PER_CELL == 2) {
         vu a = to[0], b = cells<Cells>(second, left);
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BW__)
         to[0] = (vu)_mm512_unpacklo_epi16((__m512i)a, (__m512i)b);
         to[1] = (vu)_mm512_unpackhi_epi16((__m512i)a, (__m512i)b);
 #else
@@ -61,7 +61,7 @@ inline int64_t in_turn(int64_t t) { return t % 4 * (CHUNK / 4) + t / 4; }
 // Undoes the order of `value_cells`.
 template <class Cells>
 void in_order(float* values, int64_t width) {
-#if defined(__AVX512BF16__)  // else pairs are as they should be, or there are none
+#if defined(__AVX512BW__)  // else pairs are as they should be, or there are none
     if constexpr (Cells::PER_CELL == 2) {
         for (int64_t d = 0; d < width; d += 2 * W) {
             vf low = load<vf>(values + d), high = load<vf>(values + d + W);

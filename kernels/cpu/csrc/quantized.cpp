@@ -50,6 +50,9 @@ void embed(const int64_t* ids, int64_t rows, const Quantized& w, bool in_tiles, 
 
 template <int BITS, class T>
 void linear(const Product<T>& p, const Quantized& w, bool in_tiles, const Needed* needed) {
+    if constexpr (BITS == 8 && TAKES_HALVES<T>)
+        if (w.in_halves())
+            return multiply_needed(p, needed, [&](const Product<T>& part) { return halved_way_of(part, w); });
     if constexpr (TAKES_TILES<T>)
         if (in_tiles)
             return multiply_needed(p, needed, [&](const Product<T>& part) { return tiled_way_of<BITS>(part, w); });

@@ -1,7 +1,8 @@
 // The matrix registers of AMX: eight tiles of 16 rows of 64 bytes, and the product of two of bfloat16 added to
-// one of floats. PAGEANT_EMULATE_TILES is the same in plain C++, for testing on machines without them.
+// one of floats, or of two of signed bytes to one of whole numbers. PAGEANT_EMULATE_TILES is the same in plain C++, for testing on machines without them.
 //
-// A is `rows` by 32 inputs, as a matrix has them; B is 16 pairs of inputs by `columns`; C is `rows` by `columns`. Tiles are
+// A is `rows` by 32 inputs, as a matrix has them; B is 16 pairs of inputs by `columns`; C is `rows` by `columns`. Of bytes, A has
+// 64 inputs, and B 16 times four. Tiles are
 // named by literal numbers, which is how the compiler's own macros want them.
 #pragma once
 
@@ -46,23 +47,40 @@ inline void store(int tile, void* to, int64_t stride) {
     for (int row = 0; row < shape.rows; row++)
         std::memcpy((uint8_t*)to + row * stride, tiles().data[tile][row], shape.row_bytes);
 }
-// As Intel's manual has it: even and odd inputs apart, then both to what is there.
-inline void multiply(int c, int a, int b) {
+// Adds to each number of C what of_place(row, column) is.
+template <class Number, class OfPlace>
+inline void add(int c, const OfPlace& of_place) {
     const TileShape shape = tiles().shapes[c];
     for (int m = 0; m < shape.rows; m++)
         for (int n = 0; n < shape.row_bytes / 4; n++) {
-            float even = 0, odd = 0, sum;
-            for (int k = 0; k < tiles().shapes[b].rows; k++) {
-                bf16 left[2], right[2];
-                std::memcpy(left, tiles().data[a][m] + 4 * k, 4);
-                std::memcpy(right, tiles().data[b][k] + 4 * n, 4);
-                even = __builtin_fmaf(to_float(left[0]), to_float(right[0]), even);
-                odd = __builtin_fmaf(to_float(left[1]), to_float(right[1]), odd);
-            }
+            Number sum;
             std::memcpy(&sum, tiles().data[c][m] + 4 * n, 4);
-            sum += even + odd;
+            sum += of_place(m, n);
             std::memcpy(tiles().data[c][m] + 4 * n, &sum, 4);
         }
+}
+// As Intel's manual has it: even and odd inputs apart, then both to what is there.
+inline void multiply(int c, int a, int b) {
+    add<float>(c, [=](int m, int n) {
+        float even = 0, odd = 0;
+        for (int k = 0; k < tiles().shapes[b].rows; k++) {
+            bf16 left[2], right[2];
+            std::memcpy(left, tiles().data[a][m] + 4 * k, 4);
+            std::memcpy(right, tiles().data[b][k] + 4 * n, 4);
+            even = __builtin_fmaf(to_float(left[0]), to_float(right[0]), even);
+            odd = __builtin_fmaf(to_float(left[1]), to_float(right[1]), odd);
+        }
+        return even + odd;
+    });
+}
+inline void multiply_bytes(int c, int a, int b) {
+    add<int32_t>(c, [=](int m, int n) {
+        int32_t sum = 0;
+        for (int k = 0; k < tiles().shapes[b].rows; k++)
+            for (int i = 4 * k; i < 4 * k + 4; i++)
+                sum += int8_t(tiles().data[a][m][i]) * int8_t(tiles().data[b][k][4 * n + i % 4]);
+        return sum;
+    });
 }
 }  // namespace emulated
 
@@ -70,6 +88,7 @@ inline void multiply(int c, int a, int b) {
 #define TILE_LOAD(T, FROM, STRIDE) emulated::load(T, FROM, STRIDE)
 #define TILE_STORE(T, TO, STRIDE) emulated::store(T, TO, STRIDE)
 #define TILE_MULTIPLY(C, A, B) emulated::multiply(C, A, B)
+#define TILE_MULTIPLY_BYTES(C, A, B) emulated::multiply_bytes(C, A, B)
 
 inline bool tiles_allowed() { return true; }
 // Takes the shape of each of the eight from `shape_of`.
@@ -100,6 +119,7 @@ inline void settle(const void* p) { __asm__ volatile("" ::"r"(p) : "memory"); }
         settle(TO);                       \
     } while (0)
 #define TILE_MULTIPLY(C, A, B) _tile_dpbf16ps(C, A, B)
+#define TILE_MULTIPLY_BYTES(C, A, B) _tile_dpbssd(C, A, B)
 
 // Asks the kernel, once for a process; without its leave the first tile would be the end.
 inline bool tiles_allowed() {
@@ -130,6 +150,9 @@ inline void leave_tiles() { _tile_release(); }
 
 #if defined(PAGEANT_EMULATE_TILES) || defined(__AMX_BF16__)
 #define PAGEANT_TILES 1
+#if defined(__AVX512VNNI__)  // of whose products of bytes those of tiles have the bits
+#define PAGEANT_BYTE_TILES 1
+#endif
 
 // Tiles 0 to 3 are C, 4 and 5 are B, 6 and 7 are A.
 inline void use_tiles(int rows, int columns) {

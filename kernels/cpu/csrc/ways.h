@@ -49,19 +49,25 @@ struct FewOrMany {
     }
 };
 
-// Of quantised weights as they lie, and of those in tiles, which x of some types has ways for.
+// Of quantised weights as they lie, and of those in tiles, which x of some types has ways for; and of those in halves.
 #if defined(__AVX512VNNI__)
 template <class T>
 constexpr bool TAKES_TILES = sizeof(T) == 2;
-#elif defined(PAGEANT_TILES)
+template <class T>
+constexpr bool TAKES_HALVES = TAKES_TILES<T>;
+#else
+#if defined(PAGEANT_TILES)
 template <class T>
 constexpr bool TAKES_TILES = std::is_same_v<T, bf16>;
 #else
 template <class T>
 constexpr bool TAKES_TILES = false;
 #endif
+template <class T>
+constexpr bool TAKES_HALVES = false;
+#endif
 
-#if defined(__AVX512VNNI__) && defined(__AMX_INT8__)
+#if defined(PAGEANT_BYTE_TILES)
 template <int BITS>
 auto way_of(const Product<bf16>& p, const Quantized& w) {
     return FewOrMany<Lanes<ByteStrip<BITS>, bf16>, Tiled<UnpackedTiles<BITS>>>{{p, {w}}, {{p}, {{w, p.outputs}}}, p.rows > w.alike};
@@ -75,6 +81,11 @@ auto tiled_way_of(const Product<bf16>& p, const Quantized& w) {
 }
 template <int BITS>
 LanesOrTiles<BITS, f16> tiled_way_of(const Product<f16>& p, const Quantized& w) { return {{p, {w}}}; }
+inline auto halved_way_of(const Product<bf16>& p, const Quantized& w) {
+    return FewOrMany<LanesOrTiles<8, bf16, true>, ByStrips<UnpackedStrips<8>>>{
+        {{p, {w}}}, {{p}, {{w, p.outputs}}}, p.rows > w.alike};
+}
+inline LanesOrTiles<8, f16, true> halved_way_of(const Product<f16>& p, const Quantized& w) { return {{p, {w}}}; }
 #elif defined(__AVX512VNNI__)
 template <int BITS>
 Lanes<ByteStrip<BITS>, bf16> way_of(const Product<bf16>& p, const Quantized& w) { return {p, {w}}; }
@@ -82,6 +93,8 @@ template <int BITS>
 Lanes<ByteStrip<BITS>, f16> way_of(const Product<f16>& p, const Quantized& w) { return {p, {w}}; }
 template <int BITS, class T>
 Lanes<TiledByteStrip<BITS>, T> tiled_way_of(const Product<T>& p, const Quantized& w) { return {p, {w}}; }
+template <class T>
+Lanes<HalvedByteStrip, T> halved_way_of(const Product<T>& p, const Quantized& w) { return {p, {w}}; }
 #elif defined(__AVX2__)
 template <int BITS>
 UnpackedLanes<BITS> way_of(const Product<bf16>& p, const Quantized& w) { return {p, w}; }

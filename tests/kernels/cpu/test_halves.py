@@ -7,9 +7,9 @@ import torch
 
 from pageant.kernels.cpu import CpuKernels
 from pageant.kernels.quantized import QuantizedWeight, empty_quantized
+from tests.kernels.conftest import OF_WHOLE_NUMBERS
 
 ROWS = (1, 2, 3, 4, 7, 8, 9, 16, 17, 64, 65, 80, 81, 100, 192, 200, 300)
-LEVELS = {"amx", "avx512_bf16", "avx512_vnni"}
 
 
 def halves_and_tiles(
@@ -26,7 +26,7 @@ def halves_and_tiles(
 
 
 def test_levels_that_take_halves_take_tiles_too(leveled: CpuKernels) -> None:
-    expected = {torch.bfloat16, torch.float16} if leveled.level in LEVELS else set()
+    expected = {torch.bfloat16, torch.float16} if leveled.level in OF_WHOLE_NUMBERS else set()
     assert leveled.halves == expected <= leveled.quantized_tiles
 
 

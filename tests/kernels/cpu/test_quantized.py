@@ -12,11 +12,11 @@ from torch import Tensor
 from pageant.kernels.cpu import CpuKernels
 from pageant.kernels.quantized import Bits, QuantizedWeight, dequantize, empty_quantized
 from pageant.kernels.reference import ReferenceKernels
+from tests.kernels.conftest import OF_WHOLE_NUMBERS
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 BITS: list[Bits] = [8, 5, 4]
 INPUTS = [64, 96, 256, 1000, 1031]
-OF_WHOLE_NUMBERS = ["amx", "avx512_bf16", "avx512_vnni"]
 
 
 def quantized(kernels: ReferenceKernels, weight: Tensor, bits: Bits) -> QuantizedWeight:
@@ -75,7 +75,7 @@ def test_a_product_of_whole_numbers_is_that_of_the_rounded_rows(
 
 @pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("inputs", INPUTS)
-@pytest.mark.parametrize("leveled", ["amx"], indirect=True)
+@pytest.mark.parametrize("leveled", ["amx", "emulated_amx"], indirect=True)
 def test_a_product_of_many_rows_is_that_of_the_dequantised_weight_bit_by_bit(
     leveled: CpuKernels, bits: Bits, inputs: int
 ) -> None:
@@ -118,7 +118,9 @@ def test_rows_alone_and_among_1_to_200_others(
     kernels = CpuKernels(leveled.level, deterministic=deterministic)
     x, made = torch.randn(200, 320).to(dtype), quantized(kernels, torch.randn(123, 320).to(dtype), bits)
     alone = torch.cat([kernels.linear(row, made) for row in x.split(1)])
-    unlike = leveled.level == "amx" and dtype == torch.bfloat16  # from some rows on, unless deterministic
+    unlike = (
+        leveled.level.endswith("amx") and dtype == torch.bfloat16
+    )  # from some rows on, unless deterministic
     counts = (*range(1, 66), 80, 97, 128, 200)
     for count in (count for count in counts if not unlike or count <= kernels.rows_alike):
         assert torch.equal(kernels.linear(x[:count], made), alone[:count]), f"{count} rows"
