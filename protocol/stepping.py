@@ -77,7 +77,7 @@ class StepPlan(Message, frozen=True, kw_only=True):
 
 
 class CutShort(Message, frozen=True, kw_only=True):
-    """Plans up to `number` are to begin no step but their first: somebody waits for the next plan."""
+    """Plans up to `number` are to begin no step but their first: somebody waits for the next, or nobody for these."""
 
     number: int
     epoch: int

@@ -76,7 +76,7 @@ class SchedulerCore:
                 prefilling = self.requests.running.is_prefilling(request)
                 self.counters.count_abort(request, prefilling=prefilling)
                 self.requests.end(request, "abort")
-        self._advance()
+        self._advance(aborted=True)
 
     def frontend_gone(self, frontend: str) -> None:
         """Its requests have nobody to be for."""
@@ -92,10 +92,10 @@ class SchedulerCore:
 
     # One step.
 
-    def _advance(self) -> None:
+    def _advance(self, *, aborted: bool = False) -> None:
         """Begins a step, if all are there who take part in it."""
         if self._epoch is not None and self._epoch == self._pool_epoch and self.outputs.stream.open:
-            cut = self.planner.cut_short(self._epoch)
+            cut = self.planner.cut_short(self._epoch, aborted=aborted)
             if cut is not None:
                 self._outbox.append((EXECUTORS, cut))
             assign = self.planner.begin(self._epoch, self._manager)

@@ -149,9 +149,12 @@ class Planner:
             return 1
         return self._running.num_steps(growing, most)
 
-    def cut_short(self, epoch: int) -> CutShort | None:
-        """What makes plans of several steps end soon, if any is at hand and somebody waits."""
-        if not len(self._waiting) or self._cut == self._plan_number or not self._goes_several_steps:
+    def cut_short(self, epoch: int, *, aborted: bool = False) -> CutShort | None:
+        """What makes plans of several steps end soon, if any is at hand and somebody waits; or if some were
+        `aborted`, and nobody is left for whom they go on."""
+        if self._cut == self._plan_number or not self._goes_several_steps:
+            return None
+        if not len(self._waiting) and (not aborted or len(self._running)):
             return None
         self._cut = self._plan_number
         self._counters.plans_cut += 1

@@ -27,12 +27,14 @@ def load(job: dict[str, Any]) -> Callable[[list[list[int]], int], int]:
     """On the CPU, with what suits one stream or many: a pipeline for each, made when it is first needed.
 
     One stream is best with the default budget of tokens and, where weights are quantised, in float32; many are
-    best with a larger budget, in bfloat16.
+    best with a larger budget, in bfloat16. Where the processor multiplies none, all is in float32, since it takes
+    nothing else.
     """
     import numpy as np
     import openvino
     import openvino_genai
 
+    has_bfloat16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     one_by_one = any(len(work["prompts"]) == 1 for work in job["workloads"].values())
 
     @functools.cache
@@ -42,7 +44,8 @@ def load(job: dict[str, Any]) -> Callable[[list[list[int]], int], int]:
         scheduling.enable_prefix_caching = False
         if not single:
             scheduling.max_num_batched_tokens = BATCHED_TOKENS
-        precision = "f32" if single and job["quantization"] is not None else "bf16"
+        precise = not has_bfloat16 or (single and job["quantization"] is not None)
+        precision = "f32" if precise else "bf16"
         properties = {"INFERENCE_PRECISION_HINT": precision, **job["settings"]}
         return openvino_genai.ContinuousBatchingPipeline(job["model"], scheduling, "CPU", properties)
 

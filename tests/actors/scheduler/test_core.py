@@ -1152,6 +1152,26 @@ def test_who_comes_has_plans_of_several_steps_cut_short_and_what_was_not_compute
     assert scene.core.counters.plans_cut == 1
 
 
+def test_when_the_last_one_is_gone_plans_of_several_steps_are_cut_short():
+    scene = several()
+    scene.submit("a", [5, 6, 7], max_tokens=20, **FINAL)
+    scene.submit("b", [5, 6, 7], max_tokens=20, **FINAL)
+    first, *plans = scene.prefill()
+    scene.compute(first)
+    plans += scene.plans()
+    assert [plan.num_steps for plan in plans] == [4, 4]
+    scene.abort("a")
+    assert not scene.out(EXECUTORS), "they go on for the other"
+    scene.abort("b")
+    assert [(type(cut), cut.number) for cut in scene.out(EXECUTORS)] == [(CutShort, plans[-1].number)]
+    scene.compute(plans[0], num_steps=1)
+    scene.compute(plans[1], num_steps=0)
+    scene.submit("c", [1, 2], max_tokens=3, **FINAL)
+    scene.run_on(scene.plans())
+    scene.rest()
+    assert scene.tokens["c"] == [7] * 3
+
+
 def test_of_what_was_not_computed_nothing_is_found_by_others():
     """A block of four is full with the token that was drawn last, and not computed."""
     scene = several()
