@@ -163,7 +163,7 @@ struct ByByteTiles {
 // The way of multiplying (see product.h): by lanes where rows of a block are few. Of 8 bits in halves, or as they are.
 template <int BITS, class T, bool IN_HALVES = false>
 struct LanesOrTiles {
-    Lanes<std::conditional_t<IN_HALVES, HalvedByteStrip, TiledByteStrip<BITS>>, T> lanes;
+    Lanes<TilesOrHalves<BITS, IN_HALVES>, T> lanes;
     Product<T> p = lanes.p;
 
     static constexpr int64_t BLOCK_ROWS = 192, PACKED_TOGETHER = TILE;

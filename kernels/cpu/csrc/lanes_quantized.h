@@ -292,4 +292,7 @@ class HalvedByteStrip : public Bytes<8> {
     const HalvedStrip halves_;
     const uint8_t* const scales_;
 };
+
+template <int BITS, bool IN_HALVES>
+using TilesOrHalves = std::conditional_t<IN_HALVES, HalvedByteStrip, TiledByteStrip<BITS>>;
 #endif

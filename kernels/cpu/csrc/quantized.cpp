@@ -52,7 +52,7 @@ template <int BITS, class T>
 void linear(const Product<T>& p, const Quantized& w, bool in_tiles, const Needed* needed) {
     if constexpr (BITS == 8 && TAKES_HALVES<T>)
         if (w.in_halves())
-            return multiply_needed(p, needed, [&](const Product<T>& part) { return halved_way_of(part, w); });
+            return multiply_needed(p, needed, [&](const Product<T>& part) { return tiled_way_of<BITS, true>(part, w); });
     if constexpr (TAKES_TILES<T>)
         if (in_tiles)
             return multiply_needed(p, needed, [&](const Product<T>& part) { return tiled_way_of<BITS>(part, w); });

@@ -96,7 +96,7 @@ void screen(const Product<T>& p, const Quantized& w, const Drawing& drawing, Nee
         strips.add(scores->best());
     }
     const std::vector<int64_t> some = strips.take();
-    multiply(halved_way_of(p, w), ranges_of(some));
+    multiply(tiled_way_of<8, true>(p, w), ranges_of(some));
     last_reading() = reading;
     const std::vector<float> largest = strips.largest(some, k);
     strips.add_reaching(drawing.floor(largest));

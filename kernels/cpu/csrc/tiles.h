@@ -1,9 +1,9 @@
-// The matrix registers of AMX: eight tiles of 16 rows of 64 bytes, and the product of two of bfloat16 added to
-// one of floats, or of two of signed bytes to one of whole numbers. PAGEANT_EMULATE_TILES is the same in plain C++, for testing on machines without them.
+// The matrix registers of AMX: eight tiles of 16 rows of 64 bytes, and the product of two of bfloat16 added to one of
+// floats, or of two of signed bytes to one of whole numbers. PAGEANT_EMULATE_TILES is the same in plain C++, for testing on
+// machines without them.
 //
-// A is `rows` by 32 inputs, as a matrix has them; B is 16 pairs of inputs by `columns`; C is `rows` by `columns`. Of bytes, A has
-// 64 inputs, and B 16 times four. Tiles are
-// named by literal numbers, which is how the compiler's own macros want them.
+// A is `rows` by 32 inputs, as a matrix has them; B is 16 pairs of inputs by `columns`; C is `rows` by `columns`. Of bytes, A
+// has 64 inputs, and B 16 times four. Tiles are named by literal numbers, which is how the compiler's own macros want them.
 #pragma once
 
 #include <cstdint>

@@ -49,7 +49,7 @@ struct FewOrMany {
     }
 };
 
-// Of quantised weights as they lie, and of those in tiles, which x of some types has ways for; and of those in halves.
+// Of quantised weights as they lie, and of those in tiles, or in halves too, which x of some types has ways for.
 #if defined(__AVX512VNNI__)
 template <class T>
 constexpr bool TAKES_TILES = sizeof(T) == 2;
@@ -74,27 +74,20 @@ auto way_of(const Product<bf16>& p, const Quantized& w) {
 }
 template <int BITS>
 Lanes<ByteStrip<BITS>, f16> way_of(const Product<f16>& p, const Quantized& w) { return {p, {w}}; }
-template <int BITS>
+template <int BITS, bool IN_HALVES = false>
 auto tiled_way_of(const Product<bf16>& p, const Quantized& w) {
-    return FewOrMany<LanesOrTiles<BITS, bf16>, ByStrips<UnpackedStrips<BITS>>>{
+    return FewOrMany<LanesOrTiles<BITS, bf16, IN_HALVES>, ByStrips<UnpackedStrips<BITS>>>{
         {{p, {w}}}, {{p}, {{w, p.outputs}}}, p.rows > w.alike};
 }
-template <int BITS>
-LanesOrTiles<BITS, f16> tiled_way_of(const Product<f16>& p, const Quantized& w) { return {{p, {w}}}; }
-inline auto halved_way_of(const Product<bf16>& p, const Quantized& w) {
-    return FewOrMany<LanesOrTiles<8, bf16, true>, ByStrips<UnpackedStrips<8>>>{
-        {{p, {w}}}, {{p}, {{w, p.outputs}}}, p.rows > w.alike};
-}
-inline LanesOrTiles<8, f16, true> halved_way_of(const Product<f16>& p, const Quantized& w) { return {{p, {w}}}; }
+template <int BITS, bool IN_HALVES = false>
+LanesOrTiles<BITS, f16, IN_HALVES> tiled_way_of(const Product<f16>& p, const Quantized& w) { return {{p, {w}}}; }
 #elif defined(__AVX512VNNI__)
 template <int BITS>
 Lanes<ByteStrip<BITS>, bf16> way_of(const Product<bf16>& p, const Quantized& w) { return {p, {w}}; }
 template <int BITS>
 Lanes<ByteStrip<BITS>, f16> way_of(const Product<f16>& p, const Quantized& w) { return {p, {w}}; }
-template <int BITS, class T>
-Lanes<TiledByteStrip<BITS>, T> tiled_way_of(const Product<T>& p, const Quantized& w) { return {p, {w}}; }
-template <class T>
-Lanes<HalvedByteStrip, T> halved_way_of(const Product<T>& p, const Quantized& w) { return {p, {w}}; }
+template <int BITS, bool IN_HALVES = false, class T>
+Lanes<TilesOrHalves<BITS, IN_HALVES>, T> tiled_way_of(const Product<T>& p, const Quantized& w) { return {p, {w}}; }
 #elif defined(__AVX2__)
 template <int BITS>
 UnpackedLanes<BITS> way_of(const Product<bf16>& p, const Quantized& w) { return {p, w}; }
