@@ -61,9 +61,7 @@ struct HalvedStrip {
     int64_t units;
 
     HalvedStrip(const Quantized& w, int64_t o)
-        : upper(w.values + o * w.row_bytes<4>()), lower(w.in_halves() ? w.lower + o * w.row_bytes<4>() : nullptr),
-          units(w.groups() / 2) {}
-    explicit operator bool() const { return lower != nullptr; }  // whether it is in halves
+        : upper(w.values + o * w.row_bytes<4>()), lower(w.lower + o * w.row_bytes<4>()), units(w.groups() / 2) {}
 
     // Asks for unit u, which may be the next strip's.
     void fetch(int64_t u) const {

@@ -55,7 +55,8 @@ def generate():
     return _generate
 
 
-def _plan(number, *, new=(), rows, starts, counts):
+def plan_of(number, *, new=(), rows, starts, counts):
+    """A plan whose rows all draw."""
     return StepPlan(
         number=number,
         epoch=1,
@@ -92,12 +93,14 @@ def _generate(runner, steps, temperature=0.0, adapters=(), **asked):
         for row, tokens in PROMPTS.items()
     )
     lengths = np.array([len(tokens) for tokens in PROMPTS.values()])
-    first = _plan(1, new=new, rows=list(PROMPTS), starts=[0, 0, 0], counts=lengths)
+    first = plan_of(1, new=new, rows=list(PROMPTS), starts=[0, 0, 0], counts=lengths)
     inputs = batch.apply(first)
     drawn, unknown = [], 0
     for step in range(steps + 1):
         launched = runner.launch(inputs)
-        following = batch.apply(_plan(step + 2, rows=list(PROMPTS), starts=lengths + step, counts=[1, 1, 1]))
+        following = batch.apply(
+            plan_of(step + 2, rows=list(PROMPTS), starts=lengths + step, counts=[1, 1, 1])
+        )
         unknown += len(following.unknown)
         drawn.append(launched.token_ids().tolist())
         batch.take_tokens(inputs, np.array(drawn[-1]))

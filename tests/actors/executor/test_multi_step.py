@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from pageant.actors.executor.batch import Batch
 from pageant.actors.executor.inputs import StepInputs
 from pageant.actors.executor.multi_step import MultiStep
 from pageant.actors.executor.steps import Step
-from pageant.protocol.arrays import bools, int32
+from pageant.protocol.arrays import int32
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.stepping import NewSequence, StepPlan
+from tests.actors.executor.conftest import plan_of
 
 END = 2
 PROMPT = (10, 11, 12)
@@ -81,21 +83,10 @@ class Executor:
         new: tuple[NewSequence, ...] = (),
     ) -> StepPlan:
         """A plan of rows that all begin at `start`."""
-        return StepPlan(
-            number=next(self._number),
-            epoch=1,
-            freed_rows=int32(),
-            new=new,
-            grown_rows=int32(),
-            grown_counts=int32(),
-            grown_blocks=int32(),
-            rows=int32(range(rows)),
-            starts=int32([start] * rows),
-            num_tokens=int32([num_tokens] * rows),
-            draws=bools([True] * rows),
-            num_steps=num_steps,
-            continues=continues,
+        plan = plan_of(
+            next(self._number), new=new, rows=range(rows), starts=[start] * rows, counts=[num_tokens] * rows
         )
+        return structs.replace(plan, num_steps=num_steps, continues=continues)
 
     def run(self, step: Step, is_wanted: Callable[[], bool] = lambda: True) -> int:
         """Computes what has come in, and takes in what it drew. Returns how many steps that were."""

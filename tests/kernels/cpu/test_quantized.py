@@ -118,9 +118,7 @@ def test_rows_alone_and_among_1_to_200_others(
     kernels = CpuKernels(leveled.level, deterministic=deterministic)
     x, made = torch.randn(200, 320).to(dtype), quantized(kernels, torch.randn(123, 320).to(dtype), bits)
     alone = torch.cat([kernels.linear(row, made) for row in x.split(1)])
-    unlike = (
-        leveled.level.endswith("amx") and dtype == torch.bfloat16
-    )  # from some rows on, unless deterministic
+    unlike = leveled.level.endswith("amx") and dtype == torch.bfloat16  # from some rows on, by default
     counts = (*range(1, 66), 80, 97, 128, 200)
     for count in (count for count in counts if not unlike or count <= kernels.rows_alike):
         assert torch.equal(kernels.linear(x[:count], made), alone[:count]), f"{count} rows"
