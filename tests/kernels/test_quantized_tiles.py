@@ -100,6 +100,18 @@ def test_deterministic_products_of_any_number_of_rows_are_those_of_each_alone(le
         assert torch.equal(kernels.linear(x[:count], tiles), alone[:count]), count
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("level", [level for level in LEVELS if level in levels_here()])
+def test_results_of_many_rows_are_those_of_few(level: str, dtype: torch.dtype) -> None:
+    """Megabytes of results take another way to memory."""
+    kernels = CpuKernels(level, deterministic=True)
+    _, tiles = both(kernels, torch.randn(2064, 64).to(dtype), 8)
+    x = torch.randn(600, 64).to(dtype)
+    for bias in (None, torch.randn(2064).to(dtype)):
+        few = torch.cat([kernels.linear(rows, tiles, bias) for rows in x.split(40)])
+        assert torch.equal(kernels.linear(x, tiles, bias), few)
+
+
 @pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_recorded_products_are_those_that_were_recorded(

@@ -95,7 +95,7 @@ def test_a_product_with_tiles_is_that_with_rows_bit_by_bit(
 
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize(("inner", "inputs"), [(16, 32), (48, 96), (2048, 64)], ids=lambda size: str(size))
+@pytest.mark.parametrize(("inner", "inputs"), [(16, 32), (48, 96), (2064, 64)], ids=lambda size: str(size))
 def test_what_is_gated_at_once_is_what_is_gated_after_the_product_bit_by_bit(
     every_level: ReferenceKernels, inner: int, inputs: int, biased: bool, activation: str
 ) -> None:

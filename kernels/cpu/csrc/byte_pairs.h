@@ -22,12 +22,12 @@
 // A strip of W, that of outputs o to o + 16, in units of 64 inputs; scales of some units later are asked for, since they lie
 // elsewhere.
 struct PairScales {
-    TiledUnits<LINE, 5> scales;
+    TiledUnits<LINE> scales;
 
     PairScales(const Quantized& w, int64_t o) : PairScales((const uint8_t*)(w.scales + o * w.groups()), w.groups() / 2) {}
 
   private:
-    PairScales(const uint8_t* at, int64_t units) : scales{at, at, units} {}
+    PairScales(const uint8_t* at, int64_t units) : scales{at, at, units, 5} {}
 };
 struct WholePairStrip : PairScales {
     static constexpr int64_t BYTES = TILE * UNIT;

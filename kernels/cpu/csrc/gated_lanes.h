@@ -14,18 +14,36 @@ struct GatedLanes : Lanes<Strip, bf16> {
     using Base::p;
 
     void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
-        typedef typename Base::Packed Packed;
-        const int64_t lines = 2 * STRIP * this->row_bytes() / LINE;
-        for (int64_t o = start; o < stop; o += STRIP) {
-            const int64_t then = o + STRIP < stop ? o + STRIP : next_piece(start, stop);
-            const auto columns = this->template columns_of<2>(o, then < p.outputs ? then : o, p.outputs, 2 * p.outputs);
-            by_patches<2>(columns, reinterpret_cast<const Packed*>(room), end - r, lines, [&](int64_t row, const auto& sums) {
-                for (const auto& of_row : sums) write(p.at(r + row++, o), gated(of_row[0], of_row[1], o));
-            });
-        }
+        p.with_results([&](bool past_caches) {
+            vh left[Base::PATCHED_ROWS];  // of a line, until its right half is there
+            int64_t o = start;
+            if (past_caches)
+                for (; o + 2 * STRIP <= stop; o += 2 * STRIP) {
+                    strip(room, r, end, o, o + STRIP, [&](int64_t row, vf result) { left[row - r] = narrowed<bf16>(result); });
+                    strip(room, r, end, o + STRIP, then_of(o + STRIP, start, stop), [&](int64_t row, vf result) {
+                        store_line(p.at(row, o), line_of(left[row - r], narrowed<bf16>(result)), true);
+                    });
+                }
+            for (; o < stop; o += STRIP)
+                strip(room, r, end, o, then_of(o, start, stop), [&](int64_t row, vf result) { write(p.at(row, o), result); });
+        });
     }
 
   private:
+    // What comes after the strip of output o.
+    int64_t then_of(int64_t o, int64_t start, int64_t stop) const {
+        const int64_t then = o + STRIP < stop ? o + STRIP : next_piece(start, stop);
+        return then < p.outputs ? then : o;
+    }
+    // Calls done(row, results) for rows r to end and 16 outputs; those that come `then` are asked for.
+    template <class Done>
+    void strip(const uint8_t* room, int64_t r, int64_t end, int64_t o, int64_t then, const Done& done) const {
+        const int64_t lines = 2 * STRIP * this->row_bytes() / LINE;
+        const auto columns = this->template columns_of<2>(o, then, p.outputs, 2 * p.outputs);
+        by_patches<2>(columns, reinterpret_cast<const typename Base::Packed*>(room), end - r, lines, [&](int64_t row, const auto& sums) {
+            for (const auto& of_row : sums) done(r + row++, gated(of_row[0], of_row[1], o));
+        });
+    }
     vf gated(vf gate, vf up, int64_t o) const {
         if (p.bias) gate += read(p.bias + o), up += read(p.bias + p.outputs + o);
         return rounded<bf16>(Activation::template of<bf16>(rounded<bf16>(gate))) * rounded<bf16>(up);

@@ -93,9 +93,9 @@ class GatedBlock : StripBlock<Weights> {
     // A line of 32.
     void finish_whole(const float* gates, const float* ups, const float* more_gates, const float* more_ups, int64_t r,
                       int64_t o) const {
-#if defined(__AVX512BF16__)
+#if defined(__AVX512F__)
         const vf left = gated(gates, ups, o), right = gated(more_gates, more_ups, o + TILE);
-        store_line(p_.at(r, o), (vu)_mm512_cvtne2ps_pbh((__m512)right, (__m512)left), past_caches_);
+        store_line(p_.at(r, o), line_of<bf16>(left, right), past_caches_);
 #else
         finish_half(gates, ups, r, o);
         finish_half(more_gates, more_ups, r, o + TILE);

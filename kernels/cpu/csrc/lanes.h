@@ -56,8 +56,12 @@ struct Rows {
     }
 };
 
-// Where a strip is: its first output, that of the strip to fetch meanwhile, and how many outputs there are.
-struct Place { int64_t o, next, outputs; };
+// Where a strip is: its first output, that of the strip to fetch meanwhile, and how many outputs there are; and how many strips
+// are gone through in turn with it.
+struct Place {
+    int64_t o, next, outputs;
+    int in_turn = 1;
+};
 
 // Rows o to o+16 of W, which are `used` bytes long. Where W ends before, zeros follow in a copy.
 inline Rows strip_of(const void* weight, int64_t stride, int64_t used, Place place, std::vector<uint8_t>& room) {
@@ -69,16 +73,16 @@ inline Rows strip_of(const void* weight, int64_t stride, int64_t used, Place pla
     return {room.data(), stride, rows.next};
 }
 
-// A strip of W in tiles: so many bytes to a unit, one after another, and what is a few units later, in this strip or in the one
-// that comes then.
-template <int64_t BYTES, int64_t UNITS_AHEAD>
+// A strip of W in tiles: so many bytes to a unit, one after another, and what is asked for so many units `before` it is used, in
+// this strip or in the one that comes then.
+template <int64_t BYTES>
 struct TiledUnits {
     const uint8_t *at, *next;
-    int64_t units;
+    int64_t units, before;
 
     const uint8_t* unit(int64_t u) const { return at + u * BYTES; }
     const uint8_t* ahead(int64_t u) const {
-        u += UNITS_AHEAD;
+        u += before;
         return u < units ? at + u * BYTES : next + (u - units) * BYTES;
     }
 };
@@ -96,11 +100,12 @@ struct Lanes {
     static constexpr int64_t PACKED_TOGETHER = 4;
     static constexpr bool BY_PATCHES = Strip::Unit::PATCH_SUMS > 0;
     static constexpr int64_t BLOCK_ROWS = 96;  // whose sums stay in the nearest cache
+    static constexpr int64_t PATCHED_ROWS = 4 * BLOCK_ROWS;  // of a block at most, by patches
     static_assert(BLOCK_ROWS % PACKED_TOGETHER == 0, "each packing is of one block");
     // By patches, as many as take a part of the second cache, and then evenly.
     int64_t block_rows() const {
         if (!BY_PATCHES) return BLOCK_ROWS;
-        const int64_t most = std::clamp<int64_t>(BLOCK_BYTES / (units() * sizeof(Packed)), BLOCK_ROWS, 4 * BLOCK_ROWS);
+        const int64_t most = std::clamp<int64_t>(BLOCK_BYTES / (units() * sizeof(Packed)), BLOCK_ROWS, PATCHED_ROWS);
         return even_blocks(p.rows, most);
     }
     const void* weights() const { return w.values; }
@@ -182,7 +187,7 @@ struct Lanes {
     __attribute__((always_inline)) void one_row(const uint8_t* room, int64_t r, int64_t o, int64_t then, int64_t part,
                                                 std::integer_sequence<int, I...>) const {
         const Packed* packed = reinterpret_cast<const Packed*>(room);
-        Strip strips[] = {Strip(w, {o + I * part, then + I * part, p.outputs})...};
+        Strip strips[] = {Strip(w, {o + I * part, then + I * part, p.outputs, int(sizeof...(I))})...};
         Sum sums[sizeof...(I)][CHAINS] = {};
         for (int64_t u = 0; u < units(); u++) (strips[I].unit(u).template add<1>(&sums[I][u % CHAINS], packed + u), ...);
         UNROLL for (int i = 0; i < ACROSS; i++) (p.put(result(sums[I], 0, 1, i), r, o + I * part + i * W), ...);
@@ -210,25 +215,34 @@ struct Lanes {
     void patches(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
         typedef typename Strip::Unit Unit;
         const int64_t next = next_piece(start, stop);
-        int64_t o = start;
-        if (end - r <= PATCH_ROWS<4, Unit>)
-            for (; o + 4 * STRIP <= stop; o += 4 * STRIP) patches<4>(room, r, end, o, o + 8 * STRIP <= stop ? o + 4 * STRIP : next);
-        for (; o + 2 * STRIP <= stop; o += 2 * STRIP) patches<2>(room, r, end, o, o + 4 * STRIP <= stop ? o + 2 * STRIP : next);
-        for (; o < stop; o += STRIP) patches<1>(room, r, end, o, next);
-    }
-    template <int N>
-    void patches(const uint8_t* room, int64_t r, int64_t end, int64_t o, int64_t then) const {
-        const int64_t lines = N * STRIP * row_bytes() / LINE;
-        by_patches<N>(columns_of<N>(o, then, STRIP, p.outputs), reinterpret_cast<const Packed*>(room), end - r, lines, [&](int64_t row, const auto& sums) {
-            for (const auto& of_row : sums) {
-                for (int n = 0; n < N; n++) put(of_row[n], r + row, o + n * STRIP);
-                row++;
-            }
+        p.with_results([&](bool past) {
+            int64_t o = start;
+            if (end - r <= PATCH_ROWS<4, Unit>)
+                for (; o + 4 * STRIP <= stop; o += 4 * STRIP) patches<4>(room, r, end, o, o + 8 * STRIP <= stop ? o + 4 * STRIP : next, past);
+            for (; o + 2 * STRIP <= stop; o += 2 * STRIP) patches<2>(room, r, end, o, o + 4 * STRIP <= stop ? o + 2 * STRIP : next, past);
+            for (; o < stop; o += STRIP) patches<1>(room, r, end, o, next, past);
         });
     }
-    void put(vf result, int64_t a, int64_t o) const {
-        if (!p.unrounded && !p.bias && o + W <= p.outputs) write(p.at(a, o), result);
-        else p.put(result, a, o);
+    template <int N>
+    void patches(const uint8_t* room, int64_t r, int64_t end, int64_t o, int64_t then, bool past_caches) const {
+        const int64_t lines = N * STRIP * row_bytes() / LINE;
+        by_patches<N>(columns_of<N>(o, then, STRIP, p.outputs), reinterpret_cast<const Packed*>(room), end - r, lines, [&](int64_t row, const auto& sums) {
+            for (const auto& of_row : sums) put(of_row, r + row++, o, past_caches);
+        });
+    }
+    // Results of N strips, from o on: past the caches, if lines of them are whole.
+    template <int N>
+    void put(const vf (&results)[N], int64_t a, int64_t o, bool past_caches) const {
+        if (p.unrounded || o + N * STRIP > p.outputs) {
+            for (int n = 0; n < N; n++) p.put(results[n], a, o + n * STRIP);
+            return;
+        }
+        vf whole[N];
+        for (int n = 0; n < N; n++) whole[n] = p.bias ? results[n] + read(p.bias + o + n * STRIP) : results[n];
+        if (N % 2 == 0 && past_caches)
+            for (int n = 0; n < N; n += 2) store_line(p.at(a, o + n * STRIP), line_of<T>(whole[n], whole[n + 1]), true);
+        else
+            for (int n = 0; n < N; n++) write(p.at(a, o + n * STRIP), whole[n]);
     }
 #endif
 

@@ -73,7 +73,7 @@ class TiledBfloatStrip {
     };
 
     TiledBfloatStrip(const Matrix& w, Place place)
-        : lines_{at(w, place.o), at(w, std::min(place.next, place.outputs - STRIP)), w.inputs / UNIT_INPUTS} {}
+        : lines_{at(w, place.o), at(w, std::min(place.next, place.outputs - STRIP)), w.inputs / UNIT_INPUTS, UNITS_AHEAD} {}
 
     static const Unit* lying(const Matrix& w, int64_t o) { return (const Unit*)at(w, o); }
 
@@ -91,7 +91,8 @@ class TiledBfloatStrip {
     }
 
   private:
-    TiledUnits<STRIP * LINE, 4> lines_;
+    static constexpr int64_t UNITS_AHEAD = 4;
+    TiledUnits<STRIP * LINE> lines_;
 
     static const uint8_t* at(const Matrix& w, int64_t o) { return (const uint8_t*)(w.values + o * w.inputs); }
 };

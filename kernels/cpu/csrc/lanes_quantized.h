@@ -25,6 +25,9 @@ inline void add_fours(vi& sum, vu column, const uint32_t& fours) {
     asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(column), "m"(fours));
 }
 
+// Of strips in tiles, so much is asked for before it is used, of all that are gone through in turn.
+constexpr int64_t BYTES_AHEAD = 8 << 10;
+
 // 16 rows of W, and their scales.
 template <int BITS>
 inline Rows values_of(const Quantized& w, Place place) {
@@ -232,7 +235,8 @@ class TiledByteStrip : public Bytes<BITS> {
     using Unit = typename Bytes<BITS>::Unit;
     using Matrix = typename Bytes<BITS>::Matrix;
 
-    TiledByteStrip(const Matrix& w, Place place) : TiledByteStrip(w, place.o, std::min(place.next, place.outputs - STRIP)) {}
+    TiledByteStrip(const Matrix& w, Place place)
+        : TiledByteStrip(w, place.o, std::min(place.next, place.outputs - STRIP), BYTES_AHEAD / BYTES / place.in_turn) {}
 
     __attribute__((always_inline)) Unit unit(int64_t u) const {
         const uint8_t *at = values_.unit(u), *ahead = values_.ahead(u);
@@ -256,13 +260,12 @@ class TiledByteStrip : public Bytes<BITS> {
 
   private:
     static constexpr int64_t BYTES = STRIP * UNIT * BITS / 8;  // of a unit
-    static constexpr int64_t AHEAD = (2 << 10) / BYTES;        // units
-    TiledUnits<BYTES, AHEAD> values_;
-    TiledUnits<LINE, AHEAD> scales_;
+    TiledUnits<BYTES> values_;
+    TiledUnits<LINE> scales_;
 
-    TiledByteStrip(const Matrix& w, int64_t o, int64_t then)
-        : values_{w.values + o * w.row_bytes(), w.values + then * w.row_bytes(), w.groups() / 2},
-          scales_{scales_at(w, o), scales_at(w, then), w.groups() / 2} {}
+    TiledByteStrip(const Matrix& w, int64_t o, int64_t then, int64_t before)
+        : values_{w.values + o * w.row_bytes(), w.values + then * w.row_bytes(), w.groups() / 2, before},
+          scales_{scales_at(w, o), scales_at(w, then), w.groups() / 2, before} {}
 
     static const uint8_t* scales_at(const Matrix& w, int64_t o) { return (const uint8_t*)(w.scales + o * w.groups()); }
 };
@@ -276,21 +279,22 @@ class HalvedByteStrip : public Bytes<8> {
     };
 
     HalvedByteStrip(const Matrix& w, Place place)
-        : halves_(w, place.o), scales_((const uint8_t*)(w.scales + place.o * w.groups())) {}
+        : halves_(w, place.o), scales_((const uint8_t*)(w.scales + place.o * w.groups())),
+          before_(BYTES_AHEAD / (2 * HalvedStrip::BYTES) / place.in_turn) {}
 
     __attribute__((always_inline)) Unit unit(int64_t u) const {
         Unit to(load<vu>(scales_ + u * LINE));
-        __builtin_prefetch(scales_ + (u + AHEAD) * LINE, 0, 3);
-        halves_.fetch(u + AHEAD);
+        __builtin_prefetch(scales_ + (u + before_) * LINE, 0, 3);
+        halves_.fetch(u + before_);
         halves_.join(u, to.columns);
         UNROLL for (int i = 0; i < 16; i++) to.columns[i] ^= 0x80808080u;
         return to;
     }
 
   private:
-    static constexpr int64_t AHEAD = 4;  // units, which may be the next strip's
     const HalvedStrip halves_;
     const uint8_t* const scales_;
+    const int64_t before_;  // units, which may be the next strip's
 };
 
 template <int BITS, bool IN_HALVES>

@@ -35,11 +35,11 @@ void write_row(const Problem<T>& p, Rows row, T* output, bool past_caches) {
     const vf share = splat(*row.total > 0 ? 1.0f / *row.total : 0.0f);
     int64_t d = 0;
     in_order<typename CellsOf<T>::Type>(row.values, p.width());
-#if defined(__AVX512BF16__)
-    if constexpr (std::is_same_v<T, bf16>)
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 2)
         for (; d + 2 * W <= p.head_dim; d += 2 * W) {
             const vf first = load<vf>(row.values + d) * share, second = load<vf>(row.values + d + W) * share;
-            store_line(output + d, (vu)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first), past_caches);
+            store_line(output + d, line_of<T>(first, second), past_caches);
         }
 #endif
     for (; d < p.head_dim; d += W) {

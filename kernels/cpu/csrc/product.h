@@ -39,7 +39,13 @@ struct Product {
     }
     // Where results of row r go, from output o on.
     T* at(int64_t r, int64_t o) const { return y + r * y_stride + o; }
-    int64_t result_bytes() const { return rows * outputs * int64_t(sizeof(T)); }
+    // Calls run(whether results leave past the caches).
+    template <class Run>
+    void with_results(const Run& run) const {
+        const bool past_caches = !unrounded && leaves_caches(rows * outputs * int64_t(sizeof(T)));
+        run(past_caches);
+        if (past_caches) settle_lines();
+    }
     // The outputs from o on, whose rows of W are somewhere else.
     Product of_outputs(int64_t o, const T* some_weight, int64_t stride) const {
         Product part = *this;

@@ -70,7 +70,7 @@ inline void unpack(const uint8_t* values, const float* scales, bf16* to_first, b
         UNROLL for (int g = 0; g < 2; g++) {
             vf low = whole_numbers<BITS>(values, g * GROUP) * splat(scales[g]);
             vf high = whole_numbers<BITS>(values, g * GROUP + W) * splat(scales[g]);
-            store(g ? to_second : to_first, (vu)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low));
+            store(g ? to_second : to_first, line_of<bf16>(low, high));
         }
         return;
     }

@@ -77,7 +77,8 @@ class UpperStrip {
         }
     };
 
-    UpperStrip(const Matrix& w, Place place) : UpperStrip(w, place.o, std::min(place.next, place.outputs - STRIP)) {}
+    UpperStrip(const Matrix& w, Place place)
+        : UpperStrip(w, place.o, std::min(place.next, place.outputs - STRIP), BYTES_AHEAD / HalvedStrip::BYTES / place.in_turn) {}
 
     __attribute__((always_inline)) Unit unit(int64_t u) const {
         const uint8_t *at = values_.unit(u), *ahead = values_.ahead(u);
@@ -94,13 +95,12 @@ class UpperStrip {
     }
 
   private:
-    static constexpr int64_t AHEAD = 4;  // units
-    TiledUnits<HalvedStrip::BYTES, AHEAD> values_;
-    TiledUnits<LINE, AHEAD> scales_;
+    TiledUnits<HalvedStrip::BYTES> values_;
+    TiledUnits<LINE> scales_;
 
-    UpperStrip(const Matrix& w, int64_t o, int64_t then)
-        : values_{HalvedStrip(w, o).upper, HalvedStrip(w, then).upper, w.groups() / 2},
-          scales_{scales_at(w, o), scales_at(w, then), w.groups() / 2} {}
+    UpperStrip(const Matrix& w, int64_t o, int64_t then, int64_t before)
+        : values_{HalvedStrip(w, o).upper, HalvedStrip(w, then).upper, w.groups() / 2, before},
+          scales_{scales_at(w, o), scales_at(w, then), w.groups() / 2, before} {}
     static const uint8_t* scales_at(const Matrix& w, int64_t o) { return (const uint8_t*)(w.scales + o * w.groups()); }
 };
 

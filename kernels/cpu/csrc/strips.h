@@ -38,13 +38,13 @@ inline void finish_rows(const Product<T>& p, const float* sums, int64_t r, int64
 // The same of 32 outputs, in two tiles: a line of y for each row; `past_caches`, if lines are whole.
 inline void finish_lines(const Product<bf16>& p, const float* left, const float* right, int64_t r, int64_t count, int64_t o,
                          bool past_caches) {
-#if defined(__AVX512BF16__)
+#if defined(__AVX512F__)
     if (!p.unrounded) {
         vf first = {}, second = {};
         if (p.bias) first = read(p.bias + o), second = read(p.bias + o + TILE);
         for (int64_t a = 0; a < count; a++, left += TILE, right += TILE) {
             const vf lower = load<vf>(left) + first, upper = load<vf>(right) + second;
-            store_line(p.at(r + a, o), (vu)_mm512_cvtne2ps_pbh((__m512)upper, (__m512)lower), past_caches);
+            store_line(p.at(r + a, o), line_of<bf16>(lower, upper), past_caches);
         }
         return;
     }
@@ -220,7 +220,7 @@ struct ByStrips : ByTiles {
     void whole_block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
         Product<bf16> part = p.of_rows(r, end);
         if (copied) part.x = (const bf16*)room, part.x_stride = copy_stride();
-        with_results([&](bool past_caches) { Block(part, w, past_caches).multiply(start, stop, next_piece(start, stop)); });
+        p.with_results([&](bool past_caches) { Block(part, w, past_caches).multiply(start, stop, next_piece(start, stop)); });
     }
 
   private:

@@ -88,15 +88,6 @@ struct ByTiles {
         return even_blocks(p.rows, std::clamp<int64_t>(BLOCK_BYTES / row_bytes, 8 * TILE, 32 * TILE));
     }
 
-  protected:
-    // Calls run(whether results leave past the caches).
-    template <class Run>
-    void with_results(const Run& run) const {
-        const bool past_caches = leaves_caches(p.result_bytes());
-        run(past_caches);
-        if (past_caches) settle_lines();
-    }
-
   private:
     static constexpr int64_t BLOCK_BYTES = 1 << 20;
 };

@@ -274,7 +274,7 @@ struct Tiled : ByTiles {
         PackedRows{last - first, p.inputs}.pack(p.x + r * p.x_stride, p.x_stride, (r - first) / TILE, (uint32_t*)room);
     }
     void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
-        with_results([&](bool past_caches) {
+        p.with_results([&](bool past_caches) {
             TiledBlock<Weights>(p.of_rows(r, end), w, room, past_caches).multiply(start, stop, next_piece(start, stop));
         });
     }

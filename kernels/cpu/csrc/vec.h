@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #if defined(__AVX512F__) || defined(__AVX2__)
@@ -183,15 +184,35 @@ inline vh to_half(vf x) {
 inline vf read(const float* p) { return load<vf>(p); }
 inline vf read(const bf16* p) { return widen(halves(p)); }
 inline vf read(const f16* p) { return from_half(load<vh>(p)); }
-inline void write(float* p, vf x) { store(p, x); }
-inline void write(bf16* p, vf x) {
+// As numbers of 16 bits.
+template <class T>
+inline vh narrowed(vf x);
+template <>
+inline vh narrowed<bf16>(vf x) {
 #if defined(__AVX512BF16__)
-    store(p, _mm512_cvtneps_pbh((__m512)x));
+    return (vh)_mm512_cvtneps_pbh((__m512)x);
 #else
-    store(p, __builtin_convertvector(narrow(x), vh));
+    return __builtin_convertvector(narrow(x), vh);
 #endif
 }
-inline void write(f16* p, vf x) { store(p, to_half(x)); }
+template <>
+inline vh narrowed<f16>(vf x) { return to_half(x); }
+inline void write(float* p, vf x) { store(p, x); }
+inline void write(bf16* p, vf x) { store(p, narrowed<bf16>(x)); }
+inline void write(f16* p, vf x) { store(p, narrowed<f16>(x)); }
+#if defined(__AVX512F__)
+// Two such vectors side by side.
+inline vu line_of(vh left, vh right) {
+    return (vu)_mm512_inserti64x4(_mm512_castsi256_si512((__m256i)left), (__m256i)right, 1);
+}
+template <class T>
+inline vu line_of(vf left, vf right) {
+#if defined(__AVX512BF16__)
+    if constexpr (std::is_same_v<T, bf16>) return (vu)_mm512_cvtne2ps_pbh((__m512)right, (__m512)left);
+#endif
+    return line_of(narrowed<T>(left), narrowed<T>(right));
+}
+#endif
 
 // The first n < W numbers; what is past them reads as zero and is not written.
 template <class T>

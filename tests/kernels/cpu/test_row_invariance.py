@@ -51,9 +51,10 @@ def test_lanes_multiply_any_number_of_rows_of_bfloat16(level: str) -> None:
 @pytest.mark.parametrize("outputs", [2_048, 2_080, 2_064, 2_049])
 def test_results_of_many_rows_are_those_of_few(deterministic: CpuKernels, outputs: int) -> None:
     """Megabytes of results take another way to memory, where they are whole lines of it."""
-    x, weight, bias = (torch.randn(size).bfloat16() for size in ((600, 96), (outputs, 96), (outputs,)))
-    few = torch.cat([deterministic.linear(rows, weight, bias) for rows in x.split(40)])
-    assert torch.equal(deterministic.linear(x, weight, bias), few)
+    x, weight, some = (torch.randn(size).bfloat16() for size in ((600, 96), (outputs, 96), (outputs,)))
+    for bias in (None, some):
+        few = torch.cat([deterministic.linear(rows, weight, bias) for rows in x.split(40)])
+        assert torch.equal(deterministic.linear(x, weight, bias), few)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
