@@ -87,6 +87,14 @@ struct TiledUnits {
     }
 };
 
+// How many strips a row that is alone goes through in turn. (AVX512-BF16 without AMX is an AMD's: levels.py. They read fewer
+// streams faster, and there are the scales' besides.)
+#if defined(__AVX512BF16__) && !defined(PAGEANT_TILES)
+constexpr int BFLOATS_IN_TURN = 2, BYTES_IN_TURN = 1;
+#else
+constexpr int BFLOATS_IN_TURN = 4, BYTES_IN_TURN = 4;
+#endif
+
 // The way of multiplying (see product.h). A Strip says what a unit is, how x is packed, and how the two are multiplied: of
 // TOGETHER rows of x the sums are added up in turns, since each addition waits for the one before; of what is left over, of
 // half as many, and so on.
@@ -167,12 +175,12 @@ struct Lanes {
         else return first + total(sums[count + a], i);
     }
 
-    // Some strips in turn, one of each part: memory is read faster than by one at a time, and than where they are beside one
-    // another. What is left over is gone through by fewer.
+    // Some strips in turn, one of each part: Intel's processors read memory faster than by one at a time, and than where strips
+    // are beside one another. What is left over is gone through by fewer.
     __attribute__((noinline)) void one_row(const uint8_t* room, int64_t r, int64_t start, int64_t stop) const {
         const int64_t next = next_piece(start, stop);
-        start = in_turn<4>(room, r, start, stop, next);
-        start = in_turn<2>(room, r, start, stop, next);
+        if constexpr (Strip::IN_TURN >= 4) start = in_turn<4>(room, r, start, stop, next);
+        if constexpr (Strip::IN_TURN >= 2) start = in_turn<2>(room, r, start, stop, next);
         in_turn<1>(room, r, start, stop, next);
     }
     // Returns the output after the last; `next` is the first that is gone through afterwards.

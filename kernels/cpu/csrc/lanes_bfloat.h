@@ -10,7 +10,7 @@
 template <class Kind>
 class BfloatStrip {
   public:
-    static constexpr int UNIT_INPUTS = 32, TOGETHER = Kind::TOGETHER, FEW = 4;
+    static constexpr int UNIT_INPUTS = 32, TOGETHER = Kind::TOGETHER, FEW = 4, IN_TURN = BFLOATS_IN_TURN;
     static constexpr bool LIES = false;
     typedef Kind Unit;
     typedef typename Kind::Packed Packed;
@@ -60,7 +60,7 @@ class BfloatStrip {
 template <class Kind>
 class TiledBfloatStrip {
   public:
-    static constexpr int UNIT_INPUTS = 32, TOGETHER = Kind::TOGETHER, FEW = 4;
+    static constexpr int UNIT_INPUTS = 32, TOGETHER = Kind::TOGETHER, FEW = 4, IN_TURN = BFLOATS_IN_TURN;
     static constexpr bool LIES = true;
     typedef Kind Unit;
     typedef typename Kind::Packed Packed;

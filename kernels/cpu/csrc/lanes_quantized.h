@@ -42,7 +42,7 @@ inline Rows scales_of(const Quantized& w, Place place) {
 // What strips have in common, however they lie in memory: units of 64 inputs.
 template <int BITS>
 struct Bytes {
-    static constexpr int UNIT_INPUTS = UNIT, TOGETHER = 8, FEW = 80;
+    static constexpr int UNIT_INPUTS = UNIT, TOGETHER = 8, FEW = 80, IN_TURN = BYTES_IN_TURN;
     static constexpr bool LIES = false;
     typedef vf Sum;
 

@@ -24,7 +24,7 @@ inline vf total(const Estimate& estimate, int) {
 
 class UpperStrip {
   public:
-    static constexpr int UNIT_INPUTS = UNIT, TOGETHER = 2, FEW = 0;
+    static constexpr int UNIT_INPUTS = UNIT, TOGETHER = 2, FEW = 0, IN_TURN = BYTES_IN_TURN;
     static constexpr bool LIES = false;
     typedef Estimate Sum;
     typedef Bytes<8>::Matrix Matrix;
