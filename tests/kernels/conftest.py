@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from pageant import kernels
 from pageant.kernels.base import AttentionBatch, Kernels, SamplingTensors
@@ -17,6 +19,17 @@ from pageant.kernels.reference import ReferenceKernels
 
 OF_WHOLE_NUMBERS = [level for level in LEVELS if "-mavx512vnni" in compiler_flags(level)]
 """Levels that multiply quantised weights by rows of x that are rounded to 8 bits."""
+
+
+def in_eight_bits(x: Tensor) -> Tensor:
+    """What x is rounded to there, [rows, inputs], float64: each 32 numbers by the least power of two by which none is
+    more than 127.
+    """
+    groups = F.pad(x.double(), (0, -x.shape[1] % 32)).unflatten(1, (-1, 32))
+    exponents = torch.frexp(groups.abs().amax(2, keepdim=True)).exponent
+    scales = torch.ldexp(torch.ones_like(exponents, dtype=torch.float64), exponents - 7)
+    scales = torch.where((groups / scales).round().abs().amax(2, keepdim=True) > 127, 2 * scales, scales)
+    return ((groups / scales).round() * scales).flatten(1)[:, : x.shape[1]]
 
 
 @pytest.fixture(scope="session", params=[name for name in kernels.BACKENDS if name != "triton"])

@@ -70,7 +70,8 @@ struct ByPairTiles {
                 std::memset(lines, 0, 2 * LINE);
                 std::memcpy(lines, packed.fours, GROUP);
                 std::memcpy(lines + LINE + GROUP, packed.fours + 8, GROUP);
-                std::memcpy(room + 2 * count * LINE + (a - first) * sizeof packed.scales, packed.scales, sizeof packed.scales);
+                float* const scales = (float*)(room + 2 * count * LINE) + 2 * (a - first);
+                for (int g = 0; g < 2; g++) scales[g] = packed.scale(g);
             }
     }
 
@@ -117,7 +118,7 @@ struct ByPairTiles {
             const vf of_w = group_scales(scale_pairs, g);
             UNROLL for (int a = 0; a < N; a++) {
                 const vf exact = (vf)_mm512_cvtepi32_ps(load<__m512i>(whole[2 * a + g]));
-                sums[a] = fma(exact * of_w, splat(of_x[2 * a + g]), sums[a]);
+                sums[a] = fma(exact * splat(of_x[2 * a + g]), of_w, sums[a]);
             }
         }
     }

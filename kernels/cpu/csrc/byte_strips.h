@@ -102,7 +102,7 @@ struct ByByteTiles {
                 const auto packed = Bytes<BITS>::packed(p, a, u);
                 for (int g = 0; g < 2; g++) {
                     std::memcpy(to->values[g][a - r], packed.fours + 8 * g, GROUP);
-                    to->scales[g][a - r] = packed.scales[g];
+                    to->scales[g][a - r] = packed.scale(g);
                 }
             }
         }
@@ -155,7 +155,7 @@ struct ByByteTiles {
     static void scale(const int32_t* whole, vf of_w, const float* of_x, vf (&sums)[TILE]) {
         UNROLL for (int a = 0; a < TILE; a++) {
             const vf exact = (vf)_mm512_cvtepi32_ps(load<__m512i>(whole + a * TILE));
-            sums[a] = fma(exact * of_w, splat(of_x[a]), sums[a]);
+            sums[a] = fma(exact * splat(of_x[a]), of_w, sums[a]);
         }
     }
 };

@@ -95,6 +95,13 @@ constexpr int BFLOATS_IN_TURN = 2, BYTES_IN_TURN = 1;
 constexpr int BFLOATS_IN_TURN = 4, BYTES_IN_TURN = 4;
 #endif
 
+// Packs units of x, one by one.
+template <class Packed, class T>
+struct PackedSingly {
+    void add(const T* x, int64_t count, Packed& to) { to.set(x, count); }
+    void finish() {}
+};
+
 // The way of multiplying (see product.h). A Strip says what a unit is, how x is packed, and how the two are multiplied: of
 // TOGETHER rows of x the sums are added up in turns, since each addition waits for the one before; of what is left over, of
 // half as many, and so on.
@@ -124,11 +131,13 @@ struct Lanes {
     // Unit by unit, in each of them row by row.
     void pack(int64_t first, int64_t last, int64_t r, int64_t end, uint8_t* room) const {
         Packed* packed = reinterpret_cast<Packed*>(room);
+        typename Strip::template Packing<T> packing;
         for (int64_t u = 0; u < units(); u++, packed += last - first)
             for (int64_t a = r; a < end; a++) {
                 int64_t i = u * Strip::UNIT_INPUTS;
-                packed[a - first].set(p.x + a * p.x_stride + i, std::min<int64_t>(Strip::UNIT_INPUTS, p.inputs - i));
+                packing.add(p.x + a * p.x_stride + i, std::min<int64_t>(Strip::UNIT_INPUTS, p.inputs - i), packed[a - first]);
             }
+        packing.finish();
     }
 
     void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
@@ -137,8 +146,12 @@ struct Lanes {
             if (end - r > Strip::FEW) return patches(room, r, end, start, stop);
 #endif
         // Functions of their own, since what is multiplied at a time decides what registers hold.
-        if (end - r == 1) one_row(room, r, start, stop);
-        else if (end - r < Strip::TOGETHER) strips<Strip::TOGETHER / 2>(room, r, end, start, stop);
+        if (end - r == 1) return one_row(room, r, start, stop);
+#if defined(__AVX512F__)
+        if constexpr (BY_PATCHES && Strip::FEW > Strip::TOGETHER)
+            if (end - r > Strip::TOGETHER) start = pairs(room, r, end, start, stop);
+#endif
+        if (end - r < Strip::TOGETHER) strips<Strip::TOGETHER / 2>(room, r, end, start, stop);
         else strips<Strip::TOGETHER>(room, r, end, start, stop);
     }
 
@@ -220,6 +233,42 @@ struct Lanes {
     }
 
 #if defined(__AVX512F__)
+    // Two strips at a time, by patches whose sums wait in the nearest cache from unit to unit: a number of x that was broadcast
+    // serves both. (With one strip each product loads a number of its own, and loads come to their limit first.) Returns the
+    // output after the last.
+    __attribute__((noinline)) int64_t pairs(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
+        typedef typename Strip::Unit Unit;
+        constexpr int N = 2, MOST = PATCH_ROWS<N, Unit>;
+        const int64_t count = end - r, patches = (count + MOST - 1) / MOST;
+        alignas(LINE) vf sums[BLOCK_ROWS][N];
+        int64_t o = start;
+        for (; o + N * STRIP <= stop; o += N * STRIP) {
+            const int64_t then = o + 2 * N * STRIP <= stop ? o + N * STRIP : next_piece(start, stop);
+            Strip first(w, {o, then, p.outputs, N}), second(w, {o + STRIP, then + STRIP, p.outputs, N});
+            const Packed* packed = reinterpret_cast<const Packed*>(room);
+            for (int64_t a = 0; a < count; a++) sums[a][0] = sums[a][1] = vf{};
+            for (int64_t u = 0; u < units(); u++, packed += count) {
+                const Unit both[N] = {first.unit(u), second.unit(u)};
+                for (int64_t i = 0; i < patches; i++) {
+                    const int64_t a = count * i / patches;
+                    with_count<MOST>(count * (i + 1) / patches - a, [&](auto M) { add_patch<M>(both, sums + a, packed + a); });
+                }
+            }
+            for (int64_t a = 0; a < count; a++) put(sums[a], r + a, o, false);
+        }
+        return o;
+    }
+    template <int M, int N>
+    static void add_patch(const typename Strip::Unit (&units)[N], vf (*sums)[N], const Packed* packed) {
+        vf part[M][N];
+        UNROLL for (int m = 0; m < M; m++)
+            UNROLL for (int n = 0; n < N; n++) part[m][n] = sums[m][n];
+        NoLines ahead;
+        Strip::Unit::template add_patch<M, N>(part, units, 1, packed, ahead);
+        UNROLL for (int m = 0; m < M; m++)
+            UNROLL for (int n = 0; n < N; n++) sums[m][n] = part[m][n];
+    }
+
     void patches(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
         typedef typename Strip::Unit Unit;
         const int64_t next = next_piece(start, stop);

@@ -14,6 +14,8 @@ class BfloatStrip {
     static constexpr bool LIES = false;
     typedef Kind Unit;
     typedef typename Kind::Packed Packed;
+    template <class T>
+    using Packing = PackedSingly<Packed, T>;
     typedef typename Kind::Sum Sum;
 
     struct Matrix {
@@ -64,6 +66,8 @@ class TiledBfloatStrip {
     static constexpr bool LIES = true;
     typedef Kind Unit;
     typedef typename Kind::Packed Packed;
+    template <class T>
+    using Packing = PackedSingly<Packed, T>;
     typedef typename Kind::Sum Sum;
 
     struct Matrix {
@@ -125,8 +129,8 @@ struct Pairs {
     }
 
     // Adds the products of M rows with N strips, whose units of this place lie so many units apart.
-    template <int M, int N>
-    static void add_patch(vf (&sums)[M][N], const Pairs* units, int64_t apart, const Packed* x, LinesBetween& ahead) {
+    template <int M, int N, class Lines>
+    static void add_patch(vf (&sums)[M][N], const Pairs* units, int64_t apart, const Packed* x, Lines& ahead) {
 #pragma GCC unroll 4
         for (int i = 0; i < 16; i++) {
             ahead.fetch();

@@ -1,24 +1,19 @@
 // Strips of quantised weights, whose products are of whole numbers, which AVX512-VNNI adds up four at a time: x is
-// rounded to 8 bits too. As the weights have one for every 32 inputs, each row of x has a scale for the same 32, of its
-// own numbers alone. A group's products are added up exactly, and then scaled and added to those before it.
+// rounded to 8 bits too (byte_packing.h). A group's products are added up exactly, and then scaled and added to those before it.
 //
 // The instruction takes one side without a sign. That is W's, raised as it is unpacked; what this adds to
-// a group depends on x alone, and is what its sum starts from. It starts from the bits of the float LIFT too, whose last digit
-// is worth 1: then the sum's bits are those of the float LIFT + sum, and it needs no conversion. LIFT is taken off again as W's
-// scale is multiplied, in one instruction that rounds once.
+// a group depends on x alone, and is what its sum starts from. It starts from the bits of a float too, whose last digit is worth
+// the scale of x: then the sum's bits are those of that float + the sum, scaled, and there is nothing to convert or to multiply.
+// What remains is to take the float off again, which is exact, and to add the rest times W's scale, which rounds once.
 //
 // Where there are AMX's tiles, they multiply many rows with weights in tiles, to the same bits: see byte_pairs.h and byte_strips.h.
 #pragma once
 
+#include "byte_packing.h"
 #include "halves.h"
 #include "lanes.h"
 
 #if defined(__AVX512VNNI__)
-
-constexpr float LIFT = 0x1.8p23f;
-constexpr int32_t LIFT_BITS = 0x4b400000;
-// A group's sum must not reach a digit of LIFT's own; and LIFT times a scale, of 8 digits, must be exact.
-static_assert(GROUP * 128 * 128 < 1 << 22);
 
 // Of each row of W four numbers by the same four of x.
 inline void add_fours(vi& sum, vu column, const uint32_t& fours) {
@@ -50,43 +45,9 @@ struct Bytes {
         int64_t row_bytes() const { return Quantized::row_bytes<BITS>(); }
     };
 
-    // Numbers of x, and for each of the two groups the scale and what a sum of products starts from.
-    struct Packed {
-        uint32_t fours[16];
-        float scales[2];
-        int32_t starts[2];
-
-        template <class T>
-        void set(const T* x, int64_t count) {
-            T part[UNIT];
-            if (count < UNIT) {
-                std::memset(part, 0, sizeof part);
-                std::memcpy(part, x, count * sizeof(T));
-                x = part;
-            }
-            for (int g = 0; g < 2; g++) set_group(g, read(x + g * GROUP), read(x + g * GROUP + W));
-        }
-
-      private:
-        void set_group(int g, vf low, vf high) {
-            // Sizes are compared as whole numbers, among which NaN is the largest: its row becomes NaN.
-            const __m512i size = _mm512_set1_epi32(0x7fffffff);
-            int32_t top = _mm512_reduce_max_epi32(
-                _mm512_max_epi32(_mm512_and_si512((__m512i)low, size), _mm512_and_si512((__m512i)high, size)));
-            float largest;
-            std::memcpy(&largest, &top, sizeof largest);
-            float inverse = largest > 1e-30f ? 127 / largest : 0;
-            __m512i first = _mm512_cvtps_epi32((__m512)(low * splat(inverse)));
-            __m512i second = _mm512_cvtps_epi32((__m512)(high * splat(inverse)));
-            _mm_storeu_si128((__m128i*)(fours + 8 * g), _mm512_cvtepi32_epi8(first));
-            _mm_storeu_si128((__m128i*)(fours + 8 * g + 4), _mm512_cvtepi32_epi8(second));
-            scales[g] = largest * (1 / 127.f);
-            starts[g] = LIFT_BITS - RAISED<BITS> * _mm512_reduce_add_epi32(_mm512_add_epi32(first, second));
-        }
-    };
-
-    // Packed, where this is a name of its own.
-    typedef Packed PackedUnit;
+    typedef PackedBytes<BITS> Packed;
+    template <class T>
+    using Packing = BytePacking<BITS, T>;
 
     // Unit u of row a of x.
     template <class T>
@@ -98,16 +59,13 @@ struct Bytes {
 
     struct Unit {
         static constexpr int PATCH_SUMS = 12, CHAINS = 1;
-        typedef PackedUnit Packed;
+        typedef PackedBytes<BITS> Packed;
         vu columns[16];  // of four inputs; a group has 8
-        vf scales[2], lifts[2];
+        vf scales[2];
 
         Unit() = default;
         explicit Unit(vu scale_pairs) {
-            UNROLL for (int g = 0; g < 2; g++) {
-                scales[g] = group_scales(scale_pairs, g);
-                lifts[g] = scales[g] * splat(-LIFT);
-            }
+            UNROLL for (int g = 0; g < 2; g++) scales[g] = group_scales(scale_pairs, g);
         }
 
         // Their fifth bits, of both groups.
@@ -126,14 +84,13 @@ struct Bytes {
                 UNROLL for (int a = 0; a < N; a++) whole[a] = (vi)_mm512_set1_epi32(x[a].starts[g]);
                 UNROLL for (int i = 8 * g; i < 8 * g + 8; i++)
                     UNROLL for (int a = 0; a < N; a++) add_fours(whole[a], columns[i], x[a].fours[i]);
-                UNROLL for (int a = 0; a < N; a++)
-                    sums[a] = fma(fma((vf)whole[a], scales[g], lifts[g]), splat(x[a].scales[g]), sums[a]);
+                UNROLL for (int a = 0; a < N; a++) sums[a] = fma((vf)whole[a] - splat(x[a].lifts[g]), scales[g], sums[a]);
             }
         }
 
         // Adds the products of M rows with N strips, whose units of this place lie so many units apart.
-        template <int M, int N>
-        static void add_patch(vf (&sums)[M][N], const Unit* units, int64_t apart, const Packed* x, LinesBetween& ahead) {
+        template <int M, int N, class Lines>
+        static void add_patch(vf (&sums)[M][N], const Unit* units, int64_t apart, const Packed* x, Lines& ahead) {
 #pragma GCC unroll 1
             for (int g = 0; g < 2; g++) {
                 vi whole[M][N];
@@ -153,9 +110,8 @@ struct Bytes {
                     }
                 }
                 UNROLL for (int n = 0; n < N; n++) {
-                    const vf scale = load<vf>(units[n * apart].scales + g), lift = load<vf>(units[n * apart].lifts + g);
-                    UNROLL for (int m = 0; m < M; m++)
-                        sums[m][n] = fma(fma((vf)whole[m][n], scale, lift), splat(x[m].scales[g]), sums[m][n]);
+                    const vf scale = load<vf>(units[n * apart].scales + g);
+                    UNROLL for (int m = 0; m < M; m++) sums[m][n] = fma((vf)whole[m][n] - splat(x[m].lifts[g]), scale, sums[m][n]);
                 }
             }
         }

@@ -52,6 +52,10 @@ class LinesBetween {
         for (const char* stop = at_ + lines * LINE; at_ < stop; at_ += LINE) fetch_here(at_);
     }
 };
+// Nothing.
+struct NoLines {
+    void fetch() {}
+};
 
 // Strips of units one after another, `apart` from a strip to the next; and what comes then.
 template <class Unit>

@@ -6,13 +6,12 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from pageant.kernels.cpu import CpuKernels
 from pageant.kernels.quantized import Bits, QuantizedWeight, dequantize, empty_quantized
 from pageant.kernels.reference import ReferenceKernels
-from tests.kernels.conftest import OF_WHOLE_NUMBERS
+from tests.kernels.conftest import OF_WHOLE_NUMBERS, in_eight_bits
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 BITS: list[Bits] = [8, 5, 4]
@@ -24,14 +23,6 @@ def quantized(kernels: ReferenceKernels, weight: Tensor, bits: Bits) -> Quantize
     for one, into in zip(weight, made, strict=True) if weight.dim() == 3 else [(weight, made)]:
         kernels.quantize(one, into)
     return made
-
-
-def in_eight_bits(x: Tensor) -> Tensor:
-    """What x is rounded to where products are of whole numbers, float64: each 32 numbers by the largest."""
-    groups = F.pad(x.float(), (0, -x.shape[1] % 32)).unflatten(1, (-1, 32))
-    largest = groups.abs().amax(2, keepdim=True)
-    whole = (groups * torch.div(torch.full_like(largest, 127), largest)).nan_to_num().round()
-    return (whole.double() * largest / 127).flatten(1)[:, : x.shape[1]]
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -90,12 +81,14 @@ def test_a_product_of_many_rows_is_that_of_the_dequantised_weight_bit_by_bit(
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_number_that_is_none_spoils_its_own_row_alone(leveled: CpuKernels, bits: Bits, bad: float) -> None:
     made = quantized(leveled, torch.randn(32, 128).bfloat16(), bits)
-    x = torch.randn(3, 128).bfloat16()
-    right = leveled.linear(x, made)
-    x[1, 70] = bad
-    found = leveled.linear(x, made)
-    assert not found[1].isfinite().any()
-    assert torch.equal(found[[0, 2]], right[[0, 2]])
+    for rows in (3, 7, 20, 90):
+        x = torch.randn(rows, 128).bfloat16()
+        right = leveled.linear(x, made)
+        x[1, 70] = bad
+        found = leveled.linear(x, made)
+        assert not found[1].isfinite().any(), rows
+        others = torch.arange(rows) != 1
+        assert torch.equal(found[others], right[others]), rows
 
 
 @pytest.mark.parametrize("bits", BITS)

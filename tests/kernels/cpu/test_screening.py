@@ -15,6 +15,7 @@ from torch import Tensor
 from pageant.kernels.base import SamplingTensors
 from pageant.kernels.cpu import CpuKernels
 from pageant.kernels.quantized import QuantizedWeight, empty_quantized
+from tests.kernels.conftest import in_eight_bits
 
 DTYPES = [torch.bfloat16, torch.float16]
 MakeParams = Callable[..., SamplingTensors]
@@ -115,9 +116,7 @@ def bounds_of(kernels: CpuKernels, hidden: Tensor, head: QuantizedWeight, params
 def deviation(hidden: Tensor, head: QuantizedWeight) -> Tensor:
     """The standard deviation of what lower halves add to each logit."""
     rows = head.in_rows()
-    groups = hidden.float().unflatten(1, (-1, 32))
-    largest = groups.abs().amax(2, keepdim=True)
-    whole = (groups * (127 / largest)).round() * (largest / 127)  # as products have it
+    whole = in_eight_bits(hidden).unflatten(1, (-1, 32))  # as products have it
     variance = whole.square().sum(2).double() @ rows.scales.double().square().T * (16**2 - 1) / 12
     return variance[0].sqrt()
 
