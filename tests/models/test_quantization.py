@@ -104,7 +104,7 @@ def test_the_demo_model_loses_little(pages: Any) -> None:
         found = perplexities(quantization, text, pages)
         for name in text:
             rise = found[name] / plain[name] - 1
-            print(f"{quantization}, {name}: perplexity changes by {rise:+.2%}")  # for docs/kernels.md: pytest -s
+            print(f"{quantization}, {name}: perplexity changes by {rise:+.2%}")  # shown by pytest -s
             assert rise < rise_max, f"{quantization}: {name} rises by {rise:.2%}"
             assert rise != 0, "something is meant to be quantised"
 
