@@ -8,7 +8,8 @@
 
 // A group's sum of products starts from the bits of a float whose last digit is worth the scale: so it is scaled as it is added
 // up. This is the float where the scale is 1; a sum must not reach a digit of its own.
-constexpr int32_t LIFT_BITS = 0x4b400000;  // 1.5 * 2^23
+constexpr float LIFT = 0x1.8p23f;
+constexpr int32_t LIFT_BITS = 0x4b400000;
 static_assert(GROUP * 128 * 128 < 1 << 22);
 
 // Of groups, a lane each: what numbers are multiplied by to be rounded, and what sums start from.
@@ -39,14 +40,7 @@ struct PackedBytes {
     float lifts[2];
     int32_t starts[2];
 
-    float scale(int g) const {
-        uint32_t bits;
-        std::memcpy(&bits, lifts + g, sizeof bits);
-        bits = (bits & 0x7f800000) - (23 << 23);
-        float power;
-        std::memcpy(&power, &bits, sizeof power);
-        return lifts[g] == lifts[g] ? power : lifts[g];
-    }
+    float scale(int g) const { return lifts[g] / LIFT; }  // exact
 
     // The first `count` numbers; the rest are zeros.
     template <class T>

@@ -233,6 +233,12 @@ struct Lanes {
     }
 
 #if defined(__AVX512F__)
+    // What comes after N strips from o on: as many, or the next piece.
+    template <int N>
+    static int64_t then_of(int64_t o, int64_t stop, int64_t next) {
+        return o + 2 * N * STRIP <= stop ? o + N * STRIP : next;
+    }
+
     // Two strips at a time, by patches whose sums wait in the nearest cache from unit to unit: a number of x that was broadcast
     // serves both. (With one strip each product loads a number of its own, and loads come to their limit first.) Returns the
     // output after the last.
@@ -241,9 +247,10 @@ struct Lanes {
         constexpr int N = 2, MOST = PATCH_ROWS<N, Unit>;
         const int64_t count = end - r, patches = (count + MOST - 1) / MOST;
         alignas(LINE) vf sums[BLOCK_ROWS][N];
+        const int64_t next = next_piece(start, stop);
         int64_t o = start;
         for (; o + N * STRIP <= stop; o += N * STRIP) {
-            const int64_t then = o + 2 * N * STRIP <= stop ? o + N * STRIP : next_piece(start, stop);
+            const int64_t then = then_of<N>(o, stop, next);
             Strip first(w, {o, then, p.outputs, N}), second(w, {o + STRIP, then + STRIP, p.outputs, N});
             const Packed* packed = reinterpret_cast<const Packed*>(room);
             for (int64_t a = 0; a < count; a++) sums[a][0] = sums[a][1] = vf{};
@@ -275,8 +282,8 @@ struct Lanes {
         p.with_results([&](bool past) {
             int64_t o = start;
             if (end - r <= PATCH_ROWS<4, Unit>)
-                for (; o + 4 * STRIP <= stop; o += 4 * STRIP) patches<4>(room, r, end, o, o + 8 * STRIP <= stop ? o + 4 * STRIP : next, past);
-            for (; o + 2 * STRIP <= stop; o += 2 * STRIP) patches<2>(room, r, end, o, o + 4 * STRIP <= stop ? o + 2 * STRIP : next, past);
+                for (; o + 4 * STRIP <= stop; o += 4 * STRIP) patches<4>(room, r, end, o, then_of<4>(o, stop, next), past);
+            for (; o + 2 * STRIP <= stop; o += 2 * STRIP) patches<2>(room, r, end, o, then_of<2>(o, stop, next), past);
             for (; o < stop; o += STRIP) patches<1>(room, r, end, o, next, past);
         });
     }

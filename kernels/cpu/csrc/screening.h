@@ -68,7 +68,7 @@ class UpperStrip {
                 UNROLL for (int a = 0; a < N; a++) whole[a] = vi{} + LIFT_BITS;
                 UNROLL for (int i = 8 * g; i < 8 * g + 8; i++)
                     UNROLL for (int a = 0; a < N; a++) add_fours(whole[a], columns[i], x[a].fours[i]);
-                const vf lift = scales[g] * splat(-0x1.8p23f), squares = scales[g] * scales[g];
+                const vf lift = scales[g] * splat(-LIFT), squares = scales[g] * scales[g];
                 UNROLL for (int a = 0; a < N; a++) {
                     const vf known = fma((vf)whole[a], scales[g], lift);
                     sums[a].sum = fma(known, splat(x[a].scales[g]), fma(scales[g], splat(x[a].shifts[g]), sums[a].sum));
