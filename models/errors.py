@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pageant.protocol.errors import PageantError
+from pageant.protocol.errors import ConfigurationError
 
 __all__ = ["CheckpointError"]
 
 
-class CheckpointError(PageantError, ValueError):
+class CheckpointError(ConfigurationError):
     """A checkpoint that cannot be used.
 
     The message names the path, what was found there, what was expected, and what to do about it.

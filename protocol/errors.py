@@ -2,7 +2,8 @@
 
 PageantError
 ├── BadRequest            the caller's: the message names the parameter, what was found and expected
-├── TopologyError         whoever wrote the topology: names the place in it
+├── ConfigurationError    whoever configured it: an actor cannot start so, however often it is tried
+│   └── TopologyError     names the place in the topology
 ├── Refused
 │   ├── Overloaded        refused for load; try again later
 │   └── Unsupported       a request needs a feature that an actor of this topology lacks
@@ -11,7 +12,7 @@ PageantError
 ├── NoSuchActor           nobody of that name in this topology
 ├── DeadlineExceeded      no answer within the time given
 ├── RemoteError           the handler that was asked raised: carries the cause's class and message
-├── StartupError          an actor could not be started; carries its own traceback
+├── StartupError          an actor could not be started; its notes have the traceback
 ├── EngineClosed          you closed it
 └── ProtocolError         bytes that are no message (see below)
 """
@@ -33,7 +34,11 @@ class BadRequest(PageantError, ValueError):
         self.parameter = parameter
 
 
-class TopologyError(PageantError, ValueError):
+class ConfigurationError(PageantError, ValueError):
+    """A setting, checkpoint or resource that keeps an actor from starting. Starting the actor again would not help."""
+
+
+class TopologyError(ConfigurationError):
     """A topology that cannot be run. `place` is a path into it such as `actors.scheduler.node`."""
 
     def __init__(self, place: str, message: str) -> None:
@@ -91,7 +96,11 @@ class RemoteError(PageantError):
 
 
 class StartupError(PageantError):
-    """An actor failed to start as often as its limit allows. The message ends with its traceback."""
+    """An actor failed to start as often as its limit allows.
+
+    The message is one line. The traceback, where there is one, is a note (PEP 678): Python prints notes of an error
+    that nobody catches.
+    """
 
 
 class EngineClosed(PageantError):

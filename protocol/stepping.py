@@ -128,6 +128,10 @@ class LateTokens(Message, frozen=True, kw_only=True):
     failed: dict[int, str] = msgspec.field(default_factory=dict)
 
 
+MAX_MODEL_LEN = "max_model_len"
+"""Name of an executor's fact (see `ActorStarted`): the tokens of the longest request that its memory holds."""
+
+
 class ExecutorReady(Message, frozen=True, kw_only=True):
     """An executor introduces itself to the scheduler and to the block manager, whenever either (re)starts.
 

@@ -23,6 +23,8 @@ class ActorUp(Message, frozen=True, kw_only=True):
     address: str
     incarnation: int
     features: tuple[str, ...] = ()
+    facts: dict[str, int] = msgspec.field(default_factory=dict)
+    """See `ActorStarted`."""
 
 
 SWAPPED = "swapped"  # as a reason: an end that was asked for, and is nobody's fault
@@ -57,6 +59,8 @@ class ActorEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     reason: str = ""
     final: bool = False
     restarts: int = 0
+    facts: dict[str, int] = msgspec.field(default_factory=dict)
+    """See `ActorStarted`."""
 
 
 class Directory(Message, frozen=True, kw_only=True):
@@ -92,16 +96,22 @@ class ActorStarted(Message, frozen=True, kw_only=True):
     name: str
     incarnation: int
     features: tuple[str, ...]
+    facts: dict[str, int] = msgspec.field(default_factory=dict)
+    """Numbers that the actor found out while it started, by name, for whoever watches it (see `Actor.facts`)."""
 
 
 class ActorFailed(Message, frozen=True, kw_only=True):
-    """An actor died: of `error` (one line), with its own `traceback`. `started` tells when."""
+    """An actor died: of `error` (one line), with its own `traceback`.
+
+    `started` says whether it had been ready. `permanent` says that another start would fail the same way.
+    """
 
     name: str
     incarnation: int
     error: str
     traceback: str
     started: bool
+    permanent: bool = False
 
 
 class Progress(Message, frozen=True, kw_only=True):

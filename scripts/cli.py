@@ -428,6 +428,8 @@ def main() -> int:
         if os.environ.get("PAGEANT_DEBUG"):
             raise
         print(f"pageant: {error}", file=sys.stderr)
+        if getattr(error, "__notes__", None):
+            print("pageant: with --log-level debug the log has the traceback", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(file=sys.stderr)

@@ -30,7 +30,7 @@ from pageant.actors.runtime import Actor, receives
 from pageant.protocol.guiding import GuidesLost, TokenMasks
 from pageant.protocol.roles import EXECUTOR
 from pageant.protocol.statistics import ExecutorStatistics, GetExecutorStatistics
-from pageant.protocol.stepping import CutShort, ExecutorReady, StepPlan
+from pageant.protocol.stepping import MAX_MODEL_LEN, CutShort, ExecutorReady, StepPlan
 from pageant.protocol.supervision import ActorDown, ActorUp, Progress
 from pageant.protocol.verification import MISSING
 
@@ -98,6 +98,10 @@ class Executor(Actor):
         self.watch("blocks")
         self.watch(GRAMMAR)
 
+    def facts(self) -> dict[str, int]:
+        """Return how long a request may be, which depends on the memory that was found."""
+        return {MAX_MODEL_LEN: self._runner.max_model_len}
+
     def _make_runner(self) -> ModelRunner:
         """Loads the model, in the executor's own thread."""
         if self.options.disk_path is not None:
@@ -126,7 +130,7 @@ class Executor(Actor):
                 num_blocks=self._runner.num_blocks,
                 block_size=self.options.block_size,
                 max_num_seqs=self.options.max_num_seqs,
-                max_model_len=self.options.max_model_len,
+                max_model_len=self._runner.max_model_len,
                 device=self.options.device,
                 dtype=self._runner.dtype,
                 block_bytes=self._runner.host.block_bytes,

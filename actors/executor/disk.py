@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from pageant.protocol.errors import ConfigurationError
+
 SHARE = 0.9  # of what is free on the disk
 
 
@@ -21,16 +23,18 @@ class DiskFile:
     """Bytes that are written before they are read.
 
     Raises:
-        ValueError: there is no such folder, or nothing can be written there.
+        ConfigurationError: there is no such folder, or nothing can be written there.
     """
 
     def __init__(self, folder: str) -> None:
         if not Path(folder).is_dir():
-            raise ValueError(f"disk_path is {folder!r}, which is no folder on the executor's host")
+            raise ConfigurationError(f"disk_path is {folder!r}, which is no folder on the executor's host")
         try:
             self._file, name = tempfile.mkstemp(prefix="pageant-kv-", dir=folder)
         except OSError as error:
-            raise ValueError(f"disk_path is {folder!r}, where no file can be made: {error}") from error
+            raise ConfigurationError(
+                f"disk_path is {folder!r}, where no file can be made: {error}"
+            ) from error
         os.unlink(name)
         weakref.finalize(self, os.close, self._file)  # when nobody moves anything any more
         self.bytes_free = int(shutil.disk_usage(folder).free * SHARE)

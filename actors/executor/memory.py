@@ -1,14 +1,24 @@
-"""How many KV blocks there is room for."""
+"""The size of the KV cache: how many blocks, and how long a request they hold."""
 
 from __future__ import annotations
 
+import logging
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
-CPU_SHARE = 0.25  # of the memory that is free, when nobody said how much
+from pageant.protocol.errors import ConfigurationError
+
+CPU_SHARE = 0.25
+"""Share of a host's free memory for the KV cache, when nobody said how much."""
+MARGIN_SHARE = 0.125
+MARGIN_BYTES_MIN = 1 << 30
+"""Free memory that a KV cache leaves when it takes more than `CPU_SHARE`: for activations and other processes."""
+
+log = logging.getLogger("pageant.executor")
 
 
-class TooLittleMemory(ValueError):
+class TooLittleMemory(ConfigurationError):
     """There is no room for the KV of a single request of the longest length."""
 
 
@@ -28,6 +38,18 @@ def total_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+def host_budget(longest_bytes: int) -> int:
+    """Return the bytes for the KV cache of a CPU, the weights being there.
+
+    Args:
+        longest_bytes: bytes of one request of the longest length. For its sake the cache may take more than
+            `CPU_SHARE` of what is free, up to a margin.
+    """
+    free = available_bytes()
+    most = free - max(int(free * MARGIN_SHARE), MARGIN_BYTES_MIN)
+    return max(int(free * CPU_SHARE), min(longest_bytes, most))
+
+
 def device_budget(*, free: int, total: int, share: float, step: int) -> int:
     """Bytes for the KV cache of a GPU.
 
@@ -39,7 +61,15 @@ def device_budget(*, free: int, total: int, share: float, step: int) -> int:
     return max(0, int(free - (1 - share) * total) - step)
 
 
-def choose_num_blocks(
+@dataclass(frozen=True)
+class PoolSize:
+    """How large the KV cache is: its blocks, and the tokens of the longest request that it holds."""
+
+    num_blocks: int
+    max_model_len: int
+
+
+def choose_pool_size(
     wanted: int | None = None,
     *,
     block_bytes: int,
@@ -48,34 +78,43 @@ def choose_num_blocks(
     max_num_seqs: int,
     budget_bytes: int | None,
     num_groups: int = 1,
-) -> int:
-    """As many blocks as the budget holds, and no more than `max_num_seqs` longest requests can use.
+    may_shorten: bool = False,
+) -> PoolSize:
+    """Return as many blocks as the budget holds, and no more than `max_num_seqs` longest requests can use.
 
     Args:
-        wanted: so many exactly, whatever the budget.
-        num_groups: of layers, each of which has a block of its own for every `block_size` tokens.
-        budget_bytes: what the user said; None is `CPU_SHARE` of what is free.
+        wanted: exactly so many blocks, whatever the budget.
+        block_bytes: bytes of one block, over all layers of its group.
+        block_size: tokens of a block.
+        max_model_len: tokens of the longest request.
+        budget_bytes: bytes that the user or the device allows; None is what `host_budget` says.
+        num_groups: groups of layers, each of which has a block of its own for every `block_size` tokens.
+        may_shorten: nobody asked for `max_model_len`: where it does not fit, the result has what fits.
 
     Raises:
-        TooLittleMemory: not enough for one request of `max_model_len` tokens; says what would help.
+        TooLittleMemory: not enough for one request of `max_model_len` tokens, or, where that may be shortened, for
+            one block of each group. The message says what would help.
     """
     per_request = -(-max_model_len // block_size) * num_groups
-    hint = "; with group_layers: false it needs less" if num_groups > 1 else ""
     if wanted is not None:
-        if wanted < per_request:
-            raise TooLittleMemory(
-                f"num_blocks is {wanted}, of {block_size} tokens each, in one of {num_groups} groups of layers; "
-                f"a request of max_model_len {max_model_len} needs {per_request}{hint}"
-            )
-        return wanted
-    budget = int(available_bytes() * CPU_SHARE) if budget_bytes is None else budget_bytes
-    blocks = min(budget // block_bytes, per_request * max_num_seqs)
-    if blocks < per_request:
-        needed = per_request * block_bytes
-        raise TooLittleMemory(
-            f"{budget / 2**20:.0f} MiB are there for the KV cache, and one request of max_model_len "
-            f"{max_model_len} needs {needed / 2**20:.0f} MiB; lower max_model_len to "
-            f"{blocks // num_groups * block_size} or less, or raise kv_cache_memory (on a GPU, gpu_memory_utilization)"
-            f"{hint}"
+        blocks, there = wanted, f"num_blocks is {wanted}, of {block_size} tokens each"
+        there += f", in one of {num_groups} groups of layers" if num_groups > 1 else ""
+    else:
+        budget = host_budget(per_request * block_bytes) if budget_bytes is None else budget_bytes
+        blocks = min(budget // block_bytes, per_request * max_num_seqs)
+        there = f"{budget / 2**20:,.0f} MiB are there for the KV cache"
+    if blocks >= per_request:
+        return PoolSize(blocks, max_model_len)
+    fitting = blocks // num_groups * block_size
+    hint = "; with group_layers: false it needs less" if num_groups > 1 else ""
+    if may_shorten and fitting:
+        log.warning(
+            "max_model_len %s of %s: %s; raise kv_cache_memory (on a GPU, gpu_memory_utilization) or quantize%s",
+            *(f"{fitting:,}", f"{max_model_len:,}", there, hint),
         )
-    return blocks
+        return PoolSize(blocks, fitting)
+    raise TooLittleMemory(
+        f"{there}, and one request of max_model_len {max_model_len} needs {per_request} blocks, "
+        f"{per_request * block_bytes / 2**20:,.0f} MiB; lower max_model_len to {fitting} or less, or raise "
+        f"kv_cache_memory (on a GPU, gpu_memory_utilization){hint}"
+    )

@@ -62,6 +62,7 @@ class ModelRunner(Protocol):
     """Computes steps."""
 
     num_blocks: int
+    max_model_len: int  # tokens of the longest request that the KV cache holds
     dtype: str
     windows: tuple[int | None, ...]
     """Of each group of layers, how many tokens they attend over at most; None is all."""

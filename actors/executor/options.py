@@ -40,6 +40,7 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
             into chunks, where that costs speed too; a CPU's backend alone knows how.
         block_size: tokens per KV block.
         max_num_seqs, max_model_len: the size of the batch.
+        fit_max_model_len: lower `max_model_len` to what the KV cache holds, where nobody asked for it.
         kv_cache_memory: for KV blocks, such as `4GiB`; None is a share of what is free.
         gpu_memory_utilization: of a GPU's memory, the share for weights, steps and KV blocks together.
         max_num_batched_tokens: of the largest step, for which a GPU's memory must do.
@@ -68,6 +69,7 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
     block_size: int = 16
     max_num_seqs: int = 256
     max_model_len: int = 4096
+    fit_max_model_len: bool = False
     kv_cache_memory: str | int | None = None
     gpu_memory_utilization: float = 0.9
     max_num_batched_tokens: int = 2048
@@ -111,7 +113,8 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
             raise ValueError(f"kv_cache_memory: {error}") from None
         if too_small:
             raise ValueError(f"kv_cache_memory is {memory!r}; expected at least a byte, such as 4GiB")
-        if self.num_blocks is not None and self.num_blocks * self.block_size < self.max_model_len:
+        fits = self.num_blocks is None or self.num_blocks * self.block_size >= self.max_model_len
+        if not fits and not self.fit_max_model_len:
             raise ValueError(
                 f"num_blocks is {self.num_blocks}, of {self.block_size} tokens each; a request of max_model_len "
                 f"{self.max_model_len} needs {-(-self.max_model_len // self.block_size)}"
@@ -152,6 +155,7 @@ def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
         max_num_seqs=options.max_num_seqs,
         budget_bytes=None if memory is None else parse_bytes(memory),
         num_blocks=options.num_blocks,
+        fit_max_model_len=options.fit_max_model_len,
         group_layers=options.group_layers,
         threads=options.threads,
         speculation=options.speculation,

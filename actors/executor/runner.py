@@ -15,7 +15,7 @@ from pageant import kernels
 from pageant.actors.executor.disk import DiskFile
 from pageant.actors.executor.host_memory import HostMemory
 from pageant.actors.executor.inputs import SamplingColumns, StepInputs
-from pageant.actors.executor.memory import available_bytes, choose_num_blocks, total_bytes
+from pageant.actors.executor.memory import available_bytes, choose_pool_size, total_bytes
 from pageant.actors.executor.model_runner import Drawn
 from pageant.actors.executor.on_device import to_device
 from pageant.actors.executor.passes import Passes
@@ -77,8 +77,9 @@ class TorchRunner:
     Args:
         adapters: their folders, by name.
         max_lora_rank: of the adapters.
-        budget_bytes: for the KV cache; None leaves it to `choose_num_blocks`.
+        budget_bytes: for the KV cache; None leaves it to `choose_pool_size`.
         num_blocks: exactly so many blocks, whatever the memory.
+        fit_max_model_len: whether `max_model_len` may be lowered to what the KV cache holds.
         group_layers: whether layers with another window than the rest have blocks of their own.
         clock: to tell how long drafts take to be made, and recorded steps.
     """
@@ -100,6 +101,7 @@ class TorchRunner:
         max_num_seqs: int,
         budget_bytes: int | None,
         num_blocks: int | None,
+        fit_max_model_len: bool = False,
         group_layers: bool = True,
         threads: int | None,
         speculation: Speculation | None = None,
@@ -131,7 +133,7 @@ class TorchRunner:
         block_bytes = self._arrange_blocks(block_size, max_model_len, group_layers=group_layers)
         if budget_bytes is None and num_blocks is None:
             budget_bytes = self._kv_budget(block_size, max_num_seqs)
-        self.num_blocks = choose_num_blocks(
+        pool = choose_pool_size(
             num_blocks,
             block_bytes=block_bytes,
             block_size=block_size,
@@ -139,7 +141,10 @@ class TorchRunner:
             max_num_seqs=max_num_seqs,
             budget_bytes=budget_bytes,
             num_groups=len(self.windows),
+            may_shorten=fit_max_model_len,
         )
+        self.num_blocks, self.max_model_len = pool.num_blocks, pool.max_model_len
+        max_model_len = pool.max_model_len
         room = Room(self.num_blocks + self.spare_blocks, block_size, max_num_seqs, max_model_len)
         self._kv_bytes = room.num_blocks * block_bytes
         self._last_drawn = torch.zeros(max_num_seqs, dtype=torch.int64, device=self.device)  # by row

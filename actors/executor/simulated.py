@@ -128,6 +128,7 @@ class SimulatedRunner:
 
     def __init__(self, options: SimulatedExecutor.Options, *, ready: bool) -> None:
         self.windows = options.windows
+        self.max_model_len = options.max_model_len
         needed = -(-options.max_model_len // options.block_size) * len(self.windows)
         self.num_blocks = options.num_blocks or 4 * needed
         self._vocabulary = np.arange(options.vocab_size, dtype=np.uint64)

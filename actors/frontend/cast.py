@@ -82,6 +82,7 @@ def model_settings(topology: Topology) -> dict[str, Any]:
         "model": str(path.absolute()),
         "adapters": check_adapters(topology.settings, checkpoint),
         "max_model_len": _max_model_len(topology.settings, spec.max_model_len),
+        "fit_max_model_len": topology.settings.get("max_model_len") is None,
         "vocab_size": spec.vocab_size,
         "eos_token_ids": checkpoint.eos_token_ids,
         "has_chat_template": checkpoint.has_chat_template,

@@ -224,6 +224,11 @@ class Engine:
         return hub
 
     @property
+    def max_model_len(self) -> int:
+        """Tokens of the longest request, prompt and output together, that the running engine takes."""
+        return self._session.limits.max_model_len
+
+    @property
     def default_params(self) -> SamplingParams:
         """Of requests that bring none: what the checkpoint's generation_config.json says."""
         return self._session.limits.defaults

@@ -151,6 +151,16 @@ class Frontend(Actor):
         """What the topology calls the samples of an open request."""
         return self._requests[request_id].wire_ids
 
+    async def ready_model(self, replica: str) -> ServedModel:
+        """Return the model of `replica` (a prefix of addresses), as its executor found it, when all its actors are up.
+
+        Raises:
+            GivenUp: one of its actors will not come back.
+        """
+        peers = self._peers[replica]
+        await peers.wait()
+        return peers.model
+
     @property
     def num_open(self) -> int:
         """Requests that have not ended."""

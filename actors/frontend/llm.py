@@ -148,6 +148,11 @@ class LLM:
         return [session.end_search(search) for search in searches]
 
     @property
+    def max_model_len(self) -> int:
+        """Tokens of the longest request, prompt and output together, that the running engine takes."""
+        return self._session.limits.max_model_len
+
+    @property
     def default_params(self) -> SamplingParams:
         """Of prompts that bring none: what the checkpoint's generation_config.json says."""
         return self._session.limits.defaults

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 from pageant.actors.frontend.metering import Metering
 from pageant.actors.runtime.address import role_of
 from pageant.actors.runtime.streams import Incoming
 from pageant.protocol.errors import GivenUp
 from pageant.protocol.fronting import ServedModel
+from pageant.protocol.stepping import MAX_MODEL_LEN
 from pageant.protocol.supervision import ActorDown, ActorUp
 
 RUNNING_CAST = ("scheduler", "blocks", "executor", "detokenizer")  # of a request that is submitted
@@ -64,6 +67,9 @@ class Peers:
     def came(self, event: ActorUp) -> None:
         """One is up."""
         self._up[event.address], self._known[event.address] = event.features, None
+        longest = event.facts.get(MAX_MODEL_LEN)
+        if longest is not None:
+            self.model = msgspec.structs.replace(self.model, max_model_len=longest)
         if role_of(event.address) == "detokenizer":
             self.detokenizer = event.incarnation
         self._learn()

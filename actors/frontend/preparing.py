@@ -52,8 +52,8 @@ class Preparation:
             RequestFailed: an actor dies of it.
             PeerGone: an actor will not come back.
         """
-        params, max_model_len = opening.params, self._peers.model.max_model_len
         await self._peers.wait()
+        params, max_model_len = opening.params, self._peers.model.max_model_len
         self._check_features(opening)
         text, token_ids = await self._tokenize(_bounded(opening.prompt, params, max_model_len), "prompt")
         token_ids = truncated(token_ids, params, max_model_len)

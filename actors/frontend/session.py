@@ -14,6 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -124,10 +125,18 @@ class Session:
             async for progress in cluster.startup():
                 if on_progress is not None:
                     on_progress(progress)
+            await self._learn_limits()
         except BaseException:
             await cluster.stop()
             raise
         self._is_open = True
+
+    async def _learn_limits(self) -> None:
+        """Take over how long a request may be, which the executor found out while it started."""
+        frontend = self.frontend
+        if frontend is not None:
+            model = await frontend.ready_model(self.replica)
+            self.limits = replace(self.limits, max_model_len=model.max_model_len)
 
     @property
     def frontend(self) -> Frontend | None:

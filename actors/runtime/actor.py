@@ -83,6 +83,13 @@ class Actor:
     async def on_start(self) -> None:
         """Before the first message. What it raises is a failed start."""
 
+    def facts(self) -> dict[str, int]:
+        """Return the numbers that this actor found out in `on_start`, for whoever watches it; none by default.
+
+        They travel in `ActorUp`: a watcher knows them as soon as it knows that the actor is there.
+        """
+        return {}
+
     async def on_stop(self) -> None:
         """After the last message of an orderly stop; not after a crash."""
 

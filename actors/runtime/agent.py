@@ -15,7 +15,7 @@ from pageant.actors.runtime.classes import decode_options, load_actor_class
 from pageant.actors.runtime.lease import Tenure
 from pageant.actors.runtime.node import SUPERVISOR, Node
 from pageant.actors.runtime.tap import Tap
-from pageant.protocol.errors import TopologyError
+from pageant.protocol.errors import ConfigurationError
 from pageant.protocol.failure import printable
 from pageant.protocol.recording import EndRecording, Recorded, RecordMessages
 from pageant.protocol.supervision import (
@@ -118,8 +118,13 @@ class NodeAgent(Actor):
             return
         if self._on_started is not None:
             self._on_started()
-        features = tuple(sorted(cls.features))
-        self.tell(SUPERVISOR, ActorStarted(name=order.name, incarnation=order.incarnation, features=features))
+        started = ActorStarted(
+            name=order.name,
+            incarnation=order.incarnation,
+            features=tuple(sorted(cls.features)),
+            facts=cell.actor.facts(),
+        )
+        self.tell(SUPERVISOR, started)
 
     async def _replace(self, order: StartActor) -> None:
         """An earlier life that still lives here ends first."""
@@ -171,12 +176,16 @@ class NodeAgent(Actor):
 
 
 def _failed(order: StartActor, error: Exception) -> ActorFailed:
-    """Where the message was written for whoever wrote the topology, a traceback would only hide it."""
-    trace = "" if isinstance(error, TopologyError) else "".join(traceback.format_exception(error))
+    """Report a failed start. The traceback of a configuration error would only hide its message: it is logged."""
+    permanent = isinstance(error, ConfigurationError)
+    if permanent:
+        log.debug("%s#%d could not start", order.name, order.incarnation, exc_info=error)
+    trace = "" if permanent else "".join(traceback.format_exception(error))
     return ActorFailed(
         name=order.name,
         incarnation=order.incarnation,
         error=printable(f"{type(error).__name__}: {error}"),
         traceback=printable(trace),
         started=False,
+        permanent=permanent,
     )

@@ -145,14 +145,14 @@ class Cluster:
         """Progress until everything is up.
 
         Raises:
-            StartupError: an actor could not be started; the message ends with its traceback.
+            StartupError: an actor could not be started; the error's notes have its traceback.
         """
         events: AsyncIterator[Startup] = self.node.stream(SUPERVISOR, WatchStartup(), STARTUP_SECONDS_MAX)
         notice = asyncio.create_task(self._name_who_is_missing())
         try:
             async for event in events:
                 if event.error:
-                    raise StartupError(f"{event.error}\n\n{event.traceback}".rstrip())
+                    raise _startup_error(event)
                 if event.progress is not None:
                     yield event.progress
         finally:
@@ -205,3 +205,12 @@ class Cluster:
                 self._roster.close()
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _startup_error(event: Startup) -> StartupError:
+    """Return the error of a start that failed: one line, with the traceback as a note and in the log."""
+    error = StartupError(event.error)
+    if event.traceback:
+        error.add_note(event.traceback)
+        log.debug("%s\n%s", event.error, event.traceback)
+    return error

@@ -56,13 +56,20 @@ class Life:
         """An end that is no fault of its own, and is not counted against it."""
         self.alive, self.up, self.ready_since, self.retry_at, self.reason = False, False, None, None, reason
 
-    def end(self, reason: str, traceback: str, now: float, limits: RestartLimits) -> None:
+    def end(
+        self, reason: str, traceback: str, now: float, limits: RestartLimits, *, permanent: bool = False
+    ) -> None:
+        """Record a death at `now`, and decide whether and when another life begins.
+
+        Args:
+            permanent: another start would fail the same way. What was never up is given up at once.
+        """
         early = self.ready_since is None or now - self.ready_since < limits.early_seconds
         self.fall(reason)
         self.traceback = traceback
         self.early_deaths = self.early_deaths + 1 if early else 0
         most = limits.early_deaths_max if self.proven else limits.failed_starts_max
-        self.final = self.early_deaths >= most
+        self.final = self.early_deaths >= most or (permanent and not self.proven)
         if self.final:
             self.reason = f"{reason} (death {self.early_deaths} in a row)"
         delay = min(limits.delay_max, limits.delay_first * 2.0 ** (self.early_deaths - 1)) if early else 0.0
@@ -73,6 +80,7 @@ class Life:
 class ActorLife(Life):
     plan: ActorPlan = field(kw_only=True)
     features: tuple[str, ...] = ()
+    facts: dict[str, int] = field(default_factory=dict)  # of its latest life that was ready
     device: str | None = None  # that it was given, if it wants any of a kind
     former: ActorPlan | None = None  # while it is not known whether its successor can start
 

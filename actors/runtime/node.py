@@ -468,7 +468,9 @@ class Node:
 
 
 def _up(entry: ActorEntry) -> ActorUp:
-    return ActorUp(address=entry.name, incarnation=entry.incarnation, features=entry.features)
+    return ActorUp(
+        address=entry.name, incarnation=entry.incarnation, features=entry.features, facts=entry.facts
+    )
 
 
 def _down(old: ActorEntry, new: ActorEntry) -> ActorDown:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pageant.actors.runtime.devices import CPU, choose
@@ -301,12 +301,18 @@ class Supervision:
         return [Publish(), self._start(actor)]
 
     def actor_started(
-        self, name: str, incarnation: int, features: tuple[str, ...], now: float
+        self,
+        name: str,
+        incarnation: int,
+        features: tuple[str, ...],
+        now: float,
+        facts: Mapping[str, int] | None = None,
     ) -> list[Instruction]:
+        """Take note that an actor is ready; `features` and `facts` are as in `ActorStarted`."""
         actor = self._actors.get(name)
         if actor is None or actor.incarnation != incarnation or not actor.alive:
             return []
-        actor.features = features
+        actor.features, actor.facts = features, dict(facts or {})
         actor.ready(now)
         actor.proven, actor.former = True, None
         node = self._nodes[actor.plan.node]
@@ -316,14 +322,15 @@ class Supervision:
         return [Publish()]
 
     def actor_failed(
-        self, name: str, incarnation: int, error: str, traceback: str, now: float
+        self, name: str, incarnation: int, error: str, traceback: str, now: float, *, permanent: bool = False
     ) -> list[Instruction]:
+        """Decide what follows an actor's death; `permanent` is as in `ActorFailed`."""
         actor = self._actors.get(name)
         if actor is None or actor.incarnation != incarnation or not actor.alive:
             return []
         if actor.former is not None:  # no death of the actor that was there
             return self.take_back(name, error)
-        actor.end(error, traceback, now, self.limits)
+        actor.end(error, traceback, now, self.limits, permanent=permanent)
         give_up: list[Instruction] = (
             [GiveUp(name, actor.early_deaths, error, traceback)] if actor.final else []
         )
@@ -393,6 +400,7 @@ def _entry(actor: ActorLife) -> ActorEntry:
         incarnation=actor.incarnation,
         up=actor.up,
         features=actor.features,
+        facts=actor.facts,
         reason=actor.reason,
         final=actor.final,
         restarts=max(0, actor.restarts),

@@ -137,7 +137,9 @@ class RootSupervisor(Actor):
     @receives
     async def actor_started(self, event: ActorStarted) -> None:
         await self._carry_out(
-            self.core.actor_started(event.name, event.incarnation, event.features, self.clock.now())
+            self.core.actor_started(
+                event.name, event.incarnation, event.features, self.clock.now(), event.facts
+            )
         )
         self._swap_ended(event.name, event.incarnation)
         self._announce_if_ready()
@@ -154,7 +156,12 @@ class RootSupervisor(Actor):
         log.log(level, "%s#%d failed %s: %s", event.name, event.incarnation, when, event.error)
         await self._carry_out(
             self.core.actor_failed(
-                event.name, event.incarnation, event.error, event.traceback, self.clock.now()
+                event.name,
+                event.incarnation,
+                event.error,
+                event.traceback,
+                self.clock.now(),
+                permanent=event.permanent,
             )
         )
 
@@ -262,7 +269,8 @@ class RootSupervisor(Actor):
 
     def _give_up(self, end: GiveUp) -> None:
         if self._outcome is None:
-            error = f"{end.who} failed {end.deaths} times while starting: {end.error}"
+            times = f" {end.deaths} times" if end.deaths > 1 else ""
+            error = f"{end.who} failed{times} while starting: {end.error}"
             self._announce(Startup(error=error, traceback=end.traceback))
         elif not self._outcome.error:
             message = "%s is given up after %d early deaths in a row; the last: %s\n%s"

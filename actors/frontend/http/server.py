@@ -28,6 +28,7 @@ from pageant.actors.frontend.http.siblings import Siblings
 from pageant.actors.frontend.http.streams import Pacemaker
 from pageant.actors.frontend.peers import Peers
 from pageant.actors.runtime import receives
+from pageant.actors.runtime.address import replica_of
 from pageant.protocol.fronting import (
     AbortedNamed,
     AbortNamed,
@@ -43,6 +44,7 @@ from pageant.protocol.fronting import (
 )
 from pageant.protocol.serving import OutputBatch
 from pageant.protocol.statistics import GetMetricsPage, GetObservation, Observation
+from pageant.protocol.supervision import ActorUp
 
 log = logging.getLogger("pageant.http")
 
@@ -238,6 +240,12 @@ class HttpServer(Frontend):
             "fields_without_effect": dict(service.fields_passed_over),
             "http_errors": dict(service.errors),
         }
+
+    @receives
+    def peer_up(self, event: ActorUp) -> None:
+        super().peer_up(event)
+        replica = replica_of(event.address)
+        self.service.fit(replica, self._peers[replica].model.max_model_len)
 
     def _spread(self, batch: OutputBatch, peers: Peers) -> None:
         super()._spread(batch, peers)

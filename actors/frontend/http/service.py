@@ -159,6 +159,14 @@ class Service:
             raise NotFound(f"no model {name!r:.200} is served; expected {known}", "model", "model_not_found")
         return served
 
+    def fit(self, replica: str, max_model_len: int) -> None:
+        """Take over how long a request to the model of `replica`, or to an adapter of it, may be."""
+        for name, served in self.models.items():
+            if served.replica == replica and served.limits.max_model_len != max_model_len:
+                limits = replace(served.limits, max_model_len=max_model_len)
+                self.models[name] = replace(served, limits=limits)
+        self.default = self.models[self.default.name]
+
     def shown(self, served: Served) -> Model:
         """A model as clients see it."""
         return Model(

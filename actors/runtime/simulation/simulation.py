@@ -164,11 +164,13 @@ class Simulation:
         core = self.cluster.supervision
         report = core.actor_failed
 
-        def noted(name: str, incarnation: int, error: str, trace: str, now: float) -> list[Instruction]:
+        def noted(
+            name: str, incarnation: int, error: str, trace: str, now: float, *, permanent: bool = False
+        ) -> list[Instruction]:
             allowed = [death for kind in self._deaths if self.struck[kind] for death in self._deaths[kind]]
             if not error.startswith(tuple(allowed)):
                 self._crash = Violation(f"{name}#{incarnation} died of {error}\n{trace}")
-            return report(name, incarnation, error, trace, now)
+            return report(name, incarnation, error, trace, now, permanent=permanent)
 
         core.actor_failed = noted  # type: ignore[method-assign,assignment]
 

@@ -118,8 +118,9 @@ async def test_an_actor_that_fails_to_start_tells_its_own_traceback(start, place
     with pytest.raises(StartupError) as caught:
         await start({"placement": placement}, cast=cast("Stillborn"), limits=NO_DELAY)
     text = str(caught.value)
-    assert text.startswith("echo failed 2 times while starting: RuntimeError: the sprocket is missing")
-    assert "_inner_workings" in text and "runtime_players.py" in text
+    assert text == "echo failed 2 times while starting: RuntimeError: the sprocket is missing"
+    (trace,) = caught.value.__notes__
+    assert "_inner_workings" in trace and "runtime_players.py" in trace
 
 
 async def test_a_process_that_dies_while_starting_is_started_again(start, tmp_path):
