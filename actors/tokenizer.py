@@ -45,14 +45,29 @@ class Tokenizer(Actor):
     offload_threads = 2
 
     class Options(ActorOptions, frozen=True, kw_only=True):
-        """`model`: the checkpoint's folder."""
+        """Options of a tokenizer.
+
+        Attributes:
+            model: the checkpoint's folder.
+            tokenizer: the folder of the tokenizer; None is the checkpoint's.
+            skip_tokenizer_init: read none: every text is refused, and token ids have no text.
+            chat_template: the Jinja template of conversations; None is the tokenizer's own.
+        """
 
         model: str
+        tokenizer: str | None = None
+        skip_tokenizer_init: bool = False
+        chat_template: str | None = None
 
     async def on_start(self) -> None:
-        self._tokenization = await self.offload(
-            Tokenization.from_checkpoint, Path(self.options.model), now=self._now
-        )
+        self._tokenization = await self.offload(self._load)
+
+    def _load(self) -> Tokenization:
+        options = self.options
+        if options.skip_tokenizer_init:
+            return Tokenization.without_tokens()
+        folder = Path(options.tokenizer or options.model)
+        return Tokenization.from_checkpoint(folder, now=self._now, chat_template=options.chat_template)
 
     def _now(self) -> datetime.datetime:
         """Wall-clock time, for templates that tell the model the date."""
@@ -76,6 +91,9 @@ class Tokenizer(Actor):
         return await self._tokenized(text, request)
 
     async def _tokenized(self, text: str, request: Tokenize | TokenizeChat) -> Tokenized | NotTokenized:
+        if self.options.skip_tokenizer_init:
+            reason = "the model is served without a tokenizer (skip_tokenizer_init); expected token ids"
+            return NotTokenized(reason=reason, parameter="prompt")
         if (most := request.tokens_max) is not None:
             longest = self._tokenization.token_length_max
             reason = f"the prompt has {len(text)} characters; {most} tokens, the most that are taken, "

@@ -17,7 +17,7 @@ from pageant.models.spec import DecoderSpec, ModelSpec
 from pageant.models.tensor_files import TensorInfo, read_header
 from pageant.models.weights import Place, Places
 
-__all__ = ["HEAD", "Checkpoint", "CheckpointError", "resolve"]
+__all__ = ["HEAD", "Checkpoint", "CheckpointError", "has_chat_template", "resolve"]
 
 HEAD = "lm_head.weight"
 """A head's name, where it may be saved though it is the embedding."""
@@ -106,15 +106,6 @@ class Checkpoint:
                 vocab_size,
             )
         return tuple(token for token in token_ids if token < vocab_size)
-
-    @cached_property
-    def has_chat_template(self) -> bool:
-        """Whether the checkpoint says how a conversation is to be rendered (see `tokenization`)."""
-        if any((self.path / name).is_file() for name in ("chat_template.jinja", "chat_template.json")):
-            return True
-        config = self.path / "tokenizer_config.json"
-        named = any((self.path / "chat_templates").glob("*.jinja"))
-        return named or (config.is_file() and bool(read_json(config).get("chat_template")))
 
     @cached_property
     def weight_files(self) -> tuple[Path, ...]:
@@ -213,6 +204,19 @@ class Checkpoint:
             f"{_WEIGHTS} or {_INDEX}",
             f"Pickles can run code and are never read. {_ONLY_SAFETENSORS}",
         )
+
+
+def has_chat_template(folder: Path) -> bool:
+    """Return whether a tokenizer's folder says how a conversation is rendered (see `tokenization`).
+
+    Raises:
+        CheckpointError: tokenizer_config.json is no JSON object.
+    """
+    if any((folder / name).is_file() for name in ("chat_template.jinja", "chat_template.json")):
+        return True
+    config = folder / "tokenizer_config.json"
+    named = any((folder / "chat_templates").glob("*.jinja"))
+    return named or (config.is_file() and bool(read_json(config).get("chat_template")))
 
 
 def _refuse_unsupported(config: Config) -> None:

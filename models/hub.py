@@ -17,28 +17,41 @@ _OTHERS = ("*/*", "consolidated*")
 _EXPECTED = "a folder with config.json and safetensors weights, or the id of a model on the Hugging Face hub"
 
 
-def resolve(model: str) -> Path:
+def resolve(model: str, revision: str | None = None) -> Path:
     """Return the folder of a model: a local one, or a snapshot of a hub id ("owner/name").
 
     A snapshot is downloaded unless it is in the hub's cache; HF_HUB_OFFLINE is respected.
-    Raises CheckpointError when there is no such folder, it is a file, or the hub does not have it or
-    cannot be reached.
+
+    Args:
+        revision: a branch, a tag or a commit of the hub's repository; None is the hub's default.
+
+    Raises:
+        CheckpointError: there is no such folder, it is a file, it is local though a revision is wanted, or the hub
+            does not have it or cannot be reached.
     """
     path = Path(model).expanduser()
     if path.is_dir():
+        if revision is not None:
+            raise CheckpointError(
+                path, f"a local folder with the revision {revision!r}", "a hub id", "Leave the revision out."
+            )
         return path
     if path.exists():
         raise CheckpointError(path, "a file", _EXPECTED, "Name the folder that it is in.")
     if _HUB_ID.fullmatch(model) is None:
         raise CheckpointError(path, "no such folder", _EXPECTED, "Check the spelling of the path.")
-    return _snapshot(model)
+    return _snapshot(model, revision)
 
 
-def _snapshot(model: str) -> Path:
+def _snapshot(model: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download  # slow to import, and not needed for a local folder
 
     try:
-        return Path(snapshot_download(model, allow_patterns=list(_FILES), ignore_patterns=list(_OTHERS)))
+        return Path(
+            snapshot_download(
+                model, revision=revision, allow_patterns=list(_FILES), ignore_patterns=list(_OTHERS)
+            )
+        )
     except Exception as error:  # the hub's client has no common base class for what it raises
         cause = str(error).strip().split("\n")[0]
         raise CheckpointError(

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
+from tokenizers.decoders import ByteLevel
+from tokenizers.models import BPE
 
 from pageant.models.chat_template import ChatTemplates
 from pageant.models.errors import CheckpointError
@@ -60,8 +62,24 @@ class Tokenization:
         """What `skip_special_tokens` leaves out of decoded text."""
 
     @classmethod
-    def from_checkpoint(cls, path: Path, *, now: Callable[[], datetime] | None = None) -> "Tokenization":
-        """Load from a checkpoint's folder. Raises `TokenizerError`."""
+    def without_tokens(cls) -> "Tokenization":
+        """Return the tokenization of a model that has no tokenizer: no text has tokens, no token has a text."""
+        backend = Tokenizer(BPE())
+        backend.decoder = ByteLevel()  # by which texts are put together token by token
+        return cls(backend, origin="a model without a tokenizer")
+
+    @classmethod
+    def from_checkpoint(
+        cls, path: Path, *, now: Callable[[], datetime] | None = None, chat_template: str | None = None
+    ) -> "Tokenization":
+        """Load the tokenizer in a folder.
+
+        Args:
+            chat_template: the Jinja template of conversations, instead of the folder's own.
+
+        Raises:
+            TokenizerError: the folder has no tokenizer that can be read.
+        """
         if not path.is_dir():
             raise TokenizerError(
                 path, "not a folder", "a checkpoint's folder, with a tokenizer.json", "Check the path."
@@ -76,7 +94,7 @@ class Tokenization:
         return cls(
             backend,
             special_tokens=special_tokens,
-            chat_templates=read_chat_templates(path),
+            chat_templates=read_chat_templates(path) if chat_template is None else {"default": chat_template},
             now=now,
             origin=path.name,
         )
@@ -234,7 +252,8 @@ def _convert_with_transformers(path: Path) -> tuple[Tokenizer, dict[str, str]]:
             path,
             f"no tokenizer (but {_listing(path)})",
             "a tokenizer.json",
-            "Copy the tokenizer's files from the model that this one was made from.",
+            "Copy the tokenizer's files from the model that this one was made from, name another folder's by "
+            "`tokenizer`, or set `skip_tokenizer_init: true` to serve token ids alone.",
         )
     from transformers import AutoTokenizer  # takes seconds, and most checkpoints do not need it
 

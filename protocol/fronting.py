@@ -22,6 +22,8 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         folder: its checkpoint's.
         max_logprobs, generation_config: see `Engine`.
         adapters: the names of its adapters, which are models too to its users.
+        tokenizer: the folder of its tokenizer; None is a model that is served without one.
+        chat_template: the Jinja template of conversations, where it is not the tokenizer's own.
     """
 
     name: str
@@ -32,6 +34,8 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_logprobs: int
     generation_config: str
     adapters: tuple[str, ...] = ()
+    tokenizer: str | None = None
+    chat_template: str | None = None
 
 
 class ServerAddress(Message, frozen=True, kw_only=True):

@@ -53,9 +53,17 @@ class Detokenizer(Actor):
     features = DETOKENIZER.features
 
     class Options(ActorOptions, frozen=True, kw_only=True):
-        """`model`: the checkpoint's folder, for its tokenizer."""
+        """Options of a detokenizer.
+
+        Attributes:
+            model: the checkpoint's folder.
+            tokenizer: the folder of the tokenizer; None is the checkpoint's.
+            skip_tokenizer_init: read none: no token has a text.
+        """
 
         model: str
+        tokenizer: str | None = None
+        skip_tokenizer_init: bool = False
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -67,10 +75,15 @@ class Detokenizer(Actor):
         self._traces: dict[int, TraceContext] = {}  # by serial, of those whose steps are told of
 
     async def on_start(self) -> None:
-        tokenization = await self.offload(Tokenization.from_checkpoint, Path(self.options.model))
+        tokenization = await self.offload(self._load)
         self._detokenization = Detokenization(tokenization)
         self._token_texts = _TokenTexts(tokenization)
         self.watch(SCHEDULER)
+
+    def _load(self) -> Tokenization:
+        if self.options.skip_tokenizer_init:
+            return Tokenization.without_tokens()
+        return Tokenization.from_checkpoint(Path(self.options.tokenizer or self.options.model))
 
     @receives
     def tokens(self, batch: TokenBatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pageant.actors.frontend.adapters import check_adapters, check_names
 from pageant.actors.frontend.prompts import MAX_LOGPROBS, Limits
+from pageant.actors.frontend.tokenizers import revision_of, tokenizer_settings
 from pageant.actors.runtime.resolving import Cast
 from pageant.actors.runtime.topology import Topology
 from pageant.models.checkpoint import Checkpoint, resolve
@@ -49,7 +50,9 @@ DEFAULT_CAST = Cast(
     # Only a tokenizer's work can be shared out; more executors need tensors that cross between them.
     single=frozenset({"executor", "detokenizer", "scheduler", "blocks", "grammar", FRONTEND, OBSERVER}),
     shared=frozenset({FRONTEND, HTTP, OBSERVER}),
-    extra_settings=frozenset({"served_model_name", "max_logprobs", "generation_config"}),
+    extra_settings=frozenset(
+        {"served_model_name", "max_logprobs", "generation_config", "revision", "tokenizer_revision"}
+    ),
     optional={
         HTTP: "pageant.actors.frontend.http.server:HttpServer",
         DRAFTER: "pageant.actors.drafter.actor:DrafterActor",
@@ -74,7 +77,7 @@ def model_settings(topology: Topology) -> dict[str, Any]:
         raise TopologyError("served_model_name", f"found {served!r}; expected a name")
     if topology.settings.get("disk_space") and topology.settings.get("disk_path") is None:
         raise TopologyError("disk_space", "there is no disk_path; expected a folder on the executor's host")
-    path = resolve(topology.model)
+    path = resolve(topology.model, revision_of(topology.settings))
     checkpoint = Checkpoint(path)
     checkpoint.check()
     spec = checkpoint.spec()
@@ -85,7 +88,7 @@ def model_settings(topology: Topology) -> dict[str, Any]:
         "fit_max_model_len": topology.settings.get("max_model_len") is None,
         "vocab_size": spec.vocab_size,
         "eos_token_ids": checkpoint.eos_token_ids,
-        "has_chat_template": checkpoint.has_chat_template,
+        **tokenizer_settings(topology.settings, path),
     }
 
 
@@ -134,6 +137,8 @@ def _served(topology: Topology, settings: Mapping[str, Any], replica: str, name:
         name=topology.settings.get("served_model_name") or name,
         replica=replica,
         folder=settings["model"],
+        tokenizer=None if settings["skip_tokenizer_init"] else settings["tokenizer"],
+        chat_template=settings["chat_template"],
         vocab_size=settings["vocab_size"],
         max_model_len=settings["max_model_len"],
         max_logprobs=topology.settings.get("max_logprobs", MAX_LOGPROBS),
@@ -156,7 +161,8 @@ def limits_of(model: ServedModel) -> tuple[Limits, int | None]:
         raise TopologyError("generation_config", f"found {config_from!r}; expected auto or none")
     config = Checkpoint(folder).generation_config if config_from == "auto" else {}
     limits = Limits(
-        model.vocab_size, model.max_model_len, most, _default_params(folder, config), model.adapters
+        *(model.vocab_size, model.max_model_len, most, _default_params(folder, config), model.adapters),
+        has_tokenizer=model.tokenizer is not None,
     )
     return limits, config.get("max_new_tokens")
 

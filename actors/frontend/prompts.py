@@ -34,6 +34,7 @@ class Limits:
         max_logprobs: of the likeliest tokens that are told of at one place; -1 is all.
         defaults: the parameters of a request that brings none.
         adapters: the names of the model's.
+        has_tokenizer: whether texts can be tokenized; without one, requests are of token ids alone.
     """
 
     vocab_size: int
@@ -41,6 +42,7 @@ class Limits:
     max_logprobs: int
     defaults: SamplingParams
     adapters: tuple[str, ...] = ()
+    has_tokenizer: bool = True
 
 
 NAMES_HERE = {
@@ -282,7 +284,18 @@ def check_params(params: object, limits: Limits, place: str = "params") -> Sampl
             )
     for index, word in enumerate(params.bad_words):
         check_text(word, f"bad_words[{index}]")
+    if not limits.has_tokenizer:
+        _check_without_tokenizer(params)
     return params
+
+
+def _check_without_tokenizer(params: SamplingParams) -> None:
+    for name in ("stop", "bad_words", "structured_outputs"):
+        if getattr(params, name):
+            raise BadRequest(
+                f"{name} needs the texts of tokens; the model is served without a tokenizer (skip_tokenizer_init)",
+                name,
+            )
 
 
 def check_allowed(params: SamplingParams, bad_words: Sequence[Sequence[int]]) -> None:

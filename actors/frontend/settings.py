@@ -26,6 +26,11 @@ class EngineSettings(TypedDict, total=False):
     suspicion_seconds: float | None
     served_model_name: str | None
     max_logprobs: int | None
+    revision: str | None
+    tokenizer: str | Path | None
+    tokenizer_revision: str | None
+    skip_tokenizer_init: bool | None
+    chat_template: str | Path | None
     generation_config: Literal["auto", "none"] | None
     max_model_len: int | None
     max_num_seqs: int | None
@@ -83,6 +88,7 @@ def topology_of(
     given = {key: value for key, value in settings.items() if value is not None}
     if model is not None:
         given["model"] = str(model)
+    given |= {name: str(value) for name, value in given.items() if isinstance(value, Path)}
     if isinstance(adapters := given.get("adapters"), Mapping):
         given["adapters"] = {name: str(folder) for name, folder in adapters.items()}
     if isinstance(topology, Topology):

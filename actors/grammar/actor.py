@@ -66,7 +66,8 @@ class Grammar(Actor):
         """Options of the grammar actor.
 
         Attributes:
-            model: the checkpoint's folder, for its tokenizer.
+            model: the checkpoint's folder.
+            tokenizer: the folder of the tokenizer; None is the checkpoint's.
             vocab_size, eos_token_ids: the model's.
             compile_seconds_max: what takes longer to compile is refused.
             cache_size: compiled grammars that are kept, those in use apart.
@@ -76,6 +77,7 @@ class Grammar(Actor):
         """
 
         model: str
+        tokenizer: str | None = None
         vocab_size: int
         eos_token_ids: tuple[int, ...] = ()
         compile_seconds_max: float = 10.0
@@ -166,7 +168,8 @@ class Grammar(Actor):
         options = self.options
         async with self._loading:
             if self._compiler is None:
-                path, size, ends = Path(options.model), options.vocab_size, options.eos_token_ids
+                path = Path(options.tokenizer or options.model)
+                size, ends = options.vocab_size, options.eos_token_ids
                 self._compiler = await self.offload(Compiler.from_checkpoint, path, size, ends)
             return self._compiler
 

@@ -152,7 +152,8 @@ class RootSupervisor(Actor):
             self._swaps[event.name].error = event.error
         when = "after it had started" if event.started else "while starting"
         # While the topology starts, whoever started it is told by an exception; nobody needs it twice.
-        level = logging.INFO if self._outcome is None or self._stopping else logging.ERROR
+        has_started = self._outcome is not None and not self._outcome.error
+        level = logging.ERROR if has_started and not self._stopping else logging.INFO
         log.log(level, "%s#%d failed %s: %s", event.name, event.incarnation, when, event.error)
         await self._carry_out(
             self.core.actor_failed(

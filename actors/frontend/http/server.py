@@ -138,7 +138,9 @@ class HttpServer(Frontend):
     def _served(self, model: ServedModel) -> Served:
         from pageant.models.tokenization import read_chat_templates
 
-        templates = [*read_chat_templates(Path(model.folder)).values()]
+        templates = [] if model.chat_template is None else [model.chat_template]
+        if not templates and model.tokenizer is not None:
+            templates += read_chat_templates(Path(model.tokenizer)).values()
         named = [
             one if isinstance(one, str) else one.get(model.name, AUTO)
             for one in (self.options.tool_call_parser, self.options.reasoning_parser)
