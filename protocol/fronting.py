@@ -85,10 +85,15 @@ class UsedResponse(Message, frozen=True, kw_only=True):
 
 
 class UseResponse(Request[UsedResponse], frozen=True, kw_only=True):
-    """Show a stored response, or end it, or forget it."""
+    """Show a stored response, or end it, or forget it.
+
+    `tenant` is whose it has to be; an operator (`is_operator`) uses anybody's.
+    """
 
     name: str
     use: Literal["show", "cancel", "delete"] = "show"
+    tenant: str | None = None
+    is_operator: bool = True
 
 
 class AbortedNamed(Message, frozen=True, kw_only=True):
@@ -98,6 +103,8 @@ class AbortedNamed(Message, frozen=True, kw_only=True):
 
 
 class AbortNamed(Request[AbortedNamed], frozen=True, kw_only=True):
-    """End requests, by the names that clients know."""
+    """End requests, by the names that clients know: those of `tenant`, or, for an operator, of anybody."""
 
     names: tuple[str, ...]
+    tenant: str | None = None
+    is_operator: bool = True

@@ -125,7 +125,18 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Where to listen. [default: 127.0.0.1]")] = None,
     port: Annotated[int | None, typer.Option(help="0 is any that is free. [default: 8000]")] = None,
     api_key: Annotated[
-        list[str] | None, typer.Option(help="Serve only who has this key; may be given several times.")
+        list[str] | None,
+        typer.Option(help="Serve only who has this key, each a tenant; may be given several times."),
+    ] = None,
+    operator_key: Annotated[
+        list[str] | None,
+        typer.Option(help="A key that sees and ends what any tenant made; may be given several times."),
+    ] = None,
+    cache_scope: Annotated[
+        str | None,
+        typer.Option(
+            help="Who shares cached prefixes: all or tenant. [default: tenant where there are several keys]"
+        ),
     ] = None,
     strict_fields: Annotated[
         bool | None, typer.Option(help="Refuse requests with fields that have no effect here.")
@@ -147,7 +158,8 @@ def serve(
     from pageant.scripts.commands import serve as command
 
     options = {
-        **{"host": host, "port": port, "api_keys": api_key, "strict_fields": strict_fields},
+        **{"host": host, "port": port, "strict_fields": strict_fields},
+        **{"api_keys": api_key, "operator_keys": operator_key, "cache_scope": cache_scope},
         **{"tool_call_parser": tool_call_parser, "reasoning_parser": reasoning_parser},
         **{"allowed_origins": allowed_origin, "ssl_certfile": ssl_certfile, "ssl_keyfile": ssl_keyfile},
     }

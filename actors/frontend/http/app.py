@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from litestar.exceptions import NotAuthorizedException, PermissionDeniedExceptio
 from litestar.handlers.base import BaseRouteHandler
 
 from pageant.actors.frontend.http.errors import Disconnected, ErrorBody, nobody_there, respond
-from pageant.actors.frontend.http.tenants import came_with_key
+from pageant.actors.frontend.http.tenants import Keys, came_from
 
 OPEN_PATHS = {"/health", "/ready"}  # without a key
 
@@ -26,7 +25,7 @@ Guard = Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], Awaitab
 def make_app(
     routes: Sequence[Any],
     *,
-    api_keys: Sequence[str],
+    keys: Keys,
     allowed_origins: Sequence[str],
     body_bytes_max: int,
     errors: Counter[str],
@@ -41,7 +40,7 @@ def make_app(
     return Litestar(
         route_handlers=list(routes),
         exception_handlers={Exception: failed, Disconnected: nobody_there},
-        guards=[_key_guard(api_keys), _origin_guard(allowed_origins)],
+        guards=[_key_guard(keys), _origin_guard(allowed_origins)],
         cors_config=CORSConfig(allow_origins=list(allowed_origins)) if allowed_origins else None,
         openapi_config=None,
         request_max_body_size=body_bytes_max,
@@ -63,18 +62,16 @@ def _origin_guard(allowed: Sequence[str]) -> Guard:
     return guard
 
 
-def _key_guard(keys: Sequence[str]) -> Guard:
-    """Refuses requests without one of the keys; every key is compared, in constant time."""
-    known = [key.encode() for key in keys]
+def _key_guard(keys: Keys) -> Guard:
+    """Refuse requests without one of the keys, and note whose key it is."""
 
     async def guard(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
-        if not known or connection.url.path in OPEN_PATHS:
+        if not keys or connection.url.path in OPEN_PATHS:
             return
         given = connection.headers.get("authorization", "").removeprefix("Bearer ")
-        given = (given or connection.headers.get("x-api-key", "")).strip()
-        are_given = [hmac.compare_digest(given.encode("utf-8", "replace"), key) for key in known]
-        if not any(are_given):
+        found = keys.find((given or connection.headers.get("x-api-key", "")).strip())
+        if found is None:
             raise NotAuthorizedException("no valid API key was given; expected 'Authorization: Bearer KEY'")
-        came_with_key(are_given.index(True))
+        came_from(found)
 
     return guard

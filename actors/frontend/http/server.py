@@ -26,6 +26,7 @@ from pageant.actors.frontend.http.parsers.formats import (
 from pageant.actors.frontend.http.service import Served, Service
 from pageant.actors.frontend.http.siblings import Siblings
 from pageant.actors.frontend.http.streams import Pacemaker
+from pageant.actors.frontend.http.tenants import CacheScope, Caller, Keys
 from pageant.actors.frontend.peers import Peers
 from pageant.actors.runtime import receives
 from pageant.actors.runtime.address import replica_of
@@ -62,7 +63,11 @@ class HttpServer(Frontend):
         Attributes:
             served: see `Frontend`.
             host, port: where to listen; port 0 is any that is free.
-            api_keys: a request must bear one of them; without any, everybody is served.
+            api_keys: a request must bear one of them; without any, everybody is served. Each is a tenant: what it makes
+                is found under it alone.
+            operator_keys: keys that see and end what any tenant made. A key that is the only one is an operator's too.
+            cache_scope: who shares cached prefixes: `all`, or each `tenant` apart, since times tell what others asked.
+                None is `tenant` where there are several keys.
             allowed_origins: web pages of these origins may call (`*` is all); without any, none may.
             ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs: serve over TLS with these.
             tool_call_parser: how models write calls of tools: auto (by their chat templates), none, or one of
@@ -81,6 +86,8 @@ class HttpServer(Frontend):
         host: str = "127.0.0.1"
         port: int = 8000
         api_keys: tuple[str, ...] = ()
+        operator_keys: tuple[str, ...] = ()
+        cache_scope: CacheScope | None = None
         allowed_origins: tuple[str, ...] = ()
         ssl_certfile: str | None = None
         ssl_keyfile: str | None = None
@@ -108,8 +115,11 @@ class HttpServer(Frontend):
                     raise ValueError(f"{name} is {getattr(self, name)}; expected a number above 0")
             check_names("tool_call_parser", self.tool_call_parser, TOOL_FORMATS)
             check_names("reasoning_parser", self.reasoning_parser, REASONING_MARKS)
-            if not all(key.isascii() and key for key in self.api_keys):
-                raise ValueError("api_keys has an empty key, or one that is not ASCII")
+            for name in ("api_keys", "operator_keys"):
+                if not all(key.isascii() and key for key in getattr(self, name)):
+                    raise ValueError(f"{name} has an empty key, or one that is not ASCII")
+            if {*self.api_keys} & {*self.operator_keys}:
+                raise ValueError("a key is in api_keys and in operator_keys; expected it in one of them")
             if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
                 raise ValueError("ssl_certfile and ssl_keyfile are given together, or not at all")
 
@@ -121,6 +131,7 @@ class HttpServer(Frontend):
         await super().on_start()
         options = self.options
         pacemaker = Pacemaker(options.keep_alive_seconds, options.stall_seconds)
+        self._keys = Keys(options.api_keys, options.operator_keys)
         self.service = Service(
             self,
             [await self.offload(self._served, model) for model in options.served],
@@ -129,6 +140,7 @@ class HttpServer(Frontend):
             self.random.getrandbits,
             strict_fields=options.strict_fields,
             num_open_max=options.max_open_requests,
+            cache_scope=self._keys.cache_scope(options.cache_scope),
         )
         self._health = Health(self.service)
         self._responses, self._siblings = ResponseStore(), Siblings(self)
@@ -161,7 +173,7 @@ class HttpServer(Frontend):
         )
         app = make_app(
             routes,
-            api_keys=options.api_keys,
+            keys=self._keys,
             allowed_origins=options.allowed_origins,
             body_bytes_max=options.max_body_mib * 2**20,
             errors=self.service.errors,
@@ -214,7 +226,8 @@ class HttpServer(Frontend):
     @receives
     def abort_named(self, asked: AbortNamed) -> AbortedNamed:
         """The same of requests that run here."""
-        return AbortedNamed(names=tuple(self.service.abort_all(asked.names)))
+        who = Caller(asked.tenant, asked.is_operator)
+        return AbortedNamed(names=tuple(self.service.abort_all(asked.names, who)))
 
     @receives(concurrent=True)
     async def drain(self, request: Drain) -> Drained:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -25,6 +26,7 @@ from pageant.actors.frontend.http.parsers.formats import NO_FORMATS, Formats
 from pageant.actors.frontend.http.reading import read
 from pageant.actors.frontend.http.shapes import Model
 from pageant.actors.frontend.http.streams import EventStream, Pacemaker, Telling, encode, until_gone
+from pageant.actors.frontend.http.tenants import CacheScope, Caller, caller
 from pageant.actors.frontend.prompts import Limits, RequestSettings, check_params
 from pageant.actors.frontend.requests import Opening
 from pageant.protocol.arrays import int32
@@ -116,6 +118,7 @@ class Service:
         *,
         strict_fields: bool,
         num_open_max: int,
+        cache_scope: CacheScope = "all",
     ) -> None:
         self.engine, self.pacemaker = engine, pacemaker
         self.models = {served.name: served for model in models for served in model.with_adapters()}
@@ -128,7 +131,9 @@ class Service:
         self._clock, self._random_bits = clock, random_bits
         self._started, self._born = self.now(), int(clock() * 1e3)
         self._strict_fields, self._num_open_max = strict_fields, num_open_max
-        self._open: dict[str, list[Answers]] = {}
+        self._cache_scope = cache_scope
+        # By tenant and name: tenants choose ids for themselves, and may choose the same ones.
+        self._open: dict[tuple[str | None, str], list[Answers]] = {}
         self.num_open = 0
 
     def now(self) -> int:
@@ -254,38 +259,46 @@ class Service:
             raise Overloaded(f"{self.num_open} requests are open here, at most; try again later")
         kind = RequestOutputKind.FINAL_ONLY if whole else RequestOutputKind.DELTA
         params = msgspec.structs.replace(check_params(params, served.limits), output_kind=kind)
-        answers = Answers(name, len(prompts), params, parser, self.engine.abort_all, self._ended, names)
-        self._open.setdefault(name, []).append(answers)
+        key = caller().tenant, name
+        ended = partial(self._ended, key)
+        answers = Answers(name, len(prompts), params, parser, self.engine.abort_all, ended, names)
+        self._open.setdefault(key, []).append(answers)
         self.num_open += 1
         self.idle.clear()
         for prompt, sink in zip(prompts, answers.prompts, strict=True):
             sink.name = self.new_id(name)  # whatever others are called by their clients
             given = RequestSettings(
-                **(settings or {}), adapter=served.adapter, traceparent=_TRACEPARENT.get()
+                **self._scoped(settings or {}), adapter=served.adapter, traceparent=_TRACEPARENT.get()
             )
             self.engine.open(Opening(sink.name, prompt, params, sink, given, served.replica, is_probe))
         return answers
 
-    def _ended(self, answers: Answers) -> None:
-        left = self._open[answers.name]
+    def _scoped(self, settings: RequestSettings) -> RequestSettings:
+        """Return the settings of a request that shares cached prefixes with those of its own tenant only, if so set."""
+        tenant = caller().tenant
+        if self._cache_scope == "all" or tenant is None:
+            return settings
+        return {**settings, "extra_keys": (*settings.get("extra_keys", ()), f"tenant {tenant}")}
+
+    def _ended(self, key: tuple[str | None, str], answers: Answers) -> None:
+        left = self._open[key]
         left.remove(answers)
         if not left:
-            del self._open[answers.name]
+            del self._open[key]
         self.num_open -= 1
         if not self.num_open:
             self.idle.set()
 
-    def abort_all(self, names: Iterable[str]) -> list[str]:
-        """Those of the names of which there were requests, which are ended."""
-        return [name for name in dict.fromkeys(names) if self._abort(name)]
+    def abort_all(self, names: Iterable[str], who: Caller) -> list[str]:
+        """End the requests of these names that `who` may end. Return the names of which there were any."""
+        return [name for name in dict.fromkeys(names) if self._abort(name, who)]
 
-    def _abort(self, name: str) -> bool:
-        """Ends the requests of a name, with what they have by now. Whether there was one."""
-        found = [
-            answers
-            for key in (name, *(f"{kind}-{name}" for kind in KINDS))
-            for answers in self._open.get(key, ())
-        ]
+    def _abort(self, name: str, who: Caller) -> bool:
+        """End the requests of a name, with what they have by now. Return whether there was one."""
+        known = [name, *(f"{kind}-{name}" for kind in KINDS)]
+        tenants = dict.fromkeys(tenant for tenant, _ in self._open) if who.is_operator else [who.tenant]
+        keys = [(tenant, key) for tenant in tenants for key in known]
+        found = [answers for key in keys for answers in self._open.get(key, ())]
         for answers in found:
             answers.abort()
         return bool(found)

@@ -14,6 +14,7 @@ from pageant.actors.frontend.http.reading import read
 from pageant.actors.frontend.http.service import Http, Service
 from pageant.actors.frontend.http.siblings import Siblings
 from pageant.actors.frontend.http.streams import encode
+from pageant.actors.frontend.http.tenants import caller
 from pageant.actors.runtime.version import VERSION
 from pageant.protocol.fronting import AbortNamed
 from pageant.protocol.statistics import Observation
@@ -69,8 +70,11 @@ def routes(
 
     @get("/statistics", opt=describe())
     async def statistics() -> Response[bytes]:
-        """Everybody's counters, and the oldest open requests, as JSON."""
-        return Response(encode(without_reasons(await observe())), media_type="application/json")
+        """Everybody's counters, and for an operator the oldest open requests, as JSON."""
+        seen = without_reasons(await observe())
+        if not caller().is_operator:
+            seen = without_requests(seen)
+        return Response(encode(seen), media_type="application/json")
 
     @get("/openapi.json")
     async def openapi(request: Request[Any, Any, Any]) -> Response[bytes]:
@@ -81,9 +85,11 @@ def routes(
     async def abort_requests(request: Http) -> Aborted:
         """End requests by their ids, with what they have by now."""
         asked, _ = read(await request.body(), AbortRequest)
-        aborted = service.abort_all(asked.request_ids)
+        who = caller()
+        aborted = service.abort_all(asked.request_ids, who)
         if missing := tuple(name for name in asked.request_ids if name not in aborted):
-            for found in await siblings.ask(AbortNamed(names=missing)):
+            order = AbortNamed(names=missing, tenant=who.tenant, is_operator=who.is_operator)
+            for found in await siblings.ask(order):
                 aborted += found.names
         if not aborted:
             raise NotFound("none of these requests is running here", "request_ids", "request_not_found")
@@ -96,3 +102,11 @@ def without_reasons(seen: Observation) -> Observation:
     """An observation as it may be told outside: what actors died of is for the log."""
     actors = tuple(msgspec.structs.replace(entry, reason="") for entry in seen.actors)
     return msgspec.structs.replace(seen, actors=actors)
+
+
+def without_requests(seen: Observation) -> Observation:
+    """Return an observation without the open requests, whose ids are their tenants' own."""
+    frontends = {
+        name: msgspec.structs.replace(statistics, open=()) for name, statistics in seen.frontends.items()
+    }
+    return msgspec.structs.replace(seen, frontends=frontends)

@@ -6,10 +6,10 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from pageant.actors.frontend.http.answers import Answers
-from pageant.actors.frontend.http.errors import NotFound
 from pageant.actors.frontend.http.openai.conversation import Turn
 from pageant.actors.frontend.http.openai.response_shapes import ResponseObject
 from pageant.actors.frontend.http.streams import encode
+from pageant.actors.frontend.http.tenants import Caller
 from pageant.protocol.fronting import UsedResponse, UseResponse
 
 STORED_MAX = 4096
@@ -18,11 +18,12 @@ STORED_BYTES_MAX = 256 * 2**20
 
 @dataclass
 class Stored:
-    """A response, the conversation up to its end, and its request while that runs."""
+    """A response, the conversation up to its end, and its request while that runs. `owner` is the tenant's name."""
 
     response: ResponseObject
     turns: list[Turn]
     answers: Answers | None
+    owner: str | None = None
     num_bytes: int = 0
     is_deleted: bool = False
 
@@ -60,35 +61,27 @@ class ResponseStore:
         while ended and (len(self._stored) > self._most or self.num_bytes > self._bytes_max):
             self._forget(ended.pop(0))
 
-    def get(self, name: str, param: str | None = None) -> Stored:
-        """The response of an id.
-
-        Raises:
-            NotFound: there is none, or none any more.
-        """
+    def get(self, name: str, who: Caller) -> Stored | None:
+        """Return the response of an id, if it is stored and `who` may see it."""
         stored = self._stored.get(name)
-        if stored is None:
-            raise NotFound(f"no response {name!r:.200} is stored here", param, "response_not_found")
-        return stored
+        return stored if stored is not None and who.owns(stored.owner) else None
 
-    def delete(self, name: str) -> None:
-        """Forgets a response, for good. Raises as `get` does."""
-        stored = self.get(name)
+    def _delete(self, stored: Stored) -> None:
+        """Forget a response, for good."""
         stored.is_deleted = True
         if stored.answers is not None:
             stored.answers.abort()
-        self._forget(name)
+        self._forget(stored.response.id)
 
     def use(self, asked: UseResponse) -> UsedResponse:
-        """For a server beside this one."""
-        try:
-            stored = self.get(asked.name)
-        except NotFound:
+        """Do what a client, or a server beside this one, asks; the answer is empty where the client has no such one."""
+        stored = self.get(asked.name, Caller(asked.tenant, asked.is_operator))
+        if stored is None:
             return UsedResponse()
         if asked.use == "cancel":
             stored.cancel()
         elif asked.use == "delete":
-            self.delete(asked.name)
+            self._delete(stored)
         return UsedResponse(
             response=encode(stored.response).decode(),
             turns=encode(stored.turns).decode(),

@@ -30,6 +30,7 @@ from pageant.actors.frontend.http.openapi import describe
 from pageant.actors.frontend.http.service import Http, Service, respond
 from pageant.actors.frontend.http.siblings import Siblings
 from pageant.actors.frontend.http.streams import encode
+from pageant.actors.frontend.http.tenants import caller
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.fronting import UsedResponse, UseResponse
 from pageant.protocol.serving import Finished
@@ -150,7 +151,8 @@ def routes(service: Service, store: ResponseStore, siblings: Siblings) -> list[A
         Raises:
             NotFound: at none of them.
         """
-        asked = UseResponse(name=name, use=then)
+        who = caller()
+        asked = UseResponse(name=name, use=then, tenant=who.tenant, is_operator=who.is_operator)
         found = [store.use(asked)] if name in store else await siblings.ask(asked)
         for one in found:
             if one.response is not None:
@@ -173,7 +175,7 @@ def routes(service: Service, store: ResponseStore, siblings: Siblings) -> list[A
         chat = as_chat(asked.chat_fields(before), NAMES)
         answers = begin(service, chat, taken.served, taken.name, NAMES)
         response = response_of(asked, service.new_id("resp"), taken.served.name, service.now())
-        keep = Stored(response, [*before, *asked.turns()], answers)
+        keep = Stored(response, [*before, *asked.turns()], answers, caller().tenant)
         telling = ResponseTelling(response, answers, keep, store)
         answers.on_close = telling.closed
         if asked.is_stored:

@@ -14,6 +14,7 @@ from pageant.actors.frontend.http.anthropic.requests import MessagesRequest
 from pageant.actors.frontend.http.app import make_app
 from pageant.actors.frontend.http.openai.chat import ChatRequest
 from pageant.actors.frontend.http.openai.response_requests import ResponseRequest
+from pageant.actors.frontend.http.tenants import EVERYBODY, Keys
 
 
 @get("/whose")
@@ -23,7 +24,7 @@ async def whose(request: Request[Any, Any, Any]) -> str:
 
 
 def app(*keys: str) -> Any:
-    return make_app([whose], api_keys=keys, allowed_origins=(), body_bytes_max=1000, errors=Counter())
+    return make_app([whose], keys=Keys(keys), allowed_origins=(), body_bytes_max=1000, errors=Counter())
 
 
 def test_without_keys_it_is_the_users():
@@ -54,3 +55,29 @@ def test_with_keys_each_is_a_tenant_whatever_users_it_names():
 )
 def test_other_shapes_name_users_too(fields):
     assert fields["user"] == "ann"
+
+
+def test_a_key_alone_is_an_operators_and_of_several_only_those_that_are_named_so():
+    alone = Keys(["only"]).find("only")
+    assert alone is not None and alone.is_operator and alone.owns("key 7")
+    keys = Keys(["a", "b"], ["root"])
+    a, root = keys.find("a"), keys.find("root")
+    assert a is not None and a.owns("key 0") and not a.owns("key 1") and not a.owns(None)
+    assert root is not None and root.owns("key 0") and root.owns("key 1")
+    assert keys.find("c") is None and not Keys([])
+    assert EVERYBODY.owns("key 0") and EVERYBODY.owns(None)
+
+
+@pytest.mark.parametrize(
+    ("keys", "wanted", "scope"),
+    [
+        (Keys([]), None, "all"),
+        (Keys(["a"]), None, "all"),
+        (Keys(["a", "b"]), None, "tenant"),
+        (Keys(["a"], ["root"]), None, "tenant"),
+        (Keys(["a", "b"]), "all", "all"),
+        (Keys(["a"]), "tenant", "tenant"),
+    ],
+)
+def test_several_keys_share_no_cached_prefixes_unless_the_topology_says_so(keys, wanted, scope):
+    assert keys.cache_scope(wanted) == scope
