@@ -123,11 +123,12 @@ class Tokenizer(Actor):
     def _detokenized(self, request: Detokenize) -> Detokenized:
         token_ids, first, texts = request.token_ids.tolist(), 0, []
         for count in request.counts.tolist():
-            texts.append(
-                self._tokenization.decode(
-                    token_ids[first : first + count], skip_special_tokens=request.skip_special_tokens
-                )
-            )
+            ids = token_ids[first : first + count]
+            if request.pieces:
+                text = "".join(self._tokenization.id_to_token(token) or "" for token in ids)
+            else:
+                text = self._tokenization.decode(ids, skip_special_tokens=request.skip_special_tokens)
+            texts.append(text)
             first += count
         return Detokenized(texts=tuple(texts))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from typing import Literal
 
 import msgspec
 
@@ -91,8 +92,10 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
             all. The engine's `max_logprobs` bounds it.
         prompt_logprobs: the same of the prompt's tokens. It is then computed, not taken from the cache.
         bad_words: texts whose last token is not drawn where it would complete them.
-        truncate_prompt_tokens: keep so many of the prompt's last tokens; -1 is as many as leave room for
+        truncate_prompt_tokens: keep so many of the prompt's tokens; -1 is as many as leave room for
             `max_tokens`.
+        truncation_side: which end `truncate_prompt_tokens` cuts off: left (or None) keeps the last tokens, right
+            the first.
         detokenize: turn tokens into text; without it there can be no stop strings.
         spaces_between_special_tokens: False drops what a decoder puts between two special tokens.
         output_kind: what each output holds.
@@ -132,6 +135,7 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     extra_args: dict[str, Scalar | tuple[Scalar, ...]] | None = None
     structured_outputs: StructuredOutputsParams | None = None
+    truncation_side: Literal["left", "right"] | None = None
 
     def __post_init__(self) -> None:
         self._normalise()
@@ -224,6 +228,11 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
                 raise BadRequest(
                     "truncate_prompt_tokens is 0; expected -1, or at least 1", "truncate_prompt_tokens"
                 )
+        if self.truncation_side not in (None, "left", "right"):
+            raise BadRequest(
+                f"truncation_side is {self.truncation_side!r:.80}; expected 'left' or 'right'",
+                "truncation_side",
+            )
         if self.extra_args is not None and (
             not isinstance(self.extra_args, dict) or len(repr(self.extra_args)) > EXTRA_ARGS_MAX
         ):

@@ -77,8 +77,12 @@ class Detokenized(Message, frozen=True, kw_only=True):
 
 
 class Detokenize(Request[Detokenized], frozen=True, kw_only=True):
-    """Turn whole outputs into text: `counts[i]` of `token_ids` are the i-th's."""
+    """Turn whole outputs into text: `counts[i]` of `token_ids` are the i-th's.
+
+    With `pieces`, each output is instead its tokens as the vocabulary spells them (`Ġhello`), joined.
+    """
 
     counts: Int32Vector
     token_ids: Int32Vector
     skip_special_tokens: bool = True
+    pieces: bool = False

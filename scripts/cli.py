@@ -126,7 +126,11 @@ def serve(
     port: Annotated[int | None, typer.Option(help="0 is any that is free. [default: 8000]")] = None,
     api_key: Annotated[
         list[str] | None,
-        typer.Option(help="Serve only who has this key, each a tenant; may be given several times."),
+        typer.Option(
+            envvar=["PAGEANT_API_KEY", "VLLM_API_KEY"],
+            show_envvar=False,
+            help="Serve only who has this key, each a tenant; may be given several times. [default: $VLLM_API_KEY]",
+        ),
     ] = None,
     operator_key: Annotated[
         list[str] | None,

@@ -165,13 +165,13 @@ def _unwrapped(prompt: Mapping[Any, Any]) -> object:
 
 
 def truncated(prompt: T, params: SamplingParams, max_model_len: int) -> T:
-    """The end of a prompt's token ids, as `truncate_prompt_tokens` says."""
+    """The end of a prompt's token ids, or their beginning, as `truncate_prompt_tokens` and `truncation_side` say."""
     most = params.truncate_prompt_tokens
     if most is None:
         return prompt
     if most < 0:
         most = max(1, max_model_len - (params.max_tokens or 1))
-    return cast(T, prompt[-most:])
+    return cast(T, prompt[:most] if params.truncation_side == "right" else prompt[-most:])
 
 
 def check_text(text: str, place: str) -> None:

@@ -8,13 +8,33 @@ from random import Random
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from pageant.actors.runtime.classes import load_object
 from pageant.protocol.errors import RemoteError, TopologyError
+from pageant.scripts.cli import app
+from pageant.scripts.commands import serve
 from pageant.scripts.commands.doctor import _found
 from pageant.scripts.commands.simulate import parse_seeds
 from pageant.scripts.engine_options import _as_arguments, _assigned
 from pageant.scripts.simulate.topology import draw_engine
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "keys"),
+    [
+        ((), {}, None),
+        ((), {"VLLM_API_KEY": "a"}, ["a"]),
+        ((), {"VLLM_API_KEY": "a", "PAGEANT_API_KEY": "b"}, ["b"]),
+        (("--api-key", "c", "--api-key", "d"), {"VLLM_API_KEY": "a"}, ["c", "d"]),
+    ],
+)
+def test_a_servers_keys_may_stand_in_the_environment(monkeypatch, given, environment, keys):
+    served = {}
+    monkeypatch.setattr(serve, "serve", lambda *arguments: served.update(arguments[2]))
+    result = CliRunner().invoke(app, ["serve", "somewhere", *given], env=environment)
+    assert result.exit_code == 0, result.output
+    assert served["api_keys"] == keys
 
 
 def test_the_doctor_goes_on_where_a_check_cannot_be_made():

@@ -7,7 +7,7 @@ fewer and longer pieces.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from pageant.actors.frontend.http.errors import Disconnected, failure
@@ -36,7 +36,7 @@ class Choice:
 
     __slots__ = (
         *("_logprobs", "_parser", "_texts", "_token_ids", "asked_logprobs", "cumulative_logprob"),
-        *("finished", "index", "num_calls", "num_tokens", "prompt"),
+        *("finished", "index", "num_calls", "num_taken", "num_tokens", "prompt"),
     )
 
     def __init__(
@@ -45,7 +45,7 @@ class Choice:
         self.index, self.prompt = index, prompt
         self.asked_logprobs = logprobs
         self.finished: Finished | None = None
-        self.num_tokens = self.num_calls = 0
+        self.num_tokens = self.num_taken = self.num_calls = 0
         self.cumulative_logprob = 0.0
         self._parser = parser
         self._texts: list[str] = []
@@ -74,12 +74,15 @@ class Choice:
         text = self._texts[0] if len(self._texts) == 1 else "".join(self._texts)
         token_ids, logprobs = self._token_ids, self._logprobs
         self._texts, self._token_ids = [], []
+        self.num_taken += len(token_ids)
         if logprobs:
             self._logprobs = []
         if self._parser is None:
             said = Said(text)
         else:
-            said = self._parser.feed(text, token_ids, self.finished is not None)
+            ended = self.finished
+            cut = ended is not None and ended.reason == "length"
+            said = self._parser.feed(text, token_ids, ended is not None, cut)
             self.num_calls = max([self.num_calls, *(call.number + 1 for call in said.calls)])
         return Piece(self, said, token_ids, logprobs, self.finished)
 
@@ -206,10 +209,14 @@ class Answers:
         if self.error is not None:
             raise self.error
 
-    def take(self) -> list[Piece]:
-        """What has come since the last call, one piece for each choice of which anything has."""
+    def take(self) -> Iterator[Piece]:
+        """Yield what has come since the last call, one piece for each choice of which anything has.
+
+        A piece counts as taken when it is yielded, so that usage told with one counts none of the next.
+        """
         fresh, self.fresh = self.fresh, {}
-        return [choice.take() for choice in fresh]
+        for choice in fresh:
+            yield choice.take()
 
     async def whole(self) -> list[Piece]:
         """All choices, when they have ended; with `best_of` the best of each prompt. Then it is closed.
@@ -223,7 +230,10 @@ class Answers:
                 await self.wait()
         finally:
             self.close()
-        return [choice.take() for prompt in self.prompts for choice in self._best(prompt)]
+        pieces = [choice.take() for prompt in self.prompts for choice in self._best(prompt)]
+        for choice in self.choices:
+            choice.num_taken = choice.num_tokens
+        return pieces
 
     def _best(self, prompt: PromptAnswers) -> list[Choice]:
         """The choices that are shown, numbered as they are."""
@@ -253,9 +263,9 @@ class Answers:
         return sum(len(prompt.token_ids) for prompt in self.prompts)
 
     @property
-    def num_output_tokens(self) -> int:
-        """Of all choices, also of those that are not shown."""
-        return sum(choice.num_tokens for choice in self.choices)
+    def num_taken_tokens(self) -> int:
+        """Output tokens that the reader took, and those of choices that `best_of` does not show."""
+        return sum(choice.num_taken for choice in self.choices)
 
     @property
     def num_cached_tokens(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -10,13 +11,14 @@ from litestar import Litestar, Request, Response
 from litestar.config.cors import CORSConfig
 from litestar.connection import ASGIConnection
 from litestar.enums import ScopeType
-from litestar.exceptions import NotAuthorizedException, PermissionDeniedException
+from litestar.exceptions import ClientException, NotAuthorizedException, PermissionDeniedException
 from litestar.handlers.base import BaseRouteHandler
 
 from pageant.actors.frontend.http.errors import Disconnected, ErrorBody, nobody_there, respond
 from pageant.actors.frontend.http.tenants import Keys, came_from
 
-OPEN_PATHS = {"/health", "/ready"}  # without a key
+OPEN_PATHS = {"/health", "/ready", "/ping"}  # without a key
+_JSON = re.compile(r"application/([\w.-]+\+)?json\b", re.IGNORECASE)
 
 # Asynchronous: others are called in a thread, once for each request.
 Guard = Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], Awaitable[None]]
@@ -40,7 +42,7 @@ def make_app(
     return Litestar(
         route_handlers=list(routes),
         exception_handlers={Exception: failed, Disconnected: nobody_there},
-        guards=[_key_guard(keys), _origin_guard(allowed_origins)],
+        guards=[_key_guard(keys), _origin_guard(allowed_origins), _content_guard(allowed_origins)],
         cors_config=CORSConfig(allow_origins=list(allowed_origins)) if allowed_origins else None,
         openapi_config=None,
         request_max_body_size=body_bytes_max,
@@ -53,11 +55,34 @@ def _origin_guard(allowed: Sequence[str]) -> Guard:
     no origin, or the server's own."""
 
     async def guard(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
-        origin = connection.headers.get("origin")
-        if connection.scope["type"] != ScopeType.WEBSOCKET or origin is None or {"*", origin} & {*allowed}:
-            return
-        if origin.partition("://")[2] != connection.headers.get("host"):
+        if connection.scope["type"] == ScopeType.WEBSOCKET and _is_foreign(connection, allowed):
             raise PermissionDeniedException("pages of this origin may not call; see allowed_origins")
+
+    return guard
+
+
+def _is_foreign(connection: ASGIConnection[Any, Any, Any, Any], allowed: Sequence[str]) -> bool:
+    """Whether a web page calls that is neither the server's own nor of an origin that may."""
+    origin = connection.headers.get("origin")
+    if origin is None or {"*", origin} & {*allowed}:
+        return False
+    return origin.partition("://")[2] != connection.headers.get("host")
+
+
+def _content_guard(allowed: Sequence[str]) -> Guard:
+    """Refuse what a browser lets any web page send without asking the server first: bodies of other types than JSON,
+    and those of no type. Who is no browser may leave the type out."""
+
+    async def guard(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+        if connection.scope["type"] != ScopeType.HTTP or connection.scope["method"] != "POST":
+            return
+        kind = connection.headers.get("content-type", "")
+        if kind and not _JSON.match(kind):
+            reason = f"content-type is {kind!r:.80}; expected application/json"
+            raise ClientException(reason, status_code=415)
+        if not kind and _is_foreign(connection, allowed):
+            reason = "a web page's request has no content-type; expected application/json"
+            raise ClientException(reason, status_code=415)
 
     return guard
 

@@ -309,10 +309,12 @@ class Service:
         """Asks an actor of a model."""
         return await self.engine.ask(served.replica + role, request, timeout=seconds)
 
-    async def detokenize(self, served: Served, ids: Sequence[Sequence[int]]) -> tuple[str, ...]:
-        """The texts of token ids, special ones included."""
+    async def detokenize(
+        self, served: Served, ids: Sequence[Sequence[int]], *, pieces: bool = False
+    ) -> tuple[str, ...]:
+        """The texts of token ids, special ones included; or their `pieces`, as the vocabulary spells them."""
         counts, flat = int32([len(one) for one in ids]), int32([token for one in ids for token in one])
-        request = Detokenize(counts=counts, token_ids=flat, skip_special_tokens=False)
+        request = Detokenize(counts=counts, token_ids=flat, skip_special_tokens=False, pieces=pieces)
         texts: tuple[str, ...] = (await self.ask(served, "tokenizer", request)).texts
         return texts
 

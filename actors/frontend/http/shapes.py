@@ -21,8 +21,8 @@ class Usage(msgspec.Struct, kw_only=True):
 
 
 def usage_of(answers: Answers) -> Usage:
-    """The usage of a request, so far."""
-    taken, made = answers.num_prompt_tokens, answers.num_output_tokens
+    """Return the usage of a request by the tokens that its client was given so far: all of them at its end."""
+    taken, made = answers.num_prompt_tokens, answers.num_taken_tokens
     return Usage(
         prompt_tokens=taken,
         completion_tokens=made,

@@ -217,6 +217,36 @@ def test_pages_of_other_origins_open_no_web_sockets_either(url, start):
         assert "chat.completion.chunk" in allowed.recv()
 
 
+FORMS = ("text/plain", "text/plain;charset=UTF-8", "application/x-www-form-urlencoded", "multipart/form-data")
+
+
+@pytest.mark.parametrize(
+    "path", [CHAT, "/v1/completions", "/v1/responses", "/v1/messages", "/abort_requests"]
+)
+def test_bodies_that_a_page_may_send_without_asking_are_refused(http, path):
+    for kind in (*FORMS, "application/octet-stream", "application/jsonp", "json"):
+        refused = http.post(path, content=json.dumps(SHORT), headers={"content-type": kind})
+        assert refused.status_code == 415, (kind, refused.text)
+        assert "application/json" in refused.json()["error"]["message"]
+    for origin in ("https://a.example", "null"):  # a page's blob has no type
+        assert http.post(path, content=json.dumps(SHORT), headers={"origin": origin}).status_code == 415
+
+
+def test_json_is_taken_under_its_names_and_without_one_from_who_is_no_page(http, start):
+    for kind in ("application/json", "Application/JSON; charset=utf-8", "application/problem+json"):
+        answer = http.post(CHAT, content=json.dumps(SHORT), headers={"content-type": kind})
+        assert answer.status_code == 200, (kind, answer.text)
+    plain = http.build_request("POST", CHAT, content=json.dumps(SHORT))
+    assert "content-type" not in plain.headers and http.send(plain).status_code == 200
+    session = start(allowed_origins=("https://a.example",))
+    with httpx.Client(base_url=session.served_at().split()[-1], timeout=60) as allowed:
+        origin = {"origin": "https://a.example"}
+        assert allowed.post(CHAT, content=json.dumps(SHORT), headers=origin).status_code == 200
+        assert (
+            allowed.post(CHAT, content="{}", headers=origin | {"content-type": FORMS[0]}).status_code == 415
+        )
+
+
 def test_connections_can_be_encrypted(start, tmp_path):
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     command = [

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
 import pageant
 
+DEMO = Path(pageant.__file__).parent / "models" / "demo"
 TEXT, CHAT, RESPONSES, MESSAGES = "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"
 PROMPT = "A dictionary maps keys to"
 QUESTION = [{"role": "user", "content": "Explain the with statement"}]
@@ -188,6 +191,45 @@ def test_usage_comes_once_at_the_end_or_with_every_chunk(http):
     options = {"include_usage": True, "continuous_usage_stats": True}
     counts = [c["usage"]["completion_tokens"] for c in streamed(http, CHAT, **asked, stream_options=options)]
     assert len(counts) > 1 and counts == sorted(counts) and counts[-1] == 6
+
+
+@pytest.mark.parametrize(("path", "prompt"), [(CHAT, {"messages": QUESTION}), (TEXT, {"prompt": PROMPT})])
+def test_usage_counts_the_tokens_that_a_client_was_given_by_then(http, path, prompt):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    asked = {"max_tokens": 6, "n": 2, "seed": 1, "return_token_ids": True, "stream_options": options}
+    given = 0
+    for chunk in streamed(http, path, **prompt, **asked):
+        given += sum(len(choice["token_ids"] or ()) for choice in chunk["choices"])
+        assert chunk["usage"]["completion_tokens"] == given
+        assert chunk["usage"]["total_tokens"] == given + chunk["usage"]["prompt_tokens"]
+    assert given == 12
+
+
+def test_a_messages_start_counts_no_token_of_its_answer(http):
+    body = {"messages": QUESTION, "max_tokens": 4, "stream": True}
+    with http.stream("POST", MESSAGES, json=body) as answer:
+        told = [json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: ")]
+    assert told[0]["message"]["usage"]["output_tokens"] == 0
+    assert [event["usage"]["output_tokens"] for event in told if event["type"] == "message_delta"] == [4]
+
+
+def test_a_prompt_is_cut_at_the_side_that_is_named(http, llm):
+    ids = llm.generate([PROMPT], params(max_tokens=1))[0].prompt_token_ids
+    for side, kept in (("left", ids[-2:]), ("right", ids[:2]), (None, ids[-2:])):
+        more = {"truncate_prompt_tokens": 2, "truncation_side": side, "return_token_ids": True}
+        for prompt in (PROMPT, ids):
+            choice = post(http, TEXT, prompt=prompt, max_tokens=1, **more)["choices"][0]
+            assert choice["prompt_token_ids"] == kept
+    refused = http.post(TEXT, json={"prompt": PROMPT, "truncation_side": "middle"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "truncation_side")
+
+
+def test_tokens_are_spelt_as_the_vocabulary_has_them(http):
+    tokenizer = Tokenizer.from_file(str(DEMO / "tokenizer.json"))
+    for text in ("Hello there, Köln \U0001f600", "<|im_start|>user"):
+        told = post(http, "/tokenize", prompt=text, return_token_strs=True)
+        assert told["token_strs"] == [tokenizer.id_to_token(token) for token in told["tokens"]]
+    assert "return_token_strs" not in told and post(http, "/tokenize", prompt="a")["token_strs"] is None
 
 
 @pytest.mark.parametrize(

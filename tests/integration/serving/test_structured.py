@@ -146,6 +146,31 @@ def test_required_and_named_tools_are_called_with_what_they_take(client):
     assert len(answer.choices[0].message.tool_calls) == 1
 
 
+@pytest.mark.parametrize("most", [1, 3, 6, 9])
+def test_a_call_that_has_to_be_made_leaves_no_markup_when_it_is_cut_off(client, http, most):
+    asked = {"messages": QUESTION, "tools": TOOLS, "tool_choice": "required"} | MODEL | {"max_tokens": most}
+    choice = client.chat.completions.create(**asked).choices[0]
+    assert choice.finish_reason == "length" and not choice.message.content
+    chunks = list(client.chat.completions.create(stream=True, **asked))
+    assert not any(chunk.choices[0].delta.content for chunk in chunks)
+    flat = [{"type": "function", **one["function"]} for one in TOOLS]
+    body = {"input": "Hi", "tools": flat, "tool_choice": "required", "max_output_tokens": most}
+    response = client.responses.create(model="demo", **body)
+    assert response.status == "incomplete" and not response.output_text
+    message = {
+        "tools": [{"name": "now", "input_schema": NOTHING}],
+        "tool_choice": {"type": "any"},
+        "max_tokens": most,
+    }
+    told = http.post("/v1/messages", json={"messages": QUESTION} | message).json()
+    assert told["stop_reason"] == "max_tokens" and not any(block.get("text") for block in told["content"])
+
+
+def test_a_message_without_calls_has_no_word_of_them(http):
+    body = {"messages": QUESTION, "max_tokens": 2}
+    assert "tool_calls" not in http.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]
+
+
 def test_calls_are_streamed(client):
     named = {"type": "function", "function": {"name": "weather"}}
     with client.chat.completions.stream(messages=QUESTION, tools=TOOLS, tool_choice=named, **MODEL) as stream:

@@ -107,7 +107,7 @@ class MessagesTelling:
         answers = self._answers
         return MessageUsage(
             input_tokens=answers.num_prompt_tokens - answers.num_cached_tokens,
-            output_tokens=answers.num_output_tokens,
+            output_tokens=answers.num_taken_tokens,
             cache_read_input_tokens=answers.num_cached_tokens,
         )
 

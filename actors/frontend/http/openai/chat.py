@@ -138,7 +138,7 @@ class Message(msgspec.Struct, kw_only=True):
     role: Literal["assistant"] = "assistant"
     refusal: None = None
     reasoning_content: str | None = None
-    tool_calls: list[ToolCall] = msgspec.field(default_factory=list)
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):
@@ -256,7 +256,7 @@ class ChatTelling:
         return Message(
             content=content if content or not said.calls else None,
             reasoning_content=said.reasoning or None,
-            tool_calls=[_call(call, in_chunk=False) for call in joined(said.calls)],
+            tool_calls=[_call(call, in_chunk=False) for call in joined(said.calls)] or msgspec.UNSET,
         )
 
     def _chunk(self, choices: list[ChunkChoice], usage: Usage | None = None) -> ChatChunk:

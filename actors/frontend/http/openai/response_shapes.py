@@ -83,7 +83,7 @@ def response_of(asked: ResponseRequest, name: str, model: str, created: int) -> 
 
 def usage_of(answers: Answers) -> ResponseUsage:
     """The usage of a request, so far."""
-    taken, made = answers.num_prompt_tokens, answers.num_output_tokens
+    taken, made = answers.num_prompt_tokens, answers.num_taken_tokens
     return ResponseUsage(
         input_tokens=taken,
         output_tokens=made,

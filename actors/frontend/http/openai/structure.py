@@ -230,7 +230,12 @@ def parser(
     def make() -> OutputParser:
         calls = form.reader(lambda: new_id(form.id_length), schemas) if form is not None else None
         one = tools is not None and tools.one
-        return ChatParser(formats.reasoning, calls, one_call=one, tells_reasoning=tells_reasoning)
+        return ChatParser(
+            *(formats.reasoning, calls),
+            one_call=one,
+            only_calls=tools is not None and tools.is_forced,
+            tells_reasoning=tells_reasoning,
+        )
 
     return make
 

@@ -54,7 +54,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
 
 
 class TokenizeAnswer(msgspec.Struct, kw_only=True):
-    """Token ids and, if asked for, the text of each."""
+    """Token ids and, if asked for, each token as the vocabulary spells it."""
 
     count: int
     max_model_len: int
@@ -111,7 +111,7 @@ def routes(service: Service) -> list[Any]:
                     f"return_token_strs is true with {len(tokens)} tokens; expected at most {most} with it",
                     "return_token_strs",
                 )
-            strings = list(await service.detokenize(served, [[token] for token in tokens]))
+            strings = list(await service.detokenize(served, [[token] for token in tokens], pieces=True))
         return TokenizeAnswer(count=len(tokens), max_model_len=most, tokens=tokens, token_strs=strings)
 
     @post("/detokenize", status_code=200, opt=describe(DetokenizeRequest, DetokenizeAnswer))

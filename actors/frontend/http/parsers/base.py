@@ -51,6 +51,6 @@ class OutputParser(Protocol):
     def begin(self, prompt: str | None) -> None:
         """The prompt is known, before the first piece; None where it has no text."""
 
-    def feed(self, text: str, token_ids: Sequence[int], ended: bool) -> Said:
-        """What the next piece means. What is not yet known to mean anything is kept, until more comes or it has
-        `ended`."""
+    def feed(self, text: str, token_ids: Sequence[int], ended: bool, cut: bool = False) -> Said:
+        """Return what the next piece means. What is not yet known to mean anything is kept, until more comes or it has
+        `ended`; with `cut`, for want of room."""

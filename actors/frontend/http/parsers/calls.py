@@ -18,7 +18,7 @@ from pageant.actors.frontend.http.parsers.arguments import (
     xml_value,
 )
 from pageant.actors.frontend.http.parsers.base import CallPiece, Said
-from pageant.actors.frontend.http.parsers.scanner import Malformed, Reading, Scanner, as_content
+from pageant.actors.frontend.http.parsers.scanner import Malformed, Reading, Scanner, Unfinished, as_content
 
 NAMES = ("name",)
 ARGUMENTS = ("arguments", "parameters")
@@ -65,13 +65,15 @@ class Calls:
         return Said(calls=(CallPiece(self._count - 1, text),))
 
     def _attempt(self, text: Scanner, call: Reading[None], mark: str = "") -> Reading[bool]:
-        """Reads a call, or several. Returns whether it was one; else it has been said as content."""
+        """Reads a call, or several. Returns whether it was one; else it has been said as content, unless the text was
+        cut off within a call: its markup means nothing to a reader."""
         text.mark(mark)
         self._is_told = False
         try:
             yield from call
-        except Malformed:
-            if not self._is_told:
+        except Malformed as error:
+            is_call = isinstance(error, Unfinished) and text.is_cut and self.has_marks
+            if not (self._is_told or is_call):
                 yield as_content(text.since_mark())
             return False
         return True

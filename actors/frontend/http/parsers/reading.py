@@ -26,6 +26,7 @@ class ChatParser:
     Args:
         calls: what reads calls of tools; None where there are none.
         one_call: further ones are passed over.
+        only_calls: what comes after the thoughts is calls alone, so that nothing of it is content, however it ends.
         tells_reasoning: what it thinks is passed on.
     """
 
@@ -35,10 +36,12 @@ class ChatParser:
         calls: Calls | None,
         *,
         one_call: bool = False,
+        only_calls: bool = False,
         tells_reasoning: bool = True,
     ) -> None:
         self._reasoning, self._calls = reasoning, calls
         self._calls_max = 1 if one_call else None
+        self._only_calls = only_calls
         self._tells_reasoning = tells_reasoning
         self._thinks = False
         self._text = Scanner()
@@ -48,11 +51,11 @@ class ChatParser:
         """See `OutputParser`. A prompt may end with the mark after which the model thinks."""
         self._thinks = self._reasoning is not None and (prompt or "").rstrip().endswith(self._reasoning.begin)
 
-    def feed(self, text: str, token_ids: Sequence[int], ended: bool) -> Said:
+    def feed(self, text: str, token_ids: Sequence[int], ended: bool, cut: bool = False) -> Said:
         """See `OutputParser`."""
         if not text and not ended:
             return NOTHING
-        self._text.add(text, ended)
+        self._text.add(text, ended, cut)
         content, reasoning, calls = "", "", list[CallPiece]()
         for said in self._reader:
             if said is None:
@@ -62,6 +65,8 @@ class ChatParser:
             calls += said.calls
         if self._calls_max is not None:
             calls = [call for call in calls if call.number < self._calls_max]
+        if self._only_calls:
+            content = ""
         return Said(content, reasoning if self._tells_reasoning else "", tuple(calls))
 
     def _read(self) -> Reading[None]:

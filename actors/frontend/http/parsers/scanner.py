@@ -31,6 +31,10 @@ class Malformed(Exception):
     """The text is not what was to come, or has ended before it came."""
 
 
+class Unfinished(Malformed):
+    """The text has ended before what was to come had come, and was right so far."""
+
+
 def as_content(text: str) -> Said:
     """It means what it says."""
     return Said(content=text)
@@ -43,11 +47,12 @@ class Scanner:
         self._rest = ""
         self._ended = False
         self._read: list[str] = []
+        self.is_cut = False
 
-    def add(self, text: str, ended: bool) -> None:
-        """More has come, perhaps the last."""
+    def add(self, text: str, ended: bool, cut: bool = False) -> None:
+        """Take more text, perhaps the last; with `cut`, more would have come if there had been room for it."""
         self._rest += text
-        self._ended = ended
+        self._ended, self.is_cut = ended, cut
 
     def mark(self, text: str = "") -> None:
         """Begins to keep what is read, after a text that has been."""
@@ -66,10 +71,10 @@ class Scanner:
         """Waits for more text.
 
         Raises:
-            Malformed: there is none.
+            Unfinished: there is none.
         """
         if self._ended:
-            raise Malformed
+            raise Unfinished
         had = len(self._rest)
         while len(self._rest) == had:
             yield None
@@ -153,7 +158,7 @@ class Scanner:
         """Reads a text, after blanks."""
         yield from self.blanks()
         if (yield from self.comes(text)) is None:
-            raise Malformed
+            raise Unfinished if text.startswith(self._rest) else Malformed
 
     # JSON.
 

@@ -27,13 +27,13 @@ def reader(name, reasoning=None, schemas=None, **more):
     return ChatParser(REASONING_MARKS.get(reasoning), calls, **more)
 
 
-def read(parser, text, cuts=None, prompt="") -> Said:
+def read(parser, text, cuts=None, prompt="", cut=False) -> Said:
     """All that is said of a text that comes in pieces; every letter by itself unless told where to cut."""
     parser.begin(prompt)
     cuts = range(1, len(text)) if cuts is None else cuts
     places = [0, *cuts, len(text)]
     said = [parser.feed(text[a:b], (), False) for a, b in itertools.pairwise(places)]
-    said.append(parser.feed("", (), True))
+    said.append(parser.feed("", (), True, cut))
     content = "".join(one.content for one in said)
     reasoning = "".join(one.reasoning for one in said)
     return Said(content, reasoning, tuple(joined([call for one in said for call in one.calls])))
@@ -279,6 +279,34 @@ def test_a_call_that_is_cut_off_keeps_what_there_is():
     said = read(reader("hermes"), '<tool_call>{"name": "f", "arguments": {"a": "x')
     assert [(call.name, call.arguments) for call in said.calls] == [("f", '{"a": "x')]
     assert not said.content
+
+
+@pytest.mark.parametrize(("form", "text"), [(form, text) for form, text, _, _ in TEXTS])
+def test_a_text_of_calls_alone_has_no_content_wherever_it_is_cut_off(form, text):
+    for length in range(len(text)):
+        assert not read(reader(form, only_calls=True), text[:length], (), cut=True).content
+
+
+@pytest.mark.parametrize(("form", "text"), [(form, text) for form, text, _, _ in TEXTS])
+def test_a_call_that_is_cut_off_leaves_no_markup_where_a_mark_says_that_it_is_one(form, text):
+    if not TOOL_FORMATS[form].reader.has_marks:
+        return
+    marks = {"<tool_call>", "<function=", "[TOOL_CALLS]", A, C}
+    for length in range(len(text)):
+        for cuts in (None, ()):
+            content = read(reader(form), text[:length], cuts, cut=True).content
+            assert not any(mark in content for mark in marks), (length, content)
+
+
+def test_what_is_no_call_stays_content_though_it_is_cut_off():
+    texts = (
+        ("hermes", "Use <tool_call> like this"),
+        ("hermes", '<tool_call>{"nam": 1'),
+        (None, "<tool_call>"),
+    )
+    for form, text in texts:
+        assert read(reader(form), text, cut=True).content == text
+    assert read(reader("hermes"), '<tool_call>{"name": ').content  # it ended by itself: that is what was said
 
 
 def test_one_call_is_enough_where_they_are_not_to_be_parallel():
