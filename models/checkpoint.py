@@ -110,16 +110,10 @@ class Checkpoint:
     @cached_property
     def weight_files(self) -> tuple[Path, ...]:
         """The safetensors files, in the order of their names: one, or the shards of the index."""
-        index = self.path / _INDEX
         if (self.path / _WEIGHTS).is_file():
             return (self.path / _WEIGHTS,)
-        if not index.is_file():
-            raise self._no_weights()
-        content = Config(read_json(index), index)
-        shards = content.section("weight_map").values.values()
-        if not shards:
-            raise content.wrong("weight_map", content.values.get("weight_map"), "the shard of each tensor")
-        files = tuple(self.path / str(name) for name in sorted(set(map(str, shards))))
+        index = self.path / _INDEX
+        files = tuple(self.path / name for name in sorted({*self._shard_of.values()}))
         for file in files:
             if file.parent != self.path or not file.is_file():
                 raise CheckpointError(
@@ -128,15 +122,61 @@ class Checkpoint:
         return files
 
     @cached_property
+    def _shard_of(self) -> Mapping[str, str]:
+        """The index's shard of each tensor; empty where all weights are in one file."""
+        index = self.path / _INDEX
+        if (self.path / _WEIGHTS).is_file():
+            return {}
+        if not index.is_file():
+            raise self._no_weights()
+        content = Config(read_json(index), index)
+        shards = content.section("weight_map").values
+        if not shards or not all(isinstance(shard, str) for shard in shards.values()):
+            raise content.wrong("weight_map", content.values.get("weight_map"), "the shard of each tensor")
+        return dict(shards)
+
+    @cached_property
     def tensors(self) -> Mapping[str, TensorInfo]:
         """All tensors in the weight files, by the names that the architecture has for them.
 
-        Reads their headers, and no weight.
+        A tensor that several shards hold is read from the one that the index names. Reads headers, and no weight.
         """
-        found = {name: info for file in self.weight_files for name, info in read_header(file).items()}
-        if self.architecture is None:
-            return found
-        return {self.architecture.names.canonical(name): info for name, info in found.items()}
+        found: dict[str, TensorInfo] = {}
+        for name, info in self.saved_tensors.items():
+            known = name if self.architecture is None else self.architecture.names.canonical(name)
+            if known in found:
+                names = f"{found[known].name} and {name}"
+                raise CheckpointError(
+                    info.file, f"{names}, which are one tensor", "each tensor under one name", _MISMATCH
+                )
+            found[known] = info
+        return found
+
+    @cached_property
+    def saved_tensors(self) -> Mapping[str, TensorInfo]:
+        """All tensors by the names that they are saved by, each in its own shard."""
+        found: dict[str, TensorInfo] = {}
+        for file in self.weight_files:
+            for name, info in read_header(file).items():
+                shard = self._shard_of.get(name)
+                if shard is None and name in found:
+                    raise CheckpointError(
+                        self.path / _INDEX,
+                        f"nothing about {name}, which {found[name].file.name} and {file.name} both hold",
+                        "the shard of each tensor",
+                        _MISMATCH,
+                    )
+                if shard in (None, file.name):
+                    found[name] = info
+        for name, shard in self._shard_of.items():
+            if name not in found:
+                raise CheckpointError(
+                    self.path / _INDEX,
+                    f"{name} in {shard}, which does not hold it",
+                    "the shard of each tensor",
+                    _MISMATCH,
+                )
+        return found
 
     @property
     def dtype(self) -> str:

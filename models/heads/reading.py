@@ -33,7 +33,8 @@ class HeadTensors:
         for file in checkpoint.weight_files:
             try:
                 with safe_open(file, framework="pt") as tensors:
-                    self._tensors |= {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
+                    names = [name for name, info in checkpoint.saved_tensors.items() if info.file == file]
+                    self._tensors |= {name: tensors.get_tensor(name) for name in names}
             except SafetensorError as error:
                 raise CheckpointError(file, str(error), "a safetensors file", "Download it again.") from error
 

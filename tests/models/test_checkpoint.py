@@ -265,6 +265,40 @@ def test_shards_are_found_by_the_index(folder: Path) -> None:
     assert [file.name[:11] for file in checkpoint.weight_files] == ["model-00001", "model-00002"]
 
 
+def shard_with(folder: Path, name: str) -> tuple[str, str]:
+    """Return the shard that the index names for a tensor, and the other one."""
+    names = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
+    return names[name], next(other for other in sorted({*names.values()}) if other != names[name])
+
+
+def test_a_tensor_in_two_shards_is_read_from_the_one_that_the_index_names(folder: Path) -> None:
+    split(folder)
+    name = "model.norm.weight"
+    right, wrong = shard_with(folder, name)
+    tensors = load_file(folder / wrong)
+    save_file({**tensors, name: torch.zeros_like(load_file(folder / right)[name])}, folder / wrong)
+    checkpoint = Checkpoint(folder)
+    checkpoint.check()
+    (info,) = [info for info in checkpoint.tensors.values() if info.name == name]
+    assert info.file.name == right
+
+
+def test_an_index_and_shards_that_disagree_are_an_error(folder: Path) -> None:
+    split(folder)
+    name, index = "model.norm.weight", folder / "model.safetensors.index.json"
+    right, wrong = shard_with(folder, name)
+    content = json.loads(index.read_text())
+    content["weight_map"][name] = wrong
+    index.write_text(json.dumps(content))
+    assert f"{name} in {wrong}, which does not hold it; expected the shard of each tensor" in complaint(
+        folder
+    )
+    del content["weight_map"][name]
+    index.write_text(json.dumps(content))
+    save_file({**load_file(folder / wrong), name: load_file(folder / right)[name]}, folder / wrong)
+    assert f"nothing about {name}, which " in complaint(folder)
+
+
 def test_a_missing_shard_is_named(folder: Path) -> None:
     split(folder)
     (folder / "model-00002-of-00002.safetensors").unlink()
