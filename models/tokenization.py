@@ -210,6 +210,18 @@ def _read_config(path: Path) -> dict[str, Any]:
     return config | _read_json(path / "special_tokens_map.json")
 
 
+def read_tokenizer_config(path: Path) -> dict[str, Any]:
+    """Return what a checkpoint's tokenizer_config.json says, with the chat template, which may be a file of its own.
+
+    Raises:
+        TokenizerError: a file cannot be read.
+    """
+    templates = read_chat_templates(path)
+    named = [{"name": name, "template": template} for name, template in templates.items()]
+    chat_template = templates["default"] if set(templates) == {"default"} else named
+    return _read_config(path) | ({"chat_template": chat_template} if templates else {})
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     """A JSON object; empty where there is no such file."""
     if not path.is_file():

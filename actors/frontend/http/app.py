@@ -11,11 +11,18 @@ from litestar import Litestar, Request, Response
 from litestar.config.cors import CORSConfig
 from litestar.connection import ASGIConnection
 from litestar.enums import ScopeType
-from litestar.exceptions import ClientException, NotAuthorizedException, PermissionDeniedException
+from litestar.exceptions import (
+    ClientException,
+    MethodNotAllowedException,
+    NotAuthorizedException,
+    NotFoundException,
+    PermissionDeniedException,
+)
 from litestar.handlers.base import BaseRouteHandler
 
 from pageant.actors.frontend.http.errors import Disconnected, ErrorBody, nobody_there, respond
 from pageant.actors.frontend.http.tenants import Keys, came_from
+from pageant.actors.frontend.http.unserved import not_served
 
 OPEN_PATHS = {"/health", "/ready", "/ping"}  # without a key
 _JSON = re.compile(r"application/([\w.-]+\+)?json\b", re.IGNORECASE)
@@ -35,7 +42,7 @@ def make_app(
     """An application of these routes. `errors` counts by status the answers that are errors."""
 
     def failed(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorBody]:
-        response = respond(request, error)
+        response = respond(request, _explained(request, error))
         errors[str(response.status_code)] += 1
         return response
 
@@ -48,6 +55,18 @@ def make_app(
         request_max_body_size=body_bytes_max,
         logging_config=None,
     )
+
+
+def _explained(request: Request[Any, Any, Any], error: Exception) -> Exception:
+    """Return the error of a path or a method that no route serves, with what is served; other errors as they are."""
+    if isinstance(error, NotFoundException):
+        return not_served(request.url.path, {route.path_format for route in request.app.routes})
+    if isinstance(error, MethodNotAllowedException):
+        methods = ", ".join((error.headers or {}).values()).split(", ")
+        allowed = ", ".join(sorted(method for method in methods if method.isupper()))
+        error.headers = {"allow": allowed}
+        error.detail = f"{request.method} is no method of {request.url.path!r:.200}; expected {allowed}"
+    return error
 
 
 def _origin_guard(allowed: Sequence[str]) -> Guard:

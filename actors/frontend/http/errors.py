@@ -132,6 +132,8 @@ def respond(request: Request[Any, Any, Any], error: Exception) -> Response[Error
     status, body = status_and_body(error)
     _log(f"{request.method} {request.url.path!r:.200}", status, error)
     headers = {"retry-after": str(RETRY_SECONDS)} if status in (429, 503) else {}
+    if isinstance(error, HTTPException) and status == 405:
+        headers |= error.headers or {}
     shape = ErrorBody(error=body)
     if request.url.path.startswith(ANTHROPIC_PATH):
         body.type = _ANTHROPIC_KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")

@@ -17,7 +17,7 @@ _EVENT = {
     "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
     "required": ["data"],
 }
-Shape = Any  # a Struct, or a union of such
+Shape = Any  # a Struct, or a tuple of those of which it is one
 
 
 def describe(
@@ -37,7 +37,9 @@ def document(app: Litestar) -> dict[str, Any]:
         if handler.opt.get("media")
         for method in handler.http_methods
     ]
-    shapes = {shape for _, _, one in handlers for shape in (one.opt["request"], one.opt["answer"]) if shape}
+    shapes = {
+        shape for _, _, one in handlers for name in ("request", "answer") for shape in _shapes(one.opt[name])
+    }
     ordered = sorted(shapes | {ErrorBody}, key=str)
     references, components = msgspec.json.schema_components(ordered, ref_template=_REFERENCE)
     known = dict(zip(ordered, references, strict=True))
@@ -55,12 +57,26 @@ def document(app: Litestar) -> dict[str, Any]:
     }
 
 
+def _shapes(shape: Shape) -> tuple[Any, ...]:
+    if shape is None:
+        return ()
+    return shape if isinstance(shape, tuple) else (shape,)
+
+
+def _schema(shape: Shape, known: dict[Any, Any]) -> dict[str, Any]:
+    """Return the schema of a body; any text where its shape is not known."""
+    found = [known[one] for one in _shapes(shape)]
+    if len(found) > 1:
+        return {"anyOf": found}
+    return found[0] if found else {"type": "string"}
+
+
 def _operation(path: str, method: str, handler: Any, known: dict[Any, Any]) -> dict[str, Any]:
     """What can be done at a path."""
     said, opt = (handler.fn.__doc__ or "").strip(), handler.opt
     good: dict[str, Any] = {"description": "It was done."}
     if opt["answer"] is not None or opt["media"] != "application/json":
-        good["content"] = {opt["media"]: {"schema": known.get(opt["answer"], {"type": "string"})}}
+        good["content"] = {opt["media"]: {"schema": _schema(opt["answer"], known)}}
     if opt["streams"]:
         good["content"]["text/event-stream"] = {"schema": _EVENT}
     error = {"description": "Why not.", "content": {"application/json": {"schema": known[ErrorBody]}}}
@@ -75,6 +91,6 @@ def _operation(path: str, method: str, handler: Any, known: dict[Any, Any]) -> d
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
         ]
     if opt["request"] is not None:
-        body = {"application/json": {"schema": known[opt["request"]]}}
+        body = {"application/json": {"schema": _schema(opt["request"], known)}}
         operation["requestBody"] = {"required": True, "content": body}
     return operation

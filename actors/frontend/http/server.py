@@ -10,11 +10,20 @@ from typing import Any
 
 from pageant.actors.frontend.cast import limits_of
 from pageant.actors.frontend.frontend import Frontend
-from pageant.actors.frontend.http import listening, watching
+from pageant.actors.frontend.http import about, listening, watching
 from pageant.actors.frontend.http.anthropic import messages
 from pageant.actors.frontend.http.app import make_app
 from pageant.actors.frontend.http.health import Health
-from pageant.actors.frontend.http.openai import chat, chat_socket, completions, models, responses, tokens
+from pageant.actors.frontend.http.openai import (
+    chat,
+    chat_batch,
+    chat_socket,
+    completions,
+    invocations,
+    models,
+    responses,
+    tokens,
+)
 from pageant.actors.frontend.http.openai.response_store import ResponseStore
 from pageant.actors.frontend.http.parsers.formats import (
     AUTO,
@@ -51,7 +60,7 @@ log = logging.getLogger("pageant.http")
 
 STATISTICS_SECONDS = 5.0
 OPEN_SHOWN_MAX = 100
-FAMILIES = (completions, chat, chat_socket, models, tokens, messages)
+FAMILIES = (completions, chat, chat_batch, chat_socket, invocations, models, tokens, messages)
 
 
 class HttpServer(Frontend):
@@ -148,7 +157,7 @@ class HttpServer(Frontend):
         await self._listen()
 
     def _served(self, model: ServedModel) -> Served:
-        from pageant.models.tokenization import read_chat_templates
+        from pageant.models.tokenization import read_chat_templates, read_tokenizer_config
 
         templates = [] if model.chat_template is None else [model.chat_template]
         if not templates and model.tokenizer is not None:
@@ -157,12 +166,17 @@ class HttpServer(Frontend):
             one if isinstance(one, str) else one.get(model.name, AUTO)
             for one in (self.options.tool_call_parser, self.options.reasoning_parser)
         ]
-        return Served(model.name, model.replica, *limits_of(model), formats_of(templates, *named))
+        config = None if model.tokenizer is None else read_tokenizer_config(Path(model.tokenizer))
+        if config is not None and model.chat_template is not None:
+            config["chat_template"] = model.chat_template
+        formats = formats_of(templates, *named)
+        return Served(model.name, model.replica, *limits_of(model), formats, tokenizer_config=config)
 
     async def _listen(self) -> None:
         options = self.options
         routes = [route for family in FAMILIES for route in family.routes(self.service)]
         routes += responses.routes(self.service, self._responses, self._siblings)
+        routes += about.routes(self.service, self._observe)
         routes += watching.routes(
             self.service,
             lambda: self.is_ready,

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
@@ -60,6 +60,7 @@ class Served:
         max_new_tokens: of an answer whose request does not say; None is as many as fit.
         formats: of its calls, and of what it thinks.
         parent: of an adapter, the name of its model.
+        tokenizer_config: what `tokenizer_config.json` says; None where there is no tokenizer.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Served:
     max_new_tokens: int | None
     formats: Formats = NO_FORMATS
     parent: str | None = None
+    tokenizer_config: Mapping[str, Any] | None = None
 
     @property
     def adapter(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Routes for those who look after a server: health, readiness, version, metrics, the API's document, aborts."""
+"""Routes for those who look after a server: health, readiness, metrics, counters, aborts."""
 
 from __future__ import annotations
 
@@ -6,24 +6,17 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
-from litestar import Request, Response, get, post
+from litestar import HttpMethod, Response, get, post, route
 
 from pageant.actors.frontend.http.errors import NotFound
-from pageant.actors.frontend.http.openapi import describe, document
+from pageant.actors.frontend.http.openapi import describe
 from pageant.actors.frontend.http.reading import read
 from pageant.actors.frontend.http.service import Http, Service
 from pageant.actors.frontend.http.siblings import Siblings
 from pageant.actors.frontend.http.streams import encode
 from pageant.actors.frontend.http.tenants import caller
-from pageant.actors.runtime.version import VERSION
 from pageant.protocol.fronting import AbortNamed
 from pageant.protocol.statistics import Observation
-
-
-class Version(msgspec.Struct, kw_only=True):
-    """This software's."""
-
-    version: str
 
 
 class AbortRequest(msgspec.Struct, kw_only=True):
@@ -58,10 +51,10 @@ def routes(
         """200 while requests are taken; 503 while a part is missing, or the server shuts down."""
         return Response(None, status_code=200 if is_ready() else 503)
 
-    @get("/version", opt=describe(answer=Version))
-    async def version() -> Version:
-        """This software's version."""
-        return Version(version=VERSION)
+    @route("/ping", http_method=[HttpMethod.GET, HttpMethod.POST], status_code=200, opt=describe())
+    async def ping() -> Response[None]:
+        """The same as `/health`, under the name that SageMaker asks for."""
+        return await health.fn()  # type: ignore[no-any-return]
 
     @get("/metrics", media_type="text/plain; version=0.0.4", opt=describe(media="text/plain"))
     async def metrics() -> str:
@@ -75,11 +68,6 @@ def routes(
         if not caller().is_operator:
             seen = without_requests(seen)
         return Response(encode(seen), media_type="application/json")
-
-    @get("/openapi.json")
-    async def openapi(request: Request[Any, Any, Any]) -> Response[bytes]:
-        """The document of this API."""
-        return Response(encode(document(request.app)), media_type="application/json")
 
     @post("/abort_requests", status_code=200, opt=describe(AbortRequest, Aborted))
     async def abort_requests(request: Http) -> Aborted:
@@ -95,7 +83,7 @@ def routes(
             raise NotFound("none of these requests is running here", "request_ids", "request_not_found")
         return Aborted(aborted=aborted)
 
-    return [health, ready, version, metrics, statistics, openapi, abort_requests]
+    return [health, ping, ready, metrics, statistics, abort_requests]
 
 
 def without_reasons(seen: Observation) -> Observation:

@@ -236,19 +236,24 @@ class ChatTelling:
 
     async def whole(self, pieces: list[Piece]) -> ChatCompletion:
         """All of it."""
+        return self.response(pieces)
+
+    def response(self, pieces: Sequence[Piece]) -> ChatCompletion:
+        """Return the response with these choices."""
         asked, prompt, body = self._asked, self._answers.prompts[0], self._body
         return ChatCompletion(
             id=body.id,
             created=body.created,
             model=body.model,
-            choices=[
-                ChatChoice(index=piece.choice.index, message=self._message(piece), **self._about(piece))
-                for piece in pieces
-            ],
+            choices=[self.choice(piece) for piece in pieces],
             usage=usage_of(self._answers),
             prompt_logprobs=(prompt_logprobs(prompt.logprobs) if asked.prompt_logprobs is not None else None),
             prompt_token_ids=prompt.token_ids if asked.return_token_ids else None,
         )
+
+    def choice(self, piece: Piece) -> ChatChoice:
+        """Return a whole choice."""
+        return ChatChoice(index=piece.choice.index, message=self._message(piece), **self._about(piece))
 
     def _message(self, piece: Piece) -> Message:
         said = piece.said
@@ -323,14 +328,24 @@ def begin(
     Raises:
         BadRequest: what is wrong with it.
     """
-    names = through(asked.names(), names)
+    return begin_all(service, [asked], served, name, names)
+
+
+def begin_all(
+    service: Service, chats: Sequence[ChatRequest], served: Served, name: str, names: Names = AS_INSIDE
+) -> Answers:
+    """Begin to answer several conversations, whose requests differ in nothing else. See `begin`."""
+    names = through(chats[0].names(), names)
     with written_as(names):
-        return _begin(service, asked, served, name, names)
+        return _begin(service, chats, served, name, names)
 
 
-def _begin(service: Service, asked: ChatRequest, served: Served, name: str, names: Names) -> Answers:
-    params = asked.sampling_params(served.limits.defaults, served.max_new_tokens)
-    prompts, settings = [asked.conversation()], asked.settings()
+def _begin(
+    service: Service, chats: Sequence[ChatRequest], served: Served, name: str, names: Names
+) -> Answers:
+    asked = chats[0]
+    params = asked.sampling_params(served.limits.defaults, served.max_new_tokens, len(chats))
+    prompts, settings = [chat.conversation() for chat in chats], asked.settings()
     tools, structure, formats = asked.callable(), asked.structure(), served.formats
     if tools is not None:
         structure = tools.structure(formats, structure)
@@ -347,16 +362,25 @@ def _begin(service: Service, asked: ChatRequest, served: Served, name: str, name
     return service.begin(served, prompts, params, name, settings, read, whole=not asked.stream, names=names)
 
 
+async def answer(service: Service, request: Http) -> Response[Any]:
+    """Return the response to a chat request.
+
+    Raises:
+        Exception: what is wrong with it, or what ended it.
+    """
+    taken = await service.take(request, ChatRequest, "chatcmpl")
+    answers = begin(service, taken.asked, taken.served, taken.name)
+    telling = ChatTelling(taken.asked, answers, taken.served.name, service.now())
+    told = telling if taken.asked.stream else None
+    return await respond(service, request, answers, telling.whole, told, taken.headers)
+
+
 def routes(service: Service) -> list[Any]:
     """The routes of this family."""
 
     @post("/v1/chat/completions", status_code=200, opt=describe(ChatRequest, ChatCompletion, streams=True))
     async def chat_completions(request: Http) -> Response[Any]:
         """Answer a conversation."""
-        taken = await service.take(request, ChatRequest, "chatcmpl")
-        answers = begin(service, taken.asked, taken.served, taken.name)
-        telling = ChatTelling(taken.asked, answers, taken.served.name, service.now())
-        told = telling if taken.asked.stream else None
-        return await respond(service, request, answers, telling.whole, told, taken.headers)
+        return await answer(service, request)
 
     return [chat_completions]

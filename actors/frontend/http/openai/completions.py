@@ -191,39 +191,46 @@ class CompletionTelling:
         return text_logprobs(places, ids, offset, as_ids, first)
 
 
+async def answer(service: Service, request: Http) -> Response[Any]:
+    """Return the response to a request for completions.
+
+    Raises:
+        Exception: what is wrong with it, or what ended it.
+    """
+    taken = await service.take(request, CompletionRequest, "cmpl")
+    asked, served = taken.asked, taken.served
+    prompts = asked.prompts()
+    params = asked.sampling_params(served.limits.defaults, served.max_new_tokens, len(prompts))
+    if asked.echo and params.logprobs is not None and params.prompt_logprobs is None:
+        params = msgspec.structs.replace(params, prompt_logprobs=params.logprobs)
+    structure = asked.structure()
+    params = msgspec.structs.replace(params, structured_outputs=structure.asked)
+    checked = [check_prompt(prompt, served.limits, params) for prompt in prompts]
+    echoes = await _echoes(service, served, prompts) if asked.echo else [""] * len(prompts)
+    answers = service.begin(
+        *(served, checked, params, taken.name, asked.settings()),
+        whole=not asked.stream,
+        names={"structured_outputs": structure.place},
+    )
+    telling = CompletionTelling(asked, answers, served.name, service.now(), echoes)
+
+    async def whole(pieces: list[Piece]) -> Completion:
+        firsts: list[str] = []
+        if asked.echo and asked.logprobs is not None:
+            ids = [prompt.token_ids[:1] for prompt in answers.prompts]
+            firsts = list(await service.detokenize(served, ids))
+        return telling.whole(pieces, firsts)
+
+    return await respond(service, request, answers, whole, telling if asked.stream else None, taken.headers)
+
+
 def routes(service: Service) -> list[Any]:
     """The routes of this family."""
 
     @post("/v1/completions", status_code=200, opt=describe(CompletionRequest, Completion, streams=True))
     async def completions(request: Http) -> Response[Any]:
         """Complete one or several prompts."""
-        taken = await service.take(request, CompletionRequest, "cmpl")
-        asked, served = taken.asked, taken.served
-        prompts = asked.prompts()
-        params = asked.sampling_params(served.limits.defaults, served.max_new_tokens, len(prompts))
-        if asked.echo and params.logprobs is not None and params.prompt_logprobs is None:
-            params = msgspec.structs.replace(params, prompt_logprobs=params.logprobs)
-        structure = asked.structure()
-        params = msgspec.structs.replace(params, structured_outputs=structure.asked)
-        checked = [check_prompt(prompt, served.limits, params) for prompt in prompts]
-        echoes = await _echoes(service, served, prompts) if asked.echo else [""] * len(prompts)
-        answers = service.begin(
-            *(served, checked, params, taken.name, asked.settings()),
-            whole=not asked.stream,
-            names={"structured_outputs": structure.place},
-        )
-        telling = CompletionTelling(asked, answers, served.name, service.now(), echoes)
-
-        async def whole(pieces: list[Piece]) -> Completion:
-            firsts: list[str] = []
-            if asked.echo and asked.logprobs is not None:
-                ids = [prompt.token_ids[:1] for prompt in answers.prompts]
-                firsts = list(await service.detokenize(served, ids))
-            return telling.whole(pieces, firsts)
-
-        return await respond(
-            service, request, answers, whole, telling if asked.stream else None, taken.headers
-        )
+        return await answer(service, request)
 
     return [completions]
 

@@ -1,16 +1,19 @@
-"""`/tokenize` and `/detokenize`, in vLLM's shape: what a prompt or a conversation is to the model."""
+"""`/tokenize`, `/detokenize` and `/tokenizer_info`, in vLLM's shape: what prompts and conversations are to a model."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import msgspec
-from litestar import post
+from litestar import Response, get, post
+from litestar.params import FromQuery
 
+from pageant.actors.frontend.http.errors import NotFound
 from pageant.actors.frontend.http.naming import renamed
 from pageant.actors.frontend.http.openai.conversation import TEMPLATES, Turn, tokenize_chat
 from pageant.actors.frontend.http.openapi import describe
 from pageant.actors.frontend.http.service import Http, Served, Service
+from pageant.actors.frontend.http.streams import encode
 from pageant.actors.frontend.prompts import check_prompt, check_token_ids
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.tokenizing import Tokenize, TokenizeChat, Tokenized
@@ -114,6 +117,14 @@ def routes(service: Service) -> list[Any]:
             strings = list(await service.detokenize(served, [[token] for token in tokens], pieces=True))
         return TokenizeAnswer(count=len(tokens), max_model_len=most, tokens=tokens, token_strs=strings)
 
+    @get("/tokenizer_info", opt=describe())
+    async def tokenizer_info(model: FromQuery[str | None] = None) -> Response[bytes]:
+        """The configuration of a model's tokenizer, with its chat template."""
+        served = service.model(model)
+        if served.tokenizer_config is None:
+            raise NotFound(f"the model {served.name!r} is served without a tokenizer", "model")
+        return Response(encode(served.tokenizer_config), media_type="application/json")
+
     @post("/detokenize", status_code=200, opt=describe(DetokenizeRequest, DetokenizeAnswer))
     async def detokenize(request: Http) -> DetokenizeAnswer:
         """The text of token ids."""
@@ -124,4 +135,4 @@ def routes(service: Service) -> list[Any]:
         (text,) = await service.detokenize(served, [asked.tokens])
         return DetokenizeAnswer(prompt=text)
 
-    return [tokenize, detokenize]
+    return [tokenize, detokenize, tokenizer_info]
