@@ -71,7 +71,6 @@ _ROUNDING = {
 }
 _ROUNDING_HALVED = _Rounding(-128, HALVED_MOST, tuple(float(whole) for whole in range(-128, -107)))
 _CHUNK = 1 << 20  # numbers that are quantised at a time
-_EIGHT = torch.arange(8, dtype=torch.uint8)[:, None]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -228,9 +227,15 @@ def _pack(q: Tensor, bits: Bits) -> Tensor:
     low, high = (raised & 15).unbind(2)
     units = low | high << 4
     if bits == 5:
-        fifths = torch.unflatten(raised >> 4, 3, (8, 4)) << _EIGHT
+        fifths = torch.unflatten(raised >> 4, 3, (8, 4)) << _bit_places(q.device)
         units = torch.cat((units, fifths.sum(3, dtype=torch.uint8).flatten(2)), dim=2)
     return units.flatten(1)
+
+
+def _bit_places(device: torch.device) -> Tensor:
+    """Return the numbers of a byte's bits, uint8 [8, 1]. They are made on the device: a CUDA graph captures no copy of
+    the host's memory."""
+    return torch.arange(8, dtype=torch.uint8, device=device)[:, None]
 
 
 def dequantize(weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
@@ -242,7 +247,7 @@ def dequantize(weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
         lower, fifths = units[..., :GROUP], units[..., GROUP:]
         raised = torch.stack((lower & 15, lower >> 4), dim=-2)  # [..., P / 64, 2, 32]
         if weight.bits == 5:
-            places = torch.unflatten(fifths, -1, (2, 1, 4)) >> _EIGHT.to(fifths.device)
+            places = torch.unflatten(fifths, -1, (2, 1, 4)) >> _bit_places(fifths.device)
             raised |= (places & 1).flatten(-2) << 4
         values = raised.flatten(-3).to(torch.int8) - 2 ** (weight.bits - 1)
     groups = torch.unflatten(values, -1, (-1, GROUP)) * weight.scales.float()[..., None]

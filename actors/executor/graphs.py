@@ -65,11 +65,18 @@ class CudaCapture:
         self._pool: Any = None
 
     def __call__(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """See `Capture`. Raises RuntimeError where something that `run` does cannot be captured."""
-        graph = torch.cuda.CUDAGraph()
-        # Another thread may be waiting for an earlier step's tokens; that does no harm.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            result = run()
+        """See `Capture`. Raises what cannot be captured of `run`, with the caller's stream restored."""
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        try:
+            # Another thread may be waiting for an earlier step's tokens; that does no harm.
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                result = run()
+        except BaseException:
+            # torch ends a capture before it restores the stream. Where ending it raises, this thread would go on in the
+            # stream of the capture, unordered with the steps that other threads launch.
+            torch.cuda.set_stream(stream)
+            torch.cuda.synchronize()
+            raise
         self._pool = graph.pool()
 
         def replay() -> Tensor:
@@ -173,8 +180,10 @@ class DecodeGraphs:
         hidden = run().clone()
         try:
             slot.replay = self._capture(run)
-        except RuntimeError as error:
-            log.warning("decode steps are computed without CUDA graphs: %s", str(error).splitlines()[0])
+        except Exception as error:
+            # The step itself was computed above. What a capture may raise is torch's, Triton's or the driver's.
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            log.warning("decode steps are computed without CUDA graphs: %s", reason)
             self._capture = None
         return hidden[:rows]
 

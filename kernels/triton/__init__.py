@@ -18,6 +18,7 @@ from pageant.kernels.triton.attention import paged_attention
 from pageant.kernels.triton.cache import move_kv, write_kv
 from pageant.kernels.triton.experts import moe, route
 from pageant.kernels.triton.heads import rope, rope_and_write_kv
+from pageant.kernels.triton.interpreting import mend_interpreter
 from pageant.kernels.triton.logprobs import top_logprobs
 from pageant.kernels.triton.norms import (
     add_layer_norm,
@@ -32,6 +33,8 @@ from pageant.kernels.triton.products import linear, logits
 from pageant.kernels.triton.sampling import sample
 
 __all__ = ["TritonKernels"]
+
+mend_interpreter()
 
 
 class TritonKernels(ReferenceKernels):

@@ -66,20 +66,19 @@ def choose_experts(
         tl.float32
     )
     masses = tl.exp(scores - tl.max(scores))
-    total = tl.sum(masses)
-    shares = masses / total
-    # NaN is equal to nothing: the first experts are chosen then, as by the other backends, and NaN are their weights.
-    ranks = tl.where(shares == shares, shares, 2.0)
-    left = tl.where(expert < EXPERTS, ranks, -1.0)
+    shares = masses / tl.sum(masses)
+    # Logits are ranked, not shares: those far below the top all have a share of 0. NaN comes first, as in torch.sort.
+    ranks = tl.where(scores == scores, scores, float("inf"))
+    left = expert < EXPERTS
     place = tl.arange(0, PLACES_TILE)
     picked = tl.zeros([PLACES_TILE], dtype=tl.float32)
     picks = tl.zeros([PLACES_TILE], dtype=tl.int32)
     for turn in tl.static_range(TOP_K):
-        weight = tl.max(left)
-        chosen = tl.min(tl.where(left == weight, expert, EXPERTS))
+        highest = tl.max(tl.where(left, ranks, float("-inf")))
+        chosen = tl.min(tl.where(left & (ranks == highest), expert, EXPERTS))
         picked = tl.where(place == turn, tl.sum(tl.where(expert == chosen, shares, 0.0)), picked)
         picks = tl.where(place == turn, chosen, picks)
-        left = tl.where(expert == chosen, -1.0, left)
+        left = left & (expert != chosen)
     if NORMALISE:
         picked /= tl.sum(picked)
     tl.store(weights + token * TOP_K + place, picked, mask=place < TOP_K)

@@ -126,7 +126,7 @@ def test_the_kv_cache_takes_what_is_left_of_the_share(demo: Path) -> None:
         backend="auto",
         block_size=16,
         max_model_len=256,
-        max_num_seqs=1 << 20,
+        max_num_seqs=1 << 12,  # the largest step's logits have to be a small part of the memory
         budget_bytes=None,
         num_blocks=None,
         threads=None,

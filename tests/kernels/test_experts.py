@@ -33,6 +33,13 @@ def test_equal_logits_are_chosen_by_the_lowest_id(backend: Kernels) -> None:
     assert backend.route(logits, 4, False)[1].tolist() == [[1, 3, 6, 2], [0, 1, 2, 3], [6, 0, 1, 2]]
 
 
+def test_logits_are_ranked_where_their_shares_are_all_zero(backend: Kernels) -> None:
+    logits = torch.tensor([[-300.0, 0.0, -120.0, -200.0, -110.0]])
+    weights, experts = backend.route(logits, 4, False)
+    assert experts.tolist() == [[1, 4, 2, 3]]
+    assert weights.tolist() == [[1.0, 0.0, 0.0, 0.0]]
+
+
 def test_what_is_not_a_number_goes_to_experts_that_there_are(backend: Kernels) -> None:
     logits = torch.randn(3, 6)
     logits[1] = float("nan")

@@ -6,9 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from pageant.kernels.base import Kernels
-from pageant.kernels.quantized import Bits, QuantizedWeight, dequantize, empty_quantized
+from pageant.kernels.quantized import Bits, QuantizedWeight, dequantize, empty_quantized, quantize
+from pageant.kernels.reference import ReferenceKernels
 
 BITS: list[Bits] = [8, 5, 4]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -130,3 +133,34 @@ def test_experts_may_be_quantised(backend: Kernels, bits: Bits) -> None:
     plain = (dequantize(one, torch.float32) for one in made)
     found = backend.moe(x, *made, weights, experts, "silu")
     torch.testing.assert_close(found, backend.moe(x, *plain, weights, experts, "silu"), atol=1e-4, rtol=1e-4)
+
+
+class OneDevice(TorchDispatchMode):
+    """Refuses operations on tensors of another device: on a GPU each is a copy that waits, or an error."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.device = device
+        self.operations = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        devices = {
+            leaf.device.type for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, Tensor)
+        }
+        assert devices == {self.device}, func
+        self.operations += 1
+        return result
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_all_of_it_is_done_on_the_weights_own_device(bits: Bits) -> None:
+    """As it must be where a CUDA graph is captured. (`meta` is a device that is not the host's.)"""
+    weight = torch.empty(50, 100, device="meta")
+    room = empty_quantized((50, 100), bits, "meta")
+    token_ids = torch.empty(7, dtype=torch.int64, device="meta")
+    with OneDevice("meta") as mode:
+        quantize(weight, room)
+        dequantize(room, torch.bfloat16)
+        embedded = ReferenceKernels().embed(token_ids, room, torch.bfloat16)
+    assert embedded.shape == (7, 100) and mode.operations > 20

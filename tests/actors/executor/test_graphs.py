@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from pageant.actors.executor.cuda import CudaRunner
-from pageant.actors.executor.graphs import padded_context, padded_size
+from pageant.actors.executor.graphs import CudaCapture, padded_context, padded_size
 from pageant.actors.executor.memory import device_budget
 from pageant.actors.executor.runner import TorchRunner
 
@@ -82,6 +85,71 @@ def test_what_cannot_be_captured_is_computed_and_said_once(cuda_runner, generate
     assert said == [
         "decode steps are computed without CUDA graphs: operation not permitted when stream is capturing"
     ]
+
+
+class CudaStreams:
+    """As much of torch.cuda as a capture touches. `graph` ends the capture and then restores the stream, as torch does;
+    so where ending it raises, the stream stays."""
+
+    def __init__(self, monkeypatch, refuses):
+        self.stream, self.synchronized, self.refuses = "the caller's", 0, refuses
+        for name in ("current_stream", "set_stream", "synchronize", "graph", "CUDAGraph"):
+            monkeypatch.setattr(torch.cuda, name, getattr(self, name))
+
+    def current_stream(self):
+        return self.stream
+
+    def set_stream(self, stream):
+        self.stream = stream
+
+    def synchronize(self):
+        self.synchronized += 1
+
+    def CUDAGraph(self):
+        return SimpleNamespace(pool=lambda: "pool", replay=lambda: None)
+
+    @contextlib.contextmanager
+    def graph(self, graph, **options):
+        before, self.stream = self.stream, "the capture's"
+        try:
+            yield
+        finally:
+            if self.refuses:
+                raise RuntimeError("the capture was invalidated")
+        self.stream = before
+
+
+@pytest.mark.parametrize("error", [RuntimeError("not permitted"), KeyboardInterrupt(), None])
+def test_a_refused_capture_leaves_the_callers_stream(monkeypatch, error):
+    cuda = CudaStreams(monkeypatch, refuses=True)
+
+    def run():
+        assert cuda.stream == "the capture's"
+        if error is not None:
+            raise error
+        return torch.zeros(1)
+
+    with pytest.raises((RuntimeError, KeyboardInterrupt)):
+        CudaCapture()(run)
+    assert (cuda.stream, cuda.synchronized) == ("the caller's", 1)
+
+
+def test_a_capture_returns_its_result_again_and_shares_its_pool(monkeypatch):
+    cuda = CudaStreams(monkeypatch, refuses=False)
+    capture, result = CudaCapture(), torch.zeros(1)
+    assert capture(lambda: result)() is result
+    assert (cuda.stream, capture._pool) == ("the caller's", "pool")
+
+
+@pytest.mark.parametrize("error", [ValueError("odd\nand more"), AssertionError()])
+def test_whatever_a_capture_raises_the_step_was_computed(cuda_runner, generate, demo, options, caplog, error):
+    def refuse(run):
+        raise error
+
+    assert generate(cuda_runner(refuse), 4) == generate(TorchRunner(demo, **options), 4)
+    said = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    reason = "odd" if str(error) else "AssertionError"
+    assert said == [f"decode steps are computed without CUDA graphs: {reason}"]
 
 
 def test_without_graphs_the_same_tokens_are_drawn(cuda_runner, generate, demo, options):

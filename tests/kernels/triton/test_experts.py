@@ -34,6 +34,24 @@ def test_route(
     assert torch.equal(experts, expected_experts)
 
 
+def test_logits_are_ranked_where_shares_underflow_and_among_nan(
+    triton_kernels: Kernels, reference: Kernels, device: torch.device
+) -> None:
+    none, minus = float("nan"), float("-inf")
+    logits = torch.tensor(
+        [
+            [-300.0, 0.0, -120.0, -200.0, -110.0],
+            [minus, minus, 4.0, minus, minus],
+            [1.0, none, 3.0, 2.0, none],
+            [none] * 5,
+        ]
+    )
+    weights, experts = triton_kernels.route(logits.to(device), 4, False)
+    expected_weights, expected_experts = reference.route(logits, 4, False)
+    assert torch.equal(experts.cpu(), expected_experts)
+    torch.testing.assert_close(weights.cpu(), expected_weights, equal_nan=True)
+
+
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
 @pytest.mark.parametrize(
     ("tokens", "num_experts", "top_k", "hidden", "inner"),
