@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from pageant.actors.grammar.compiling import Compiler
 from pageant.actors.grammar.core import Guides, Masks, Opening
 from pageant.actors.grammar.errors import GrammarError
+from pageant.actors.grammar.isolated import IsolatedTrial
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.protocol.arrays import int64
 from pageant.protocol.guiding import (
@@ -70,6 +71,7 @@ class Grammar(Actor):
             tokenizer: the folder of the tokenizer; None is the checkpoint's.
             vocab_size, eos_token_ids: the model's.
             compile_seconds_max: what takes longer to compile is refused.
+            isolate: compile each source in a process of its own first, which alone ends where the compiler does.
             cache_size: compiled grammars that are kept, those in use apart.
             mask_threads: that a step's masks are spread over, by grammar: those of one grammar share its lexer.
             loop_seconds_max: a step's masks that are expected to take no longer are computed on the event loop, which
@@ -81,6 +83,7 @@ class Grammar(Actor):
         vocab_size: int
         eos_token_ids: tuple[int, ...] = ()
         compile_seconds_max: float = 10.0
+        isolate: bool = True
         cache_size: int = 128
         mask_threads: int = 1
         loop_seconds_max: float = 0.002
@@ -97,9 +100,20 @@ class Grammar(Actor):
         self._loading = asyncio.Lock()
         self._threads = asyncio.Semaphore(self.offload_threads)
         self._compiler: Compiler | None = None
+        self._trial: IsolatedTrial | None = None
         self._compiled: OrderedDict[StructuredOutputsParams, LLMatcher] = OrderedDict()
         self._compiling: dict[StructuredOutputsParams, asyncio.Future[LLMatcher | GrammarError]] = {}
         self._followed: dict[str, _Followed] = {}  # by executor
+
+    async def on_stop(self) -> None:
+        self._end_trial()
+
+    def on_crash(self, error: BaseException) -> None:
+        self._end_trial()
+
+    def _end_trial(self) -> None:
+        if self._trial is not None:
+            self._trial.close()
 
     @receives(concurrent=True)
     async def compile(self, request: CompileGrammar) -> GrammarCompiled | GrammarRefused:
@@ -134,10 +148,11 @@ class Grammar(Actor):
     ) -> None:
         try:
             compiler, limit = await self._load(), self.options.compile_seconds_max
+            most = limit if self._trial is None else 2 * limit  # a source is compiled twice then
             await self._threads.acquire()  # the limit is for what it takes itself, not for what is before it
             working: asyncio.Future[LLMatcher | GrammarError] = asyncio.get_running_loop().create_future()
             self.spawn(self._work(compiler, asked, working))
-            made = await asyncio.wait_for(asyncio.shield(working), limit)
+            made = await asyncio.wait_for(asyncio.shield(working), most)
         except TimeoutError:
             made = GrammarError(f"it takes more than {limit:g} seconds to compile")
         except GrammarError as error:
@@ -157,6 +172,8 @@ class Grammar(Actor):
     ) -> None:
         """Compiles in a thread, which is taken for as long as that takes, whoever still waits for it."""
         try:
+            if self._trial is not None:
+                await self.offload(self._trial.check, asked)
             working.set_result(await self.offload(compiler.compile, asked))
         except GrammarError as error:
             working.set_result(error)
@@ -170,6 +187,8 @@ class Grammar(Actor):
             if self._compiler is None:
                 path = Path(options.tokenizer or options.model)
                 size, ends = options.vocab_size, options.eos_token_ids
+                if options.isolate:
+                    self._trial = IsolatedTrial(path, size, ends, options.compile_seconds_max)
                 self._compiler = await self.offload(Compiler.from_checkpoint, path, size, ends)
             return self._compiler
 

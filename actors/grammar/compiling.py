@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pageant.actors.grammar.bounds import check_depth, check_references, check_rules
 from pageant.actors.grammar.errors import GrammarError
 from pageant.actors.grammar.tags import TEXT, Literals, TagGrammar
 from pageant.models.tokenization import Tokenization
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 WHITESPACE = r"( |\n {0,32})?"
 """Between the parts of JSON, unless a request says otherwise. Without a bound, a model may never leave it."""
-DEPTH_MAX = 64  # of a schema
 REASON_LENGTH_MAX = 500
 # The costs of one mask, and what a lexer may hold (1 to 2 kB a state); llguidance's own are five times as large.
 LEXER_STATES_MAX = 50_000
@@ -117,19 +117,27 @@ def _answer(asked: StructuredOutputsParams, literals: Literals) -> str:
     if asked.choice is not None:
         return grammar_from("choice", json.dumps(asked.choice))
     if asked.grammar is not None:
+        check_rules(asked.grammar)
         return grammar_from("grammar", asked.grammar)
     tags = _loaded("structural_tag", asked.structural_tag)
-    _check_depth(tags)
-    return TagGrammar(literals, lambda schema: f"%json {_with_blanks(schema, asked)}").source(tags)
+    check_depth(tags)
+    return TagGrammar(literals, lambda schema: f"%json {_checked(schema, asked)}").source(tags)
 
 
 def _schema(name: str, text: str | None, asked: StructuredOutputsParams) -> str:
     schema = _loaded(name, text)
     if not isinstance(schema, dict):
         raise GrammarError(f"the schema is a {type(schema).__name__}; expected an object")
-    _check_depth(schema)
+    check_depth(schema)
+    check_references(schema)
     if asked.disable_additional_properties:
         _close_objects(schema)
+    return _with_blanks(schema, asked)
+
+
+def _checked(schema: Any, asked: StructuredOutputsParams) -> str:
+    """Return a schema within a structural tag, whose depth was checked with that of the tag."""
+    check_references(schema)
     return _with_blanks(schema, asked)
 
 
@@ -149,17 +157,6 @@ def _loaded(name: str, text: str | None) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise GrammarError(f"{name} is no JSON: {error}") from None
-
-
-def _check_depth(value: Any) -> None:
-    """Refuses what is nested deeper than parsers in between can follow."""
-    level = [value]
-    for _ in range(DEPTH_MAX):
-        nested = [item for item in level if isinstance(item, dict | list)]
-        level = [part for item in nested for part in (item.values() if isinstance(item, dict) else item)]
-        if not level:
-            return
-    raise GrammarError(f"the schema is nested deeper than {DEPTH_MAX} levels")
 
 
 def _close_objects(schema: Any) -> None:

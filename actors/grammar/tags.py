@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pageant.actors.grammar.bounds import check_rules
 from pageant.actors.grammar.errors import GrammarError
 
 FORMATS_MAX = 4096
@@ -116,7 +117,8 @@ class TagGrammar:
     def _grammar(self, tree: Any) -> str:
         from llguidance import grammar_from
 
-        return self._named(grammar_from("grammar", _text(tree["grammar"])))
+        check_rules(_text(tree["grammar"]))
+        return self._named(grammar_from("grammar", tree["grammar"]))
 
     def _named(self, source: str) -> str:
         name = f"g{len(self._others)}"

@@ -90,6 +90,7 @@ def draw_engine(random: Random, seed: int, classes: Mapping[str, str] | None = N
         "eos_token_ids": END_TOKENS,
         "step_patience": STEP_PATIENCE,
         "alphabet": NUM_TOKENS,
+        "isolate": False,
         "loop_seconds_max": 0.0,  # nothing takes time here, and masks are to be late
         "served": (SERVED,),
         "device": random.choice(("cpu", "cuda:0")),

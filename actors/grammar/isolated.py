@@ -1,0 +1,79 @@
+"""The compiler of grammars in a process of its own, where a source that ends the process costs nobody else anything."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from pageant.actors.grammar.compiling import Compiler
+from pageant.actors.grammar.errors import GrammarError
+from pageant.actors.runtime.isolation import IsolatedDeath, IsolatedLimits, Isolation
+from pageant.protocol.structured_outputs import StructuredOutputsParams
+
+KILLERS_MAX = 1024
+"""Sources that ended a process and are remembered; the oldest are forgotten."""
+
+
+class IsolatedTrial:
+    """Compiles each source in a process of its own first, and takes its first mask there.
+
+    Args:
+        path: the tokenizer's folder.
+        vocab_size, end_tokens: the model's.
+        seconds: a source that takes longer is refused.
+    """
+
+    def __init__(self, path: Path, vocab_size: int, end_tokens: Sequence[int], seconds: float) -> None:
+        argument = json.dumps([str(path), vocab_size, list(end_tokens)])
+        self._isolation = Isolation(f"{__name__}:open_compiler", argument, IsolatedLimits(seconds=seconds))
+        self._seconds = seconds
+        self._killers: OrderedDict[bytes, str] = OrderedDict()  # why, by a source's hash
+
+    @property
+    def deaths(self) -> int:
+        """Processes that ended while they compiled."""
+        return self._isolation.deaths
+
+    def check(self, asked: StructuredOutputsParams) -> None:
+        """Return when the source has been compiled once. Blocks; may be called by several threads.
+
+        Raises:
+            GrammarError: it cannot be compiled, or ended the process, now or before.
+        """
+        data = msgspec.msgpack.encode(asked)
+        name = hashlib.blake2b(data, digest_size=16).digest()
+        if (reason := self._killers.get(name)) is not None:
+            raise GrammarError(reason)
+        try:
+            refused = self._isolation.call(data)
+        except IsolatedDeath as error:
+            self._killers[name] = f"it cannot be compiled: {error}"
+            while len(self._killers) > KILLERS_MAX:
+                self._killers.popitem(last=False)
+            raise GrammarError(self._killers[name]) from None
+        if refused:
+            raise GrammarError(refused.decode())
+
+    def close(self) -> None:
+        """End the processes."""
+        self._isolation.close()
+
+
+def open_compiler(argument: str) -> Callable[[bytes], bytes]:
+    """Return the function that compiles an encoded source; its answer is why that cannot be done, or empty."""
+    path, vocab_size, end_tokens = json.loads(argument)
+    compiler = Compiler.from_checkpoint(Path(path), vocab_size, end_tokens)
+
+    def compile_source(data: bytes) -> bytes:
+        try:
+            compiler.compile(msgspec.msgpack.decode(data, type=StructuredOutputsParams))
+        except GrammarError as error:
+            return str(error).encode(errors="backslashreplace")
+        return b""
+
+    return compile_source

@@ -1,0 +1,186 @@
+"""Functions that may end their process, called in a process of their own.
+
+Native code that a request feeds (a grammar compiler, an image decoder) can overflow its stack, and no exception tells
+of that. `Isolation` calls such a function in a small disposable process: the death of that process is an answer about
+one input, and costs nobody else anything. A spare process is at hand, so that the next input does not wait for a new
+one.
+
+Threads of the caller use an `Isolation` and block in it: an actor calls it by `offload`. The child is
+`pageant.actors.runtime.isolated`; messages between the two are bytes with their length before them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+
+LENGTH_BYTES = 4
+ANSWER_BYTES_MAX = 1 << 26
+READY = b"ready"
+START_SECONDS_MAX = 60.0
+_MODULE = "pageant.actors.runtime.isolated"
+
+
+class IsolatedDeath(Exception):
+    """The process ended, or was ended for the time that it took, while it had this input. The message says of what."""
+
+
+@dataclass(frozen=True)
+class IsolatedLimits:
+    """What a process may take for an input.
+
+    Attributes:
+        seconds: of time; the process is killed then.
+        memory_bytes: of address space, beyond what the process has when it is ready.
+        stack_bytes: of the thread that calls the function. The caller's own threads should have more.
+    """
+
+    seconds: float = 10.0
+    memory_bytes: int = 1 << 30
+    stack_bytes: int = 4 << 20
+
+
+class Isolation:
+    """Calls one function in processes of its own. May be used by several threads.
+
+    Args:
+        opener: `module:function`. In each process, `function(argument)` returns the function from bytes to bytes that
+            is called.
+        argument: for the opener.
+        limits: of each call.
+        spares: processes that wait for inputs, once there was one.
+    """
+
+    def __init__(
+        self, opener: str, argument: str, limits: IsolatedLimits | None = None, spares: int = 1
+    ) -> None:
+        self._limits = limits or IsolatedLimits()
+        self._command = [
+            *(sys.executable, "-m", _MODULE, opener, argument),
+            *(str(self._limits.memory_bytes), str(self._limits.stack_bytes)),
+        ]
+        self._spares = spares
+        self._lock = threading.Lock()
+        self._idle: deque[_Worker] = deque()  # under the lock, as all that follows
+        self._busy: set[_Worker] = set()
+        self._closed = False
+        self.deaths = 0
+
+    def call(self, data: bytes) -> bytes:
+        """Return what the function returns for `data`. Blocks.
+
+        Raises:
+            IsolatedDeath: the process died of it, or it took too long.
+            OSError: no process can be started.
+        """
+        worker = self._take()
+        try:
+            answer = worker.call(data, self._limits.seconds)
+        except BaseException as error:
+            self._give_back(worker, died=isinstance(error, IsolatedDeath), again=False)
+            raise
+        self._give_back(worker, died=False, again=True)
+        return answer
+
+    def _take(self) -> _Worker:
+        with self._lock:
+            if self._closed:
+                raise IsolatedDeath("its process was ended with its actor")
+            worker = self._idle.popleft() if self._idle else _Worker(self._command)
+            self._busy.add(worker)
+            while len(self._idle) < self._spares:
+                self._idle.append(_Worker(self._command))
+            return worker
+
+    def _give_back(self, worker: _Worker, *, died: bool, again: bool) -> None:
+        """Keep a process for the next input, if it is good for that and is not one too many; end it otherwise."""
+        with self._lock:
+            self._busy.discard(worker)
+            self.deaths += died
+            keep = again and not self._closed and len(self._idle) <= self._spares
+            if keep:
+                self._idle.append(worker)
+        if not keep:
+            worker.kill()
+
+    def close(self) -> None:
+        """End every process. Calls that wait for one raise `IsolatedDeath`."""
+        with self._lock:
+            self._closed = True
+            workers = [*self._idle, *self._busy]
+            self._idle.clear()
+        for worker in workers:
+            worker.kill()
+
+
+class _Worker:
+    """One process, which has one input at a time."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            start_new_session=True,  # a Ctrl-C is for the parent to act on
+        )
+        self._is_ready = False
+
+    def call(self, data: bytes, seconds: float) -> bytes:
+        """Return the answer to `data`. Raises `IsolatedDeath`; the process has ended then, or has to be."""
+        if not self._is_ready:
+            if (said := self._receive(START_SECONDS_MAX)) != READY:
+                raise OSError(f"{_MODULE} did not start: {said[:500].decode(errors='replace')}")
+            self._is_ready = True
+        assert self._process.stdin is not None, "it is a pipe"
+        try:
+            self._process.stdin.write(len(data).to_bytes(LENGTH_BYTES, "little") + data)
+            self._process.stdin.flush()
+        except OSError:
+            raise self._death() from None
+        return self._receive(seconds)
+
+    def _receive(self, seconds: float) -> bytes:
+        deadline = time.monotonic() + seconds
+        length = int.from_bytes(self._read(LENGTH_BYTES, deadline, seconds), "little")
+        if length > ANSWER_BYTES_MAX:
+            raise IsolatedDeath(f"its answer has {length} bytes; at most {ANSWER_BYTES_MAX} are taken")
+        return self._read(length, deadline, seconds)
+
+    def _read(self, count: int, deadline: float, seconds: float) -> bytes:
+        assert self._process.stdout is not None, "it is a pipe"
+        pipe, read = self._process.stdout.fileno(), b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(pipe, selectors.EVENT_READ)
+            while len(read) < count:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise IsolatedDeath(f"it takes more than {seconds:g} seconds")
+                piece = os.read(pipe, count - len(read))
+                if not piece:
+                    raise self._death()
+                read += piece
+        return read
+
+    def _death(self) -> IsolatedDeath:
+        code = self._process.wait()
+        if code < 0:
+            return IsolatedDeath(f"its process was ended by signal {-code} ({signal.strsignal(-code)})")
+        return IsolatedDeath(f"its process ended with exit code {code}")
+
+    def kill(self) -> None:
+        """End the process, if it still runs, and wait for that."""
+        with contextlib.suppress(OSError):
+            self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()

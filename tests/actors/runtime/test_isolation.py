@@ -1,0 +1,95 @@
+"""Functions that end their process, called in a process of their own."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+
+from pageant.actors.runtime.isolation import IsolatedDeath, IsolatedLimits, Isolation
+
+OPENER = "isolation_players:open_player"
+MIB = 1 << 20
+
+
+@pytest.fixture
+def isolation(monkeypatch):
+    made = []
+
+    def make(**limits):
+        monkeypatch.syspath_prepend(os.path.dirname(__file__))
+        made.append(Isolation(OPENER, "-", IsolatedLimits(**limits)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_an_answer_comes_back_and_the_process_is_used_again(isolation):
+    one = isolation()
+    assert one.call(b"echo hello") == b"-hello"
+    pid = one.call(b"pid")
+    others = {one.call(b"pid") for _ in range(6)}
+    assert pid in others and str(os.getpid()).encode() not in others and len(others) <= 2
+
+
+@pytest.mark.parametrize("what", [b"overflow", b"abort", b"exit"])
+def test_a_death_is_an_answer_about_one_input_and_the_next_is_answered(isolation, what):
+    one = isolation()
+    with pytest.raises(IsolatedDeath, match=r"its process (was ended by signal|ended with exit code)"):
+        one.call(what)
+    assert one.call(b"echo again") == b"-again" and one.deaths == 1
+
+
+def test_what_takes_too_long_is_ended(isolation):
+    one = isolation(seconds=0.3)
+    one.call(b"echo ready")
+    with pytest.raises(IsolatedDeath, match=r"it takes more than 0\.3 seconds"):
+        one.call(b"spin")
+
+
+def test_what_takes_too_much_memory_is_ended(isolation):
+    one = isolation(memory_bytes=64 * MIB)
+    with pytest.raises(IsolatedDeath):
+        one.call(b"fill")
+
+
+def test_what_is_printed_does_not_reach_the_answers(isolation):
+    assert isolation().call(b"print") == b"printed"
+
+
+def test_large_inputs_and_answers_pass(isolation):
+    assert len(isolation().call(b"echo " + b"x" * (5 * MIB))) == 5 * MIB + 1
+
+
+def test_an_end_ends_every_process_though_it_is_busy(isolation):
+    one, outcome = isolation(seconds=60), []
+
+    def call():
+        try:
+            one.call(b"spin")
+        except IsolatedDeath as error:
+            outcome.append(error)
+
+    pid = int(one.call(b"pid"))
+    thread = threading.Thread(target=call)
+    thread.start()
+    while not any(worker._is_ready for worker in list(one._busy)):
+        time.sleep(0.01)
+    one.close()
+    thread.join(30)
+    assert outcome and not one._idle
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    with pytest.raises(IsolatedDeath, match="with its actor"):
+        one.call(b"echo late")
+
+
+def test_a_function_that_cannot_be_opened_says_so():
+    one = Isolation("isolation_players:nothing", "-")
+    with pytest.raises((OSError, IsolatedDeath)):
+        one.call(b"echo")
+    one.close()
