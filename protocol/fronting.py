@@ -1,4 +1,4 @@
-"""session ──GetServer / GetHttpStatistics / Drain──▶ http ◀──UseResponse / AbortNamed──▶ http.
+"""session ──GetServer / GetHttpStatistics / Drain──▶ http ◀──UseResponse / FollowResponse / AbortNamed──▶ http.
 
 What whoever started a server asks of it; and what servers of one engine ask each other, because a client may come
 to any of them with what it began at another.
@@ -76,12 +76,15 @@ class Drain(Request[Drained], frozen=True, kw_only=True):
 
 class UsedResponse(Message, frozen=True, kw_only=True):
     """A stored response as it is now, and the conversation up to its end, both as JSON; None if it is not stored
-    there. `running`: it has not ended yet.
+    there. `running`: it has not ended yet. `background`: no connection waits for it, so that it can be cancelled.
+    `has_events`: they can be followed.
     """
 
     response: str | None = None
     turns: str = "[]"
     running: bool = False
+    background: bool = False
+    has_events: bool = False
 
 
 class UseResponse(Request[UsedResponse], frozen=True, kw_only=True):
@@ -92,6 +95,23 @@ class UseResponse(Request[UsedResponse], frozen=True, kw_only=True):
 
     name: str
     use: Literal["show", "cancel", "delete"] = "show"
+    tenant: str | None = None
+    is_operator: bool = True
+
+
+class ResponseEvents(Message, frozen=True, kw_only=True):
+    """The next events of a response, as they are sent to a client."""
+
+    events: str
+
+
+class FollowResponse(Request[ResponseEvents], frozen=True, kw_only=True):
+    """Send a stored response's events after the one of that number, as they come. For whose it has to be, see
+    `UseResponse`; nothing comes of any other's.
+    """
+
+    name: str
+    after: int = -1
     tenant: str | None = None
     is_operator: bool = True
 

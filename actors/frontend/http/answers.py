@@ -102,6 +102,8 @@ class PromptAnswers:
         self.text, self.token_ids = prompt, prompt_token_ids
         for choice in self.choices:
             choice.begin(prompt)
+        if self.hub.on_accepted is not None:
+            self.hub.on_accepted()
 
     def output(self, arrived: Arrived) -> None:
         """The next piece of one of its choices."""
@@ -153,6 +155,7 @@ class Answers:
         self.num_running = len(self.choices)
         self.fresh: dict[Choice, None] = {}  # those of which something has come that was not taken
         self.error: Exception | None = None  # what ended it, instead of an answer
+        self.on_accepted: Callable[[], None] | None = None
         self.on_close: Callable[[], None] | None = None
         self.push: Callable[[], bool] | None = (
             None  # takes what is fresh while the reader waits; whether it did

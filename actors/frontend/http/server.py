@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,11 @@ from pageant.protocol.fronting import (
     AbortNamed,
     Drain,
     Drained,
+    FollowResponse,
     GetHttpStatistics,
     GetServer,
     HttpStatistics,
+    ResponseEvents,
     ServedModel,
     ServerAddress,
     UsedResponse,
@@ -236,6 +239,12 @@ class HttpServer(Frontend):
     def response_used(self, asked: UseResponse) -> UsedResponse:
         """A client has come to another server with a response that it was given here."""
         return self._responses.use(asked)
+
+    @receives(concurrent=True)
+    async def response_followed(self, asked: FollowResponse) -> AsyncIterator[ResponseEvents]:
+        """The same, and wants its events."""
+        async for events in self._responses.follow(asked):
+            yield ResponseEvents(events=events.decode())
 
     @receives
     def abort_named(self, asked: AbortNamed) -> AbortedNamed:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -71,7 +71,7 @@ class Pacemaker:
     """
 
     def __init__(self, tick_seconds: float, stall_seconds: float) -> None:
-        self.tick_seconds = tick_seconds
+        self.tick_seconds, self.stall_seconds = tick_seconds, stall_seconds
         self._stall_ticks = max(1, round(stall_seconds / tick_seconds))
         self.streams: set[Teller] = set()
         self.streamed_tokens = 0
@@ -208,13 +208,79 @@ class EventStream(Response[Any]):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
+class ByteStream(Response[Any]):
+    """The response that sends events of another's making: its client may leave without ending anything."""
+
+    def __init__(
+        self, events: AsyncGenerator[bytes, None], pacemaker: Pacemaker, headers: Mapping[str, str]
+    ) -> None:
+        super().__init__(None, media_type="text/event-stream", headers=dict(headers))
+        self._events, self._pacemaker = events, pacemaker
+
+    def to_asgi_response(self, *_: Any, **__: Any) -> Any:
+        """As Litestar asks for it."""
+        return self._respond
+
+    async def _respond(self, scope: Any, receive: Receive, send: Callable[[Any], Awaitable[None]]) -> None:
+        headers = {**HEADERS, **self.headers, "content-type": "text/event-stream; charset=utf-8"}
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": 200, "headers": raw})
+        tasks = [asyncio.ensure_future(self._send_all(send)), asyncio.ensure_future(_disconnected(receive))]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if tasks[0].done():
+                tasks[0].result()
+        except TimeoutError:
+            scope["state"][ABORT]()  # the client does not read
+        finally:
+            await _end(tasks)
+            await self._events.aclose()
+
+    async def _send_all(self, send: Callable[[Any], Awaitable[None]]) -> None:
+        """Send the events as they come, and a sign of life where they do not.
+
+        Raises:
+            TimeoutError: one could not be sent in time.
+        """
+        coming = asyncio.ensure_future(self._next())
+        try:
+            while True:
+                done, _ = await asyncio.wait({coming}, timeout=self._pacemaker.tick_seconds)
+                body = coming.result() if done else KEEP_ALIVE
+                async with asyncio.timeout(self._pacemaker.stall_seconds):
+                    await send(
+                        {"type": "http.response.body", "body": body or b"", "more_body": body is not None}
+                    )
+                if body is None:
+                    return
+                if done:
+                    coming = asyncio.ensure_future(self._next())
+        finally:
+            await _end([coming])
+
+    async def _next(self) -> bytes | None:
+        return await anext(self._events, None)
+
+
+async def _end(tasks: Sequence[asyncio.Future[Any]]) -> None:
+    """Cancel tasks, and return when they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    """Return when the client has left."""
+    while not (await receive())["type"].endswith(".disconnect"):
+        pass
+
+
 @contextlib.asynccontextmanager
 async def until_gone(receive: Receive, answers: Answers) -> AsyncIterator[None]:
     """Within it, `answers` fail with `Disconnected` if the client leaves."""
 
     async def watch() -> None:
-        while not (await receive())["type"].endswith(".disconnect"):
-            pass
+        await _disconnected(receive)
         answers.leave()
 
     watching = asyncio.ensure_future(watch())

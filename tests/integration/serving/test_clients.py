@@ -118,18 +118,6 @@ async def test_a_response_is_streamed(openai_async, right):
         assert (await stream.get_final_response()).output_text == whole.output_text
 
 
-def test_a_response_in_the_background_can_be_cancelled(client):
-    asked = {"input": "Explain the with statement", "background": True, **MODEL}
-    response = client.responses.create(max_output_tokens=900, extra_body={"ignore_eos": True}, **asked)
-    assert response.status == "in_progress"
-    cancelled = client.responses.cancel(response.id)
-    assert cancelled.status == "cancelled"
-    short = client.responses.create(max_output_tokens=2, **asked)
-    while (ended := client.responses.retrieve(short.id)).status == "in_progress":
-        pass
-    assert ended.status == "incomplete" and ended.usage.output_tokens == 2
-
-
 def test_a_response_that_is_deleted_while_it_runs_stays_deleted(client):
     asked = {"input": "Explain the with statement", "max_output_tokens": 900, **MODEL}
     with client.responses.create(stream=True, extra_body={"ignore_eos": True}, **asked) as stream:

@@ -66,6 +66,10 @@ def test_what_began_at_one_server_is_found_by_the_others(pair):
                 client.responses.retrieve(one.id)
         running = here.responses.create(model="demo", input="Count", background=True, extra_body=ENDLESS)
         assert there.responses.cancel(running.id).status == "cancelled"
+        short = {"background": True, "max_output_tokens": 8}
+        events = list(here.responses.create(model="demo", input="Count", stream=True, **short))
+        name = events[0].response.id
+        assert list(there.responses.retrieve(name, stream=True, starting_after=2)) == events[3:]
         answer = threading.Thread(
             target=here.chat.completions.create,
             kwargs={"model": "demo", "messages": QUESTION, "extra_body": ENDLESS | {"request_id": "mine"}},

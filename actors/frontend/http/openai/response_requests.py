@@ -7,7 +7,10 @@ from typing import Any, Literal
 import msgspec
 
 from pageant.actors.frontend.http.openai.conversation import CalledFunction, CalledTool, Turn
+from pageant.actors.frontend.http.openai.opaque import opened
+from pageant.actors.frontend.http.openai.structure import StructuredOutputs
 from pageant.protocol.errors import BadRequest
+from pageant.protocol.sampling import Scalar
 
 INPUT_TYPES = ("message", "function_call", "function_call_output", "reasoning")
 
@@ -34,6 +37,7 @@ class Item(msgspec.Struct, kw_only=True):
     arguments: str | None = None
     output: str | tuple[Part, ...] | None = None
     summary: Any = None
+    encrypted_content: str | None = None
 
     def turn(self, place: str) -> Turn:
         """The same as chats have it.
@@ -51,7 +55,8 @@ class Item(msgspec.Struct, kw_only=True):
             case "function_call_output" if self.call_id is not None:
                 return Turn(role="tool", tool_call_id=self.call_id, content=_text(self.output, place))
             case "reasoning":
-                return Turn(role="assistant", reasoning_content=_text(self.content, place))
+                thoughts = opened(self.encrypted_content) if not self.content else None
+                return Turn(role="assistant", reasoning_content=thoughts or _text(self.content, place))
         if self.type in INPUT_TYPES:
             raise BadRequest(f"{place} lacks a part of a {self.type}", "input")
         raise BadRequest(
@@ -104,12 +109,23 @@ class TextOptions(msgspec.Struct, kw_only=True):
 
 SAME = (  # in a chat
     *("model", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "stop", "ignore_eos"),
+    *(
+        "presence_penalty",
+        "frequency_penalty",
+        "logit_bias",
+        "stop_token_ids",
+        "min_tokens",
+        "allowed_token_ids",
+    ),
+    *("bad_words", "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output"),
+    *("truncate_prompt_tokens", "truncation_side", "structured_outputs", "vllm_xargs", "deadline"),
     *("seed", "priority", "cache_salt", "chat_template_kwargs", "user"),
 )
+LOGPROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
 
 
 NAMES = {  # of a chat's parameters
-    **{"messages": "input", "response_format": "text.format", "structured_outputs": "text.format"},
+    **{"messages": "input", "response_format": "text.format"},
     **{"max_tokens": "max_output_tokens", "max_completion_tokens": "max_output_tokens"},
 }
 
@@ -135,9 +151,24 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
     truncation: Literal["disabled", "auto"] | None = None
     top_k: int | None = None
     min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
     repetition_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str, ...] | None = None
     stop: str | tuple[str, ...] | None = None
+    stop_token_ids: tuple[int, ...] | None = None
+    include_stop_str_in_output: bool | None = None
+    min_tokens: int | None = None
     ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    structured_outputs: StructuredOutputs | None = None
+    vllm_xargs: dict[str, Scalar | tuple[Scalar, ...]] | None = None
+    deadline: float | None = None
     seed: int | None = None
     priority: int | None = None
     cache_salt: str | None = None
@@ -145,12 +176,19 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     user: str | None = None
     include: tuple[str, ...] | None = None
+    top_logprobs: int | None = None
     reasoning: dict[str, Any] | None = None
 
     def fields_without_effect(self) -> list[str]:
         """Those that are given and known, and of no consequence here."""
-        names = [name for name in ("include", "reasoning") if getattr(self, name) is not None]
+        names = [name for name in ("reasoning",) if getattr(self, name) is not None]
+        names += [f"include:{one}" for one in self.include or () if one not in (LOGPROBS, ENCRYPTED)]
+        names += ["top_logprobs"] * bool(self.top_logprobs and not self.includes(LOGPROBS))
         return names + ["truncation"] * (self.truncation == "auto")
+
+    def includes(self, what: str) -> bool:
+        """Return whether the response is to have this, which it has only where it is asked for."""
+        return self.include is not None and what in self.include
 
     @property
     def is_stored(self) -> bool:
@@ -179,6 +217,8 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
             "max_completion_tokens": self.max_output_tokens,
             "stream": self.stream,
         }
+        if self.includes(LOGPROBS):
+            fields |= {"logprobs": True, "top_logprobs": self.top_logprobs}
         if self.tools:
             fields["tools"] = [tool.chat_tool() for tool in self.tools]
             choice = self.tool_choice

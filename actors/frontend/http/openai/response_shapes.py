@@ -9,6 +9,8 @@ import msgspec
 from pageant.actors.frontend.http.answers import Answers
 from pageant.actors.frontend.http.blocks import Block
 from pageant.actors.frontend.http.openai.conversation import CalledFunction, CalledTool, Turn
+from pageant.actors.frontend.http.openai.logprobs import ChatTokenLogprob
+from pageant.actors.frontend.http.openai.opaque import sealed
 from pageant.actors.frontend.http.openai.response_requests import ResponseRequest
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]
@@ -48,6 +50,10 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     store: bool = True
     background: bool = False
     usage: ResponseUsage | None = None
+    top_logprobs: int = 0
+    reasoning: dict[str, Any] | None = None
+    user: str | None = None
+    completed_at: int | None = None
     object: Literal["response"] = "response"
 
 
@@ -65,7 +71,7 @@ def response_of(asked: ResponseRequest, name: str, model: str, created: int) -> 
         id=name,
         created_at=created,
         model=model,
-        status="in_progress",
+        status="queued" if asked.background else "in_progress",
         instructions=asked.instructions,
         max_output_tokens=asked.max_output_tokens,
         metadata=asked.metadata or {},
@@ -78,6 +84,9 @@ def response_of(asked: ResponseRequest, name: str, model: str, created: int) -> 
         tools=list(asked.tools or ()),
         store=asked.is_stored,
         background=bool(asked.background),
+        top_logprobs=asked.top_logprobs or 0,
+        reasoning=asked.reasoning,
+        user=asked.user,
     )
 
 
@@ -93,30 +102,49 @@ def usage_of(answers: Answers) -> ResponseUsage:
     )
 
 
-def item(block: Block, response_id: str, *, whole: bool) -> dict[str, Any]:
-    """A block as an item of a response's output."""
-    status = "completed" if whole else "in_progress"
-    name = f"{response_id.removeprefix('resp-')}-{block.place}"
-    if block.kind == "call":
+class ItemShapes:
+    """Shapes of a response's items and of their parts.
+
+    Args:
+        encrypts: reasoning is told as an opaque string too.
+    """
+
+    def __init__(self, response_id: str, *, encrypts: bool) -> None:
+        self._name, self._encrypts = response_id.removeprefix("resp-"), encrypts
+        self.logprobs: dict[int, list[ChatTokenLogprob]] = {}
+        """By a text block's place, of its tokens so far."""
+
+    def item(self, block: Block, *, whole: bool) -> dict[str, Any]:
+        """Return a block as an item of the output; without what it holds unless it is `whole`."""
+        status = "completed" if whole else "in_progress"
+        name = f"{self._name}-{block.place}"
+        if block.kind == "call":
+            return {
+                **{"type": "function_call", "id": f"fc_{name}", "call_id": block.id or f"call_{name}"},
+                **{"name": block.name, "arguments": block.text if whole else "", "status": status},
+            }
+        content = [self.part(block, whole=True)] if whole else []
+        if block.kind == "reasoning":
+            shown = {
+                "type": "reasoning",
+                "id": f"rs_{name}",
+                "summary": [],
+                "content": content,
+                "status": status,
+            }
+            return {**shown, "encrypted_content": sealed(block.text)} if whole and self._encrypts else shown
         return {
-            **{"type": "function_call", "id": f"fc_{name}", "call_id": block.id or f"call_{name}"},
-            **{"name": block.name, "arguments": block.text if whole else "", "status": status},
+            **{"type": "message", "id": f"msg_{name}", "role": "assistant"},
+            **{"content": content, "status": status},
         }
-    content = [part(block, whole=True)] if whole else []
-    if block.kind == "reasoning":
-        return {"type": "reasoning", "id": f"rs_{name}", "summary": [], "content": content, "status": status}
-    return {
-        **{"type": "message", "id": f"msg_{name}", "role": "assistant"},
-        **{"content": content, "status": status},
-    }
 
-
-def part(block: Block, *, whole: bool) -> dict[str, Any]:
-    """A block's text as a part of its item."""
-    text = block.text if whole else ""
-    if block.kind == "reasoning":
-        return {"type": "reasoning_text", "text": text}
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    def part(self, block: Block, *, whole: bool) -> dict[str, Any]:
+        """Return a block's text as a part of its item."""
+        text = block.text if whole else ""
+        if block.kind == "reasoning":
+            return {"type": "reasoning_text", "text": text}
+        logprobs = self.logprobs.get(block.place, []) if whole else []
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
 def turns_of(blocks: list[Block]) -> list[Turn]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from pageant.actors.frontend.http.answers import Answers
 from pageant.actors.frontend.http.openai.conversation import Turn
+from pageant.actors.frontend.http.openai.event_log import EventLog
 from pageant.actors.frontend.http.openai.response_shapes import ResponseObject
 from pageant.actors.frontend.http.streams import encode
 from pageant.actors.frontend.http.tenants import Caller
-from pageant.protocol.fronting import UsedResponse, UseResponse
+from pageant.protocol.fronting import FollowResponse, UsedResponse, UseResponse
 
 STORED_MAX = 4096
 STORED_BYTES_MAX = 256 * 2**20
@@ -18,12 +20,14 @@ STORED_BYTES_MAX = 256 * 2**20
 
 @dataclass
 class Stored:
-    """A response, the conversation up to its end, and its request while that runs. `owner` is the tenant's name."""
+    """A response, the conversation up to its end, and its request while that runs. `owner` is the tenant's name; `log`
+    has its events, if it is streamed in the background."""
 
     response: ResponseObject
     turns: list[Turn]
     answers: Answers | None
     owner: str | None = None
+    log: EventLog | None = None
     num_bytes: int = 0
     is_deleted: bool = False
 
@@ -55,6 +59,8 @@ class ResponseStore:
             return
         self._forget(stored.response.id)
         stored.num_bytes = len(encode([stored.response, stored.turns]))
+        if stored.log is not None:
+            stored.num_bytes += stored.log.num_bytes
         self._stored[stored.response.id] = stored
         self.num_bytes += stored.num_bytes
         ended = [name for name, one in self._stored.items() if one.answers is None]
@@ -78,7 +84,7 @@ class ResponseStore:
         stored = self.get(asked.name, Caller(asked.tenant, asked.is_operator))
         if stored is None:
             return UsedResponse()
-        if asked.use == "cancel":
+        if asked.use == "cancel" and stored.response.background:
             stored.cancel()
         elif asked.use == "delete":
             self._delete(stored)
@@ -86,7 +92,16 @@ class ResponseStore:
             response=encode(stored.response).decode(),
             turns=encode(stored.turns).decode(),
             running=stored.answers is not None,
+            background=stored.response.background,
+            has_events=stored.log is not None,
         )
+
+    async def follow(self, asked: FollowResponse) -> AsyncGenerator[bytes, None]:
+        """Yield a response's events, as they come; none where the client has no such response, or it has no events."""
+        stored = self.get(asked.name, Caller(asked.tenant, asked.is_operator))
+        if stored is not None and stored.log is not None:
+            async for events in stored.log.follow(asked.after):
+                yield events
 
     def _forget(self, name: str) -> None:
         stored = self._stored.pop(name, None)
