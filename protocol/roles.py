@@ -12,6 +12,7 @@ from enum import StrEnum
 from pageant.protocol.allocation import Assign, Assigned, GetPoolStatistics, PoolReady
 from pageant.protocol.drafting import Propose
 from pageant.protocol.guiding import CompileGrammar, GuidesLost, GuideStep, TokenMasks
+from pageant.protocol.lifecycle import GetModelState, PauseModel, ResetModelCache, ResumeModel
 from pageant.protocol.message import Message
 from pageant.protocol.outputs import Stopped, TokenBatch
 from pageant.protocol.sampling import SamplingParams
@@ -103,7 +104,9 @@ DRAFTER = Role("drafter", (Propose,))
 GRAMMAR = Role("grammar", (CompileGrammar, GuideStep, ActorUp, ActorDown))
 FRONTEND = Role("frontend", (OutputBatch, ActorUp, ActorDown))
 
-_ALL = (TOKENIZER, SCHEDULER, BLOCKS, EXECUTOR, DETOKENIZER, DRAFTER, GRAMMAR, FRONTEND)
+LIFECYCLE = Role("lifecycle", (GetModelState, PauseModel, ResumeModel, ResetModelCache))
+
+_ALL = (TOKENIZER, SCHEDULER, BLOCKS, EXECUTOR, DETOKENIZER, DRAFTER, GRAMMAR, FRONTEND, LIFECYCLE)
 ROLES = {role.name: role for role in _ALL}
 
 

@@ -7,6 +7,8 @@
     node/X ──RenewLease──▶ supervisor ──LeaseGranted──▶ node/X      once per heartbeat
     supervisor ──StopNode──▶ node/*       at the end
 
+    actor ──ActorChanged──▶ supervisor    an actor that is up has other facts; watchers that take it are told
+
 The root supervisor alone issues incarnations.
 """
 
@@ -16,6 +18,10 @@ import msgspec
 
 from pageant.protocol.message import Message, Request
 
+Fact = int | str | dict[str, str]
+Facts = dict[str, Fact]
+"""What an actor found out, by name."""
+
 
 class ActorUp(Message, frozen=True, kw_only=True):
     """To a watcher: this actor is there, with this incarnation."""
@@ -23,8 +29,19 @@ class ActorUp(Message, frozen=True, kw_only=True):
     address: str
     incarnation: int
     features: tuple[str, ...] = ()
-    facts: dict[str, int] = msgspec.field(default_factory=dict)
+    facts: Facts = msgspec.field(default_factory=dict)
     """See `ActorStarted`."""
+
+
+class ActorChanged(Message, frozen=True, kw_only=True):
+    """An actor has other facts than when it came up; all of them as they are now.
+
+    Told by the actor to the supervisor, and to those watchers that have a handler for it.
+    """
+
+    address: str
+    incarnation: int
+    facts: Facts
 
 
 SWAPPED = "swapped"  # as a reason: an end that was asked for, and is nobody's fault
@@ -59,7 +76,7 @@ class ActorEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     reason: str = ""
     final: bool = False
     restarts: int = 0
-    facts: dict[str, int] = msgspec.field(default_factory=dict)
+    facts: Facts = msgspec.field(default_factory=dict)
     """See `ActorStarted`."""
 
 
@@ -96,8 +113,8 @@ class ActorStarted(Message, frozen=True, kw_only=True):
     name: str
     incarnation: int
     features: tuple[str, ...]
-    facts: dict[str, int] = msgspec.field(default_factory=dict)
-    """Numbers that the actor found out while it started, by name, for whoever watches it (see `Actor.facts`)."""
+    facts: Facts = msgspec.field(default_factory=dict)
+    """What the actor found out while it started, for whoever watches it (see `Actor.facts`)."""
 
 
 class ActorFailed(Message, frozen=True, kw_only=True):
@@ -216,6 +233,20 @@ class SwapActor(Request[Swapped], frozen=True, kw_only=True):
     name: str
     cls: str = ""
     options: str = ""
+
+
+class ActorAmended(Message, frozen=True, kw_only=True):
+    """The next life of an actor begins with these options (a JSON object)."""
+
+    options: str
+
+
+class AmendActor(Request[ActorAmended], frozen=True, kw_only=True):
+    """Ask the supervisor to lay options (a JSON object) over those of an actor, for its next life. Its present life
+    goes on; whoever asks tells it what has changed."""
+
+    name: str
+    options: str
 
 
 class GetDirectory(Request[Directory], frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ import typer
 
 from pageant.scripts.bench.cli import bench_app
 from pageant.scripts.bench.report import Json as Figures
+from pageant.scripts.commands.model import model_app
 from pageant.scripts.engine_options import with_adapters, with_engine_options
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ app = typer.Typer(
 topology_app = typer.Typer(help="Check, show or draw a topology.", no_args_is_help=True)
 app.add_typer(topology_app, name="topology")
 app.add_typer(bench_app, name="bench")
+app.add_typer(model_app, name="model")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
@@ -142,6 +144,14 @@ def serve(
             help="Who shares cached prefixes: all or tenant. [default: tenant where there are several keys]"
         ),
     ] = None,
+    admin_routes: Annotated[
+        bool | None,
+        typer.Option(
+            envvar=["PAGEANT_ADMIN_ROUTES", "VLLM_SERVER_DEV_MODE"],
+            show_envvar=False,
+            help="Serve the routes for operators, such as /pause. [default: $VLLM_SERVER_DEV_MODE]",
+        ),
+    ] = None,
     strict_fields: Annotated[
         bool | None, typer.Option(help="Refuse requests with fields that have no effect here.")
     ] = None,
@@ -162,7 +172,7 @@ def serve(
     from pageant.scripts.commands import serve as command
 
     options = {
-        **{"host": host, "port": port, "strict_fields": strict_fields},
+        **{"host": host, "port": port, "strict_fields": strict_fields, "admin_routes": admin_routes},
         **{"api_keys": api_key, "operator_keys": operator_key, "cache_scope": cache_scope},
         **{"tool_call_parser": tool_call_parser, "reasoning_parser": reasoning_parser},
         **{"allowed_origins": allowed_origin, "ssl_certfile": ssl_certfile, "ssl_keyfile": ssl_keyfile},

@@ -17,6 +17,7 @@ from pageant.actors.runtime.sizes import parse_bytes
 from pageant.protocol.allocation import Assign, Assigned, GetPoolStatistics, PoolReady, PoolStatistics
 from pageant.protocol.arrays import int32
 from pageant.protocol.following import BlockEvents, FollowBlocks, StoredBlock
+from pageant.protocol.lifecycle import PrefixCacheReset, ResetPrefixCache
 from pageant.protocol.roles import BLOCKS
 from pageant.protocol.stepping import ExecutorReady
 from pageant.protocol.supervision import ActorDown, ActorUp
@@ -173,6 +174,15 @@ class BlockManager(Actor):
             blocks_free=0,
             num_blocks=0,
         )
+
+    @receives
+    def reset(self, request: ResetPrefixCache) -> PrefixCacheReset:
+        """Forget every cached prefix; whoever runs keeps its blocks."""
+        if self._allocation is None:
+            return PrefixCacheReset(blocks=0)
+        blocks, below = self._allocation.forget_prefixes(below=request.below)
+        self._wake_followers()
+        return PrefixCacheReset(blocks=blocks, blocks_below=below)
 
     @receives
     def statistics(self, request: GetPoolStatistics) -> PoolStatistics:

@@ -96,6 +96,17 @@ class Allocation:
         self._sequences.clear()
         self._columns.clear()
 
+    def forget_prefixes(self, *, below: bool) -> tuple[int, int]:
+        """No prefix is found any more; sequences keep their blocks. Returns how many blocks held one, on the device and
+        below it.
+
+        Args:
+            below: forget what lower tiers hold, too.
+        """
+        self._prefixes.close(self._sequences.values())
+        forgotten = self.pool.forget_all()
+        return forgotten, self.tiers.forget_all() if self.tiers is not None and below else 0
+
     def statistics(self) -> PoolStatistics:
         """How the pool stands."""
         pool = self.pool

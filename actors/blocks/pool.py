@@ -149,6 +149,12 @@ class BlockPool:
         """Blocks do not hold what their names say: nobody is to find them."""
         self._unname(blocks)
 
+    def forget_all(self) -> int:
+        """No block is found by a name any more, held or free. Returns how many were."""
+        named = [block for block, _ in self.named()]
+        self._unname(named)
+        return len(named)
+
     @property
     def num_cached(self) -> int:
         """Free blocks that still hold a prefix. O(free)."""

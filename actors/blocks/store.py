@@ -106,6 +106,17 @@ class Store:
             self.saved -= 1
             self._removed(name)
 
+    def clear(self) -> int:
+        """Every slot is free. Returns how many held a block. Nothing may be pinned."""
+        assert not self._pinned, "an exchange has not ended"
+        names = list(self._slots)
+        self._free += self._slots.values()
+        self._slots.clear()
+        self._unkept.clear()
+        for name in names:
+            self._removed(name)
+        return len(names)
+
     @property
     def num_spare(self) -> int:
         """Slots that can be had without losing anything."""

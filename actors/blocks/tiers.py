@@ -233,6 +233,12 @@ class Tiers:
             store.forget(name)
         self._unsure.clear()
 
+    def forget_all(self) -> int:
+        """Nothing is found in any store. Returns how many blocks were. Not within an exchange."""
+        self._dirty.clear()
+        self._unsure.clear()
+        return sum(store.clear() for store in self.stores)
+
     def follow(self, told: Told | None) -> None:
         """See `Allocation.follow`."""
 

@@ -31,7 +31,7 @@ from pageant.protocol.guiding import GuidesLost, TokenMasks
 from pageant.protocol.roles import EXECUTOR
 from pageant.protocol.statistics import ExecutorStatistics, GetExecutorStatistics
 from pageant.protocol.stepping import MAX_MODEL_LEN, CutShort, ExecutorReady, StepPlan
-from pageant.protocol.supervision import ActorDown, ActorUp, Progress
+from pageant.protocol.supervision import ActorDown, ActorUp, Facts, Progress
 from pageant.protocol.verification import MISSING
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Executor(Actor):
         self.watch("blocks")
         self.watch(GRAMMAR)
 
-    def facts(self) -> dict[str, int]:
+    def facts(self) -> Facts:
         """Return how long a request may be, which depends on the memory that was found."""
         return {MAX_MODEL_LEN: self._runner.max_model_len}
 

@@ -22,6 +22,7 @@ FRONTEND = "frontend"
 HTTP = "http"
 DRAFTER = "drafter"
 OBSERVER = "observer"
+LIFECYCLE = "lifecycle"
 
 
 def _called_for(topology: Topology) -> Iterator[str]:
@@ -29,6 +30,7 @@ def _called_for(topology: Topology) -> Iterator[str]:
     speculation = topology.settings.get("speculation")
     if isinstance(speculation, Mapping) and speculation.get("method") not in DEVICE_METHODS:
         yield DRAFTER
+    yield LIFECYCLE
     if HTTP in topology.actors or topology.settings.get("otlp_traces_endpoint") is not None:
         yield OBSERVER
 
@@ -46,10 +48,12 @@ DEFAULT_CAST = Cast(
     },
     groups=frozenset({"executor"}),
     # They live with their callers, or ask the supervisor.
-    root_actors=frozenset({FRONTEND, OBSERVER}),
+    root_actors=frozenset({FRONTEND, OBSERVER, LIFECYCLE}),
     # Only a tokenizer's work can be shared out; more executors need tensors that cross between them.
-    single=frozenset({"executor", "detokenizer", "scheduler", "blocks", "grammar", FRONTEND, OBSERVER}),
-    shared=frozenset({FRONTEND, HTTP, OBSERVER}),
+    single=frozenset(
+        {"executor", "detokenizer", "scheduler", "blocks", "grammar", FRONTEND, OBSERVER, LIFECYCLE}
+    ),
+    shared=frozenset({FRONTEND, HTTP, OBSERVER, LIFECYCLE}),
     extra_settings=frozenset(
         {"served_model_name", "max_logprobs", "generation_config", "revision", "tokenizer_revision"}
     ),
@@ -57,6 +61,7 @@ DEFAULT_CAST = Cast(
         HTTP: "pageant.actors.frontend.http.server:HttpServer",
         DRAFTER: "pageant.actors.drafter.actor:DrafterActor",
         OBSERVER: "pageant.actors.observer.actor:Observer",
+        LIFECYCLE: "pageant.actors.lifecycle.actor:Lifecycle",
     },
     called_for=_called_for,
     needs={"speculation": "scheduler", "adapters": "executor"},

@@ -14,6 +14,7 @@ from typing import Any, Unpack
 import msgspec
 
 from pageant.actors.frontend.beams import BeamSearch, BeamSearchOutput, BeamSearchParams, check_beam_params
+from pageant.actors.frontend.operating import AsyncOperations
 from pageant.actors.frontend.outputs import Arrived, Completion, RequestOutput
 from pageant.actors.frontend.prompts import (
     Conversation,
@@ -37,7 +38,7 @@ from pageant.protocol.scheduling import SchedulerStatistics
 from pageant.protocol.supervision import NodeStatistics
 
 
-class Engine:
+class Engine(AsyncOperations):
     """A model, served by a topology of actors in the background.
 
         async with pageant.Engine("path-or-hub-id") as engine:

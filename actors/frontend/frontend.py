@@ -38,7 +38,7 @@ from pageant.protocol.roles import FRONTEND
 from pageant.protocol.sampling import GREEDY_TEMPERATURE, SEED_MAX
 from pageant.protocol.serving import Abort, Finished, OutputBatch, Submit
 from pageant.protocol.statistics import FrontendStatistics, GetFrontendStatistics
-from pageant.protocol.supervision import ActorDown, ActorUp
+from pageant.protocol.supervision import ActorChanged, ActorDown, ActorUp
 
 OPEN_MAX = 16_384  # sequences at a time; the scheduler's mailbox holds them all, with their aborts
 KEEPERS = ("scheduler", "detokenizer")  # of what they hold for a request, a new life knows nothing
@@ -308,6 +308,11 @@ class Frontend(Actor):
         for sequence in self._open.values():
             if sequence.request.submitted and sequence.request.peers is peers:
                 self.tell(peers.address("scheduler"), sequence.again(now, peers.detokenizer))
+
+    @receives
+    def peer_changed(self, event: ActorChanged) -> None:
+        """An actor of a model says something else of itself than when it came up."""
+        self._peers[replica_of(event.address)].changed(event)
 
     @receives
     def peer_down(self, event: ActorDown) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Unpack
 import msgspec
 
 from pageant.actors.frontend.beams import BeamSearchOutput, BeamSearchParams, check_beam_params
+from pageant.actors.frontend.operating import SyncOperations
 from pageant.actors.frontend.outputs import Arrived, Completion, RequestFailed, RequestOutput
 from pageant.actors.frontend.progress import BatchProgress, LoadProgress
 from pageant.actors.frontend.prompts import (
@@ -36,7 +37,7 @@ REFRESH_SECONDS = 0.1
 WINDOW = 4096  # sequences of one call that are open at a time
 
 
-class LLM:
+class LLM(SyncOperations):
     """A model, ready to generate when constructed.
 
         with pageant.LLM("path") as llm:

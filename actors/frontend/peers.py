@@ -11,8 +11,9 @@ from pageant.actors.runtime.address import role_of
 from pageant.actors.runtime.streams import Incoming
 from pageant.protocol.errors import GivenUp
 from pageant.protocol.fronting import ServedModel
+from pageant.protocol.lifecycle import PAUSED
 from pageant.protocol.stepping import MAX_MODEL_LEN
-from pageant.protocol.supervision import ActorDown, ActorUp
+from pageant.protocol.supervision import ActorChanged, ActorDown, ActorUp, Facts
 
 RUNNING_CAST = ("scheduler", "blocks", "executor", "detokenizer")  # of a request that is submitted
 CAST = ("tokenizer", *RUNNING_CAST)
@@ -32,6 +33,7 @@ class Peers:
         self._up: dict[str, tuple[str, ...]] = {}
         self._known: dict[str, str | None] = {}  # whoever was up; why it is gone for good
         self._features: dict[str, list[tuple[str, ...]]] = {}  # by role, of each actor that is up
+        self._facts: dict[str, Facts] = {}  # by role, of the one that changed last
         # Says of a role whose actors are all gone for good that it is; of any role, and of those in RUNNING_CAST.
         self.lost: str | None = None
         self.lost_running: str | None = None
@@ -60,6 +62,11 @@ class Peers:
             self._changed.clear()
             await self._changed.wait()
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether somebody paused the model, so that nothing comes of its step loop."""
+        return bool(self._facts.get("scheduler", {}).get(PAUSED))
+
     def role(self, role: str) -> list[tuple[str, ...]]:
         """The features of every actor of a role that is up."""
         return self._features.get(role, [])
@@ -67,12 +74,17 @@ class Peers:
     def came(self, event: ActorUp) -> None:
         """One is up."""
         self._up[event.address], self._known[event.address] = event.features, None
-        longest = event.facts.get(MAX_MODEL_LEN)
-        if longest is not None:
-            self.model = msgspec.structs.replace(self.model, max_model_len=longest)
+        self.changed(event)
         if role_of(event.address) == "detokenizer":
             self.detokenizer = event.incarnation
         self._learn()
+
+    def changed(self, event: ActorUp | ActorChanged) -> None:
+        """Take over the facts of one that is up."""
+        self._facts[role_of(event.address)] = event.facts
+        longest = event.facts.get(MAX_MODEL_LEN)
+        if isinstance(longest, int):
+            self.model = msgspec.structs.replace(self.model, max_model_len=longest)
 
     def went(self, event: ActorDown) -> None:
         """One is down."""

@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 import msgspec
 
+from pageant.actors.runtime.address import SUPERVISOR
 from pageant.actors.runtime.clock import Clock
 from pageant.actors.runtime.handlers import Handler, build_table, check_role, receives
 from pageant.protocol.message import Message, Request
 from pageant.protocol.roles import Role
+from pageant.protocol.supervision import ActorChanged, Facts
 
 if TYPE_CHECKING:
     from pageant.actors.runtime.cell import Cell
@@ -83,10 +85,11 @@ class Actor:
     async def on_start(self) -> None:
         """Before the first message. What it raises is a failed start."""
 
-    def facts(self) -> dict[str, int]:
-        """Return the numbers that this actor found out in `on_start`, for whoever watches it; none by default.
+    def facts(self) -> Facts:
+        """Return what this actor found out in `on_start`, for whoever watches it; nothing by default.
 
-        They travel in `ActorUp`: a watcher knows them as soon as it knows that the actor is there.
+        Facts travel in `ActorUp`: a watcher knows them as soon as it knows that the actor is there. An actor whose
+        facts change calls `announce`.
         """
         return {}
 
@@ -179,6 +182,12 @@ class Actor:
         when the iterator is closed).
         """
         return self._cell.node.stream(address, request, timeout, self._cell, credit)
+
+    def announce(self) -> None:
+        """Tells whoever watches this actor of its facts as they are now."""
+        self.tell(
+            SUPERVISOR, ActorChanged(address=self.name, incarnation=self.incarnation, facts=self.facts())
+        )
 
     def watch(self, address: str) -> None:
         """From now on, `ActorUp` and `ActorDown` come for this address; first for those that are up already, or down

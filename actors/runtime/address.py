@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 ALL = "/*"
+SUPERVISOR = "supervisor"
 AGENT = "node/"  # an agent's address is this and its node's name
 
 

@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from pageant.actors.runtime.actor import Actor, receives
+from pageant.actors.runtime.address import SUPERVISOR
 from pageant.actors.runtime.cell import StoppedWhileStarting
 from pageant.actors.runtime.classes import decode_options, load_actor_class
 from pageant.actors.runtime.lease import Tenure
-from pageant.actors.runtime.node import SUPERVISOR, Node
+from pageant.actors.runtime.node import Node
 from pageant.actors.runtime.tap import Tap
 from pageant.protocol.errors import ConfigurationError
 from pageant.protocol.failure import printable

@@ -13,12 +13,12 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator
 
-from pageant.actors.runtime.address import AGENT
+from pageant.actors.runtime.address import AGENT, SUPERVISOR
 from pageant.actors.runtime.agent import NodeAgent
 from pageant.actors.runtime.launcher import Joining, Launcher, LauncherByNode
 from pageant.actors.runtime.lives import RestartLimits
 from pageant.actors.runtime.logs import current_form
-from pageant.actors.runtime.node import SUPERVISOR, Node
+from pageant.actors.runtime.node import Node
 from pageant.actors.runtime.platform import Link, Machine, Platform
 from pageant.actors.runtime.resolving import Resolved
 from pageant.actors.runtime.restarts import Supervision

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass, field
 
 from pageant.actors.runtime.plans import ActorPlan, NodePlan
+from pageant.protocol.supervision import Facts
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Life:
 class ActorLife(Life):
     plan: ActorPlan = field(kw_only=True)
     features: tuple[str, ...] = ()
-    facts: dict[str, int] = field(default_factory=dict)  # of its latest life that was ready
+    facts: Facts = field(default_factory=dict)  # of its latest life that was ready
     device: str | None = None  # that it was given, if it wants any of a kind
     former: ActorPlan | None = None  # while it is not known whether its successor can start
 

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from pageant.actors.runtime.actor import Actor
-from pageant.actors.runtime.address import AGENT, ALL, candidates, matches, members
+from pageant.actors.runtime.address import AGENT, ALL, SUPERVISOR, candidates, matches, members
 from pageant.actors.runtime.cell import Cell
 from pageant.actors.runtime.clock import Clock
 from pageant.actors.runtime.mailbox import Envelope
@@ -38,6 +38,7 @@ from pageant.protocol.failure import printable
 from pageant.protocol.message import Message
 from pageant.protocol.supervision import (
     SWAPPED,
+    ActorChanged,
     ActorDown,
     ActorEntry,
     ActorFailed,
@@ -47,8 +48,6 @@ from pageant.protocol.supervision import (
 )
 
 log = logging.getLogger("pageant.node")
-
-SUPERVISOR = "supervisor"
 
 
 class Node:
@@ -180,6 +179,8 @@ class Node:
             self._tell_watchers(_down(new, new))
         if new.up and (not was_up or old is None or old.incarnation != new.incarnation):
             self._tell_watchers(_up(new))
+        elif new.up and old is not None and old.facts != new.facts:
+            self._tell_watchers(_changed(new))
 
     def watch(self, address: str, cell: Cell) -> None:
         """From now on this cell hears of that address; first of what is up already, or will never be again."""
@@ -191,13 +192,15 @@ class Node:
             if (entry.up or entry.final) and matches(address, entry.name, cell.replica):
                 self._tell_watcher(cell, _up(entry) if entry.up else _down(entry, entry))
 
-    def _tell_watchers(self, event: ActorUp | ActorDown) -> None:
+    def _tell_watchers(self, event: ActorUp | ActorDown | ActorChanged) -> None:
         for (pattern, _), cell in list(self._watchers.items()):
             if matches(pattern, event.address, cell.replica):
                 self._tell_watcher(cell, event)
 
-    def _tell_watcher(self, cell: Cell, event: ActorUp | ActorDown) -> None:
-        """One of its own replica goes by the name that it knows it by."""
+    def _tell_watcher(self, cell: Cell, event: ActorUp | ActorDown | ActorChanged) -> None:
+        """One of its own replica goes by the name that it knows it by. Changes are told to whoever takes them."""
+        if isinstance(event, ActorChanged) and ActorChanged not in cell.actor.handlers:
+            return
         if cell.replica:
             event = msgspec.structs.replace(event, address=event.address.removeprefix(cell.replica))
         cell.deliver(Envelope(event, SUPERVISOR))
@@ -471,6 +474,10 @@ def _up(entry: ActorEntry) -> ActorUp:
     return ActorUp(
         address=entry.name, incarnation=entry.incarnation, features=entry.features, facts=entry.facts
     )
+
+
+def _changed(entry: ActorEntry) -> ActorChanged:
+    return ActorChanged(address=entry.name, incarnation=entry.incarnation, facts=entry.facts)
 
 
 def _down(old: ActorEntry, new: ActorEntry) -> ActorDown:

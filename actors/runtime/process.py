@@ -24,12 +24,12 @@ from collections.abc import Sequence
 
 import zmq
 
-from pageant.actors.runtime.address import AGENT
+from pageant.actors.runtime.address import AGENT, SUPERVISOR
 from pageant.actors.runtime.agent import NodeAgent
 from pageant.actors.runtime.launcher import MODULE
 from pageant.actors.runtime.logs import configure, read_level
 from pageant.actors.runtime.loop import new_event_loop
-from pageant.actors.runtime.node import SUPERVISOR, Node
+from pageant.actors.runtime.node import Node
 from pageant.actors.runtime.platform import Machine, Platform
 from pageant.actors.runtime.transport.addresses import endpoint_towards
 from pageant.actors.runtime.transport.errors import LinkRefused, NoAnswer, NotYet

@@ -12,8 +12,8 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
-from pageant.actors.runtime.address import AGENT, role_of
-from pageant.actors.runtime.node import SUPERVISOR, Node
+from pageant.actors.runtime.address import AGENT, SUPERVISOR, role_of
+from pageant.actors.runtime.node import Node
 from pageant.actors.runtime.recording import RecordingHeader, RecordingWriter
 from pageant.actors.runtime.version import VERSION
 from pageant.protocol.errors import PageantError

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pageant.actors.runtime.devices import CPU, choose
 from pageant.actors.runtime.lease import Leases, LeaseTerms
 from pageant.actors.runtime.lives import ActorLife, NodeLife, RestartLimits
 from pageant.actors.runtime.plans import ActorPlan, NodePlan
-from pageant.protocol.supervision import SWAPPED, ActorEntry, Directory, NodeEntry, StartActor
+from pageant.protocol.supervision import SWAPPED, ActorEntry, Directory, Facts, NodeEntry, StartActor
 
 JOINING_SECONDS_MAX = 10.0  # for a node that has been given an incarnation, before another may be
 VISITOR = "visitor:"  # begins the name of a node that only asks, such as `pageant swap`; no YAML can say it
@@ -306,7 +306,7 @@ class Supervision:
         incarnation: int,
         features: tuple[str, ...],
         now: float,
-        facts: Mapping[str, int] | None = None,
+        facts: Facts | None = None,
     ) -> list[Instruction]:
         """Take note that an actor is ready; `features` and `facts` are as in `ActorStarted`."""
         actor = self._actors.get(name)
@@ -320,6 +320,30 @@ class Supervision:
             self._grant(node, now)
         node.proven = node.proven or all(one.proven for one in self._actors_of(node.plan.name))
         return [Publish()]
+
+    def actor_changed(self, name: str, incarnation: int, facts: Facts) -> list[Instruction]:
+        """Take note that an actor that is up has other facts."""
+        actor = self._actors.get(name)
+        if actor is None or actor.incarnation != incarnation or not actor.up or actor.facts == facts:
+            return []
+        actor.facts = dict(facts)
+        return [Publish()]
+
+    def planned(self, name: str) -> ActorPlan | None:
+        """Return what the next life of an actor would be, whether it is up or not; None if there is no such actor."""
+        actor = self._actors.get(name)
+        return None if actor is None else actor.plan
+
+    def amend(self, name: str, change: Callable[[ActorPlan], ActorPlan]) -> ActorPlan:
+        """Change what the next life of an actor will be; its present one goes on. Return the new plan.
+
+        While it is not known whether a successor can start, its former's plan is changed likewise.
+        """
+        actor = self._actors[name]
+        actor.plan = change(actor.plan)
+        if actor.former is not None:
+            actor.former = change(actor.former)
+        return actor.plan
 
     def actor_failed(
         self, name: str, incarnation: int, error: str, traceback: str, now: float, *, permanent: bool = False

@@ -12,12 +12,15 @@ from pageant.actors.runtime.launcher import Launcher, Process
 from pageant.actors.runtime.plans import ActorPlan
 from pageant.actors.runtime.restarts import Fence, GiveUp, Instruction, Launch, Publish, Start, Supervision
 from pageant.actors.runtime.swapping import successor
-from pageant.protocol.errors import PeerGone
+from pageant.protocol.errors import BadRequest, PeerGone
 from pageant.protocol.failure import printable
 from pageant.protocol.recording import ActorDescription, GetActor
 from pageant.protocol.supervision import (
+    ActorAmended,
+    ActorChanged,
     ActorFailed,
     ActorStarted,
+    AmendActor,
     Directory,
     GetDirectory,
     LeaseGranted,
@@ -147,6 +150,20 @@ class RootSupervisor(Actor):
             self.spawn(self._prepare(self._launcher))
 
     @receives
+    async def actor_changed(self, event: ActorChanged) -> None:
+        await self._carry_out(self.core.actor_changed(event.address, event.incarnation, event.facts))
+
+    @receives
+    async def amend_actor(self, request: AmendActor) -> ActorAmended:
+        """Change what an actor's next life will be."""
+        plan = self.core.planned(request.name)
+        if plan is None:
+            raise BadRequest(f"there is no actor {request.name!r} to amend", "name")
+        await self.offload(successor, plan, "", request.options)  # it may import the actor's module
+        plan = self.core.amend(request.name, lambda present: successor(present, "", request.options))
+        return ActorAmended(options=plan.options.decode())
+
+    @receives
     async def actor_failed(self, event: ActorFailed) -> None:
         if event.name in self._swaps:
             self._swaps[event.name].error = event.error
@@ -176,7 +193,7 @@ class RootSupervisor(Actor):
 
     @receives
     def describe(self, request: GetActor) -> ActorDescription:
-        plan = self.core.plan_of(request.name)
+        plan = self.core.planned(request.name)
         if plan is None:
             return ActorDescription()
         return ActorDescription(cls=plan.cls, options=plan.options.decode())

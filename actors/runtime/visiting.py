@@ -12,7 +12,8 @@ import platform
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from pageant.actors.runtime.node import SUPERVISOR, Node
+from pageant.actors.runtime.address import SUPERVISOR
+from pageant.actors.runtime.node import Node
 from pageant.actors.runtime.platform import Link, Machine
 from pageant.actors.runtime.restarts import VISITOR
 from pageant.actors.runtime.roster import Running, running

@@ -11,13 +11,22 @@ from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, DRAFTER, Schedule
 from pageant.actors.scheduler.policies import make_policy
 from pageant.protocol.allocation import Assigned, PoolReady
 from pageant.protocol.drafting import Proposed, Speculation
+from pageant.protocol.lifecycle import (
+    PAUSED,
+    AwaitRest,
+    PauseMode,
+    PauseScheduling,
+    ResumeScheduling,
+    SchedulingPaused,
+    SchedulingResumed,
+)
 from pageant.protocol.outputs import Stopped
 from pageant.protocol.roles import SCHEDULER
 from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
 from pageant.protocol.serving import Abort, Submit
 from pageant.protocol.stepping import ExecutorReady, LateTokens, StepResult
 from pageant.protocol.streams import Acknowledge, Resume
-from pageant.protocol.supervision import SWAPPED, ActorDown, ActorUp
+from pageant.protocol.supervision import SWAPPED, ActorDown, ActorUp, Facts
 
 MAX_NUM_SEQS = 65_536
 DEADLINE_POLL = 0.05  # seconds: an earlier deadline than the one that is waited for may come
@@ -53,6 +62,7 @@ class Scheduler(Actor):
             eos_token_ids: the model's end tokens.
             speculation: how tokens are guessed ahead (`pageant.protocol.drafting.Speculation`).
             vocab_size: of the model.
+            paused: begin paused, in this mode. The lifecycle actor sets it, for the next life of a scheduler.
         """
 
         policy: str = "fcfs"
@@ -69,6 +79,7 @@ class Scheduler(Actor):
         eos_token_ids: tuple[int, ...] = ()
         speculation: Speculation | None = None
         vocab_size: int | None = None
+        paused: PauseMode | None = None
 
         def __post_init__(self) -> None:
             for name in POSITIVE:
@@ -99,6 +110,9 @@ class Scheduler(Actor):
         self.core = SchedulerCore(
             make_policy(options.policy), limits, options.speculation, options.vocab_size
         )
+        if options.paused is not None:
+            self.core.pause(options.paused)
+        self._rested = asyncio.Event()  # set whenever a pause is complete, or is over
         self._awaits_deadlines = self._awaits_drafts = False
         self._frontends: dict[str, int] = {}
         self._detokenizer = 0  # what still comes from an incarnation below this is of no account
@@ -109,7 +123,13 @@ class Scheduler(Actor):
         if self.options.speculation is not None and not self.options.speculation.on_device:
             self.watch(DRAFTER)
 
+    def facts(self) -> Facts:
+        """Return whether it is paused."""
+        return {PAUSED: int(self.core.paused is not None)}
+
     def _flush(self) -> None:
+        if self.core.paused is None or self.core.is_at_rest:
+            self._rested.set()
         for address, message in self.core.take_outbox():
             self.tell(address, message)
             if address == DRAFTER and not self._awaits_drafts:
@@ -241,6 +261,35 @@ class Scheduler(Actor):
             del self._frontends[event.address]
             self.core.frontend_gone(event.address)
         self._flush()
+
+    # Pauses.
+
+    @receives
+    def pause(self, request: PauseScheduling) -> SchedulingPaused:
+        """Plan nothing more."""
+        core = self.core
+        pauses = not (request.if_idle and core.num_open)
+        if pauses:
+            core.pause(request.mode, release=request.release)
+            self._flush()
+            self.announce()
+        return SchedulingPaused(done=pauses, num_open=core.num_open)
+
+    @receives(concurrent=True)
+    async def await_rest(self, request: AwaitRest) -> SchedulingPaused:
+        """Answer when the pause is complete, or over."""
+        while self.core.paused is not None and not self.core.is_at_rest:
+            self._rested.clear()
+            await self._rested.wait()
+        return SchedulingPaused(done=self.core.paused is not None, num_open=self.core.num_open)
+
+    @receives
+    def resume_scheduling(self, request: ResumeScheduling) -> SchedulingResumed:
+        """Go on where the pause began."""
+        self.core.resume()
+        self._flush()
+        self.announce()
+        return SchedulingResumed()
 
     @receives
     def statistics(self, request: GetSchedulerStatistics) -> SchedulerStatistics:

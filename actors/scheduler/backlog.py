@@ -38,17 +38,27 @@ class Backlog:
         self._policy, self._limits = policy, limits
         self._shares = policy if isinstance(policy, Shares) else None
         self._queue = WaitingQueue(self._shares)
+        self._held: dict[int, ScheduledRequest] = {}  # by serial: those that are not to be taken yet
         self.quarantine = Quarantine()
         self.num_tokens = 0  # of all that wait
+        self.holds_new = False
+        """Whether new requests are held back, until `release_held`. Those of an earlier scheduler never are."""
 
     def __len__(self) -> int:
+        """Requests that could be taken, if there were room."""
         return len(self._queue) + len(self.quarantine)
+
+    @property
+    def num_held(self) -> int:
+        """Requests that are held back."""
+        return len(self._held)
 
     def overload(self, request: ScheduledRequest) -> str | None:
         """Why there is no room for a new request, or None."""
         requests, tokens = self._limits.max_waiting_requests, self._limits.max_waiting_tokens
-        if requests is not None and len(self) >= requests:
-            return f"{len(self)} requests are waiting already; max_waiting_requests is {requests}"
+        waiting = len(self) + len(self._held)
+        if requests is not None and waiting >= requests:
+            return f"{waiting} requests are waiting already; max_waiting_requests is {requests}"
         if tokens is not None and self.num_tokens + request.num_tokens > tokens:
             return (
                 f"{self.num_tokens} tokens are waiting already, and the prompt has {request.num_tokens}; "
@@ -65,7 +75,19 @@ class Backlog:
             self._shares.arrived(request)
             if request.num_resumed:
                 self._shares.served(request.tenant, len(request.prompt), request.num_resumed)
-        self.add(request)
+        if self.holds_new and not request.is_resumed:
+            request.state = State.WAITING
+            self._held[request.serial] = request
+            self.num_tokens += request.num_tokens
+        else:
+            self.add(request)
+
+    def release_held(self) -> None:
+        """Hold nobody back any more. Those that were held stand in the queue as if they had always been there."""
+        self.holds_new = False
+        held, self._held = self._held, {}
+        for request in held.values():
+            self._queue.push(request)
 
     def add(self, request: ScheduledRequest) -> None:
         """A request waits, for the first time or again."""
@@ -117,7 +139,7 @@ class Backlog:
             self._shares.left(request)
         self.quarantine.end(request)
         if waited:
-            if not is_suspect(request):
+            if self._held.pop(request.serial, None) is None and not is_suspect(request):
                 self._queue.discard(request)
             self.num_tokens -= request.num_tokens
 

@@ -17,6 +17,7 @@ from pageant.actors.scheduler.recovery import count_death
 from pageant.actors.scheduler.results import Results
 from pageant.protocol.allocation import Assigned
 from pageant.protocol.drafting import Proposed, Speculation
+from pageant.protocol.lifecycle import PauseMode
 from pageant.protocol.message import Message
 from pageant.protocol.outputs import Stopped
 from pageant.protocol.serving import Abort, Submit
@@ -48,6 +49,9 @@ class SchedulerCore:
         self._pool_epoch: int | None = None  # the block manager's, while it is up
         self._manager = 0  # its incarnation
         self._outbox: Outbox = []
+        self._releases = (
+            False  # whether running requests are to give up their memory as soon as nothing is computed
+        )
 
     # Requests.
 
@@ -90,11 +94,52 @@ class SchedulerCore:
                 self.requests.stopped(request)
         self._advance()
 
+    # Pauses.
+
+    def pause(self, mode: PauseMode, *, release: bool = False) -> None:
+        """Plan nothing more, but what `mode` lets go on. `is_at_rest` says when nothing is computed any more.
+
+        Args:
+            release: running requests give up their memory then, and compute it again after `resume`.
+        """
+        self._releases = release and mode == "keep"  # of the other modes nothing is left that runs
+        self.requests.pause(mode)
+        self._advance(aborted=mode == "abort")
+
+    def resume(self) -> None:
+        """End a pause, or the wish for one."""
+        self._releases = False
+        self.requests.resume()
+        self.planner.retry()
+        self._advance()
+
+    @property
+    def paused(self) -> PauseMode | None:
+        """The mode of the pause that was asked for."""
+        return self.requests.paused
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether a pause is complete: nothing is computed, nobody is owed an end, and what was given up is free."""
+        if self.paused is None or not self.planner.is_idle or self._releases:
+            return False
+        drained = self.paused != "wait" or len(self.requests) == self.requests.waiting.num_held
+        return drained and not (self._is_served and self.requests.news.freed)
+
+    @property
+    def _is_served(self) -> bool:
+        """Whether executor and block manager are there, and of one epoch."""
+        return self._epoch is not None and self._epoch == self._pool_epoch
+
     # One step.
 
     def _advance(self, *, aborted: bool = False) -> None:
         """Begins a step, if all are there who take part in it."""
-        if self._epoch is not None and self._epoch == self._pool_epoch and self.outputs.stream.open:
+        if self._releases and self.planner.is_idle:
+            self._releases = False
+            self.requests.release_running()
+        if self._is_served and self.outputs.stream.open:
+            assert self._epoch is not None, "it is served"
             cut = self.planner.cut_short(self._epoch, aborted=aborted)
             if cut is not None:
                 self._outbox.append((EXECUTORS, cut))
@@ -243,10 +288,15 @@ class SchedulerCore:
     # Looking in.
 
     @property
+    def num_open(self) -> int:
+        """Requests that have not ended."""
+        return len(self.requests)
+
+    @property
     def num_waiting(self) -> int:
         """Requests that hold no memory."""
-        exchange = self.planner.exchange
-        return len(self.requests.waiting) + (len(exchange.admitting) if exchange else 0)
+        exchange, waiting = self.planner.exchange, self.requests.waiting
+        return len(waiting) + waiting.num_held + (len(exchange.admitting) if exchange else 0)
 
     @property
     def num_running(self) -> int:

@@ -21,6 +21,7 @@ from pageant.actors.scheduler.request import ScheduledRequest, State
 from pageant.actors.scheduler.running import Chunks, Running
 from pageant.actors.scheduler.speculation import Speculator
 from pageant.protocol.drafting import Speculation
+from pageant.protocol.lifecycle import PauseMode
 from pageant.protocol.serving import EndCause, Finished, FinishReason, Submit
 
 
@@ -44,6 +45,7 @@ class OpenRequests:
         self._serial = 0
         self._deadlines = Deadlines()
         self._longest = limits.max_model_len  # tokens of a request: what limits and executor both hold
+        self.paused: PauseMode | None = None  # see `pause`
 
     def __len__(self) -> int:
         return len(self._by_serial)
@@ -84,6 +86,8 @@ class OpenRequests:
         if overload is not None:
             self.counters.overloads += 1
             self.end(request, "error", message=overload, cause="overload")
+        elif self.paused == "abort" and request.is_resumed:  # it was open when the pause began
+            self.end(request, "abort")
         else:
             self._fit(request)
         if request.num_resumed and request.state is not State.ENDED:
@@ -120,6 +124,32 @@ class OpenRequests:
                 f"at most {self._longest - 1} leave room for an answer",
                 cause="request",
             )
+
+    # Pauses.
+
+    def pause(self, mode: PauseMode) -> None:
+        """Begin a pause: see `PauseMode` for what becomes of the open requests."""
+        self.paused, self.waiting.holds_new = mode, mode == "wait"
+        if mode == "abort":
+            for request in list(self):
+                self.counters.count_abort(request, prefilling=self.running.is_prefilling(request))
+                self.end(request, "abort")
+
+    def resume(self) -> None:
+        """End a pause."""
+        self.paused = None
+        self.waiting.release_held()
+
+    @property
+    def stand_still(self) -> bool:
+        """Whether nothing is to be computed for any of them."""
+        return self.paused is not None and self.paused != "wait"
+
+    def release_running(self) -> None:
+        """Running requests give up their memory, and wait at the head of the queue to compute it again."""
+        self.counters.recomputed += len(self.running)
+        for request in list(self.running):
+            self._requeue(request)
 
     # Back to the queue.
 
@@ -231,8 +261,11 @@ class OpenRequests:
         assert len(self._by_name) == len(self._by_serial), "a request is known by one name only"
         running = sum(request.state is State.RUNNING for request in self)
         assert running == len(self.running), f"{running} requests run, {len(self.running)} are listed"
-        waiting = sum(request.state is State.WAITING for request in self)
-        assert waiting == len(self.waiting), f"{waiting} requests wait, the queue has {len(self.waiting)}"
+        waiting, queued = (
+            sum(request.state is State.WAITING for request in self),
+            len(self.waiting) + self.waiting.num_held,
+        )
+        assert waiting == queued, f"{waiting} requests wait, the queue has {queued}"
         tokens = sum(request.num_tokens for request in self if request.state is State.WAITING)
         counted = self.waiting.num_tokens
         assert tokens == counted, f"{tokens} tokens wait, {counted} are counted"

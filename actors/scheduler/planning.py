@@ -107,9 +107,11 @@ class Planner:
         continues = self._goes_several_steps
         if continues and (self._stopped or len(self._waiting)):
             return None
-        growing = self._running.choose(self._limits.max_num_batched_tokens, self._chunk_max)
-        budget = self._limits.max_num_batched_tokens - growing.num_tokens
-        admitting = [] if self._memory_short else self._choose_waiting(budget)
+        still = self._requests.stand_still
+        budget = 0 if still else self._limits.max_num_batched_tokens
+        growing = Chunks.of() if still else self._running.choose(budget, self._chunk_max)
+        budget -= growing.num_tokens
+        admitting = [] if self._memory_short or still else self._choose_waiting(budget)
         if continues and not (len(growing) and self._may_continue(growing)):
             return None  # of those who have just ended it may not be known yet how far they were computed
         if not (admitting or self._memory_short or len(self._waiting)):
@@ -150,11 +152,12 @@ class Planner:
         return self._running.num_steps(growing, most)
 
     def cut_short(self, epoch: int, *, aborted: bool = False) -> CutShort | None:
-        """What makes plans of several steps end soon, if any is at hand and somebody waits; or if some were
-        `aborted`, and nobody is left for whom they go on."""
+        """What makes plans of several steps end soon, if any is at hand and somebody waits, or nothing is to be
+        computed; or if some were `aborted`, and nobody is left for whom they go on."""
         if self._cut == self._plan_number or not self._goes_several_steps:
             return None
-        if not len(self._waiting) and (not aborted or len(self._running)):
+        wanted = len(self._waiting) or self._requests.stand_still or (aborted and not len(self._running))
+        if not wanted:
             return None
         self._cut = self._plan_number
         self._counters.plans_cut += 1
@@ -353,6 +356,11 @@ class Planner:
             self._requests.leave(chunks)
         self._requests.lose_memory()
         self._refused = self._memory_short = self._pool_full = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no step is asked for or computed."""
+        return self.exchange is None and not self.computing
 
     def at_hand(self) -> list[Chunks]:
         """Of each step that is asked for or computed."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from pageant.actors.runtime.address import SUPERVISOR
 from pageant.actors.runtime.loop import new_event_loop
-from pageant.actors.runtime.node import SUPERVISOR
 from pageant.actors.runtime.visiting import choose, visit
 from pageant.protocol.errors import PageantError
 from pageant.protocol.supervision import SwapActor, Swapped

@@ -8,8 +8,9 @@ from types import TracebackType
 from typing import TypeVar
 
 from pageant.actors.runtime import Actor, receives
+from pageant.actors.runtime.address import SUPERVISOR
 from pageant.actors.runtime.cell import Cell
-from pageant.actors.runtime.node import SUPERVISOR, Node
+from pageant.actors.runtime.node import Node
 from pageant.protocol.allocation import Assign, Assigned, PoolReady
 from pageant.protocol.message import Message, Request
 from pageant.protocol.outputs import TokenBatch

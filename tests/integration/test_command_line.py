@@ -201,7 +201,7 @@ def test_topology_show_prints_what_topology_check_takes(checkpoint, tmp_path):
     path = tmp_path / "topology.yaml"
     path.write_text(shown.stdout)
     checked = _pageant("topology", "check", "--topology", path)
-    assert checked.stdout.startswith("sound: 8 actors on 8 nodes"), checked.stderr
+    assert checked.stdout.startswith("sound: 9 actors on 8 nodes"), checked.stderr
     again = _pageant("topology", "show", "--topology", path)
     assert again.stdout == shown.stdout
     changed = _pageant("topology", "show", "--topology", path, "--max-num-seqs", 9, "--placement", "one")

@@ -7,6 +7,7 @@ waits, is as healthy as it is, and a hung one is not, whatever its mailboxes say
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pageant.actors.frontend.http.answers import Answers
@@ -30,8 +31,9 @@ class _Question:
 class Health:
     """Asks each model's step loop; those who ask at the same time share a question."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, service: Service, rests: Callable[[str], bool]) -> None:
+        """Args: rests: whether the model of a replica was asked to compute nothing, so that nothing can come of it."""
+        self._service, self._rests = service, rests
         self._questions: dict[str, _Question] = {}
 
     def stepped(self, replica: str) -> None:
@@ -41,13 +43,16 @@ class Health:
             question.stepped.set_result(None)
 
     async def check(self, seconds: float) -> bool:
-        """Whether every model's loop brought something within that time."""
+        """Whether every model's loop brought something within that time, but for those that are at rest."""
+        replicas = {one.replica: one for one in self._service.models.values() if one.adapter is None}
         try:
             async with asyncio.timeout(seconds):
-                for served in self._service.models.values():
-                    if served.adapter is None:
+                for replica, served in replicas.items():
+                    if not self._rests(replica):
                         await self._step(served)
-        except (PageantError, TimeoutError):
+        except TimeoutError:  # perhaps it was paused meanwhile
+            return self._rests(replica)
+        except PageantError:
             return False
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -21,10 +22,15 @@ Shape = Any  # a Struct, or a tuple of those of which it is one
 
 
 def describe(
-    request: Shape = None, answer: Shape = None, *, streams: bool = False, media: str = "application/json"
+    request: Shape = None,
+    answer: Shape = None,
+    *,
+    streams: bool = False,
+    media: str = "application/json",
+    query: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
-    """What a handler takes and gives, for its `opt`."""
-    return {"request": request, "answer": answer, "streams": streams, "media": media}
+    """What a handler takes and gives, for its `opt`. `query` has the parameters of its query, each with a schema."""
+    return {"request": request, "answer": answer, "streams": streams, "media": media, "query": query}
 
 
 def document(app: Litestar) -> dict[str, Any]:
@@ -86,10 +92,12 @@ def _operation(path: str, method: str, handler: Any, known: dict[Any, Any]) -> d
         "responses": {"200": good, "4XX": error, "5XX": error},
     }
     names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
-    if names:
-        operation["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
-        ]
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
+    ]
+    parameters += [{"in": "query", "required": False, **parameter} for parameter in opt["query"]]
+    if parameters:
+        operation["parameters"] = parameters
     if opt["request"] is not None:
         body = {"application/json": {"schema": _schema(opt["request"], known)}}
         operation["requestBody"] = {"required": True, "content": body}

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from pageant.actors.frontend.cast import limits_of
+from pageant.actors.frontend.cast import LIFECYCLE, limits_of
 from pageant.actors.frontend.frontend import Frontend
-from pageant.actors.frontend.http import about, listening, watching
+from pageant.actors.frontend.http import about, listening, operating, watching
 from pageant.actors.frontend.http.anthropic import messages
 from pageant.actors.frontend.http.app import make_app
 from pageant.actors.frontend.http.health import Health
@@ -55,6 +55,7 @@ from pageant.protocol.fronting import (
     UsedResponse,
     UseResponse,
 )
+from pageant.protocol.message import Request
 from pageant.protocol.serving import OutputBatch
 from pageant.protocol.statistics import GetMetricsPage, GetObservation, Observation
 from pageant.protocol.supervision import ActorUp
@@ -85,6 +86,7 @@ class HttpServer(Frontend):
             tool_call_parser: how models write calls of tools: auto (by their chat templates), none, or one of
                 `parsers.formats.TOOL_FORMATS`; or these by the models' names.
             reasoning_parser: likewise, how they mark what they think: auto, none, or one of `REASONING_MARKS` there.
+            admin_routes: serve the routes for operators, such as `/pause`.
             strict_fields: refuse requests with fields that have no effect here.
             max_body_mib: of a request, in MiB.
             max_open_requests: at a time; further ones are answered with 429.
@@ -107,6 +109,7 @@ class HttpServer(Frontend):
         ssl_ca_certs: str | None = None
         tool_call_parser: str | dict[str, str] = AUTO
         reasoning_parser: str | dict[str, str] = AUTO
+        admin_routes: bool = False
         strict_fields: bool = False
         max_body_mib: int = 64
         max_open_requests: int = 8192
@@ -154,7 +157,7 @@ class HttpServer(Frontend):
             num_open_max=options.max_open_requests,
             cache_scope=self._keys.cache_scope(options.cache_scope),
         )
-        self._health = Health(self.service)
+        self._health = Health(self.service, lambda replica: self._peers[replica].is_paused)
         self._responses, self._siblings = ResponseStore(), Siblings(self)
         self.spawn(pacemaker.run())
         await self._listen()
@@ -187,6 +190,9 @@ class HttpServer(Frontend):
             self._siblings,
             self._page,
             self._observe,
+        )
+        routes += operating.routes(
+            operating.Operators(self.service, self._ask_lifecycle, enabled=options.admin_routes)
         )
         app = make_app(
             routes,
@@ -264,6 +270,10 @@ class HttpServer(Frontend):
     def is_ready(self) -> bool:
         """Whether requests are taken."""
         return not self.service.draining and all(peers.complete for peers in self._peers.values())
+
+    async def _ask_lifecycle(self, request: Request[Any], seconds: float) -> Any:
+        """Ask for something that may be done twice: a lifecycle actor that dies with it is asked again."""
+        return await self.ask(LIFECYCLE, request, timeout=seconds, again=True)
 
     async def _page(self) -> str:
         return (await self.ask("observer", GetMetricsPage(), timeout=STATISTICS_SECONDS)).text

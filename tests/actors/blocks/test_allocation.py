@@ -69,6 +69,17 @@ def manager():
     return Manager()
 
 
+def test_after_a_reset_a_running_sequence_goes_on_and_names_what_it_fills(manager):
+    manager.assign(admit=[(1, range(6))])
+    assert manager.core.forget_prefixes(below=True) == (1, 0)
+    manager.assign(grow=[(1, 9, [50, 51, 52])])
+    answer = manager.assign(admit=[(2, range(6))])
+    assert answer.admitted[0].num_cached_tokens == 0
+    manager.assign(freed=[1, 2])
+    assert manager.core.statistics().blocks_held == 0
+    assert manager.assign(admit=[(3, range(6))]).admitted[0].num_cached_tokens == 5
+
+
 def granted(answer):
     return [(one.serial, one.num_cached_tokens, one.num_tokens) for one in answer.admitted]
 

@@ -42,6 +42,22 @@ def host(manager):
     return statistics
 
 
+def test_nothing_is_found_after_a_reset_and_whoever_runs_keeps_its_blocks():
+    for below in (False, True):
+        manager = make()
+        manager.assign(admit=[(1, range(12))])
+        manager.assign(freed=[1], admit=[(2, range(20, 36))])
+        running = manager.core.statistics().blocks_held
+        assert manager.core.forget_prefixes(below=below) == (4, 3 if below else 0)
+        manager.core.check_integrity()
+        assert manager.core.statistics().blocks_held == running == 4
+        assert host(manager).blocks_used == (0 if below else 3)
+        back = manager.assign(freed=[2], admit=[(3, range(13))])
+        assert granted(back) == [(3, 0, 13) if below else (3, 12, 1)]
+        again = manager.assign(freed=[3], admit=[(4, range(20, 36))])
+        assert again.admitted[0].num_cached_tokens == 0
+
+
 def test_what_is_evicted_is_saved_in_the_same_plan_and_restored_when_it_is_wanted():
     manager = make()
     first = manager.assign(admit=[(1, range(12))])

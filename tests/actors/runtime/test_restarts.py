@@ -175,6 +175,33 @@ def test_a_successor_that_takes_its_node_down_gives_way_to_the_former(core):
     assert core.plan_of("there/0") == plan
 
 
+def test_what_was_amended_is_what_the_next_life_begins_with(core):
+    core.actor_started("here", 1, (), 0.0)
+    core.amend("here", lambda plan: replace(plan, options=b'{"a":1}'))
+    assert core.planned("here").options == b'{"a":1}' and entry(core, "here").incarnation == 1
+    core.actor_failed("here", 1, "died", "", 100.0)
+    (start,) = [item for item in core.tick(core.wake_at()) if isinstance(item, Start)]
+    assert (start.order.incarnation, start.order.options) == (2, b'{"a":1}')
+
+
+def test_what_is_amended_while_a_successor_starts_holds_for_the_former_too(core):
+    core.actor_started("here", 1, (), 0.0)
+    core.swap(replace(core.planned("here"), cls="m:Other"))
+    core.amend("here", lambda plan: replace(plan, options=b"{}2"))
+    core.take_back("here", "it was late")
+    assert (core.planned("here").cls, core.planned("here").options) == ("m:C", b"{}2")
+
+
+def test_facts_change_while_an_actor_is_up(core):
+    assert core.actor_changed("here", 1, {"n": 1}) == [], "it is not up yet"
+    core.actor_started("here", 1, (), 0.0, {"n": 0})
+    assert core.actor_changed("here", 1, {"n": 1}) == [Publish()]
+    assert entry(core, "here").facts == {"n": 1}
+    assert core.actor_changed("here", 1, {"n": 1}) == core.actor_changed("here", 2, {"n": 2}) == []
+    assert core.actor_changed("nobody", 1, {}) == []
+    assert core.planned("nobody") is None
+
+
 def test_what_a_dead_node_still_says_is_not_believed(core):
     core.node_joined("apart", 1, "", 0.0)
     core.node_exited("apart", 1, "killed", 0.0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import Counter, defaultdict, deque
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from types import SimpleNamespace, coroutine
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from pageant.actors.scheduler.request import State
 from pageant.protocol.allocation import Assigned
 from pageant.protocol.arrays import freeze, int32, int64
 from pageant.protocol.drafting import Speculation
+from pageant.protocol.lifecycle import PauseMode, PauseScheduling, ResetPrefixCache, ResumeScheduling
 from pageant.protocol.outputs import OpenOutput, Stopped, TokenBatch
 from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 from pageant.protocol.serving import Abort, Finished, OutputBatch, Resumption, Submit
@@ -105,6 +107,7 @@ class Request:
     aborted: bool = False
     orphaned: bool = False  # nobody waits for its end: its frontend died, or gave it up before a death
     resumed: bool = False  # its frontend has submitted it more than once
+    may_abort: bool = False  # it was open when an operator paused with `abort`
 
     @property
     def ended(self) -> bool:
@@ -170,7 +173,11 @@ class ShadowRunner:
         self.last_drawn: dict[int, int] = {}
         self.drawn: dict[tuple[int, int], int] = {}  # by row and position, the last time
         self.tokens_computed = self.tokens_unknown = self.blocks_copied = 0
-        self.host, self.windows = ShadowHost(self), setting.windows
+        self.host, self.windows, self.max_model_len = (
+            ShadowHost(self),
+            setting.windows,
+            setting.max_model_len,
+        )
 
     def launch(self, inputs: Any) -> Any:
         slots, tokens, positions = inputs.slots.tolist(), inputs.token_ids.tolist(), inputs.positions.tolist()
@@ -430,6 +437,7 @@ class Play:
         self.requests: dict[tuple[str, str], Request] = {}
         self.seen: Counter[str] = Counter()
         self.delivered = 0
+        self.paused: PauseMode | None = None  # as the scheduler's next life is to begin
         for name in (*FRONTENDS, EXECUTOR, DETOKENIZER, SCHEDULER, BLOCKS):
             self.start(name)
 
@@ -484,6 +492,7 @@ class Play:
                     max_steps_per_plan=setting.max_steps_per_plan,
                     speculation=setting.speculation,
                     long_prefill_token_threshold=setting.long_prefill_token_threshold,
+                    paused=self.paused,
                 )
             )
         if name == BLOCKS:
@@ -641,7 +650,7 @@ class Play:
             actor.receive(message, cell)
         else:
             result = getattr(actor, actor.handlers[type(message)].name)(message)
-            if result is not None:
+            if isinstance(result, Coroutine):
                 finish(result)
         self._check(target, message, before)
         return True
@@ -689,6 +698,7 @@ class Play:
             priority=priority,
         )
         request = self.requests[(frontend, name)] = Request(submit, right, reason)
+        request.may_abort = self.paused == "abort"
         self.tell(SCHEDULER, submit, self.cells[frontend])
         return request
 
@@ -701,6 +711,23 @@ class Play:
             message = Abort(frontend=submit.frontend, request_ids=(submit.request_id,))
             self.tell(SCHEDULER, message, self.cells[submit.frontend])
 
+    # Operators.
+
+    def pause(self, mode: PauseMode | None, *, release: bool = False) -> None:
+        """Somebody pauses, or lets the scheduler go on, as the lifecycle actor does."""
+        self.paused = mode
+        for request in self.requests.values():
+            request.may_abort |= mode == "abort"
+        if SCHEDULER in self.cells:
+            message = ResumeScheduling() if mode is None else PauseScheduling(mode=mode, release=release)
+            self._put(SUPERVISOR, SCHEDULER, message)
+
+    def reset_prefixes(self) -> None:
+        """Somebody has all cached prefixes forgotten."""
+        if BLOCKS in self.cells:
+            self._put(SUPERVISOR, BLOCKS, ResetPrefixCache(below=self.random.random() < 0.5))
+            self.seen["resets"] += 1
+
     def end(self, request: Request, finished: Finished) -> None:
         """A request's terminal message."""
         request.ends.append(finished)
@@ -710,7 +737,11 @@ class Play:
             assert request.reason == finished.reason, f"ended by {finished.reason}, not {request.reason}"
             assert request.tokens == right, f"{request.tokens} came, {right} is right"
         else:
-            allowed = request.aborted if finished.reason == "abort" else request.reason == "error"
+            allowed = (
+                request.aborted or request.may_abort
+                if finished.reason == "abort"
+                else request.reason == "error"
+            )
             assert allowed, f"ended by {finished.reason} without a cause: {finished.message}"
             assert request.tokens == right[: len(request.tokens)], "wrong tokens before the end"
         if not (request.resumed and request.aborted):
@@ -746,6 +777,9 @@ class Play:
         if target == SCHEDULER:
             core = self.core
             core.check_integrity()
+            if core.is_at_rest:
+                self.seen[f"at rest with {core.paused}"] += 1
+                self.seen["held at rest"] += len(core.requests)
             assert len(core.requests.running) <= self.setting.max_num_seqs, "too many requests run"
             if isinstance(message, Abort):
                 for name in message.request_ids:
@@ -761,7 +795,12 @@ class Play:
             self._check_shared()
 
     def _check_order(self, admitted: set[Any]) -> None:
-        waiting = [request.key for request in self.core.requests if request.state is State.WAITING]
+        held = self.core.requests.waiting._held
+        waiting = [
+            request.key
+            for request in self.core.requests
+            if request.state is State.WAITING and request.serial not in held
+        ]
         in_order = self.setting.policy == "fcfs" and self.setting.long_prefill_token_threshold is None
         alone = any(map(is_suspect, admitted))  # for which even those make room that have just been acquitted
         # With another policy one may have come meanwhile; a long prompt waits for another.
@@ -815,10 +854,10 @@ def in_last_step(core: SchedulerCore, request: Any) -> bool:
 class Script:
     """A seeded crowd of users and accidents for a play."""
 
-    def __init__(self, seed: int, setting: Setting, *, hostile: bool) -> None:
+    def __init__(self, seed: int, setting: Setting, *, hostile: bool, operated: bool = False) -> None:
         self.play = Play(seed, setting)
         self.random = random.Random(seed + 1)
-        self.hostile = hostile
+        self.hostile, self.operated = hostile, operated
         self.documents = [self._tokens(setting.max_model_len - 8) for _ in range(4)]
 
     def _tokens(self, count: int) -> list[int]:
@@ -872,6 +911,17 @@ class Script:
             while play.channels[channel]:
                 play.deliver(channel)
 
+    def operate(self) -> None:
+        """An operator pauses, lets go on, or resets caches."""
+        modes: tuple[PauseMode, ...] = ("keep", "keep", "wait", "abort")
+        match self.random.choice(("pause", "resume", "resume", "reset")):
+            case "pause":
+                self.play.pause(self.random.choice(modes), release=self.random.random() < 0.5)
+            case "resume":
+                self.play.pause(None)
+            case _:
+                self.play.reset_prefixes()
+
     def accident(self) -> None:
         play = self.play
         dead = [name for name in (*CAST, *FRONTENDS) if name not in play.cells]
@@ -892,11 +942,14 @@ class Script:
                 self.abort()
             if self.hostile and chance() < 0.01:
                 self.accident()
+            if self.operated and chance() < 0.01:
+                self.operate()
             if not play.deliver():
                 self.submit()
                 if self.hostile:
                     play.revive()
         play.revive()
+        play.pause(None)
         play.drain()
         play.check_rest()
         play._collect_counters(SCHEDULER)

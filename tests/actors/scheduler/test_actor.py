@@ -25,11 +25,12 @@ READY = ExecutorReady(
 class Told:
     """A scheduler that is told things, and what it says."""
 
-    def __init__(self):
+    def __init__(self, **options):
         self.said = []
         self.watched = []
-        self.actor = Scheduler(Scheduler.Options(max_model_len=16))
+        self.actor = Scheduler(Scheduler.Options(max_model_len=16, **options))
         self.cell = SimpleNamespace(
+            name="scheduler",
             incarnation=1,
             node=SimpleNamespace(
                 tell=lambda address, message, cell: self.said.append((address, message)),

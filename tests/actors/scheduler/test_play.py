@@ -118,6 +118,19 @@ def test_nothing_leaks_whatever_happens_in_whatever_order(make_script, make_sett
     assert {what: seen[what] for what in deaths if seen[what] < 5} == {}
 
 
+def test_nothing_leaks_whatever_operators_do(make_script, make_setting):
+    seen: Counter[str] = Counter()
+    for seed, stage in enumerate(STAGES):
+        setting = make_setting(**stage)
+        seen += make_script(100 + seed, setting, hostile=seed % 2 == 0, operated=True).run(40)
+    for mode in ("keep", "wait", "abort"):
+        assert seen[f"at rest with {mode}"] >= 20, mode
+    assert seen["held at rest"] >= 100
+    assert seen["resets"] >= 20
+    assert seen["prefix hits"] and seen["preemptions"] and seen["steps_together"] and seen["plans_cut"]
+    assert seen["recomputed"] and seen["drafts_accepted"]
+
+
 def test_hypothesis_finds_no_order_of_events_that_breaks_the_play(make_play, make_setting):
     class Machine(RuleBasedStateMachine):
         @initialize(stage=st.sampled_from(STAGES), seed=st.integers(0, 2**16))

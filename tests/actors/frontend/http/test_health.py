@@ -20,6 +20,7 @@ class Service:
 
     def __init__(self):
         self.models, self.open, self.num_begun = {"m": SERVED}, set(), 0
+        self.is_paused = False
 
     def new_id(self, kind):
         return kind
@@ -37,7 +38,7 @@ def service():
 
 @pytest.fixture
 def health(service):
-    return Health(service)
+    return Health(service, lambda replica: service.is_paused)
 
 
 async def ask(health):
@@ -63,6 +64,14 @@ async def test_who_asked_later_is_answered_though_the_first_gave_up(health, serv
     async with asyncio.timeout(5):
         assert await later is True
     assert not service.open
+
+
+async def test_of_a_paused_model_nothing_is_expected(health, service):
+    asker = asyncio.ensure_future(health.check(0.01))
+    await asyncio.sleep(0)
+    service.is_paused = True
+    assert await asker is True, "it was paused meanwhile"
+    assert await health.check(0) is True and service.num_begun == 1 and not service.open
 
 
 async def test_when_all_gave_up_the_next_asks_anew(health, service):

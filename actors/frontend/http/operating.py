@@ -1,0 +1,183 @@
+"""Routes for operators, which are off unless `admin_routes` is on: pause and resume models, and empty their caches."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar, get_args
+
+import msgspec
+from litestar import Request as HttpRequest
+from litestar import get, post
+from litestar.exceptions import PermissionDeniedException
+
+from pageant.actors.frontend.http.openapi import describe
+from pageant.actors.frontend.http.service import Service
+from pageant.actors.frontend.http.tenants import caller
+from pageant.protocol.checks import expected
+from pageant.protocol.errors import BadRequest
+from pageant.protocol.lifecycle import (
+    GetModelState,
+    ModelState,
+    PauseMode,
+    PauseModel,
+    PrefixCacheReset,
+    ResetModelCache,
+    ResumeModel,
+)
+from pageant.protocol.message import Request
+
+Http = HttpRequest[Any, Any, Any]
+R = TypeVar("R")
+
+ANSWER_SECONDS = 120.0
+DRAIN_SECONDS = 7 * 86_400.0
+MODES: tuple[str, ...] = get_args(PauseMode)
+_MODEL = {"name": "model", "schema": {"type": "string"}}
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+
+Ask = Callable[[Request[Any], float], Awaitable[Any]]
+"""Asks the lifecycle actor, for so many seconds."""
+
+
+class Status(msgspec.Struct, kw_only=True):
+    """What was done."""
+
+    status: str
+
+
+class IsPaused(msgspec.Struct, kw_only=True):
+    """Whether any of the models that were asked for is paused; and which, by name."""
+
+    is_paused: bool
+    models: dict[str, bool]
+
+
+class CacheReset(msgspec.Struct, kw_only=True):
+    """How many blocks held a prefix, on the device and below it."""
+
+    status: str
+    blocks: int
+    blocks_below: int
+
+
+class Operators:
+    """Lets operators in, where the server serves any, and reads what they ask for.
+
+    Args:
+        service: knows the models.
+        ask: see `Ask`.
+        enabled: the option `admin_routes`.
+    """
+
+    def __init__(self, service: Service, ask: Ask, *, enabled: bool) -> None:
+        self._service, self._ask, self._enabled = service, ask, enabled
+
+    def check(self) -> None:
+        """Refuse whoever is no operator of this server.
+
+        Raises:
+            PermissionDeniedException: says what would let them in.
+        """
+        if not self._enabled:
+            raise PermissionDeniedException(
+                "this route is for operators, and is off; start the server with --admin-routes "
+                "(actors.http.options.admin_routes: true)"
+            )
+        if not caller().is_operator:
+            raise PermissionDeniedException(
+                "this route is for operators, and this key is a tenant's; see --operator-key (operator_keys)"
+            )
+
+    def models(self, request: Http) -> dict[str, str]:
+        """Return the models that are meant, by their names, with the prefixes of their actors: all that are served,
+        unless the query names one."""
+        name = request.query_params.get("model")
+        chosen = [*self._service.models.values()] if name is None else [self._service.model(name)]
+        return {served.parent or served.name: served.replica for served in chosen}
+
+    async def ask(self, request: Request[R], seconds: float = ANSWER_SECONDS) -> R:
+        """Ask the lifecycle actor."""
+        answer: R = await self._ask(request, seconds)
+        return answer
+
+    @staticmethod
+    def flag(request: Http, name: str, default: bool) -> bool:
+        """Return a parameter of the query that is true or false."""
+        text = request.query_params.get(name)
+        if text is None:
+            return default
+        if text.lower() not in _BOOLEANS:
+            raise BadRequest(f"{name} is {text!r:.100}; expected true or false", name)
+        return _BOOLEANS[text.lower()]
+
+    @staticmethod
+    def choice(request: Http, name: str, known: Sequence[str], default: str) -> str:
+        """Return a parameter of the query that is one of several words."""
+        text = request.query_params.get(name, default)
+        if text not in known:
+            raise BadRequest(f"{name} is {text!r:.100}; {expected(text, known)}", name)
+        return text
+
+
+def routes(operators: Operators) -> list[Any]:
+    """The routes of this family."""
+
+    @post("/pause", status_code=200, opt=describe(answer=Status, query=_PAUSE_QUERY))
+    async def pause(request: Http) -> Status:
+        """Compute nothing more until `/resume`: answered when no step is computed any more."""
+        operators.check()
+        mode: Any = operators.choice(request, "mode", MODES, "abort")
+        if operators.flag(request, "wait_for_inflight_requests", False):  # an older name of vLLM's
+            mode = "wait"
+        clear = operators.flag(request, "clear_cache", True)
+        for replica in operators.models(request).values():
+            await operators.ask(PauseModel(replica=replica, mode=mode, clear_cache=clear), DRAIN_SECONDS)
+        return Status(status="paused")
+
+    @post("/resume", status_code=200, opt=describe(answer=Status, query=(_MODEL,)))
+    async def resume(request: Http) -> Status:
+        """Go on after `/pause`."""
+        operators.check()
+        for replica in operators.models(request).values():
+            await operators.ask(ResumeModel(replica=replica))
+        return Status(status="resumed")
+
+    @get("/is_paused", opt=describe(answer=IsPaused, query=(_MODEL,)))
+    async def is_paused(request: Http) -> IsPaused:
+        """Whether a model is paused."""
+        operators.check()
+        states: dict[str, ModelState] = {
+            name: await operators.ask(GetModelState(replica=replica))
+            for name, replica in operators.models(request).items()
+        }
+        paused = {name: state.paused is not None for name, state in states.items()}
+        return IsPaused(is_paused=any(paused.values()), models=paused)
+
+    @post("/reset_prefix_cache", status_code=200, opt=describe(answer=CacheReset, query=_RESET_QUERY))
+    async def reset_prefix_cache(request: Http) -> CacheReset:
+        """Forget all cached prefixes."""
+        operators.check()
+        running = operators.flag(request, "reset_running_requests", False)
+        below = operators.flag(request, "reset_external", True)
+        found: list[PrefixCacheReset] = [
+            await operators.ask(ResetModelCache(replica=replica, reset_running=running, below=below))
+            for replica in operators.models(request).values()
+        ]
+        return CacheReset(
+            status="reset",
+            blocks=sum(one.blocks for one in found),
+            blocks_below=sum(one.blocks_below for one in found),
+        )
+
+    return [pause, resume, is_paused, reset_prefix_cache]
+
+
+def _flag_of(name: str) -> dict[str, Any]:
+    return {"name": name, "schema": {"type": "boolean"}}
+
+
+_PAUSE_QUERY = (
+    *(_MODEL, {"name": "mode", "schema": {"enum": list(MODES)}}),
+    *(_flag_of("clear_cache"), _flag_of("wait_for_inflight_requests")),
+)
+_RESET_QUERY = (_MODEL, _flag_of("reset_running_requests"), _flag_of("reset_external"))

@@ -1,0 +1,130 @@
+"""What an operator may do with a running model: the methods that `Engine` and `LLM` share.
+
+Each is one message to the lifecycle actor. What it changes outlives the death of any actor or process but the root's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+from typing import Any, TypeVar, get_args
+
+from pageant.actors.frontend.cast import LIFECYCLE
+from pageant.actors.frontend.session import Session
+from pageant.protocol.checks import expected
+from pageant.protocol.errors import BadRequest
+from pageant.protocol.lifecycle import (
+    GetModelState,
+    ModelState,
+    PauseMode,
+    PauseModel,
+    PrefixCacheReset,
+    ResetModelCache,
+    ResumeModel,
+)
+from pageant.protocol.message import Request
+
+R = TypeVar("R")
+
+ANSWER_SECONDS = 120.0
+DRAIN_SECONDS = 7 * 86_400.0  # a pause waits for requests, however long they take
+
+
+class Operations:
+    """Messages to the lifecycle actor about the model of one session. Each method returns the answer as a future."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def pause(self, mode: PauseMode, clear_cache: bool) -> Future[ModelState]:
+        """See `AsyncOperations.pause`."""
+        check_mode(mode)
+        replica = self._session.replica
+        return self._ask(PauseModel(replica=replica, mode=mode, clear_cache=clear_cache), DRAIN_SECONDS)
+
+    def resume(self) -> Future[ModelState]:
+        """See `AsyncOperations.resume`."""
+        return self._ask(ResumeModel(replica=self._session.replica))
+
+    def state(self) -> Future[ModelState]:
+        """How the model is served."""
+        return self._ask(GetModelState(replica=self._session.replica))
+
+    def reset_prefix_cache(self, reset_running_requests: bool) -> Future[PrefixCacheReset]:
+        """See `AsyncOperations.reset_prefix_cache`."""
+        return self._ask(ResetModelCache(replica=self._session.replica, reset_running=reset_running_requests))
+
+    def _ask(self, request: Request[R], seconds: float = ANSWER_SECONDS) -> Future[R]:
+        future: Future[Any] = self._session.asking(LIFECYCLE, request, seconds)
+        return future
+
+
+def check_mode(mode: Any) -> None:
+    """Refuse what is no mode of a pause."""
+    modes = get_args(PauseMode)
+    if mode not in modes:
+        raise BadRequest(f"mode is {mode!r:.100}; {expected(str(mode), modes)}", "mode")
+
+
+class AsyncOperations:
+    """The methods of `Engine`."""
+
+    _session: Session
+
+    @property
+    def _operations(self) -> Operations:
+        return Operations(self._session)
+
+    async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
+        """Stop computing. Returns when no step is computed any more; requests that come later wait for `resume`.
+
+        Args:
+            mode: what becomes of the requests that are open. `abort` ends them with what they have, `wait` computes
+                them to their ends first, `keep` lets them go on after `resume`, with the same tokens.
+            clear_cache: forget all cached prefixes. Kept requests compute theirs again.
+        """
+        await asyncio.wrap_future(self._operations.pause(mode, clear_cache))
+
+    async def resume(self) -> None:
+        """Go on after `pause`. Does nothing where nobody paused."""
+        await asyncio.wrap_future(self._operations.resume())
+
+    async def is_paused(self) -> bool:
+        """Whether somebody paused the model."""
+        return (await asyncio.wrap_future(self._operations.state())).paused is not None
+
+    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes, in every tier of memory. Returns True.
+
+        Args:
+            reset_running_requests: those give up their memory first, and compute it again.
+        """
+        await asyncio.wrap_future(self._operations.reset_prefix_cache(reset_running_requests))
+        return True
+
+
+class SyncOperations:
+    """The same methods of `LLM`."""
+
+    _session: Session
+
+    @property
+    def _operations(self) -> Operations:
+        return Operations(self._session)
+
+    def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
+        """See `Engine.pause`."""
+        self._operations.pause(mode, clear_cache).result()
+
+    def resume(self) -> None:
+        """See `Engine.resume`."""
+        self._operations.resume().result()
+
+    def is_paused(self) -> bool:
+        """Whether somebody paused the model."""
+        return self._operations.state().result().paused is not None
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """See `Engine.reset_prefix_cache`."""
+        self._operations.reset_prefix_cache(reset_running_requests).result()
+        return True

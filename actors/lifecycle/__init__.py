@@ -1,0 +1,1 @@
+"""The lifecycle actor: carries out what operators ask of a model that is being served."""

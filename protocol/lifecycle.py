@@ -1,0 +1,146 @@
+"""How a model is served is changed while it is served: paused and resumed, its caches emptied.
+
+    operator ──PauseModel, ResumeModel, ResetModelCache, GetModelState──▶ lifecycle
+    lifecycle ──PauseScheduling, ResumeScheduling──▶ scheduler
+    lifecycle ──ResetPrefixCache──▶ blocks
+    lifecycle ──AmendActor, GetActor──▶ supervisor
+
+An operator is an `Engine`, an HTTP server or a command. What must outlive a death stands in the options of the actor
+that it concerns, at the supervisor (`AmendActor`), before that actor is told. So its next life begins that way.
+
+`replica` is the prefix of the names of a model's actors; "" where there is one model.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pageant.protocol.message import Message, Request
+
+PauseMode = Literal["abort", "wait", "keep"]
+"""What becomes of the requests that are open when a model pauses.
+
+abort: they end at once, with the output that they have.
+wait: they are computed to their ends.
+keep: they stop where they are, and go on when the model resumes.
+
+Requests that come later wait, whatever the mode.
+"""
+
+
+# To a scheduler.
+
+
+PAUSED = "paused"
+"""The name of a scheduler's fact: 1 while it is paused, else 0."""
+
+
+class SchedulingPaused(Message, frozen=True, kw_only=True):
+    """How a scheduler stands after a pause was asked for.
+
+    Attributes:
+        done: whether it is paused, and (as an answer to `AwaitRest`) at rest.
+        num_open: requests that it holds.
+    """
+
+    done: bool
+    num_open: int
+
+
+class PauseScheduling(Request[SchedulingPaused], frozen=True, kw_only=True):
+    """Ask a scheduler to plan nothing more. Answered at once; `AwaitRest` waits for the steps at hand.
+
+    Attributes:
+        mode: what becomes of its open requests.
+        release: running requests give up their KV memory, and compute it again afterwards.
+        if_idle: do nothing if any request is open.
+    """
+
+    mode: PauseMode = "keep"
+    release: bool = False
+    if_idle: bool = False
+
+
+class AwaitRest(Request[SchedulingPaused], frozen=True, kw_only=True):
+    """Ask a scheduler to answer when its pause is complete: nothing is computed, and with `wait` all that was open has
+    ended. It answers at once when it is not paused."""
+
+
+class SchedulingResumed(Message, frozen=True, kw_only=True):
+    """A scheduler plans again."""
+
+
+class ResumeScheduling(Request[SchedulingResumed], frozen=True, kw_only=True):
+    """Ask a scheduler to go on planning."""
+
+
+# To a block manager.
+
+
+class PrefixCacheReset(Message, frozen=True, kw_only=True):
+    """No cached prefix can be found any more. `blocks` of the device held one, and `blocks_below` in lower tiers."""
+
+    blocks: int
+    blocks_below: int = 0
+
+
+class ResetPrefixCache(Request[PrefixCacheReset], frozen=True, kw_only=True):
+    """Ask a block manager to forget which prefixes its blocks hold. Running requests keep their blocks.
+
+    Attributes:
+        below: in the host's memory and on its disk, too.
+    """
+
+    below: bool = True
+
+
+# To the lifecycle actor.
+
+
+class ModelState(Message, frozen=True, kw_only=True):
+    """How a model is served.
+
+    Attributes:
+        paused: the mode in which it was paused; None while it computes.
+    """
+
+    replica: str
+    paused: PauseMode | None = None
+
+
+class GetModelState(Request[ModelState], frozen=True, kw_only=True):
+    """Ask how a model is served."""
+
+    replica: str = ""
+
+
+class PauseModel(Request[ModelState], frozen=True, kw_only=True):
+    """Pause a model: answered when none of its steps is computed any more.
+
+    Attributes:
+        mode: what becomes of its open requests.
+        clear_cache: forget its cached prefixes, too. Requests that are kept compute theirs again.
+    """
+
+    replica: str = ""
+    mode: PauseMode = "abort"
+    clear_cache: bool = True
+
+
+class ResumeModel(Request[ModelState], frozen=True, kw_only=True):
+    """Let a paused model go on. One that is not paused stays as it is."""
+
+    replica: str = ""
+
+
+class ResetModelCache(Request[PrefixCacheReset], frozen=True, kw_only=True):
+    """Forget the cached prefixes of a model.
+
+    Attributes:
+        below: in the host's memory and on its disk, too.
+        reset_running: running requests give up their memory first, and compute it again.
+    """
+
+    replica: str = ""
+    below: bool = True
+    reset_running: bool = False

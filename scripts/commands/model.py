@@ -1,0 +1,108 @@
+"""`pageant model`: asks the lifecycle actor of a topology that runs here."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from pageant.protocol.errors import PageantError
+from pageant.protocol.lifecycle import (
+    GetModelState,
+    ModelState,
+    PauseMode,
+    PauseModel,
+    ResetModelCache,
+    ResumeModel,
+)
+from pageant.protocol.message import Request
+
+model_app = typer.Typer(help="Change how a running topology serves a model.", no_args_is_help=True)
+
+LIFECYCLE = "lifecycle"
+ANSWER_SECONDS = 120.0
+DRAIN_SECONDS = 7 * 86_400.0
+
+Model = Annotated[str, typer.Option(help="Its key under models:, where the topology has several.")]
+Which = Annotated[str | None, typer.Option(help="The topology's name or process id, where several run here.")]
+Keys = Annotated[str | None, typer.Option(help="The file with the topology's key, if it has one.")]
+
+
+@model_app.command()
+def state(model: Model = "", topology: Which = None, keys: Keys = None) -> None:
+    """Say how the model is served."""
+    print(_described(_ask(GetModelState(replica=_replica(model)), topology, keys)))
+
+
+@model_app.command()
+def pause(
+    mode: Annotated[
+        str, typer.Option(help="What becomes of open requests: abort, wait (they end first) or keep.")
+    ] = "abort",
+    clear_cache: Annotated[bool, typer.Option(help="Forget all cached prefixes.")] = True,
+    model: Model = "",
+    topology: Which = None,
+    keys: Keys = None,
+) -> None:
+    """Compute nothing more until it is resumed. Requests that come meanwhile wait."""
+    request = PauseModel(replica=_replica(model), mode=_mode(mode), clear_cache=clear_cache)
+    print(_described(_ask(request, topology, keys, DRAIN_SECONDS)))
+
+
+@model_app.command()
+def resume(model: Model = "", topology: Which = None, keys: Keys = None) -> None:
+    """Go on after a pause."""
+    print(_described(_ask(ResumeModel(replica=_replica(model)), topology, keys)))
+
+
+@model_app.command("reset-cache")
+def reset_cache(
+    reset_running: Annotated[bool, typer.Option(help="Running requests compute all again, too.")] = False,
+    model: Model = "",
+    topology: Which = None,
+    keys: Keys = None,
+) -> None:
+    """Forget all cached prefixes."""
+    reset = _ask(
+        ResetModelCache(replica=_replica(model), reset_running=reset_running),
+        topology,
+        keys,
+    )
+    print(f"{reset.blocks} blocks, and {reset.blocks_below} below the device, are forgotten")
+
+
+def _replica(model: str) -> str:
+    return f"{model}/" if model else ""
+
+
+def _mode(text: str) -> PauseMode:
+    match text:
+        case "abort" | "wait" | "keep":
+            return text
+    raise typer.BadParameter(f"found {text!r}; expected abort, wait or keep", param_hint="--mode")
+
+
+def _described(found: ModelState) -> str:
+    return "computes" if found.paused is None else f"paused ({found.paused})"
+
+
+def _ask(
+    request: Request[Any], topology: str | None, keys: str | None, seconds: float = ANSWER_SECONDS
+) -> Any:
+    """Ask, or say why not and end with 1."""
+    from pageant.actors.runtime.loop import new_event_loop
+    from pageant.actors.runtime.visiting import choose, visit
+
+    async def ask(endpoint: str) -> Any:
+        async with visit(endpoint, keys) as found:
+            await found.look()
+            return await found.node.ask(LIFECYCLE, request, seconds, again=True)
+
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return runner.run(ask(choose(topology).endpoint))
+    except PageantError as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(1) from None

@@ -1,0 +1,129 @@
+"""Routes for operators: who is let in, and what they do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import httpx
+import pytest
+
+ROUTES = [
+    ("POST", "/pause"),
+    ("POST", "/resume"),
+    ("GET", "/is_paused"),
+    ("POST", "/reset_prefix_cache"),
+]
+NAME = "operated"
+ASKED = {"model": NAME, "prompt": [5, 6, 7, 8] * 6, "max_tokens": 4, "temperature": 0, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def apart(start):
+    """Two servers of an engine, in processes of their own."""
+    layout = {"nodes": {"front": {}, "web-0": {"process": True}, "web-1": {"process": True}}}
+    settings = {"served_model_name": NAME, "actors": {"http": {"nodes": ["web-0", "web-1"]}}}
+    return start(layout | settings, admin_routes=True)
+
+
+@pytest.fixture(scope="module")
+def servers(apart):
+    urls = apart.served_at().split(" on ")[1].split(", ")
+    clients = [httpx.Client(base_url=url, timeout=60) for url in urls]
+    yield clients
+    for client in clients:
+        client.close()
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_they_are_off_unless_somebody_turns_them_on(http, method, path):
+    answer = http.request(method, path)
+    assert answer.status_code == 403
+    assert "--admin-routes" in answer.json()["error"]["message"]
+
+
+def test_they_are_for_operators_where_there_are_several_keys(start):
+    url = start(admin_routes=True, api_keys=("a", "b"), operator_keys=("o",)).served_at().split()[-1]
+    for method, path in ROUTES:
+        found = [
+            httpx.request(method, url + path, headers={"x-api-key": key}).status_code
+            for key in ("a", "b", "o", "nobody's")
+        ]
+        assert found == [403, 403, 200, 401], path
+    refused = httpx.get(f"{url}/is_paused", headers={"x-api-key": "a"}).json()["error"]["message"]
+    assert "--operator-key" in refused
+
+
+def test_a_page_of_another_origin_cannot_pause(servers):
+    answer = servers[0].post("/pause", headers={"origin": "https://elsewhere.example"})
+    assert answer.status_code == 415
+    assert servers[0].get("/is_paused").json() == {"is_paused": False, "models": {NAME: False}}
+
+
+def test_a_paused_server_is_healthy_takes_requests_and_answers_them_when_it_goes_on(servers):
+    one, other = servers
+    right = one.post("/v1/completions", json=ASKED).json()["choices"][0]["text"]
+    assert one.post("/pause", params={"mode": "keep"}).json() == {"status": "paused"}
+    for server in servers:
+        assert server.get("/is_paused").json()["is_paused"]
+        assert server.get("/health").status_code == server.get("/ready").status_code == 200
+    texts = []
+
+    def ask() -> None:
+        texts.append(other.post("/v1/completions", json=ASKED).json()["choices"][0]["text"])
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    asking.join(0.2)
+    assert asking.is_alive() and not texts
+    assert other.post("/resume").json() == {"status": "resumed"}
+    asking.join(30)
+    assert texts == [right]
+    assert not one.get("/is_paused").json()["is_paused"]
+
+
+def test_prefixes_are_forgotten(servers):
+    asked = ASKED | {"prompt": [9, 8, 7, 6] * 12}
+
+    def cached() -> int:
+        usage = servers[0].post("/v1/completions", json=asked).json()["usage"]
+        return (usage["prompt_tokens_details"] or {}).get("cached_tokens", 0)
+
+    assert (cached(), cached() > 0) == (0, True)
+    answer = servers[1].post("/reset_prefix_cache").json()
+    assert answer["status"] == "reset" and answer["blocks"] > 0
+    assert cached() == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/pause?mode=later", "mode is 'later'; expected one of: abort"),
+        ("/pause?clear_cache=maybe", "clear_cache is 'maybe'; expected true or false"),
+        ("/pause?model=nobody", "no model 'nobody' is served"),
+    ],
+)
+def test_what_is_wrong_is_named(servers, path, words):
+    answer = servers[0].post(path)
+    assert answer.status_code in (400, 404) and words in answer.json()["error"]["message"]
+    assert not servers[0].get("/is_paused").json()["is_paused"]
+
+
+def test_the_document_of_the_api_has_their_parameters(http):
+    paths = http.get("/openapi.json").json()["paths"]
+    names = [parameter["name"] for parameter in paths["/pause"]["post"]["parameters"]]
+    assert names == ["model", "mode", "clear_cache", "wait_for_inflight_requests"]
+
+
+def test_a_command_does_the_same(apart, servers):
+    def run(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "pageant", "model", *arguments, "--topology", NAME]
+        done = subprocess.run(command, capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+    assert run("pause", "--mode", "wait") == (0, "paused (keep)\n")
+    assert servers[0].get("/is_paused").json()["is_paused"]
+    assert run("resume") == (0, "computes\n") == run("state")
+    status, text = run("state", "--model", "nobody")
+    assert status == 1 and "no model is called 'nobody'; expected one of ''" in text
