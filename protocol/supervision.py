@@ -131,6 +131,17 @@ class ActorFailed(Message, frozen=True, kw_only=True):
     permanent: bool = False
 
 
+class DeathsCharged(Message, frozen=True, kw_only=True):
+    """An actor died `deaths` times, lately, while it was at work for requests, which are charged with that.
+
+    A request that kills is ended after a few deaths. The actor is not at fault: these deaths do not count towards
+    giving it, or its node, up.
+    """
+
+    name: str
+    deaths: int = 1
+
+
 class Progress(Message, frozen=True, kw_only=True):
     """An actor tells how far a long piece of its start is: `done` of `total`, in `unit`."""
 

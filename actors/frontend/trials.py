@@ -16,6 +16,7 @@ from pageant.actors.frontend.outputs import RequestFailed
 from pageant.actors.runtime import Actor
 from pageant.protocol.errors import GivenUp, PeerGone
 from pageant.protocol.message import Request
+from pageant.protocol.supervision import DeathsCharged
 
 DEATHS_SUSPECT = 2
 DEATHS_ALONE_MAX = 2
@@ -58,9 +59,15 @@ class Trials:
                 ) from None
 
     async def _ask(self, request: Request[R], timeout: float, deaths_max: int) -> R:
-        return await self._asker.ask(
-            self._address, request, timeout=timeout, again=True, deaths_max=deaths_max
-        )
+        try:
+            return await self._asker.ask(
+                self._address, request, timeout=timeout, again=True, deaths_max=deaths_max
+            )
+        except GivenUp:
+            raise
+        except PeerGone:
+            self._asker.tell("supervisor", DeathsCharged(name=self._address, deaths=deaths_max))
+            raise
 
     @asynccontextmanager
     async def _beside_others(self) -> AsyncIterator[None]:

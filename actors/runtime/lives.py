@@ -76,6 +76,10 @@ class Life:
         delay = min(limits.delay_max, limits.delay_first * 2.0 ** (self.early_deaths - 1)) if early else 0.0
         self.retry_at = None if self.final else now + delay
 
+    def forgive(self, deaths: int) -> None:
+        """Count so many early deaths less."""
+        self.early_deaths = max(0, self.early_deaths - deaths)
+
 
 @dataclass
 class ActorLife(Life):

@@ -360,6 +360,15 @@ class Supervision:
         )
         return [Publish(), *give_up]
 
+    def charged(self, name: str, deaths: int) -> None:
+        """Take so many early deaths off an actor, or off each of a group, and off its node (`DeathsCharged`)."""
+        for actor in self._actors.values():
+            if actor.plan.name != name and not actor.plan.name.startswith(f"{name}/"):
+                continue
+            actor.forgive(deaths)
+            if (node := self._nodes.get(actor.plan.node)) is not None:
+                node.forgive(deaths)
+
     def tick(self, now: float) -> list[Instruction]:
         """Carries out the restarts that are due."""
         instructions: list[Instruction] = []

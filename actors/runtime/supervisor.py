@@ -21,6 +21,7 @@ from pageant.protocol.supervision import (
     ActorFailed,
     ActorStarted,
     AmendActor,
+    DeathsCharged,
     Directory,
     GetDirectory,
     LeaseGranted,
@@ -182,6 +183,11 @@ class RootSupervisor(Actor):
                 permanent=event.permanent,
             )
         )
+
+    @receives
+    def deaths_charged(self, event: DeathsCharged) -> None:
+        """Deaths that requests are charged with do not count against the actor."""
+        self.core.charged(event.name, event.deaths)
 
     @receives
     def progress(self, event: Progress) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from pageant.actors.runtime import Actor, ActorOptions, receives
+from pageant.actors.runtime.address import replica_of
 from pageant.actors.scheduler.backlog import Limits
 from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, DRAFTER, SchedulerCore
 from pageant.actors.scheduler.policies import make_policy
@@ -26,10 +27,11 @@ from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatist
 from pageant.protocol.serving import Abort, Submit
 from pageant.protocol.stepping import ExecutorReady, LateTokens, StepResult
 from pageant.protocol.streams import Acknowledge, Resume
-from pageant.protocol.supervision import SWAPPED, ActorDown, ActorUp, Facts
+from pageant.protocol.supervision import SWAPPED, ActorDown, ActorUp, DeathsCharged, Facts
 
 MAX_NUM_SEQS = 65_536
 DEADLINE_POLL = 0.05  # seconds: an earlier deadline than the one that is waited for may come
+SUPERVISOR = "supervisor"  # its address
 POSITIVE = (
     *("max_num_seqs", "max_num_batched_tokens", "max_model_len", "max_waiting_requests"),
     *("max_waiting_tokens", "long_prefill_token_threshold", "max_long_partial_prefills"),
@@ -250,7 +252,8 @@ class Scheduler(Actor):
     def peer_down(self, event: ActorDown) -> None:
         """What the dead one held is lost, and made up for when its successor is there."""
         if event.address.startswith("executor/"):
-            self.core.executor_gone(event.incarnation, died=event.reason != SWAPPED)
+            if self.core.executor_gone(event.incarnation, died=event.reason != SWAPPED):
+                self.tell(SUPERVISOR, DeathsCharged(name=replica_of(self.name) + event.address))
         elif event.address == BLOCKS:
             self.core.pool_gone(event.incarnation)
         elif event.address == DRAFTER:

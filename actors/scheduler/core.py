@@ -239,12 +239,18 @@ class SchedulerCore:
         self.requests.limit(min(self.limits.max_model_len, event.max_model_len, pool_tokens))
         self._advance()
 
-    def executor_gone(self, epoch: int, *, died: bool = True) -> None:
-        """Whatever was in that executor's memory is lost; the requests that were there wait for the next. If it died,
-        one of them may be why."""
+    def executor_gone(self, epoch: int, *, died: bool = True) -> bool:
+        """Take back the requests that an executor had: whatever was in its memory is lost.
+
+        Args:
+            died: rather than was swapped; then one of the requests may be why.
+
+        Returns:
+            Whether requests are charged with its death.
+        """
         self._epochs_gone = max(self._epochs_gone, epoch)
         if self._epoch is None or epoch < self._epoch:
-            return  # late news: its successor is here already
+            return False  # late news: its successor is here already
         self._epoch = None
         computing: dict[int, int] = {}  # by serial: up to where; a later step goes further
         for step in self.planner.computing:
@@ -261,6 +267,7 @@ class SchedulerCore:
                 message="the executor died again and again while it computed this request, at last with no other",
                 cause="failure",
             )
+        return died and bool(computing)
 
     def pool_ready(self, epoch: int, manager: int) -> None:
         """The block manager of that incarnation has a pool for that epoch."""

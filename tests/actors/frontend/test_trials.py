@@ -20,6 +20,7 @@ class Mortal:
         self.deaths, self.deaths_max = 0, deaths_max
         self.held: list[asyncio.Future[None]] = []
         self.alone: list[str] = []
+        self.charged = 0
 
     async def ask(self, address, request, timeout, *, again, deaths_max):
         assert again and address == "tokenizer"
@@ -40,6 +41,10 @@ class Mortal:
             finally:
                 self.held.remove(died)
         raise PeerGone("it died")
+
+    def tell(self, address, message):
+        assert address == "supervisor" and message.name == "tokenizer"
+        self.charged += message.deaths
 
     def _die(self, text: str) -> None:
         self.deaths += 1

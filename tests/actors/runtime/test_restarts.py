@@ -97,6 +97,26 @@ def test_a_death_that_is_not_early_is_followed_by_a_restart_at_once(core):
     assert starts(core.tick(LIMITS.early_seconds)) == [("here", 2)]
 
 
+def test_deaths_that_requests_are_charged_with_never_give_an_actor_or_its_node_up():
+    core = Supervision(
+        "root", "ipc://root", NODES, ACTORS, RestartLimits(early_deaths_max=2, delay_first=0.0)
+    )
+    core.begin(0.0)
+    for incarnation in range(1, 20):
+        core.actor_started("here", incarnation, (), 0.0)
+        assert given_up(core.actor_failed("here", incarnation, "E: poison", "", 0.0)) == []
+        core.charged("here", 1)
+        core.tick(0.0)
+    for incarnation in range(1, 20):
+        core.node_joined("apart", incarnation, "ipc://a", 0.0)
+        core.actor_started("there/0", incarnation, (), 0.0)
+        core.actor_started("there/1", incarnation, (), 0.0)
+        assert given_up(core.node_exited("apart", incarnation, "signal 11", 0.0)) == []
+        core.charged("there/0", 1)
+        core.tick(0.0)
+    core.charged("nobody", 1)
+
+
 def test_what_was_up_once_may_fail_more_often_than_what_never_was():
     limits = RestartLimits(failed_starts_max=2, early_deaths_max=3, delay_first=0.0)
     for was_up, deaths in ((False, 2), (True, 3)):

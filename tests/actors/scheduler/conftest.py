@@ -168,6 +168,7 @@ class ShadowRunner:
 
     def __init__(self, setting: Setting) -> None:
         self.num_blocks, self.size = setting.num_blocks, setting.block_size
+        self.max_model_len = setting.max_model_len
         self.kv: list[int | None] = [None] * (setting.num_blocks * setting.block_size)
         self.packed: dict[int, list[tuple[int, list[int]]]] = {}  # by step: its rows and their tokens
         self.last_drawn: dict[int, int] = {}

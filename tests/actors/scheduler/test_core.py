@@ -556,6 +556,24 @@ def test_a_refusal_about_another_epoch_is_no_judgement():
     assert scene.rest()["a"].reason == "length"
 
 
+def test_requests_are_charged_with_a_death_that_they_were_computed_at_and_with_no_other():
+    scene = Scene().ready()
+    assert not scene.core.executor_gone(1), "it computed nothing"
+    scene = Scene().ready()
+    scene.submit("a", range(8), max_tokens=20)
+    scene.step()
+    scene.assign()
+    assert scene.core.executor_gone(1), "it computed a step"
+    assert not scene.core.executor_gone(1), "once is enough"
+
+
+def test_nobody_is_charged_with_the_end_of_an_executor_that_was_swapped():
+    scene = Scene().ready()
+    scene.submit("a", range(8), max_tokens=20)
+    scene.assign()
+    assert not scene.core.executor_gone(1, died=False)
+
+
 def test_late_news_of_a_death_does_not_harm_the_successor():
     scene = Scene().ready(epoch=1)
     scene.ready(epoch=2)
