@@ -54,6 +54,13 @@ _ANTHROPIC_KINDS = {
 ANTHROPIC_PATH = "/v1/messages"
 
 
+def anthropic_kind(error: Error) -> str:
+    """Return the type that Anthropic's clients know an error by, where there is no status any more."""
+    if error.type == "server_error":
+        return "overloaded_error" if error.code == "unavailable" else "api_error"
+    return error.type
+
+
 class NotFound(Exception):
     """There is no such thing as the client names."""
 

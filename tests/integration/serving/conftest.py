@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import httpx
@@ -62,3 +63,24 @@ def llm():
     """The same model without a server: what is right."""
     with pageant.LLM(DEMO, **SMALL) as llm:
         yield llm
+
+
+@pytest.fixture(scope="session")
+def parrot(start):
+    """Starts servers of a model that says what it is told to, one for each format of calls; their clients."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    options = {"actors": {"executor": {"options": {"logits_processors": ["parrot:Parrot"]}}}}
+    clients = {}
+
+    def served(form) -> openai.OpenAI:
+        if form not in clients:
+            session = start(options, tool_call_parser=form, reasoning_parser="think")
+            clients[form] = openai.OpenAI(
+                base_url=f"{session.served_at().split()[-1]}/v1", api_key="none", max_retries=0
+            )
+        return clients[form]
+
+    yield served
+    for client in clients.values():
+        client.close()
+    sys.path.remove(str(Path(__file__).parent))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 
 import anthropic
 import httpx
 import jsonschema
-import openai
 import pydantic
 import pytest
 from langchain_openai import ChatOpenAI
@@ -208,27 +206,6 @@ def test_responses_messages_and_langchain_call_tools_too(client, url):
 
 
 # What a model says by itself.
-
-
-@pytest.fixture(scope="module")
-def parrot(start):
-    """Starts a server of a model that says what it is told to."""
-    os.sys.path.insert(0, os.path.dirname(__file__))
-    options = {"actors": {"executor": {"options": {"logits_processors": ["parrot:Parrot"]}}}}
-    clients = {}
-
-    def served(form) -> openai.OpenAI:
-        if form not in clients:
-            session = start(options, tool_call_parser=form, reasoning_parser="think")
-            clients[form] = openai.OpenAI(
-                base_url=f"{session.served_at().split()[-1]}/v1", api_key="none", max_retries=0
-            )
-        return clients[form]
-
-    yield served
-    for client in clients.values():
-        client.close()
-    os.sys.path.remove(os.path.dirname(__file__))
 
 
 def told(text):

@@ -11,7 +11,7 @@ from litestar import Response, post
 from pageant.actors.frontend.http.answers import Answers, Piece
 from pageant.actors.frontend.http.anthropic.requests import NAMES, CountRequest, MessagesRequest
 from pageant.actors.frontend.http.blocks import Block, Blocks, Step
-from pageant.actors.frontend.http.errors import ErrorBody
+from pageant.actors.frontend.http.errors import ErrorBody, anthropic_kind
 from pageant.actors.frontend.http.openai.chat import begin
 from pageant.actors.frontend.http.openai.tokens import tokenized
 from pageant.actors.frontend.http.openapi import describe
@@ -84,7 +84,8 @@ class MessagesTelling:
 
     def failed(self, error: ErrorBody) -> Sequence[bytes]:
         """See `Telling`."""
-        return (event("error", error=error.error),)
+        kind = anthropic_kind(error.error)
+        return (event("error", error=msgspec.structs.replace(error.error, type=kind)),)
 
     async def whole(self, pieces: list[Piece]) -> MessageAnswer:
         """All of it."""
