@@ -105,11 +105,13 @@ class Tokenizer(Actor):
         return Tokenized(token_ids=int32(await self._encode(text, request.add_special_tokens)), text=text)
 
     def _render(self, request: TokenizeChat) -> str:
+        tools = msgspec.json.decode(request.tools) if request.tools is not None else None
+        messages = [_for_template(message) for message in request.messages]
         return self._tokenization.render_chat(
-            [_for_template(message) for message in request.messages],
+            self._tokenization.fit_chat(messages, with_tools=tools is not None),
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
-            tools=msgspec.json.decode(request.tools) if request.tools is not None else None,
+            tools=tools,
             template_kwargs=msgspec.json.decode(request.template_kwargs or "{}"),
         )
 
@@ -166,4 +168,6 @@ def _data(call: ToolCall) -> Any:
         arguments = msgspec.json.decode(call.arguments or "{}")
     except (msgspec.DecodeError, RecursionError):
         return call.arguments
+    if arguments is None:
+        return {}
     return arguments if isinstance(arguments, dict) else call.arguments

@@ -25,12 +25,22 @@ from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from pageant.models.chat_fitting import Message, TemplateTraits, find_traits, fit
+
 RENDERED_CHARS_MAX = 10_000_000
 
 _RESERVED = ("messages", "tools", "add_generation_prompt")
 # One thing under three names: the standard one first, the last two for templates that read the older ones.
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 _INSTEAD_OF_CONTENT = ("tool_calls", "function_call", *_REASONING_FIELDS)
+_PROBED_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "probe",
+        "description": "Probes.",
+        "parameters": {"type": "object", "properties": {}},
+    },
+}
 # The trailing blank shows whether the template strips the message: then it is gone from the rendered text.
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 
@@ -70,6 +80,20 @@ class ChatTemplates:
         self._rendered_chars_max = rendered_chars_max
         self._environment = _Environment(now, rendered_chars_max)
         self._compiled: dict[str, jinja2.Template] = {}
+        self._traits: dict[str, TemplateTraits] = {}
+
+    def fit(self, messages: Sequence[Message], *, with_tools: bool = False) -> list[Message]:
+        """Return the messages in a form that the template takes, which is probed on first use. See `chat_fitting`.
+
+        Raises:
+            ChatTemplateError: the messages are none, or there is no template.
+        """
+        _check_messages(messages)
+        name = self._choose(with_tools=with_tools)
+        if name not in self._traits:
+            tools = [_PROBED_TOOL] if name == "tool_use" else None
+            self._traits[name] = find_traits(lambda probe: self.render(probe, tools=tools))
+        return fit(messages, self._traits[name])
 
     def render(
         self,

@@ -164,6 +164,12 @@ class Tokenization:
         """The token as the vocabulary spells it (`Ġhello`), not its text; None if there is no such id."""
         return self._backend.id_to_token(token_id)
 
+    def fit_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, with_tools: bool = False
+    ) -> list[Mapping[str, Any]]:
+        """Return the messages in a form that the checkpoint's template takes; see `ChatTemplates.fit`."""
+        return self._chat_templates.fit(messages, with_tools=with_tools)
+
     def render_chat(
         self,
         messages: Sequence[Mapping[str, Any]],

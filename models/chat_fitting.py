@@ -1,0 +1,182 @@
+"""Conversations made fit for a chat template, by traits that are found by rendering a few short ones with it.
+
+Clients send several system messages, some of them late, several turns of one role in a row, calls whose arguments are
+no JSON, and turns without content. Templates differ in which of these they take: some raise, some leave a message out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Message = Mapping[str, Any]
+Render = Callable[[Sequence[Message]], str]
+
+_SEPARATOR = "\n\n"
+_ARGUMENTS = "PROBEARGUMENTS"
+_CALL_ID = "probe0000"  # nine letters and digits: some templates know no other ids
+
+
+@dataclass(frozen=True)
+class TemplateTraits:
+    """What a chat template takes.
+
+    Attributes:
+        system: a system message at the front.
+        leading_systems: several of them there.
+        late_systems: a system message after other turns.
+        repeated_roles: two turns of the user's, or of the assistant's, in a row.
+        text_arguments: the arguments of a past call as a text, which is shown as it is.
+        missing_content: an assistant's turn that has calls, and no content.
+    """
+
+    system: bool = True
+    leading_systems: bool = True
+    late_systems: bool = True
+    repeated_roles: bool = True
+    text_arguments: bool = True
+    missing_content: bool = True
+
+
+def find_traits(render: Render) -> TemplateTraits:
+    """Return the traits of the template that `render` renders with.
+
+    Args:
+        render: raises a `ValueError` where the template refuses the messages, or fails.
+    """
+    if _rendered(render, [_turn("user", 0)]) is None:
+        return TemplateTraits()
+    history = [_turn("user", 0), _turn("assistant", 1), _turn("user", 2)]
+    shows_all = _shows(render, history)
+
+    def takes(*roles: str) -> bool:
+        turns = [_turn(role, place) for place, role in enumerate(roles)]
+        return _shows(render, turns) if shows_all else _rendered(render, turns) is not None
+
+    return TemplateTraits(
+        system=takes("system", "user"),
+        leading_systems=takes("system", "system", "user"),
+        late_systems=takes("system", "user", "assistant", "system", "user"),
+        repeated_roles=takes("user", "user") and takes("user", "assistant", "assistant", "user"),
+        text_arguments=_takes_text_arguments(render),
+        missing_content=_takes_missing_content(render),
+    )
+
+
+def fit(messages: Sequence[Message], traits: TemplateTraits) -> list[Message]:
+    """Return the messages in a form that a template of these traits takes; they are not changed themselves.
+
+    Args:
+        messages: with contents that are texts, or missing.
+    """
+    fitted = _with_systems_merged(list(messages), traits)
+    if not traits.repeated_roles:
+        fitted = _with_repeats_merged(fitted)
+    return [_with_calls_fitted(message, traits) for message in fitted]
+
+
+# Probing.
+
+
+def _turn(role: str, place: int) -> dict[str, Any]:
+    return {"role": role, "content": f"PROBE{place}{role.upper()}"}
+
+
+def _rendered(render: Render, messages: Sequence[Message]) -> str | None:
+    try:
+        return render(messages)
+    except ValueError:
+        return None
+
+
+def _shows(render: Render, messages: Sequence[Message]) -> bool:
+    text = _rendered(render, messages)
+    return text is not None and all(message["content"] in text for message in messages)
+
+
+def _called(arguments: Any, **fields: Any) -> list[Message]:
+    """Return a conversation in which a tool was called."""
+    call = {"id": _CALL_ID, "type": "function", "function": {"name": "probe", "arguments": arguments}}
+    return [
+        _turn("user", 0),
+        {"role": "assistant", **fields, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": _CALL_ID, "content": "PROBE2TOOL"},
+    ]
+
+
+def _takes_text_arguments(render: Render) -> bool:
+    text = _rendered(render, _called(_ARGUMENTS, content=""))
+    if text is None:
+        return _rendered(render, _called({}, content="")) is None
+    return f'"{_ARGUMENTS}"' not in text
+
+
+def _takes_missing_content(render: Render) -> bool:
+    if _rendered(render, _called({})) is not None:
+        return True
+    return _rendered(render, _called({}, content="")) is None
+
+
+# Fitting.
+
+
+def _with_systems_merged(messages: list[Message], traits: TemplateTraits) -> list[Message]:
+    num_leading = next((i for i, one in enumerate(messages) if one["role"] != "system"), len(messages))
+    systems, rest = messages[:num_leading], messages[num_leading:]
+    if not (traits.late_systems and traits.system):
+        systems += [one for one in rest if one["role"] == "system"]
+        rest = [one for one in rest if one["role"] != "system"]
+    if not systems:
+        return rest
+    if traits.system:
+        return [*([_merged(systems)] if not traits.leading_systems else systems), *rest]
+    first = next((place for place, one in enumerate(rest) if one["role"] == "user"), None)
+    if first is None:
+        return [{**_merged(systems), "role": "user"}, *rest]
+    rest[first] = {**rest[first], "content": _merged([*systems, rest[first]])["content"]}
+    return rest
+
+
+def _with_repeats_merged(messages: list[Message]) -> list[Message]:
+    merged: list[Message] = []
+    for message in messages:
+        if merged and message["role"] == merged[-1]["role"] and message["role"] in ("user", "assistant"):
+            merged[-1] = _merged([merged[-1], message])
+        else:
+            merged.append(message)
+    return merged
+
+
+def _merged(messages: Sequence[Message]) -> Message:
+    """Return one message that says what several say; their calls and thoughts are put together too."""
+    if len(messages) == 1:
+        return messages[0]
+    merged = {key: value for one in reversed(messages) for key, value in one.items()}
+    texts = [one["content"] for one in messages if one.get("content")]
+    merged["content"] = _SEPARATOR.join(texts)
+    thoughts = [one["reasoning_content"] for one in messages if one.get("reasoning_content")]
+    if thoughts:
+        merged["reasoning_content"] = _SEPARATOR.join(thoughts)
+    calls = [call for one in messages for call in one.get("tool_calls", ())]
+    if calls:
+        merged["tool_calls"] = calls
+    return merged
+
+
+def _with_calls_fitted(message: Message, traits: TemplateTraits) -> Message:
+    if message["role"] != "assistant":
+        return message
+    fitted = dict(message)
+    if fitted.get("content") is None and not traits.missing_content:
+        fitted["content"] = ""
+    if fitted.get("tool_calls") and not traits.text_arguments:
+        fitted["tool_calls"] = [_with_mapping(call) for call in fitted["tool_calls"]]
+    return fitted
+
+
+def _with_mapping(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = call["function"]
+    if isinstance(function["arguments"], Mapping):
+        return call
+    return {**call, "function": {**function, "arguments": {}}}
