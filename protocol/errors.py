@@ -4,6 +4,7 @@ PageantError
 ├── BadRequest            the caller's: the message names the parameter, what was found and expected
 ├── ConfigurationError    whoever configured it: an actor cannot start so, however often it is tried
 │   └── TopologyError     names the place in the topology
+│       └── ArgumentError names the argument of a constructor
 ├── Refused
 │   ├── Overloaded        refused for load; try again later
 │   └── Unsupported       a request needs a feature that an actor of this topology lacks
@@ -51,6 +52,13 @@ class TopologyError(ConfigurationError):
     def within(self, place: str) -> TopologyError:
         """The same, in a topology that is a part of another."""
         return TopologyError(f"{place}.{self.place}".rstrip("."), self.message)
+
+
+class ArgumentError(TopologyError):
+    """An argument of `Engine`, `LLM` or a command that cannot be taken. `place` is its name, as it was written."""
+
+    def __reduce__(self) -> tuple[type[ArgumentError], tuple[str, str]]:
+        return ArgumentError, (self.place, self.message)
 
 
 class Refused(PageantError):

@@ -12,6 +12,8 @@ import msgspec
 
 from pageant.protocol.message import Message, Request
 
+GenerationValue = bool | int | float | str | None | list[int]
+
 
 class ServedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A model, as those know it who speak for its users.
@@ -24,6 +26,8 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         adapters: the names of its adapters, which are models too to its users.
         tokenizer: the folder of its tokenizer; None is a model that is served without one.
         chat_template: the Jinja template of conversations, where it is not the tokenizer's own.
+        aliases: further names that clients may call it by, such as its path as it was typed.
+        generation_overrides: laid over the checkpoint's generation_config.json.
     """
 
     name: str
@@ -36,6 +40,8 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     adapters: tuple[str, ...] = ()
     tokenizer: str | None = None
     chat_template: str | None = None
+    aliases: tuple[str, ...] = ()
+    generation_overrides: dict[str, GenerationValue] = msgspec.field(default_factory=dict)
 
 
 class ServerAddress(Message, frozen=True, kw_only=True):

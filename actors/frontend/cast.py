@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from pageant.actors.frontend.adapters import check_adapters, check_names
 from pageant.actors.frontend.prompts import MAX_LOGPROBS, Limits
 from pageant.actors.frontend.tokenizers import revision_of, tokenizer_settings
@@ -13,9 +15,10 @@ from pageant.actors.runtime.resolving import Cast
 from pageant.actors.runtime.topology import Topology
 from pageant.models.checkpoint import Checkpoint, resolve
 from pageant.models.errors import CheckpointError
+from pageant.protocol.checks import expected
 from pageant.protocol.drafting import DEVICE_METHODS
 from pageant.protocol.errors import BadRequest, TopologyError
-from pageant.protocol.fronting import ServedModel
+from pageant.protocol.fronting import GenerationValue, ServedModel
 from pageant.protocol.sampling import SamplingParams
 
 FRONTEND = "frontend"
@@ -55,7 +58,10 @@ DEFAULT_CAST = Cast(
     ),
     shared=frozenset({FRONTEND, HTTP, OBSERVER, LIFECYCLE}),
     extra_settings=frozenset(
-        {"served_model_name", "max_logprobs", "generation_config", "revision", "tokenizer_revision"}
+        {
+            *("served_model_name", "max_logprobs", "generation_config", "override_generation_config"),
+            *("revision", "tokenizer_revision"),
+        }
     ),
     optional={
         HTTP: "pageant.actors.frontend.http.server:HttpServer",
@@ -77,9 +83,7 @@ def model_settings(topology: Topology) -> dict[str, Any]:
     """
     if not topology.model:
         raise TopologyError("model", "no model is named; expected a checkpoint's folder or a hub id")
-    served = topology.settings.get("served_model_name")
-    if served is not None and not isinstance(served, str):
-        raise TopologyError("served_model_name", f"found {served!r}; expected a name")
+    served_names(topology)
     if topology.settings.get("disk_space") and topology.settings.get("disk_path") is None:
         raise TopologyError("disk_space", "there is no disk_path; expected a folder on the executor's host")
     path = resolve(topology.model, revision_of(topology.settings))
@@ -137,9 +141,29 @@ def served_models(
     return tuple(found.values())
 
 
+def served_names(topology: Topology) -> tuple[str, ...]:
+    """The names that a topology gives its model; none where it leaves them to the model's path.
+
+    Raises:
+        TopologyError: what is there is no name, or no list of different ones.
+    """
+    found = topology.settings.get("served_model_name")
+    names = [] if found is None else [found] if isinstance(found, str) else found
+    if (
+        not isinstance(names, list | tuple)
+        or not all(isinstance(one, str) and one for one in names)
+        or len({*names}) != len(names)
+    ):
+        raise TopologyError("served_model_name", f"found {found!r:.200}; expected a name, or different names")
+    return tuple(names)
+
+
 def _served(topology: Topology, settings: Mapping[str, Any], replica: str, name: str) -> ServedModel:
+    names = served_names(topology) or tuple(dict.fromkeys((name, topology.model or name)))
     return ServedModel(
-        name=topology.settings.get("served_model_name") or name,
+        name=names[0],
+        aliases=names[1:],
+        generation_overrides=_overrides(topology.settings.get("override_generation_config")),
         replica=replica,
         folder=settings["model"],
         tokenizer=None if settings["skip_tokenizer_init"] else settings["tokenizer"],
@@ -164,12 +188,35 @@ def limits_of(model: ServedModel) -> tuple[Limits, int | None]:
         raise TopologyError("max_logprobs", f"found {most!r}; expected a number, or -1 for all")
     if config_from not in ("auto", "none"):
         raise TopologyError("generation_config", f"found {config_from!r}; expected auto or none")
-    config = Checkpoint(folder).generation_config if config_from == "auto" else {}
+    config = dict(Checkpoint(folder).generation_config) if config_from == "auto" else {}
+    if model.generation_overrides:
+        config |= model.generation_overrides
+        _check_overrides(model)
     limits = Limits(
         *(model.vocab_size, model.max_model_len, most, _default_params(folder, config), model.adapters),
         has_tokenizer=model.tokenizer is not None,
     )
     return limits, config.get("max_new_tokens")
+
+
+def _overrides(found: Any) -> dict[str, GenerationValue]:
+    try:
+        return msgspec.convert(found or {}, dict[str, GenerationValue])
+    except msgspec.ValidationError as error:
+        raise TopologyError("override_generation_config", f"found {found!r:.200}; {error}") from None
+
+
+def _check_overrides(model: ServedModel) -> None:
+    """Refuse what would change nothing."""
+    for name in model.generation_overrides:
+        if name not in _DEFAULTS and name != "do_sample":
+            raise TopologyError(
+                f"override_generation_config.{name}", f"no such key; {expected(name, _DEFAULTS)}"
+            )
+    try:
+        _default_params(Path(model.folder), model.generation_overrides)
+    except CheckpointError as error:
+        raise TopologyError("override_generation_config", error.found) from None
 
 
 def _default_params(path: Path, config: Mapping[str, Any]) -> SamplingParams:

@@ -28,7 +28,7 @@ from pageant.actors.frontend.prompts import (
 )
 from pageant.actors.frontend.requests import Opening
 from pageant.actors.frontend.session import SWAP_SECONDS, OnProgress, Session
-from pageant.actors.frontend.settings import EngineSettings, TopologyLike, model_of
+from pageant.actors.frontend.settings import EngineSettings, TopologyLike, session_of
 from pageant.actors.runtime.recorder import KINDS
 from pageant.protocol.allocation import PoolStatistics
 from pageant.protocol.errors import PageantError
@@ -63,7 +63,7 @@ class Engine(AsyncOperations):
         on_progress: OnProgress | None = None,
         **settings: Unpack[EngineSettings],
     ) -> None:
-        self._session = Session(*model_of(model, topology, settings))
+        self._session = session_of(model, topology, settings)
         self._session.stop_with(self)
         self._on_progress = on_progress
         self._hubs: dict[asyncio.AbstractEventLoop, LoopHub] = {}

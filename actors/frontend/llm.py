@@ -25,7 +25,7 @@ from pageant.actors.frontend.prompts import (
 )
 from pageant.actors.frontend.requests import Opening
 from pageant.actors.frontend.session import SWAP_SECONDS, Session
-from pageant.actors.frontend.settings import EngineSettings, TopologyLike, model_of
+from pageant.actors.frontend.settings import EngineSettings, TopologyLike, session_of
 from pageant.actors.runtime.recorder import KINDS
 from pageant.protocol.allocation import PoolStatistics
 from pageant.protocol.errors import BadRequest, PageantError
@@ -61,7 +61,7 @@ class LLM(SyncOperations):
         **settings: Unpack[EngineSettings],
     ) -> None:
         self._progress = progress
-        self._session = Session(*model_of(model, topology, settings))
+        self._session = session_of(model, topology, settings)
         self._session.stop_with(self)
         with LoadProgress(progress) as bar:
             self._session.start(bar.update)

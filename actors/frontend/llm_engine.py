@@ -17,8 +17,7 @@ from pageant.actors.frontend.prompts import (
     check_settings,
 )
 from pageant.actors.frontend.requests import Opening
-from pageant.actors.frontend.session import Session
-from pageant.actors.frontend.settings import EngineSettings, TopologyLike, model_of
+from pageant.actors.frontend.settings import EngineSettings, TopologyLike, session_of
 from pageant.protocol.errors import BadRequest, PageantError
 from pageant.protocol.sampling import SamplingParams
 
@@ -49,7 +48,7 @@ class LLMEngine:
         topology: TopologyLike | None = None,
         **settings: Unpack[EngineSettings],
     ) -> None:
-        self._session = Session(*model_of(model, topology, settings))
+        self._session = session_of(model, topology, settings)
         self._session.stop_with(self)
         self._open: dict[str, _Sink] = {}
         self._steps = _Steps()

@@ -30,6 +30,7 @@ from pageant.actors.frontend.cast import (
     limits_of,
     model_settings,
     served_models,
+    served_names,
 )
 from pageant.actors.frontend.frontend import Frontend
 from pageant.actors.frontend.prompts import check_length, check_vocabulary
@@ -87,7 +88,7 @@ def _resolve(topology: Topology) -> tuple[Resolved, dict[str, dict[str, Any]], t
 def _chosen(served: Sequence[ServedModel], model: str | None) -> ServedModel:
     if model is None:
         return served[0]
-    names = {name: one for one in served for name in (one.replica.rstrip("/"), one.name)}
+    names = {name: one for one in served for name in (*one.aliases, one.replica.rstrip("/"), one.name)}
     if model not in names:
         raise TopologyError("model", f"found {model!r}; {expected(model, [one.name for one in served])}")
     return names[model]
@@ -108,7 +109,7 @@ class Session:
         self.limits = {one.replica: limits_of(one)[0] for one in served}[chosen.replica]
         self.replica, settings = chosen.replica, of_models[chosen.replica]
         self._end_tokens: tuple[int, ...] = settings["eos_token_ids"]
-        self.model_name: str = topology.settings.get("served_model_name") or topology.model or chosen.name
+        self.model_name: str = next(iter(served_names(topology)), topology.model or chosen.name)
         self.has_chat_template: bool = settings["has_chat_template"]
         self._thread: LoopThread | None = None
         self._cluster: Cluster | None = None

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
+from pageant.actors.frontend.session import Session
+from pageant.actors.frontend.vllm_names.translating import as_written, translated
 from pageant.actors.runtime.topology import Topology, parse
 from pageant.actors.runtime.yaml import load_yaml, merge
-from pageant.protocol.errors import TopologyError
+from pageant.protocol.errors import ArgumentError, TopologyError
 
 TopologyLike = Topology | str | Path | Mapping[str, Any]
 
 
 class EngineSettings(TypedDict, total=False):
-    """Settings and keys of a topology. Options of actors of your own are taken too, and checked the same way."""
+    """Settings and keys of a topology.
+
+    Options of actors of your own are taken too, and checked the same way, and so are vLLM's names of settings: see
+    docs/from-vllm.md.
+    """
 
     placement: Literal["one", "each", "auto"] | None
     wire: Literal["auto", "always"] | None
@@ -24,7 +32,7 @@ class EngineSettings(TypedDict, total=False):
     seed: int | None
     heartbeat_seconds: float | None
     suspicion_seconds: float | None
-    served_model_name: str | None
+    served_model_name: str | Sequence[str] | None
     max_logprobs: int | None
     revision: str | None
     tokenizer: str | Path | None
@@ -32,12 +40,13 @@ class EngineSettings(TypedDict, total=False):
     skip_tokenizer_init: bool | None
     chat_template: str | Path | None
     generation_config: Literal["auto", "none"] | None
-    max_model_len: int | None
-    max_num_seqs: int | None
-    max_num_batched_tokens: int | None
+    override_generation_config: Mapping[str, Any] | None
+    max_model_len: int | str | None
+    max_num_seqs: int | str | None
+    max_num_batched_tokens: int | str | None
     async_scheduling: bool | None
     enable_prefix_caching: bool | None
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] | None
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "float", "half"] | None
     quantization: Literal["int8", "int4"] | None
     adapters: Mapping[str, str | Path] | None
     max_lora_rank: int | None
@@ -59,6 +68,34 @@ class EngineSettings(TypedDict, total=False):
     detailed_traces: bool | None
 
 
+@contextmanager
+def speaking_of(settings: Mapping[str, Any]) -> Iterator[None]:
+    """Within it, what is wrong with one of these arguments is an ArgumentError, under the name that was given."""
+    try:
+        yield
+    except TopologyError as error:
+        names = as_written(settings)
+        option = re.fullmatch(r"actors\.[^.]+\.options\.(\w+)(.*)", error.place)
+        place = option[1] + option[2] if option is not None and option[1] in names else error.place
+        key, dot, rest = place.partition(".")
+        if key not in names and key not in settings:
+            raise
+        message = error.message.replace("no such key", "no such argument", 1)
+        raise ArgumentError(f"{names.get(key, key)}{dot}{rest}", message) from None
+
+
+def session_of(
+    model: str | Path | None, topology: TopologyLike | None, settings: Mapping[str, Any]
+) -> Session:
+    """The session that a user's arguments describe, not started yet.
+
+    Raises:
+        ArgumentError, TopologyError, CheckpointError: what is wrong, and where.
+    """
+    with speaking_of(settings):
+        return Session(*model_of(model, topology, settings))
+
+
 def model_of(
     model: str | Path | None, topology: TopologyLike | None, settings: Mapping[str, Any]
 ) -> tuple[Topology, str | None]:
@@ -73,7 +110,7 @@ def model_of(
         return topology_of(model, topology, settings), None
     if model is None and len(written.models) > 1:
         names = ", ".join(map(repr, written.models))
-        raise TopologyError("model", f"none is named; expected one of the topology's, {names}")
+        raise ArgumentError("model", f"none is named; expected one of the topology's, {names}")
     return written, None if model is None else str(model)
 
 
@@ -83,9 +120,11 @@ def topology_of(
     """The topology that a user's arguments describe: a file or mapping, and settings laid over it.
 
     Raises:
+        ArgumentError: a setting that cannot be taken.
         TopologyError: not the form of a topology; see `topology.parse`.
     """
-    given = {key: value for key, value in settings.items() if value is not None}
+    with speaking_of(settings):
+        given = {key: value for key, value in translated(settings).items() if value is not None}
     if model is not None:
         given["model"] = str(model)
     given |= {name: str(value) for name, value in given.items() if isinstance(value, Path)}
@@ -96,4 +135,26 @@ def topology_of(
             raise ValueError(f"a Topology is complete; it cannot be given {', '.join(given)} besides")
         return topology
     written = load_yaml(Path(topology)) if isinstance(topology, str | Path) else topology or {}
-    return parse(merge(written, given))
+    merged = merge(_under_our_names(written), given)
+    with speaking_of(settings):
+        return parse(merged)
+
+
+def _under_our_names(written: Mapping[str, Any]) -> dict[str, Any]:
+    """A topology's keys, and those of each of its models, under our names."""
+    found = translated(written) if isinstance(written, Mapping) else written
+    models = found.get("models")
+    if not isinstance(models, Mapping):
+        return found
+    found["models"] = {
+        name: _model_keys(f"models.{name}", keys) if isinstance(keys, Mapping) else keys
+        for name, keys in models.items()
+    }
+    return found
+
+
+def _model_keys(place: str, keys: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return translated(keys)
+    except TopologyError as error:
+        raise error.within(place) from None

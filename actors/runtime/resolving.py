@@ -6,6 +6,7 @@ place and, for a name, the nearest valid one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -255,7 +256,18 @@ def _options(cls: Any, name: str, given: Mapping[str, Any], settings: Mapping[st
         option = path.strip("`").removeprefix("$")
         key = option.lstrip(".").partition(".")[0].partition("[")[0]
         message += choices(cls.Options, key, merged)
+        if not option:
+            option, message = _blamed(message, fields)
+            key = option.lstrip(".")
         where = f"{entry_of(name)}.options{option}"
         if key in settings and key not in given:
             where = f"models.{replica_of(name)}{key}".replace("/", ".") if replica_of(name) else key
         raise TopologyError(where, message) from None
+
+
+def _blamed(message: str, fields: Collection[str]) -> tuple[str, str]:
+    """What options say of themselves, `NAME is VALUE; ...`, as the place of that option and the rest."""
+    match = re.match(r"(\w+)(?: is |: )(.*)", message, re.DOTALL)
+    if match is None or match[1] not in fields:
+        return "", message
+    return f".{match[1]}", match[2] if match[2].startswith("found ") else f"found {match[2]}"

@@ -33,6 +33,7 @@ from pageant.actors.frontend.http.parsers.formats import (
     check_names,
     formats_of,
 )
+from pageant.actors.frontend.http.parsers.names import REASONING_PARSERS, TOOL_PARSERS
 from pageant.actors.frontend.http.service import Served, Service
 from pageant.actors.frontend.http.siblings import Siblings
 from pageant.actors.frontend.http.streams import Pacemaker
@@ -84,7 +85,7 @@ class HttpServer(Frontend):
             allowed_origins: web pages of these origins may call (`*` is all); without any, none may.
             ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs: serve over TLS with these.
             tool_call_parser: how models write calls of tools: auto (by their chat templates), none, or one of
-                `parsers.formats.TOOL_FORMATS`; or these by the models' names.
+                `parsers.formats.TOOL_FORMATS`, or vLLM's name of it; or these by the models' names.
             reasoning_parser: likewise, how they mark what they think: auto, none, or one of `REASONING_MARKS` there.
             admin_routes: serve the routes for operators, such as `/pause`.
             strict_fields: refuse requests with fields that have no effect here.
@@ -128,8 +129,9 @@ class HttpServer(Frontend):
             for name in ("health_seconds", "keep_alive_seconds", "stall_seconds"):
                 if not 0 < getattr(self, name) < 1e6:
                     raise ValueError(f"{name} is {getattr(self, name)}; expected a number above 0")
-            check_names("tool_call_parser", self.tool_call_parser, TOOL_FORMATS)
-            check_names("reasoning_parser", self.reasoning_parser, REASONING_MARKS)
+            check_names("tool_call_parser", self.tool_call_parser, TOOL_FORMATS, TOOL_PARSERS)
+            marks = (REASONING_MARKS, REASONING_PARSERS)
+            check_names("reasoning_parser", self.reasoning_parser, *marks)
             for name in ("api_keys", "operator_keys"):
                 if not all(key.isascii() and key for key in getattr(self, name)):
                     raise ValueError(f"{name} has an empty key, or one that is not ASCII")
@@ -176,7 +178,11 @@ class HttpServer(Frontend):
         if config is not None and model.chat_template is not None:
             config["chat_template"] = model.chat_template
         formats = formats_of(templates, *named)
-        return Served(model.name, model.replica, *limits_of(model), formats, tokenizer_config=config)
+        return Served(
+            *(model.name, model.replica, *limits_of(model), formats),
+            tokenizer_config=config,
+            aliases=model.aliases,
+        )
 
     async def _listen(self) -> None:
         options = self.options

@@ -61,6 +61,7 @@ class Served:
         formats: of its calls, and of what it thinks.
         parent: of an adapter, the name of its model.
         tokenizer_config: what `tokenizer_config.json` says; None where there is no tokenizer.
+        aliases: further names of a model.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Served:
     formats: Formats = NO_FORMATS
     parent: str | None = None
     tokenizer_config: Mapping[str, Any] | None = None
+    aliases: tuple[str, ...] = ()
 
     @property
     def adapter(self) -> str | None:
@@ -78,7 +80,10 @@ class Served:
 
     def with_adapters(self) -> list[Served]:
         """A model, and each of its adapters."""
-        return [self, *(replace(self, name=name, parent=self.name) for name in self.limits.adapters)]
+        return [
+            self,
+            *(replace(self, name=name, parent=self.name, aliases=()) for name in self.limits.adapters),
+        ]
 
 
 @dataclass(frozen=True)
@@ -124,6 +129,7 @@ class Service:
     ) -> None:
         self.engine, self.pacemaker = engine, pacemaker
         self.models = {served.name: served for model in models for served in model.with_adapters()}
+        self._aliases = {alias: model.name for model in reversed(models) for alias in model.aliases}
         self.default = models[0]
         self.fields_passed_over: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()  # answers that are errors, by their status
@@ -160,7 +166,7 @@ class Service:
         """
         if name is None:
             return self.default
-        served = self.models.get(name)
+        served = self.models.get(name) or self.models.get(self._aliases.get(name, ""))
         if served is None:
             known = ", ".join(repr(one) for one in self.models)
             raise NotFound(f"no model {name!r:.200} is served; expected {known}", "model", "model_not_found")

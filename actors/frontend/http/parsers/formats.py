@@ -9,6 +9,7 @@ from typing import Any
 
 from pageant.actors.frontend.http.parsers import arguments, calls
 from pageant.actors.frontend.http.parsers.arguments import const
+from pageant.actors.frontend.http.parsers.names import REASONING_PARSERS, TOOL_PARSERS, Parsers, chosen
 from pageant.actors.frontend.http.parsers.reading import Marks
 from pageant.protocol.errors import BadRequest
 
@@ -249,20 +250,35 @@ class Formats:
 NO_FORMATS = Formats()
 
 
-def check_names(option: str, named: str | Mapping[str, str], known: Mapping[str, object]) -> None:
+def check_names(
+    option: str, named: str | Mapping[str, str], known: Mapping[str, object], parsers: Parsers
+) -> None:
     """Refuses what names no format.
+
+    Args:
+        parsers: vLLM's names of them.
 
     Raises:
         ValueError: there is none of that name.
     """
     for name in (named,) if isinstance(named, str) else named.values():
-        if name not in (AUTO, NONE, *known):
-            raise ValueError(f"{option} is {name!r}; expected {', '.join((AUTO, NONE, *known))}")
+        try:
+            _chosen(name, known, parsers)
+        except ValueError as error:
+            raise ValueError(f"{option}: {error}") from None
+
+
+def _chosen(name: str, known: Mapping[str, object], parsers: Parsers) -> str:
+    return name if name in (AUTO, NONE) else chosen(name, parsers, known)
 
 
 def formats_of(templates: Sequence[str], tools: str = AUTO, reasoning: str = AUTO) -> Formats:
     """The formats of a model, by its chat templates unless they are named."""
     text = "\n".join(templates)
+    tools = _chosen(tools, TOOL_FORMATS, TOOL_PARSERS)
+    reasoning = _chosen(reasoning, REASONING_MARKS, REASONING_PARSERS)
+    if tools == "mistral" and all(map(text.__contains__, TOOL_FORMATS["mistral_args"].found_by)):
+        tools = "mistral_args"  # vLLM has one name for both
     if tools == AUTO:
         tools = next(
             (

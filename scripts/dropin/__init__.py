@@ -1,0 +1,1 @@
+"""Checks against an installed vLLM: its names, and its own examples run on Pageant."""
