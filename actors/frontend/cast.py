@@ -122,7 +122,7 @@ def served_models(
     if not topology.models:
         folder = Path(topology.model or "")
         name = folder.resolve().name if folder.exists() else str(folder)
-        served = _served(topology, settings, "", name)
+        served = _served(topology, settings, "", name, typed=str(topology.model))
         check_names(served.adapters, {served.name})
         return (served,)
     found: dict[str, ServedModel] = {}
@@ -158,8 +158,11 @@ def served_names(topology: Topology) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _served(topology: Topology, settings: Mapping[str, Any], replica: str, name: str) -> ServedModel:
-    names = served_names(topology) or tuple(dict.fromkeys((name, topology.model or name)))
+def _served(
+    topology: Topology, settings: Mapping[str, Any], replica: str, name: str, typed: str | None = None
+) -> ServedModel:
+    """Args: typed: the path as the user wrote it, which is a name too where it is the only model's."""
+    names = served_names(topology) or tuple(dict.fromkeys((name, typed or name)))
     return ServedModel(
         name=names[0],
         aliases=names[1:],

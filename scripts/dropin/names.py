@@ -107,9 +107,8 @@ def flags(parser: argparse.ArgumentParser) -> list[dict[str, Any]]:
 
 def form(action: argparse.Action) -> str:
     """Return how many values an option takes: none, one, optional or many."""
-    if action.nargs == 0:
-        return "none"
-    return {None: "one", "?": "optional", "+": "many", "*": "many"}.get(action.nargs, "many")
+    forms: dict[Any, str] = {0: "none", None: "one", "?": "optional"}
+    return forms.get(action.nargs, "many")
 
 
 def serve_parser() -> argparse.ArgumentParser:
@@ -117,7 +116,8 @@ def serve_parser() -> argparse.ArgumentParser:
     from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    return make_arg_parser(FlexibleArgumentParser(prog="vllm serve"))
+    parser: argparse.ArgumentParser = make_arg_parser(FlexibleArgumentParser(prog="vllm serve"))
+    return parser
 
 
 def names() -> dict[str, Any]:

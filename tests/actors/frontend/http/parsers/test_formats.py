@@ -12,6 +12,7 @@ from pageant.actors.frontend.http.parsers.formats import (
     check_names,
     formats_of,
 )
+from pageant.actors.frontend.http.parsers.names import TOOL_PARSERS
 from pageant.protocol.errors import BadRequest
 
 TEMPLATES = {
@@ -41,7 +42,7 @@ def test_a_template_tells_whether_the_model_thinks():
 
 def test_an_unknown_name_is_refused():
     with pytest.raises(ValueError, match="hermes"):
-        check_names("tool_call_parser", {"demo": "herms"}, TOOL_FORMATS)
+        check_names("tool_call_parser", {"demo": "herms"}, TOOL_FORMATS, TOOL_PARSERS)
 
 
 def test_trees_of_calls_are_plain_data():
