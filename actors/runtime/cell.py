@@ -7,6 +7,7 @@ is cancelled by cancelling that task, and the loop goes on (`_served_cancel`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import traceback
@@ -38,7 +39,8 @@ class StoppedWhileStarting(PeerGone):
 
 
 TURN = 256  # messages handled before the loop's other tasks get a turn
-END_SECONDS_MAX = 5.0  # for `on_stop`, and for cancelled handlers and tasks to end
+END_SECONDS_MAX = 5.0  # for `on_stop`, for cancelled handlers and tasks, and for functions in threads to end
+LANE_POLL_SECONDS = 0.01
 
 
 class Tally:
@@ -119,6 +121,16 @@ class Cell:
             log.exception("%s failed to stop cleanly", self.name)
         finally:
             await self._close("stopped")
+            await self._offloaded_ended()
+            self._end_if_stuck()
+
+    async def _offloaded_ended(self) -> None:
+        """Wait for a function that is running, if it is not stuck: it may end before long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_SECONDS_MAX):
+                while self._is_stuck:
+                    await asyncio.sleep(LANE_POLL_SECONDS)
+                    self._is_stuck = any([lane.close() for lane in self._lanes.values()])
 
     def crash(self, error: BaseException) -> None:
         """Ends this life: its node reports to the supervisor."""
@@ -140,7 +152,17 @@ class Cell:
             log.exception("%s failed to say that it crashed", self.name)
         trace = "".join(traceback.format_exception(error))
         self.node.actor_crashed(self, f"{type(error).__name__}: {error}", trace)
-        if self._is_stuck and self.node.on_stuck is not None:
+        self._end_if_stuck()
+
+    def _end_if_stuck(self) -> None:
+        """End the node's process where a function that this actor offloaded is still running.
+
+        Its thread, memory and device cannot be had back otherwise. The root's process is its user's, and goes on.
+        """
+        if not self._is_stuck:
+            return
+        log.error("%s has ended, and a function that it offloaded is still running", self.name)
+        if self.node.on_stuck is not None:
             self.node.on_stuck()
 
     async def _close(self, why: str) -> None:

@@ -156,7 +156,7 @@ class NodeProcess:
         await self._stop.wait()
 
     def _end_stuck(self) -> None:
-        """An actor has crashed, and left a thread at work: this is no place for its next life."""
+        """An actor has ended, and left a thread at work: this is no place for its next life."""
         self.stuck = True
         self._stop.set()
 

@@ -20,7 +20,7 @@ from litestar.exceptions import (
 )
 from litestar.handlers.base import BaseRouteHandler
 
-from pageant.actors.frontend.http.errors import Disconnected, ErrorBody, nobody_there, respond
+from pageant.actors.frontend.http.errors import Disconnected, has_left, nobody_there, respond
 from pageant.actors.frontend.http.tenants import Keys, came_from
 from pageant.actors.frontend.http.unserved import not_served
 
@@ -41,7 +41,9 @@ def make_app(
 ) -> Litestar:
     """An application of these routes. `errors` counts by status the answers that are errors."""
 
-    def failed(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorBody]:
+    def failed(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+        if has_left(error):
+            return nobody_there(request, error)
         response = respond(request, _explained(request, error))
         errors[str(response.status_code)] += 1
         return response

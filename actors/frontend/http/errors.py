@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 from litestar import Request, Response
-from litestar.exceptions import HTTPException
+from litestar.exceptions import HTTPException, InternalServerException
 
 from pageant.actors.frontend.outputs import RequestFailed
 from pageant.protocol.errors import (
@@ -24,6 +24,7 @@ from pageant.protocol.serving import Finished
 log = logging.getLogger("pageant.http")
 
 RETRY_SECONDS = 1
+_LEFT = "client disconnected prematurely"  # as Litestar says it, in an error of no class of its own
 
 
 class Error(msgspec.Struct, kw_only=True):
@@ -129,9 +130,15 @@ def _log(what: str, status: int, error: BaseException) -> None:
         log.error("%s failed", what, exc_info=error)
 
 
-def nobody_there(_: Request[Any, Any, Any], __: Disconnected) -> Response[None]:
-    """The response that nobody will read."""
+def nobody_there(request: Request[Any, Any, Any], _: Exception) -> Response[None]:
+    """Return the response that nobody will read."""
+    log.info("%s %r: the client left", request.method, request.url.path[:200])
     return Response(None, status_code=499)
+
+
+def has_left(error: Exception) -> bool:
+    """Return whether an error says that the client left before its request was whole."""
+    return isinstance(error, InternalServerException) and error.detail == _LEFT
 
 
 def respond(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorBody]:

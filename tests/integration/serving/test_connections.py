@@ -362,3 +362,14 @@ def test_every_route_but_health_and_ready_asks_for_a_key(start):
     with connect(place, additional_headers=key) as socket_:
         socket_.send(json.dumps(SHORT))
         assert "chat.completion.chunk" in socket_.recv()
+
+
+def test_a_client_that_leaves_within_its_body_is_one_line_in_the_log(url, http, caplog):
+    with caplog.at_level("INFO", "pageant.http"):
+        with socket.create_connection(address(url), timeout=30) as half:
+            half.sendall(head(LONG)[:-10])
+            http.get("/version")  # by now the request has begun
+        while not (records := [one for one in caplog.records if one.name == "pageant.http"]):
+            http.get("/version")
+    (record,) = records
+    assert record.getMessage() == f"POST {CHAT!r}: the client left" and record.exc_info is None
