@@ -62,6 +62,9 @@ def _options(
         float | None, typer.Option(help="The share of requests that is traced, where clients do not say.")
     ] = None,
     detailed_traces: Annotated[bool | None, typer.Option(help="Trace every step of theirs.")] = None,
+    vllm_metrics: Annotated[
+        bool | None, typer.Option(help="Show metrics under vLLM's names too, for its dashboards.")
+    ] = None,
     log_level: Annotated[
         str | None, typer.Option(envvar="PAGEANT_LOG_LEVEL", help="debug, info, warning or error.")
     ] = None,

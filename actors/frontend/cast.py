@@ -34,7 +34,7 @@ def _called_for(topology: Topology) -> Iterator[str]:
     if isinstance(speculation, Mapping) and speculation.get("method") not in DEVICE_METHODS:
         yield DRAFTER
     yield LIFECYCLE
-    if HTTP in topology.actors or topology.settings.get("otlp_traces_endpoint") is not None:
+    if HTTP in topology.actors or any(map(topology.settings.get, ("otlp_traces_endpoint", "vllm_metrics"))):
         yield OBSERVER
 
 

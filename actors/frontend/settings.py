@@ -66,6 +66,7 @@ class EngineSettings(TypedDict, total=False):
     otlp_traces_endpoint: str | None
     traces_sampled: float | None
     detailed_traces: bool | None
+    vllm_metrics: bool | None
 
 
 @contextmanager

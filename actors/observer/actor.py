@@ -10,6 +10,7 @@ import msgspec
 
 from pageant.actors.observer.exposition import exposition
 from pageant.actors.observer.otlp import Failure, Outgoing, check_endpoint, encode, post
+from pageant.actors.observer.vllm_names import vllm_page
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.address import role_of
 from pageant.protocol.allocation import GetPoolStatistics
@@ -51,6 +52,7 @@ class Observer(Actor):
                 it is `/v1/traces`.
             otlp_headers: of what is sent there.
             otlp_service_name: what this service is called there.
+            vllm_metrics: show metrics under vLLM's names too.
         """
 
         served: tuple[ServedModel, ...] = ()
@@ -58,6 +60,7 @@ class Observer(Actor):
         otlp_traces_endpoint: str | None = None
         otlp_headers: dict[str, str] = msgspec.field(default_factory=dict)
         otlp_service_name: str = "pageant"
+        vllm_metrics: bool = False
 
         def __post_init__(self) -> None:
             if not 0 < self.answer_seconds < 1e6:
@@ -110,7 +113,9 @@ class Observer(Actor):
     @receives(concurrent=True)
     async def page(self, request: GetMetricsPage) -> MetricsPage:
         """The same, as Prometheus reads it."""
-        return MetricsPage(text=exposition(await self.observe(GetObservation())))
+        seen = await self.observe(GetObservation())
+        text = exposition(seen)
+        return MetricsPage(text=text + vllm_page(seen) if self.options.vllm_metrics else text)
 
     @receives
     def spans(self, message: Spans) -> None:

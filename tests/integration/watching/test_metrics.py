@@ -27,6 +27,7 @@ def test_a_server_with_everything_shows_what_the_dashboard_asks_for_and_counts_r
         **{"placement": "one", "threads": 1, "num_blocks": 64, "host_memory": "1MiB"},
         "speculation": {"method": "ngram", "tokens": 3, "adaptive": False},
         "actors": {HTTP: {"options": {"port": 0}}},
+        "vllm_metrics": True,
     }
     session = Session(topology_of(checkpoint.path, None, settings))
     session.start()
@@ -65,3 +66,16 @@ def test_a_server_with_everything_shows_what_the_dashboard_asks_for_and_counts_r
     assert of("device_steps_total") == of("step_seconds_count") == of("iteration_tokens_total_count") > 2
     assert of("prefix_cache_hits_total") > 0 and of("device_busy_seconds_total") > 0
     assert of("actor_up") >= 9 and of("actor_restarts_total") == 0
+    same = (
+        "prompt_tokens_total",
+        "generation_tokens_total",
+        "prefix_cache_hits_total",
+        "request_success_total",
+    )
+    for name in (
+        *same,
+        "time_to_first_token_seconds_count",
+        "iteration_tokens_total_count",
+        "kv_cache_usage_perc",
+    ):
+        assert found[f"vllm:{name}"] == of(name), name
