@@ -1,9 +1,12 @@
-"""How a model is served is changed while it is served: paused and resumed, its caches emptied.
+"""How a model is served is changed while it is served: paused and resumed, its caches emptied, adapters loaded.
 
     operator ──PauseModel, ResumeModel, ResetModelCache, GetModelState──▶ lifecycle
-    lifecycle ──PauseScheduling, ResumeScheduling──▶ scheduler
+    operator ──AddAdapter, RemoveAdapter──▶ lifecycle
+    lifecycle ──PauseScheduling, ResumeScheduling, GetAdapterUse──▶ scheduler
     lifecycle ──ResetPrefixCache──▶ blocks
+    lifecycle ──LoadAdapter, UnloadAdapter──▶ executor
     lifecycle ──AmendActor, GetActor──▶ supervisor
+    lifecycle ──LearnModel──▶ frontends, so that they know before the operator does
 
 An operator is an `Engine`, an HTTP server or a command. What must outlive a death stands in the options of the actor
 that it concerns, at the supervisor (`AmendActor`), before that actor is told. So its next life begins that way.
@@ -14,6 +17,8 @@ that it concerns, at the supervisor (`AmendActor`), before that actor is told. S
 from __future__ import annotations
 
 from typing import Literal
+
+import msgspec
 
 from pageant.protocol.message import Message, Request
 
@@ -94,6 +99,69 @@ class ResetPrefixCache(Request[PrefixCacheReset], frozen=True, kw_only=True):
     below: bool = True
 
 
+# To an executor. Adapters have keys there: an adapter that is loaded under a name that another had has another key, so
+# that no request is computed with both, and no prefix of the one is found by the other.
+
+ADAPTERS = "adapters"
+"""The name of an executor's fact: the keys of the adapters that requests may have, by their names."""
+ADAPTER_OWNERS = "adapter_owners"
+"""The name of another: who made those that belong to somebody, by the adapters' names."""
+
+
+class AddedAdapter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An adapter that was loaded while its model was served.
+
+    Attributes:
+        name: what it is called outside.
+        folder: see `AdapterCheckpoint`; on the executor's host.
+        owner: the tenant that made it; "" is the operator.
+        retired: another took its name: only requests that have begun with it are computed with it.
+    """
+
+    name: str
+    folder: str
+    owner: str = ""
+    retired: bool = False
+
+
+class AdapterLoaded(Message, frozen=True, kw_only=True):
+    """Requests may be computed with it."""
+
+
+class LoadAdapter(Request[AdapterLoaded], frozen=True, kw_only=True):
+    """Ask an executor to load an adapter under a key; one that it has stays as it is."""
+
+    key: str
+    adapter: AddedAdapter
+
+
+class AdapterUnloaded(Message, frozen=True, kw_only=True):
+    """No request is computed with it any more."""
+
+
+class UnloadAdapter(Request[AdapterUnloaded], frozen=True, kw_only=True):
+    """Ask an executor to forget an adapter. Requests that have it end with an error.
+
+    Attributes:
+        retire: only take away its name, and let requests that have it go on.
+    """
+
+    key: str
+    retire: bool = False
+
+
+class AdapterUse(Message, frozen=True, kw_only=True):
+    """How many open requests have an adapter."""
+
+    num_open: int
+
+
+class GetAdapterUse(Request[AdapterUse], frozen=True, kw_only=True):
+    """Ask a scheduler how many of its requests have the adapter of this key."""
+
+    key: str
+
+
 # To the lifecycle actor.
 
 
@@ -102,10 +170,14 @@ class ModelState(Message, frozen=True, kw_only=True):
 
     Attributes:
         paused: the mode in which it was paused; None while it computes.
+        adapters: the keys of its adapters, by their names.
+        adapter_owners: who made those that belong to somebody, by their names.
     """
 
     replica: str
     paused: PauseMode | None = None
+    adapters: dict[str, str] = msgspec.field(default_factory=dict)
+    adapter_owners: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class GetModelState(Request[ModelState], frozen=True, kw_only=True):
@@ -144,3 +216,45 @@ class ResetModelCache(Request[PrefixCacheReset], frozen=True, kw_only=True):
     replica: str = ""
     below: bool = True
     reset_running: bool = False
+
+
+class AddAdapter(Request[ModelState], frozen=True, kw_only=True):
+    """Load an adapter while its model is served.
+
+    Attributes:
+        name: what it is to be called; no model and no other adapter may be called so.
+        folder: see `AdapterCheckpoint`; on the executor's host.
+        in_place: it may take the name of another. Requests that have begun with that one end with it.
+        owner: the tenant who asks; "" is an operator.
+    """
+
+    replica: str = ""
+    name: str
+    folder: str
+    in_place: bool = False
+    owner: str = ""
+
+
+class RemoveAdapter(Request[ModelState], frozen=True, kw_only=True):
+    """Forget an adapter. Requests that have it end with an error that names it.
+
+    Attributes:
+        owner: the tenant who asks, of whose adapters alone it may be; "" is an operator.
+    """
+
+    replica: str = ""
+    name: str
+    owner: str = ""
+
+
+# To frontends.
+
+
+class ModelLearned(Message, frozen=True, kw_only=True):
+    """From now on requests are judged by that."""
+
+
+class LearnModel(Request[ModelLearned], frozen=True, kw_only=True):
+    """Tell a frontend how a model is served from now on."""
+
+    state: ModelState

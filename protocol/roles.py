@@ -12,7 +12,14 @@ from enum import StrEnum
 from pageant.protocol.allocation import Assign, Assigned, GetPoolStatistics, PoolReady
 from pageant.protocol.drafting import Propose
 from pageant.protocol.guiding import CompileGrammar, GuidesLost, GuideStep, TokenMasks
-from pageant.protocol.lifecycle import GetModelState, PauseModel, ResetModelCache, ResumeModel
+from pageant.protocol.lifecycle import (
+    AddAdapter,
+    GetModelState,
+    PauseModel,
+    RemoveAdapter,
+    ResetModelCache,
+    ResumeModel,
+)
 from pageant.protocol.message import Message
 from pageant.protocol.outputs import Stopped, TokenBatch
 from pageant.protocol.sampling import SamplingParams
@@ -104,7 +111,10 @@ DRAFTER = Role("drafter", (Propose,))
 GRAMMAR = Role("grammar", (CompileGrammar, GuideStep, ActorUp, ActorDown))
 FRONTEND = Role("frontend", (OutputBatch, ActorUp, ActorDown))
 
-LIFECYCLE = Role("lifecycle", (GetModelState, PauseModel, ResumeModel, ResetModelCache))
+LIFECYCLE = Role(
+    "lifecycle",
+    (GetModelState, PauseModel, ResumeModel, ResetModelCache, AddAdapter, RemoveAdapter),
+)
 
 _ALL = (TOKENIZER, SCHEDULER, BLOCKS, EXECUTOR, DETOKENIZER, DRAFTER, GRAMMAR, FRONTEND, LIFECYCLE)
 ROLES = {role.name: role for role in _ALL}

@@ -152,6 +152,14 @@ def serve(
             help="Serve the routes for operators, such as /pause. [default: $VLLM_SERVER_DEV_MODE]",
         ),
     ] = None,
+    runtime_adapters: Annotated[
+        bool | None,
+        typer.Option(
+            envvar=["PAGEANT_RUNTIME_ADAPTERS", "VLLM_ALLOW_RUNTIME_LORA_UPDATING"],
+            show_envvar=False,
+            help="Let callers load and unload adapters. [default: $VLLM_ALLOW_RUNTIME_LORA_UPDATING]",
+        ),
+    ] = None,
     strict_fields: Annotated[
         bool | None, typer.Option(help="Refuse requests with fields that have no effect here.")
     ] = None,
@@ -173,6 +181,7 @@ def serve(
 
     options = {
         **{"host": host, "port": port, "strict_fields": strict_fields, "admin_routes": admin_routes},
+        **{"runtime_adapters": runtime_adapters},
         **{"api_keys": api_key, "operator_keys": operator_key, "cache_scope": cache_scope},
         **{"tool_call_parser": tool_call_parser, "reasoning_parser": reasoning_parser},
         **{"allowed_origins": allowed_origin, "ssl_certfile": ssl_certfile, "ssl_keyfile": ssl_keyfile},

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from pageant.actors.executor.adapters import AdapterBook, Adapting
 from pageant.actors.executor.batch import Batch
 from pageant.actors.executor.disk import DiskFile
 from pageant.actors.executor.guiding import DrawnTokens
@@ -26,7 +27,7 @@ from pageant.actors.executor.processors import Processors
 from pageant.actors.executor.steps import Step
 from pageant.actors.executor.tracing import StepTracing, step_spans
 from pageant.actors.executor.undrawn import Undrawn
-from pageant.actors.runtime import Actor, receives
+from pageant.actors.runtime import receives
 from pageant.protocol.guiding import GuidesLost, TokenMasks
 from pageant.protocol.roles import EXECUTOR
 from pageant.protocol.statistics import ExecutorStatistics, GetExecutorStatistics
@@ -43,7 +44,7 @@ LOOK_SECONDS = 1.0  # between two looks at whether steps return
 PROGRESS_STEPS = 100  # messages about the loading of the weights, at most
 
 
-class Executor(Actor):
+class Executor(Adapting):
     """Computes the steps of one device."""
 
     role = EXECUTOR
@@ -64,6 +65,7 @@ class Executor(Actor):
             Processors(options.logits_processors),
             tuple(options.adapters),
         )
+        self._adapters = AdapterBook(self._batch, options.adapters)
         self._disk: DiskFile | None = None
         self._scheduler = 0  # the incarnation whose batch this is
         self._reported = 0
@@ -93,14 +95,15 @@ class Executor(Actor):
     async def on_start(self) -> None:
         self._runner = await self.offload(self._make_runner)
         self._batch.group(len(self._runner.windows))
+        await self._load_added()
         self.spawn(self._watch_steps())
         self.watch("scheduler")
         self.watch("blocks")
         self.watch(GRAMMAR)
 
     def facts(self) -> Facts:
-        """Return how long a request may be, which depends on the memory that was found."""
-        return {MAX_MODEL_LEN: self._runner.max_model_len}
+        """Return how long a request may be, given the memory that was found, and which adapters there are."""
+        return {MAX_MODEL_LEN: self._runner.max_model_len, **self._adapters.facts()}
 
     def _make_runner(self) -> ModelRunner:
         """Loads the model, in the executor's own thread."""
@@ -359,7 +362,13 @@ class Executor(Actor):
             drawn = self._take_tokens(step, token_ids)
             self._answer(step, token_ids)  # first: a grammar that lives here may take its time now
             self._tell_grammar(drawn)
+        self._forget_adapters()
         self._pack()
+
+    @property
+    def _at_hand(self) -> list[Step]:
+        """The steps that were packed, and are not answered."""
+        return [*self._packed, *self._computing]
 
     def _take_tokens(self, step: Step, token_ids: npt.NDArray[np.int64]) -> DrawnTokens | None:
         """Takes in what a step drew, or several. Returns those that count, for a grammar."""

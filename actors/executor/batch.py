@@ -35,6 +35,8 @@ from pageant.protocol.stepping import NewSequence, StepPlan
 from pageant.protocol.verification import MISSING, Drafts, spread, within
 
 NO_ADAPTER = -1
+LOST_ADAPTER = -2
+"""Of a row whose adapter is not there any more: whatever it draws is an error."""
 
 
 class PlanMismatch(RuntimeError):
@@ -53,8 +55,14 @@ class Batch:
         processors: Processors | None = None,
         adapters: Sequence[str] = (),
     ) -> None:
-        self._adapter_names = tuple(adapters)
-        self._adapters = np.full(max_num_seqs, NO_ADAPTER, np.int32)  # indices of their names
+        self._adapter_names = list(adapters)  # of all that were ever there, by their indices
+        self._adapter_indices = {
+            name: index for index, name in enumerate(adapters)
+        }  # of those that are there
+        self._adapters = np.full(
+            max_num_seqs, NO_ADAPTER, np.int32
+        )  # of each row, an index or one of the above
+        self._lost: dict[int, str] = {}  # by row, why it has no adapter
         self._processors = Processors() if processors is None else processors
         self.block_size = block_size
         self._token_ids = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
@@ -83,8 +91,22 @@ class Batch:
         self._block_tables = np.zeros((rows, stretches, num_groups), np.int32)
         self._flat_tables = self._block_tables.reshape(rows, stretches * num_groups)  # the same memory
 
+    def add_adapter(self, name: str) -> None:
+        """From the next plan on, sequences may have this adapter."""
+        self._adapter_indices[name] = len(self._adapter_names)
+        self._adapter_names.append(name)
+
+    def remove_adapter(self, name: str, why: str) -> None:
+        """From the next plan on, no sequence has this adapter. Those that had it fail as soon as they draw."""
+        index = self._adapter_indices.pop(name, None)
+        if index is not None:
+            rows = np.flatnonzero(self._adapters == index)
+            self._adapters[rows] = LOST_ADAPTER
+            self._lost |= dict.fromkeys(rows.tolist(), why)
+
     def clear(self) -> None:
         """Forgets every sequence: a new scheduler starts from nothing."""
+        self._adapters[:] = NO_ADAPTER
         self._lengths[:] = 0
         self._stretch_counts[:] = 0
         self._shapers.clear()
@@ -149,6 +171,7 @@ class Batch:
 
     def _free(self, rows: Int32) -> None:
         self._lengths[rows] = 0
+        self._adapters[rows] = NO_ADAPTER
         self._tenures[rows] += 1
         self._stretch_counts[rows] = 0
         self._shapers.free(rows)
@@ -256,9 +279,11 @@ class Batch:
     def _adapter_of(self, sequence: NewSequence) -> int:
         if sequence.adapter is None:
             return NO_ADAPTER
-        if sequence.adapter not in self._adapter_names:
-            raise PlanMismatch(f"there is no adapter {sequence.adapter!r} here")
-        return self._adapter_names.index(sequence.adapter)
+        index = self._adapter_indices.get(sequence.adapter)
+        if index is None:
+            self._lost[sequence.row] = f"the adapter {sequence.adapter!r} is not loaded any more"
+            return LOST_ADAPTER
+        return index
 
     def _grow(self, plan: StepPlan) -> None:
         """Appends new blocks to the tables of their rows."""
@@ -301,14 +326,23 @@ class Batch:
             guided=self.guiding.of_step(draw_rows, draw_positions, drafts_before.astype(np.int64)),
             blind=self.guiding.unknown_rows(draw_rows) if self.needs_tokens else frozenset(),
             adapted=self._adapted(rows, counts) if self._adapter_names else (),
+            failing=self._failing(draw_rows),
         )
 
     def _adapted(self, rows: Int32, counts: Int32) -> tuple[AdaptedTokens, ...]:
         adapters = np.repeat(self._adapters[rows], counts)
         return tuple(
             AdaptedTokens(self._adapter_names[index], np.flatnonzero(adapters == index))
-            for index in np.unique(adapters[adapters != NO_ADAPTER]).tolist()
+            for index in np.unique(adapters[adapters >= 0]).tolist()
         )
+
+    def _failing(self, draw_rows: Int32) -> dict[int, str]:
+        """The places of drawing rows that have lost their adapters, and why."""
+        if not self._lost:
+            return {}
+        rows = draw_rows.tolist()
+        lost = np.flatnonzero(self._adapters[draw_rows] == LOST_ADAPTER).tolist()
+        return {place: self._lost[rows[place]] for place in lost}
 
     def _verifying(self, plan: StepPlan) -> Verifying | None:
         if not len(plan.draft_ids):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -70,6 +71,9 @@ class StepInputs(Packed):
     guided: GuidedStep | None = None  # whose tokens a grammar allows
     blind: frozenset[int] = frozenset()  # rows that are to draw by tokens of which the last is not known
     adapted: tuple[AdaptedTokens, ...] = ()  # of those that have adapters
+    failing: Mapping[int, str] = field(
+        default_factory=dict
+    )  # of the D places, those whose tokens are errors, and why
 
     @property
     def draws_after_each(self) -> bool:

@@ -75,6 +75,12 @@ class ModelRunner(Protocol):
     def host(self) -> Host:
         """Where blocks go that there is no room for."""
 
+    def add_adapter(self, name: str, folder: str) -> None:
+        """Load an adapter, while steps are computed that do not have it. Raises CheckpointError."""
+
+    def remove_adapter(self, name: str) -> None:
+        """Forget an adapter that no step at hand has."""
+
     def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
         """Begins a step. The next may be launched before this one's tokens are there; it finds those that it
         computes (`StepInputs.unknown`) on the device. A step stays undrawn if its masks are not all there."""

@@ -16,6 +16,7 @@ from pageant.actors.runtime import ActorOptions
 from pageant.actors.runtime.sizes import parse_bytes
 from pageant.protocol.checks import expected
 from pageant.protocol.drafting import Speculation
+from pageant.protocol.lifecycle import AddedAdapter
 
 if TYPE_CHECKING:
     from pageant.actors.executor.model_runner import ModelRunner
@@ -32,6 +33,9 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
         model: the checkpoint's folder.
         dtype: of weights and activations; `auto` is the checkpoint's own.
         adapters: the folders of the model's low-rank adapters, by name.
+        added_adapters: those that were loaded while the model was served, by their keys (`protocol.lifecycle`). One
+            that cannot be loaded any more is left out.
+        adapter_serial: how many there ever were, which the lifecycle actor counts.
         max_lora_rank: refuses larger ones.
         quantization: `int8` or `int4` weights, made while they are loaded; None leaves them in `dtype`.
         device: `cpu`, `cuda` or `cuda:N`.
@@ -61,6 +65,8 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
     model: str
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     adapters: dict[str, str] = msgspec.field(default_factory=dict)
+    added_adapters: dict[str, AddedAdapter] = msgspec.field(default_factory=dict)
+    adapter_serial: int = 0
     max_lora_rank: int = 256
     quantization: Literal["int8", "int4"] | None = None
     device: str = "cpu"

@@ -128,7 +128,6 @@ class TorchRunner:
         )
         self.dtype = str(self._decoder.dtype).removeprefix("torch.")
         self._adapters = Adapters(adapters or {}, checkpoint, self._decoder, max_lora_rank)
-        self._weight_bytes = self._decoder.num_bytes + self._adapters.num_bytes
         self._proposer = load_proposer(speculation, self._decoder, dtype, max_model_len)
         block_bytes = self._arrange_blocks(block_size, max_model_len, group_layers=group_layers)
         if budget_bytes is None and num_blocks is None:
@@ -153,7 +152,7 @@ class TorchRunner:
         log.info(
             "%s in %s%s on %s with %s kernels: %.0f MiB of weights, %d KV blocks of %d tokens%s (%.0f MiB)",
             *(model.name, self.dtype, f" with {quantization} weights" if quantization else "", device),
-            *(self._kernels.name, self._weight_bytes / 2**20, self.num_blocks, block_size),
+            *(self._kernels.name, self.memory_bytes["weights"] / 2**20, self.num_blocks, block_size),
             f" in {len(self.windows)} groups of layers" if len(self.windows) > 1 else "",
             self.num_blocks * block_bytes / 2**20,
         )
@@ -197,11 +196,20 @@ class TorchRunner:
     def memory_bytes(self) -> dict[str, int]:
         """See `ModelRunner`."""
         free, total = self._memory()
-        return {"weights": self._weight_bytes, "kv_cache": self._kv_bytes, "free": free, "total": total}
+        weights = self._decoder.num_bytes + self._adapters.num_bytes
+        return {"weights": weights, "kv_cache": self._kv_bytes, "free": free, "total": total}
 
     def _memory(self) -> tuple[int, int]:
         """Of the device, free and total."""
         return available_bytes(), total_bytes()
+
+    def add_adapter(self, name: str, folder: str) -> None:
+        """See `ModelRunner`."""
+        self._adapters.add(name, folder)
+
+    def remove_adapter(self, name: str) -> None:
+        """See `ModelRunner`."""
+        self._adapters.remove(name)
 
     def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
         """See `ModelRunner`."""

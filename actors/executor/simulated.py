@@ -148,6 +148,12 @@ class SimulatedRunner:
         """See `model_runner.ModelRunner`."""
         return {"kv": self._kv.nbytes}
 
+    def add_adapter(self, name: str, folder: str) -> None:
+        """See `model_runner.ModelRunner`. What an adapter adds follows from its name."""
+
+    def remove_adapter(self, name: str) -> None:
+        """See `model_runner.ModelRunner`."""
+
     def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
         """See `model_runner.ModelRunner`."""
         self._kv[inputs.copy_destinations] = self._kv[inputs.copy_sources]

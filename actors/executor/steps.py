@@ -67,7 +67,7 @@ class Step:
             seconds=seconds,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
-            failed=self.drawn.failed,
+            failed={**self.drawn.failed, **self.inputs.failing},
             deferred=self.deferred,
             void=self.void,
             num_steps=self.num_steps,

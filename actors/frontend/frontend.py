@@ -33,6 +33,7 @@ from pageant.protocol.errors import (
     PeerGone,
 )
 from pageant.protocol.fronting import ServedModel
+from pageant.protocol.lifecycle import LearnModel, ModelLearned
 from pageant.protocol.logprobs import split
 from pageant.protocol.roles import FRONTEND
 from pageant.protocol.sampling import GREEDY_TEMPERATURE, SEED_MAX
@@ -147,6 +148,10 @@ class Frontend(Actor):
         running = [wire_id for wire_id in request.wire_ids if self._open.pop(wire_id, None) is not None]
         return running if request.submitted else []
 
+    def adapters(self, replica: str) -> tuple[str, ...]:
+        """The names of a model's adapters, as they are now."""
+        return tuple(self._peers[replica].adapters)
+
     def wire_ids(self, request_id: str) -> list[str]:
         """What the topology calls the samples of an open request."""
         return self._requests[request_id].wire_ids
@@ -187,6 +192,10 @@ class Frontend(Actor):
             return
         if self._requests.get(opening.request_id) is not request:
             return  # aborted meanwhile
+        adapter = opening.settings.get("adapter")
+        if adapter is not None and adapter not in peers.adapters:
+            self._fail(request, BadRequest(f"the adapter {adapter!r:.300} was unloaded", "adapter"))
+            return
         if params.seed is None and params.temperature >= GREEDY_TEMPERATURE:
             params = msgspec.structs.replace(params, seed=self.random.randint(0, SEED_MAX))
         if params.num_sequences > params.n and params.logprobs is None:
@@ -198,6 +207,8 @@ class Frontend(Actor):
             peers.metering.accepted(len(token_ids), params)
         settings: dict[str, Any] = {**opening.settings}
         settings.pop("traceparent", None)  # of the copy: others of a batch have the same settings
+        if adapter is not None:
+            settings["adapter"] = peers.adapters[adapter]
         if request.trace is not None:
             settings["trace"] = str(request.trace.context) if self.options.detailed_traces else None
         if settings.get("deadline") is not None:
@@ -313,6 +324,12 @@ class Frontend(Actor):
     def peer_changed(self, event: ActorChanged) -> None:
         """An actor of a model says something else of itself than when it came up."""
         self._peers[replica_of(event.address)].changed(event)
+
+    @receives
+    def learn(self, message: LearnModel) -> ModelLearned:
+        """A model is served otherwise from now on."""
+        self._peers[message.state.replica].learn(message.state)
+        return ModelLearned()
 
     @receives
     def peer_down(self, event: ActorDown) -> None:

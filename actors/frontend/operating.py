@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from pageant.actors.frontend.cast import LIFECYCLE
+from pageant.actors.frontend.prompts import check_name
 from pageant.actors.frontend.session import Session
 from pageant.protocol.checks import expected
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.lifecycle import (
+    AddAdapter,
     GetModelState,
     ModelState,
     PauseMode,
     PauseModel,
     PrefixCacheReset,
+    RemoveAdapter,
     ResetModelCache,
     ResumeModel,
 )
@@ -27,6 +31,7 @@ from pageant.protocol.message import Request
 R = TypeVar("R")
 
 ANSWER_SECONDS = 120.0
+LOAD_SECONDS = 600.0
 DRAIN_SECONDS = 7 * 86_400.0  # a pause waits for requests, however long they take
 
 
@@ -53,6 +58,19 @@ class Operations:
     def reset_prefix_cache(self, reset_running_requests: bool) -> Future[PrefixCacheReset]:
         """See `AsyncOperations.reset_prefix_cache`."""
         return self._ask(ResetModelCache(replica=self._session.replica, reset_running=reset_running_requests))
+
+    def add_adapter(self, name: str, folder: str | Path, in_place: bool) -> Future[ModelState]:
+        """See `AsyncOperations.add_adapter`."""
+        check_name("name", name)
+        request = AddAdapter(
+            replica=self._session.replica, name=name, folder=str(Path(folder).absolute()), in_place=in_place
+        )
+        return self._ask(request, LOAD_SECONDS)
+
+    def remove_adapter(self, name: str) -> Future[ModelState]:
+        """See `AsyncOperations.remove_adapter`."""
+        check_name("name", name)
+        return self._ask(RemoveAdapter(replica=self._session.replica, name=name))
 
     def _ask(self, request: Request[R], seconds: float = ANSWER_SECONDS) -> Future[R]:
         future: Future[Any] = self._session.asking(LIFECYCLE, request, seconds)
@@ -102,6 +120,31 @@ class AsyncOperations:
         await asyncio.wrap_future(self._operations.reset_prefix_cache(reset_running_requests))
         return True
 
+    async def add_adapter(self, name: str, folder: str | Path, *, in_place: bool = False) -> None:
+        """Load an adapter, while requests are computed. Requests may have it as soon as this returns.
+
+        Args:
+            name: what it is to be called.
+            folder: with adapter_config.json and adapter_model.safetensors, as PEFT saves them.
+            in_place: it may take the name of another. Requests that have begun with that one end with it.
+
+        Raises:
+            BadRequest: the name is taken, or what is wrong with the adapter.
+        """
+        await asyncio.wrap_future(self._operations.add_adapter(name, folder, in_place))
+
+    async def remove_adapter(self, name: str) -> None:
+        """Unload an adapter. Its requests end with an error that names it.
+
+        Raises:
+            BadRequest: there is none of that name.
+        """
+        await asyncio.wrap_future(self._operations.remove_adapter(name))
+
+    async def adapters(self) -> list[str]:
+        """The names of the adapters that requests may have."""
+        return list((await asyncio.wrap_future(self._operations.state())).adapters)
+
 
 class SyncOperations:
     """The same methods of `LLM`."""
@@ -128,3 +171,15 @@ class SyncOperations:
         """See `Engine.reset_prefix_cache`."""
         self._operations.reset_prefix_cache(reset_running_requests).result()
         return True
+
+    def add_adapter(self, name: str, folder: str | Path, *, in_place: bool = False) -> None:
+        """See `Engine.add_adapter`."""
+        self._operations.add_adapter(name, folder, in_place).result()
+
+    def remove_adapter(self, name: str) -> None:
+        """See `Engine.remove_adapter`."""
+        self._operations.remove_adapter(name).result()
+
+    def adapters(self) -> list[str]:
+        """The names of the adapters that requests may have."""
+        return list(self._operations.state().result().adapters)

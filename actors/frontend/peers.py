@@ -11,7 +11,7 @@ from pageant.actors.runtime.address import role_of
 from pageant.actors.runtime.streams import Incoming
 from pageant.protocol.errors import GivenUp
 from pageant.protocol.fronting import ServedModel
-from pageant.protocol.lifecycle import PAUSED
+from pageant.protocol.lifecycle import ADAPTER_OWNERS, ADAPTERS, PAUSED, ModelState
 from pageant.protocol.stepping import MAX_MODEL_LEN
 from pageant.protocol.supervision import ActorChanged, ActorDown, ActorUp, Facts
 
@@ -30,6 +30,9 @@ class Peers:
         self.incoming = Incoming("outputs")
         self.detokenizer = 0  # its latest incarnation
         self.metering = Metering()
+        self.adapters = {name: name for name in model.adapters}
+        """The keys of the model's adapters, by their names."""
+        self.adapter_owners: dict[str, str] = {}
         self._up: dict[str, tuple[str, ...]] = {}
         self._known: dict[str, str | None] = {}  # whoever was up; why it is gone for good
         self._features: dict[str, list[tuple[str, ...]]] = {}  # by role, of each actor that is up
@@ -85,6 +88,13 @@ class Peers:
         longest = event.facts.get(MAX_MODEL_LEN)
         if isinstance(longest, int):
             self.model = msgspec.structs.replace(self.model, max_model_len=longest)
+        keys, owners = event.facts.get(ADAPTERS), event.facts.get(ADAPTER_OWNERS)
+        if isinstance(keys, dict) and isinstance(owners, dict):
+            self.adapters, self.adapter_owners = keys, owners
+
+    def learn(self, state: ModelState) -> None:
+        """Take over how the model is served, before actors' own facts come."""
+        self.adapters, self.adapter_owners = state.adapters, state.adapter_owners
 
     def went(self, event: ActorDown) -> None:
         """One is down."""

@@ -33,7 +33,7 @@ from pageant.actors.frontend.cast import (
     served_names,
 )
 from pageant.actors.frontend.frontend import Frontend
-from pageant.actors.frontend.prompts import check_length, check_vocabulary
+from pageant.actors.frontend.prompts import Limits, check_length, check_vocabulary
 from pageant.actors.frontend.requests import Opening
 from pageant.actors.frontend.speculating import settle_speculation
 from pageant.actors.frontend.trials import DEATHS_SUSPECT
@@ -106,7 +106,7 @@ class Session:
         self.topology = topology
         self.resolved, of_models, served = _resolve(topology)
         chosen = _chosen(served, model)
-        self.limits = {one.replica: limits_of(one)[0] for one in served}[chosen.replica]
+        self._limits = {one.replica: limits_of(one)[0] for one in served}[chosen.replica]
         self.replica, settings = chosen.replica, of_models[chosen.replica]
         self._end_tokens: tuple[int, ...] = settings["eos_token_ids"]
         self.model_name: str = next(iter(served_names(topology)), topology.model or chosen.name)
@@ -137,7 +137,17 @@ class Session:
         frontend = self.frontend
         if frontend is not None:
             model = await frontend.ready_model(self.replica)
-            self.limits = replace(self.limits, max_model_len=model.max_model_len)
+            self._limits = replace(self._limits, max_model_len=model.max_model_len)
+
+    @property
+    def limits(self) -> Limits:
+        """What requests may ask for now. Adapters come and go."""
+        frontend = self.frontend
+        if frontend is not None:
+            adapters = frontend.adapters(self.replica)
+            if adapters != self._limits.adapters:
+                self._limits = replace(self._limits, adapters=adapters)
+        return self._limits
 
     @property
     def frontend(self) -> Frontend | None:

@@ -7,15 +7,15 @@ asked to be, or as it was before.
 
 from __future__ import annotations
 
-import asyncio
-from collections import defaultdict
 from typing import Any
 
-from pageant.actors.lifecycle.plans import Plans
+from pageant.actors.lifecycle import adapters
+from pageant.actors.lifecycle.control import BLOCKS, SCHEDULER, ModelControl
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.fronting import ServedModel
 from pageant.protocol.lifecycle import (
+    AddAdapter,
     AwaitRest,
     GetModelState,
     ModelState,
@@ -23,6 +23,7 @@ from pageant.protocol.lifecycle import (
     PauseModel,
     PauseScheduling,
     PrefixCacheReset,
+    RemoveAdapter,
     ResetModelCache,
     ResetPrefixCache,
     ResumeModel,
@@ -30,7 +31,6 @@ from pageant.protocol.lifecycle import (
 )
 from pageant.protocol.roles import LIFECYCLE
 
-ANSWER_SECONDS = 60.0  # for an actor that is being restarted to take a message
 DRAIN_SECONDS = 7 * 86_400.0  # for requests to end by themselves; whoever asked may give up sooner
 
 
@@ -50,88 +50,133 @@ class Lifecycle(Actor):
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
-        self._plans = Plans(self)
-        self._replicas = frozenset(model.replica for model in options.served)
-        # One change at a time is told to a model's actors, in the order in which their plans were amended.
-        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._models = {one.replica: ModelControl(self, one.replica, one.name) for one in options.served}
 
     async def on_start(self) -> None:
         if self.incarnation > 1:
             self.spawn(self._reconcile())
 
     async def _reconcile(self) -> None:
-        """Tell schedulers again what a former life may not have come to tell them."""
-        for replica in sorted(self._replicas):
-            async with self._locks[replica]:
-                await self._tell_scheduler(replica, await self._paused(replica))
+        """Go on with what a former life may not have come to do."""
+        for model in self._models.values():
+            async with model.lock:
+                await self._tell_scheduler(model, await self._paused(model))
+                for key, one in (await adapters.loaded(model)).added.items():
+                    if one.retired:
+                        self.spawn(adapters.forget_when_idle(model, key))
 
     # What operators ask.
 
     @receives(concurrent=True)
     async def state(self, request: GetModelState) -> ModelState:
         """How a model is served."""
-        return await self._state(self._known(request.replica))
+        return await self._state(self._model(request.replica))
 
     @receives(concurrent=True)
     async def pause(self, request: PauseModel) -> ModelState:
         """Pause a model, and answer when nothing of it is computed any more."""
-        replica = self._known(request.replica)
-        async with self._locks[replica]:
-            await self._plans.amend(f"{replica}scheduler", paused=request.mode)
-            await self._tell_scheduler(replica, request.mode, release=request.clear_cache)
-        await self._rest(replica)
-        await self._settle(replica, request.mode)
+        model = self._model(request.replica)
+        async with model.lock:
+            await model.amend(SCHEDULER, paused=request.mode)
+            await self._tell_scheduler(model, request.mode, release=request.clear_cache)
+        await self._rest(model)
+        await self._settle(model, request.mode)
         if request.clear_cache:
-            await self._reset(replica, below=True)
-        return await self._state(replica)
+            await model.ask(BLOCKS, ResetPrefixCache())
+        return await self._state(model)
 
     @receives(concurrent=True)
     async def resume(self, request: ResumeModel) -> ModelState:
         """Let a paused model go on."""
-        replica = self._known(request.replica)
-        async with self._locks[replica]:
-            await self._plans.amend(f"{replica}scheduler", paused=None)
-            await self._tell_scheduler(replica, None)
-        return await self._state(replica)
+        model = self._model(request.replica)
+        async with model.lock:
+            await model.amend(SCHEDULER, paused=None)
+            await self._tell_scheduler(model, None)
+        return await self._state(model)
 
     @receives(concurrent=True)
     async def reset_cache(self, request: ResetModelCache) -> PrefixCacheReset:
         """Forget a model's cached prefixes."""
-        replica = self._known(request.replica)
+        model, reset = self._model(request.replica), ResetPrefixCache(below=request.below)
         if not request.reset_running:
-            return await self._reset(replica, below=request.below)
-        async with self._locks[replica]:
-            paused = await self._paused(replica)
-            await self._tell_scheduler(replica, "keep", release=True)
+            return await model.ask(BLOCKS, reset)
+        async with model.lock:
+            paused = await self._paused(model)
+            await self._tell_scheduler(model, "keep", release=True)
             try:
-                await self._rest(replica)
-                return await self._reset(replica, below=request.below)
+                await self._rest(model)
+                return await model.ask(BLOCKS, reset)
             finally:
-                await self._tell_scheduler(replica, paused)
+                await self._tell_scheduler(model, paused)
+
+    @receives(concurrent=True)
+    async def add_adapter(self, request: AddAdapter) -> ModelState:
+        """Load an adapter, which requests may have as soon as this is answered."""
+        model = self._model(request.replica)
+        async with model.lock:
+            former = await adapters.add(model, request, await self._names_beside(model))
+            if former is not None:
+                self.spawn(adapters.forget_when_idle(model, former))
+            return await self._teach(model)
+
+    @receives(concurrent=True)
+    async def remove_adapter(self, request: RemoveAdapter) -> ModelState:
+        """Forget an adapter."""
+        model = self._model(request.replica)
+        async with model.lock:
+            await adapters.remove(model, request)
+            return await self._teach(model)
 
     # How it is done.
 
-    def _known(self, replica: str) -> str:
-        if replica not in self._replicas:
-            known = ", ".join(repr(one.removesuffix("/")) for one in sorted(self._replicas))
+    def _model(self, replica: str) -> ModelControl:
+        if replica not in self._models:
+            known = ", ".join(repr(one.removesuffix("/")) for one in sorted(self._models))
             raise BadRequest(
                 f"no model is called {replica.removesuffix('/')!r}; expected one of {known}", "model"
             )
-        return replica
+        return self._models[replica]
 
-    async def _state(self, replica: str) -> ModelState:
-        return ModelState(replica=replica, paused=await self._paused(replica))
+    async def _names_beside(self, model: ModelControl) -> set[str]:
+        """Names of all models, and of the others' adapters."""
+        names = {name for one in self.options.served for name in (one.name, *one.aliases)}
+        for other in self._models.values():
+            if other is not model:
+                names |= (await adapters.loaded(other)).keys.keys()
+        return names
 
-    async def _paused(self, replica: str) -> PauseMode | None:
-        options = await self._plans.options(f"{replica}scheduler")
-        paused: PauseMode | None = options.get("paused")  # checked by the scheduler's options
+    async def _state(self, model: ModelControl) -> ModelState:
+        there = await adapters.loaded(model)
+        return ModelState(
+            replica=model.replica,
+            paused=await self._paused(model),
+            adapters=there.keys,
+            adapter_owners=there.owners,
+        )
+
+    async def _teach(self, model: ModelControl) -> ModelState:
+        """Let every frontend know of a change before whoever asked for it does."""
+        state = await self._state(model)
+        await model.teach(state)
+        return state
+
+    async def _paused(self, model: ModelControl) -> PauseMode | None:
+        paused: PauseMode | None = (await model.options(SCHEDULER)).get("paused")
         return paused
 
-    async def _tell_scheduler(self, replica: str, mode: PauseMode | None, *, release: bool = False) -> None:
-        request = ResumeScheduling() if mode is None else PauseScheduling(mode=mode, release=release)
-        await self._ask_its(replica, "scheduler", request)
+    async def _tell_scheduler(
+        self, model: ModelControl, mode: PauseMode | None, *, release: bool = False
+    ) -> None:
+        if mode is None:
+            await model.ask(SCHEDULER, ResumeScheduling())
+        else:
+            await model.ask(SCHEDULER, PauseScheduling(mode=mode, release=release))
 
-    async def _settle(self, replica: str, mode: PauseMode) -> None:
+    async def _rest(self, model: ModelControl) -> None:
+        """Return when nothing of a model is computed any more, or when it was resumed meanwhile."""
+        await model.ask(SCHEDULER, AwaitRest(), DRAIN_SECONDS)
+
+    async def _settle(self, model: ModelControl, mode: PauseMode) -> None:
         """A pause is complete: from now on it is one that keeps what came since.
 
         A scheduler that began again would otherwise take what came since for what was open before. In the time between
@@ -139,19 +184,7 @@ class Lifecycle(Actor):
         """
         if mode == "keep":
             return
-        async with self._locks[replica]:
-            if await self._paused(replica) == mode:
-                await self._plans.amend(f"{replica}scheduler", paused="keep")
-                await self._tell_scheduler(replica, "keep")
-
-    async def _rest(self, replica: str) -> None:
-        """Return when nothing of a model is computed any more, or when it was resumed meanwhile."""
-        await self._ask_its(replica, "scheduler", AwaitRest(), DRAIN_SECONDS)
-
-    async def _reset(self, replica: str, *, below: bool) -> PrefixCacheReset:
-        answer: PrefixCacheReset = await self._ask_its(replica, "blocks", ResetPrefixCache(below=below))
-        return answer
-
-    async def _ask_its(self, replica: str, role: str, request: Any, seconds: float = ANSWER_SECONDS) -> Any:
-        """Ask an actor of a model; each of these requests may be carried out twice."""
-        return await self.ask(f"{replica}{role}", request, timeout=seconds, again=True)
+        async with model.lock:
+            if await self._paused(model) == mode:
+                await model.amend(SCHEDULER, paused="keep")
+                await self._tell_scheduler(model, "keep")

@@ -14,7 +14,9 @@ from pageant.protocol.allocation import Assigned, PoolReady
 from pageant.protocol.drafting import Proposed, Speculation
 from pageant.protocol.lifecycle import (
     PAUSED,
+    AdapterUse,
     AwaitRest,
+    GetAdapterUse,
     PauseMode,
     PauseScheduling,
     ResumeScheduling,
@@ -293,6 +295,11 @@ class Scheduler(Actor):
         self._flush()
         self.announce()
         return SchedulingResumed()
+
+    @receives
+    def adapter_use(self, request: GetAdapterUse) -> AdapterUse:
+        """How many open requests have an adapter."""
+        return AdapterUse(num_open=sum(one.adapter == request.key for one in self.core.requests))
 
     @receives
     def statistics(self, request: GetSchedulerStatistics) -> SchedulerStatistics:

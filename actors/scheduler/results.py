@@ -73,6 +73,10 @@ class Results:
             self._news.withdrawn.append(Withdrawn(chunks.serials, ends))
             self._counters.steps -= chunks.num_steps - message.num_steps
             self._counters.steps_together -= (chunks.num_steps - message.num_steps) * (chunks.num_steps > 1)
+        running = self._running.are_running(chunks.rows)
+        for place, why in message.failed.items():  # of the first step, in which each row draws
+            if running[place]:
+                self._fail(self._running.at(int(chunks.rows[place])), why)
         for token_ids in message.token_ids.reshape(message.num_steps, len(chunks)):
             going = self._running.are_running(chunks.rows)
             if going.any():

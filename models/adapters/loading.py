@@ -40,14 +40,27 @@ class Adapters:
         rank_max: int = RANK_MAX,
     ) -> None:
         """Loads them. Raises CheckpointError, see `AdapterCheckpoint.targets`."""
+        self._checkpoint, self._decoder, self._rank_max = checkpoint, decoder, rank_max
         self._projections: Mapping[Key, Projection] = {}
         self._adapters: dict[str, dict[Key, LowRank]] = {}
         for name, folder in folders.items():
-            adapter = AdapterCheckpoint(Path(folder))
-            targets = adapter.targets(checkpoint, rank_max)
-            assert isinstance(decoder, NativeDecoder), "adapters of others are refused"
-            self._projections = decoder.projections
-            self._adapters[name] = _load(adapter.weights, targets, decoder)
+            self.add(name, folder)
+
+    def add(self, name: str, folder: str) -> None:
+        """Load another, beside whatever is computed meanwhile.
+
+        Raises:
+            CheckpointError: see `AdapterCheckpoint.targets`.
+        """
+        adapter = AdapterCheckpoint(Path(folder))
+        targets = adapter.targets(self._checkpoint, self._rank_max)
+        assert isinstance(self._decoder, NativeDecoder), "adapters of others are refused"
+        self._projections = self._decoder.projections
+        self._adapters[name] = _load(adapter.weights, targets, self._decoder)
+
+    def remove(self, name: str) -> None:
+        """Forget one, which no step has any more."""
+        self._adapters.pop(name, None)
 
     @property
     def num_bytes(self) -> int:

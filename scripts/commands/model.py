@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from pageant.protocol.errors import PageantError
 from pageant.protocol.lifecycle import (
+    AddAdapter,
     GetModelState,
     ModelState,
     PauseMode,
     PauseModel,
+    RemoveAdapter,
     ResetModelCache,
     ResumeModel,
 )
@@ -73,6 +76,32 @@ def reset_cache(
     print(f"{reset.blocks} blocks, and {reset.blocks_below} below the device, are forgotten")
 
 
+@model_app.command("add-adapter")
+def add_adapter(
+    adapter: Annotated[str, typer.Argument(metavar="NAME=FOLDER")],
+    in_place: Annotated[bool, typer.Option(help="It may take the name of another.")] = False,
+    model: Model = "",
+    topology: Which = None,
+    keys: Keys = None,
+) -> None:
+    """Load a low-rank adapter, which is served as a model of its name."""
+    name, _, folder = adapter.partition("=")
+    if not name or not folder:
+        raise typer.BadParameter(f"found {adapter!r}; expected NAME=FOLDER", param_hint="ADAPTER")
+    request = AddAdapter(
+        replica=_replica(model), name=name, folder=str(Path(folder).absolute()), in_place=in_place
+    )
+    print(_described(_ask(request, topology, keys, DRAIN_SECONDS)))
+
+
+@model_app.command("remove-adapter")
+def remove_adapter(
+    name: Annotated[str, typer.Argument()], model: Model = "", topology: Which = None, keys: Keys = None
+) -> None:
+    """Unload an adapter. Its requests end with an error."""
+    print(_described(_ask(RemoveAdapter(replica=_replica(model), name=name), topology, keys)))
+
+
 def _replica(model: str) -> str:
     return f"{model}/" if model else ""
 
@@ -85,7 +114,8 @@ def _mode(text: str) -> PauseMode:
 
 
 def _described(found: ModelState) -> str:
-    return "computes" if found.paused is None else f"paused ({found.paused})"
+    says = "computes" if found.paused is None else f"paused ({found.paused})"
+    return f"{says}; adapters: {', '.join(found.adapters)}" if found.adapters else says
 
 
 def _ask(

@@ -37,6 +37,26 @@ def test_a_servers_keys_may_stand_in_the_environment(monkeypatch, given, environ
     assert served["api_keys"] == keys
 
 
+@pytest.mark.parametrize(
+    ("given", "environment", "options"),
+    [
+        ((), {}, {"admin_routes": None, "runtime_adapters": None}),
+        ((), {"VLLM_SERVER_DEV_MODE": "1"}, {"admin_routes": True, "runtime_adapters": None}),
+        ((), {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}, {"admin_routes": None, "runtime_adapters": True}),
+        (("--no-admin-routes",), {"VLLM_SERVER_DEV_MODE": "1"}, {"admin_routes": False}),
+        (("--admin-routes", "--runtime-adapters"), {}, {"admin_routes": True, "runtime_adapters": True}),
+    ],
+)
+def test_an_operators_routes_are_turned_on_by_options_or_by_vllms_variables(
+    monkeypatch, given, environment, options
+):
+    served = {}
+    monkeypatch.setattr(serve, "serve", lambda *arguments: served.update(arguments[2]))
+    result = CliRunner().invoke(app, ["serve", "somewhere", *given], env=environment)
+    assert result.exit_code == 0, result.output
+    assert {name: served[name] for name in options} == options
+
+
 def test_the_doctor_goes_on_where_a_check_cannot_be_made():
     def _torch():
         raise ImportError("a line\nlibtorch.so: cannot open shared object file")

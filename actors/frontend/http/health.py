@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pageant.actors.frontend.http.answers import Answers
-from pageant.actors.frontend.http.service import Served, Service
+from pageant.actors.frontend.http.served import Served
+from pageant.actors.frontend.http.service import Service
 from pageant.actors.frontend.prompts import check_prompt
 from pageant.protocol.errors import PageantError
 from pageant.protocol.sampling import SamplingParams

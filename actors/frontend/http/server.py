@@ -16,6 +16,7 @@ from pageant.actors.frontend.http.anthropic import messages
 from pageant.actors.frontend.http.app import make_app
 from pageant.actors.frontend.http.health import Health
 from pageant.actors.frontend.http.openai import (
+    adapters,
     chat,
     chat_batch,
     chat_socket,
@@ -34,7 +35,8 @@ from pageant.actors.frontend.http.parsers.formats import (
     formats_of,
 )
 from pageant.actors.frontend.http.parsers.names import REASONING_PARSERS, TOOL_PARSERS
-from pageant.actors.frontend.http.service import Served, Service
+from pageant.actors.frontend.http.served import Served
+from pageant.actors.frontend.http.service import Service
 from pageant.actors.frontend.http.siblings import Siblings
 from pageant.actors.frontend.http.streams import Pacemaker
 from pageant.actors.frontend.http.tenants import CacheScope, Caller, Keys
@@ -56,10 +58,11 @@ from pageant.protocol.fronting import (
     UsedResponse,
     UseResponse,
 )
+from pageant.protocol.lifecycle import AddAdapter, LearnModel, ModelLearned, RemoveAdapter
 from pageant.protocol.message import Request
 from pageant.protocol.serving import OutputBatch
 from pageant.protocol.statistics import GetMetricsPage, GetObservation, Observation
-from pageant.protocol.supervision import ActorUp
+from pageant.protocol.supervision import ActorChanged, ActorUp
 
 log = logging.getLogger("pageant.http")
 
@@ -88,6 +91,8 @@ class HttpServer(Frontend):
                 `parsers.formats.TOOL_FORMATS`, or vLLM's name of it; or these by the models' names.
             reasoning_parser: likewise, how they mark what they think: auto, none, or one of `REASONING_MARKS` there.
             admin_routes: serve the routes for operators, such as `/pause`.
+            runtime_adapters: let callers load and unload adapters. Where there are keys, an adapter is there for the
+                key that loaded it, and for operators.
             strict_fields: refuse requests with fields that have no effect here.
             max_body_mib: of a request, in MiB.
             max_open_requests: at a time; further ones are answered with 429.
@@ -111,6 +116,7 @@ class HttpServer(Frontend):
         tool_call_parser: str | dict[str, str] = AUTO
         reasoning_parser: str | dict[str, str] = AUTO
         admin_routes: bool = False
+        runtime_adapters: bool = False
         strict_fields: bool = False
         max_body_mib: int = 64
         max_open_requests: int = 8192
@@ -200,6 +206,7 @@ class HttpServer(Frontend):
         routes += operating.routes(
             operating.Operators(self.service, self._ask_lifecycle, enabled=options.admin_routes)
         )
+        routes += adapters.routes(self.service, self._ask_lifecycle, enabled=options.runtime_adapters)
         app = make_app(
             routes,
             keys=self._keys,
@@ -278,8 +285,9 @@ class HttpServer(Frontend):
         return not self.service.draining and all(peers.complete for peers in self._peers.values())
 
     async def _ask_lifecycle(self, request: Request[Any], seconds: float) -> Any:
-        """Ask for something that may be done twice: a lifecycle actor that dies with it is asked again."""
-        return await self.ask(LIFECYCLE, request, timeout=seconds, again=True)
+        """Ask the lifecycle actor; its next life, if it dies with what may be done twice."""
+        again = not isinstance(request, AddAdapter | RemoveAdapter)
+        return await self.ask(LIFECYCLE, request, timeout=seconds, again=again)
 
     async def _page(self) -> str:
         return (await self.ask("observer", GetMetricsPage(), timeout=STATISTICS_SECONDS)).text
@@ -298,8 +306,23 @@ class HttpServer(Frontend):
     @receives
     def peer_up(self, event: ActorUp) -> None:
         super().peer_up(event)
-        replica = replica_of(event.address)
-        self.service.fit(replica, self._peers[replica].model.max_model_len)
+        self._fit(replica_of(event.address))
+
+    @receives
+    def peer_changed(self, event: ActorChanged) -> None:
+        super().peer_changed(event)
+        self._fit(replica_of(event.address))
+
+    @receives
+    def learn(self, message: LearnModel) -> ModelLearned:
+        learned = super().learn(message)
+        self._fit(message.state.replica)
+        return learned
+
+    def _fit(self, replica: str) -> None:
+        """Let routes know how a model is served now."""
+        peers = self._peers[replica]
+        self.service.fit(replica, peers.model.max_model_len, peers.adapters, peers.adapter_owners)
 
     def _spread(self, batch: OutputBatch, peers: Peers) -> None:
         super()._spread(batch, peers)

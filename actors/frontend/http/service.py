@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -19,15 +19,15 @@ import msgspec
 from litestar import Request, Response
 
 from pageant.actors.frontend.http.answers import Answers, Piece
-from pageant.actors.frontend.http.errors import Draining, NotFound
+from pageant.actors.frontend.http.errors import Draining
 from pageant.actors.frontend.http.naming import AS_INSIDE, Names
 from pageant.actors.frontend.http.parsers.base import OutputParser
-from pageant.actors.frontend.http.parsers.formats import NO_FORMATS, Formats
 from pageant.actors.frontend.http.reading import read
+from pageant.actors.frontend.http.served import Models, Served
 from pageant.actors.frontend.http.shapes import Model
 from pageant.actors.frontend.http.streams import EventStream, Pacemaker, Telling, encode, until_gone
 from pageant.actors.frontend.http.tenants import CacheScope, Caller, caller
-from pageant.actors.frontend.prompts import Limits, RequestSettings, check_params
+from pageant.actors.frontend.prompts import RequestSettings, check_params
 from pageant.actors.frontend.requests import Opening
 from pageant.protocol.arrays import int32
 from pageant.protocol.errors import BadRequest, Overloaded
@@ -48,42 +48,6 @@ _TRACEPARENT: ContextVar[str | None] = ContextVar("traceparent", default=None)
 
 
 R = TypeVar("R", bound=Any)
-
-
-@dataclass(frozen=True)
-class Served:
-    """A model that is served, or an adapter of one, which is another model to clients.
-
-    Attributes:
-        name: what it is called outside.
-        replica: before its actors' names.
-        max_new_tokens: of an answer whose request does not say; None is as many as fit.
-        formats: of its calls, and of what it thinks.
-        parent: of an adapter, the name of its model.
-        tokenizer_config: what `tokenizer_config.json` says; None where there is no tokenizer.
-        aliases: further names of a model.
-    """
-
-    name: str
-    replica: str
-    limits: Limits
-    max_new_tokens: int | None
-    formats: Formats = NO_FORMATS
-    parent: str | None = None
-    tokenizer_config: Mapping[str, Any] | None = None
-    aliases: tuple[str, ...] = ()
-
-    @property
-    def adapter(self) -> str | None:
-        """The adapter that computes it."""
-        return None if self.parent is None else self.name
-
-    def with_adapters(self) -> list[Served]:
-        """A model, and each of its adapters."""
-        return [
-            self,
-            *(replace(self, name=name, parent=self.name, aliases=()) for name in self.limits.adapters),
-        ]
 
 
 @dataclass(frozen=True)
@@ -128,9 +92,7 @@ class Service:
         cache_scope: CacheScope = "all",
     ) -> None:
         self.engine, self.pacemaker = engine, pacemaker
-        self.models = {served.name: served for model in models for served in model.with_adapters()}
-        self._aliases = {alias: model.name for model in reversed(models) for alias in model.aliases}
-        self.default = models[0]
+        self._models = Models(models)
         self.fields_passed_over: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()  # answers that are errors, by their status
         self.draining = False
@@ -164,21 +126,18 @@ class Service:
         Raises:
             NotFound: no such model.
         """
-        if name is None:
-            return self.default
-        served = self.models.get(name) or self.models.get(self._aliases.get(name, ""))
-        if served is None:
-            known = ", ".join(repr(one) for one in self.models)
-            raise NotFound(f"no model {name!r:.200} is served; expected {known}", "model", "model_not_found")
-        return served
+        return self._models.find(name)
 
-    def fit(self, replica: str, max_model_len: int) -> None:
-        """Take over how long a request to the model of `replica`, or to an adapter of it, may be."""
-        for name, served in self.models.items():
-            if served.replica == replica and served.limits.max_model_len != max_model_len:
-                limits = replace(served.limits, max_model_len=max_model_len)
-                self.models[name] = replace(served, limits=limits)
-        self.default = self.models[self.default.name]
+    @property
+    def models(self) -> dict[str, Served]:
+        """The models that are there for the caller at hand, by name."""
+        return self._models.visible()
+
+    def fit(
+        self, replica: str, max_model_len: int, adapters: Iterable[str], owners: Mapping[str, str]
+    ) -> None:
+        """See `Models.fit`."""
+        self._models.fit(replica, max_model_len, adapters, owners)
 
     def shown(self, served: Served) -> Model:
         """A model as clients see it."""

@@ -151,13 +151,6 @@ def test_tokens_are_those_of_their_rows_adapters_for_as_long_as_they_have_the_ro
     assert executor.step([(0, 0, 1, True)], new=[(0, [8], [0])], freed=[0]).adapted == ()
 
 
-def test_an_adapter_that_is_not_here_is_noticed():
-    executor = Executor(adapters=("one",))
-    executor.adapters = {0: "two"}
-    with pytest.raises(PlanMismatch, match="no adapter 'two'"):
-        executor.step([(0, 0, 1, True)], new=[(0, [8], [0])])
-
-
 def test_sampling_parameters_are_those_of_the_drawing_rows(executor):
     hot = SamplingParams(temperature=0.5, top_k=-1, top_p=0.9, min_p=0.1, seed=3)
     inputs = executor.step([(2, 0, 1, True), (0, 0, 2, True)], new=[(0, [1, 2], [0]), (2, [3], [1], hot)])

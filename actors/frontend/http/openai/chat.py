@@ -30,7 +30,8 @@ from pageant.actors.frontend.http.openai.structure import (
 from pageant.actors.frontend.http.openapi import describe
 from pageant.actors.frontend.http.parsers.base import CallPiece, joined
 from pageant.actors.frontend.http.reading import convert
-from pageant.actors.frontend.http.service import Http, Served, Service, respond
+from pageant.actors.frontend.http.served import Served
+from pageant.actors.frontend.http.service import Http, Service, respond
 from pageant.actors.frontend.http.shapes import Reason, Usage, usage_of
 from pageant.actors.frontend.http.streams import Frame, encode, sse
 from pageant.actors.frontend.http.templates import Template

@@ -19,7 +19,8 @@ from pageant.actors.frontend.http.openai.logprobs import (
     text_logprobs,
 )
 from pageant.actors.frontend.http.openapi import describe
-from pageant.actors.frontend.http.service import Http, Served, Service, respond
+from pageant.actors.frontend.http.served import Served
+from pageant.actors.frontend.http.service import Http, Service, respond
 from pageant.actors.frontend.http.shapes import Reason, Usage, usage_of
 from pageant.actors.frontend.http.streams import encode, sse
 from pageant.actors.frontend.http.templates import Template

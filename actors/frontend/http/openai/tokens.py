@@ -12,7 +12,8 @@ from pageant.actors.frontend.http.errors import NotFound
 from pageant.actors.frontend.http.naming import renamed
 from pageant.actors.frontend.http.openai.conversation import TEMPLATES, Turn, tokenize_chat
 from pageant.actors.frontend.http.openapi import describe
-from pageant.actors.frontend.http.service import Http, Served, Service
+from pageant.actors.frontend.http.served import Served
+from pageant.actors.frontend.http.service import Http, Service
 from pageant.actors.frontend.http.streams import encode
 from pageant.actors.frontend.prompts import check_prompt, check_token_ids
 from pageant.protocol.errors import BadRequest
