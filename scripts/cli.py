@@ -425,14 +425,24 @@ def chaos(
             help="Instead, pull the cable of each of three hosts for so long. They are network namespaces: root only.",
         ),
     ] = None,
+    poison: Annotated[
+        int | None,
+        typer.Option(
+            metavar="REQUESTS",
+            help="Instead, send so many hostile schemas, expressions and grammars from ten clients, over the minutes.",
+        ),
+    ] = None,
     json: Figures = None,
 ) -> None:
     """Kill or stop the processes of a topology while requests stream, and see that no token is lost or changed."""
     from pageant.scripts.chaos.cutting import cut as pull
+    from pageant.scripts.chaos.poison import poison as feed
     from pageant.scripts.chaos.run import chaos as command
 
     if cut is not None:
         raise typer.Exit(1 if pull(engine, seconds=cut, requests=requests, tokens=tokens, path=json) else 0)
+    if poison is not None:
+        raise typer.Exit(1 if feed(engine, requests=poison, seconds=minutes * 60, path=json) else 0)
     missed = command(engine, minutes=minutes, requests=requests, tokens=tokens, seed=random_seed, path=json)
     raise typer.Exit(1 if missed else 0)
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pageant.actors.grammar.bounds import check_depth, check_references, check_rules
 from pageant.actors.grammar.errors import GrammarError
 from pageant.actors.grammar.tags import TEXT, Literals, TagGrammar
@@ -23,6 +25,7 @@ REASON_LENGTH_MAX = 500
 LEXER_STATES_MAX = 50_000
 STEP_FUEL = 100_000
 START_FUEL = 500_000
+WALK_TOKENS = 4  # that each grammar is followed for when it is compiled
 
 
 class Compiler:
@@ -47,6 +50,7 @@ class Compiler:
         except ValueError as error:
             raise GrammarError(f"structured output cannot be had with this tokenizer: {error}") from None
         self._literals = Literals(tokenization.added_tokens)
+        self._ends = list(end_tokens)
         self._limits = LLParserLimits(
             max_lexer_states=LEXER_STATES_MAX,
             step_lexer_fuel=STEP_FUEL,
@@ -73,6 +77,7 @@ class Compiler:
             )
             if not matcher.is_error():
                 matcher.compute_bitmask()
+                self._walk(matcher.deep_copy())
         except GrammarError:
             raise
         except RecursionError:
@@ -82,6 +87,22 @@ class Compiler:
         if matcher.is_error():
             raise GrammarError(_first_line(matcher.get_error()))
         return matcher
+
+    def _walk(self, matcher: LLMatcher) -> None:
+        """Follow a grammar for a few tokens, since limits of its parser may be met only then.
+
+        Raises:
+            GrammarError: it cannot be followed.
+        """
+        for _ in range(WALK_TOKENS):
+            bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+            bits[self._ends] = 0
+            token = int(bits.argmax())
+            if matcher.is_error() or not bits[token]:
+                break
+            matcher.consume_token(token)
+        if matcher.is_error():
+            raise GrammarError(_first_line(matcher.get_error()))
 
 
 def _first_line(text: str) -> str:

@@ -15,7 +15,7 @@ from typing import BinaryIO
 from pageant.actors.runtime.classes import load_object
 from pageant.actors.runtime.isolation import LENGTH_BYTES, READY
 
-NICENESS = 5
+NICENESS = 10
 """Added to the parent's: inputs that take long do not slow down what computes answers."""
 
 
