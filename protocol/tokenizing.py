@@ -58,7 +58,8 @@ class TokenizeChat(Request[Tokenized | NotTokenized], frozen=True, kw_only=True)
     """Render a conversation through the checkpoint's own chat template, then turn it into token ids.
 
     `tools` (a list) and `template_kwargs` (an object: further variables of the template) are JSON, since only
-    the template knows what they hold. `tokens_max` is as in `Tokenize`.
+    the template knows what they hold. `tokens_max` is as in `Tokenize`. `chat_template` is a template of the
+    request's own, instead of the checkpoint's.
     """
 
     messages: tuple[ChatMessage, ...]
@@ -68,6 +69,7 @@ class TokenizeChat(Request[Tokenized | NotTokenized], frozen=True, kw_only=True)
     template_kwargs: str | None = None
     add_special_tokens: bool = False
     tokens_max: int | None = None
+    chat_template: str | None = None
 
 
 class Detokenized(Message, frozen=True, kw_only=True):

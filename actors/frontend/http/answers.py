@@ -52,6 +52,11 @@ class Choice:
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprobs] = []
 
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """Tokens of what the model thought, of those that were taken."""
+        return self._parser.num_reasoning_tokens if self._parser is not None else 0
+
     def begin(self, prompt: str | None) -> None:
         """What it continues is known."""
         if self._parser is not None:
@@ -269,6 +274,11 @@ class Answers:
     def num_taken_tokens(self) -> int:
         """Output tokens that the reader took, and those of choices that `best_of` does not show."""
         return sum(choice.num_taken for choice in self.choices)
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """Tokens of what the model thought, of those that the reader took."""
+        return sum(choice.num_reasoning_tokens for choice in self.choices)
 
     @property
     def num_cached_tokens(self) -> int:

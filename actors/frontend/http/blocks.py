@@ -14,13 +14,15 @@ Step = Literal["begins", "goes on", "ends"]
 
 @dataclass
 class Block:
-    """One of them: its place in the row, and what it holds so far. A call has an id and a name."""
+    """One of them: its place in the row, and what it holds so far. A call has an id and a name; that of a custom tool
+    holds a text."""
 
     kind: Kind
     place: int
     pieces: list[str] = field(default_factory=list)
     id: str = ""
     name: str = ""
+    is_custom: bool = False
 
     @property
     def text(self) -> str:
@@ -58,14 +60,23 @@ class Blocks:
         yield from self._close()
 
     def _add_call(self, call: CallPiece) -> Iterator[tuple[Step, Block, str]]:
-        return self._add("call", call.arguments, call.number, call.id or "", call.name or "")
+        return self._add(
+            "call", call.arguments, call.number, call.id or "", call.name or "", is_custom=call.is_custom
+        )
 
     def _add(
-        self, kind: Kind, text: str, call: int | None = None, id: str = "", name: str = ""
+        self,
+        kind: Kind,
+        text: str,
+        call: int | None = None,
+        id: str = "",
+        name: str = "",
+        *,
+        is_custom: bool = False,
     ) -> Iterator[tuple[Step, Block, str]]:
         if not self._is_open or self.all[-1].kind != kind or self._call != call:
             yield from self._close()
-            self.all.append(Block(kind, len(self.all), [], id, name))
+            self.all.append(Block(kind, len(self.all), [], id, name, is_custom))
             self._call, self._is_open = call, True
             yield "begins", self.all[-1], ""
         if text:

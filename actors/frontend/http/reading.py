@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from pageant.actors.frontend.http.outlines import StructOutline, outline_of, tidy
 from pageant.protocol.errors import BadRequest
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -17,23 +18,45 @@ MESSAGE_MAX = 1000  # characters of a complaint, which may quote what was found
 
 
 def read(body: bytes, shape: type[R]) -> tuple[R, list[str]]:
-    """The request in a body, and the names of its fields that are not known here.
+    """Return the request in a body, and the places of what is given there and not known here, at every depth.
+
+    Null is what is not given, wherever something need not be given.
 
     Raises:
         BadRequest: not JSON, or not of this shape; names the field.
     """
     try:
-        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-        unknown = [name for name in fields if name not in shape.__struct_fields__]
+        fields, unknown = msgspec.json.decode(body, type=dict[str, msgspec.Raw]), dict[str, None]()
+        given = _tidied(fields, outline_of(shape), unknown)
         if "structured_outputs" in shape.__struct_fields__:
-            _refuse_older(name for name in unknown if bytes(fields[name]) != b"null")
-        return msgspec.json.decode(body, type=shape), unknown
+            _refuse_older(unknown)
+        try:
+            return msgspec.json.decode(body, type=shape), list(unknown)
+        except msgspec.ValidationError:  # perhaps because of a null
+            rest = {name: msgspec.json.decode(raw) for name, raw in fields.items() if name not in given}
+            asked = {name: value for name, value in {**rest, **given}.items() if value is not None}
+            return msgspec.convert(asked, shape, str_keys=True), list(unknown)
     except msgspec.ValidationError as error:
         raise _complaint(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
     except RecursionError:
         raise BadRequest("the body is nested too deeply") from None
+
+
+def _tidied(
+    fields: dict[str, msgspec.Raw], outline: StructOutline, unknown: dict[str, None]
+) -> dict[str, Any]:
+    """Return the fields that may hold structs, decoded and tidied; and note what is not known."""
+    given: dict[str, Any] = {}
+    for name, raw in fields.items():
+        if name not in outline.fields:
+            if bytes(raw) != b"null":
+                unknown[name] = None
+        elif (within := outline.fields[name]) is not None:
+            given[name] = msgspec.json.decode(raw)
+            tidy(given[name], within, name, unknown)
+    return given
 
 
 def _refuse_older(names: Iterable[str]) -> None:

@@ -26,6 +26,11 @@ from pageant.actors.frontend.http.openai import (
     responses,
     tokens,
 )
+from pageant.actors.frontend.http.openai.conversation import (
+    VOLATILE_LINES,
+    ConversationRules,
+    check_lines,
+)
 from pageant.actors.frontend.http.openai.response_store import ResponseStore
 from pageant.actors.frontend.http.parsers.formats import (
     AUTO,
@@ -93,6 +98,9 @@ class HttpServer(Frontend):
             admin_routes: serve the routes for operators, such as `/pause`.
             runtime_adapters: let callers load and unload adapters. Where there are keys, an adapter is there for the
                 key that loaded it, and for operators.
+            volatile_prompt_lines: regular expressions of lines that are left out at the front of a system message: they
+                change with every request, so that no prefix would be found in the cache. Those of known clients.
+            trust_request_chat_template: requests may bring chat templates of their own (`chat_template`).
             strict_fields: refuse requests with fields that have no effect here.
             max_body_mib: of a request, in MiB.
             max_open_requests: at a time; further ones are answered with 429.
@@ -117,6 +125,8 @@ class HttpServer(Frontend):
         reasoning_parser: str | dict[str, str] = AUTO
         admin_routes: bool = False
         runtime_adapters: bool = False
+        volatile_prompt_lines: tuple[str, ...] = VOLATILE_LINES
+        trust_request_chat_template: bool = False
         strict_fields: bool = False
         max_body_mib: int = 64
         max_open_requests: int = 8192
@@ -138,6 +148,7 @@ class HttpServer(Frontend):
             check_names("tool_call_parser", self.tool_call_parser, TOOL_FORMATS, TOOL_PARSERS)
             marks = (REASONING_MARKS, REASONING_PARSERS)
             check_names("reasoning_parser", self.reasoning_parser, *marks)
+            check_lines(self.volatile_prompt_lines)
             for name in ("api_keys", "operator_keys"):
                 if not all(key.isascii() and key for key in getattr(self, name)):
                     raise ValueError(f"{name} has an empty key, or one that is not ASCII")
@@ -164,6 +175,7 @@ class HttpServer(Frontend):
             strict_fields=options.strict_fields,
             num_open_max=options.max_open_requests,
             cache_scope=self._keys.cache_scope(options.cache_scope),
+            rules=ConversationRules(options.volatile_prompt_lines, options.trust_request_chat_template),
         )
         self._health = Health(self.service, lambda replica: self._peers[replica].is_paused)
         self._responses, self._siblings = ResponseStore(), Siblings(self)
@@ -171,6 +183,7 @@ class HttpServer(Frontend):
         await self._listen()
 
     def _served(self, model: ServedModel) -> Served:
+        from pageant.models.added_tokens import read_added_tokens
         from pageant.models.tokenization import read_chat_templates, read_tokenizer_config
 
         templates = [] if model.chat_template is None else [model.chat_template]
@@ -184,6 +197,8 @@ class HttpServer(Frontend):
         if config is not None and model.chat_template is not None:
             config["chat_template"] = model.chat_template
         formats = formats_of(templates, *named)
+        if model.tokenizer is not None:
+            formats = formats.with_token_ids(read_added_tokens(Path(model.tokenizer)))
         return Served(
             *(model.name, model.replica, *limits_of(model), formats),
             tokenizer_config=config,

@@ -21,6 +21,7 @@ from litestar import Request, Response
 from pageant.actors.frontend.http.answers import Answers, Piece
 from pageant.actors.frontend.http.errors import Draining
 from pageant.actors.frontend.http.naming import AS_INSIDE, Names
+from pageant.actors.frontend.http.openai.conversation import DEFAULT_RULES, ConversationRules
 from pageant.actors.frontend.http.parsers.base import OutputParser
 from pageant.actors.frontend.http.reading import read
 from pageant.actors.frontend.http.served import Models, Served
@@ -90,7 +91,9 @@ class Service:
         strict_fields: bool,
         num_open_max: int,
         cache_scope: CacheScope = "all",
+        rules: ConversationRules = DEFAULT_RULES,
     ) -> None:
+        self.rules = rules
         self.engine, self.pacemaker = engine, pacemaker
         self._models = Models(models)
         self.fields_passed_over: Counter[str] = Counter()

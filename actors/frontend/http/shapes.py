@@ -18,6 +18,7 @@ class Usage(msgspec.Struct, kw_only=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: dict[str, int]
+    completion_tokens_details: dict[str, int]
 
 
 def usage_of(answers: Answers) -> Usage:
@@ -28,6 +29,7 @@ def usage_of(answers: Answers) -> Usage:
         completion_tokens=made,
         total_tokens=taken + made,
         prompt_tokens_details={"cached_tokens": answers.num_cached_tokens},
+        completion_tokens_details={"reasoning_tokens": answers.num_reasoning_tokens},
     )
 
 

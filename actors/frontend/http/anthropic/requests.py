@@ -2,106 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
+from pageant.actors.frontend.http.anthropic.content import Block, MessageTurn
+from pageant.actors.frontend.http.anthropic.tools import Tool, ToolChoice
 from pageant.actors.frontend.http.openai.chat import ChatRequest, as_chat
-from pageant.actors.frontend.http.openai.conversation import CalledFunction, CalledTool, Turn
+from pageant.actors.frontend.http.openai.turns import ContentPart, Turn
 from pageant.protocol.errors import BadRequest
-
-
-class Text(msgspec.Struct, kw_only=True, tag="text", tag_field="type"):
-    """A text."""
-
-    text: str
-    cache_control: Any = None
-    citations: Any = None
-
-
-class Thinking(msgspec.Struct, kw_only=True, tag="thinking", tag_field="type"):
-    """What the model thought in an earlier turn."""
-
-    thinking: str
-    signature: str = ""
-
-
-class ToolUse(msgspec.Struct, kw_only=True, tag="tool_use", tag_field="type"):
-    """A call that the model made."""
-
-    id: str
-    name: str
-    input: dict[str, Any]
-    cache_control: Any = None
-
-
-class ToolResult(msgspec.Struct, kw_only=True, tag="tool_result", tag_field="type"):
-    """What came of it."""
-
-    tool_use_id: str
-    content: str | tuple[Text, ...] = ""
-    is_error: bool | None = None
-    cache_control: Any = None
-
-
-Part = Text | Thinking | ToolUse | ToolResult
-
-
-class Tool(msgspec.Struct, kw_only=True):
-    """A function that the model may call."""
-
-    name: str
-    input_schema: dict[str, Any]
-    description: str | None = None
-    type: str | None = None
-    cache_control: Any = None
-
-
-class ToolChoice(msgspec.Struct, kw_only=True):
-    """Which of them."""
-
-    type: Literal["auto", "any", "tool", "none"]
-    name: str | None = None
-    disable_parallel_tool_use: bool | None = None
-
-
-class MessageTurn(msgspec.Struct, kw_only=True):
-    """One message."""
-
-    role: Literal["user", "assistant", "system"]
-    content: str | tuple[Part, ...]
-
-    def turns(self) -> list[Turn]:
-        """The same as OpenAI has it, where a tool's result is a turn of its own."""
-        if isinstance(self.content, str):
-            return [Turn(role=self.role, content=self.content)]
-        turns = [
-            Turn(role="tool", tool_call_id=part.tool_use_id, content=_joined(part.content))
-            for part in self.content
-            if isinstance(part, ToolResult)
-        ]
-        texts = [part.text for part in self.content if isinstance(part, Text)]
-        thoughts = [part.thinking for part in self.content if isinstance(part, Thinking)]
-        calls = [
-            CalledTool(id=part.id, function=CalledFunction(name=part.name, arguments=part.input))
-            for part in self.content
-            if isinstance(part, ToolUse)
-        ]
-        if texts or thoughts or calls or not turns:
-            turns.append(
-                Turn(
-                    role=self.role,
-                    content="".join(texts) if texts or not calls else None,
-                    reasoning_content="".join(thoughts) or None,
-                    tool_calls=tuple(calls) or None,
-                )
-            )
-        return turns
-
-
-def _joined(content: str | tuple[Text, ...]) -> str:
-    return content if isinstance(content, str) else "".join(part.text for part in content)
-
 
 NAMES = {  # of a chat's parameters
     **{"response_format": "output_config.format", "structured_outputs": "output_config.format"},
@@ -114,7 +23,7 @@ class CountRequest(msgspec.Struct, kw_only=True):
 
     messages: tuple[MessageTurn, ...]
     model: str | None = None
-    system: str | tuple[Text, ...] | None = None
+    system: str | tuple[Block, ...] | None = None
     tools: tuple[Tool, ...] | None = None
     tool_choice: ToolChoice | None = None
     thinking: dict[str, Any] | None = None
@@ -124,11 +33,12 @@ class CountRequest(msgspec.Struct, kw_only=True):
 
         A last message of the assistant's is one to go on from.
         """
-        turns = [turn for message in self.messages for turn in message.turns()]
+        messages = enumerate(self.messages)
+        turns = [turn for index, message in messages for turn in message.turns(f"messages[{index}]")]
         if not turns:
             raise BadRequest("messages is empty; expected at least one message", "messages")
         if self.system is not None:
-            turns.insert(0, Turn(role="system", content=_joined(self.system)))
+            turns.insert(0, self._system(self.system))
         goes_on = turns[-1].role == "assistant" and not turns[-1].tool_calls
         fields: dict[str, Any] = {
             "model": self.model,
@@ -136,29 +46,40 @@ class CountRequest(msgspec.Struct, kw_only=True):
             "add_generation_prompt": not goes_on,
             "continue_final_message": goes_on,
         }
-        if self.tools:
-            fields["tools"] = [
-                {
-                    "type": "function",
-                    "function": {
-                        **{"name": tool.name, "parameters": tool.input_schema},
-                        **({"description": tool.description} if tool.description is not None else {}),
-                    },
-                }
-                for tool in self.tools
-            ]
-            fields["tool_choice"] = _choice(self.tool_choice)
-            if self.tool_choice is not None and self.tool_choice.disable_parallel_tool_use:
+        if self.thinking is not None:
+            thinks = self.thinking.get("type") != "disabled"
+            fields["chat_template_kwargs"] = {"enable_thinking": thinks, "thinking": thinks}
+        tools = [tool.chat_tool(f"tools[{i}]") for i, tool in enumerate(self.tools or ()) if tool.is_told]
+        choice = self.tool_choice
+        if tools:
+            fields["tools"] = tools
+            fields["tool_choice"] = "auto" if choice is None else choice.chat_choice()
+            if choice is not None and choice.disable_parallel_tool_use:
                 fields["parallel_tool_calls"] = False
+        elif self.tools and choice is not None:
+            fields["tool_choice"] = choice.chat_choice()
         return fields
+
+    @staticmethod
+    def _system(system: str | tuple[Block, ...]) -> Turn:
+        """Return the system prompt. Blocks stay apart, so that a volatile line at the front of one is found."""
+        if isinstance(system, str):
+            return Turn(role="system", content=system)
+        texts = [block.said(f"system[{index}]") for index, block in enumerate(system)]
+        return Turn(
+            role="system", content=tuple(ContentPart(text=text) for text in texts if text is not None)
+        )
 
     def chat(self) -> ChatRequest:
         """The chat that it means."""
         return as_chat(self.chat_fields(), NAMES)
 
     def fields_without_effect(self) -> list[str]:
-        """See `Generation`."""
-        return [name for name in ("thinking",) if getattr(self, name) is not None]
+        """Return the places of what is known here, and has no effect."""
+        names = ["thinking.budget_tokens"] * ("budget_tokens" in (self.thinking or {}))
+        names += [f"tools:{tool.type}"[:128] for tool in self.tools or () if not tool.is_told]
+        names += [place for message in self.messages for place in message.passed_over()]
+        return list(dict.fromkeys(names))
 
 
 class MessagesRequest(CountRequest, kw_only=True):
@@ -183,7 +104,7 @@ class MessagesRequest(CountRequest, kw_only=True):
             "response_format": form,
             **{"max_tokens": self.max_tokens, "stop": self.stop_sequences, "stream": self.stream},
             **{"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p},
-            "user": self._user,
+            **{"user": self._user, "reasoning_effort": (self.output_config or {}).get("effort")},
         }
 
     @property
@@ -193,12 +114,4 @@ class MessagesRequest(CountRequest, kw_only=True):
 
     def fields_without_effect(self) -> list[str]:
         """See `ResponseRequest`."""
-        return [name for name in ("thinking", "service_tier") if getattr(self, name) is not None]
-
-
-def _choice(choice: ToolChoice | None) -> Any:
-    if choice is None or choice.type == "auto":
-        return "auto"
-    if choice.type == "tool":
-        return {"type": "function", "function": {"name": choice.name}}
-    return "required" if choice.type == "any" else "none"
+        return super().fields_without_effect() + ["service_tier"] * (self.service_tier is not None)

@@ -11,7 +11,12 @@ from litestar import Response, post
 from pageant.actors.frontend.http.answers import Answers, Piece
 from pageant.actors.frontend.http.errors import ErrorBody
 from pageant.actors.frontend.http.naming import AS_INSIDE, Names, through, written_as
-from pageant.actors.frontend.http.openai.conversation import TEMPLATES, Turn, tokenize_chat
+from pageant.actors.frontend.http.openai.conversation import (
+    DEFAULT_RULES,
+    TEMPLATES,
+    ConversationRules,
+    tokenize_chat,
+)
 from pageant.actors.frontend.http.openai.generation import Generation
 from pageant.actors.frontend.http.openai.logprobs import (
     ChatLogprobs,
@@ -19,14 +24,21 @@ from pageant.actors.frontend.http.openai.logprobs import (
     chat_logprobs,
     prompt_logprobs,
 )
+from pageant.actors.frontend.http.openai.offered_tools import (
+    Choice,
+    OfferedTool,
+    chosen,
+    customs,
+    functions_of,
+    left_out,
+)
 from pageant.actors.frontend.http.openai.structure import (
-    Tool,
-    ToolChoice,
     Tools,
     parser,
     shows_special,
     with_reasoning,
 )
+from pageant.actors.frontend.http.openai.turns import Turn
 from pageant.actors.frontend.http.openapi import describe
 from pageant.actors.frontend.http.parsers.base import CallPiece, joined
 from pageant.actors.frontend.http.reading import convert
@@ -51,10 +63,18 @@ class ChatRequest(Generation, kw_only=True):
     add_special_tokens: bool | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    tools: tuple[Tool, ...] | None = None
-    tool_choice: ToolChoice | None = None
+    tools: tuple[OfferedTool, ...] | None = None
+    tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
     include_reasoning: bool | None = None
+    reasoning_effort: str | None = None
+    documents: tuple[dict[str, Any], ...] | None = None
+
+    def fields_without_effect(self) -> list[str]:
+        """Return the places of what is known here, and cannot be told to a model."""
+        conversations = [one if isinstance(one, tuple) else (one,) for one in self.messages]
+        said = [place for turns in conversations for turn in turns for place in turn.passed_over()]
+        return list(dict.fromkeys([*left_out(self.tools), *said]))
 
     def num_logprobs(self) -> int | None:
         """See `Generation`."""
@@ -72,23 +92,37 @@ class ChatRequest(Generation, kw_only=True):
         newer = self.max_completion_tokens
         return super().max_output_tokens(default) if newer is None else newer
 
-    def conversation(self) -> TokenizeChat:
+    def template_kwargs(self) -> dict[str, Any]:
+        """Return further variables of the chat template. Those that the request names itself win.
+
+        Templates have no common name for whether the model thinks: `thinking` is DeepSeek's and Granite's.
+        """
+        given: dict[str, Any] = {}
+        if self.reasoning_effort is not None:
+            thinks = self.reasoning_effort != "none"
+            given = {
+                "reasoning_effort": self.reasoning_effort,
+                "enable_thinking": thinks,
+                "thinking": thinks,
+            }
+        return {**given, **(self.chat_template_kwargs or {})}
+
+    def conversation(self, rules: ConversationRules = DEFAULT_RULES) -> TokenizeChat:
         """The messages, as the tokenizer takes them.
 
         Raises:
             BadRequest: what is wrong with one of them.
         """
-        if self.chat_template is not None:
-            raise BadRequest(
-                "chat_template is given; expected none: the model's own is used", "chat_template"
-            )
         return tokenize_chat(
             self.messages,
             add_generation_prompt=self.add_generation_prompt is not False,
             continue_final_message=bool(self.continue_final_message),
             add_special_tokens=bool(self.add_special_tokens),
-            tools=self.tools if self.tool_choice != "none" else None,
-            template_kwargs=self.chat_template_kwargs,
+            tools=functions_of(self.tools, self.tool_choice) if self.tool_choice != "none" else None,
+            template_kwargs=self.template_kwargs(),
+            documents=self.documents,
+            chat_template=self.chat_template,
+            rules=rules,
         )
 
     def echoed(self) -> str:
@@ -104,7 +138,8 @@ class ChatRequest(Generation, kw_only=True):
         Raises:
             BadRequest: what is wrong with them.
         """
-        return Tools.of(self.tools, self.tool_choice, self.parallel_tool_calls)
+        found = functions_of(self.tools, self.tool_choice)
+        return Tools.of(found, chosen(self.tool_choice), self.parallel_tool_calls)
 
 
 class FunctionCall(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -114,10 +149,18 @@ class FunctionCall(msgspec.Struct, kw_only=True, omit_defaults=True):
     arguments: str = msgspec.field(default_factory=str)
 
 
-class ToolCall(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A tool call, or the next of one. `index` numbers them in chunks only."""
+class CustomCall(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What custom tool is called, or the next of its input, which is a text."""
 
-    function: FunctionCall
+    name: str | None = None
+    input: str = msgspec.field(default_factory=str)
+
+
+class ToolCall(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A tool call, or the next of one: of a function, or of a custom tool. `index` numbers them in chunks only."""
+
+    function: FunctionCall | None = None
+    custom: CustomCall | None = None
     id: str | None = None
     type: str | None = None
     index: int | None = None
@@ -129,6 +172,7 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     role: Literal["assistant"] | None = None
     content: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
     tool_calls: list[ToolCall] | None = None
 
 
@@ -139,6 +183,7 @@ class Message(msgspec.Struct, kw_only=True):
     role: Literal["assistant"] = "assistant"
     refusal: None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
     tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -218,7 +263,8 @@ class ChatTelling:
         said = piece.said
         if piece.finished is None and self._always_plain and not said.reasoning and not said.calls:
             return (self._plain.fill(piece.choice.index, said.content),) if said.content else ()
-        delta = Delta(content=said.content or None, reasoning_content=said.reasoning or None)
+        thought = said.reasoning or None
+        delta = Delta(content=said.content or None, reasoning_content=thought, reasoning=thought)
         if said.calls:
             delta.tool_calls = [_call(call, in_chunk=True) for call in said.calls]
         choice = ChunkChoice(index=piece.choice.index, delta=delta, **self._about(piece))
@@ -262,6 +308,7 @@ class ChatTelling:
         return Message(
             content=content if content or not said.calls else None,
             reasoning_content=said.reasoning or None,
+            reasoning=said.reasoning or None,
             tool_calls=[_call(call, in_chunk=False) for call in joined(said.calls)] or msgspec.UNSET,
         )
 
@@ -291,12 +338,13 @@ class ChatTelling:
 
 
 def _call(call: CallPiece, in_chunk: bool) -> ToolCall:
-    return ToolCall(
-        index=call.number if in_chunk else None,
-        id=call.id,
-        type="function" if call.id is not None else None,
-        function=FunctionCall(name=call.name, arguments=call.arguments),
-    )
+    kind, index = "custom" if call.is_custom else "function", call.number if in_chunk else None
+    told = ToolCall(index=index, id=call.id, type=kind if call.id is not None else None)
+    if call.is_custom:
+        told.custom = CustomCall(name=call.name, input=call.arguments)
+    else:
+        told.function = FunctionCall(name=call.name, arguments=call.arguments)
+    return told
 
 
 def as_chat(fields: dict[str, Any], names: Names) -> ChatRequest:
@@ -346,7 +394,7 @@ def _begin(
 ) -> Answers:
     asked = chats[0]
     params = asked.sampling_params(served.limits.defaults, served.max_new_tokens, len(chats))
-    prompts, settings = [chat.conversation() for chat in chats], asked.settings()
+    prompts, settings = [chat.conversation(service.rules) for chat in chats], asked.settings()
     tools, structure, formats = asked.callable(), asked.structure(), served.formats
     if tools is not None:
         structure = tools.structure(formats, structure)
@@ -358,7 +406,13 @@ def _begin(
     params = msgspec.structs.replace(
         params, structured_outputs=with_reasoning(structure.asked, formats), skip_special_tokens=special
     )
-    read = parser(formats, tools, service.new_call_id, tells_reasoning=asked.include_reasoning is not False)
+    read = parser(
+        formats,
+        tools,
+        service.new_call_id,
+        tells_reasoning=asked.include_reasoning is not False,
+        customs=customs(asked.tools),
+    )
     names = through({"structured_outputs": structure.place}, names)
     return service.begin(served, prompts, params, name, settings, read, whole=not asked.stream, names=names)
 

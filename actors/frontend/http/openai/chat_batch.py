@@ -10,7 +10,7 @@ from litestar import Response, post
 
 from pageant.actors.frontend.http.answers import Piece
 from pageant.actors.frontend.http.openai.chat import ChatCompletion, ChatRequest, ChatTelling, begin_all
-from pageant.actors.frontend.http.openai.conversation import Turn
+from pageant.actors.frontend.http.openai.turns import Turn
 from pageant.actors.frontend.http.openapi import describe
 from pageant.actors.frontend.http.service import Http, Service, respond
 from pageant.protocol.errors import BadRequest

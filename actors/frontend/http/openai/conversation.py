@@ -2,103 +2,95 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from pageant.actors.frontend.http.naming import Names
+from pageant.actors.frontend.http.openai.turns import (
+    ContentPart,
+    Turn,
+)
 from pageant.actors.frontend.http.reading import as_json
 from pageant.protocol.errors import BadRequest
-from pageant.protocol.tokenizing import ChatMessage, TokenizeChat, ToolCall
+from pageant.protocol.tokenizing import ChatMessage, TokenizeChat
+
+__all__ = [
+    *("ConversationRules", "DEFAULT_RULES", "TEMPLATES", "VOLATILE_LINES", "check_lines", "tokenize_chat"),
+]
 
 MESSAGES_MAX = 4096
 TEMPLATE_KWARGS_BYTES_MAX = 65_536
+TEMPLATE_BYTES_MAX = 65_536
 TEMPLATES: Names = {"template_kwargs": "chat_template_kwargs"}
 TOOLS_BYTES_MAX = 1_048_576
+VOLATILE_LINES = (r"x-anthropic-billing-header:.*",)
+"""Lines that known clients put in front of a prompt, and that differ from request to request: Claude Code's."""
 
 
-class ContentPart(msgspec.Struct, kw_only=True):
-    """A part of a message's content: text, or what is refused by its `type`. `cache_control`, a mark for Anthropic's
-    API, is not needed: all is cached."""
+@dataclass(frozen=True)
+class ConversationRules:
+    """What the operator says of conversations.
 
-    type: str
-    text: str | None = None
-    cache_control: Any = None
+    Attributes:
+        volatile_lines: regular expressions of lines that are left out at the beginning of a system message's part,
+            since they change with every request, and no prefix would ever be found in the cache.
+        takes_templates: requests may bring chat templates of their own.
+    """
+
+    volatile_lines: tuple[str, ...] = VOLATILE_LINES
+    takes_templates: bool = False
+
+    def stable(self, turns: Sequence[Turn]) -> Sequence[Turn]:
+        """Return the turns without volatile lines at the front; they are not changed themselves."""
+        if not self.volatile_lines or not turns or turns[0].role not in ("system", "developer"):
+            return turns
+        pattern = re.compile(rf"(?:(?:{'|'.join(f'(?:{one})' for one in self.volatile_lines)})(?:\r?\n|\Z))+")
+        kept, *rest = turns
+        content = kept.content
+        if isinstance(content, str):
+            content = _without(pattern, content)
+        elif content is not None:
+            parts = [_part_without(pattern, part) for part in content]
+            content = tuple(part for part in parts if part is not None)
+        kept = msgspec.structs.replace(kept, content=content)
+        return [kept, *rest] if content or not rest else rest
 
 
-class CalledFunction(msgspec.Struct, kw_only=True):
-    """What was called."""
-
-    name: str
-    arguments: str | dict[str, Any] = "{}"
+DEFAULT_RULES = ConversationRules()
 
 
-class CalledTool(msgspec.Struct, kw_only=True):
-    """A call that the model made in an earlier turn."""
+def check_lines(lines: Sequence[str]) -> None:
+    """Refuse volatile lines that are no regular expressions.
 
-    function: CalledFunction
-    id: str = ""
-    type: str = "function"
-    index: int | None = None
+    Raises:
+        ValueError: names the line.
+    """
+    for line in lines:
+        try:
+            re.compile(line)
+        except re.error as error:
+            found = f"volatile_prompt_lines has {line!r:.200}"
+            raise ValueError(f"{found}; expected a regular expression ({error})") from None
 
 
-class Turn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """One message of a conversation. The last three are nothing, as clients write it who send back what they got."""
+def _without(pattern: re.Pattern[str], text: str) -> str:
+    found = pattern.match(text)
+    return text[found.end() :] if found is not None else text
 
-    role: str
-    content: str | tuple[ContentPart, ...] | None = None
-    name: str | None = None
-    refusal: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: tuple[CalledTool, ...] | None = None
-    tool_call_id: str | None = None
-    annotations: Annotated[list[Any], msgspec.Meta(max_length=0)] | None = None
-    audio: None = None
-    function_call: None = None
 
-    def text(self, place: str) -> str | None:
-        """The content's text, of several parts with a line for each to begin on."""
-        if self.content is None or isinstance(self.content, str):
-            return self.content
-        texts = []
-        for index, part in enumerate(self.content):
-            if part.type != "text":
-                raise BadRequest(
-                    f"{place}.content[{index}].type is {part.type!r:.80}; expected 'text': images, audio and files are "
-                    "not taken",
-                    "messages",
-                )
-            if part.text is None:
-                raise BadRequest(f"{place}.content[{index}] has no text", "messages")
-            texts.append(part.text)
-        return "\n".join(texts)
-
-    def message(self, place: str) -> ChatMessage:
-        """The turn, as the tokenizer takes it. `developer`, which few templates know, is a newer word for `system`."""
-        text = self.text(place)
-        if text is None and not self.tool_calls and not self.reasoning_content:
-            text = ""
-        calls = [
-            ToolCall(
-                id=call.id,
-                name=call.function.name,
-                arguments=(
-                    call.function.arguments
-                    if isinstance(call.function.arguments, str)
-                    else msgspec.json.encode(call.function.arguments).decode()
-                ),
-            )
-            for call in self.tool_calls or ()
-        ]
-        return ChatMessage(
-            role="system" if self.role == "developer" else self.role,
-            content=text,
-            name=self.name,
-            reasoning_content=self.reasoning_content,
-            tool_calls=tuple(calls),
-            tool_call_id=self.tool_call_id,
-        )
+def _part_without(pattern: re.Pattern[str], part: str | ContentPart) -> str | ContentPart | None:
+    """Return a part without volatile lines; None where it has nothing else."""
+    text = part if isinstance(part, str) else part.text
+    if text is None or pattern.match(text) is None:
+        return part
+    rest = _without(pattern, text)
+    if not rest:
+        return None
+    return rest if isinstance(part, str) else msgspec.structs.replace(part, text=rest)
 
 
 def tokenize_chat(
@@ -109,6 +101,9 @@ def tokenize_chat(
     add_special_tokens: bool = False,
     tools: Sequence[Any] | None = None,
     template_kwargs: dict[str, Any] | None = None,
+    documents: Sequence[Any] | None = None,
+    chat_template: str | None = None,
+    rules: ConversationRules = DEFAULT_RULES,
 ) -> TokenizeChat:
     """A conversation as a request to the tokenizer.
 
@@ -125,15 +120,39 @@ def tokenize_chat(
             "continue_final_message is true; expected add_generation_prompt to be false with it",
             "continue_final_message",
         )
+    if template_kwargs:
+        as_json(template_kwargs, "chat_template_kwargs", TEMPLATE_KWARGS_BYTES_MAX)
+    if documents is not None:
+        as_json(documents, "documents", TOOLS_BYTES_MAX)
+        template_kwargs = {"documents": documents, **(template_kwargs or {})}
+    _check_template(chat_template, rules)
     return TokenizeChat(
-        messages=tuple(turn.message(f"messages[{index}]") for index, turn in enumerate(turns)),
+        messages=_messages(turns, rules),
         add_generation_prompt=add_generation_prompt,
         continue_final_message=continue_final_message,
         add_special_tokens=add_special_tokens,
         tools=as_json(tools, "tools", TOOLS_BYTES_MAX) if tools else None,
-        template_kwargs=(
-            as_json(template_kwargs, "chat_template_kwargs", TEMPLATE_KWARGS_BYTES_MAX)
-            if template_kwargs
-            else None
-        ),
+        template_kwargs=msgspec.json.encode(template_kwargs).decode() if template_kwargs else None,
+        chat_template=chat_template,
     )
+
+
+def _messages(turns: Sequence[Turn], rules: ConversationRules) -> tuple[ChatMessage, ...]:
+    kept = rules.stable(turns)
+    left_out = len(turns) - len(kept)
+    return tuple(turn.message(f"messages[{place}]") for place, turn in enumerate(kept, left_out))
+
+
+def _check_template(template: str | None, rules: ConversationRules) -> None:
+    if template is None:
+        return
+    if not rules.takes_templates:
+        raise BadRequest(
+            "chat_template is given; expected none: the model's own is used, unless the server's operator allows "
+            "others (trust_request_chat_template)",
+            "chat_template",
+        )
+    if (size := len(template.encode("utf-8", "replace"))) > TEMPLATE_BYTES_MAX:
+        raise BadRequest(
+            f"chat_template has {size} bytes; at most {TEMPLATE_BYTES_MAX} are taken", "chat_template"
+        )

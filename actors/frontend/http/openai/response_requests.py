@@ -6,98 +6,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from pageant.actors.frontend.http.openai.conversation import CalledFunction, CalledTool, Turn
-from pageant.actors.frontend.http.openai.opaque import opened
+from pageant.actors.frontend.http.openai.response_items import Item, is_reference
+from pageant.actors.frontend.http.openai.response_tools import ResponseTool, chat_choice, chat_tools
 from pageant.actors.frontend.http.openai.structure import StructuredOutputs
+from pageant.actors.frontend.http.openai.turns import Turn
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.sampling import Scalar
-
-INPUT_TYPES = ("message", "function_call", "function_call_output", "reasoning")
-
-
-class Part(msgspec.Struct, kw_only=True):
-    """A part of a message's content."""
-
-    type: str
-    text: str | None = None
-    annotations: Any = None
-    logprobs: Any = None
-
-
-class Item(msgspec.Struct, kw_only=True):
-    """A turn of the input: a message, or what an earlier response put out."""
-
-    type: str = "message"
-    role: str | None = None
-    content: str | tuple[Part, ...] | None = None
-    id: str | None = None
-    status: str | None = None
-    call_id: str | None = None
-    name: str | None = None
-    arguments: str | None = None
-    output: str | tuple[Part, ...] | None = None
-    summary: Any = None
-    encrypted_content: str | None = None
-
-    def turn(self, place: str) -> Turn:
-        """The same as chats have it.
-
-        Raises:
-            BadRequest: a kind that is not served, or a part of it is missing.
-        """
-        match self.type:
-            case "message" if self.role is not None:
-                return Turn(role=self.role, content=_text(self.content, place))
-            case "function_call" if self.name is not None:
-                function = CalledFunction(name=self.name, arguments=self.arguments or "{}")
-                call = CalledTool(id=self.call_id or self.id or "", function=function)
-                return Turn(role="assistant", tool_calls=(call,))
-            case "function_call_output" if self.call_id is not None:
-                return Turn(role="tool", tool_call_id=self.call_id, content=_text(self.output, place))
-            case "reasoning":
-                thoughts = opened(self.encrypted_content) if not self.content else None
-                return Turn(role="assistant", reasoning_content=thoughts or _text(self.content, place))
-        if self.type in INPUT_TYPES:
-            raise BadRequest(f"{place} lacks a part of a {self.type}", "input")
-        raise BadRequest(
-            f"{place}.type is {self.type!r:.80}; expected one of {', '.join(INPUT_TYPES)}", "input"
-        )
-
-
-def _text(content: str | tuple[Part, ...] | None, place: str) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    for index, part in enumerate(content):
-        if part.text is None:
-            raise BadRequest(f"{place}.content[{index}].type is {part.type!r:.80}; expected a text", "input")
-    return "".join(part.text or "" for part in content)
-
-
-class FunctionTool(msgspec.Struct, kw_only=True):
-    """A function that the model may call."""
-
-    type: str
-    name: str | None = None
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-    def chat_tool(self) -> dict[str, Any]:
-        """The same as chats have it."""
-        if self.type != "function" or self.name is None:
-            raise BadRequest(
-                f"tools: found {self.type!r:.80}; expected functions, which have a name", "tools"
-            )
-        function: dict[str, Any] = {
-            "name": self.name,
-            "description": self.description,
-            "parameters": self.parameters,
-        }
-        function["strict"] = self.strict
-        return {
-            "type": "function",
-            "function": {key: value for key, value in function.items() if value is not None},
-        }
 
 
 class TextOptions(msgspec.Struct, kw_only=True):
@@ -144,7 +58,7 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
     background: bool | None = None
     previous_response_id: str | None = None
     metadata: dict[str, str] | None = None
-    tools: tuple[FunctionTool, ...] | None = None
+    tools: tuple[ResponseTool, ...] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
@@ -181,10 +95,17 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
 
     def fields_without_effect(self) -> list[str]:
         """Those that are given and known, and of no consequence here."""
-        names = [name for name in ("reasoning",) if getattr(self, name) is not None]
+        names = [f"reasoning.{name}" for name in self.reasoning or {} if self._is_idle(name)]
+        names += [f"tools:{kind}"[:128] for tool in self.tools or () for kind in tool.left_out()]
+        items = enumerate(self.input) if not isinstance(self.input, str) else ()
+        names += [f"input:{item.kind}"[:128] for index, item in items if _is_mute(item, index)]
         names += [f"include:{one}" for one in self.include or () if one not in (LOGPROBS, ENCRYPTED)]
         names += ["top_logprobs"] * bool(self.top_logprobs and not self.includes(LOGPROBS))
-        return names + ["truncation"] * (self.truncation == "auto")
+        return list(dict.fromkeys(names + ["truncation"] * (self.truncation == "auto")))
+
+    def _is_idle(self, name: str) -> bool:
+        """Return whether a field of `reasoning` is given, and has no effect."""
+        return name != "effort" and (self.reasoning or {})[name] is not None
 
     def includes(self, what: str) -> bool:
         """Return whether the response is to have this, which it has only where it is asked for."""
@@ -202,6 +123,8 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
         turns: list[Turn] = []
         for index, item in enumerate(self.input):
             turn = item.turn(f"input[{index}]")
+            if turn is None:
+                continue
             if turns and turn.role == turns[-1].role == "assistant":
                 turn = _one(turns.pop(), turn)
             turns.append(turn)
@@ -219,15 +142,24 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
         }
         if self.includes(LOGPROBS):
             fields |= {"logprobs": True, "top_logprobs": self.top_logprobs}
+        if self.tools and (tools := chat_tools(self.tools)):
+            fields["tools"] = tools
+            fields["parallel_tool_calls"] = self.parallel_tool_calls
         if self.tools:
-            fields["tools"] = [tool.chat_tool() for tool in self.tools]
-            choice = self.tool_choice
-            if isinstance(choice, dict) and isinstance(choice.get("name"), str):
-                choice = {"type": "function", "function": {"name": choice["name"]}}
-            fields |= {"tool_choice": choice, "parallel_tool_calls": self.parallel_tool_calls}
+            fields["tool_choice"] = chat_choice(self.tool_choice)
+        if self.reasoning is not None:
+            fields["reasoning_effort"] = self.reasoning.get("effort")
         if self.text is not None and self.text.format is not None and self.text.format.get("type") != "text":
             fields["response_format"] = _response_format(self.text.format)
         return fields | {name: getattr(self, name) for name in SAME}
+
+
+def _is_mute(item: Item, index: int) -> bool:
+    """Return whether nothing of an item can be told to a model. What is wrong with it is said elsewhere."""
+    try:
+        return not is_reference(item) and item.turn(f"input[{index}]") is None
+    except BadRequest:
+        return False
 
 
 def _one(first: Turn, second: Turn) -> Turn:

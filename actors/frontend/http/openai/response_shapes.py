@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
 from pageant.actors.frontend.http.answers import Answers
 from pageant.actors.frontend.http.blocks import Block
-from pageant.actors.frontend.http.openai.conversation import CalledFunction, CalledTool, Turn
 from pageant.actors.frontend.http.openai.logprobs import ChatTokenLogprob
 from pageant.actors.frontend.http.openai.opaque import sealed
 from pageant.actors.frontend.http.openai.response_requests import ResponseRequest
+from pageant.actors.frontend.http.openai.response_tools import CallForm
+from pageant.actors.frontend.http.openai.turns import CalledCustom, CalledFunction, CalledTool, Turn
 
+NO_FORMS: Mapping[str, CallForm] = {}
+_CALL_PREFIXES = {"function_call": "fc", "custom_tool_call": "ctc", "local_shell_call": "lsh"}
 Status = Literal["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]
 
 
@@ -98,7 +102,7 @@ def usage_of(answers: Answers) -> ResponseUsage:
         output_tokens=made,
         total_tokens=taken + made,
         input_tokens_details={"cached_tokens": answers.num_cached_tokens},
-        output_tokens_details={"reasoning_tokens": 0},
+        output_tokens_details={"reasoning_tokens": answers.num_reasoning_tokens},
     )
 
 
@@ -107,22 +111,20 @@ class ItemShapes:
 
     Args:
         encrypts: reasoning is told as an opaque string too.
+        forms: how calls are told, by the tools' names, where it is not as a function's.
     """
 
-    def __init__(self, response_id: str, *, encrypts: bool) -> None:
-        self._name, self._encrypts = response_id.removeprefix("resp-"), encrypts
+    def __init__(self, response_id: str, *, encrypts: bool, forms: Mapping[str, CallForm] = NO_FORMS) -> None:
+        self._name, self._encrypts, self._forms = response_id.removeprefix("resp-"), encrypts, forms
         self.logprobs: dict[int, list[ChatTokenLogprob]] = {}
         """By a text block's place, of its tokens so far."""
 
     def item(self, block: Block, *, whole: bool) -> dict[str, Any]:
         """Return a block as an item of the output; without what it holds unless it is `whole`."""
-        status = "completed" if whole else "in_progress"
+        status: Status = "completed" if whole else "in_progress"
         name = f"{self._name}-{block.place}"
         if block.kind == "call":
-            return {
-                **{"type": "function_call", "id": f"fc_{name}", "call_id": block.id or f"call_{name}"},
-                **{"name": block.name, "arguments": block.text if whole else "", "status": status},
-            }
+            return self._call(block, name, block.text if whole else "", status)
         content = [self.part(block, whole=True)] if whole else []
         if block.kind == "reasoning":
             shown = {
@@ -138,6 +140,26 @@ class ItemShapes:
             **{"content": content, "status": status},
         }
 
+    def type_of(self, call: Block) -> str:
+        """Return the type of a call's item."""
+        if call.is_custom:
+            return "custom_tool_call"
+        return self._form(call).type
+
+    def _form(self, call: Block) -> CallForm:
+        return self._forms.get(call.name) or CallForm(call.name)
+
+    def _call(self, call: Block, name: str, text: str, status: Status) -> dict[str, Any]:
+        kind, form = self.type_of(call), self._form(call)
+        shown: dict[str, Any] = {"type": kind, "id": f"{_CALL_PREFIXES[kind]}_{name}"}
+        shown["call_id"] = call.id or f"call_{name}"
+        if kind == "local_shell_call":
+            return {**shown, "action": _shell_action(text), "status": status}
+        shown["name"] = form.name
+        if form.namespace is not None:
+            shown["namespace"] = form.namespace
+        return {**shown, "input" if call.is_custom else "arguments": text, "status": status}
+
     def part(self, block: Block, *, whole: bool) -> dict[str, Any]:
         """Return a block's text as a part of its item."""
         text = block.text if whole else ""
@@ -147,15 +169,30 @@ class ItemShapes:
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
+def _shell_action(arguments: str) -> dict[str, Any]:
+    """Return what a client's shell is to do. What a model writes need not be what is expected."""
+    try:
+        given = msgspec.json.decode(arguments or "{}")
+    except (msgspec.DecodeError, RecursionError):
+        given = {"command": [arguments]}
+    given = given if isinstance(given, dict) else {"command": given}
+    command = given.get("command", [])
+    words = command if isinstance(command, list) else ["sh", "-c", str(command)]
+    known = {name: given[name] for name in ("working_directory", "timeout_ms") if name in given}
+    return {"type": "exec", "command": [str(word) for word in words], "env": {}, **known}
+
+
+def _called(block: Block) -> CalledTool:
+    if block.is_custom:
+        return CalledTool(id=block.id, type="custom", custom=CalledCustom(name=block.name, input=block.text))
+    return CalledTool(id=block.id, function=CalledFunction(name=block.name, arguments=block.text))
+
+
 def turns_of(blocks: list[Block]) -> list[Turn]:
     """What the model said, as turns of the conversation that goes on from there."""
     reasoning = "".join(block.text for block in blocks if block.kind == "reasoning")
     text = "".join(block.text for block in blocks if block.kind == "text")
-    calls = tuple(
-        CalledTool(id=block.id, function=CalledFunction(name=block.name, arguments=block.text))
-        for block in blocks
-        if block.kind == "call"
-    )
+    calls = tuple(_called(block) for block in blocks if block.kind == "call")
     content = text if text or not calls else None
     return [
         Turn(role="assistant", content=content, reasoning_content=reasoning or None, tool_calls=calls or None)

@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from pageant.actors.frontend.http.answers import Answers
-from pageant.actors.frontend.http.openai.conversation import Turn
 from pageant.actors.frontend.http.openai.event_log import EventLog
 from pageant.actors.frontend.http.openai.response_shapes import ResponseObject
+from pageant.actors.frontend.http.openai.turns import Turn
 from pageant.actors.frontend.http.streams import encode
 from pageant.actors.frontend.http.tenants import Caller
 from pageant.protocol.fronting import FollowResponse, UsedResponse, UseResponse

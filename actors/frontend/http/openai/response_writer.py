@@ -12,11 +12,18 @@ from pageant.actors.frontend.http.openai.output_logprobs import OutputLogprobs
 from pageant.actors.frontend.http.openai.response_requests import ENCRYPTED, LOGPROBS, ResponseRequest
 from pageant.actors.frontend.http.openai.response_shapes import ItemShapes, ResponseObject, turns_of, usage_of
 from pageant.actors.frontend.http.openai.response_store import ResponseStore, Stored
+from pageant.actors.frontend.http.openai.response_tools import call_forms
 from pageant.actors.frontend.http.streams import encode
 from pageant.protocol.serving import Finished
 
-_TEXTS = {"call": "function_call_arguments", "text": "output_text", "reasoning": "reasoning_text"}
+_TEXTS = {"text": "output_text", "reasoning": "reasoning_text"}
 """What the text of a block is called in events, by the block's kind."""
+_CALL_TEXTS = {
+    "function_call": "function_call_arguments",
+    "custom_tool_call": "custom_tool_call_input",
+    "local_shell_call": None,  # which is told when it is whole
+}
+"""The same of a call, by its item's type."""
 
 
 class ResponseWriter:
@@ -39,7 +46,9 @@ class ResponseWriter:
         self._response, self._answers, self._keep, self._store = keep.response, answers, keep, store
         self._clock = clock
         self._blocks = Blocks()
-        self._shapes = ItemShapes(keep.response.id, encrypts=asked.includes(ENCRYPTED))
+        self._shapes = ItemShapes(
+            keep.response.id, encrypts=asked.includes(ENCRYPTED), forms=call_forms(asked.tools)
+        )
         self._logprobs = OutputLogprobs(asked.top_logprobs or 0) if asked.includes(LOGPROBS) else None
         self._finished: Finished | None = None
         self._number = 0
@@ -148,7 +157,8 @@ class ResponseWriter:
         return b"event: " + kind.encode() + b"\ndata: " + body + b"\n\n"
 
     def _events(self, step: Step, block: Block, text: str) -> Iterator[bytes]:
-        shapes, name, is_call = self._shapes, _TEXTS[block.kind], block.kind == "call"
+        shapes, is_call = self._shapes, block.kind == "call"
+        name = _CALL_TEXTS[shapes.type_of(block)] if is_call else _TEXTS[block.kind]
         logprobs = self._tokens_of(step, block, text)
         shown = shapes.item(block, whole=step == "ends")
         place: dict[str, Any] = {"output_index": block.place}
@@ -157,12 +167,17 @@ class ResponseWriter:
             yield self._event("output_item.added", **place, item=shown)
             if not is_call:
                 yield self._event("content_part.added", **within, part=shapes.part(block, whole=False))
+        elif name is None:
+            if step == "ends":
+                yield self._event("output_item.done", **place, item=shown)
         elif step == "goes on":
             extra = {"logprobs": logprobs} if block.kind == "text" else {}
             yield self._event(f"{name}.delta", **within, **extra, delta=text)
         else:
-            if is_call:
-                yield self._event(f"{name}.done", **within, arguments=block.text, name=block.name)
+            if block.is_custom:
+                yield self._event(f"{name}.done", **within, input=block.text)
+            elif is_call:
+                yield self._event(f"{name}.done", **within, arguments=block.text, name=shown["name"])
             else:
                 part = shapes.part(block, whole=True)
                 extra = {"logprobs": part["logprobs"]} if block.kind == "text" else {}

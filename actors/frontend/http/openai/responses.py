@@ -12,12 +12,12 @@ from litestar.params import FromPath, FromQuery
 from pageant.actors.frontend.http.answers import Answers
 from pageant.actors.frontend.http.errors import Disconnected, NotFound
 from pageant.actors.frontend.http.openai.chat import as_chat, begin
-from pageant.actors.frontend.http.openai.conversation import Turn
 from pageant.actors.frontend.http.openai.event_log import EventLog
 from pageant.actors.frontend.http.openai.response_requests import NAMES, ResponseRequest
 from pageant.actors.frontend.http.openai.response_shapes import Deleted, ResponseObject, response_of
 from pageant.actors.frontend.http.openai.response_store import ResponseStore, Stored
 from pageant.actors.frontend.http.openai.response_writer import ResponseWriter
+from pageant.actors.frontend.http.openai.turns import Turn
 from pageant.actors.frontend.http.openapi import describe
 from pageant.actors.frontend.http.service import Http, Service, respond
 from pageant.actors.frontend.http.siblings import Siblings

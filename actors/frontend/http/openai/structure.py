@@ -10,6 +10,7 @@ import msgspec
 
 from pageant.actors.frontend.http.naming import written_as
 from pageant.actors.frontend.http.parsers.base import OutputParser
+from pageant.actors.frontend.http.parsers.custom_calls import CustomCalls
 from pageant.actors.frontend.http.parsers.formats import ANY_OBJECT, Formats, ToolFormat
 from pageant.actors.frontend.http.parsers.reading import ChatParser
 from pageant.protocol.errors import BadRequest
@@ -211,14 +212,19 @@ def with_reasoning(asked: StructuredOutputsParams | None, formats: Formats) -> S
     """What the answer has to be after what the model thinks, if it does."""
     if asked is None or formats.reasoning is None:
         return asked
-    begin, end = formats.reasoning
+    begin, end, _ = formats.reasoning
     return msgspec.structs.replace(asked, reasoning_begin=begin, reasoning_end=end)
 
 
 def parser(
-    formats: Formats, tools: Tools | None, new_id: Callable[[int | None], str], *, tells_reasoning: bool
+    formats: Formats,
+    tools: Tools | None,
+    new_id: Callable[[int | None], str],
+    *,
+    tells_reasoning: bool,
+    customs: frozenset[str] = frozenset(),
 ) -> Callable[[], OutputParser] | None:
-    """What makes the reader of a choice's text; None takes all of it for content."""
+    """What makes the reader of a choice's text; None takes all of it for content. `customs` are custom tools' names."""
     form: ToolFormat | None = None
     if tools is not None:
         form = formats.forced if tools.is_forced else formats.tools
@@ -230,12 +236,13 @@ def parser(
     def make() -> OutputParser:
         calls = form.reader(lambda: new_id(form.id_length), schemas) if form is not None else None
         one = tools is not None and tools.one
-        return ChatParser(
+        made = ChatParser(
             *(formats.reasoning, calls),
             one_call=one,
             only_calls=tools is not None and tools.is_forced,
             tells_reasoning=tells_reasoning,
         )
+        return CustomCalls(made, customs) if customs else made
 
     return make
 

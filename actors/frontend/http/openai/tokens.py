@@ -10,7 +10,13 @@ from litestar.params import FromQuery
 
 from pageant.actors.frontend.http.errors import NotFound
 from pageant.actors.frontend.http.naming import renamed
-from pageant.actors.frontend.http.openai.conversation import TEMPLATES, Turn, tokenize_chat
+from pageant.actors.frontend.http.openai.conversation import (
+    DEFAULT_RULES,
+    TEMPLATES,
+    ConversationRules,
+    tokenize_chat,
+)
+from pageant.actors.frontend.http.openai.turns import Turn
 from pageant.actors.frontend.http.openapi import describe
 from pageant.actors.frontend.http.served import Served
 from pageant.actors.frontend.http.service import Http, Service
@@ -33,9 +39,10 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     tools: list[Any] | None = None
+    chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
-    def question(self, served: Served) -> Tokenize | TokenizeChat:
+    def question(self, served: Served, rules: ConversationRules = DEFAULT_RULES) -> Tokenize | TokenizeChat:
         """What the tokenizer is asked.
 
         Raises:
@@ -54,6 +61,8 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
             add_special_tokens=bool(self.add_special_tokens),
             tools=self.tools,
             template_kwargs=self.chat_template_kwargs,
+            chat_template=self.chat_template,
+            rules=rules,
         )
 
 
@@ -107,7 +116,7 @@ def routes(service: Service) -> list[Any]:
         """The token ids of a prompt or a conversation."""
         taken = await service.take(request, TokenizeRequest, "tokn")
         asked, served = taken.asked, taken.served
-        tokens = (await tokenized(service, served, asked.question(served))).token_ids.tolist()
+        tokens = (await tokenized(service, served, asked.question(served, service.rules))).token_ids.tolist()
         strings, most = None, served.limits.max_model_len
         if asked.return_token_strs:
             if len(tokens) > most:

@@ -12,12 +12,13 @@ from typing import NamedTuple, Protocol
 
 class CallPiece(NamedTuple):
     """The next of a tool call: `number` is which of this message's calls, from 0; its id and name come with its first
-    piece, its arguments, as JSON, in as many as they come in."""
+    piece, its arguments, as JSON, in as many as they come in. A custom tool has a text instead."""
 
     number: int
     arguments: str = ""
     id: str | None = None
     name: str | None = None
+    is_custom: bool = False
 
 
 class Said(NamedTuple):
@@ -47,6 +48,10 @@ def joined(pieces: Sequence[CallPiece]) -> list[CallPiece]:
 
 class OutputParser(Protocol):
     """Reads one choice's text as it comes."""
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """Tokens of what the model thought, so far."""
 
     def begin(self, prompt: str | None) -> None:
         """The prompt is known, before the first piece; None where it has no text."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pageant.actors.frontend.http.parsers import arguments, calls
@@ -245,6 +245,14 @@ class Formats:
     def forced(self) -> ToolFormat:
         """The format of calls that a model has to make."""
         return self.tools or TOOL_FORMATS["json"]
+
+    def with_token_ids(self, added_tokens: Mapping[str, int]) -> Formats:
+        """Return the same, with the ids of the marks around thoughts, where each is one of the added tokens."""
+        marks = self.reasoning
+        if marks is None or not {marks.begin, marks.end} <= added_tokens.keys():
+            return self
+        ids = added_tokens[marks.begin], added_tokens[marks.end]
+        return replace(self, reasoning=marks._replace(ids=ids))
 
 
 NO_FORMATS = Formats()

@@ -11,10 +11,45 @@ from pageant.actors.frontend.http.parsers.scanner import Reading, Scanner, as_co
 
 
 class Marks(NamedTuple):
-    """Around what a model thinks."""
+    """Around what a model thinks. `ids` are those of the marks' tokens, where each mark is one token."""
 
     begin: str
     end: str
+    ids: tuple[int, int] | None = None
+
+
+class ReasoningTokens:
+    """Counts the tokens between the marks.
+
+    Where the marks are no single tokens, the tokens of a piece count by the share of its text that was thought: exactly
+    for pieces of one token.
+    """
+
+    def __init__(self, marks: Marks) -> None:
+        self._ids = marks.ids
+        self._state = "before"
+        self.count = 0
+
+    def begin(self) -> None:
+        """The prompt ends with the first mark."""
+        self._state = "within"
+
+    def add(self, token_ids: Sequence[int], said: Said) -> None:
+        """Count those of a piece, which means what was `said`."""
+        if self._ids is None:
+            told = len(said.content) + sum(len(call.arguments) for call in said.calls)
+            thought = len(said.reasoning)
+            if thought:
+                self.count += round(len(token_ids) * thought / (thought + told))
+            return
+        for token in token_ids if self._state != "after" else ():
+            if token == self._ids[1]:
+                self._state = "after"
+                return
+            if self._state == "within":
+                self.count += 1
+            elif token == self._ids[0]:
+                self._state = "within"
 
 
 NOTHING = Said()
@@ -44,16 +79,24 @@ class ChatParser:
         self._only_calls = only_calls
         self._tells_reasoning = tells_reasoning
         self._thinks = False
+        self._tokens = ReasoningTokens(reasoning) if reasoning is not None else None
         self._text = Scanner()
         self._reader = self._read()
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """See `OutputParser`."""
+        return self._tokens.count if self._tokens is not None else 0
 
     def begin(self, prompt: str | None) -> None:
         """See `OutputParser`. A prompt may end with the mark after which the model thinks."""
         self._thinks = self._reasoning is not None and (prompt or "").rstrip().endswith(self._reasoning.begin)
+        if self._thinks and self._tokens is not None:
+            self._tokens.begin()
 
     def feed(self, text: str, token_ids: Sequence[int], ended: bool, cut: bool = False) -> Said:
         """See `OutputParser`."""
-        if not text and not ended:
+        if not text and not ended and not token_ids:
             return NOTHING
         self._text.add(text, ended, cut)
         content, reasoning, calls = "", "", list[CallPiece]()
@@ -63,6 +106,8 @@ class ChatParser:
             content += said.content
             reasoning += said.reasoning
             calls += said.calls
+        if self._tokens is not None:
+            self._tokens.add(token_ids, Said(content, reasoning, tuple(calls)))
         if self._calls_max is not None:
             calls = [call for call in calls if call.number < self._calls_max]
         if self._only_calls:

@@ -8,7 +8,7 @@ import pytest
 from openai.types.chat import ChatCompletionMessage
 
 from pageant.actors.frontend.http.openai.chat import ChatRequest
-from pageant.actors.frontend.http.openai.conversation import tokenize_chat
+from pageant.actors.frontend.http.openai.conversation import ConversationRules, check_lines
 from pageant.actors.frontend.http.openai.response_requests import ResponseRequest
 from pageant.actors.frontend.http.reading import read
 from pageant.protocol.errors import BadRequest
@@ -35,15 +35,123 @@ def test_an_answer_of_openais_client_can_be_sent_back(more):
     "more",
     [
         {"audio": {"id": "a"}},
-        {"function_call": {"name": "f", "arguments": "{}"}},
-        {"annotations": [1]},
-        {"x": 1},
+        {"reasoning_details": [{"type": "reasoning.text", "text": "hm"}]},
+        {"provider_specific_fields": {"refusal": None}},
+        {"thinking_blocks": [{"type": "thinking", "thinking": "hm", "signature": "x"}]},
+        {"cache_control": {"type": "ephemeral"}},
     ],
     ids=str,
 )
-def test_what_is_not_served_is_refused_where_it_says_something(more):
-    with pytest.raises(BadRequest, match=next(iter(more))):
-        turns({"role": "assistant", "content": "a"} | more)
+def test_unknown_fields_of_past_messages_are_named(more):
+    body = {"messages": [{"role": "assistant", "content": "a"} | more]}
+    asked, unknown = read(json.dumps(body).encode(), ChatRequest)
+    assert unknown == [f"messages[].{next(iter(more))}"]
+    assert asked.conversation().messages[0].content == "a"
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_past_thoughts_have_two_names(name):
+    assert turns({"role": "assistant", "content": "a", name: "hm"})[0].reasoning_content == "hm"
+
+
+def test_the_older_form_of_a_call_is_taken():
+    called = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
+    first, second = turns(called, {"role": "function", "name": "f", "content": "1"})
+    assert [(call.name, call.arguments) for call in first.tool_calls] == [("f", "{}")]
+    assert (first.content, second.role, second.content) == (None, "tool", "1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"), [('{"q": ', '{"q": '), (None, "{}"), ({"q": 1}, '{"q":1}'), ([1], "[1]")]
+)
+def test_arguments_of_past_calls_may_be_anything(arguments, expected):
+    call = {"id": None, "type": "function", "function": {"name": "f", "arguments": arguments}}
+    (turn,) = turns({"role": "assistant", "content": None, "tool_calls": [call]})
+    assert [(made.id, made.arguments) for made in turn.tool_calls] == [("", expected)]
+
+
+def test_a_custom_tools_call_is_that_of_a_function_with_a_text():
+    call = {"id": "c", "type": "custom", "custom": {"name": "patch", "input": 'a "b"'}}
+    (turn,) = turns({"role": "assistant", "tool_calls": [call]})
+    assert json.loads(turn.tool_calls[0].arguments) == {"input": 'a "b"'}
+
+
+@pytest.mark.parametrize("kind", ["image_url", "input_image", "input_audio", "video_url", "file", "document"])
+@pytest.mark.parametrize("role", ["user", "tool", "assistant"])
+def test_images_and_sounds_are_refused_with_their_place(kind, role):
+    content = ["a", {"type": "text", "text": "b"}, {"type": kind, kind: {}}]
+    with pytest.raises(BadRequest, match=rf"messages\[0\].content\[2\].type is '{kind}'"):
+        turns({"role": role, "content": content})
+
+
+def test_parts_of_other_kinds_are_named_and_thoughts_are_thoughts():
+    parts = [{"type": "thinking", "thinking": "hm"}, "a", {"type": "redacted_thinking", "data": "x"}]
+    body = {"messages": [{"role": "assistant", "content": parts}]}
+    asked, unknown = read(json.dumps(body).encode(), ChatRequest)
+    assert asked.fields_without_effect() == ["messages[].content:redacted_thinking"]
+    assert unknown == ["messages[].content[].data"]
+    (turn,) = asked.conversation().messages
+    assert (turn.content, turn.reasoning_content) == ("a", "hm")
+
+
+@pytest.mark.parametrize("content", [None, [], "", [{"type": "text", "text": ""}]], ids=str)
+@pytest.mark.parametrize("role", ["system", "user", "assistant", "tool"])
+def test_contents_may_be_empty(role, content):
+    assert turns({"role": role, "content": content, "name": None})[0].content == ""
+
+
+BILLING = "x-anthropic-billing-header: cc_version=2.1; cch={};"
+
+
+@pytest.mark.parametrize("content", [BILLING + "\nBe brief.", [BILLING, "Be brief."]], ids=["text", "parts"])
+def test_a_line_that_changes_with_every_request_is_left_out(content):
+    def asked(number):
+        given = [part.format(number) for part in ([content] if isinstance(content, str) else content)]
+        parts = [{"type": "text", "text": part} for part in given]
+        return turns({"role": "system", "content": parts}, {"role": "user", "content": "hi"})
+
+    assert asked(1) == asked(2) and asked(1)[0].content == "Be brief."
+
+
+def test_a_system_message_of_volatile_lines_alone_is_none_and_others_stay():
+    user = {"role": "user", "content": BILLING}
+    assert [turn.role for turn in turns({"role": "system", "content": BILLING}, user)] == ["user"]
+    assert turns(user)[0].content == BILLING
+    rules = ConversationRules(volatile_lines=())
+    kept = read(json.dumps({"messages": [{"role": "system", "content": BILLING}]}).encode(), ChatRequest)[0]
+    assert kept.conversation(rules).messages[0].content == BILLING
+
+
+def test_volatile_lines_of_the_operators_own_are_checked():
+    check_lines(["run [0-9]+"])
+    with pytest.raises(ValueError, match=r"volatile_prompt_lines has '\('; expected a regular expression"):
+        check_lines(["("])
+
+
+@pytest.mark.parametrize(
+    ("effort", "own", "thinks"),
+    [("none", {}, False), ("low", {}, True), ("low", {"enable_thinking": False}, False)],
+)
+def test_effort_reaches_the_template(effort, own, thinks):
+    body = {
+        "messages": [{"role": "user", "content": "a"}],
+        "reasoning_effort": effort,
+        "chat_template_kwargs": own,
+    }
+    asked, _ = read(json.dumps(body).encode(), ChatRequest)
+    given = json.loads(asked.conversation().template_kwargs)
+    assert (given["reasoning_effort"], given["enable_thinking"]) == (effort, thinks)
+
+
+def test_documents_reach_the_template_and_templates_only_where_they_may():
+    documents = [{"title": "a", "text": "b"}]
+    body = {"messages": [{"role": "user", "content": "a"}], "documents": documents, "chat_template": "x"}
+    asked, _ = read(json.dumps(body).encode(), ChatRequest)
+    with pytest.raises(BadRequest, match="trust_request_chat_template"):
+        asked.conversation()
+    conversation = asked.conversation(ConversationRules(takes_templates=True))
+    assert conversation.chat_template == "x"
+    assert json.loads(conversation.template_kwargs) == {"documents": documents}
 
 
 def test_a_part_may_be_marked_for_anothers_cache():
@@ -71,5 +179,5 @@ def test_templates_are_shown_tools_as_clients_write_them():
     request, _ = read(
         json.dumps({"messages": [{"role": "user", "content": "a"}], "tools": [tool]}).encode(), ChatRequest
     )
-    shown = tokenize_chat(request.messages, tools=request.tools).tools
+    shown = request.conversation().tools
     assert shown is not None and json.dumps(json.loads(shown)[0]) == json.dumps(tool)

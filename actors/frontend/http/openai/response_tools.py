@@ -1,0 +1,135 @@
+"""Tools of `/v1/responses`, and what their calls look like there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from pageant.protocol.errors import BadRequest
+
+__all__ = ["LOCAL_SHELL", "CallForm", "ResponseTool", "call_forms", "chat_choice", "chat_tools", "qualified"]
+
+LOCAL_SHELL = "local_shell"
+_LOCAL_SHELL_FUNCTION: dict[str, Any] = {
+    "name": LOCAL_SHELL,
+    "description": "Runs a command in the user's shell, and returns what it writes.",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "command": {"type": "array", "items": {"type": "string"}, "description": "The command's words."},
+            "working_directory": {"type": "string"},
+            "timeout_ms": {"type": "integer"},
+        },
+        "required": ["command"],
+    },
+}
+
+
+class ResponseTool(msgspec.Struct, kw_only=True):
+    """A tool that the model may call: a function, a custom tool, the client's shell, or a namespace of such tools.
+
+    Other kinds need a service of OpenAI's.
+    """
+
+    type: str = "function"
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    format: dict[str, Any] | None = None
+    tools: tuple[ResponseTool, ...] | None = None
+
+    @property
+    def is_told(self) -> bool:
+        """Whether a model can be told of it."""
+        return self.type in ("function", "custom", LOCAL_SHELL, "namespace")
+
+    def chat_tools(self, place: str, namespace: str | None = None) -> list[dict[str, Any]]:
+        """Return the same as chats have it.
+
+        Raises:
+            BadRequest: it has no name.
+        """
+        if not self.is_told:
+            return []
+        if self.type == LOCAL_SHELL:
+            return [{"type": "function", "function": _LOCAL_SHELL_FUNCTION}]
+        if self.name is None:
+            raise BadRequest(f"{place} has no name; expected one for its type, {self.type}", "tools")
+        if self.type == "namespace":
+            inner = enumerate(self.tools or ())
+            return [
+                one
+                for index, tool in inner
+                for one in tool.chat_tools(f"{place}.tools[{index}]", namespace=self.name)
+            ]
+        kind, more = self.type, {"parameters": self.parameters, "strict": self.strict}
+        if kind == "custom":
+            more = {"format": self.format}
+        named = {"name": qualified(namespace, self.name), "description": self.description, **more}
+        return [{"type": kind, kind: {key: value for key, value in named.items() if value is not None}}]
+
+    def left_out(self) -> list[str]:
+        """Return the types of tools that no model is told of."""
+        if not self.is_told:
+            return [self.type]
+        return [kind for tool in self.tools or () for kind in tool.left_out()]
+
+
+class CallForm(msgspec.Struct, frozen=True):
+    """How a call is told to the client: which type it has, and the tool's name within its namespace."""
+
+    name: str
+    namespace: str | None = None
+    type: str = "function_call"
+
+
+def qualified(namespace: str | None, name: str) -> str:
+    """Return the name by which a model knows a tool in a namespace."""
+    if not namespace:
+        return name
+    return f"{namespace}{name}" if namespace.endswith("__") else f"{namespace}__{name}"
+
+
+def chat_tools(tools: tuple[ResponseTool, ...]) -> list[dict[str, Any]]:
+    """Return the tools as chats have them, without those that no model is told of.
+
+    Raises:
+        BadRequest: one lacks something.
+    """
+    return [one for index, tool in enumerate(tools) for one in tool.chat_tools(f"tools[{index}]")]
+
+
+def call_forms(tools: tuple[ResponseTool, ...] | None) -> dict[str, CallForm]:
+    """Return how calls of tools are told, by the names that the model knows, where it is not as a function's."""
+    forms: dict[str, CallForm] = {}
+    for tool in tools or ():
+        if tool.type == LOCAL_SHELL:
+            forms[LOCAL_SHELL] = CallForm(LOCAL_SHELL, type="local_shell_call")
+        for inner in tool.tools or () if tool.type == "namespace" else ():
+            if inner.name is not None:
+                forms[qualified(tool.name, inner.name)] = CallForm(inner.name, tool.name)
+    return forms
+
+
+def chat_choice(choice: Any) -> Any:
+    """Return a choice of a tool as chats have it."""
+    if not isinstance(choice, dict):
+        return choice
+    if choice.get("type") == "allowed_tools":
+        tools = choice.get("tools")
+        allowed = [chat_choice(one) for one in tools] if isinstance(tools, list) else tools
+        return {
+            "type": "allowed_tools",
+            "allowed_tools": {"mode": choice.get("mode") or "auto", "tools": allowed},
+        }
+    name = choice.get("name")
+    if choice.get("type") == LOCAL_SHELL:
+        name = LOCAL_SHELL
+    if not isinstance(name, str):
+        return choice
+    namespace = choice.get("namespace")
+    name = qualified(namespace if isinstance(namespace, str) else None, name)
+    kind = "custom" if choice.get("type") == "custom" else "function"
+    return {"type": kind, kind: {"name": name}}

@@ -1,0 +1,176 @@
+"""Messages of conversations as clients send them, past answers included as other servers and gateways wrote them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from pageant.protocol.errors import BadRequest
+from pageant.protocol.tokenizing import ChatMessage, ToolCall
+
+TEXT_PARTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
+MEDIA = ("image", "audio", "video", "file", "document", "computer_screenshot")
+"""What a part's type begins with, perhaps after `input_`, that is refused: passed over, it would be missed."""
+
+
+class ContentPart(msgspec.Struct, kw_only=True):
+    """A part of a message's content: text, what the model thought or refused, or what is refused by its `type`.
+
+    `cache_control`, a mark for Anthropic's API, is not needed: all is cached.
+    """
+
+    type: str = "text"
+    text: str | None = None
+    refusal: str | None = None
+    thinking: str | None = None
+    cache_control: Any = None
+    annotations: Any = None
+    logprobs: Any = None
+
+    def said(self, place: str, parameter: str = "messages") -> str | None:
+        """Return the part's text; None where it has none that a model could be told.
+
+        Raises:
+            BadRequest: an image, a sound or a file, or a text that is missing.
+        """
+        check_medium(self.type, place, parameter)
+        if self.type in TEXT_PARTS and self.text is None:
+            raise BadRequest(f"{place} has no text", parameter)
+        return self.refusal if self.type == "refusal" else self.text
+
+
+def check_medium(kind: str, place: str, parameter: str) -> None:
+    """Refuse the types of parts that are images, sounds or files."""
+    if kind.removeprefix("input_").startswith(MEDIA):
+        raise BadRequest(
+            f"{place}.type is {kind!r:.80}; expected 'text': images, audio and files are not taken", parameter
+        )
+
+
+class CalledFunction(msgspec.Struct, kw_only=True):
+    """A function that was called. Its arguments may be no JSON: a model was cut off, say."""
+
+    name: str
+    arguments: str | dict[str, Any] | list[Any] | bool | float | None = "{}"
+
+    def written(self) -> str:
+        """Return the arguments as text."""
+        given = self.arguments
+        if given is None:
+            return "{}"
+        return given if isinstance(given, str) else msgspec.json.encode(given).decode()
+
+
+class CalledCustom(msgspec.Struct, kw_only=True):
+    """A custom tool that was called, with a text."""
+
+    name: str
+    input: str = ""
+
+
+class CalledTool(msgspec.Struct, kw_only=True):
+    """A call that the model made in an earlier turn: of a function, or of a custom tool."""
+
+    function: CalledFunction | None = None
+    custom: CalledCustom | None = None
+    id: str = ""
+    type: str = "function"
+    index: int | None = None
+
+    def call(self, place: str) -> ToolCall:
+        """Return the call as the tokenizer takes it; that of a custom tool is a function's with one argument.
+
+        Raises:
+            BadRequest: neither a function nor a custom tool.
+        """
+        if self.function is not None:
+            return ToolCall(id=self.id, name=self.function.name, arguments=self.function.written())
+        if self.custom is not None:
+            arguments = msgspec.json.encode({"input": self.custom.input}).decode()
+            return ToolCall(id=self.id, name=self.custom.name, arguments=arguments)
+        raise BadRequest(f"{place} has neither function nor custom; expected one of them", "messages")
+
+
+class Turn(msgspec.Struct, kw_only=True):
+    """One message of a conversation.
+
+    `reasoning` is another name of `reasoning_content`, and `function_call` an older form of `tool_calls`.
+    """
+
+    role: str
+    content: str | tuple[str | ContentPart, ...] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: Any = None
+    tool_calls: tuple[CalledTool, ...] | None = None
+    tool_call_id: str | None = None
+    annotations: Any = None
+    function_call: CalledFunction | None = None
+
+    def text(self, place: str) -> str | None:
+        """Return the content's text, of several parts with a line for each to begin on.
+
+        Raises:
+            BadRequest: a part is no text.
+        """
+        if self.content is None or isinstance(self.content, str):
+            return self.content if self.content is not None else self.refusal
+        texts = [
+            part if isinstance(part, str) else part.said(f"{place}.content[{index}]")
+            for index, part in enumerate(self.content)
+        ]
+        return "\n".join(text for text in texts if text is not None)
+
+    def thoughts(self) -> str | None:
+        """Return what the model thought before it said this, by whichever name the client has it."""
+        if self.reasoning_content:
+            return self.reasoning_content
+        if isinstance(self.reasoning, str) and self.reasoning:
+            return self.reasoning
+        parts = self.content if isinstance(self.content, tuple) else ()
+        return "".join(part.thinking or "" for part in parts if isinstance(part, ContentPart)) or None
+
+    def passed_over(self) -> list[str]:
+        """Return the places of what is known here, and cannot be told to a model."""
+        parts = self.content if isinstance(self.content, tuple) else ()
+        kinds = [part.type for part in parts if isinstance(part, ContentPart) and _says_nothing(part)]
+        places = [f"messages[].content:{kind}"[:128] for kind in kinds]
+        return places + ["messages[].reasoning"] * (
+            self.reasoning is not None and not _is_text(self.reasoning)
+        )
+
+    def message(self, place: str) -> ChatMessage:
+        """Return the turn as the tokenizer takes it. `developer`, which few templates know, is a newer `system`.
+
+        Raises:
+            BadRequest: a part of it is no text, or no call.
+        """
+        text, thoughts = self.text(place), self.thoughts()
+        calls = [call.call(f"{place}.tool_calls[{i}]") for i, call in enumerate(self.tool_calls or ())]
+        if self.function_call is not None and not calls:
+            calls = [ToolCall(name=self.function_call.name, arguments=self.function_call.written())]
+        if text is None and not calls and not thoughts:
+            text = ""
+        return ChatMessage(
+            role=_ROLES.get(self.role, self.role),
+            content=text,
+            name=self.name,
+            reasoning_content=thoughts,
+            tool_calls=tuple(calls),
+            tool_call_id=self.tool_call_id,
+        )
+
+
+_ROLES = {"developer": "system", "function": "tool"}
+
+
+def _says_nothing(part: ContentPart) -> bool:
+    return (
+        part.text is None and part.refusal is None and part.thinking is None and part.type not in TEXT_PARTS
+    )
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
