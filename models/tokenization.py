@@ -105,6 +105,11 @@ class Tokenization:
         return max(map(len, self._backend.get_vocab(with_added_tokens=True)))
 
     @property
+    def special_tokens(self) -> Mapping[str, str]:
+        """Tokens by their names (`bos_token`), for chat templates."""
+        return self._special_tokens
+
+    @property
     def bos_token(self) -> str | None:
         return self._special_tokens.get("bos_token")
 

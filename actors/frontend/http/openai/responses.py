@@ -13,6 +13,7 @@ from pageant.actors.frontend.http.answers import Answers
 from pageant.actors.frontend.http.errors import Disconnected, NotFound
 from pageant.actors.frontend.http.openai.chat import as_chat, begin
 from pageant.actors.frontend.http.openai.event_log import EventLog
+from pageant.actors.frontend.http.openai.references import resolved
 from pageant.actors.frontend.http.openai.response_requests import NAMES, ResponseRequest
 from pageant.actors.frontend.http.openai.response_shapes import Deleted, ResponseObject, response_of
 from pageant.actors.frontend.http.openai.response_store import ResponseStore, Stored
@@ -57,6 +58,8 @@ def routes(service: Service, store: ResponseStore, siblings: Siblings) -> list[A
             if earlier.running:
                 raise BadRequest("the previous response has not ended yet", "previous_response_id")
             before = msgspec.json.decode(earlier.turns, type=list[Turn])
+        if not isinstance(asked.input, str):
+            asked.input = await resolved(asked.input, lambda one: use(one, "show", "input"))
         chat = as_chat(asked.chat_fields(before), NAMES)
         answers = begin(service, chat, taken.served, taken.name, NAMES)
         response = response_of(asked, service.new_id("resp"), taken.served.name, service.now())

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from pageant.actors.runtime import Actor, ActorOptions, receives
+from pageant.actors.tokenizer.request_templates import Rendering, RequestTemplates
 from pageant.models.chat_template import ChatTemplateError, ChatTemplateFailed
 from pageant.models.tokenization import Tokenization
 from pageant.protocol.arrays import int32
@@ -59,8 +60,15 @@ class Tokenizer(Actor):
         skip_tokenizer_init: bool = False
         chat_template: str | None = None
 
+    _request_templates: RequestTemplates | None = None
+    """Made for the first request that brings a template."""
+
     async def on_start(self) -> None:
         self._tokenization = await self.offload(self._load)
+
+    async def on_stop(self) -> None:
+        if self._request_templates is not None:
+            await self.offload(self._request_templates.close)
 
     def _load(self) -> Tokenization:
         options = self.options
@@ -81,6 +89,8 @@ class Tokenizer(Actor):
     @receives(concurrent=True)
     async def tokenize_chat(self, request: TokenizeChat) -> Tokenized | NotTokenized:
         """A conversation's token ids, as the checkpoint's template renders it."""
+        if request.chat_template is not None and self._request_templates is None:
+            self._request_templates = RequestTemplates(self._tokenization.special_tokens)
         try:
             text = await self.offload(self._render, request)
         except ChatTemplateFailed as error:
@@ -107,12 +117,31 @@ class Tokenizer(Actor):
     def _render(self, request: TokenizeChat) -> str:
         tools = msgspec.json.decode(request.tools) if request.tools is not None else None
         messages = [_for_template(message) for message in request.messages]
+        if request.chat_template is not None:
+            return self._render_by(request.chat_template, request, messages, tools)
         return self._tokenization.render_chat(
             self._tokenization.fit_chat(messages, with_tools=tools is not None),
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
             tools=tools,
             template_kwargs=msgspec.json.decode(request.template_kwargs or "{}"),
+        )
+
+    def _render_by(
+        self, template: str, request: TokenizeChat, messages: list[dict[str, Any]], tools: Any
+    ) -> str:
+        """Render a conversation by a template of the request's own."""
+        assert self._request_templates is not None, "made before"
+        return self._request_templates.render(
+            Rendering(
+                template,
+                messages,
+                request.add_generation_prompt,
+                request.continue_final_message,
+                tools,
+                msgspec.json.decode(request.template_kwargs or "{}"),
+                self._now(),
+            )
         )
 
     @receives(concurrent=True)
@@ -144,7 +173,9 @@ def _blamed(complaint: str) -> str:
     """The parameter that is said to be wrong: a complaint begins with it, or is about the messages."""
     name = re.match(r"\w*", complaint)
     return (
-        name[0] if name and name[0] in ("template_kwargs", "tools", "continue_final_message") else "messages"
+        name[0]
+        if name and name[0] in ("template_kwargs", "tools", "continue_final_message", "chat_template")
+        else "messages"
     )
 
 
