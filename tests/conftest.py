@@ -31,6 +31,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give `--dist loadfile` a scheduler that goes on behind a fatal test."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from .crash_once import CrashOnce
+
+    return CrashOnce(config, log)
+
+
 @pytest.fixture(scope="session")
 def save_adapter(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     """Saves adapters, each in a folder of its own; see `random_adapters`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
 
+from pageant.actors.runtime.parent_death import die_with_parent
 from pageant.actors.runtime.simulation.faults import Fault
 from pageant.actors.runtime.simulation.shrink import shrink
 from pageant.scripts.simulate.engine import EngineSimulation
@@ -74,7 +76,9 @@ def run_seeds(seeds: Iterable[int], jobs: int, classes: Mapping[str, str] | None
     if jobs == 1:
         yield from map(run, seeds)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    # A killed parent cannot end its pool: without the initializer the processes would stay for good.
+    context, parent = get_context("spawn"), (os.getpid(),)
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=die_with_parent, initargs=parent) as pool:
         yield from pool.map(run, seeds, chunksize=CHUNK)
 
 

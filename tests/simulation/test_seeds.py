@@ -17,6 +17,8 @@ from pageant.scripts.simulate.moments import MOMENTS, ROWS
 from pageant.scripts.simulate.runs import Ran, Total, run_seed, run_seeds
 
 SEEDS = range(500)
+SHARE = 10
+"""Seeds that one test waits for: few, so that a busy machine never makes one test look as if it hung."""
 FAILED_ONCE = (
     837,
     4037,
@@ -59,9 +61,9 @@ def total(first) -> Total:
     return total
 
 
-@pytest.mark.parametrize("count", range(100, len(SEEDS) + 1, 100))
+@pytest.mark.parametrize("count", range(SHARE, len(SEEDS) + 1, SHARE))
 def test_no_seed_breaks_a_promise(first, count):
-    for ran in first(count):
+    for ran in first(count)[-SHARE:]:
         assert ran.violation is None, f"seed {ran.seed}: {ran.violation}"
         assert ran.requests >= 20
         assert ran.deliveries >= DELIVERIES_MIN >= 1000
