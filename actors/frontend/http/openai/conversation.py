@@ -57,7 +57,7 @@ class ConversationRules:
             parts = [_part_without(pattern, part) for part in content]
             content = tuple(part for part in parts if part is not None)
         kept = msgspec.structs.replace(kept, content=content)
-        return [kept, *rest] if content or not rest else rest
+        return rest if rest and not content and turns[0].content else [kept, *rest]
 
 
 DEFAULT_RULES = ConversationRules()
