@@ -12,12 +12,12 @@ from typing import Any
 from urllib.parse import unquote
 
 from pageant.actors.grammar.errors import GrammarError
+from pageant.protocol.json_schemas import is_exact, schemas_within
 
 DEPTH_MAX = 64
 """Levels of values within values."""
 CHAIN_MAX = 512
 """Levels of values, references and rules entered one out of another; the compiler takes some 1,000 on 4 MiB."""
-
 _QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)+/')
 _RULE = re.compile(r"^[ \t]*[?!]*([A-Za-z_][\w-]*)[ \t]*(?:\[[^\]\n]*\])?(?:\.\d+)?[ \t]*(?:::=|:)", re.M)
 _NAME = re.compile(r"[A-Za-z_][\w-]*")
@@ -57,6 +57,24 @@ def check_references(schema: Any) -> None:
 
     if _is_too_deep(schema, entered, id, set()):
         raise GrammarError(f"references within the schema lead deeper than {CHAIN_MAX} levels")
+
+
+def check_integers(schema: Any) -> None:
+    """Refuse integers among the values of a schema that the compiler would round, as it does beyond 2^53.
+
+    Raises:
+        GrammarError: a value of a `const` or an `enum` is one of them.
+    """
+    for one in schemas_within(schema):
+        left = [one[key] for key in ("const", "enum") if key in one]
+        while left:
+            value = left.pop()
+            if isinstance(value, dict | list):
+                left += value.values() if isinstance(value, dict) else value
+            elif isinstance(value, int) and not is_exact(value):
+                raise GrammarError(
+                    f"the integer {value} cannot be had exactly; expected at most 2^53, or a string"
+                )
 
 
 def check_rules(grammar: str) -> None:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pageant.actors.grammar.bounds import check_depth, check_references, check_rules
+from pageant.actors.grammar.bounds import check_depth, check_integers, check_references, check_rules
 from pageant.actors.grammar.errors import GrammarError
 from pageant.actors.grammar.tags import TEXT, Literals, TagGrammar
 from pageant.models.tokenization import Tokenization
+from pageant.protocol.json_schemas import prepare
 from pageant.protocol.structured_outputs import StructuredOutputsParams
 
 if TYPE_CHECKING:
@@ -151,6 +152,8 @@ def _schema(name: str, text: str | None, asked: StructuredOutputsParams) -> str:
         raise GrammarError(f"the schema is a {type(schema).__name__}; expected an object")
     check_depth(schema)
     check_references(schema)
+    check_integers(schema)
+    prepare(schema)
     if asked.disable_additional_properties:
         _close_objects(schema)
     return _with_blanks(schema, asked)
@@ -159,6 +162,8 @@ def _schema(name: str, text: str | None, asked: StructuredOutputsParams) -> str:
 def _checked(schema: Any, asked: StructuredOutputsParams) -> str:
     """Return a schema within a structural tag, whose depth was checked with that of the tag."""
     check_references(schema)
+    check_integers(schema)
+    prepare(schema)
     return _with_blanks(schema, asked)
 
 

@@ -74,7 +74,7 @@ class ChatRequest(Generation, kw_only=True):
         """Return the places of what is known here, and cannot be told to a model."""
         conversations = [one if isinstance(one, tuple) else (one,) for one in self.messages]
         said = [place for turns in conversations for turn in turns for place in turn.passed_over()]
-        return list(dict.fromkeys([*left_out(self.tools), *said]))
+        return list(dict.fromkeys([*super().fields_without_effect(), *left_out(self.tools), *said]))
 
     def num_logprobs(self) -> int | None:
         """See `Generation`."""

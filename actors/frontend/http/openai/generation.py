@@ -143,6 +143,11 @@ class Generation(msgspec.Struct, kw_only=True):
             }
         )
 
+    def fields_without_effect(self) -> list[str]:
+        """Return what is known here, and has no effect."""
+        asked = (self.response_format, self.structured_outputs)
+        return [name for one in asked if one is not None for name in one.unenforced()]
+
     @property
     def tells_usage(self) -> bool:
         """Whether a stream ends with its usage."""

@@ -11,6 +11,7 @@ from pageant.actors.frontend.http.openai.response_tools import ResponseTool, cha
 from pageant.actors.frontend.http.openai.structure import StructuredOutputs
 from pageant.actors.frontend.http.openai.turns import Turn
 from pageant.protocol.errors import BadRequest
+from pageant.protocol.json_schemas import unenforced
 from pageant.protocol.sampling import Scalar
 
 
@@ -100,6 +101,8 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
         items = enumerate(self.input) if not isinstance(self.input, str) else ()
         names += [f"input:{item.kind}"[:128] for index, item in items if _is_mute(item, index)]
         names += [f"include:{one}" for one in self.include or () if one not in (LOGPROBS, ENCRYPTED)]
+        if self.text is not None and self.text.format is not None:
+            names += [f"text.format ({name})" for name in unenforced(self.text.format.get("schema"))]
         names += ["top_logprobs"] * bool(self.top_logprobs and not self.includes(LOGPROBS))
         return list(dict.fromkeys(names + ["truncation"] * (self.truncation == "auto")))
 

@@ -14,9 +14,11 @@ from pageant.actors.frontend.http.parsers.custom_calls import CustomCalls
 from pageant.actors.frontend.http.parsers.formats import ANY_OBJECT, Formats, ToolFormat
 from pageant.actors.frontend.http.parsers.reading import ChatParser
 from pageant.protocol.errors import BadRequest
+from pageant.protocol.json_schemas import unenforced
 from pageant.protocol.structured_outputs import StructuredOutputsParams
 
 TOOLS_MAX = 1024
+_DEFINITIONS = ("$defs", "definitions")
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
@@ -30,34 +32,57 @@ class SchemaFormat(msgspec.Struct, kw_only=True):
 
 
 class ResponseFormat(msgspec.Struct, kw_only=True):
-    """`response_format`: text, a JSON object, JSON by a schema, or structural tags."""
+    """`response_format`: text, a JSON object, JSON by a schema, or structural tags.
+
+    `schema` is a schema at the place where llama.cpp and others have it, of a `json_object` too.
+    """
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: SchemaFormat | None = None
+    schema: dict[str, Any] | None = None
     format: dict[str, Any] | None = None
     structures: tuple[dict[str, Any], ...] | None = None
     triggers: tuple[str, ...] | None = None
 
     def asked(self) -> StructuredOutputsParams | None:
-        """What it asks for."""
+        """Return what it asks for.
+
+        Raises:
+            BadRequest: it lacks what its type needs, or has what its type has no use for.
+        """
+        schema = self._schema()
         if self.type == "text":
             return None
+        if schema is not None:
+            return StructuredOutputsParams(json=schema)  # type: ignore[arg-type]
         if self.type == "json_object":
             return StructuredOutputsParams(json_object=True)
         if self.type == "structural_tag":
             given = {name: getattr(self, name) for name in ("format", "structures", "triggers")}
             tree = {name: value for name, value in given.items() if value is not None}
             return StructuredOutputsParams(structural_tag=msgspec.to_builtins(tree))
-        if self.json_schema is None:
-            raise BadRequest(
-                "response_format lacks json_schema, which its type json_schema needs", "response_format"
-            )
-        schema: Any = self.json_schema.schema
-        return (
-            StructuredOutputsParams(json=schema)
-            if schema is not None
-            else StructuredOutputsParams(json_object=True)
+        raise BadRequest(
+            "response_format has the type json_schema, and no schema; expected one at json_schema.schema",
+            "response_format",
         )
+
+    def _schema(self) -> dict[str, Any] | None:
+        """Return its schema, wherever that stands."""
+        nested = self.json_schema.schema if self.json_schema is not None else None
+        if nested is not None and self.schema is not None:
+            raise BadRequest("response_format has two schemas; expected one", "response_format")
+        schema = self.schema if nested is None else nested
+        if schema is not None and self.type not in ("json_schema", "json_object"):
+            raise BadRequest(
+                f"response_format has a schema, and the type {self.type}; expected json_schema with it",
+                "response_format",
+            )
+        return schema
+
+    def unenforced(self) -> list[str]:
+        """Return what its schema says that an answer is not held to."""
+        schema = self._schema()
+        return [] if schema is None else [f"response_format ({name})" for name in unenforced(schema)]
 
 
 class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -76,6 +101,16 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     def asked(self) -> StructuredOutputsParams:
         """What it asks for."""
         return StructuredOutputsParams(**msgspec.structs.asdict(self))
+
+    def unenforced(self) -> list[str]:
+        """Return what its schema says that an answer is not held to."""
+        schema: Any = self.json
+        if isinstance(schema, str):
+            try:
+                schema = msgspec.json.decode(schema)
+            except (msgspec.DecodeError, RecursionError):
+                return []  # it is refused where it is compiled
+        return [f"structured_outputs.json ({name})" for name in unenforced(schema)]
 
 
 class ToolFunction(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -181,7 +216,9 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
         chosen = self.choice.function.name if isinstance(self.choice, ChosenTool) else None
         functions = [tool.function for tool in self.tools if chosen in (None, tool.function.name)]
         return {
-            one.name: one.parameters if one.strict or (self.is_forced and one.strict is not False) else None
+            one.name: arguments_schema(one.parameters)
+            if one.strict or (self.is_forced and one.strict is not False)
+            else None
             for one in functions
         }
 
@@ -198,6 +235,26 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
         else:
             tree = form.json_or_calls(_json_schema(text.asked), schemas, one=self.one)
         return Structure(StructuredOutputsParams(structural_tag={"format": tree}), "tools")  # type: ignore[arg-type]
+
+
+def arguments_schema(parameters: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the schema of a call's arguments, which are an object, whatever a tool's parameters leave out.
+
+    Raises:
+        BadRequest: the parameters are of another type.
+    """
+    given = {key: value for key, value in (parameters or {}).items() if value is not None}
+    if {"$ref", "anyOf", "oneOf", "allOf"}.isdisjoint(given) or "type" in given:
+        kind = given.get("type", "object")
+        if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+            raise BadRequest(f"tools: parameters have the type {kind!r:.80}; expected object", "tools")
+        return {**given, "type": "object"}
+    return {"allOf": [given, {"type": "object"}], **{key: given[key] for key in _DEFINITIONS if key in given}}
+
+
+def _readable(parameters: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the schema by which arguments are read; None where nothing is known of them."""
+    return None if parameters is None else arguments_schema(parameters)
 
 
 def _is_json(text: Structure) -> bool:
@@ -231,7 +288,11 @@ def parser(
     if form is None and formats.reasoning is None:
         return None
 
-    schemas = {} if tools is None else {one.function.name: one.function.parameters for one in tools.tools}
+    schemas = (
+        {}
+        if tools is None
+        else {one.function.name: _readable(one.function.parameters) for one in tools.tools}
+    )
 
     def make() -> OutputParser:
         calls = form.reader(lambda: new_id(form.id_length), schemas) if form is not None else None

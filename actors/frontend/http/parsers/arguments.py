@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from keyword import iskeyword
+from keyword import iskeyword, kwlist
 from typing import Any
 
 from pageant.actors.frontend.http.parsers.base import encodable
@@ -29,8 +29,8 @@ def _either(*elements: Tree) -> Tree:
 
 
 _REFERENCES_MAX = 16  # one to another
-# Arguments without a parenthesis that is not in a string.
-_ANY_PYTHON = r"""([^()"']|"([^"\\\n]|\\.)*"|'([^'\\\n]|\\.)*')*"""
+_PYTHON_NAME = f"start: NAME\nNAME: /[A-Za-z_][A-Za-z0-9_]{{0,63}}/ & ~/{'|'.join(kwlist)}/"
+"""A grammar of the names that an argument may have."""
 
 
 def _with_definitions(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
@@ -77,7 +77,13 @@ def as_python(schema: dict[str, Any]) -> Tree:
     """`a=1, b="x"`: values are JSON, which are Python's literals but for three words; and those are read too."""
     schema = _with_definitions(resolved(schema, schema), schema)
     if _is_free(schema):
-        return {"type": "regex", "pattern": _ANY_PYTHON}
+        any_argument = sequence({"type": "grammar", "grammar": _PYTHON_NAME}, const("="), as_json({}))
+        return {
+            "type": "tags_with_separator",
+            "tags": [{"type": "tag", "begin": "", "content": any_argument, "end": ""}],
+            "separator": ", ",
+            "at_least_one": False,
+        }
     properties, required = _properties(schema, lambda name: name.isidentifier() and not iskeyword(name))
     ordered = list(properties)
     if not ordered:
