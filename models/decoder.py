@@ -6,7 +6,7 @@ transformers' own modelling code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -110,4 +110,12 @@ class Decoder(Protocol):
     @property
     def num_bytes(self) -> int:
         """Bytes that the weights take."""
+        ...
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Every tensor of the weights. Some may share memory."""
+        ...
+
+    def forget(self) -> None:
+        """Let go of what the last forward pass was given and left, such as KV caches."""
         ...

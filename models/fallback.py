@@ -110,6 +110,16 @@ class FallbackDecoder:
         shape = self.kv_cache_shape(num_blocks, block_size)
         return allocate_kv_caches(self.groups.layers_per_block, shape, self.dtype, self.device)
 
+    def tensors(self) -> Iterator[Tensor]:
+        """See `Decoder.tensors`."""
+        yield from (parameter.data for parameter in self._head.parameters())
+        yield from self._head.buffers()
+
+    def forget(self) -> None:
+        """See `Decoder.forget`."""
+        self._step.layers = []
+        self._given.hidden = self._no_tokens
+
 
 class _GivenHidden(nn.Module):
     """Stands where a model's body was, and returns the hidden states that it was given."""

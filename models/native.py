@@ -170,6 +170,22 @@ class NativeDecoder:
         for weights in self._layer_weights:
             yield from weights.values()
 
+    def tensors(self) -> Iterator[Tensor]:
+        """See `Decoder.tensors`."""
+        for weight in self.weights():
+            if isinstance(weight, QuantizedWeight):
+                yield from (weight.values, weight.scales)
+                if weight.lower is not None:
+                    yield weight.lower
+            elif isinstance(weight, TiledWeight):
+                yield weight.tiles
+            else:
+                yield weight
+
+    def forget(self) -> None:
+        """See `Decoder.forget`."""
+        self.tapped = None
+
     @property
     def projections(self) -> dict[tuple[int, str], Projection]:
         """The linear maps of the layers that adapters may add to, by layer and module."""

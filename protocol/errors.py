@@ -7,6 +7,7 @@ PageantError
 │       └── ArgumentError names the argument of a constructor
 ├── Refused
 │   ├── Overloaded        refused for load; try again later
+│   ├── Asleep            refused because the model sleeps
 │   └── Unsupported       a request needs a feature that an actor of this topology lacks
 ├── PeerGone              an actor that was asked died, or its node did
 │   └── GivenUp           and will not be restarted
@@ -67,6 +68,10 @@ class Refused(PageantError):
 
 class Overloaded(Refused):
     """Turned away for load: a queue is at its bound."""
+
+
+class Asleep(Refused):
+    """Turned away because the model sleeps, where requests are not to wait for it to be woken."""
 
 
 class Unsupported(Refused):

@@ -1,11 +1,11 @@
 """How a model is served is changed while it is served: paused and resumed, its caches emptied, adapters loaded.
 
     operator ──PauseModel, ResumeModel, ResetModelCache, GetModelState──▶ lifecycle
-    operator ──AddAdapter, RemoveAdapter──▶ lifecycle
+    operator ──AddAdapter, RemoveAdapter, SleepModel, WakeModel──▶ lifecycle
     lifecycle ──PauseScheduling, ResumeScheduling, GetAdapterUse──▶ scheduler
     lifecycle ──ResetPrefixCache──▶ blocks
     lifecycle ──LoadAdapter, UnloadAdapter──▶ executor
-    lifecycle ──AmendActor, GetActor──▶ supervisor
+    lifecycle ──AmendActor, SwapActor, GetActor──▶ supervisor
     lifecycle ──LearnModel──▶ frontends, so that they know before the operator does
 
 An operator is an `Engine`, an HTTP server or a command. What must outlive a death stands in the options of the actor
@@ -16,6 +16,7 @@ that it concerns, at the supervisor (`AmendActor`), before that actor is told. S
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -99,6 +100,46 @@ class ResetPrefixCache(Request[PrefixCacheReset], frozen=True, kw_only=True):
     below: bool = True
 
 
+# An executor that sleeps. While it does, an actor of another class stands in its place, which computes nothing and says
+# so; what it was and will be again stands in that one's options.
+
+ASLEEP = "asleep"
+"""The name of an executor's fact: the level of its sleep; missing while it computes."""
+
+SleepLevel = Literal[1, 2]
+"""What a sleeping model keeps. Its KV cache is given up in any case.
+
+1: its weights, in the host's memory.
+2: nothing.
+"""
+
+Part = Literal["weights", "kv_cache"]
+"""What of a sleeping model can be brought back."""
+
+
+class SleepingOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of an executor that sleeps, as far as the lifecycle actor writes them.
+
+    Attributes:
+        awake_class: `module:Class`, when it wakes.
+        awake_options: its options then, a JSON object.
+        level: see `SleepLevel`.
+        woken: what was brought back; with both parts it would not sleep any more.
+        device: where it computes.
+        known_max_model_len: how long requests could be when it slept.
+    """
+
+    awake_class: str
+    awake_options: str
+    level: SleepLevel
+    woken: tuple[Part, ...] = ()
+    device: str = "cpu"
+    known_max_model_len: int | None = None
+
+
+SLEEPING_CLASS = "pageant.actors.executor.sleeping:SleepingExecutor"
+
+
 # To an executor. Adapters have keys there: an adapter that is loaded under a name that another had has another key, so
 # that no request is computed with both, and no prefix of the one is found by the other.
 
@@ -122,6 +163,22 @@ class AddedAdapter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     folder: str
     owner: str = ""
     retired: bool = False
+
+
+def offered_adapters(configured: Iterable[str], added: Mapping[str, AddedAdapter]) -> dict[str, str]:
+    """Return the keys of the adapters that new requests may have, by their names.
+
+    Args:
+        configured: names of the topology's own, which are their keys too.
+        added: those that were loaded since, by key.
+    """
+    later = {one.name: key for key, one in added.items() if not one.retired}
+    return {name: name for name in configured} | later
+
+
+def adapter_owners(added: Mapping[str, AddedAdapter]) -> dict[str, str]:
+    """Return who made the adapters that belong to somebody, by the adapters' names."""
+    return {one.name: one.owner for one in added.values() if one.owner and not one.retired}
 
 
 class AdapterLoaded(Message, frozen=True, kw_only=True):
@@ -169,13 +226,17 @@ class ModelState(Message, frozen=True, kw_only=True):
     """How a model is served.
 
     Attributes:
-        paused: the mode in which it was paused; None while it computes.
+        paused: the mode in which it was paused; None while it is not.
+        sleep_level: 0 while it is awake.
+        woken: of a sleeping one, what was brought back.
         adapters: the keys of its adapters, by their names.
         adapter_owners: who made those that belong to somebody, by their names.
     """
 
     replica: str
     paused: PauseMode | None = None
+    sleep_level: int = 0
+    woken: tuple[Part, ...] = ()
     adapters: dict[str, str] = msgspec.field(default_factory=dict)
     adapter_owners: dict[str, str] = msgspec.field(default_factory=dict)
 
@@ -245,6 +306,30 @@ class RemoveAdapter(Request[ModelState], frozen=True, kw_only=True):
     replica: str = ""
     name: str
     owner: str = ""
+
+
+class SleepModel(Request[ModelState], frozen=True, kw_only=True):
+    """Let a model give back its memory until it is woken. Requests that come meanwhile wait.
+
+    Attributes:
+        level: see `SleepLevel`; with 0 it only pauses.
+        mode: what becomes of its open requests. Kept ones go on when it wakes, with the same tokens.
+    """
+
+    replica: str = ""
+    level: Literal[0, 1, 2] = 1
+    mode: PauseMode = "abort"
+
+
+class WakeModel(Request[ModelState], frozen=True, kw_only=True):
+    """Bring a sleeping model back.
+
+    Attributes:
+        parts: only so much of it; it computes when it has both. `scheduling` ends a pause. None is everything.
+    """
+
+    replica: str = ""
+    parts: tuple[Part | Literal["scheduling"], ...] | None = None
 
 
 # To frontends.

@@ -19,6 +19,8 @@ from pageant.protocol.lifecycle import (
     RemoveAdapter,
     ResetModelCache,
     ResumeModel,
+    SleepModel,
+    WakeModel,
 )
 from pageant.protocol.message import Message
 from pageant.protocol.outputs import Stopped, TokenBatch
@@ -113,7 +115,10 @@ FRONTEND = Role("frontend", (OutputBatch, ActorUp, ActorDown))
 
 LIFECYCLE = Role(
     "lifecycle",
-    (GetModelState, PauseModel, ResumeModel, ResetModelCache, AddAdapter, RemoveAdapter),
+    (
+        *(GetModelState, PauseModel, ResumeModel, ResetModelCache, AddAdapter, RemoveAdapter),
+        *(SleepModel, WakeModel),
+    ),
 )
 
 _ALL = (TOKENIZER, SCHEDULER, BLOCKS, EXECUTOR, DETOKENIZER, DRAFTER, GRAMMAR, FRONTEND, LIFECYCLE)

@@ -231,10 +231,12 @@ class GetStatistics(Request[NodeStatistics], frozen=True, kw_only=True):
 
 
 class Swapped(Message, frozen=True, kw_only=True):
-    """The actor lives, with that incarnation; `error` says why it is of its former class and options."""
+    """The actor lives, with that incarnation; `error` says why it is of its former class and options. `died`: its
+    successor's process ended while it started, and no error of its own is known."""
 
     incarnation: int
     error: str = ""
+    died: bool = False
 
 
 class SwapActor(Request[Swapped], frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from pageant.actors.executor.batch import Batch
 from pageant.actors.executor.disk import DiskFile
 from pageant.actors.executor.guiding import DrawnTokens
 from pageant.actors.executor.keeping import SOON_SECONDS, Kept, KeptDraws, patience_by_late
+from pageant.actors.executor.kept_weights import KeptWeights
 from pageant.actors.executor.memory import available_bytes
 from pageant.actors.executor.metering import Metering
 from pageant.actors.executor.moving import Move, Moving
@@ -50,6 +51,7 @@ class Executor(Adapting):
     role = EXECUTOR
     features = EXECUTOR.features
     heavy = True
+    loads_weights = True  # by `make_runner`, so that they can be loaded apart from the rest
     soon_seconds = SOON_SECONDS
 
     class Options(ExecutorOptions, frozen=True, kw_only=True):
@@ -66,6 +68,7 @@ class Executor(Adapting):
             tuple(options.adapters),
         )
         self._adapters = AdapterBook(self._batch, options.adapters)
+        self._inherited: Any = None  # weights that are loaded already
         self._disk: DiskFile | None = None
         self._scheduler = 0  # the incarnation whose batch this is
         self._reported = 0
@@ -101,6 +104,15 @@ class Executor(Adapting):
         self.watch("blocks")
         self.watch(GRAMMAR)
 
+    def inherit(self, left: object) -> None:
+        """Take over weights that were kept for this life, if it computes with them."""
+        if isinstance(left, KeptWeights) and left.is_of(self.options):
+            self._inherited = left.model
+
+    def leave(self) -> object | None:
+        """Leave the weights to an executor that sleeps."""
+        return self._runner.leave()
+
     def facts(self) -> Facts:
         """Return how long a request may be, given the memory that was found, and which adapters there are."""
         return {MAX_MODEL_LEN: self._runner.max_model_len, **self._adapters.facts()}
@@ -109,7 +121,11 @@ class Executor(Adapting):
         """Loads the model, in the executor's own thread."""
         if self.options.disk_path is not None:
             self._disk = DiskFile(self.options.disk_path)
-        return make_runner(self.options, clock=self.clock.now, progress=self._report, disk=self._disk)
+        loaded, self._inherited = self._inherited, None
+        others: dict[str, Any] = {} if loaded is None else {"loaded": loaded}
+        return make_runner(
+            self.options, clock=self.clock.now, progress=self._report, disk=self._disk, **others
+        )
 
     def _report(self, done: int, total: int) -> None:
         step = done * PROGRESS_STEPS // max(1, total)

@@ -19,6 +19,8 @@ from pageant.protocol.lifecycle import (
     AddedAdapter,
     LoadAdapter,
     UnloadAdapter,
+    adapter_owners,
+    offered_adapters,
 )
 from pageant.protocol.supervision import Facts
 
@@ -47,9 +49,10 @@ class AdapterBook:
 
     def facts(self) -> Facts:
         """Return what frontends are to know: keys and owners, by name."""
-        offered = {key: one for key, one in self._adapters.items() if not one.retired}
-        owners = {one.name: one.owner for one in offered.values() if one.owner}
-        return {ADAPTERS: {one.name: key for key, one in offered.items()}, ADAPTER_OWNERS: owners}
+        return {
+            ADAPTERS: offered_adapters((), self._adapters),
+            ADAPTER_OWNERS: adapter_owners(self._adapters),
+        }
 
     def add(self, key: str, adapter: AddedAdapter) -> None:
         """One is loaded."""

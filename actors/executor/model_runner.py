@@ -75,6 +75,10 @@ class ModelRunner(Protocol):
     def host(self) -> Host:
         """Where blocks go that there is no room for."""
 
+    def leave(self) -> object | None:
+        """Return what the next runner of this process may begin with (`loaded`), if it needs the same weights. This one
+        computes no more."""
+
     def add_adapter(self, name: str, folder: str) -> None:
         """Load an adapter, while steps are computed that do not have it. Raises CheckpointError."""
 

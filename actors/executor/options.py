@@ -19,9 +19,10 @@ from pageant.protocol.drafting import Speculation
 from pageant.protocol.lifecycle import AddedAdapter
 
 if TYPE_CHECKING:
+    from pageant.actors.executor.loaded_model import LoadedModel
     from pageant.actors.executor.model_runner import ModelRunner
 
-__all__ = ["ExecutorOptions", "make_runner"]
+__all__ = ["ExecutorOptions", "load_weights", "make_runner"]
 
 THREADS_MAX = 1024
 
@@ -35,6 +36,8 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
         adapters: the folders of the model's low-rank adapters, by name.
         added_adapters: those that were loaded while the model was served, by their keys (`protocol.lifecycle`). One
             that cannot be loaded any more is left out.
+        weights_version: what the weights in the model's folder are called. Others that are to be computed with need
+            another name.
         adapter_serial: how many there ever were, which the lifecycle actor counts.
         max_lora_rank: refuses larger ones.
         quantization: `int8` or `int4` weights, made while they are loaded; None leaves them in `dtype`.
@@ -67,6 +70,7 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
     adapters: dict[str, str] = msgspec.field(default_factory=dict)
     added_adapters: dict[str, AddedAdapter] = msgspec.field(default_factory=dict)
     adapter_serial: int = 0
+    weights_version: str = "default"
     max_lora_rank: int = 256
     quantization: Literal["int8", "int4"] | None = None
     device: str = "cpu"
@@ -131,7 +135,7 @@ def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
     """The runner for the device, with its model loaded: seconds of work.
 
     Args:
-        others: the runner's arguments that are no options: clock, progress, disk.
+        others: the runner's arguments that are no options: clock, progress, disk, loaded.
     """
     # torch's OpenMP threads spin at its barriers, for seconds of CPU time where cores are shared with
     # anyone else; about 50 microseconds are enough. It is read when torch is loaded.
@@ -152,6 +156,7 @@ def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
         dtype=options.dtype,
         quantization=options.quantization,
         adapters=options.adapters,
+        weights_version=options.weights_version,
         max_lora_rank=options.max_lora_rank,
         device=options.device,
         backend=options.kernels,
@@ -167,3 +172,14 @@ def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
         speculation=options.speculation,
         **others,
     )
+
+
+def load_weights(options: ExecutorOptions) -> LoadedModel:
+    """The weights that `make_runner` would load, for it to take over later."""
+    from pageant.actors.executor.loaded_model import LoadedModel, ModelKey
+
+    key = ModelKey(
+        *(str(Path(options.model)), options.dtype, options.device, options.kernels, options.max_model_len),
+        *(options.quantization, options.deterministic, options.max_lora_rank, options.weights_version),
+    )
+    return LoadedModel(key, options.adapters)

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pageant import kernels
 from pageant.actors.executor.disk import DiskFile
 from pageant.actors.executor.host_memory import HostMemory
 from pageant.actors.executor.inputs import SamplingColumns, StepInputs
+from pageant.actors.executor.loaded_model import LoadedModel, ModelKey
 from pageant.actors.executor.memory import available_bytes, choose_pool_size, total_bytes
 from pageant.actors.executor.model_runner import Drawn
 from pageant.actors.executor.on_device import to_device
@@ -28,11 +28,7 @@ from pageant.actors.executor.shaping import NOTHING, shape_logits
 from pageant.actors.executor.undrawn import Undrawn, UndrawnLogits
 from pageant.kernels.base import SamplingTensors, TokenMasks
 from pageant.models.adapters.checkpoint import RANK_MAX
-from pageant.models.adapters.loading import Adapters
-from pageant.models.checkpoint import Checkpoint
-from pageant.models.decoder import Decoder
 from pageant.models.layer_groups import LayerGroups
-from pageant.models.loading import load_decoder
 from pageant.models.quantization import Quantization
 from pageant.protocol.drafting import Speculation
 from pageant.protocol.logprobs import Logprobs
@@ -82,6 +78,8 @@ class TorchRunner:
         fit_max_model_len: whether `max_model_len` may be lowered to what the KV cache holds.
         group_layers: whether layers with another window than the rest have blocks of their own.
         clock: to tell how long drafts take to be made, and recorded steps.
+        weights_version: of what is in the checkpoint's folder.
+        loaded: the weights, if they are there already. Those of another model, or for another device, are passed over.
     """
 
     spare_blocks = 0  # of the KV cache, behind those that sequences get
@@ -110,24 +108,25 @@ class TorchRunner:
         clock: Callable[[], float] | None = None,
         progress: Callable[[int, int], None] | None = None,
         disk: DiskFile | None = None,
+        weights_version: str = "",
+        loaded: LoadedModel | None = None,
     ) -> None:
         if device == "cpu":
             torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
         self.device = torch.device(device)
-        self._kernels = kernels.load(backend, device, deterministic=deterministic)
         self._clock = clock or (lambda: 0.0)
-        checkpoint = Checkpoint(model)
-        self._decoder: Decoder = load_decoder(
-            checkpoint,
-            dtype,
-            self.device,
-            kernels=self._kernels,
-            max_model_len=max_model_len,
-            quantization=quantization,
-            progress=progress,
+        key = ModelKey(
+            *(str(model), dtype, device, backend, max_model_len),
+            *(quantization, deterministic, max_lora_rank, weights_version),
         )
+        if loaded is None or loaded.key != key:
+            loaded = LoadedModel(key, adapters or {}, progress)
+        else:
+            loaded.unpark()
+            loaded.have_adapters(adapters or {})
+        self._loaded = loaded
+        self._kernels, self._decoder, self._adapters = loaded.kernels, loaded.decoder, loaded.adapters
         self.dtype = str(self._decoder.dtype).removeprefix("torch.")
-        self._adapters = Adapters(adapters or {}, checkpoint, self._decoder, max_lora_rank)
         self._proposer = load_proposer(speculation, self._decoder, dtype, max_model_len)
         block_bytes = self._arrange_blocks(block_size, max_model_len, group_layers=group_layers)
         if budget_bytes is None and num_blocks is None:
@@ -196,12 +195,16 @@ class TorchRunner:
     def memory_bytes(self) -> dict[str, int]:
         """See `ModelRunner`."""
         free, total = self._memory()
-        weights = self._decoder.num_bytes + self._adapters.num_bytes
-        return {"weights": weights, "kv_cache": self._kv_bytes, "free": free, "total": total}
+        return {"weights": self._loaded.num_bytes, "kv_cache": self._kv_bytes, "free": free, "total": total}
 
     def _memory(self) -> tuple[int, int]:
         """Of the device, free and total."""
         return available_bytes(), total_bytes()
+
+    def leave(self) -> LoadedModel:
+        """See `ModelRunner`."""
+        self._loaded.let_go()
+        return self._loaded
 
     def add_adapter(self, name: str, folder: str) -> None:
         """See `ModelRunner`."""

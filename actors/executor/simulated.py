@@ -50,6 +50,7 @@ TOP_MAX = 20
 class SimulatedExecutor(Executor):
     """The real shell and batch, over a `SimulatedRunner`."""
 
+    loads_weights = False
     soon_seconds = 0.0  # nothing may wait but in simulated time
     features = Executor.features - {Feature.TOP_K, Feature.TOP_P, Feature.MIN_P, Feature.EXTRA_ARGS}
 
@@ -147,6 +148,9 @@ class SimulatedRunner:
     def memory_bytes(self) -> dict[str, int]:
         """See `model_runner.ModelRunner`."""
         return {"kv": self._kv.nbytes}
+
+    def leave(self) -> None:
+        """See `model_runner.ModelRunner`."""
 
     def add_adapter(self, name: str, folder: str) -> None:
         """See `model_runner.ModelRunner`. What an adapter adds follows from its name."""

@@ -60,7 +60,7 @@ DEFAULT_CAST = Cast(
     extra_settings=frozenset(
         {
             *("served_model_name", "max_logprobs", "generation_config", "override_generation_config"),
-            *("revision", "tokenizer_revision"),
+            *("revision", "tokenizer_revision", "start_asleep"),
         }
     ),
     optional={

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import logging
 from collections import defaultdict
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -25,6 +25,7 @@ from pageant.actors.runtime.address import replica_of, role_of
 from pageant.actors.runtime.streams import Arrival
 from pageant.actors.runtime.tracing import CURRENT
 from pageant.protocol.errors import (
+    Asleep,
     BadRequest,
     DeadlineExceeded,
     GivenUp,
@@ -61,12 +62,15 @@ class Frontend(Actor):
             otlp_traces_endpoint: with one, requests are traced; see `Observer`.
             traces_sampled: the share of them that is, where the client does not say.
             detailed_traces: tell of every step of theirs.
+            while_asleep: what becomes of requests to a model that sleeps: they `wait` for it to be woken, or it is to
+                `refuse` them.
         """
 
         served: tuple[ServedModel, ...]
         otlp_traces_endpoint: str | None = None
         traces_sampled: float = 1.0
         detailed_traces: bool = False
+        while_asleep: Literal["wait", "refuse"] = "wait"
 
         def __post_init__(self) -> None:
             if not 0 <= self.traces_sampled <= 1:
@@ -173,6 +177,9 @@ class Frontend(Actor):
 
     async def _start(self, request: OpenRequest) -> None:
         opening, peers = request.opening, request.peers
+        if peers.is_asleep and self.options.while_asleep == "refuse":
+            self._fail(request, Asleep(f"the model {peers.model.name!r} sleeps, until somebody wakes it"))
+            return
         if request.trace is not None:
             CURRENT.set(request.trace.context)  # of this request's own task
         try:

@@ -6,6 +6,7 @@ Each is one message to the lifecycle actor. What it changes outlives the death o
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -25,6 +26,8 @@ from pageant.protocol.lifecycle import (
     RemoveAdapter,
     ResetModelCache,
     ResumeModel,
+    SleepModel,
+    WakeModel,
 )
 from pageant.protocol.message import Request
 
@@ -32,6 +35,7 @@ R = TypeVar("R")
 
 ANSWER_SECONDS = 120.0
 LOAD_SECONDS = 600.0
+TAGS = ("weights", "kv_cache", "scheduling")
 DRAIN_SECONDS = 7 * 86_400.0  # a pause waits for requests, however long they take
 
 
@@ -59,6 +63,18 @@ class Operations:
         """See `AsyncOperations.reset_prefix_cache`."""
         return self._ask(ResetModelCache(replica=self._session.replica, reset_running=reset_running_requests))
 
+    def sleep(self, level: Any, mode: PauseMode) -> Future[ModelState]:
+        """See `AsyncOperations.sleep`."""
+        check_mode(mode)
+        if isinstance(level, bool) or level not in (0, 1, 2):
+            raise BadRequest(f"level is {level!r:.100}; expected 0, 1 or 2", "level")
+        return self._ask(SleepModel(replica=self._session.replica, level=level, mode=mode), DRAIN_SECONDS)
+
+    def wake_up(self, tags: Sequence[str] | None) -> Future[ModelState]:
+        """See `AsyncOperations.wake_up`."""
+        request = WakeModel(replica=self._session.replica, parts=check_tags(tags))
+        return self._ask(request, DRAIN_SECONDS)
+
     def add_adapter(self, name: str, folder: str | Path, in_place: bool) -> Future[ModelState]:
         """See `AsyncOperations.add_adapter`."""
         check_name("name", name)
@@ -82,6 +98,17 @@ def check_mode(mode: Any) -> None:
     modes = get_args(PauseMode)
     if mode not in modes:
         raise BadRequest(f"mode is {mode!r:.100}; {expected(str(mode), modes)}", "mode")
+
+
+def check_tags(tags: Any) -> tuple[Any, ...] | None:
+    """Return the parts that are to be woken; None is all of them."""
+    if tags is None:
+        return None
+    given = (tags,) if isinstance(tags, str) else tuple(tags)
+    for tag in given:
+        if tag not in TAGS:
+            raise BadRequest(f"tags has {tag!r:.100}; {expected(str(tag), TAGS)}", "tags")
+    return given
 
 
 class AsyncOperations:
@@ -119,6 +146,30 @@ class AsyncOperations:
         """
         await asyncio.wrap_future(self._operations.reset_prefix_cache(reset_running_requests))
         return True
+
+    async def sleep(self, level: int = 1, *, mode: PauseMode = "abort") -> None:
+        """Give back the memory of the KV cache, and of the weights, until `wake_up`. Requests that come meanwhile wait.
+
+        Args:
+            level: 1 keeps the weights in the host's memory, 2 keeps nothing; 0 only pauses.
+            mode: what becomes of the requests that are open; see `pause`.
+        """
+        await asyncio.wrap_future(self._operations.sleep(level, mode))
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Compute again after `sleep`. Does nothing where the model is awake.
+
+        Args:
+            tags: only so much of it: `weights`, `kv_cache`; `scheduling` ends a pause. It computes when it has both.
+
+        Raises:
+            RemoteError: it cannot be brought back; it sleeps on.
+        """
+        await asyncio.wrap_future(self._operations.wake_up(tags))
+
+    async def is_sleeping(self) -> bool:
+        """Whether the model sleeps."""
+        return (await asyncio.wrap_future(self._operations.state())).sleep_level > 0
 
     async def add_adapter(self, name: str, folder: str | Path, *, in_place: bool = False) -> None:
         """Load an adapter, while requests are computed. Requests may have it as soon as this returns.
@@ -171,6 +222,18 @@ class SyncOperations:
         """See `Engine.reset_prefix_cache`."""
         self._operations.reset_prefix_cache(reset_running_requests).result()
         return True
+
+    def sleep(self, level: int = 1, *, mode: PauseMode = "abort") -> None:
+        """See `Engine.sleep`."""
+        self._operations.sleep(level, mode).result()
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """See `Engine.wake_up`."""
+        self._operations.wake_up(tags).result()
+
+    def is_sleeping(self) -> bool:
+        """Whether the model sleeps."""
+        return self._operations.state().result().sleep_level > 0
 
     def add_adapter(self, name: str, folder: str | Path, *, in_place: bool = False) -> None:
         """See `Engine.add_adapter`."""

@@ -11,7 +11,7 @@ from pageant.actors.runtime.address import role_of
 from pageant.actors.runtime.streams import Incoming
 from pageant.protocol.errors import GivenUp
 from pageant.protocol.fronting import ServedModel
-from pageant.protocol.lifecycle import ADAPTER_OWNERS, ADAPTERS, PAUSED, ModelState
+from pageant.protocol.lifecycle import ADAPTER_OWNERS, ADAPTERS, ASLEEP, PAUSED, ModelState
 from pageant.protocol.stepping import MAX_MODEL_LEN
 from pageant.protocol.supervision import ActorChanged, ActorDown, ActorUp, Facts
 
@@ -33,6 +33,7 @@ class Peers:
         self.adapters = {name: name for name in model.adapters}
         """The keys of the model's adapters, by their names."""
         self.adapter_owners: dict[str, str] = {}
+        self.is_asleep = False
         self._up: dict[str, tuple[str, ...]] = {}
         self._known: dict[str, str | None] = {}  # whoever was up; why it is gone for good
         self._features: dict[str, list[tuple[str, ...]]] = {}  # by role, of each actor that is up
@@ -66,6 +67,11 @@ class Peers:
             await self._changed.wait()
 
     @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing can come of the model's step loop, because somebody wants it so."""
+        return self.is_asleep or self.is_paused
+
+    @property
     def is_paused(self) -> bool:
         """Whether somebody paused the model, so that nothing comes of its step loop."""
         return bool(self._facts.get("scheduler", {}).get(PAUSED))
@@ -91,10 +97,13 @@ class Peers:
         keys, owners = event.facts.get(ADAPTERS), event.facts.get(ADAPTER_OWNERS)
         if isinstance(keys, dict) and isinstance(owners, dict):
             self.adapters, self.adapter_owners = keys, owners
+        if role_of(event.address) == "executor":
+            self.is_asleep = bool(event.facts.get(ASLEEP))
 
     def learn(self, state: ModelState) -> None:
         """Take over how the model is served, before actors' own facts come."""
         self.adapters, self.adapter_owners = state.adapters, state.adapter_owners
+        self.is_asleep = state.sleep_level > 0
 
     def went(self, event: ActorDown) -> None:
         """One is down."""

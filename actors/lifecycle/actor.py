@@ -11,6 +11,7 @@ from typing import Any
 
 from pageant.actors.lifecycle import adapters
 from pageant.actors.lifecycle.control import BLOCKS, SCHEDULER, ModelControl
+from pageant.actors.lifecycle.sleep import DRAIN_SECONDS, PARTS, fall_asleep, paused, still, wake
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.fronting import ServedModel
@@ -28,10 +29,10 @@ from pageant.protocol.lifecycle import (
     ResetPrefixCache,
     ResumeModel,
     ResumeScheduling,
+    SleepModel,
+    WakeModel,
 )
 from pageant.protocol.roles import LIFECYCLE
-
-DRAIN_SECONDS = 7 * 86_400.0  # for requests to end by themselves; whoever asked may give up sooner
 
 
 class Lifecycle(Actor):
@@ -44,9 +45,15 @@ class Lifecycle(Actor):
 
         Attributes:
             served: the models. The topology fills it in.
+            max_loaded_models: keep no more models awake; the others are loaded when requests come for them.
         """
 
         served: tuple[ServedModel, ...] = ()
+        max_loaded_models: int | None = None
+
+        def __post_init__(self) -> None:
+            if self.max_loaded_models is not None and self.max_loaded_models < 1:
+                raise ValueError(f"max_loaded_models is {self.max_loaded_models}; expected at least 1")
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -60,10 +67,10 @@ class Lifecycle(Actor):
         """Go on with what a former life may not have come to do."""
         for model in self._models.values():
             async with model.lock:
-                await self._tell_scheduler(model, await self._paused(model))
-                for key, one in (await adapters.loaded(model)).added.items():
-                    if one.retired:
-                        self.spawn(adapters.forget_when_idle(model, key))
+                await self._tell_scheduler(model, await paused(model))
+            for key, one in (await adapters.loaded(model)).added.items():
+                if one.retired:
+                    self.spawn(adapters.forget_when_idle(model, key))
 
     # What operators ask.
 
@@ -100,20 +107,14 @@ class Lifecycle(Actor):
         model, reset = self._model(request.replica), ResetPrefixCache(below=request.below)
         if not request.reset_running:
             return await model.ask(BLOCKS, reset)
-        async with model.lock:
-            paused = await self._paused(model)
-            await self._tell_scheduler(model, "keep", release=True)
-            try:
-                await self._rest(model)
-                return await model.ask(BLOCKS, reset)
-            finally:
-                await self._tell_scheduler(model, paused)
+        async with model.changing, still(model, "keep", release=True):
+            return await model.ask(BLOCKS, reset)
 
     @receives(concurrent=True)
     async def add_adapter(self, request: AddAdapter) -> ModelState:
         """Load an adapter, which requests may have as soon as this is answered."""
         model = self._model(request.replica)
-        async with model.lock:
+        async with model.changing:
             former = await adapters.add(model, request, await self._names_beside(model))
             if former is not None:
                 self.spawn(adapters.forget_when_idle(model, former))
@@ -123,9 +124,32 @@ class Lifecycle(Actor):
     async def remove_adapter(self, request: RemoveAdapter) -> ModelState:
         """Forget an adapter."""
         model = self._model(request.replica)
-        async with model.lock:
+        async with model.changing:
             await adapters.remove(model, request)
             return await self._teach(model)
+
+    @receives(concurrent=True)
+    async def sleep(self, request: SleepModel) -> ModelState:
+        """Let a model give back its memory."""
+        model = self._model(request.replica)
+        if request.level == 0:
+            return await self.pause(PauseModel(replica=request.replica, mode=request.mode, clear_cache=False))
+        async with model.changing:
+            async with still(model, request.mode):
+                await fall_asleep(model, request.level)
+            return await self._teach(model)
+
+    @receives(concurrent=True)
+    async def wake(self, request: WakeModel) -> ModelState:
+        """Bring a model back."""
+        model = self._model(request.replica)
+        wanted = frozenset(PARTS if request.parts is None else request.parts)
+        async with model.changing:
+            sleeps = (await model.executor()).sleeping is not None
+            await wake(model, wanted)
+        if "scheduling" in wanted or (request.parts is None and not sleeps):
+            await self.resume(ResumeModel(replica=request.replica))
+        return await self._teach(model)
 
     # How it is done.
 
@@ -146,10 +170,12 @@ class Lifecycle(Actor):
         return names
 
     async def _state(self, model: ModelControl) -> ModelState:
-        there = await adapters.loaded(model)
+        there, sleeping = await adapters.loaded(model), (await model.executor()).sleeping
         return ModelState(
             replica=model.replica,
-            paused=await self._paused(model),
+            paused=await paused(model),
+            sleep_level=0 if sleeping is None else sleeping.level,
+            woken=() if sleeping is None else sleeping.woken,
             adapters=there.keys,
             adapter_owners=there.owners,
         )
@@ -159,10 +185,6 @@ class Lifecycle(Actor):
         state = await self._state(model)
         await model.teach(state)
         return state
-
-    async def _paused(self, model: ModelControl) -> PauseMode | None:
-        paused: PauseMode | None = (await model.options(SCHEDULER)).get("paused")
-        return paused
 
     async def _tell_scheduler(
         self, model: ModelControl, mode: PauseMode | None, *, release: bool = False
@@ -185,6 +207,6 @@ class Lifecycle(Actor):
         if mode == "keep":
             return
         async with model.lock:
-            if await self._paused(model) == mode:
+            if await paused(model) == mode:
                 await model.amend(SCHEDULER, paused="keep")
                 await self._tell_scheduler(model, "keep")

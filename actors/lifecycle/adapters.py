@@ -23,6 +23,8 @@ from pageant.protocol.lifecycle import (
     LoadAdapter,
     RemoveAdapter,
     UnloadAdapter,
+    adapter_owners,
+    offered_adapters,
 )
 
 log = logging.getLogger("pageant.lifecycle")
@@ -50,13 +52,12 @@ class Loaded:
     @property
     def keys(self) -> dict[str, str]:
         """The keys of those that new requests may have, by name."""
-        offered = {one.name: key for key, one in self.added.items() if not one.retired}
-        return {name: name for name in self.configured} | offered
+        return offered_adapters(self.configured, self.added)
 
     @property
     def owners(self) -> dict[str, str]:
         """Who made those that belong to somebody, by name."""
-        return {one.name: one.owner for one in self.added.values() if one.owner and not one.retired}
+        return adapter_owners(self.added)
 
     def with_added(self, adapter: AddedAdapter) -> tuple[str, Loaded]:
         """Return the key of another, and all of them with it."""
@@ -81,7 +82,7 @@ class Loaded:
 
 async def loaded(model: ModelControl) -> Loaded:
     """Return the adapters of a model."""
-    return Loaded.of(await model.options(EXECUTOR))
+    return Loaded.of((await model.executor()).options)
 
 
 async def add(model: ModelControl, request: AddAdapter, taken: Iterable[str]) -> str | None:
@@ -143,7 +144,7 @@ async def forget_when_idle(model: ModelControl, key: str) -> None:
             await asyncio.sleep(IDLE_POLL_SECONDS)
             use = await model.ask(SCHEDULER, GetAdapterUse(key=key))
             idle = 0 if use.num_open else idle + 1
-        async with model.lock:
+        async with model.changing:
             if key in (await loaded(model)).added:
                 await forget(model, key)
     except PageantError as error:  # an actor is gone for good: so is whoever would be computed with it
@@ -152,6 +153,6 @@ async def forget_when_idle(model: ModelControl, key: str) -> None:
 
 async def _amend(model: ModelControl, adapters: Loaded) -> None:
     added = {key: msgspec.to_builtins(one) for key, one in adapters.added.items()}
-    await model.amend(
-        EXECUTOR, adapters=adapters.configured, added_adapters=added, adapter_serial=adapters.serial
+    await model.amend_executor(
+        adapters=adapters.configured, added_adapters=added, adapter_serial=adapters.serial
     )

@@ -4,17 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import msgspec
 
 from pageant.actors.runtime import Actor
 from pageant.actors.runtime.address import SUPERVISOR, role_of
-from pageant.protocol.errors import PageantError, RemoteError, Unsupported
-from pageant.protocol.lifecycle import LearnModel, ModelState
+from pageant.protocol.errors import GivenUp, PageantError, PeerGone, RemoteError, StartupError, Unsupported
+from pageant.protocol.lifecycle import SLEEPING_CLASS, LearnModel, ModelState, SleepingOptions
 from pageant.protocol.message import Request
 from pageant.protocol.recording import ActorDescription, GetActor
-from pageant.protocol.supervision import ActorAmended, AmendActor, Directory, GetDirectory
+from pageant.protocol.supervision import (
+    ActorAmended,
+    AmendActor,
+    Directory,
+    Fact,
+    GetDirectory,
+    SwapActor,
+    Swapped,
+)
 
 R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class ExecutorPlan:
+    """What an executor is, or will be when it wakes: its class and options; and how it sleeps, if it does."""
+
+    cls: str
+    options: dict[str, Any]
+    sleeping: SleepingOptions | None = None
+
+
+SWAP_SECONDS = 1800.0  # an executor loads its weights in that time
+DEATHS_MAX = 3  # of processes that end while an executor begins there
+ABSENCE_SECONDS = 0.2  # between looks for one that is being started again
+ABSENCES_MAX = 300
 
 EXECUTOR, SCHEDULER, BLOCKS = "executor/0", "scheduler", "blocks"
 FRONTENDS = ("frontend", "http")  # roles that are told how a model is served
@@ -34,7 +61,9 @@ class ModelControl:
     def __init__(self, asker: Actor, replica: str, name: str) -> None:
         self._asker, self.replica, self.name = asker, replica, name
         self.lock = asyncio.Lock()
-        """Held while plans are amended and actors told, so that both see changes in the same order."""
+        """Held while the scheduler's plan is amended and it is told, so that both see changes in the same order."""
+        self.changing = asyncio.Lock()
+        """Held while the executor becomes another: it falls asleep, wakes, or has other adapters or weights."""
 
     async def ask(self, role: str, request: Request[R], seconds: float = ANSWER_SECONDS) -> R:
         """Ask an actor for something that may be carried out twice: its next life is asked if it dies with it."""
@@ -66,6 +95,58 @@ class ModelControl:
             raise Unsupported(f"this topology's {name} cannot be changed so: {error.detail}") from None
         found: dict[str, Any] = json.loads(amended.options)
         return found
+
+    # The executor, which may sleep.
+
+    async def executor(self) -> ExecutorPlan:
+        """Return what the executor is, or will be when it wakes."""
+        found = await self.describe(EXECUTOR)
+        options: dict[str, Any] = json.loads(found.options or "{}")
+        if found.cls != SLEEPING_CLASS:
+            return ExecutorPlan(found.cls, options)
+        sleeping = msgspec.convert(options, SleepingOptions)
+        awake = json.loads(sleeping.awake_options) | (
+            {"device": sleeping.device} if "device" in json.loads(sleeping.awake_options) else {}
+        )
+        return ExecutorPlan(sleeping.awake_class, awake, sleeping)
+
+    async def amend_executor(self, **options: Any) -> None:
+        """Lay options over those of the executor's next life, or of that in which it wakes."""
+        plan = await self.executor()
+        if plan.sleeping is None:
+            await self.amend(EXECUTOR, **options)
+        else:
+            await self.amend(EXECUTOR, awake_options=json.dumps(plan.options | options))
+
+    async def become(self, cls: str, options: Mapping[str, Any]) -> None:
+        """Have the executor end, and begin as another. Done again if a process dies of something else meanwhile.
+
+        Raises:
+            StartupError: it cannot begin so; it goes on as it was.
+        """
+        swap = SwapActor(name=f"{self.replica}{EXECUTOR}", cls=cls, options=json.dumps(dict(options)))
+        deaths = 0
+        while True:
+            try:
+                swapped: Swapped = await self._asker.ask(SUPERVISOR, swap, timeout=SWAP_SECONDS)
+            except PeerGone as error:  # it is being started again
+                deaths += 1
+                if isinstance(error, GivenUp) or deaths > ABSENCES_MAX:
+                    raise
+                await asyncio.sleep(ABSENCE_SECONDS)
+                continue
+            if not swapped.error:
+                return
+            deaths += 1
+            if not swapped.died or deaths > DEATHS_MAX:
+                raise StartupError(f"{swap.name} goes on as it was: {swapped.error}")
+
+    async def fact(self, role: str, name: str) -> Fact | None:
+        """Return a fact of an actor that is up."""
+        directory: Directory = await self._asker.ask(SUPERVISOR, GetDirectory(), timeout=ANSWER_SECONDS)
+        entries = {entry.name: entry for entry in directory.actors}
+        entry = entries.get(f"{self.replica}{role}")
+        return None if entry is None else entry.facts.get(name)
 
     async def teach(self, state: ModelState) -> None:
         """Tell every frontend how the model is served now. One that does not answer hears it from its actors."""

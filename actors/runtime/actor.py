@@ -55,7 +55,7 @@ class Actor:
     """
 
     role: ClassVar[Role | None] = None
-    features: ClassVar[frozenset[str]] = frozenset()
+    features: frozenset[str] = frozenset()
     offload_threads: int = 1
     heavy: bool = False
     handlers: ClassVar[dict[type[Message], Handler]] = {}
@@ -95,6 +95,16 @@ class Actor:
 
     async def on_stop(self) -> None:
         """After the last message of an orderly stop; not after a crash."""
+
+    def leave(self) -> object | None:
+        """Return what the next actor of this name may begin with, after `on_stop`; nothing by default.
+
+        It is given to that actor only if its life begins in this process, in place of this one.
+        """
+        return None
+
+    def inherit(self, left: object) -> None:
+        """Take over what the former actor of this name left, before `on_start`. By default it is passed over."""
 
     def on_crash(self, error: BaseException) -> None:
         """After a crash, which is reported next: whoever waits for this actor outside of the runtime is to be told."""

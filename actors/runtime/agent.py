@@ -101,12 +101,16 @@ class NodeAgent(Actor):
             cls = await self.offload(load_actor_class, order.cls, f"{place}.class")
             options = decode_options(cls, order.options, f"{place}.options")
             await self._linked.wait()  # once it is up, others write to it
-            await self._replace(order)
+            left = await self._replace(order)
             if self._ordered[order.name] > order.incarnation:
                 return  # it has been replaced before it began
+            actor = cls(options)
+            if left is not None:
+                actor.inherit(left)
+                del left
             if cls.heavy and order.incarnation > 1 and self._collect is not None:
                 self._collect()  # actor and cell refer to each other
-            cell = self._node.add(order.name, order.incarnation, cls(options))
+            cell = self._node.add(order.name, order.incarnation, actor)
             try:
                 await cell.start()
             except BaseException:
@@ -122,17 +126,20 @@ class NodeAgent(Actor):
         started = ActorStarted(
             name=order.name,
             incarnation=order.incarnation,
-            features=tuple(sorted(cls.features)),
+            features=tuple(sorted(cell.actor.features)),
             facts=cell.actor.facts(),
         )
         self.tell(SUPERVISOR, started)
 
-    async def _replace(self, order: StartActor) -> None:
-        """An earlier life that still lives here ends first."""
+    async def _replace(self, order: StartActor) -> object | None:
+        """An earlier life that still lives here ends first. Returns what it leaves."""
         former = self._node.cells.get(order.name)
-        if former is not None and former.incarnation < order.incarnation:
-            await former.stop()
-            self._node.remove(former)
+        if former is None or former.incarnation >= order.incarnation:
+            return None
+        serves = former.serving
+        await former.stop()
+        self._node.remove(former)
+        return former.actor.leave() if serves else None
 
     @receives(concurrent=True)
     async def take_directory(self, directory: Directory) -> None:

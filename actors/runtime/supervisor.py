@@ -135,8 +135,9 @@ class RootSupervisor(Actor):
         if swap is None or swap.outcome.done():
             return
         is_successor = present is None or (present.cls, present.options) == (swap.plan.cls, swap.plan.options)
-        error = swap.error or ("" if is_successor else f"{swap.plan.cls} ended its process while it started")
-        swap.outcome.set_result(Swapped(incarnation=incarnation, error=error))
+        died = not swap.error and not is_successor
+        error = f"{swap.plan.cls} ended its process while it started" if died else swap.error
+        swap.outcome.set_result(Swapped(incarnation=incarnation, error=error, died=died))
 
     @receives
     async def actor_started(self, event: ActorStarted) -> None:

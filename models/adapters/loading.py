@@ -62,6 +62,15 @@ class Adapters:
         """Forget one, which no step has any more."""
         self._adapters.pop(name, None)
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._adapters)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All matrices."""
+        for adapter in self._adapters.values():
+            for part in adapter.values():
+                yield from (part.down, *part.ups)
+
     @property
     def num_bytes(self) -> int:
         """That their weights take."""

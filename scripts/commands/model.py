@@ -19,6 +19,8 @@ from pageant.protocol.lifecycle import (
     RemoveAdapter,
     ResetModelCache,
     ResumeModel,
+    SleepModel,
+    WakeModel,
 )
 from pageant.protocol.message import Request
 
@@ -58,6 +60,25 @@ def pause(
 def resume(model: Model = "", topology: Which = None, keys: Keys = None) -> None:
     """Go on after a pause."""
     print(_described(_ask(ResumeModel(replica=_replica(model)), topology, keys)))
+
+
+@model_app.command()
+def sleep(
+    level: Annotated[int, typer.Option(min=1, max=2, help="1 keeps the weights in the host's memory.")] = 1,
+    mode: Annotated[str, typer.Option(help="What becomes of open requests: abort, wait or keep.")] = "abort",
+    model: Model = "",
+    topology: Which = None,
+    keys: Keys = None,
+) -> None:
+    """Give back the memory of KV cache and weights until it is woken."""
+    request = SleepModel(replica=_replica(model), level=1 if level == 1 else 2, mode=_mode(mode))
+    print(_described(_ask(request, topology, keys, DRAIN_SECONDS)))
+
+
+@model_app.command("wake-up")
+def wake_up(model: Model = "", topology: Which = None, keys: Keys = None) -> None:
+    """Compute again after a sleep."""
+    print(_described(_ask(WakeModel(replica=_replica(model)), topology, keys, DRAIN_SECONDS)))
 
 
 @model_app.command("reset-cache")
@@ -114,7 +135,8 @@ def _mode(text: str) -> PauseMode:
 
 
 def _described(found: ModelState) -> str:
-    says = "computes" if found.paused is None else f"paused ({found.paused})"
+    says = "awake" if not found.sleep_level else f"asleep (level {found.sleep_level})"
+    says += "" if found.paused is None else f", paused ({found.paused})"
     return f"{says}; adapters: {', '.join(found.adapters)}" if found.adapters else says
 
 

@@ -19,11 +19,13 @@ PARAMS = SamplingParams(temperature=0.9, seed=3, max_tokens=60, ignore_eos=True)
 GUIDED = SamplingParams(
     temperature=0.9, seed=3, max_tokens=40, structured_outputs=StructuredOutputsParams(regex="[ab]{30,36}")
 )
+SPECULATING = {"speculation": {"method": "ngram", "adaptive": False}}
 WAYS = {
     "plainly": (SETTINGS, PARAMS),
-    "over the wire, short of blocks": (SETTINGS | {"wire": "always", "num_blocks": 16}, PARAMS),
-    "speculating": (SETTINGS | {"speculation": {"method": "ngram", "adaptive": False}}, PARAMS),
-    "guided": (SETTINGS, GUIDED),
+    "guided, speculating, over the wire, short of blocks": (
+        SETTINGS | SPECULATING | {"wire": "always", "num_blocks": 16},
+        GUIDED,
+    ),
 }
 
 

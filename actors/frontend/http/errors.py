@@ -11,6 +11,7 @@ from litestar.exceptions import HTTPException, InternalServerException
 
 from pageant.actors.frontend.outputs import RequestFailed
 from pageant.protocol.errors import (
+    Asleep,
     BadRequest,
     DeadlineExceeded,
     EngineClosed,
@@ -100,6 +101,8 @@ def status_and_body(error: BaseException) -> tuple[int, Error]:
             return 404, Error(
                 message=str(error), type="invalid_request_error", param=error.param, code=error.code
             )
+        case Asleep():
+            return 503, Error(message=str(error), type="server_error", code="asleep")
         case Draining():
             return 503, Error(message=str(error), type="server_error", code="unavailable")
         case Overloaded():

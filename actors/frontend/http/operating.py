@@ -1,4 +1,4 @@
-"""Routes for operators, which are off unless `admin_routes` is on: pause and resume models, and empty their caches."""
+"""Routes for operators, off unless `admin_routes` is on: models pause, sleep and wake, and their caches are emptied."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, TypeVar, get_args
 import msgspec
 from litestar import Request as HttpRequest
 from litestar import get, post
-from litestar.exceptions import PermissionDeniedException
+from litestar.exceptions import ClientException, PermissionDeniedException
 
 from pageant.actors.frontend.http.openapi import describe
 from pageant.actors.frontend.http.service import Service
 from pageant.actors.frontend.http.tenants import caller
 from pageant.protocol.checks import expected
-from pageant.protocol.errors import BadRequest
+from pageant.protocol.errors import BadRequest, RemoteError
 from pageant.protocol.lifecycle import (
     GetModelState,
     ModelState,
@@ -23,6 +23,8 @@ from pageant.protocol.lifecycle import (
     PrefixCacheReset,
     ResetModelCache,
     ResumeModel,
+    SleepModel,
+    WakeModel,
 )
 from pageant.protocol.message import Request
 
@@ -32,6 +34,8 @@ R = TypeVar("R")
 ANSWER_SECONDS = 120.0
 DRAIN_SECONDS = 7 * 86_400.0
 MODES: tuple[str, ...] = get_args(PauseMode)
+LEVELS = ("0", "1", "2")
+TAGS = ("weights", "kv_cache", "scheduling")
 _MODEL = {"name": "model", "schema": {"type": "string"}}
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -50,6 +54,13 @@ class IsPaused(msgspec.Struct, kw_only=True):
 
     is_paused: bool
     models: dict[str, bool]
+
+
+class IsSleeping(msgspec.Struct, kw_only=True):
+    """Whether any of the models that were asked for sleeps; and how deep each does, by name; 0 is awake."""
+
+    is_sleeping: bool
+    models: dict[str, int]
 
 
 class CacheReset(msgspec.Struct, kw_only=True):
@@ -97,8 +108,18 @@ class Operators:
 
     async def ask(self, request: Request[R], seconds: float = ANSWER_SECONDS) -> R:
         """Ask the lifecycle actor."""
-        answer: R = await self._ask(request, seconds)
+        try:
+            answer: R = await self._ask(request, seconds)
+        except RemoteError as error:  # told whole: it is an operator
+            raise ClientException(error.detail, status_code=409) from None
         return answer
+
+    async def states(self, request: Http) -> dict[str, ModelState]:
+        """Return how the models are served that are meant, by name."""
+        return {
+            name: await self.ask(GetModelState(replica=replica))
+            for name, replica in self.models(request).items()
+        }
 
     @staticmethod
     def flag(request: Http, name: str, default: bool) -> bool:
@@ -146,10 +167,7 @@ def routes(operators: Operators) -> list[Any]:
     async def is_paused(request: Http) -> IsPaused:
         """Whether a model is paused."""
         operators.check()
-        states: dict[str, ModelState] = {
-            name: await operators.ask(GetModelState(replica=replica))
-            for name, replica in operators.models(request).items()
-        }
+        states = await operators.states(request)
         paused = {name: state.paused is not None for name, state in states.items()}
         return IsPaused(is_paused=any(paused.values()), models=paused)
 
@@ -169,7 +187,38 @@ def routes(operators: Operators) -> list[Any]:
             blocks_below=sum(one.blocks_below for one in found),
         )
 
-    return [pause, resume, is_paused, reset_prefix_cache]
+    @post("/sleep", status_code=200, opt=describe(answer=Status, query=_SLEEP_QUERY))
+    async def sleep(request: Http) -> Status:
+        """Give back the memory of KV cache and weights until `/wake_up`. Requests that come meanwhile wait."""
+        operators.check()
+        level: Any = int(operators.choice(request, "level", LEVELS, "1"))
+        mode: Any = operators.choice(request, "mode", MODES, "abort")
+        for replica in operators.models(request).values():
+            await operators.ask(SleepModel(replica=replica, level=level, mode=mode), DRAIN_SECONDS)
+        return Status(status="asleep" if level else "paused")
+
+    @post("/wake_up", status_code=200, opt=describe(answer=Status, query=_WAKE_QUERY))
+    async def wake_up(request: Http) -> Status:
+        """Compute again after `/sleep`; with `tags`, bring so much of the model back."""
+        operators.check()
+        tags: Any = [tag for tags in request.query_params.getall("tags", []) for tag in tags.split(",")]
+        for tag in tags:
+            if tag not in TAGS:
+                raise BadRequest(f"tags has {tag!r:.100}; {expected(tag, TAGS)}", "tags")
+        state = None
+        for replica in operators.models(request).values():
+            order = WakeModel(replica=replica, parts=tuple(tags) if tags else None)
+            state = await operators.ask(order, DRAIN_SECONDS)
+        return Status(status="awake" if state is None or not state.sleep_level else "asleep")
+
+    @get("/is_sleeping", opt=describe(answer=IsSleeping, query=(_MODEL,)))
+    async def is_sleeping(request: Http) -> IsSleeping:
+        """Whether a model sleeps."""
+        operators.check()
+        levels = {name: state.sleep_level for name, state in (await operators.states(request)).items()}
+        return IsSleeping(is_sleeping=any(levels.values()), models=levels)
+
+    return [pause, resume, is_paused, reset_prefix_cache, sleep, wake_up, is_sleeping]
 
 
 def _flag_of(name: str) -> dict[str, Any]:
@@ -179,5 +228,13 @@ def _flag_of(name: str) -> dict[str, Any]:
 _PAUSE_QUERY = (
     *(_MODEL, {"name": "mode", "schema": {"enum": list(MODES)}}),
     *(_flag_of("clear_cache"), _flag_of("wait_for_inflight_requests")),
+)
+_SLEEP_QUERY = (
+    *(_MODEL, {"name": "level", "schema": {"enum": [int(level) for level in LEVELS]}}),
+    {"name": "mode", "schema": {"enum": list(MODES)}},
+)
+_WAKE_QUERY = (
+    _MODEL,
+    {"name": "tags", "schema": {"type": "array", "items": {"enum": list(TAGS)}}},
 )
 _RESET_QUERY = (_MODEL, _flag_of("reset_running_requests"), _flag_of("reset_external"))

@@ -177,7 +177,7 @@ class HttpServer(Frontend):
             cache_scope=self._keys.cache_scope(options.cache_scope),
             rules=ConversationRules(options.volatile_prompt_lines, options.trust_request_chat_template),
         )
-        self._health = Health(self.service, lambda replica: self._peers[replica].is_paused)
+        self._health = Health(self.service, lambda replica: self._peers[replica].is_at_rest)
         self._responses, self._siblings = ResponseStore(), Siblings(self)
         self.spawn(pacemaker.run())
         await self._listen()

@@ -350,3 +350,22 @@ class Heavy(Echo):
     @receives
     def ping(self, request: Ping) -> Pong:
         return Pong(value=self.num_lives)
+
+
+class Heir(Echo):
+    """Tells how many lives before it left something, one to the next."""
+
+    def __init__(self, options) -> None:
+        super().__init__(options)
+        self.generations = 0
+
+    def inherit(self, left: object) -> None:
+        assert isinstance(left, int)
+        self.generations = left
+
+    def leave(self) -> object:
+        return self.generations + 1
+
+    @receives
+    def ping(self, request: Ping) -> Pong:
+        return Pong(value=self.generations)

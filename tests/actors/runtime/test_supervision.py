@@ -19,6 +19,7 @@ from pageant.actors.runtime.loop_thread import LoopThread
 from pageant.actors.runtime.resolving import Cast, resolve
 from pageant.actors.runtime.topology import parse
 from pageant.protocol.errors import DeadlineExceeded, GivenUp, PeerGone, StartupError, TopologyError
+from pageant.protocol.supervision import SwapActor
 
 SECONDS = 20.0
 WATCHED = {"watcher": {"class": "runtime_players:Watcher"}}
@@ -257,3 +258,19 @@ async def test_what_is_heavy_is_gone_before_its_next_life_begins(start, placemen
         assert (await cluster.node.ask("echo", Ping(), SECONDS)).value == 1, "former lives are there as well"
         cluster.node.tell("echo", Crash())
     await watched(cluster, "up echo#3")
+
+
+@pytest.mark.parametrize("placement", ["one", "each"])
+async def test_what_a_life_leaves_is_for_the_next_in_its_process_alone(start, placement):
+    cluster = await start({"placement": placement, "actors": WATCHED}, cast=cast("Heir"))
+
+    async def generations() -> int:
+        return (await cluster.node.ask("echo", Ping(), SECONDS, again=True)).value
+
+    assert await generations() == 0
+    for count in (1, 2):
+        await cluster.node.ask("supervisor", SwapActor(name="echo"), SECONDS)
+        assert await generations() == count
+    cluster.node.tell("echo", Crash())
+    await watched(cluster, "up echo#4")
+    assert await generations() == 0, "a crash leaves nothing"

@@ -14,6 +14,9 @@ ROUTES = [
     ("POST", "/resume"),
     ("GET", "/is_paused"),
     ("POST", "/reset_prefix_cache"),
+    ("POST", "/sleep"),
+    ("GET", "/is_sleeping"),
+    ("POST", "/wake_up"),
 ]
 NAME = "operated"
 ASKED = {"model": NAME, "prompt": [5, 6, 7, 8] * 6, "max_tokens": 4, "temperature": 0, "ignore_eos": True}
@@ -83,6 +86,39 @@ def test_a_paused_server_is_healthy_takes_requests_and_answers_them_when_it_goes
     assert not one.get("/is_paused").json()["is_paused"]
 
 
+def test_a_server_that_sleeps_is_healthy_and_answers_when_it_wakes(servers):
+    one, other = servers
+    right = one.post("/v1/completions", json=ASKED).json()["choices"][0]["text"]
+    assert one.post("/sleep", params={"level": 2, "mode": "wait"}).json() == {"status": "asleep"}
+    for server in servers:
+        assert server.get("/is_sleeping").json() == {"is_sleeping": True, "models": {NAME: 2}}
+        assert server.get("/health").status_code == server.get("/ready").status_code == 200
+        assert server.post("/tokenize", json={"prompt": "ab"}).json()["count"] > 0
+    texts = []
+
+    def ask() -> None:
+        texts.append(other.post("/v1/completions", json=ASKED).json()["choices"][0]["text"])
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert other.post("/wake_up", params={"tags": "weights"}).json() == {"status": "asleep"}
+    assert other.get("/is_sleeping").json()["is_sleeping"] and not texts
+    assert one.post("/wake_up?tags=kv_cache").json() == {"status": "awake"}
+    asking.join(30)
+    assert texts == [right]
+    assert one.post("/wake_up").json() == {"status": "awake"}
+
+
+def test_requests_are_turned_away_where_they_are_not_to_wait(start):
+    settings = {"while_asleep": "refuse", "start_asleep": True}
+    url = start(settings, admin_routes=True).served_at().split()[-1]
+    refused = httpx.post(f"{url}/v1/completions", json=ASKED | {"model": "demo"})
+    assert refused.status_code == 503 and refused.headers["retry-after"]
+    assert refused.json()["error"]["code"] == "asleep"
+    assert httpx.post(f"{url}/wake_up", timeout=60).json() == {"status": "awake"}
+    assert httpx.post(f"{url}/v1/completions", json=ASKED | {"model": "demo"}).status_code == 200
+
+
 def test_prefixes_are_forgotten(servers):
     asked = ASKED | {"prompt": [9, 8, 7, 6] * 12}
 
@@ -101,6 +137,8 @@ def test_prefixes_are_forgotten(servers):
     [
         ("/pause?mode=later", "mode is 'later'; expected one of: abort"),
         ("/pause?clear_cache=maybe", "clear_cache is 'maybe'; expected true or false"),
+        ("/sleep?level=3", "level is '3'; expected one of: 0, 1, 2"),
+        ("/wake_up?tags=kv", "tags has 'kv'; expected one of: kv_cache"),
         ("/pause?model=nobody", "no model 'nobody' is served"),
     ],
 )
@@ -122,8 +160,10 @@ def test_a_command_does_the_same(apart, servers):
         done = subprocess.run(command, capture_output=True, text=True)
         return done.returncode, done.stdout + done.stderr
 
-    assert run("pause", "--mode", "wait") == (0, "paused (keep)\n")
+    assert run("pause", "--mode", "wait") == (0, "awake, paused (keep)\n")
     assert servers[0].get("/is_paused").json()["is_paused"]
-    assert run("resume") == (0, "computes\n") == run("state")
+    assert run("sleep", "--level", "2") == (0, "asleep (level 2), paused (keep)\n")
+    assert run("wake-up") == (0, "awake, paused (keep)\n")
+    assert run("resume") == (0, "awake\n") == run("state")
     status, text = run("state", "--model", "nobody")
     assert status == 1 and "no model is called 'nobody'; expected one of ''" in text

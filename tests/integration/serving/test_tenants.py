@@ -51,6 +51,9 @@ OPERATORS = {
     "/resume": {"post"},
     "/is_paused": {"get"},
     "/reset_prefix_cache": {"post"},
+    "/sleep": {"post"},
+    "/wake_up": {"post"},
+    "/is_sleeping": {"get"},
 }
 """Routes that refuse a tenant (test_operators.py)."""
 
