@@ -104,12 +104,15 @@ class NodeAgent(Actor):
             left = await self._replace(order)
             if self._ordered[order.name] > order.incarnation:
                 return  # it has been replaced before it began
+            collect = self._collect if cls.heavy and order.incarnation > 1 else None
+            if collect is not None:
+                collect()  # actor and cell refer to each other
             actor = cls(options)
             if left is not None:
                 actor.inherit(left)
                 del left
-            if cls.heavy and order.incarnation > 1 and self._collect is not None:
-                self._collect()  # actor and cell refer to each other
+                if collect is not None:
+                    collect()  # of that, it may have had no use
             cell = self._node.add(order.name, order.incarnation, actor)
             try:
                 await cell.start()

@@ -110,7 +110,6 @@ async def test_memory_goes_and_comes_back():
         kept = await resident()
         assert busy - kept > 0.8 * used, "its KV cache is gone"
         await engine.wake_up()
-        assert await resident() - kept < 0.5 * used, "memory is taken as it is used"
         await engine.sleep(2)
         bare = await resident()
         assert kept - bare > 0.7 * held["weights"], "its weights are gone too"
