@@ -55,6 +55,7 @@ class Feature(StrEnum):
     EXTRA_ARGS = "extra_args"
     STRUCTURED_OUTPUTS = "structured_outputs"
     ADAPTERS = "adapters"
+    THINKING_BUDGET = "thinking_budget"
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ EXECUTOR = Role(
         {
             *(Feature.SAMPLING, Feature.TOP_K, Feature.TOP_P, Feature.MIN_P, Feature.MIN_TOKENS),
             *(Feature.PENALTIES, Feature.LOGIT_BIAS, Feature.ALLOWED_TOKENS, Feature.BAD_WORDS),
-            *(Feature.EXTRA_ARGS, Feature.STRUCTURED_OUTPUTS, Feature.ADAPTERS),
+            *(Feature.EXTRA_ARGS, Feature.STRUCTURED_OUTPUTS, Feature.ADAPTERS, Feature.THINKING_BUDGET),
             *_SAMPLES_AND_LOGPROBS,
         }
     ),
@@ -105,7 +106,7 @@ DETOKENIZER = Role(
     frozenset(
         {
             *(Feature.STOP_STRINGS, Feature.SPECIAL_TOKENS, Feature.NO_DETOKENIZE),
-            *(Feature.LOGPROBS, Feature.PROMPT_LOGPROBS),
+            *(Feature.LOGPROBS, Feature.PROMPT_LOGPROBS, Feature.THINKING_BUDGET),
         }
     ),
 )
@@ -148,5 +149,6 @@ def features_needed(params: SamplingParams, adapter: str | None = None) -> froze
         Feature.EXTRA_ARGS: bool(params.extra_args),
         Feature.STRUCTURED_OUTPUTS: params.structured_outputs is not None,
         Feature.ADAPTERS: adapter is not None,
+        Feature.THINKING_BUDGET: params.thinking_token_budget is not None,
     }
     return frozenset(feature for feature, needed in needs.items() if needed)

@@ -33,6 +33,7 @@ LOGIT_BIAS_MAX = 1024  # entries
 ALLOWED_TOKEN_IDS_MAX = 65_536
 SEED_MIN, SEED_MAX = -(2**63), 2**63 - 1
 NO_SEED = -1
+NO_BUDGET = -1
 N_MAX = 1024  # samples of one request
 BAD_WORDS_MAX = 256
 BAD_WORD_LENGTH_MAX = 256
@@ -102,6 +103,8 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
         extra_args: for logits processors of your own.
         structured_outputs: what the output must look like; a mapping of the same fields is taken too. The request
             ends with `stop` when it does and nothing can follow, whatever `min_tokens` and `ignore_eos` say.
+        thinking_token_budget: most tokens of what the model thinks; then the mark that ends its thoughts is drawn. None
+            and -1 set no bound. It needs a model that marks its thoughts.
 
     Raises:
         BadRequest: a value out of range; names the parameter, what was found and what is expected.
@@ -136,6 +139,7 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
     extra_args: dict[str, Scalar | tuple[Scalar, ...]] | None = None
     structured_outputs: StructuredOutputsParams | None = None
     truncation_side: Literal["left", "right"] | None = None
+    thinking_token_budget: int | None = None
 
     def __post_init__(self) -> None:
         self._normalise()
@@ -203,6 +207,8 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
             msgspec.structs.force_setattr(self, "logit_bias", dict(self.logit_bias))
         if self.seed == NO_SEED:
             msgspec.structs.force_setattr(self, "seed", None)
+        if self.thinking_token_budget == NO_BUDGET:
+            msgspec.structs.force_setattr(self, "thinking_token_budget", None)
 
     def _check_samples(self) -> None:
         check_integer("n", self.n, 1, N_MAX)
@@ -233,6 +239,8 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
                 f"truncation_side is {self.truncation_side!r:.80}; expected 'left' or 'right'",
                 "truncation_side",
             )
+        if self.thinking_token_budget is not None:
+            check_integer("thinking_token_budget", self.thinking_token_budget, -1, 2**31 - 1)
         if self.extra_args is not None and (
             not isinstance(self.extra_args, dict) or len(repr(self.extra_args)) > EXTRA_ARGS_MAX
         ):

@@ -20,6 +20,7 @@ from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.message import Message
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.streams import Numbered
+from pageant.protocol.thinking import Thinking
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -48,7 +49,8 @@ class Submit(Message, frozen=True, kw_only=True):
     of the same `cache_salt` and `extra_keys` (see `Admission`). Samples of one prompt and seed differ by their
     `sample`. `bad_words` are those of `params`, as token ids. With `resume` it goes on from there: it has passed
     admission, its output is output, and what its tenant has been given for it counts. With `trace` (a
-    `traceparent`) the observer is told of its steps. It is computed with the executor's `adapter` of that name.
+    `traceparent`) the observer is told of its steps. It is computed with the executor's `adapter` of that name. With
+    `thinking` its thoughts are bounded (see `SamplingParams.thinking_token_budget`).
     """
 
     request_id: str
@@ -65,6 +67,7 @@ class Submit(Message, frozen=True, kw_only=True):
     trace: str | None = None
     extra_keys: tuple[str, ...] = ()
     adapter: str | None = None
+    thinking: Thinking | None = None
 
 
 class Abort(Message, frozen=True, kw_only=True):

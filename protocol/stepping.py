@@ -14,6 +14,7 @@ from pageant.protocol.arrays import BoolVector, Int32Vector, int32
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.message import Message
 from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.thinking import Thinking
 from pageant.protocol.tiers import BlockMoves
 
 
@@ -21,8 +22,8 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """A sequence that takes a row: all its tokens so far (a resumed one brings its output along).
 
     `num_prompt_tokens` of `token_ids` are the prompt's; the noise of a draw is a function of the position
-    in the sequence, so a resumed sequence draws what it would have drawn. For `sample`, `bad_words`, `trace` and
-    `adapter` see `Submit`.
+    in the sequence, so a resumed sequence draws what it would have drawn. For `sample`, `bad_words`, `trace`, `adapter`
+    and `thinking` see `Submit`.
     """
 
     row: int
@@ -34,6 +35,7 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     bad_words: tuple[tuple[int, ...], ...] = ()
     trace: str | None = None
     adapter: str | None = None
+    thinking: Thinking | None = None
 
 
 class StepPlan(Message, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from typing import Any
 
 from pageant.actors.detokenizer.core import Detokenization
 from pageant.actors.detokenizer.delivery import Delivery
+from pageant.actors.detokenizer.marks import spell_begin, spell_end
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.streams import Arrival, Incoming
 from pageant.models.tokenization import Tokenization
@@ -17,6 +18,7 @@ from pageant.protocol.roles import DETOKENIZER
 from pageant.protocol.serving import Finished
 from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.supervision import ActorDown, ActorUp
+from pageant.protocol.thinking import GetMarks, Marks
 from pageant.protocol.tracing import Attribute, TraceContext
 
 SCHEDULER = "scheduler"  # its address
@@ -73,17 +75,33 @@ class Detokenizer(Actor):
         # Of the scheduler whose requests these are: its incarnation, and where its stream began.
         self._life = 0, 1
         self._traces: dict[int, TraceContext] = {}  # by serial, of those whose steps are told of
+        self._marks: dict[tuple[str, str], Marks] = {}  # by their texts
 
     async def on_start(self) -> None:
         tokenization = await self.offload(self._load)
         self._detokenization = Detokenization(tokenization)
-        self._token_texts = _TokenTexts(tokenization)
+        self._token_texts, self._num_tokens = _TokenTexts(tokenization), tokenization.vocab_size
         self.watch(SCHEDULER)
 
     def _load(self) -> Tokenization:
         if self.options.skip_tokenizer_init:
             return Tokenization.without_tokens()
         return Tokenization.from_checkpoint(Path(self.options.tokenizer or self.options.model))
+
+    @receives(concurrent=True)
+    async def marks(self, asked: GetMarks) -> Marks:
+        """How marks are spelt in tokens."""
+        found = self._marks.get((asked.begin, asked.end))
+        if found is None:
+            found = self._marks[asked.begin, asked.end] = await self.offload(self._spell, asked)
+        return found
+
+    def _spell(self, asked: GetMarks) -> Marks:
+        pieces = self._detokenization.pieces(self._num_tokens)
+        if pieces is None:
+            return Marks()
+        begin, end = spell_begin(asked.begin.encode(), pieces), spell_end(asked.end.encode(), pieces)
+        return Marks(begin=begin, end=end) if all(end.rest) else Marks()
 
     @receives
     def tokens(self, batch: TokenBatch) -> None:

@@ -51,6 +51,10 @@ class Detokenization:
         self._num_tokens = 0
         self._num_stops = 0
 
+    def pieces(self, num_tokens: int) -> list[bytes] | None:
+        """Return the own bytes of so many tokens, by their ids; None where a token's text depends on its neighbours."""
+        return self._decoding.pieces(num_tokens)
+
     def open(
         self,
         key: Hashable,

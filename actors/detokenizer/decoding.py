@@ -64,6 +64,13 @@ class Decoding:
             self._pieces[False] = _PieceTable(tokenizer, rules, frozenset())
             self._pieces[True] = _PieceTable(tokenizer, rules, tokenizer.special_ids)
 
+    def pieces(self, num_tokens: int) -> list[bytes] | None:
+        """Return each token's own bytes, by its id; None where the decoder does not work token by token."""
+        if not self._pieces:
+            return None
+        pieces = (self._pieces[False][token] for token in range(num_tokens))
+        return [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
+
     def stream(
         self,
         prompt_token_ids: Sequence[int],

@@ -9,6 +9,8 @@ In vLLM's order, all in float32, before the temperature and the filters (see `pa
 4. Penalties. repetition_penalty, for tokens of the prompt or the output: a logit above 0 is divided by it,
    one below 0 multiplied (Keskar et al.: CTRL, 2019). Then, for tokens of the output, frequency_penalty
    times their count is taken off, and then presence_penalty.
+Where a row has thought as much as it may, only the next token of the mark that ends its thoughts is left, and none of
+these matters (see `thoughts`).
 
 A row's tokens are counted once, when it is added, and then one by one as they are drawn; a resumed row brings
 all its tokens along, so its counts are what they were. A step gathers only the logits of tokens that occur.
@@ -25,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from pageant.actors.executor.thoughts import ThoughtBudget
 from pageant.protocol.stepping import NewSequence
 
 if TYPE_CHECKING:
@@ -141,11 +144,19 @@ class _Row:
     counts: TokenCounts | None
     penalties: tuple[float, float, float]  # repetition, frequency, presence
     bad_words: BadWords | None
+    thoughts: ThoughtBudget | None
 
     @property
     def follows_tokens(self) -> bool:
         """Whether its logits depend on the tokens that it draws."""
+        if self.thoughts is not None and self.thoughts.is_near:
+            return True
         return self.counts is not None or (self.bad_words is not None and self.bad_words.length_max > 1)
+
+    def forced(self, ahead: Sequence[int] = ()) -> Int64:
+        """The one token that is left after some drafts, if its thoughts have come to their bound."""
+        token = self.thoughts.forced(ahead) if self.thoughts is not None else None
+        return _NO_TOKENS if token is None else np.array([token], np.int64)
 
     def take(self, token: int) -> None:
         """A token was drawn."""
@@ -153,6 +164,10 @@ class _Row:
             self.counts.add(token)
         if self.bad_words is not None:
             self.bad_words.tail.append(token)
+        if self.thoughts is not None:
+            self.thoughts.take(token)
+            if self.thoughts.is_over:
+                self.thoughts = None
 
     def forbidden_at(self, position: int, ahead: Sequence[int] = ()) -> Int64:
         """The tokens that are not drawn at a position, after some drafts. Where only some are allowed, one of these is
@@ -167,7 +182,7 @@ class _Row:
     def shapes(self, position: int) -> bool:
         """Whether it changes the logits of this position or of one after it."""
         held = len(self.forbidden) if position < self.min_position else 0
-        follows = self.counts is not None or self.bad_words is not None
+        follows = self.counts is not None or self.bad_words is not None or self.thoughts is not None
         return follows or len(self.allowed) + len(self.biased) + held > 0
 
 
@@ -208,7 +223,7 @@ class Shapers:
         self._rows.pop(sequence.row, None)
         params = sequence.params
         shaped = params.has_penalties or params.logit_bias or params.allowed_token_ids or params.min_tokens
-        if shaped or sequence.bad_words:
+        if shaped or sequence.bad_words or sequence.thinking is not None:
             row = self._shaped(sequence)
             if row.shapes(len(sequence.token_ids)):
                 self._rows[sequence.row] = row
@@ -235,6 +250,7 @@ class Shapers:
             bad_words=BadWords(sequence.bad_words, sequence.token_ids[num_prompt:].tolist())
             if sequence.bad_words
             else None,
+            thoughts=_thoughts(sequence),
         )
 
     def take(self, rows: npt.NDArray[np.int32], positions: Int64, token_ids: Int64) -> None:
@@ -271,8 +287,12 @@ class Shapers:
             return NOTHING
         penalties = np.ones((len(rows), 3), np.float32)
         penalties[[index for index, _, _ in shaped]] = [one.penalties for _, one, _ in shaped]
+        forced = {i: tokens for i, row, _ in shaped if len(tokens := row.forced(ahead.get(i, ())))}
+        allowed = {i: row.allowed for i, row, _ in shaped} | forced
+        if forced:
+            shaped = [one for one in shaped if one[0] not in forced]
         return Shaping(
-            allowed=_entries((i, row.allowed, _NO_VALUES) for i, row, _ in shaped),
+            allowed=_entries((i, tokens, _NO_VALUES) for i, tokens in allowed.items()),
             forbidden=_entries(
                 (i, row.forbidden_at(at, ahead.get(i, ())), _NO_VALUES) for i, row, at in shaped
             ),
@@ -282,6 +302,16 @@ class Shapers:
             ),
             penalties=penalties,
         )
+
+
+def _thoughts(sequence: NewSequence) -> ThoughtBudget | None:
+    """What bounds a sequence's thoughts, unless they are over."""
+    budget = sequence.params.thinking_token_budget
+    if sequence.thinking is None or budget is None:
+        return None
+    output = sequence.token_ids[sequence.num_prompt_tokens :].tolist()
+    thoughts = ThoughtBudget(sequence.thinking, budget, output)
+    return None if thoughts.is_over else thoughts
 
 
 def _entries(pieces: Iterable[tuple[int, Int64, Float32]]) -> Entries:

@@ -184,9 +184,7 @@ class Frontend(Actor):
             CURRENT.set(request.trace.context)  # of this request's own task
         try:
             async with asyncio.timeout(opening.settings.get("deadline")):
-                text, token_ids, params, bad_words = await self._preparing[peers.model.replica].prepare(
-                    opening
-                )
+                prepared = await self._preparing[peers.model.replica].prepare(opening)
         except PageantError as error:
             self._fail(request, error)
             return
@@ -203,6 +201,7 @@ class Frontend(Actor):
         if adapter is not None and adapter not in peers.adapters:
             self._fail(request, BadRequest(f"the adapter {adapter!r:.300} was unloaded", "adapter"))
             return
+        text, token_ids, params, bad_words, thinking = prepared
         if params.seed is None and params.temperature >= GREEDY_TEMPERATURE:
             params = msgspec.structs.replace(params, seed=self.random.randint(0, SEED_MAX))
         if params.num_sequences > params.n and params.logprobs is None:
@@ -213,7 +212,8 @@ class Frontend(Actor):
         if not opening.is_probe:
             peers.metering.accepted(len(token_ids), params)
         settings: dict[str, Any] = {**opening.settings}
-        settings.pop("traceparent", None)  # of the copy: others of a batch have the same settings
+        for name in ("traceparent", "reasoning_marks"):
+            settings.pop(name, None)  # of the copy: others of a batch have the same settings
         if adapter is not None:
             settings["adapter"] = peers.adapters[adapter]
         if request.trace is not None:
@@ -230,6 +230,7 @@ class Frontend(Actor):
                 params=params,
                 sample=sample,
                 bad_words=bad_words,
+                thinking=thinking,
                 **settings,
             )
             self.tell(peers.address("scheduler"), self._open[wire_id].begin(submit, self.clock.now()))

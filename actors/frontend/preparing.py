@@ -8,21 +8,26 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from pageant.actors.frontend.marks import reasoning_marks
 from pageant.actors.frontend.peers import CAST, Peers
 from pageant.actors.frontend.prompts import check_allowed, check_length, check_vocabulary, truncated
 from pageant.actors.frontend.requests import Opening
 from pageant.actors.frontend.trials import Trials
 from pageant.actors.runtime import Actor
+from pageant.protocol.arrays import int32
 from pageant.protocol.errors import BadRequest, Unsupported
 from pageant.protocol.guiding import CompileGrammar, GrammarRefused
 from pageant.protocol.roles import ROLES, features_needed
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.structured_outputs import StructuredOutputsParams
-from pageant.protocol.tokenizing import Tokenize, TokenizeChat, Tokenized
+from pageant.protocol.thinking import GetMarks, Thinking
+from pageant.protocol.tokenizing import Detokenize, Tokenize, TokenizeChat, Tokenized
 
+MARK_TOKENS_MAX = 64  # of a mark, and of the blanks after it
 TOKENIZE_SECONDS = 60.0
 COMPILE_SECONDS = 60.0
 
+ReasoningMarks = tuple[str, str]
 AnyPrompt = Tokenize | TokenizeChat | npt.NDArray[np.int32]
 
 
@@ -33,6 +38,7 @@ class Prepared(NamedTuple):
     token_ids: npt.NDArray[np.int32]
     params: SamplingParams
     bad_words: tuple[tuple[int, ...], ...]
+    thinking: Thinking | None
 
 
 class Preparation:
@@ -42,6 +48,9 @@ class Preparation:
         self._peers = peers
         self._tokenizer = Trials(frontend, peers.address("tokenizer"))
         self._grammar = Trials(frontend, peers.address("grammar"))
+        self._detokenizer = Trials(frontend, peers.address("detokenizer"))
+        self._frontend = frontend
+        self._own_marks: ReasoningMarks | None = None
 
     async def prepare(self, opening: Opening) -> Prepared:
         """Returns when whoever computes it is there, too.
@@ -64,8 +73,9 @@ class Preparation:
             asked = params.structured_outputs.after(text or "")
             params = msgspec.structs.replace(params, structured_outputs=asked)
             await self._compile_grammar(asked)
+        thinking = await self._thinking(opening, text, token_ids)
         await self._peers.wait()
-        return Prepared(text, token_ids, params, bad_words)
+        return Prepared(text, token_ids, params, bad_words, thinking)
 
     def _check_features(self, opening: Opening) -> None:
         """Refuses by name what an actor of this topology does not honour."""
@@ -101,6 +111,46 @@ class Preparation:
             if len(bare) and len(led) == len(bare) and led[0] != bare[0]:
                 found[tuple(led.tolist())] = None
         return tuple(ids for ids in found if ids)
+
+    async def _thinking(
+        self, opening: Opening, text: str | None, token_ids: npt.NDArray[np.int32]
+    ) -> Thinking | None:
+        """The marks of thoughts that are bounded; None where there is no bound, or the prompt has ended them."""
+        if opening.params.thinking_token_budget is None:
+            return None
+        marks = opening.settings.get("reasoning_marks") or await self._marks_of_model()
+        if marks is None:
+            raise BadRequest(
+                "thinking_token_budget is given; expected none: this model does not mark what it thinks",
+                "thinking_token_budget",
+            )
+        begin, end = marks
+        found = await self._detokenizer.ask(GetMarks(begin=begin, end=end), TOKENIZE_SECONDS)
+        if found.begin is None or found.end is None:
+            raise BadRequest(
+                f"thinking_token_budget is given; the model's tokens do not spell {end!r}",
+                "thinking_token_budget",
+            )
+        said = (await self._end_of(token_ids) if text is None else text).rstrip()
+        if said.endswith(end):
+            return None
+        return Thinking(begin=found.begin, end=found.end, is_open=said.endswith(begin))
+
+    async def _marks_of_model(self) -> ReasoningMarks | None:
+        """Around what the model thinks, by its chat template."""
+        model = self._peers.model
+        if self._own_marks is None and model.tokenizer is not None:
+            self._own_marks = await self._frontend.offload(
+                reasoning_marks, model.tokenizer, model.chat_template
+            )
+        return self._own_marks
+
+    async def _end_of(self, token_ids: npt.NDArray[np.int32]) -> str:
+        """The text of a prompt's last tokens."""
+        last = token_ids[-MARK_TOKENS_MAX:]
+        request = Detokenize(counts=int32([len(last)]), token_ids=last, skip_special_tokens=False)
+        (text,) = (await self._tokenizer.ask(request, TOKENIZE_SECONDS)).texts
+        return text
 
     async def _compile_grammar(self, asked: StructuredOutputsParams) -> None:
         """Refuses a request whose output cannot be made to look as it asks."""

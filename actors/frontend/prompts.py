@@ -65,6 +65,8 @@ class RequestSettings(TypedDict, total=False):
             computes with an image, say.
         adapter: the name of the model's adapter that computes it; None is the model as it is.
         traceparent: the span that it is a part of, as W3C writes it, where requests are traced.
+        reasoning_marks: the texts before and after what the model thinks, for `thinking_token_budget`; None is those of
+            its chat template.
     """
 
     priority: int
@@ -74,6 +76,7 @@ class RequestSettings(TypedDict, total=False):
     extra_keys: Sequence[str]
     adapter: str | None
     traceparent: str | None
+    reasoning_marks: tuple[str, str] | None
 
 
 def check_settings(settings: Mapping[str, Any], adapters: Sequence[str] = ()) -> RequestSettings:
@@ -94,6 +97,9 @@ def check_settings(settings: Mapping[str, Any], adapters: Sequence[str] = ()) ->
             check_number(name, value, 0.0, DEADLINE_MAX, above_low=True)
         elif name == "tenant" or (name in ("cache_salt", "traceparent") and value is not None):
             check_name(name, value, shortest=0)
+        elif name == "reasoning_marks":
+            if value is not None:
+                _check_marks(value)
         elif name == "extra_keys":
             settings = {**settings, name: _check_keys(value)}
         elif name == "adapter":
@@ -104,6 +110,13 @@ def check_settings(settings: Mapping[str, Any], adapters: Sequence[str] = ()) ->
             hint = expected(name, RequestSettings.__annotations__, NAMES_HERE)
             raise BadRequest(f"{name} is no setting of a request; {hint}", name)
     return cast(RequestSettings, settings)
+
+
+def _check_marks(marks: object) -> None:
+    if not (isinstance(marks, tuple | list) and len(marks) == 2):
+        raise BadRequest(f"reasoning_marks is {marks!r:.300}; expected two texts", "reasoning_marks")
+    for index, mark in enumerate(marks):
+        check_name(f"reasoning_marks[{index}]", mark)
 
 
 def _check_keys(keys: object) -> tuple[str, ...]:
@@ -290,8 +303,8 @@ def check_params(params: object, limits: Limits, place: str = "params") -> Sampl
 
 
 def _check_without_tokenizer(params: SamplingParams) -> None:
-    for name in ("stop", "bad_words", "structured_outputs"):
-        if getattr(params, name):
+    for name in ("stop", "bad_words", "structured_outputs", "thinking_token_budget"):
+        if getattr(params, name) not in (None, ()):
             raise BadRequest(
                 f"{name} needs the texts of tokens; the model is served without a tokenizer (skip_tokenizer_init)",
                 name,

@@ -126,6 +126,7 @@ def build_plan(
                 bad_words=request.bad_words,
                 trace=request.trace,
                 adapter=request.adapter,
+                thinking=request.thinking,
             )
             for request, grant in zip(new, granted.admitted, strict=True)
         ),

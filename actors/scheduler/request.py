@@ -12,6 +12,7 @@ import numpy.typing as npt
 from pageant.protocol.logprobs import Piece
 from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 from pageant.protocol.serving import Submit
+from pageant.protocol.thinking import Thinking
 
 
 class State(enum.Enum):
@@ -75,6 +76,7 @@ class ScheduledRequest:
     died_at: int = 0  # up to which position at the last of them, its unknown tokens included
     trace: str | None = None
     adapter: str | None = None
+    thinking: Thinking | None = None
 
     @classmethod
     def of(cls, message: Submit, serial: int, end_tokens: frozenset[int], now: float) -> ScheduledRequest:
@@ -97,6 +99,7 @@ class ScheduledRequest:
             bad_words=message.bad_words,
             trace=message.trace,
             adapter=message.adapter,
+            thinking=message.thinking,
         )
         behind = message.resume
         if behind is not None:
@@ -135,7 +138,8 @@ class ScheduledRequest:
     def is_plain(self) -> bool:
         """Whether nobody need know a token of it before the next is computed, but to see its end."""
         params = self.params
-        depends = params.structured_outputs is not None or params.has_penalties or self.bad_words
+        guided = params.structured_outputs is not None or self.thinking is not None
+        depends = guided or params.has_penalties or self.bad_words
         return self.goes_in_pieces and self.trace is None and not depends
 
     @property

@@ -35,6 +35,7 @@ KINDS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.6, "detokenize": False},
     {"logit_bias": {50: 3.0}, "min_p": 0.01},
     {"structured_outputs": StructuredOutputsParams(regex="([a-z]{1,8} ){20,60}end")},
+    {"temperature": 0.8, "thinking_token_budget": 25},
 )
 
 
@@ -61,7 +62,10 @@ def mixed_requests(count: int, output_tokens: int, seed: int = 0) -> list[Asked]
         own = [rng.randrange(10, 200) for _ in range(rng.randint(1, 24))]
         ids = [*shared[: rng.choice((0, 16, 40, 64))], *own]
         prompt: str | list[int] = f"Once upon a time there were {number}" if number % 3 == 2 else ids
-        settings = {"deadline": 3600.0} if number % 5 == 0 else {"priority": number % 2}
+        settings: dict[str, Any] = {"deadline": 3600.0} if number % 5 == 0 else {"priority": number % 2}
+        if "thinking_token_budget" in kind:  # its prompt ends where its thoughts begin
+            prompt = f"Once upon a time there were {number}"
+            settings["reasoning_marks"] = (str(number), "~~")
         asked.append(Asked(prompt, SamplingParams(seed=number, max_tokens=tokens, **kind), settings))
     return asked
 

@@ -63,7 +63,10 @@ PARAMS: tuple[dict[str, Any], ...] = (
     {"ignore_eos": True, "max_tokens": 70},
     {"allowed_token_ids": [260, 261, 262], "ignore_eos": True},
     {"allowed_token_ids": [260, 261], "temperature": 1.0, "ignore_eos": True, "logprobs": 1},
+    {"thinking_token_budget": 5},
+    {"thinking_token_budget": 9, "temperature": 0.8, "ignore_eos": True},
 )
+MARKS = {"reasoning_marks": ("<|im_start|>assistant", ".")}  # of whoever's thoughts are bounded
 
 
 # Of eight tokens, each pair once: whatever is drawn, the n-gram drafter has seen it.
@@ -130,7 +133,7 @@ def _answers(speculation: dict[str, Any] | None, settings: dict[str, Any]) -> tu
         speculation=speculation,
         **settings,
     ) as llm:
-        found = llm.generate(prompts, params) + llm.generate(prompts[::-1], params[::-1])
+        found = llm.generate(prompts, params, **MARKS) + llm.generate(prompts[::-1], params[::-1], **MARKS)
         counters = llm.scheduler_statistics().counters
     answers = []
     for output in found:

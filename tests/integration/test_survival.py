@@ -19,7 +19,7 @@ from pageant.scripts.chaos.load import Stream, difference, mixed_requests
 SETTINGS = {"dtype": "float32", "threads": 1, "num_blocks": 160, "max_num_seqs": 24, "seed": 5}
 SUSPICION = {"heartbeat_seconds": 0.5, "suspicion_seconds": 3.0}
 SHORT = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
-ASKED = mixed_requests(16, 110)
+ASKED = mixed_requests(17, 110)
 
 
 async def run_all(engine: pageant.Engine, disturb=None) -> list[pageant.RequestOutput]:

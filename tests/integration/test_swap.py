@@ -32,7 +32,7 @@ KINDS = {
     "executor/0": "pageant.actors.executor.actor:Executor",
 }
 SPECULATION = {"method": "ngram", "adaptive": False}
-ASKED = mixed_requests(16, 30)  # one of each kind
+ASKED = mixed_requests(17, 30)  # one of each kind
 SWAPS = 20
 
 

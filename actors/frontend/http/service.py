@@ -227,6 +227,9 @@ class Service:
             raise Draining("this server is shutting down")
         if self.num_open >= self._num_open_max and not is_probe:
             raise Overloaded(f"{self.num_open} requests are open here, at most; try again later")
+        settings = settings or {}
+        if params.thinking_token_budget is not None and (marks := served.formats.reasoning) is not None:
+            settings = {**settings, "reasoning_marks": (marks.begin, marks.end)}
         kind = RequestOutputKind.FINAL_ONLY if whole else RequestOutputKind.DELTA
         params = msgspec.structs.replace(check_params(params, served.limits), output_kind=kind)
         key = caller().tenant, name
@@ -238,7 +241,7 @@ class Service:
         for prompt, sink in zip(prompts, answers.prompts, strict=True):
             sink.name = self.new_id(name)  # whatever others are called by their clients
             given = RequestSettings(
-                **self._scoped(settings or {}), adapter=served.adapter, traceparent=_TRACEPARENT.get()
+                **self._scoped(settings), adapter=served.adapter, traceparent=_TRACEPARENT.get()
             )
             self.engine.open(Opening(sink.name, prompt, params, sink, given, served.replica, is_probe))
         return answers

@@ -47,7 +47,7 @@ SAMPLING: dict[str, Row] = table(
     flag(
         no_effect("skip_reading_prefix_cache", "prompts are computed anew where their scores are asked for")
     ),
-    not_yet("thinking_token_budget", None, "thinking is not cut short", "bound it with max_tokens"),
+    same("thinking_token_budget", "most tokens of thoughts; -1 sets no bound"),
     not_yet("repetition_detection", None, "repetitions do not end a sample", "use repetition_penalty"),
     not_yet("routed_experts_prompt_start", 0, "the experts of a token are not told"),
     not_yet("trace_decode_token_ids", None, "tokens are drawn, not given"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import httpx
 import pytest
 from tokenizers import Tokenizer
 
@@ -222,6 +223,35 @@ def test_a_prompt_is_cut_at_the_side_that_is_named(http, llm):
             assert choice["prompt_token_ids"] == kept
     refused = http.post(TEXT, json={"prompt": PROMPT, "truncation_side": "middle"})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "truncation_side")
+
+
+def test_thoughts_are_bounded_where_the_model_marks_them(http, start):
+    asked = {"prompt": "Why? <think>", "max_tokens": 40, "temperature": 0, "ignore_eos": True}
+    refused = http.post(TEXT, json=asked | {"thinking_token_budget": 5})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "thinking_token_budget")
+    free = post(http, TEXT, **asked, return_token_ids=True)["choices"][0]
+    with httpx.Client(
+        base_url=start(reasoning_parser="think").served_at().split()[-1], timeout=60
+    ) as thinking:
+        for budget in (0, 5, 12):
+            more = {"thinking_token_budget": budget, "return_token_ids": True}
+            whole = post(thinking, TEXT, **asked, **more)["choices"][0]
+            assert whole["token_ids"][:budget] == free["token_ids"][:budget]
+            thoughts, end, rest = whole["text"].partition("</think>")
+            thought = post(http, "/detokenize", tokens=free["token_ids"][:budget])["prompt"]
+            assert end and rest and thoughts == thought
+            chunks = streamed(thinking, TEXT, **asked, **more)
+            assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == whole["text"]
+        assert post(thinking, TEXT, **asked, thinking_token_budget=-1)["choices"][0]["text"] == free["text"]
+        chat = {
+            "messages": [*QUESTION, {"role": "assistant", "content": "<think>"}],
+            "thinking_token_budget": 4,
+        }
+        chat |= {"add_generation_prompt": False, "continue_final_message": True, "max_tokens": 40}
+        message = post(thinking, CHAT, **chat, ignore_eos=True)["choices"][0]["message"]
+        assert message["reasoning_content"] and message["content"]
+        body = {"input": "Hi", "thinking_token_budget": 4, "max_output_tokens": 8}
+        assert post(thinking, RESPONSES, **body)["usage"]["output_tokens"] == 8
 
 
 def test_tokens_are_spelt_as_the_vocabulary_has_them(http):

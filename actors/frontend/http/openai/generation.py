@@ -61,6 +61,7 @@ class Generation(msgspec.Struct, kw_only=True):
     prompt_logprobs: int | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
+    thinking_token_budget: int | None = None
     vllm_xargs: dict[str, Scalar | tuple[Scalar, ...]] | None = None
     priority: int | None = None
     cache_salt: str | None = None

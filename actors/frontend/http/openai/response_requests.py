@@ -34,6 +34,7 @@ SAME = (  # in a chat
     ),
     *("bad_words", "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output"),
     *("truncate_prompt_tokens", "truncation_side", "structured_outputs", "vllm_xargs", "deadline"),
+    "thinking_token_budget",
     *("seed", "priority", "cache_salt", "chat_template_kwargs", "user"),
 )
 LOGPROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
@@ -82,6 +83,7 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] | None = None
     structured_outputs: StructuredOutputs | None = None
+    thinking_token_budget: int | None = None
     vllm_xargs: dict[str, Scalar | tuple[Scalar, ...]] | None = None
     deadline: float | None = None
     seed: int | None = None
