@@ -173,7 +173,7 @@ class Service:
         asked, passed_over = read(body, shape)
         served = self.model(asked.model)
         if hasattr(asked, "fields_without_effect"):
-            passed_over += asked.fields_without_effect()
+            passed_over += asked.fields_without_effect(served.formats)
         request_id = getattr(asked, "request_id", None) or request_id
         if request_id is not None and not REQUEST_ID_FORM.fullmatch(request_id):
             raise BadRequest(

@@ -250,6 +250,15 @@ def test_thoughts_are_bounded_where_the_model_marks_them(http, start):
         chat |= {"add_generation_prompt": False, "continue_final_message": True, "max_tokens": 40}
         message = post(thinking, CHAT, **chat, ignore_eos=True)["choices"][0]["message"]
         assert message["reasoning_content"] and message["content"]
+        begun = {"messages": chat["messages"], "max_tokens": 40, "temperature": 0}
+        thinks = begun | {"thinking": {"type": "enabled", "budget_tokens": 4}}
+        blocks = [block["type"] for block in post(thinking, MESSAGES, **thinks)["content"]]
+        assert blocks == ["thinking", "text"]
+        named = "x-pageant-fields-without-effect"
+        assert named not in thinking.post(MESSAGES, json=thinks).headers
+        assert http.post(MESSAGES, json=thinks).headers[named] == "thinking.budget_tokens"
+        wrong = begun | {"thinking": {"type": "enabled", "budget_tokens": -5}}
+        assert thinking.post(MESSAGES, json=wrong).json()["error"]["param"] == "thinking.budget_tokens"
         body = {"input": "Hi", "thinking_token_budget": 4, "max_output_tokens": 8}
         assert post(thinking, RESPONSES, **body)["usage"]["output_tokens"] == 8
 

@@ -164,7 +164,7 @@ def routes(service: Service) -> list[Any]:
     async def messages(request: Http) -> Response[Any]:
         """Answer a conversation, as Anthropic's API does."""
         taken = await service.take(request, MessagesRequest, "msg")
-        answers = begin(service, taken.asked.chat(), taken.served, taken.name, NAMES)
+        answers = begin(service, taken.asked.chat(taken.served.formats), taken.served, taken.name, NAMES)
         telling = MessagesTelling(answers, taken.served.name)
         told = telling if taken.asked.stream else None
         return await respond(service, request, answers, telling.whole, told, taken.headers)

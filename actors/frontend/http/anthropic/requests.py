@@ -10,11 +10,13 @@ from pageant.actors.frontend.http.anthropic.content import Block, MessageTurn
 from pageant.actors.frontend.http.anthropic.tools import Tool, ToolChoice
 from pageant.actors.frontend.http.openai.chat import ChatRequest, as_chat
 from pageant.actors.frontend.http.openai.turns import ContentPart, Turn
+from pageant.actors.frontend.http.parsers.formats import NO_FORMATS, Formats
 from pageant.protocol.errors import BadRequest
 
 NAMES = {  # of a chat's parameters
     **{"response_format": "output_config.format", "structured_outputs": "output_config.format"},
     **{"stop": "stop_sequences", "parallel_tool_calls": "tool_choice"},
+    "thinking_token_budget": "thinking.budget_tokens",
 }
 
 
@@ -70,13 +72,21 @@ class CountRequest(msgspec.Struct, kw_only=True):
             role="system", content=tuple(ContentPart(text=text) for text in texts if text is not None)
         )
 
-    def chat(self) -> ChatRequest:
-        """The chat that it means."""
-        return as_chat(self.chat_fields(), NAMES)
+    def chat(self, formats: Formats = NO_FORMATS) -> ChatRequest:
+        """The chat that it means, to a model of these formats: one that marks its thoughts keeps to their budget."""
+        budget = {} if formats.reasoning is None else {"thinking_token_budget": self._budget}
+        return as_chat(self.chat_fields() | budget, NAMES)
 
-    def fields_without_effect(self) -> list[str]:
-        """Return the places of what is known here, and has no effect."""
-        names = ["thinking.budget_tokens"] * ("budget_tokens" in (self.thinking or {}))
+    @property
+    def _budget(self) -> Any:
+        """How many tokens the model may think, if it thinks."""
+        thinking = self.thinking or {}
+        return thinking.get("budget_tokens") if thinking.get("type") == "enabled" else None
+
+    def fields_without_effect(self, formats: Formats = NO_FORMATS) -> list[str]:
+        """Return the places of what is known here, and has no effect with a model of these formats."""
+        bounded = self._budget is not None and formats.reasoning is not None
+        names = ["thinking.budget_tokens"] * ("budget_tokens" in (self.thinking or {}) and not bounded)
         names += [f"tools:{tool.type}"[:128] for tool in self.tools or () if not tool.is_told]
         names += [place for message in self.messages for place in message.passed_over()]
         return list(dict.fromkeys(names))
@@ -112,6 +122,6 @@ class MessagesRequest(CountRequest, kw_only=True):
         user = (self.metadata or {}).get("user_id")
         return user if isinstance(user, str) else None
 
-    def fields_without_effect(self) -> list[str]:
-        """See `ResponseRequest`."""
-        return super().fields_without_effect() + ["service_tier"] * (self.service_tier is not None)
+    def fields_without_effect(self, formats: Formats = NO_FORMATS) -> list[str]:
+        """See `CountRequest`."""
+        return super().fields_without_effect(formats) + ["service_tier"] * (self.service_tier is not None)

@@ -41,6 +41,7 @@ from pageant.actors.frontend.http.openai.structure import (
 from pageant.actors.frontend.http.openai.turns import Turn
 from pageant.actors.frontend.http.openapi import describe
 from pageant.actors.frontend.http.parsers.base import CallPiece, joined
+from pageant.actors.frontend.http.parsers.formats import NO_FORMATS, Formats
 from pageant.actors.frontend.http.reading import convert
 from pageant.actors.frontend.http.served import Served
 from pageant.actors.frontend.http.service import Http, Service, respond
@@ -70,11 +71,11 @@ class ChatRequest(Generation, kw_only=True):
     reasoning_effort: str | None = None
     documents: tuple[dict[str, Any], ...] | None = None
 
-    def fields_without_effect(self) -> list[str]:
+    def fields_without_effect(self, formats: Formats = NO_FORMATS) -> list[str]:
         """Return the places of what is known here, and cannot be told to a model."""
         conversations = [one if isinstance(one, tuple) else (one,) for one in self.messages]
         said = [place for turns in conversations for turn in turns for place in turn.passed_over()]
-        return list(dict.fromkeys([*super().fields_without_effect(), *left_out(self.tools), *said]))
+        return list(dict.fromkeys([*super().fields_without_effect(formats), *left_out(self.tools), *said]))
 
     def num_logprobs(self) -> int | None:
         """See `Generation`."""

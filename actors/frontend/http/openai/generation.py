@@ -12,6 +12,7 @@ from pageant.actors.frontend.http.openai.structure import (
     StructuredOutputs,
     asked_for,
 )
+from pageant.actors.frontend.http.parsers.formats import NO_FORMATS, Formats
 from pageant.actors.frontend.http.tenants import tenant_of
 from pageant.actors.frontend.prompts import RequestSettings, check_settings
 from pageant.protocol.errors import BadRequest
@@ -144,7 +145,7 @@ class Generation(msgspec.Struct, kw_only=True):
             }
         )
 
-    def fields_without_effect(self) -> list[str]:
+    def fields_without_effect(self, formats: Formats = NO_FORMATS) -> list[str]:
         """Return what is known here, and has no effect."""
         asked = (self.response_format, self.structured_outputs)
         return [name for one in asked if one is not None for name in one.unenforced()]

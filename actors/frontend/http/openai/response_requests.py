@@ -10,6 +10,7 @@ from pageant.actors.frontend.http.openai.response_items import Item, is_referenc
 from pageant.actors.frontend.http.openai.response_tools import ResponseTool, chat_choice, chat_tools
 from pageant.actors.frontend.http.openai.structure import StructuredOutputs
 from pageant.actors.frontend.http.openai.turns import Turn
+from pageant.actors.frontend.http.parsers.formats import NO_FORMATS, Formats
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.json_schemas import unenforced
 from pageant.protocol.sampling import Scalar
@@ -96,7 +97,7 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
     top_logprobs: int | None = None
     reasoning: dict[str, Any] | None = None
 
-    def fields_without_effect(self) -> list[str]:
+    def fields_without_effect(self, formats: Formats = NO_FORMATS) -> list[str]:
         """Those that are given and known, and of no consequence here."""
         names = [f"reasoning.{name}" for name in self.reasoning or {} if self._is_idle(name)]
         names += [f"tools:{kind}"[:128] for tool in self.tools or () for kind in tool.left_out()]
