@@ -160,6 +160,9 @@ def serve(
             help="Let callers load and unload adapters. [default: $VLLM_ALLOW_RUNTIME_LORA_UPDATING]",
         ),
     ] = None,
+    trust_request_chat_template: Annotated[
+        bool | None, typer.Option(help="Take chat templates that requests bring along.")
+    ] = None,
     strict_fields: Annotated[
         bool | None, typer.Option(help="Refuse requests with fields that have no effect here.")
     ] = None,
@@ -182,6 +185,7 @@ def serve(
     options = {
         **{"host": host, "port": port, "strict_fields": strict_fields, "admin_routes": admin_routes},
         **{"runtime_adapters": runtime_adapters},
+        **{"trust_request_chat_template": trust_request_chat_template},
         **{"api_keys": api_key, "operator_keys": operator_key, "cache_scope": cache_scope},
         **{"tool_call_parser": tool_call_parser, "reasoning_parser": reasoning_parser},
         **{"allowed_origins": allowed_origin, "ssl_certfile": ssl_certfile, "ssl_keyfile": ssl_keyfile},

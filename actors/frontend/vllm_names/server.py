@@ -77,7 +77,7 @@ ANSWERING = (
         "text parts are joined where a template takes texts, and passed on where it takes parts",
         neutral=("auto", "string", "openai"),
     ),
-    not_yet("trust_request_chat_template", False, "templates come from the operator", "use chat_template"),
+    flag(same("trust_request_chat_template", "requests' templates are rendered in a process of their own")),
     flag(no_effect("trust_request_mm_kwargs", "requests with images, audio or video are refused anyway")),
     not_yet("default_chat_template_kwargs", (), "requests say it themselves", "send chat_template_kwargs"),
     not_yet("response_role", "assistant", "answers are the assistant's"),
