@@ -37,8 +37,9 @@ def _find_classes_here() -> None:
 @app.command()
 @with_engine_options
 def run(
-    prompt: Annotated[str, typer.Argument(help="What to ask.")],
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What to ask; - reads standard input.")],
     engine: dict[str, Any],
+    system: Annotated[str | None, typer.Option(help="A system message before the prompt.")] = None,
     raw: Annotated[bool, typer.Option(help="Complete the text as it is, without the chat template.")] = False,
     max_tokens: Annotated[int, typer.Option(help="Most tokens of the answer.")] = 256,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
@@ -63,7 +64,7 @@ def run(
         min_p=min_p,
         stop=tuple(stop or ()),
     )
-    command.run(prompt, engine, params, raw=raw, timings=timings, pool=pool)
+    command.run(prompt, engine, params, system=system, raw=raw, timings=timings, pool=pool)
 
 
 @app.command()
@@ -100,12 +101,30 @@ def chat(
     system: Annotated[str | None, typer.Option(help="A system message to begin with.")] = None,
     max_tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = 512,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="0 keeps all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="1 keeps all.")] = 1.0,
+    min_p: Annotated[float, typer.Option(help="0 keeps all.")] = 0.0,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End an answer at this text; may be given several times.")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="Talk to this server, such as http://127.0.0.1:8000.")
+    ] = None,
+    api_key: Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY", help="Key of that server.")] = None,
 ) -> None:
-    """Talk to a model. Ctrl-C ends an answer, Ctrl-D the session."""
+    """Talk to a model. Ctrl-C ends an answer, Ctrl-D the session; /help lists what else it knows."""
     from pageant.protocol.sampling import SamplingParams
     from pageant.scripts.commands import chat as command
 
-    command.chat(engine, SamplingParams(max_tokens=max_tokens, temperature=temperature), system)
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        stop=tuple(stop or ()),
+    )
+    command.chat(engine, params, system, url, api_key)
 
 
 @app.command()
@@ -113,7 +132,8 @@ def chat(
 def serve(
     engine: dict[str, Any],
     checkpoint: Annotated[
-        str | None, typer.Argument(help="A checkpoint's folder or a hub id; the same as --model.")
+        str | None,
+        typer.Argument(metavar="MODEL", help="A checkpoint's folder or a hub id; the same as --model."),
     ] = None,
     adapter: Annotated[
         list[str] | None,
@@ -210,7 +230,7 @@ def run_batch(
     api_key: Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY", help="Of that server.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests open at a time.")] = 512,
     resume: Annotated[
-        bool, typer.Option(help="Go on: what is answered in the output is not asked again.")
+        bool, typer.Option(help="Go on: what the output answers is not asked again; what failed is.")
     ] = False,
 ) -> None:
     """Answer a file of requests in OpenAI's batch format. Ends with 1 if any of them failed."""
@@ -231,8 +251,10 @@ def run_batch(
 
 @app.command()
 def top(
-    url: Annotated[str, typer.Argument(help="Of the server.")] = "http://127.0.0.1:8000",
-    api_key: Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY")] = None,
+    url: Annotated[str, typer.Argument(metavar="URL", help="Of the server.")] = "http://127.0.0.1:8000",
+    api_key: Annotated[
+        str | None, typer.Option(envvar="OPENAI_API_KEY", help="Key of the server, if it asks for one.")
+    ] = None,
     interval: Annotated[float, typer.Option(min=0.01, help="Seconds between looks.")] = 1.0,
     once: Annotated[bool, typer.Option(help="Print one interval's figures, and end.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each interval.")] = False,
@@ -245,8 +267,10 @@ def top(
 
 @app.command()
 def pool(
-    url: Annotated[str, typer.Argument(help="Of the server.")] = "http://127.0.0.1:8000",
-    api_key: Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY")] = None,
+    url: Annotated[str, typer.Argument(metavar="URL", help="Of the server.")] = "http://127.0.0.1:8000",
+    api_key: Annotated[
+        str | None, typer.Option(envvar="OPENAI_API_KEY", help="Key of the server, if it asks for one.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show a server's KV pool: blocks free, cached and held, hits, evictions, waste, and the tiers below."""
@@ -294,9 +318,9 @@ def protocol() -> None:
 
 @app.command()
 def keys(
-    file: Annotated[Path, typer.Argument(help="Where to write it; never over what is there.")] = Path(
-        "pageant.key"
-    ),
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Where to write it; never over what is there.")
+    ] = Path("pageant.key"),
 ) -> None:
     """Make the key of a topology whose nodes are on several hosts: each node needs this file."""
     from pageant.actors.runtime.transport.keys import make_keys, write_keys
@@ -309,6 +333,16 @@ def keys(
     typer.echo(
         f"{file}: copy it to every host, and name it there: --keys {file.name}; in the topology: keys: {file.name}"
     )
+
+
+@app.command("help")
+def help_(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="COMMAND", help="Such as serve, or bench latency.")
+    ] = None,
+) -> None:
+    """Show what a command does and takes: the same as `pageant COMMAND --help`."""
+    app([*(command or ()), "--help"])
 
 
 @app.command(
@@ -327,8 +361,10 @@ def node(context: typer.Context) -> None:
 
 @app.command()
 def swap(
-    actor: Annotated[str, typer.Argument(help="Such as scheduler, or executor/0.")],
-    cls: Annotated[str, typer.Argument(help="module:Class; without it the class stays.")] = "",
+    actor: Annotated[str, typer.Argument(metavar="ACTOR", help="Such as scheduler, or executor/0.")],
+    cls: Annotated[
+        str, typer.Argument(metavar="CLASS", help="module:Class; without it the class stays.")
+    ] = "",
     options: Annotated[str, typer.Option(help="A JSON object, laid over the present options.")] = "",
     topology: Annotated[
         str | None, typer.Option(help="Its name or process id, where several run here.")
@@ -344,7 +380,7 @@ def swap(
 
 @app.command()
 def record(
-    file: Annotated[Path, typer.Argument(help="A new file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file.")],
     topology: Annotated[
         str | None, typer.Option(help="Its name or process id, where several run here.")
     ] = None,
@@ -370,7 +406,7 @@ def record(
 @with_engine_options
 def replay(
     engine: dict[str, Any],
-    file: Annotated[Path, typer.Argument(help="A recording.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A recording.")],
     policy: Annotated[str | None, typer.Option(help="Another policy of the scheduler.")] = None,
     scheduler: Annotated[str | None, typer.Option(help="Another scheduler, module:Class.")] = None,
     speed: Annotated[float, typer.Option(help="2 asks twice as fast as it was.")] = 1.0,
@@ -453,8 +489,10 @@ def chaos(
 
 @app.command()
 def conformance(
-    kind: Annotated[str, typer.Argument(help="Which conversation: blocks, pool, policy or scheduler.")],
-    name: Annotated[str, typer.Argument(help="Your class, as module:Class.")],
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="Which conversation: blocks, pool, policy or scheduler.")
+    ],
+    name: Annotated[str, typer.Argument(metavar="CLASS", help="Your class, as module:Class.")],
 ) -> None:
     """Hold a class of your own against the rules of its conversation."""
     from pageant.scripts.conformance import run as check

@@ -291,7 +291,10 @@ class Session:
 
     def _check_open(self) -> None:
         if not self._is_open:
-            raise EngineClosed("the engine is not running: it was closed, or never started")
+            raise EngineClosed(
+                "the engine is not running: it was closed, or never started; start it with `async with engine:` or "
+                "`await engine.start()`"
+            )
         if self._process != os.getpid():
             raise EngineClosed(f"the engine runs in process {self._process}, of which this one is a fork")
 

@@ -6,6 +6,7 @@ place and, for a name, the nearest valid one.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -97,6 +98,7 @@ def resolve(
         name: load_actor_class(spec.cls or "", f"{entry_of(name)}.class") for name, spec in specs.items()
     }
     _check_roles(specs, classes)
+    _check_names(specs, classes, cast)
     for prefix, part in parts.items():
         own = part.settings.keys() - (topology.settings.keys() if prefix else ())
         known = {name: cls for name, cls in classes.items() if not prefix or name.startswith(prefix)}
@@ -215,6 +217,47 @@ def _check_roles(specs: Mapping[str, ActorSpec], classes: Mapping[str, type]) ->
                 f"`role = {role.name.upper()}` "
                 "(from pageant.protocol.roles) and handle its messages",
             )
+
+
+def _check_names(specs: Mapping[str, ActorSpec], classes: Mapping[str, type], cast: Cast) -> None:
+    """Refuse an added actor that nobody would talk to: its name is one of the cast, misspelt.
+
+    A class with a role is meant to stand in for the cast's actor of that role. A class without one may have any name
+    that is not close to one of the cast's.
+    """
+    known = (*cast.classes, *cast.optional)
+    for name in specs:
+        role = role_of(name)
+        if role in known or _is_referred_to(role, specs):
+            continue
+        takes: Role | None = getattr(classes[name], "role", None)
+        if takes is not None and takes.name in known:
+            meant = takes.name
+        elif close := difflib.get_close_matches(role, known, n=1, cutoff=0.8):
+            meant = close[0]
+        else:
+            continue
+        raise TopologyError(
+            entry_of(name), f"nothing sends messages to an actor of this name; did you mean {meant!r}?"
+        )
+
+
+def _is_referred_to(name: str, specs: Mapping[str, ActorSpec]) -> bool:
+    """Whether another actor's options name this one."""
+    texts = (text for spec in specs.values() for text in _texts(spec.options))
+    return any(name == text.partition("/")[0] for text in texts)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text within options."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _texts(one)
+    elif isinstance(value, Sequence):
+        for one in value:
+            yield from _texts(one)
 
 
 def _check_settings(settings: Iterable[str], prefix: str, classes: Mapping[str, Any], cast: Cast) -> None:

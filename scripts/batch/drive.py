@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -37,6 +38,8 @@ class Tally:
     succeeded: int = 0
     failed: int = 0
     output_tokens: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    """How often each reason of a failure was given."""
 
     @property
     def ended(self) -> int:
@@ -71,6 +74,7 @@ async def drive(
                 tally.output_tokens += _output_tokens(answered)
             else:
                 tally.failed += 1
+                tally.reasons[answered.reason] += 1
             update(tally)
 
     async with asyncio.TaskGroup() as group:

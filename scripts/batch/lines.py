@@ -10,6 +10,7 @@ import msgspec
 from pageant.protocol.errors import BadRequest
 
 PROBLEMS_MAX = 10  # that are told of
+REASON_MAX = 300  # characters of a failure that are shown
 CUSTOM_ID_MAX = 512  # characters
 PASSING = (429, 503)  # statuses of a server that has no time now
 
@@ -52,9 +53,31 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
         return self.response is not None and 200 <= self.response.status_code < 300
 
     @property
+    def reason(self) -> str:
+        """Why it failed, in a line: the status and the message of the endpoint, or of the connection."""
+        if self.response is None:
+            return self.error.message if self.error is not None else "no answer"
+        try:
+            message = _decode_failure(self.response.body).error.message
+        except msgspec.DecodeError:
+            message = bytes(self.response.body).decode(errors="replace")
+        return f"{self.response.status_code}: {message[:REASON_MAX]}"
+
+    @property
     def may_pass(self) -> bool:
         """Whether asking again may have another end."""
         return self.response is None or self.response.status_code in PASSING
+
+
+class _FailureError(msgspec.Struct):
+    message: str
+
+
+class _Failure(msgspec.Struct):
+    error: _FailureError
+
+
+_decode_failure = msgspec.json.Decoder(_Failure).decode
 
 
 class _Body(msgspec.Struct):
@@ -112,7 +135,7 @@ def _check(asked: Asked, first: dict[str, int]) -> None:
 
 
 def answered(lines: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
-    """The ids and lines of a file's answers, but for those that may pass: they are to be asked again.
+    """The ids and lines of a file's answers. Errors are left out: their requests are asked again.
 
     Raises:
         BadRequest: a line is no answer; names it.
@@ -123,5 +146,5 @@ def answered(lines: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
                 found = _decode_answered(line)
             except ValueError as error:
                 raise BadRequest(f"line {number} is no answer of a batch: {error}", "output") from None
-            if not found.may_pass:
+            if found.succeeded:
                 yield found.custom_id, line

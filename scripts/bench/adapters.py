@@ -20,6 +20,7 @@ import typer
 
 from pageant.actors.frontend.engine import Engine
 from pageant.protocol.sampling import SamplingParams
+from pageant.scripts.bench.progress import rounds
 from pageant.scripts.bench.report import Json, publish
 from pageant.scripts.bench.workloads import random_ids
 from pageant.scripts.engine_options import with_engine_options
@@ -60,7 +61,7 @@ def bench(
 
 
 async def _measure(
-    engine: dict[str, Any], prompts: list[list[int]], output: int, kinds: dict[str, int], rounds: int
+    engine: dict[str, Any], prompts: list[list[int]], output: int, kinds: dict[str, int], count: int
 ) -> dict[str, list[float]]:
     """Seconds of a step in each run, by kind. In each round they come in another order."""
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
@@ -68,7 +69,7 @@ async def _measure(
         for kind in kinds:
             await _run(running, prompts, output, kinds[kind])  # warms up
         order = list(kinds)
-        for _ in range(rounds):
+        for _ in rounds("each kind", count):
             for kind in order:
                 seconds[kind].append(await _run(running, prompts, output, kinds[kind]))
             order = [*order[1:], order[0]]

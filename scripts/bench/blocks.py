@@ -8,6 +8,7 @@ random     operations at random, with windows and tiers, after which no block ma
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from pageant.actors.blocks.allocation import Allocation
 from pageant.actors.blocks.pool import BlockPool
 from pageant.protocol.allocation import Admission, Assign
 from pageant.protocol.arrays import int32, int64
+from pageant.scripts.bench.progress import rounds
 from pageant.scripts.bench.random_blocks import run
 from pageant.scripts.bench.report import Json, publish
 
@@ -98,7 +100,7 @@ def _words(seen: Counter[str]) -> dict[str, int]:
 
 
 def _median(measure: Callable[[], float]) -> float:
-    return statistics.median(measure() for _ in range(REPEATS))
+    return statistics.median(measure() for _ in rounds("a core alone", REPEATS))
 
 
 def bench(
@@ -108,6 +110,7 @@ def bench(
     """The block manager's core alone: blocks per second, a step's exchange, operations at random."""
     rates = {caching: _median(partial(measure_blocks, caching)) for caching in (True, False)}
     exchanges = {rows: 1e6 * _median(partial(measure_exchange, rows)) for rows in (256, 1024, 4096)}
+    print(f"{operations:,} operations at random, about a minute a million", file=sys.stderr, flush=True)
     began = time.perf_counter()
     seen = run(operations)
     seconds = time.perf_counter() - began

@@ -5,6 +5,9 @@ A benchmark is a function with typer's annotations; `Json` and `publish` of `rep
 
 from __future__ import annotations
 
+import functools
+import sys
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -43,8 +46,20 @@ class Benchmarks(TyperGroup):
         if cmd_name not in BENCHMARKS:
             return None
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        app.command(cmd_name)(import_module(BENCHMARKS[cmd_name]).bench)
+        app.command(cmd_name)(_announced(cmd_name, import_module(BENCHMARKS[cmd_name]).bench))
         return typer.main.get_command(app)
+
+
+def _announced(name: str, bench: Callable[..., None]) -> Callable[..., None]:
+    """The benchmark, which says on standard error what it measures before it starts."""
+
+    @functools.wraps(bench)
+    def announced(**values: Any) -> None:
+        summary = " ".join((bench.__doc__ or "").partition("\n\n")[0].split())
+        print(f"bench {name}: {summary}", file=sys.stderr, flush=True)
+        bench(**values)
+
+    return announced
 
 
 bench_app = typer.Typer(cls=Benchmarks, help="Measure; each with --json FILE.", no_args_is_help=True)

@@ -18,6 +18,7 @@ import typer
 from pageant.actors.frontend.llm import LLM
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.structured_outputs import StructuredOutputsParams
+from pageant.scripts.bench.progress import rounds
 from pageant.scripts.bench.report import Json, in_turns, publish
 from pageant.scripts.bench.workloads import random_ids
 from pageant.scripts.engine_options import with_engine_options
@@ -49,7 +50,7 @@ def bench(
     rows: Annotated[int, typer.Option(help="Requests in each step.")] = 64,
     prompt: Annotated[int, typer.Option(help="Tokens of each prompt.")] = 16,
     output: Annotated[int, typer.Option(help="Tokens of each answer.")] = 256,
-    rounds: Annotated[int, typer.Option(help="Pairs of runs; the medians count.")] = 7,
+    rounds_: Annotated[int, typer.Option("--rounds", help="Pairs of runs; the medians count.")] = 7,
     kinds: Annotated[str, typer.Option(help="Of these, with commas: " + ", ".join(KINDS))] = ",".join(KINDS),
     json: Json = None,
 ) -> None:
@@ -61,7 +62,7 @@ def bench(
         for kind in kinds.split(","):
             asked = StructuredOutputsParams(**KINDS[kind])
             _run(llm, prompts, output, asked)  # compiles, and warms up
-            pairs = [_pair(llm, prompts, output, asked, turn) for turn in range(rounds)]
+            pairs = [_pair(llm, prompts, output, asked, turn) for turn in rounds(kind, rounds_)]
             figures[kind] = _report(pairs, output)
         figures["rows_deferred"] = llm.scheduler_statistics().counters["rows_deferred"]
     lines = [

@@ -27,6 +27,8 @@ from pageant.actors.scheduler.actor import Scheduler
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 from pageant.protocol.stepping import StepResult
+from pageant.scripts.bench.models import suit
+from pageant.scripts.bench.progress import rounds
 from pageant.scripts.bench.report import Json, publish, table
 from pageant.scripts.bench.workloads import random_ids
 from pageant.scripts.engine_options import with_engine_options
@@ -66,18 +68,22 @@ def bench(
     engine: dict[str, Any],
     prompt: Annotated[int, typer.Option(help="Tokens of the long prompt.")] = 32_000,
     streams: Annotated[int, typer.Option(help="That decode beside it.")] = 8,
-    rounds: Annotated[
-        int, typer.Option(help="Alone and beside them, in turn; the median of ratios counts.")
+    rounds_: Annotated[
+        int, typer.Option("--rounds", help="Alone and beside them, in turn; the median of ratios counts.")
     ] = 3,
     json: Json = None,
 ) -> None:
     """Streams beside a long prompt: 99th percentile of the time between their tokens, over a chunk's time."""
     if streams < 1 or prompt < 1:
         raise BadRequest("expected at least one stream, and a prompt of at least one token", "streams")
-    engine = {"max_model_len": prompt + 1 + MARGIN, "enable_prefix_caching": False, **engine}
+    engine = {
+        "max_model_len": prompt + 1 + MARGIN + STREAM_PROMPT,
+        "enable_prefix_caching": False,
+        **suit(engine, "small-long"),
+    }
     timed = f"{TimedScheduler.__module__}:{TimedScheduler.__name__}"
     found = asyncio.run(
-        _rounds(merge({"actors": {"scheduler": {"class": timed}}}, engine), prompt, streams, rounds)
+        _rounds(merge({"actors": {"scheduler": {"class": timed}}}, engine), prompt, streams, rounds_)
     )
     ratio = statistics.median(one["ratio"] for one in found)
     columns = tuple(found[0])
@@ -86,7 +92,7 @@ def bench(
     publish(figures, [*lines, f"between tokens, 99th percentile: {ratio:.2f} of a chunk's time"], json)
 
 
-async def _rounds(settings: dict[str, Any], prompt: int, streams: int, rounds: int) -> list[dict[str, float]]:
+async def _rounds(settings: dict[str, Any], prompt: int, streams: int, count: int) -> list[dict[str, float]]:
     chance = random.Random(0)
     async with Engine(**settings) as engine:
         await _alone(engine, random_ids(chance, prompt))  # what is loaded or recorded when it is first used
@@ -95,7 +101,7 @@ async def _rounds(settings: dict[str, Any], prompt: int, streams: int, rounds: i
                 *await _alone(engine, random_ids(chance, prompt)),
                 *await _beside(engine, chance, prompt, streams),
             )
-            for _ in range(rounds)
+            for _ in rounds("alone and beside streams", count)
         ]
 
 

@@ -32,6 +32,7 @@ from pageant.protocol.message import Message
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.serving import Submit
 from pageant.protocol.stepping import ExecutorReady, StepPlan, StepResult
+from pageant.scripts.bench.progress import rounds
 from pageant.scripts.bench.report import Json, publish, table
 
 ROWS = tuple(2**power for power in range(13))
@@ -213,12 +214,12 @@ class Crowd:
         return seconds
 
 
-def waiting(policy: str, steps: int, rounds: int) -> dict[str, float]:
+def waiting(policy: str, steps: int, count: int) -> dict[str, float]:
     """Milliseconds of a step behind which few and many wait, in turn, and the median of their ratios."""
     few, many = Crowd(policy, FEW), Crowd(policy, MANY)
     pairs = [
         (sum(few.step() for _ in range(steps)) / steps, sum(many.step() for _ in range(steps)) / steps)
-        for _ in range(rounds)
+        for _ in rounds(f"policy {policy}", count)
     ]
     return {
         f"milliseconds_{FEW}": round(1e3 * statistics.median(one for one, _ in pairs), 4),
@@ -236,13 +237,15 @@ def fit(milliseconds: dict[int, float]) -> tuple[float, float]:
 
 def bench(
     steps: Annotated[int, typer.Option(help="Of each number of rows.")] = 128,
-    rounds: Annotated[int, typer.Option(help="Pairs of runs, with few and with many waiting.")] = 11,
+    rounds_: Annotated[
+        int, typer.Option("--rounds", help="Pairs of runs, with few and with many waiting.")
+    ] = 11,
     json: Json = None,
 ) -> None:
     """The cores of scheduler and block manager alone: a step's cost by rows, and by requests that wait."""
-    found = {rows: _summary(decoding(rows, steps)) for rows in ROWS}
+    found = {ROWS[i]: _summary(decoding(ROWS[i], steps)) for i in rounds("a step by rows", len(ROWS))}
     intercept, slope = fit({rows: row["mean_milliseconds"] for rows, row in found.items()})
-    policies = {policy: waiting(policy, steps, rounds) for policy in POLICIES}
+    policies = {policy: waiting(policy, steps, rounds_) for policy in POLICIES}
     figures: dict[str, Any] = {
         "steps": steps,
         "rows": {str(rows): row for rows, row in found.items()},

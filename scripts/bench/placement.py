@@ -17,8 +17,9 @@ import typer
 
 from pageant.actors.frontend.llm import LLM
 from pageant.protocol.sampling import SamplingParams
+from pageant.scripts.bench.progress import rounds
 from pageant.scripts.bench.report import Json, in_turns, publish, table
-from pageant.scripts.bench.workloads import Workload, workload
+from pageant.scripts.bench.workloads import Workload, end_id_of, workload
 from pageant.scripts.engine_options import with_engine_options
 
 
@@ -37,6 +38,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "executor and detokenizer apart": _apart("executor", "detokenizer"),
     "each": {"placement": "each"},
 }
+COLUMNS = ("layout", "of the best", "tokens/s", "tokens/s beside a busy thread", "ready, s")
 FIGURES = ("tokens_per_second", "beside_a_busy_thread", "ready_seconds")
 
 
@@ -53,13 +55,13 @@ def bench(
     layouts = summary(found)
     figures = {"workload": workload_, "rounds": runs, "settings": _settings(engine), "layouts": layouts}
     rows = [(name, *(f"{value:,.2f}" for value in row.values())) for name, row in layouts.items()]
-    publish(figures, table(("layout", *next(iter(layouts.values()))), rows), json)
+    publish(figures, table(COLUMNS, rows), json)
 
 
 def measure(work: Workload, runs: int, settings: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
     """Each figure of each layout, by round."""
     found: dict[str, dict[str, list[float]]] = {name: {figure: [] for figure in FIGURES} for name in LAYOUTS}
-    for number in range(runs):
+    for number in rounds("all layouts", runs):
         for name, arguments in in_turns(list(LAYOUTS.items())[::-1], number):
             for figure, value in _serve(work, {**arguments, **settings}).items():
                 found[name][figure].append(value)
@@ -86,7 +88,7 @@ def _settings(engine: dict[str, Any]) -> dict[str, Any]:
 
 
 def _serve(work: Workload, arguments: dict[str, Any]) -> dict[str, float]:
-    prompts = work.prompts()
+    prompts = work.prompts(end_id=end_id_of(arguments["model"]))
     params = SamplingParams(temperature=0, max_tokens=work.output_tokens, ignore_eos=True)
     began = time.perf_counter()
     with LLM(progress=False, **arguments) as llm:

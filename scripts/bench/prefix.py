@@ -21,6 +21,8 @@ import typer
 from pageant.actors.executor.options import ExecutorOptions
 from pageant.actors.frontend.llm import LLM
 from pageant.protocol.sampling import SamplingParams
+from pageant.scripts.bench.models import suit
+from pageant.scripts.bench.progress import rounds
 from pageant.scripts.bench.report import Json, in_turns, publish
 from pageant.scripts.bench.workloads import random_ids
 from pageant.scripts.engine_options import with_engine_options
@@ -52,7 +54,9 @@ def bench(
     prefix: Annotated[int, typer.Option(help="Tokens that their prompts share.")] = 1024,
     own: Annotated[int, typer.Option(help="Tokens of their own.")] = 32,
     output: Annotated[int, typer.Option(help="Tokens of each answer.")] = 16,
-    rounds: Annotated[int, typer.Option(help="With a shared prefix; the median of ratios counts.")] = 1,
+    rounds_: Annotated[
+        int, typer.Option("--rounds", help="With a shared prefix; the median of ratios counts.")
+    ] = 1,
     pairs: Annotated[int, typer.Option(help="With nothing shared; likewise.")] = 10,
     unshared_requests: Annotated[int, typer.Option(help="Requests of those.")] = 4,
     json: Json = None,
@@ -60,16 +64,18 @@ def bench(
     """Requests with and without a shared prefix, with and without prefix caching, in turn."""
     work = Work(requests, prefix, own)
     length = prefix + own + output
-    engine = {"max_model_len": length, **engine}
+    engine = {"max_model_len": length, **suit(engine, "qwen3-0.6b")}
     params = SamplingParams(temperature=0, max_tokens=output, ignore_eos=True)
     with _Engine(engine, params) as each:
-        shared = [each.pair(work.shared(), work.unshared(1), turn) for turn in range(rounds)]
+        shared = [
+            each.pair(work.shared(), work.unshared(1), turn) for turn in rounds("a shared prefix", rounds_)
+        ]
     block_size = engine.get("block_size", ExecutorOptions(model="").block_size)
     num_blocks = unshared_requests * -(-length // block_size)
     with _Engine({"num_blocks": num_blocks, **engine}, params) as each:
         unshared = [
             each.pair(work.unshared(unshared_requests), work.unshared(unshared_requests), turn)
-            for turn in range(pairs)
+            for turn in rounds("nothing shared", pairs)
         ]
     figures: dict[str, Any] = {
         "shared": {"requests": requests, "prefix": prefix, "own": own, "output": output, **_report(shared)},

@@ -24,6 +24,7 @@ from pageant.actors.runtime.topology import parse
 from pageant.protocol.codec import Codec
 from pageant.scripts.bench.bare import ZmqPeer, future_round_trips_per_second, queue_puts_per_second
 from pageant.scripts.bench.echo import BenchNote, BenchPing, BenchSend
+from pageant.scripts.bench.progress import rounds
 from pageant.scripts.bench.report import Json, publish
 from pageant.scripts.engine_options import DEMO_MODEL
 
@@ -49,16 +50,21 @@ async def _measure(seconds: float, runs: int) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     async with _Echo("one") as here:
         count = max(1000, int(300_000 * seconds))
-        tells = await _in_turn(runs, lambda: _tells(here, count), lambda: queue_puts_per_second(count))
+        tells = await _in_turn(
+            "tells", runs, lambda: _tells(here, count), lambda: queue_puts_per_second(count)
+        )
         figures |= _compared("tells_per_second", "queue_puts_per_second", tells)
         count = max(1000, int(60_000 * seconds))
-        asks = await _in_turn(runs, lambda: _asks(here, count), lambda: future_round_trips_per_second(count))
+        asks = await _in_turn(
+            "asks", runs, lambda: _asks(here, count), lambda: future_round_trips_per_second(count)
+        )
         figures |= _compared("asks_per_second", "future_round_trips_per_second", asks)
     async with _Echo("each") as there:
         with ZmqPeer() as peer:
             payload = b"".join((b"x" * 60, Codec().encode(BenchPing(value=1))[0]))  # header and body
             count = max(200, int(3000 * seconds))
             trips = await _in_turn(
+                "asks between processes",
                 runs,
                 lambda: _ask_microseconds(there, count),
                 lambda: _bare_microseconds(peer, payload, count),
@@ -71,10 +77,10 @@ async def _measure(seconds: float, runs: int) -> dict[str, Any]:
 
 
 async def _in_turn(
-    runs: int, ours: Callable[[], Awaitable[float]], bare: Callable[[], Awaitable[float]]
+    what: str, runs: int, ours: Callable[[], Awaitable[float]], bare: Callable[[], Awaitable[float]]
 ) -> list[tuple[float, float]]:
     await ours(), await bare()  # warm up
-    return [(await ours(), await bare()) for _ in range(runs)]
+    return [(await ours(), await bare()) for _ in rounds(what, runs)]
 
 
 def _compared(our_name: str, bare_name: str, pairs: list[tuple[float, float]]) -> dict[str, Any]:

@@ -16,8 +16,9 @@ import typer
 from pageant.actors.frontend.llm import LLM
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.supervision import NodeStatistics
+from pageant.scripts.bench.progress import rounds
 from pageant.scripts.bench.report import Json, publish, table
-from pageant.scripts.bench.workloads import workload
+from pageant.scripts.bench.workloads import end_id_of, workload
 from pageant.scripts.engine_options import with_engine_options
 
 SAFETY = {
@@ -46,11 +47,12 @@ def bench(
     work = workload("overhead")
     params = SamplingParams(temperature=0, max_tokens=work.output_tokens, ignore_eos=True)
     settings: dict[str, Any] = {"placement": "each", "enable_prefix_caching": False} | engine
+    prompts = work.prompts(end_id=end_id_of(settings["model"]))
     with LLM(settings.pop("model"), progress=False, **settings) as llm:
-        llm.generate(work.prompts(), params)
+        llm.generate(prompts, params)
         before = llm.statistics()
-        for _ in range(runs):
-            llm.generate(work.prompts(), params)
+        for _ in rounds("overhead", runs):
+            llm.generate(prompts, params)
         after = llm.statistics()
     cpu_seconds = _cpu_seconds(after) - _cpu_seconds(before)
     figures: dict[str, Any] = {"cpu_seconds": round(cpu_seconds, 2), "carry_microseconds": carry}

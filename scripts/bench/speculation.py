@@ -30,6 +30,7 @@ from pageant.actors.frontend.llm import LLM
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.drafting import Speculation
 from pageant.protocol.sampling import SamplingParams
+from pageant.scripts.bench.progress import rounds
 from pageant.scripts.bench.report import Json, in_turns, publish
 from pageant.scripts.bench.workloads import random_ids
 from pageant.scripts.demo_model.check import MODEL_FOLDER
@@ -131,7 +132,8 @@ def _compare(
         with_drafts.generate(prompts, params)
         both = (with_drafts, without)
         took = [
-            {each: _seconds(each, prompts, params) for each in in_turns(both, turn)} for turn in range(pairs)
+            {each: _seconds(each, prompts, params) for each in in_turns(both, turn)}
+            for turn in rounds("with and without drafts", pairs)
         ]
         counters = with_drafts.scheduler_statistics().counters
     return {

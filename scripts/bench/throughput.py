@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from pageant.models import Checkpoint, resolve
 from pageant.protocol.errors import BadRequest
 from pageant.scripts.bench.engine_process import KV_GIB, EngineProcess
 from pageant.scripts.bench.peers.environments import HOME, peer_module, supports
 from pageant.scripts.bench.peers.pageant import load
+from pageant.scripts.bench.progress import rounds
 from pageant.scripts.bench.report import Json, publish
-from pageant.scripts.bench.workloads import END_ID, Workload, workload
+from pageant.scripts.bench.workloads import Workload, end_id_of, workload
 from pageant.scripts.engine_options import with_engine_options
 
 
@@ -52,14 +52,15 @@ def bench(
                 home=home,
             )
             running[peer] = stack.enter_context(process)
-        rounds = [{who: one.run(name) for who, one in running.items()} for _ in range(runs + 1)][1:]
+        found = [{who: one.run(name) for who, one in running.items()} for _ in rounds(name, runs + 1)][1:]
     result: dict[str, Any] = {"workload": name, "quantization": quantization}
     for who, one in running.items():
-        result[who] = summary(work, [each[who] for each in rounds], one.ready_seconds)
+        result[who] = summary(work, [each[who] for each in found], one.ready_seconds)
     for peer in peers:
-        ratios = [each[peer] / each["pageant"] for each in rounds]
+        ratios = [each[peer] / each["pageant"] for each in found]
         result[peer]["speedup"] = round(statistics.median(ratios), 3)
-    publish(result, [_line(who, result[who]) for who in running], json)
+    lines = [f"{name}: {work}", *(_line(who, result[who]) for who in running)]
+    publish(result, lines, json)
 
 
 def _line(who: str, row: dict[str, Any]) -> str:
@@ -78,8 +79,7 @@ class _Ours:
         settings = {key: value for key, value in engine.items() if key != "model"}
         job = {"model": engine["model"], "quantization": quantization, "settings": settings}
         self._generate = load(job | {"kv_gib": KV_GIB})
-        vocab_size = Checkpoint(resolve(engine["model"])).spec().vocab_size
-        self._work, self._prompts = work, work.prompts(end_id=min(END_ID, vocab_size))
+        self._work, self._prompts = work, work.prompts(end_id=end_id_of(engine["model"]))
         self._generate(self._prompts[:1], 1)
         self.ready_seconds = time.perf_counter() - began
 

@@ -24,6 +24,7 @@ from pageant.actors.frontend.metering import Metering
 from pageant.actors.observer.exposition import exposition
 from pageant.protocol.statistics import GetObservation, Observation
 from pageant.protocol.stepping import StepPlan
+from pageant.scripts.bench.progress import rounds
 from pageant.scripts.bench.report import Json, in_turns, publish
 from pageant.scripts.engine_options import DEMO_MODEL
 
@@ -117,7 +118,7 @@ def _tracing(settings: dict[str, Any], tokens: int, runs: int) -> dict[str, Any]
             with pageant.LLM(DEMO_MODEL, otlp_traces_endpoint=collector.url, **settings | more) as traced:
                 _generate(traced, tokens)
                 ratios = []
-                for run in range(runs):
+                for run in rounds("traced and plain", runs):
                     took = {llm: _generate(llm, tokens) for llm in in_turns((traced, plain), run)}
                     ratios.append(took[traced] / took[plain])
             found[f"CPU time, {name}, over that without"] = round(statistics.median(ratios), 3)

@@ -19,6 +19,7 @@ import typer
 
 from pageant.actors.frontend.llm import LLM
 from pageant.protocol.sampling import SamplingParams
+from pageant.scripts.bench.progress import rounds
 from pageant.scripts.bench.report import Json, in_turns, publish
 from pageant.scripts.bench.workloads import random_ids
 
@@ -40,7 +41,7 @@ def bench(
     prompt: Annotated[int, typer.Option(help="Tokens of each prompt.")] = 2048,
     output: Annotated[int, typer.Option(help="Tokens of each answer.")] = 128,
     memory: Annotated[str, typer.Option(help="For the KV cache.")] = "32MiB",
-    rounds: Annotated[int, typer.Option(help="The median of ratios counts.")] = 3,
+    rounds_: Annotated[int, typer.Option("--rounds", help="The median of ratios counts.")] = 3,
     threads: Annotated[int | None, typer.Option(help="That compute.")] = None,
     json: Json = None,
 ) -> None:
@@ -54,7 +55,7 @@ def bench(
         settings = {"model": path, "max_model_len": length, "kv_cache_memory": memory, "threads": threads}
         settings |= {"max_num_batched_tokens": 512, "enable_prefix_caching": False}
         rows: dict[str, list[dict[str, float]]] = {"grouped": [], "whole": []}
-        for turn in range(rounds):
+        for turn in rounds("both layouts", rounds_):
             for name in in_turns(list(rows), turn):
                 rows[name].append(_run(settings | {"group_layers": name == "grouped"}, prompts, output))
     ratios = [whole["seconds"] / grouped["seconds"] for grouped, whole in zip(*rows.values(), strict=True)]

@@ -19,6 +19,13 @@ def random_ids(chance: random.Random, count: int) -> list[int]:
     return chance.choices(range(FIRST_ID, SMALL_END_ID), k=count)
 
 
+def end_id_of(model: str) -> int:
+    """Return where ids of prompts end: at END_ID, or at the model's vocabulary where it is smaller."""
+    from pageant.models.checkpoint import Checkpoint, resolve
+
+    return min(END_ID, Checkpoint(resolve(model)).spec().vocab_size)
+
+
 @dataclass(frozen=True)
 class Workload:
     """`requests` prompts of `shortest` to `longest` tokens, each followed by `output_tokens`."""
@@ -27,6 +34,14 @@ class Workload:
     shortest: int
     longest: int
     output_tokens: int
+
+    def __str__(self) -> str:
+        lengths = (
+            f"{self.shortest}" if self.shortest == self.longest else f"{self.shortest} to {self.longest}"
+        )
+        return (
+            f"{self.requests} requests at once, prompts of {lengths} tokens, answers of {self.output_tokens}"
+        )
 
     def prompts(self, seed: int = 0, end_id: int = END_ID) -> list[list[int]]:
         """The prompts, of ids below `end_id`. For each, its length is drawn just before its ids."""

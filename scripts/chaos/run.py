@@ -20,7 +20,11 @@ SETTINGS: dict[str, Any] = {
     "heartbeat_seconds": 0.5,
     "suspicion_seconds": 3.0,
 }
-HEADINGS = ("what died", "times", "noticed", "away", "pause", "CPU", "longest pause", "over the bar")
+HEADINGS = (
+    *("what died", "times", "noticed after, s", "up again after, s", "streams paused, s", "CPU, s"),
+    *("longest pause, s", "pauses over the bar"),
+)
+BAR = "the bar of a pause: see `Death.bar`"
 
 
 def chaos(

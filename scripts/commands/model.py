@@ -156,5 +156,5 @@ def _ask(
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             return runner.run(ask(choose(topology).endpoint))
     except PageantError as error:
-        print(error, file=sys.stderr)
+        print(f"pageant: {error}", file=sys.stderr)
         raise typer.Exit(1) from None

@@ -52,7 +52,7 @@ def replay(
         plays["replayed as it was"] = {}
         changes.pop("model", None)
         if changes:
-            plays["replayed with changes"] = changes
+            plays[f"replayed with {_named(changes)}"] = changes
     for name, settings in plays.items():
         began = time.perf_counter()
         played, _ = (play_model if real else play_stand_in)(file, load, settings, speed)
@@ -78,6 +78,15 @@ def replay(
         f"latencies are of the {len(compared)} of {len(load.courses)} requests that all served to the end"
     )
     publish(data, lines, json)
+
+
+def _named(changes: Mapping[str, Any], prefix: str = "") -> str:
+    """Changes as a column's heading: `policy=fair`."""
+    parts = [
+        _named(value, f"{prefix}{name}.") if isinstance(value, Mapping) else f"{prefix}{name}={value}"
+        for name, value in changes.items()
+    ]
+    return ", ".join(parts).replace("actors.scheduler.class=", "scheduler=")
 
 
 def _remark(load: Load) -> None:

@@ -16,25 +16,41 @@ from pageant.actors.frontend.progress import LoadProgress
 from pageant.protocol.sampling import SamplingParams
 from pageant.scripts.commands.pool import describe
 
+STDIN = "-"
+
 
 def run(
     prompt: str,
     engine_arguments: dict[str, Any],
     params: SamplingParams,
     *,
+    system: str | None = None,
     raw: bool,
     timings: bool,
     pool: bool,
 ) -> None:
     """Prints the answer as it comes; afterwards, if asked for, how the KV pool stands and how long everything
-    took."""
+    took.
+
+    Args:
+        prompt: what to ask; `-` stands for standard input.
+        system: a system message before it.
+    """
     clock = Timings()
+    if prompt == STDIN:
+        prompt = sys.stdin.read()
     try:
         with asyncio.Runner() as runner:
-            runner.run(_answer(engine_arguments, prompt, params, raw, clock, pool))
+            runner.run(_answer(engine_arguments, _asked(prompt, system), params, raw, clock, pool))
     finally:
         if timings:
             clock.print()
+
+
+def _asked(prompt: str, system: str | None) -> list[dict[str, str]]:
+    """The messages of a prompt with its system message."""
+    before = [{"role": "system", "content": system}] if system else []
+    return [*before, {"role": "user", "content": prompt}]
 
 
 async def start(engine_arguments: dict[str, Any]) -> Engine:
@@ -47,7 +63,7 @@ async def start(engine_arguments: dict[str, Any]) -> Engine:
 
 async def _answer(
     engine_arguments: dict[str, Any],
-    prompt: str,
+    messages: list[dict[str, str]],
     params: SamplingParams,
     raw: bool,
     clock: Timings,
@@ -55,7 +71,7 @@ async def _answer(
 ) -> None:
     async with await start(engine_arguments) as engine:
         clock.ready = time.perf_counter()
-        async for output in ask(engine, prompt, params, raw):
+        async for output in ask(engine, messages, params, raw):
             clock.token(output)
             print(output.outputs[0].new_text, end="", flush=True)
         print()
@@ -64,11 +80,15 @@ async def _answer(
                 print(f"{label:>14}: {text}", file=sys.stderr)
 
 
-def ask(engine: Engine, prompt: str, params: SamplingParams, raw: bool) -> AsyncIterator[RequestOutput]:
-    """As one message of a conversation where the checkpoint has a chat template; otherwise as plain text."""
-    if raw or not engine.has_chat_template:
-        return engine.generate(prompt, params)
-    return engine.chat([{"role": "user", "content": prompt}], params)
+def ask(
+    engine: Engine, messages: list[dict[str, str]], params: SamplingParams, raw: bool
+) -> AsyncIterator[RequestOutput]:
+    """Answer a conversation; complete its texts as they are where `raw` is set or there is no chat template."""
+    if not raw and engine.has_chat_template:
+        return engine.chat(messages, params)
+    if not raw:
+        print("pageant: the model has no chat template: it completes the prompt as it is", file=sys.stderr)
+    return engine.generate("\n\n".join(message["content"] for message in messages), params)
 
 
 class Timings:

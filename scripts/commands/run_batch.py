@@ -22,6 +22,7 @@ from pageant.scripts.batch.lines import Answered, answered, read
 from pageant.scripts.bench.serving.client import Client
 from pageant.scripts.commands.serve import session_of
 
+REASONS_MAX = 3  # of failures that are shown, the most frequent first
 STREAM = "-"  # standard input or output
 
 
@@ -41,7 +42,7 @@ def run_batch(
     Args:
         errors: where answers that are errors go, apart from the others.
         url: of a server that is there; without one, a model is served for as long as it takes.
-        resume: what the target has answers to by now is not asked again.
+        resume: what was answered is not asked again; what failed is.
 
     Raises:
         BadRequest: the file is not as it should be; nothing was run.
@@ -89,6 +90,10 @@ def run_batch(
         f"{tally.succeeded} answered, {tally.failed} failed in {seconds:.1f} s ({rate:,.0f} output tokens/s)"
     )
     print(said, file=sys.stderr)
+    for reason, count in tally.reasons.most_common(REASONS_MAX):
+        print(f"pageant: {count} failed: {reason}", file=sys.stderr)
+    if (rest := len(tally.reasons) - REASONS_MAX) > 0:
+        print(f"pageant: and {rest} other reasons; the output has every failure", file=sys.stderr)
     return tally.failed
 
 

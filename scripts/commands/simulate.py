@@ -13,6 +13,20 @@ from pageant.scripts.simulate.engine import EngineSimulation
 from pageant.scripts.simulate.runs import Ran, Total, run_seeds, shorten
 
 FAILURES_MAX = 5  # that are shown
+IMPORTANT = (
+    *(
+        "ended",
+        "aborts checked",
+        "deadlines_missed",
+        "preemptions",
+        "recomputed",
+        "resumed",
+        "reopened",
+        "swaps",
+    ),
+    *("steps_ahead", "rows_void", "drafts_accepted", "tokens_cached", "tokens_restored"),
+)
+"""Counters that say what was exercised, first."""
 
 
 def parse_seeds(text: str) -> range:
@@ -70,8 +84,25 @@ def _summarise(total: Total, seconds: float) -> None:
     print(
         f"{total.requests} requests, {total.deliveries} deliveries between nodes; faults: {struck or 'none'}"
     )
-    for name, count in sorted(total.counters.items()):
-        print(f"  {count:>9} {name}")
+    groups = (("ended requests", IMPORTANT), ("struck by a death", _moments(total)))
+    shown: set[str] = set()
+    for title, names in groups:
+        _count(title, [name for name in names if name in total.counters], total, shown)
+    _count("everything else, by name", sorted(total.counters.keys() - shown), total, shown)
+
+
+def _moments(total: Total) -> list[str]:
+    """Counters of deaths at each moment of a request, the rarest first: those are the least tested."""
+    return sorted((name for name in total.counters if " in " in name), key=lambda name: total.counters[name])
+
+
+def _count(title: str, names: list[str], total: Total, shown: set[str]) -> None:
+    """Print counters under a title, and note that they were."""
+    if names:
+        print(f"{title}:")
+    for name in names:
+        print(f"  {total.counters[name]:>9,} {name}")
+    shown.update(names)
 
 
 def trace(seed: int, classes: Mapping[str, str]) -> bool:

@@ -21,10 +21,10 @@ def swap(actor: str, cls: str, options: str, topology: str | None, keys: str | N
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             swapped = runner.run(_ask(choose(topology).endpoint, request, keys))
     except PageantError as error:
-        print(error, file=sys.stderr)
+        print(f"pageant: {error}", file=sys.stderr)
         return False
     if swapped.error:
-        print(f"{actor} goes on as it was: {swapped.error}", file=sys.stderr)
+        print(f"pageant: {actor} goes on as it was: {swapped.error}", file=sys.stderr)
         return False
     print(f"{actor}#{swapped.incarnation} is up")
     return True

@@ -94,7 +94,8 @@ async def look(client: Client) -> Observation:
     except TimeoutError:
         raise PeerGone(f"the server did not tell what it does within {LOOK_SECONDS_MAX:g} s") from None
     except Failed as error:
-        raise PeerGone(f"the server does not tell what it does: {error}") from None
+        hint = "; give the server's key with --api-key or OPENAI_API_KEY" if "401" in str(error) else ""
+        raise PeerGone(f"the server does not tell what it does: {error}{hint}") from None
     except msgspec.ValidationError as error:
         raise PageantError(f"the server is of another version: {error}") from None
     except msgspec.DecodeError:

@@ -217,7 +217,7 @@ def test_the_commands_record_and_replay(checkpoint, alone, tmp_path):
     assert [run["run"] for run in found["runs"]] == [
         "recorded",
         "replayed as it was",
-        "replayed with changes",
+        "replayed with policy=shortest",
     ]
     assert found["whole"] and found["requests"] == found["compared"] == 6
     assert found["runs"][2]["differences"]["ended_in_other_order"] > 0.5
