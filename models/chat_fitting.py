@@ -6,6 +6,8 @@ no JSON, and turns without content. Templates differ in which of these they take
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +17,10 @@ Render = Callable[[Sequence[Message]], str]
 
 _SEPARATOR = "\n\n"
 _ARGUMENTS = "PROBEARGUMENTS"
-_CALL_ID = "probe0000"  # nine letters and digits: some templates know no other ids
+_SHORT_ID_LENGTH = 9
+"""Letters and digits of a call's id: Mistral's templates know no other ids."""
+_CALL_ID, _LONG_CALL_ID = "probe0000", "call_probe-0000000000"
+_SHORT_ID = re.compile(rf"[A-Za-z0-9]{{{_SHORT_ID_LENGTH}}}")
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,7 @@ class TemplateTraits:
         repeated_roles: two turns of the user's, or of the assistant's, in a row.
         text_arguments: the arguments of a past call as a text, which is shown as it is.
         missing_content: an assistant's turn that has calls, and no content.
+        long_call_ids: ids of calls that are not of nine letters and digits.
     """
 
     system: bool = True
@@ -37,6 +43,7 @@ class TemplateTraits:
     repeated_roles: bool = True
     text_arguments: bool = True
     missing_content: bool = True
+    long_call_ids: bool = True
 
 
 def find_traits(render: Render) -> TemplateTraits:
@@ -61,6 +68,7 @@ def find_traits(render: Render) -> TemplateTraits:
         repeated_roles=takes("user", "user") and takes("user", "assistant", "assistant", "user"),
         text_arguments=_takes_text_arguments(render),
         missing_content=_takes_missing_content(render),
+        long_call_ids=_takes_long_call_ids(render),
     )
 
 
@@ -73,7 +81,8 @@ def fit(messages: Sequence[Message], traits: TemplateTraits) -> list[Message]:
     fitted = _with_systems_merged(list(messages), traits)
     if not traits.repeated_roles:
         fitted = _with_repeats_merged(fitted)
-    return [_with_calls_fitted(message, traits) for message in fitted]
+    fitted = [_with_calls_fitted(message, traits) for message in fitted]
+    return fitted if traits.long_call_ids else [_with_short_ids(message) for message in fitted]
 
 
 # Probing.
@@ -95,13 +104,13 @@ def _shows(render: Render, messages: Sequence[Message]) -> bool:
     return text is not None and all(message["content"] in text for message in messages)
 
 
-def _called(arguments: Any, **fields: Any) -> list[Message]:
+def _called(arguments: Any, call_id: str = _CALL_ID, **fields: Any) -> list[Message]:
     """Return a conversation in which a tool was called."""
-    call = {"id": _CALL_ID, "type": "function", "function": {"name": "probe", "arguments": arguments}}
+    call = {"id": call_id, "type": "function", "function": {"name": "probe", "arguments": arguments}}
     return [
         _turn("user", 0),
         {"role": "assistant", **fields, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": _CALL_ID, "content": "PROBE2TOOL"},
+        {"role": "tool", "tool_call_id": call_id, "content": "PROBE2TOOL"},
     ]
 
 
@@ -114,6 +123,12 @@ def _takes_text_arguments(render: Render) -> bool:
 
 def _takes_missing_content(render: Render) -> bool:
     if _rendered(render, _called({})) is not None:
+        return True
+    return _rendered(render, _called({}, content="")) is None
+
+
+def _takes_long_call_ids(render: Render) -> bool:
+    if _rendered(render, _called({}, _LONG_CALL_ID, content="")) is not None:
         return True
     return _rendered(render, _called({}, content="")) is None
 
@@ -173,6 +188,22 @@ def _with_calls_fitted(message: Message, traits: TemplateTraits) -> Message:
     if fitted.get("tool_calls") and not traits.text_arguments:
         fitted["tool_calls"] = [_with_mapping(call) for call in fitted["tool_calls"]]
     return fitted
+
+
+def _with_short_ids(message: Message) -> Message:
+    fitted = dict(message)
+    if fitted.get("tool_calls"):
+        fitted["tool_calls"] = [{**call, "id": _short(call["id"])} for call in fitted["tool_calls"]]
+    if fitted.get("tool_call_id") is not None:
+        fitted["tool_call_id"] = _short(fitted["tool_call_id"])
+    return fitted
+
+
+def _short(call_id: str) -> str:
+    """Return a short id; the same for a call and for what came of it."""
+    if _SHORT_ID.fullmatch(call_id):
+        return call_id
+    return hashlib.blake2b(call_id.encode(), digest_size=8).hexdigest()[:_SHORT_ID_LENGTH]
 
 
 def _with_mapping(call: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -119,3 +119,20 @@ def test_the_template_of_tools_is_probed_by_itself():
     templates = ChatTemplates(sources, special_tokens={}, origin="a test")
     assert len(templates.fit(TURNS)) == 5
     assert len(templates.fit(TURNS, with_tools=True)) == 3
+
+
+def test_ids_of_calls_are_short_where_the_template_knows_no_others():
+    template = (
+        "{% for m in messages %}{% for c in m.tool_calls or [] %}{% if c.id|length != 9 %}"
+        "{{ raise_exception('IDs have length 9') }}{% endif %}{{ c.id }}{% endfor %}"
+        "{{ m.tool_call_id or '' }}{% endfor %}"
+    )
+
+    def called(call_id: str) -> str:
+        turns = call({}, content="")
+        turns[1]["tool_calls"][0]["id"] = turns[2]["tool_call_id"] = call_id
+        return rendered(template, turns)
+
+    text = called("call_0123456789abcdef")
+    assert len(text) == 18 and text[:9] == text[9:] and text != called("call_other")
+    assert called("abcdefgh1") == "abcdefgh1" * 2

@@ -94,6 +94,8 @@ def test_a_custom_tools_call_has_events_of_its_own(client):
 def test_calls_of_other_kinds_of_tools_are_told_in_their_form(http):
     tools = [
         {"type": "local_shell"},
+        {"type": "shell"},
+        {"type": "apply_patch"},
         {"type": "namespace", "name": "mcp__files", "tools": [{"type": "function", "name": "ls"}]},
         {"type": "web_search"},
     ]
@@ -108,6 +110,10 @@ def test_calls_of_other_kinds_of_tools_are_told_in_their_form(http):
         "local_shell_call",
         {"type": "exec", "command": ["ls"], "env": {}},
     )
+    shell = called('CALL:shell WITH:{"commands": "ls"}:END')
+    assert (shell["type"], shell["action"]) == ("shell_call", {"commands": ["ls"]})
+    patch = called('CALL:apply_patch WITH:{"type": "delete_file", "path": "a"}:END')
+    assert (patch["type"], patch["operation"]) == ("apply_patch_call", {"type": "delete_file", "path": "a"})
     call = called('CALL:mcp__files__ls WITH:{"path": "."}:END')
     assert (call["type"], call["namespace"], call["name"]) == ("function_call", "mcp__files", "ls")
 

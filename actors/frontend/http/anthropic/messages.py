@@ -170,10 +170,12 @@ def routes(service: Service) -> list[Any]:
         return await respond(service, request, answers, telling.whole, told, taken.headers)
 
     @post("/v1/messages/count_tokens", status_code=200, opt=describe(CountRequest, TokenCount))
-    async def count_tokens(request: Http) -> TokenCount:
+    async def count_tokens(request: Http) -> Response[bytes]:
         """Count the tokens of a conversation."""
         taken = await service.take(request, CountRequest, "msg")
-        question = taken.asked.chat().conversation()
-        return TokenCount(input_tokens=len((await tokenized(service, taken.served, question)).token_ids))
+        question = taken.asked.chat().conversation(service.rules)
+        count = len((await tokenized(service, taken.served, question)).token_ids)
+        told = encode(TokenCount(input_tokens=count))
+        return Response(told, headers=taken.headers, media_type="application/json")
 
     return [messages, count_tokens]

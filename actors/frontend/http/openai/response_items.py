@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
+from pageant.actors.frontend.http.openai.client_tools import CLIENT_TOOLS
 from pageant.actors.frontend.http.openai.opaque import opened
-from pageant.actors.frontend.http.openai.response_tools import LOCAL_SHELL, qualified
+from pageant.actors.frontend.http.openai.response_tools import qualified
 from pageant.actors.frontend.http.openai.turns import (
     CalledCustom,
     CalledFunction,
@@ -38,6 +39,7 @@ class Item(msgspec.Struct, kw_only=True):
     input: Any = None
     output: Any = None
     action: Any = None
+    operation: Any = None
     summary: Any = None
     encrypted_content: str | None = None
 
@@ -67,10 +69,11 @@ class Item(msgspec.Struct, kw_only=True):
     def _called(self, kind: str, place: str) -> CalledTool | None:
         """Return the call of a tool that the client has; None of one that only OpenAI has."""
         name, call_id = self.name, self.call_id or self.id or ""
-        if kind == "local_shell_call":
-            action = self.action if isinstance(self.action, dict) else {}
-            arguments = {key: value for key, value in action.items() if key != "type" and value is not None}
-            return CalledTool(id=call_id, function=CalledFunction(name=LOCAL_SHELL, arguments=arguments))
+        if (client := CLIENT_TOOLS.get(kind.removesuffix(_CALL))) is not None:
+            arguments = client.arguments(getattr(self, client.field))
+            return CalledTool(
+                id=call_id, function=CalledFunction(name=kind.removesuffix(_CALL), arguments=arguments)
+            )
         if kind in ("function_call", "custom_tool_call"):
             self._need(place, "name")
         if name is None:

@@ -9,6 +9,7 @@ import msgspec
 
 from pageant.actors.frontend.http.answers import Answers
 from pageant.actors.frontend.http.blocks import Block
+from pageant.actors.frontend.http.openai.client_tools import CLIENT_TOOLS, called_with
 from pageant.actors.frontend.http.openai.logprobs import ChatTokenLogprob
 from pageant.actors.frontend.http.openai.opaque import sealed
 from pageant.actors.frontend.http.openai.response_requests import ResponseRequest
@@ -16,7 +17,12 @@ from pageant.actors.frontend.http.openai.response_tools import CallForm
 from pageant.actors.frontend.http.openai.turns import CalledCustom, CalledFunction, CalledTool, Turn
 
 NO_FORMS: Mapping[str, CallForm] = {}
-_CALL_PREFIXES = {"function_call": "fc", "custom_tool_call": "ctc", "local_shell_call": "lsh"}
+_CALL_PREFIXES = {
+    "function_call": "fc",
+    "custom_tool_call": "ctc",
+    "local_shell_call": "lsh",
+    "shell_call": "sh",
+}
 Status = Literal["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]
 
 
@@ -151,10 +157,10 @@ class ItemShapes:
 
     def _call(self, call: Block, name: str, text: str, status: Status) -> dict[str, Any]:
         kind, form = self.type_of(call), self._form(call)
-        shown: dict[str, Any] = {"type": kind, "id": f"{_CALL_PREFIXES[kind]}_{name}"}
+        shown: dict[str, Any] = {"type": kind, "id": f"{_CALL_PREFIXES.get(kind, 'call')}_{name}"}
         shown["call_id"] = call.id or f"call_{name}"
-        if kind == "local_shell_call":
-            return {**shown, "action": _shell_action(text), "status": status}
+        if (client := CLIENT_TOOLS.get(form.name)) is not None and kind == form.type != "function_call":
+            return {**shown, client.field: called_with(client, text), "status": status}
         shown["name"] = form.name
         if form.namespace is not None:
             shown["namespace"] = form.namespace
@@ -167,19 +173,6 @@ class ItemShapes:
             return {"type": "reasoning_text", "text": text}
         logprobs = self.logprobs.get(block.place, []) if whole else []
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
-
-
-def _shell_action(arguments: str) -> dict[str, Any]:
-    """Return what a client's shell is to do. What a model writes need not be what is expected."""
-    try:
-        given = msgspec.json.decode(arguments or "{}")
-    except (msgspec.DecodeError, RecursionError):
-        given = {"command": [arguments]}
-    given = given if isinstance(given, dict) else {"command": given}
-    command = given.get("command", [])
-    words = command if isinstance(command, list) else ["sh", "-c", str(command)]
-    known = {name: given[name] for name in ("working_directory", "timeout_ms") if name in given}
-    return {"type": "exec", "command": [str(word) for word in words], "env": {}, **known}
 
 
 def _called(block: Block) -> CalledTool:

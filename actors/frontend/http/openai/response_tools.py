@@ -6,28 +6,14 @@ from typing import Any
 
 import msgspec
 
+from pageant.actors.frontend.http.openai.client_tools import CLIENT_TOOLS
 from pageant.protocol.errors import BadRequest
 
-__all__ = ["LOCAL_SHELL", "CallForm", "ResponseTool", "call_forms", "chat_choice", "chat_tools", "qualified"]
-
-LOCAL_SHELL = "local_shell"
-_LOCAL_SHELL_FUNCTION: dict[str, Any] = {
-    "name": LOCAL_SHELL,
-    "description": "Runs a command in the user's shell, and returns what it writes.",
-    "parameters": {
-        "type": "object",
-        "properties": {
-            "command": {"type": "array", "items": {"type": "string"}, "description": "The command's words."},
-            "working_directory": {"type": "string"},
-            "timeout_ms": {"type": "integer"},
-        },
-        "required": ["command"],
-    },
-}
+__all__ = ["CallForm", "ResponseTool", "call_forms", "chat_choice", "chat_tools", "qualified"]
 
 
 class ResponseTool(msgspec.Struct, kw_only=True):
-    """A tool that the model may call: a function, a custom tool, the client's shell, or a namespace of such tools.
+    """A tool that the model may call: a function, a custom tool, one that clients run, or a namespace of such.
 
     Other kinds need a service of OpenAI's.
     """
@@ -39,11 +25,14 @@ class ResponseTool(msgspec.Struct, kw_only=True):
     strict: bool | None = None
     format: dict[str, Any] | None = None
     tools: tuple[ResponseTool, ...] | None = None
+    environment: dict[str, Any] | None = None
 
     @property
     def is_told(self) -> bool:
         """Whether a model can be told of it."""
-        return self.type in ("function", "custom", LOCAL_SHELL, "namespace")
+        if self.type == "shell" and (self.environment or {}).get("type", "local") != "local":
+            return False  # it is to run at OpenAI's
+        return self.type in ("function", "custom", "namespace", *CLIENT_TOOLS)
 
     def chat_tools(self, place: str, namespace: str | None = None) -> list[dict[str, Any]]:
         """Return the same as chats have it.
@@ -53,8 +42,8 @@ class ResponseTool(msgspec.Struct, kw_only=True):
         """
         if not self.is_told:
             return []
-        if self.type == LOCAL_SHELL:
-            return [{"type": "function", "function": _LOCAL_SHELL_FUNCTION}]
+        if (client := CLIENT_TOOLS.get(self.type)) is not None:
+            return [{"type": "function", "function": client.function(self.type)}]
         if self.name is None:
             raise BadRequest(f"{place} has no name; expected one for its type, {self.type}", "tools")
         if self.type == "namespace":
@@ -105,8 +94,8 @@ def call_forms(tools: tuple[ResponseTool, ...] | None) -> dict[str, CallForm]:
     """Return how calls of tools are told, by the names that the model knows, where it is not as a function's."""
     forms: dict[str, CallForm] = {}
     for tool in tools or ():
-        if tool.type == LOCAL_SHELL:
-            forms[LOCAL_SHELL] = CallForm(LOCAL_SHELL, type="local_shell_call")
+        if tool.type in CLIENT_TOOLS and tool.is_told:
+            forms[tool.type] = CallForm(tool.type, type=f"{tool.type}_call")
         for inner in tool.tools or () if tool.type == "namespace" else ():
             if inner.name is not None:
                 forms[qualified(tool.name, inner.name)] = CallForm(inner.name, tool.name)
@@ -125,8 +114,8 @@ def chat_choice(choice: Any) -> Any:
             "allowed_tools": {"mode": choice.get("mode") or "auto", "tools": allowed},
         }
     name = choice.get("name")
-    if choice.get("type") == LOCAL_SHELL:
-        name = LOCAL_SHELL
+    if choice.get("type") in CLIENT_TOOLS:
+        name = choice["type"]
     if not isinstance(name, str):
         return choice
     namespace = choice.get("namespace")

@@ -21,9 +21,8 @@ _TEXTS = {"text": "output_text", "reasoning": "reasoning_text"}
 _CALL_TEXTS = {
     "function_call": "function_call_arguments",
     "custom_tool_call": "custom_tool_call_input",
-    "local_shell_call": None,  # which is told when it is whole
 }
-"""The same of a call, by its item's type."""
+"""The same of a call, by its item's type. Calls of tools that clients run are told when they are whole."""
 
 
 class ResponseWriter:
@@ -158,7 +157,7 @@ class ResponseWriter:
 
     def _events(self, step: Step, block: Block, text: str) -> Iterator[bytes]:
         shapes, is_call = self._shapes, block.kind == "call"
-        name = _CALL_TEXTS[shapes.type_of(block)] if is_call else _TEXTS[block.kind]
+        name = _CALL_TEXTS.get(shapes.type_of(block)) if is_call else _TEXTS[block.kind]
         logprobs = self._tokens_of(step, block, text)
         shown = shapes.item(block, whole=step == "ends")
         place: dict[str, Any] = {"output_index": block.place}

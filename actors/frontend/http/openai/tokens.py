@@ -112,7 +112,7 @@ def routes(service: Service) -> list[Any]:
     """The routes of this family."""
 
     @post("/tokenize", status_code=200, opt=describe(TokenizeRequest, TokenizeAnswer))
-    async def tokenize(request: Http) -> TokenizeAnswer:
+    async def tokenize(request: Http) -> Response[bytes]:
         """The token ids of a prompt or a conversation."""
         taken = await service.take(request, TokenizeRequest, "tokn")
         asked, served = taken.asked, taken.served
@@ -125,7 +125,8 @@ def routes(service: Service) -> list[Any]:
                     "return_token_strs",
                 )
             strings = list(await service.detokenize(served, [[token] for token in tokens], pieces=True))
-        return TokenizeAnswer(count=len(tokens), max_model_len=most, tokens=tokens, token_strs=strings)
+        told = TokenizeAnswer(count=len(tokens), max_model_len=most, tokens=tokens, token_strs=strings)
+        return Response(encode(told), headers=taken.headers, media_type="application/json")
 
     @get("/tokenizer_info", opt=describe())
     async def tokenizer_info(model: FromQuery[str | None] = None) -> Response[bytes]:
@@ -136,13 +137,14 @@ def routes(service: Service) -> list[Any]:
         return Response(encode(served.tokenizer_config), media_type="application/json")
 
     @post("/detokenize", status_code=200, opt=describe(DetokenizeRequest, DetokenizeAnswer))
-    async def detokenize(request: Http) -> DetokenizeAnswer:
+    async def detokenize(request: Http) -> Response[bytes]:
         """The text of token ids."""
         taken = await service.take(request, DetokenizeRequest, "detok")
         asked, served = taken.asked, taken.served
         if asked.tokens:
             check_token_ids(asked.tokens, served.limits, "tokens")
         (text,) = await service.detokenize(served, [asked.tokens])
-        return DetokenizeAnswer(prompt=text)
+        told = DetokenizeAnswer(prompt=text)
+        return Response(encode(told), headers=taken.headers, media_type="application/json")
 
     return [tokenize, detokenize, tokenizer_info]

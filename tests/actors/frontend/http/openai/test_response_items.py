@@ -50,6 +50,14 @@ def shape(message):
             ("1", "local_shell", '{"command":["ls"]}'),
         ),
         (
+            {"type": "shell_call", "call_id": "1", "action": {"commands": ["ls"], "timeout_ms": None}},
+            ("1", "shell", '{"commands":["ls"]}'),
+        ),
+        (
+            {"type": "apply_patch_call", "call_id": "1", "operation": {"type": "delete_file", "path": "a"}},
+            ("1", "apply_patch", '{"type":"delete_file","path":"a"}'),
+        ),
+        (
             {"type": "tool_search_call", "call_id": "1", "name": "s", "arguments": {"q": 1}},
             ("1", "s", '{"q":1}'),
         ),
@@ -130,12 +138,20 @@ def test_tools_of_which_a_model_can_be_told_are_told_and_others_are_named():
         },
         {"type": "namespace", "name": "mcp__f__", "tools": [FUNCTION, {"type": "file_search"}]},
         {"type": "local_shell"},
+        {"type": "shell", "environment": {"type": "local"}},
+        {"type": "shell", "environment": {"type": "container_auto"}},
+        {"type": "apply_patch"},
     ]
     given = asked(tools=tools, reasoning={"effort": "low", "summary": "auto", "generate_summary": None})
-    assert given.fields_without_effect() == ["reasoning.summary", "tools:web_search", "tools:file_search"]
+    assert given.fields_without_effect() == [
+        "reasoning.summary",
+        "tools:web_search",
+        "tools:file_search",
+        "tools:shell",
+    ]
     conversation = as_chat(given.chat_fields([]), NAMES).conversation()
     told = [tool["function"] for tool in json.loads(conversation.tools)]
-    assert [tool["name"] for tool in told] == ["ls", "p", "mcp__f__ls", "local_shell"]
+    assert [tool["name"] for tool in told] == ["ls", "p", "mcp__f__ls", "local_shell", "shell", "apply_patch"]
     assert "start: A" in told[1]["description"] and told[1]["parameters"]["required"] == ["input"]
     assert json.loads(conversation.template_kwargs)["reasoning_effort"] == "low"
 
