@@ -27,7 +27,8 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     What is found of it in the cache is not computed again, but for the last token, whose logits are
     wanted. It is refused unless the pool has room for all of its tokens (but what windows let go), so that a sequence
     is not admitted only to be preempted by its own next chunk. At most `num_tokens_max` of them are computed in this
-    step. With `skip_cache` nothing of it is looked for: all of its tokens' logits are wanted.
+    step. With `skip_cache` nothing of it is looked for: all of its tokens' logits are wanted. `is_again` says that it
+    was admitted before: what is found of it then is its own, and counts neither as looked up nor as a hit.
     Sequences share memory only if `salt` (a tenant's), `extra_keys` (what else their KV depends on, as
     its user says) and `adapter` (that computes it) are equal.
     """
@@ -39,6 +40,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     num_tokens_max: int | None = None
     skip_cache: bool = False
     adapter: str | None = None
+    is_again: bool = False
 
 
 class Assign(Message, frozen=True, kw_only=True):

@@ -349,6 +349,7 @@ class Allocation:
             chunk_max=None if chunk is None else max(chunk, budget),
             looks=not admission.skip_cache,
             beside=beside,
+            counts=not admission.is_again,
         )
         if placed is None:
             self._columns.close(admission.serial)

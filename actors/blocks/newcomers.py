@@ -63,6 +63,7 @@ class Newcomers:
         chunk_max: int | None,
         looks: bool,
         beside: bool,
+        counts: bool = True,
     ) -> Placed | None:
         """Gives a new sequence of `total` tokens the blocks that are found of it, and those that others come into from
         below; None, and it holds nothing, if there is no room for all that it is to have.
@@ -71,6 +72,7 @@ class Newcomers:
             chunk_max: of its tokens, no more are computed at once; None says nothing.
             looks: whether anything of it is looked for.
             beside: whether others are computed in this step, so that it waits for what takes longer to restore.
+            counts: whether its tokens count as looked up, and those that are found as hits.
         """
         looks = looks and self.pool.enable_prefix_caching
         found = self._prefixes.find(sequence, total, step, self.tiers) if looks else Found()
@@ -87,8 +89,9 @@ class Newcomers:
             return None
         num_restored = self._settle(sequence, found, restored)
         num_cached = found.num_full * self.block_size + found.num_partial
-        self.counts.tokens_queried += total
-        self.counts.tokens_hit += num_cached
+        if counts:
+            self.counts.tokens_queried += total
+            self.counts.tokens_hit += num_cached
         return Placed(found, restored, num_cached, num_restored)
 
     def fill(self, sequence: Sequence, placed: Placed, copies: Copies, step: int) -> None:

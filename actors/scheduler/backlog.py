@@ -150,7 +150,7 @@ class Backlog:
         return max(0, self._limits.max_long_partial_prefills - num_long)
 
     def _charge(self, request: ScheduledRequest, num_tokens: int) -> None:
-        if self._shares is not None and not request.has_been_charged:
+        if self._shares is not None and not request.was_admitted:
             self._shares.served(request.tenant, num_tokens, 0)
 
 

@@ -191,6 +191,7 @@ def build_assign(
                 num_tokens_max=long_chunk_max if request.is_long else None,
                 skip_cache=request.skips_cache,
                 adapter=request.adapter,
+                is_again=request.was_admitted,
             )
             for request in admitting
         ),

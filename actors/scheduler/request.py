@@ -112,8 +112,8 @@ class ScheduledRequest:
         return request
 
     @property
-    def has_been_charged(self) -> bool:
-        """Whether its tenant has paid for its prompt."""
+    def was_admitted(self) -> bool:
+        """Whether it was admitted before, by this scheduler or another. Its tenant has paid for its prompt then."""
         return self.admitted_at is not None or self.num_resumed > 0
 
     @property
