@@ -107,7 +107,7 @@ class OutputBatch(Numbered, frozen=True, kw_only=True):
     `text_starts[i]`-th character and the `token_starts[i]`-th token of its output on. `finished` maps a row's
     index to how its request ended. `logprobs` are of the rows' tokens, for the requests that ask;
     `prompt_logprobs` of their prompts' tokens but the first, all with a request's first row. `token_texts` are
-    the tokens named there, each by itself.
+    the tokens named there, each by itself; `token_bytes` are the bytes of those that are no characters by themselves.
     """
 
     request_ids: tuple[str, ...]
@@ -120,3 +120,4 @@ class OutputBatch(Numbered, frozen=True, kw_only=True):
     logprobs: Logprobs | None = None
     prompt_logprobs: Logprobs | None = None
     token_texts: dict[int, str] = msgspec.field(default_factory=dict)
+    token_bytes: dict[int, bytes] = msgspec.field(default_factory=dict)

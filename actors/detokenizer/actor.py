@@ -169,7 +169,9 @@ class Detokenizer(Actor):
     def _open(self, opened: OpenOutput) -> int | None:
         """Begins a request, after the output that it brings along; returns what `_push` does."""
         if opened.frontend not in self._deliveries:
-            self._deliveries[opened.frontend] = Delivery(self._token_texts.__getitem__)
+            self._deliveries[opened.frontend] = Delivery(
+                self._token_texts.__getitem__, self._detokenization.token_bytes
+            )
             self.watch(opened.frontend)
         entry = self._requests[opened.serial] = _Open(opened)
         if opened.trace is not None and (context := TraceContext.parse(opened.trace)) is not None:

@@ -1,6 +1,6 @@
 """The detokenizer's core: the text of many requests, as their tokens come, to the end or a stop string."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import msgspec
 
@@ -47,6 +47,7 @@ class Detokenization:
 
     def __init__(self, tokenizer: TokenTable) -> None:
         self._decoding = Decoding(tokenizer)
+        self._specials = {tokenizer.id_to_token(token_id): token_id for token_id in tokenizer.special_ids}
         self._streams: dict[Hashable, _Stream] = {}
         self._num_tokens = 0
         self._num_stops = 0
@@ -54,6 +55,10 @@ class Detokenization:
     def pieces(self, num_tokens: int) -> list[bytes] | None:
         """Return the own bytes of so many tokens, by their ids; None where a token's text depends on its neighbours."""
         return self._decoding.pieces(num_tokens)
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        """Return a token's bytes, where they are no characters by themselves and the decoder tells; else None."""
+        return self._decoding.token_bytes(token_id)
 
     def open(
         self,
@@ -81,6 +86,10 @@ class Detokenization:
             StopAutomaton(stop) if stop else None,
             include_stop_str_in_output,
             min_tokens,
+            # Special tokens that are skipped have no text in which a stop string could be found.
+            {self._specials[one]: one for one in stop if one in self._specials}
+            if skip_special_tokens
+            else {},
         )
 
     def push(self, key: Hashable, token_ids: Sequence[int]) -> TextDelta:
@@ -139,18 +148,25 @@ class _Stream:
         "_include_stop",
         "_min_tokens",
         "_num_tokens",
+        "_special_stops",
         "_state",
         "held",
         "match",
     )
 
     def __init__(
-        self, decoder: StreamDecoder, automaton: "StopAutomaton | None", include_stop: bool, min_tokens: int
+        self,
+        decoder: StreamDecoder,
+        automaton: "StopAutomaton | None",
+        include_stop: bool,
+        min_tokens: int,
+        special_stops: Mapping[int, str],
     ) -> None:
         self._decoder = decoder
         self._automaton = automaton
         self._include_stop = include_stop
         self._min_tokens = min_tokens
+        self._special_stops = special_stops  # stop strings that are special tokens, by their ids
         self._num_tokens = 0
         self._state = 0
         self.held = ""
@@ -168,6 +184,8 @@ class _Stream:
             self._num_tokens += 1
             if text := feed(token_id):
                 visible.append(self._reveal(text, self._automaton))
+            if token_id in self._special_stops and self._num_tokens > self._min_tokens and self.match is None:
+                visible.append(self._stop_at(self._special_stops[token_id]))
         return TextDelta(text="".join(visible), stop=self.match)
 
     def finish(self) -> TextDelta:
@@ -186,6 +204,12 @@ class _Stream:
         assert len(self.held) <= held_max, f"{key!r} holds {len(self.held)} characters, limit {held_max}"
         assert self._decoder.num_pending <= UNDECODED_TOKENS_MAX, f"{key!r}: undecoded tokens pile up"
         assert self.match is None or not self.held, f"{key!r} holds text after its stop"
+
+    def _stop_at(self, stop: str) -> str:
+        """End at a special token that is a stop string. Return the text that becomes visible."""
+        self.match = StopMatch(stop=stop, num_tokens=self._num_tokens)
+        held, self.held = self.held, ""
+        return held + stop if self._include_stop else held
 
     def _reveal(self, text: str, automaton: StopAutomaton) -> str:
         """Add decoded text; what of it, and of the text held back before, can be seen now."""

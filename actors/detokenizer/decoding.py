@@ -86,6 +86,11 @@ class Decoding:
         skipped = self._tokenizer.special_ids if skip_special_tokens else frozenset()
         return _WindowDecoder(self._tokenizer, skipped, prompt_token_ids, spaces_between_special_tokens)
 
+    def token_bytes(self, token_id: int) -> bytes | None:
+        """Return a token's bytes, where they are no characters by themselves; None for any other token."""
+        piece = self._pieces[False][token_id] if self._pieces else ""
+        return piece if isinstance(piece, bytes) else None
+
 
 class _PieceRules(msgspec.Struct, frozen=True, kw_only=True):
     """How a decoder makes a token's own bytes, read from its description."""

@@ -28,10 +28,11 @@ class Delivery:
 
     Args:
         text_of: a single token's text.
+        bytes_of: a single token's bytes, where they are no characters by themselves; else None.
     """
 
-    def __init__(self, text_of: Callable[[int], str]) -> None:
-        self._text_of = text_of
+    def __init__(self, text_of: Callable[[int], str], bytes_of: Callable[[int], bytes | None]) -> None:
+        self._text_of, self._bytes_of = text_of, bytes_of
         self.stream: Outgoing[OutputBatch] = Outgoing("outputs")
         self._rows: dict[int, _Row] = {}  # by the scheduler's serials: a frontend may submit a request twice
         self._token_texts: dict[int, str] = {}
@@ -88,5 +89,6 @@ class Delivery:
             logprobs=join((i, piece) for i, row in enumerate(rows) for piece in row.logprobs),
             prompt_logprobs=join((i, piece) for i, row in enumerate(rows) for piece in row.prompt_logprobs),
             token_texts=texts,
+            token_bytes={token: raw for token in texts if (raw := self._bytes_of(token)) is not None},
         )
         return self.stream.number(batch)

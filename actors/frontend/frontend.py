@@ -273,6 +273,7 @@ class Frontend(Actor):
                     *(sequence.sample, batch.texts[index], tokens, finished),
                     *(logprobs.get(index), prompt_logprobs.get(index), batch.token_texts),
                     request.metrics(finished) if finished is not None else None,
+                    batch.token_bytes,
                 ),
                 text_starts[index],
                 token_starts[index],

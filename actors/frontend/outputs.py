@@ -20,12 +20,14 @@ class RequestFailed(PageantError):
 class Logprob:
     """A token's log-probability at its place, before any temperature, penalty or filter, and its rank from 1.
 
-    `decoded_token` is its text by itself; None without `detokenize`.
+    `decoded_token` is its text by itself; None without `detokenize`. `token_bytes` are its bytes where they are no
+    characters by themselves: its text has replacement characters then.
     """
 
     logprob: float
     rank: int | None = None
     decoded_token: str | None = None
+    token_bytes: bytes | None = None
 
 
 TokenLogprobs = dict[int, Logprob]
@@ -113,6 +115,7 @@ class Arrived(NamedTuple):
     prompt_logprobs: Piece | None = None
     token_texts: Mapping[int, str] = {}
     metrics: RequestMetrics | None = None
+    token_bytes: Mapping[int, bytes] = {}
 
     @property
     def is_news(self) -> bool:
@@ -142,7 +145,7 @@ class _Sample:
         self.token_ids += arrived.token_ids
         self.finished = arrived.finished
         if arrived.logprobs is not None:
-            self.logprobs += token_logprobs(arrived.logprobs, arrived.token_texts)
+            self.logprobs += token_logprobs(arrived.logprobs, arrived.token_texts, arrived.token_bytes)
             self.cumulative_logprob += float(arrived.logprobs.logprobs.sum(dtype="float64"))
 
     @property
@@ -202,7 +205,7 @@ class Completion:
         """Takes in the next piece."""
         self._samples[arrived.sample].add(arrived)
         if arrived.prompt_logprobs is not None:
-            scored = token_logprobs(arrived.prompt_logprobs, arrived.token_texts)
+            scored = token_logprobs(arrived.prompt_logprobs, arrived.token_texts, arrived.token_bytes)
             self._prompt_logprobs = [*(self._prompt_logprobs or [None]), *scored]
         if arrived.finished is not None:
             self._left -= 1
@@ -251,17 +254,21 @@ class Completion:
         )
 
 
-def token_logprobs(piece: Piece, texts: Mapping[int, str]) -> list[TokenLogprobs]:
-    """For each token of a piece: itself, and the likeliest at its place."""
+def token_logprobs(piece: Piece, texts: Mapping[int, str], raw: Mapping[int, bytes]) -> list[TokenLogprobs]:
+    """Return for each token of a piece itself, and the likeliest at its place.
+
+    Args:
+        texts, raw: by the tokens' ids, as `OutputBatch` has them.
+    """
     found, first = [], 0
     columns = (piece.token_ids.tolist(), piece.logprobs.tolist(), piece.ranks.tolist(), piece.counts.tolist())
     top_ids, top = piece.top_ids.tolist(), piece.top.tolist()
     for token, logprob, rank, count in zip(*columns, strict=True):
-        place = {token: Logprob(logprob, rank, texts.get(token))}
+        place = {token: Logprob(logprob, rank, texts.get(token), raw.get(token))}
         for index in range(first, first + count):
             likely = top_ids[index]
             if likely != token:
-                place[likely] = Logprob(top[index], index - first + 1, texts.get(likely))
+                place[likely] = Logprob(top[index], index - first + 1, texts.get(likely), raw.get(likely))
         first += count
         found.append(place)
     return found

@@ -11,6 +11,7 @@ import numpy as np
 
 from pageant.actors.grammar.bounds import check_depth, check_integers, check_references, check_rules
 from pageant.actors.grammar.errors import GrammarError
+from pageant.actors.grammar.surplus import within
 from pageant.actors.grammar.tags import TEXT, Literals, TagGrammar
 from pageant.models.tokenization import Tokenization
 from pageant.protocol.json_schemas import prepare
@@ -46,11 +47,12 @@ class Compiler:
             raise GrammarError("structured output needs a model that has an end token")
         try:
             self._tokenizer = LLTokenizer(
-                tokenization.to_json(), n_vocab=vocab_size, eos_token=list(end_tokens)
+                within(tokenization.to_json(), vocab_size), n_vocab=vocab_size, eos_token=list(end_tokens)
             )
         except ValueError as error:
             raise GrammarError(f"structured output cannot be had with this tokenizer: {error}") from None
-        self._literals = Literals(tokenization.added_tokens)
+        added = tokenization.added_tokens.items()
+        self._literals = Literals({text: token for text, token in added if token < vocab_size})
         self._ends = list(end_tokens)
         self._limits = LLParserLimits(
             max_lexer_states=LEXER_STATES_MAX,

@@ -71,7 +71,7 @@ class Choice:
         if arrived.logprobs is not None:
             self.cumulative_logprob += float(arrived.logprobs.logprobs.sum(dtype="float64"))
             if self.asked_logprobs:
-                self._logprobs += token_logprobs(arrived.logprobs, arrived.token_texts)
+                self._logprobs += token_logprobs(arrived.logprobs, arrived.token_texts, arrived.token_bytes)
         self.finished = arrived.finished
 
     def take(self) -> Piece:
@@ -116,7 +116,7 @@ class PromptAnswers:
         choice.add(arrived)
         self.hub.fresh[choice] = None
         if arrived.prompt_logprobs is not None:
-            self.logprobs += token_logprobs(arrived.prompt_logprobs, arrived.token_texts)
+            self.logprobs += token_logprobs(arrived.prompt_logprobs, arrived.token_texts, arrived.token_bytes)
         if arrived.finished is not None:
             if arrived.finished.reason == "error":
                 self.hub.fail(renamed(failure(arrived.finished), self.hub.names))

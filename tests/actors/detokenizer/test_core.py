@@ -407,3 +407,41 @@ def test_periodic_stop_strings_are_found_where_str_find_finds_them(stop: str) ->
     position = text.find(stop)
     assert "".join(part.text for part in delta) == text[:position]
     assert delta[-1].stop == StopMatch(stop=stop, num_tokens=position + len(stop))
+
+
+class SpecialTokens:
+    """Letters by their code, and one special token that is skipped."""
+
+    special_ids = frozenset({300})
+    decoder_spec = None
+
+    def id_to_token(self, token_id):
+        return "<|end|>" if token_id == 300 else chr(token_id)
+
+    def decode(self, token_ids, *, skip_special_tokens=True):
+        return "".join(
+            self.id_to_token(one)
+            for one in token_ids
+            if not (skip_special_tokens and one in self.special_ids)
+        )
+
+
+@pytest.mark.parametrize("skips", [True, False])
+@pytest.mark.parametrize("includes", [True, False])
+def test_a_stop_string_that_is_a_special_token_stops_whether_that_is_skipped_or_not(skips, includes):
+    detokenization = Detokenization(SpecialTokens())
+    detokenization.open(
+        1, (), stop=("<|end|>", "zz"), skip_special_tokens=skips, include_stop_str_in_output=includes
+    )
+    deltas = [detokenization.push(1, [token]) for token in (*map(ord, "abz"), 300, ord("c"))]
+    text = "".join(delta.text for delta in deltas) + detokenization.finish(1).text
+    assert text == "abz" + "<|end|>" * includes
+    assert deltas[-1].stop is not None
+    assert (deltas[-1].stop.stop, deltas[-1].stop.num_tokens) == ("<|end|>", 4)
+
+
+def test_a_special_token_within_the_least_length_does_not_stop():
+    detokenization = Detokenization(SpecialTokens())
+    detokenization.open(1, (), stop=("<|end|>",), min_tokens=2)
+    assert detokenization.push(1, [300, ord("a")]).stop is None
+    assert detokenization.push(1, [300]).stop is not None

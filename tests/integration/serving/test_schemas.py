@@ -1,4 +1,4 @@
-"""Schemas that clients send: what is kept to, what is refused, and what is only named."""
+"""Schemas that clients send, kept to, refused or named; and bytes of tokens that are no characters."""
 
 from __future__ import annotations
 
@@ -125,3 +125,15 @@ def test_parameters_of_another_type_are_refused_by_name(http):
     answer = ask(http, tools=tools, tool_choice="required")
     assert answer.status_code == 400
     assert "parameters have the type 'string'; expected object" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("text", ["caf\u00e9", "\U0001f600", "\u65e5\u672c\u8a9e"])
+def test_bytes_of_log_probabilities_are_the_tokens_own(http, text):
+    asked = {"structured_outputs": {"choice": [text]}, "logprobs": True, "top_logprobs": 1}
+    whole = ask(http, **asked).json()["choices"][0]
+    assert whole["message"]["content"] == text
+    content = whole["logprobs"]["content"]
+    *content, end = content
+    assert end["token"] == "<|endoftext|>"
+    assert bytes(byte for token in content for byte in token["bytes"]) == text.encode()
+    assert any(bytes(token["bytes"]) != token["token"].encode() for token in content)

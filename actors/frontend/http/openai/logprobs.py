@@ -117,7 +117,7 @@ def _chat(token_id: int, one: Logprob, as_ids: bool) -> dict[str, Any]:
     return {
         "token": shown,
         "logprob": _finite(one.logprob),
-        "bytes": list((one.decoded_token or "").encode()),
+        "bytes": list(one.token_bytes or (one.decoded_token or "").encode()),
     }
 
 
