@@ -490,7 +490,10 @@ def chaos(
 @app.command()
 def conformance(
     kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="Which conversation: blocks, pool, policy or scheduler.")
+        str,
+        typer.Argument(
+            metavar="KIND", help="blocks, detokenizer, drafter, policy, pool, scheduler or tokenizer."
+        ),
     ],
     name: Annotated[str, typer.Argument(metavar="CLASS", help="Your class, as module:Class.")],
 ) -> None:

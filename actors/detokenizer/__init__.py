@@ -3,3 +3,7 @@
 `decoding` and `stop_strings` are about one request's text, `core` holds all requests', `delivery` batches
 what goes to each frontend, and `actor` is the shell.
 """
+
+from pageant.actors.detokenizer.actor import Detokenizer
+
+__all__ = ["Detokenizer"]

@@ -233,10 +233,23 @@ class Detokenizer(Actor):
         self._deliver(serial, entry, text, [] if known else tokens, finished)
         return stop.num_tokens if stop is not None else None
 
+    def rewrite(self, request: OpenOutput, text: str, last: bool) -> str:
+        """Return the text that a request's user gets in place of `text`. A subclass overrides this; here it is `text`.
+
+        Called in order for each piece of an answer, as it is decoded: the end of a word may come with the next piece.
+        Stop strings are looked for in the model's own text, before. Runs on the event loop: it must be quick.
+
+        Args:
+            last: no further piece comes; what was held back is returned now.
+        """
+        return text
+
     def _deliver(
         self, serial: int, entry: _Open, text: str, tokens: list[int], finished: Finished | None
     ) -> None:
         request, text_start, token_start = entry.request, entry.num_characters, entry.num_tokens
+        if request.detokenize:
+            text = self.rewrite(request, text, finished is not None)
         self._deliveries[request.frontend].add(
             serial, request.request_id, text, tokens, finished, text_start, token_start
         )

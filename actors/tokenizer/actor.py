@@ -104,6 +104,7 @@ class Tokenizer(Actor):
         if self.options.skip_tokenizer_init:
             reason = "the model is served without a tokenizer (skip_tokenizer_init); expected token ids"
             return NotTokenized(reason=reason, parameter="prompt")
+        text = self.prepare(text)
         if (most := request.tokens_max) is not None:
             longest = self._tokenization.token_length_max
             reason = f"the prompt has {len(text)} characters; {most} tokens, the most that are taken, "
@@ -113,6 +114,13 @@ class Tokenizer(Actor):
             if is_long and await self.offload(self._tokenization.exceeds, text, most):
                 return NotTokenized(reason=f"{reason}are not enough for them", parameter="prompt")
         return Tokenized(token_ids=int32(await self._encode(text, request.add_special_tokens)), text=text)
+
+    def prepare(self, text: str) -> str:
+        """Return the text whose tokens the model gets in place of `text`. A subclass overrides this; here it is `text`.
+
+        Called once for each prompt, a conversation after its template was rendered. Runs on the event loop.
+        """
+        return text
 
     def _render(self, request: TokenizeChat) -> str:
         tools = msgspec.json.decode(request.tools) if request.tools is not None else None

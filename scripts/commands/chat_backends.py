@@ -9,6 +9,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -50,7 +51,7 @@ class EngineBackend:
     """Answers from an engine in this process."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine, self.name = engine, engine.model_name
+        self._engine, self.name = engine, Path(engine.model_name).name or engine.model_name
 
     async def answer(self, messages: Messages, params: SamplingParams) -> AsyncIterator[tuple[str, int]]:
         """See `Backend`."""

@@ -29,7 +29,7 @@ from pageant.scripts.conformance.block_rules import (
     ROOM,
     UNCOMPUTED,
 )
-from pageant.scripts.conformance.rules import Rules
+from pageant.scripts.conformance.rules import Rules, explain_role
 from pageant.scripts.conformance.shadow import ShadowMemory
 from pageant.scripts.conformance.stage import Stage
 from pageant.scripts.conformance.watched_pool import Held, WatchedPool
@@ -54,7 +54,7 @@ def check_block_manager(cls: type[Actor], **options: Any) -> tuple[str, ...]:
         BrokenRule: names the rule, and what happened.
     """
     rules = Rules()
-    rules.must("it takes the role of blocks", cls.role is BLOCKS, f"its role is {cls.role!r}")
+    rules.must("it takes the role of blocks", getattr(cls, "role", None) is BLOCKS, explain_role(cls, BLOCKS))
     for seed, (num_blocks, block_size) in enumerate(((12, 4), (40, 2), (7, 16), (64, 1))):
         asyncio.run(_Trial(cls, options, rules, seed, num_blocks, block_size).run())
     for seed, (num_blocks, block_size, windows) in enumerate(

@@ -10,16 +10,22 @@ from typing import Any
 from pageant.actors.runtime.classes import load_object
 from pageant.protocol.errors import TopologyError
 from pageant.scripts.conformance.blocks import check_block_manager
+from pageant.scripts.conformance.detokenizer import check_detokenizer
+from pageant.scripts.conformance.drafter import check_drafter
 from pageant.scripts.conformance.policy import check_policy
 from pageant.scripts.conformance.pool import check_pool
 from pageant.scripts.conformance.rules import BrokenRule
 from pageant.scripts.conformance.scheduler import check_scheduler
+from pageant.scripts.conformance.tokenizer import check_tokenizer
 
 SUITES: dict[str, Callable[[Any], tuple[str, ...]]] = {
     "blocks": check_block_manager,
+    "detokenizer": check_detokenizer,
+    "drafter": check_drafter,
     "policy": check_policy,
     "pool": check_pool,
     "scheduler": check_scheduler,
+    "tokenizer": check_tokenizer,
 }
 
 

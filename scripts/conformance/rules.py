@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from pageant.protocol.roles import Role
+
+
+def explain_role(cls: Any, role: Role) -> str:
+    """Say which role a class has, and how to take the one that it needs."""
+    found: Role | None = getattr(cls, "role", None)
+    name = role.name.upper()
+    return (
+        f"{getattr(cls, '__qualname__', cls)} has {'no role' if found is None else f'the role {found.name!r}'}; write "
+        f"`role = {name}` in the class (from pageant.protocol.roles import {name})"
+    )
+
 
 class BrokenRule(AssertionError):
     """A component broke a rule of its conversation; says which, and how."""

@@ -24,7 +24,7 @@ from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.serving import Abort, Finished, Submit
 from pageant.protocol.stepping import ExecutorReady, StepPlan, StepResult
 from pageant.protocol.streams import Acknowledge
-from pageant.scripts.conformance.rules import BrokenRule, Rules
+from pageant.scripts.conformance.rules import BrokenRule, Rules, explain_role
 from pageant.scripts.conformance.stage import Stage
 
 NUMBERED = "TokenBatches are numbered 1, 2, 3, ... without gaps"
@@ -59,7 +59,7 @@ def check_scheduler(cls: type[Actor], **options: Any) -> tuple[str, ...]:
         BrokenRule: names the rule, and what happened.
     """
     rules = Rules()
-    rules.must("it takes the role of scheduler", cls.role is ROLE, f"its role is {cls.role!r}")
+    rules.must("it takes the role of scheduler", getattr(cls, "role", None) is ROLE, explain_role(cls, ROLE))
     for seed in range(3):
         asyncio.run(_Trial(cls, options, rules, seed).run())
     return rules.kept

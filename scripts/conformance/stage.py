@@ -13,8 +13,10 @@ from pageant.actors.runtime.cell import Cell
 from pageant.actors.runtime.node import Node
 from pageant.protocol.allocation import Assign, Assigned, PoolReady
 from pageant.protocol.message import Message, Request
-from pageant.protocol.outputs import TokenBatch
+from pageant.protocol.outputs import Stopped, TokenBatch
+from pageant.protocol.serving import OutputBatch
 from pageant.protocol.stepping import ExecutorReady, StepPlan
+from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.supervision import ActorEntry, ActorFailed, Directory
 from pageant.scripts.conformance.rules import BrokenRule
 
@@ -35,7 +37,17 @@ class StandIn(Actor):
     @receives
     def note(
         self,
-        message: Assign | Assigned | PoolReady | StepPlan | ExecutorReady | TokenBatch | ActorFailed,
+        message: Assign
+        | Assigned
+        | PoolReady
+        | StepPlan
+        | ExecutorReady
+        | TokenBatch
+        | OutputBatch
+        | Stopped
+        | Acknowledge
+        | Resume
+        | ActorFailed,
     ) -> None:
         self.inbox.append(message)
         self.came.set()

@@ -49,12 +49,24 @@ def _run(code: str, folder: Path) -> str:
 
 
 def test_the_readmes_async_example_streams_an_answer(folder: Path):
-    assert "ambda" in _run(_blocks(ROOT / "README.md", "python")[0], folder)
+    answer = _run(_blocks(ROOT / "README.md", "python")[1], folder).strip()
+    assert "ambda" in answer and answer.endswith((".", ":", "!", ")")), "an answer that ends in a sentence"
 
 
 def test_the_readmes_batch_example_runs(folder: Path):
-    code = _blocks(ROOT / "README.md", "python")[1] + "\nprint([o.outputs[0].text for o in outputs])\n"
-    assert len(_run(code, folder)) > 20
+    lines = _run(_blocks(ROOT / "README.md", "python")[2], folder)
+    assert "A list is" in lines and "A tuple is" in lines and len(lines) > 60
+
+
+def test_the_readmes_server_answers_openais_client(folder: Path):
+    command = [sys.executable, "-m", "pageant", "serve", "models/demo", "--port", "0", "--set", "threads=1"]
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        url = next(found[0] for line in server.stderr if (found := re.findall(r"http://[\d.]+:\d+", line)))
+        code = _blocks(ROOT / "README.md", "python")[0].replace("http://127.0.0.1:8000", url)
+        assert "list" in _run(code, folder).lower()
+        server.terminate()
+        server.stderr.read()
 
 
 def test_the_page_of_topologies_has_every_key():
@@ -93,16 +105,12 @@ def test_the_actor_of_the_writing_page_counts_wherever_it_lives(folder: Path):
     (folder / "my_lab").mkdir()
     (folder / "my_lab" / "counting.py").write_text(_blocks(page, "python")[0])
     (folder / "topology.yaml").write_text(_blocks(page, "yaml")[0])
-    asking = "\n".join(f"    {line}" for line in _blocks(page, "python")[1].splitlines())
+    asking = _blocks(page, "python")[1]
     for placement in ("one", "each"):
         call = asking.replace(
             'topology="topology.yaml"', f'topology="topology.yaml", placement="{placement}"'
         )
-        code = (
-            "import asyncio\nimport pageant\nfrom my_lab.counting import Count\n\n"
-            f"async def main():\n{call}\n    print(answer)\n\nasyncio.run(main())\n"
-        )
-        assert _run(code, folder).strip() == "Counted(total=15)"
+        assert _run(call, folder).strip() == "Counted(total=15)"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -143,3 +151,23 @@ def test_kv_memorys_examples_run(folder: Path):
 
 def test_the_structured_output_pages_example_gives_json(folder: Path):
     assert int(_run(_blocks(ROOT / "docs" / "structured-output.md", "python")[0], folder)) >= 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_python_snippet_of_a_page_imports_what_it_uses(page: Path):
+    """Names that nothing defines, as a reader would meet them who copies a page's snippets one after another."""
+    code = "\n".join(_blocks(page, "python"))
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--isolated",
+        "--select",
+        "F821,E9",
+        "--output-format",
+        "concise",
+        "-",
+    ]
+    found = subprocess.run(command, input=code, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout
