@@ -66,6 +66,16 @@ class Item(msgspec.Struct, kw_only=True):
             return Turn(role="assistant", tool_calls=(called,))
         return None
 
+    def result_within(self, place: str) -> Turn | None:
+        """Return what came of a call, where the item has both, as that of a server for tools has.
+
+        Raises:
+            BadRequest: it is an image, a sound or a file.
+        """
+        if self.kind != "mcp_call" or self.name is None or self.output is None:
+            return None
+        return self._result(self.kind, place)
+
     def _called(self, kind: str, place: str) -> CalledTool | None:
         """Return the call of a tool that the client has; None of one that only OpenAI has."""
         name, call_id = self.name, self.call_id or self.id or ""

@@ -134,6 +134,8 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
             if turns and turn.role == turns[-1].role == "assistant":
                 turn = _one(turns.pop(), turn)
             turns.append(turn)
+            if (result := item.result_within(f"input[{index}]")) is not None:
+                turns.append(result)
         return turns
 
     def chat_fields(self, before: list[Turn]) -> dict[str, Any]:

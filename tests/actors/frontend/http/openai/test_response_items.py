@@ -84,6 +84,13 @@ def test_what_came_of_a_call_is_a_tools_turn(kind, output, text):
     assert (result.role, result.tool_call_id, result.content) == ("tool", "1", text)
 
 
+def test_a_call_may_have_its_result_within():
+    call = {"type": "mcp_call", "id": "1", "server_label": "s", "name": "f", "arguments": "{}", "output": "a"}
+    _, called, result = messages(USER, call)
+    assert shape(called)[3] == [("1", "f", "{}")]
+    assert (result.role, result.tool_call_id, result.content) == ("tool", "1", "a")
+
+
 def test_an_output_that_is_an_image_is_refused_with_its_place():
     parts = [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": "data:"}]
     with pytest.raises(BadRequest, match=r"input\[1\].output\[1\].type is 'input_image'"):
