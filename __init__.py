@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         RequestMetrics,
         RequestOutput,
     )
+    from pageant.actors.frontend.sampling_params import SamplingParams
     from pageant.models.errors import CheckpointError
     from pageant.protocol.errors import (
         BadRequest,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
         TopologyError,
         Unsupported,
     )
-    from pageant.protocol.sampling import RequestOutputKind, SamplingParams
+    from pageant.protocol.sampling import RequestOutputKind
     from pageant.protocol.structured_outputs import StructuredOutputsParams
 
 _HOMES = {
@@ -44,7 +45,7 @@ _HOMES = {
     "RequestOutputKind": "pageant.protocol.sampling",
     "RequestFailed": "pageant.actors.frontend.outputs",
     "RequestOutput": "pageant.actors.frontend.outputs",
-    "SamplingParams": "pageant.protocol.sampling",
+    "SamplingParams": "pageant.actors.frontend.sampling_params",
     "StructuredOutputsParams": "pageant.protocol.structured_outputs",
     "BadRequest": "pageant.protocol.errors",
     "CheckpointError": "pageant.models.errors",

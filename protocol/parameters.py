@@ -24,6 +24,10 @@ class _Named(msgspec.StructMeta):
                 raise
 
 
+class MutableParameters(msgspec.Struct, metaclass=_Named):
+    """Base of such a struct that its owner may change."""
+
+
 class Parameters(msgspec.Struct, metaclass=_Named, frozen=True, kw_only=True):
     """Base of such a struct.
 

@@ -153,7 +153,7 @@ ALLOWED = {
     "actors/runtime/simulation/processes.py": {"random"},
     "actors/runtime/simulation/simulation.py": {"random"},
     "actors/runtime/transport/addresses.py": {"socket"},
-    "actors/frontend/llm.py": {"concurrent.futures"},
+    "actors/frontend/batching.py": {"concurrent.futures"},
     "actors/frontend/engine.py": {"concurrent.futures"},
     "actors/frontend/session.py": {"concurrent.futures"},
     "actors/frontend/http/listening.py": {"socket"},

@@ -8,13 +8,15 @@ would have to know of it, for no less work.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.frontend.outputs import RequestOutput
+from pageant.actors.frontend.vllm_names.requests import BEAMS
+from pageant.actors.frontend.vllm_names.rows import Kind
 from pageant.protocol.arrays import int32
 from pageant.protocol.checks import check_integer, check_number
 from pageant.protocol.errors import BadRequest
@@ -22,9 +24,10 @@ from pageant.protocol.parameters import Parameters
 from pageant.protocol.sampling import SamplingParams
 
 BEAM_WIDTH_MAX = 64
+NOT_TAKEN = tuple(row for row in BEAMS.values() if row.kind is Kind.NOT_YET)
 
 
-class BeamSearchParams(Parameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BeamSearchParams(Parameters, frozen=True, kw_only=False, forbid_unknown_fields=True):
     """How to search.
 
     Attributes:
@@ -32,6 +35,8 @@ class BeamSearchParams(Parameters, frozen=True, kw_only=True, forbid_unknown_fie
         max_tokens: most tokens of a beam.
         ignore_eos: beams do not end at the model's end tokens.
         length_penalty: a beam's score is its log-probability divided by its length to this power.
+        temperature, include_stop_str_in_output, structured_outputs, skip_special_tokens, watermarking: vLLM's, taken
+            where they ask for nothing.
         early_stopping: True ends when `beam_width` beams have ended; False, when no beam of the length reached
             can be better than those; "never", when none of any length can be.
 
@@ -42,10 +47,18 @@ class BeamSearchParams(Parameters, frozen=True, kw_only=True, forbid_unknown_fie
     beam_width: int
     max_tokens: int = 16
     ignore_eos: bool = False
+    temperature: float = 0.0
     length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
+    structured_outputs: Any = None
+    skip_special_tokens: bool = True
+    watermarking: bool | None = None
     early_stopping: bool | Literal["never"] = False
 
     def __post_init__(self) -> None:
+        for row in NOT_TAKEN:
+            if not row.is_neutral(getattr(self, row.name)):
+                raise BadRequest(f"{row.name}: {row.refusal(getattr(self, row.name))}", row.name)
         check_integer("beam_width", self.beam_width, 1, BEAM_WIDTH_MAX)
         check_integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
         check_number("length_penalty", self.length_penalty, -100.0, 100.0)
@@ -60,13 +73,23 @@ class BeamSearchParams(Parameters, frozen=True, kw_only=True, forbid_unknown_fie
 
 @dataclass(frozen=True)
 class BeamSearchSequence:
-    """One beam: its output tokens, text, log-probability and score, and whether an end token ended it."""
+    """One beam: its output tokens, text, log-probability and score, and whether an end token ended it.
+
+    `tokens` are the prompt's and the output's, as in vLLM; `stop_reason` is the end token.
+    """
 
     token_ids: list[int]
     cumulative_logprob: float
     score: float
     text: str = ""
     finish_reason: Literal["stop", "length"] = "length"
+    tokens: list[int] = field(default_factory=list)
+    stop_reason: int | None = None
+
+    @property
+    def cum_logprob(self) -> float:
+        """vLLM's name of `cumulative_logprob`."""
+        return self.cumulative_logprob
 
 
 @dataclass(frozen=True)
@@ -162,6 +185,8 @@ class BeamSearch:
                 score=beam.score,
                 text=text,
                 finish_reason=beam.finish_reason,
+                tokens=[*self.prompt.tolist(), *beam.token_ids],
+                stop_reason=beam.token_ids[-1] if beam.finish_reason == "stop" else None,
             )
             for beam, text in zip(self._ended, texts, strict=True)
         ]

@@ -13,27 +13,31 @@ from typing import Any, Unpack
 
 import msgspec
 
+from pageant.actors.frontend.asking import Asked, CallSettings, asked
 from pageant.actors.frontend.beams import BeamSearch, BeamSearchOutput, BeamSearchParams, check_beam_params
+from pageant.actors.frontend.chats import check_conversation, split_options
+from pageant.actors.frontend.lora import LoRARequest
 from pageant.actors.frontend.operating import AsyncOperations
 from pageant.actors.frontend.outputs import Arrived, Completion, RequestOutput
 from pageant.actors.frontend.prompts import (
     Conversation,
     Prompt,
     RequestSettings,
-    check_conversation,
     check_name,
     check_params,
     check_prompt,
     check_settings,
 )
 from pageant.actors.frontend.requests import Opening
+from pageant.actors.frontend.sampling_params import AnySamplingParams, SamplingParams
 from pageant.actors.frontend.session import SWAP_SECONDS, OnProgress, Session
 from pageant.actors.frontend.settings import EngineSettings, TopologyLike, session_of
 from pageant.actors.runtime.recorder import KINDS
+from pageant.protocol import sampling
 from pageant.protocol.allocation import PoolStatistics
 from pageant.protocol.errors import PageantError
 from pageant.protocol.message import Request
-from pageant.protocol.sampling import RequestOutputKind, SamplingParams
+from pageant.protocol.sampling import RequestOutputKind
 from pageant.protocol.scheduling import SchedulerStatistics
 from pageant.protocol.supervision import NodeStatistics
 
@@ -107,10 +111,10 @@ class Engine(AsyncOperations):
     def generate(
         self,
         prompt: Prompt,
-        params: SamplingParams | None = None,
+        params: AnySamplingParams | None = None,
         *,
         request_id: str | None = None,
-        **settings: Unpack[RequestSettings],
+        **settings: Unpack[CallSettings],
     ) -> AsyncIterator[RequestOutput]:
         """Streams a prompt's completion: one output per step that brought something.
 
@@ -119,7 +123,7 @@ class Engine(AsyncOperations):
         Args:
             prompt: a text, or a list of token ids.
             params: None is `default_params`.
-            settings: see `RequestSettings`: `priority`, `tenant`, `deadline`, `cache_salt`, `adapter`.
+            settings: see `CallSettings`: `priority`, `tenant`, `deadline`, `cache_salt`, `adapter`.
 
         Raises:
             BadRequest: the prompt or a parameter is out of range; at once.
@@ -127,29 +131,32 @@ class Engine(AsyncOperations):
             RequestFailed, PeerGone: an actor died with the request in its hands.
             DeadlineExceeded: it could not be submitted in time.
         """
-        params = check_params(params, self._session.limits)
-        return self._run(check_prompt(prompt, self._session.limits, params), params, request_id, settings)
+        own = asked(self._session.limits, [prompt], params, settings)
+        return self._run(check_prompt(prompt, self._session.limits, own.params[0]), own, request_id)
 
     def chat(
         self,
         messages: Conversation,
-        params: SamplingParams | None = None,
+        params: AnySamplingParams | None = None,
         *,
         request_id: str | None = None,
-        **settings: Unpack[RequestSettings],
+        **settings: Any,
     ) -> AsyncIterator[RequestOutput]:
         """Streams the answer to a conversation, rendered by the checkpoint's own template.
 
         Args:
-            messages: `{"role": ..., "content": ...}`, in order.
+            messages: `{"role": ..., "content": ...}`, in order; see `LLM.chat`.
+            settings: see `CallSettings`, and how it is rendered: `tools`, `chat_template_kwargs`,
+                `add_generation_prompt`, `continue_final_message`.
         """
-        params = check_params(params, self._session.limits)
-        return self._run(check_conversation(messages), params, request_id, settings)
+        options, rest = split_options(settings)
+        checked = check_conversation(messages, options)
+        return self._run(checked, asked(self._session.limits, [checked], params, rest), request_id)
 
     async def complete(
         self,
         prompt: Prompt,
-        params: SamplingParams | None = None,
+        params: AnySamplingParams | None = None,
         *,
         request_id: str | None = None,
         **settings: Unpack[RequestSettings],
@@ -180,18 +187,21 @@ class Engine(AsyncOperations):
         found: BeamSearchOutput = await self._in_thread(session.end_search, search)
         return found
 
-    def _run(
-        self, prompt: Any, params: SamplingParams, request_id: str | None, settings: RequestSettings
-    ) -> AsyncIterator[RequestOutput]:
-        settings = check_settings(settings, self._session.limits.adapters)
+    def _run(self, prompt: Any, own: Asked, request_id: str | None) -> AsyncIterator[RequestOutput]:
         if request_id is not None:
             check_name("request_id", request_id)
-        return self._stream(prompt, params, request_id or self._session.next_request_id(), settings)
+        name = request_id or self._session.next_request_id()
+        return self._stream(prompt, own.params[0], name, own.settings[0], own.lora_requests[0])
 
     async def _stream(
-        self, prompt: Any, params: SamplingParams, request_id: str, settings: RequestSettings
+        self,
+        prompt: Any,
+        params: sampling.SamplingParams,
+        request_id: str,
+        settings: RequestSettings,
+        lora_request: LoRARequest | None = None,
     ) -> AsyncIterator[RequestOutput]:
-        sink = LoopSink(self._hub(), request_id, params)
+        sink = LoopSink(self._hub(), Completion(request_id, params, lora_request))
         self._session.open(Opening(request_id, prompt, params, sink, settings, self._session.replica))
         ended = False
         try:
@@ -232,7 +242,7 @@ class Engine(AsyncOperations):
     @property
     def default_params(self) -> SamplingParams:
         """Of requests that bring none: what the checkpoint's generation_config.json says."""
-        return self._session.limits.defaults
+        return SamplingParams.of(self._session.limits.defaults)
 
     # Looking in.
 
@@ -356,9 +366,9 @@ def _spread(events: list[tuple[LoopSink, _Event]]) -> None:
 class LoopSink:
     """One request's outputs: given on the node's loop, awaited on the user's."""
 
-    def __init__(self, hub: LoopHub, request_id: str, params: SamplingParams) -> None:
+    def __init__(self, hub: LoopHub, completion: Completion) -> None:
         self.hub = hub
-        self.completion = Completion(request_id, params)
+        self.completion = completion
         self._events: deque[_Event] = deque()
         self._waiter: asyncio.Future[None] | None = None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,31 +9,26 @@ from typing import Any, Unpack
 
 import msgspec
 
+from pageant.actors.frontend.asking import Asked, CallSettings, as_prompts, asked
+from pageant.actors.frontend.batching import Batch
 from pageant.actors.frontend.beams import BeamSearchOutput, BeamSearchParams, check_beam_params
+from pageant.actors.frontend.chats import as_conversations, check_conversation, split_options
 from pageant.actors.frontend.operating import SyncOperations
-from pageant.actors.frontend.outputs import Arrived, Completion, RequestFailed, RequestOutput
-from pageant.actors.frontend.progress import BatchProgress, LoadProgress
-from pageant.actors.frontend.prompts import (
-    Conversation,
-    Prompt,
-    RequestSettings,
-    check_conversation,
-    check_params,
-    check_prompt,
-    check_settings,
-)
-from pageant.actors.frontend.requests import Opening
-from pageant.actors.frontend.session import SWAP_SECONDS, Session
+from pageant.actors.frontend.outputs import RequestOutput
+from pageant.actors.frontend.progress import LoadProgress
+from pageant.actors.frontend.prompts import Conversation, Prompt, RequestSettings, check_prompt
+from pageant.actors.frontend.sampling_params import AnySamplingParams, SamplingParams
+from pageant.actors.frontend.session import SWAP_SECONDS
 from pageant.actors.frontend.settings import EngineSettings, TopologyLike, session_of
 from pageant.actors.runtime.recorder import KINDS
+from pageant.protocol import sampling
 from pageant.protocol.allocation import PoolStatistics
-from pageant.protocol.errors import BadRequest, PageantError
-from pageant.protocol.sampling import RequestOutputKind, SamplingParams
+from pageant.protocol.errors import BadRequest
+from pageant.protocol.sampling import RequestOutputKind
 from pageant.protocol.scheduling import SchedulerStatistics
 from pageant.protocol.supervision import NodeStatistics
 
-REFRESH_SECONDS = 0.1
-WINDOW = 4096  # sequences of one call that are open at a time
+ParamsOfMany = AnySamplingParams | Sequence[AnySamplingParams] | None
 
 
 class LLM(SyncOperations):
@@ -63,6 +57,7 @@ class LLM(SyncOperations):
         self._progress = progress
         self._session = session_of(model, topology, settings)
         self._session.stop_with(self)
+        self._enqueued: list[Batch] = []
         with LoadProgress(progress) as bar:
             self._session.start(bar.update)
 
@@ -79,10 +74,8 @@ class LLM(SyncOperations):
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
-        progress: bool | None = None,
-        **settings: Unpack[RequestSettings],
+        params: ParamsOfMany = None,
+        **given: Unpack[CallSettings],
     ) -> list[RequestOutput]:
         """Completes prompts, batched together; the outputs are in the prompts' order.
 
@@ -90,61 +83,105 @@ class LLM(SyncOperations):
             prompts: texts or lists of token ids, mixed as you like; or a single one. vLLM's `{"prompt": ...}` and
                 `{"prompt_token_ids": ...}` are taken too.
             params: for all prompts, or one for each; None is `default_params`. Whatever their `output_kind`,
-                only final outputs come back.
-            settings: see `RequestSettings`; for all prompts.
+                only final outputs come back. `sampling_params` is another name.
+            given: see `CallSettings`; for all prompts, but for lists of `priority` and `lora_request`.
 
         Raises:
             BadRequest: names the prompt by its index. What can be seen without tokenizing is, before any
                 of them is started; the first error ends the call, and aborts the rest.
             RequestFailed, PeerGone: an actor died with a request in its hands.
         """
-        many = _as_prompts(prompts)
-        limits, each = self._session.limits, self._params_of(params, len(many))
-        checked = [
-            _at(index, check_prompt, prompt, limits, one)
-            for index, (prompt, one) in enumerate(zip(many, each, strict=True))
-        ]
-        return self._run(checked, each, settings, progress)
+        return self._run(*self._prompts(prompts, params, given))
 
     def chat(
         self,
-        conversations: Conversation | Sequence[Conversation],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
-        progress: bool | None = None,
-        **settings: Unpack[RequestSettings],
+        messages: Conversation | Sequence[Conversation],
+        sampling_params: ParamsOfMany = None,
+        use_tqdm: Any = None,
+        lora_request: Any = None,
+        priority: int | Sequence[int] | None = None,
+        chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
+        **given: Any,
     ) -> list[RequestOutput]:
-        """Answers conversations: a list of messages, or a list of such lists."""
-        if isinstance(conversations, str | bytes | Mapping) or not isinstance(conversations, Sequence):
-            kind = type(conversations).__name__
-            raise BadRequest(
-                f"conversations is a {kind}; expected a list of messages, or of such lists", "messages"
-            )
-        many: Sequence[Any] = conversations
-        if many and isinstance(many[0], Mapping):
-            many = [many]
-        checked = [_at(i, check_conversation, one) for i, one in enumerate(many)]
-        return self._run(checked, self._params_of(params, len(many)), settings, progress)
+        """Answers conversations: a list of messages, or a list of such lists.
+
+        Args:
+            messages: `{"role": ..., "content": ...}`, in order. Contents are texts or lists of parts of text;
+                `tool_calls`, `tool_call_id` and `reasoning_content` are read as they are over HTTP.
+            sampling_params: as `params` of `generate`, which is another name.
+            add_generation_prompt: whether the beginning of the answer is rendered.
+            continue_final_message: the last message is the beginning of the answer.
+            tools: reach the template, as OpenAI's API has them.
+            chat_template_kwargs: further variables of the template.
+            given: see `CallSettings`.
+
+        Raises:
+            BadRequest: names the conversation and the message by their indices. See `generate`.
+        """
+        return self._run(*self._chats(messages, _chat_arguments(locals())))
+
+    def enqueue(
+        self, prompts: Prompt | Sequence[Prompt], params: ParamsOfMany = None, **given: Any
+    ) -> list[str]:
+        """Begins what `generate` does, and returns the requests' names. `wait_for_completion` returns the outputs."""
+        return self._enqueue(*self._prompts(prompts, params, given))
+
+    def enqueue_chat(
+        self,
+        messages: Conversation | Sequence[Conversation],
+        sampling_params: ParamsOfMany = None,
+        **given: Any,
+    ) -> list[str]:
+        """Begins what `chat` does, and returns the requests' names. `wait_for_completion` returns the outputs."""
+        return self._enqueue(*self._chats(messages, {**given, "sampling_params": sampling_params}))
+
+    def wait_for_completion(self, output_type: Any = None, *, use_tqdm: Any = None) -> list[RequestOutput]:
+        """Waits for all that was enqueued; returns the outputs in that order."""
+        waiting, self._enqueued = self._enqueued, []
+        shown = self._progress if use_tqdm is None else bool(use_tqdm)
+        try:
+            for batch in waiting:
+                batch.wait(shown)
+        except BaseException:
+            for batch in waiting:
+                batch.abort()
+            raise
+        return [output for batch in waiting for output in batch.outputs()]
 
     def beam_search(
         self,
         prompts: Prompt | Sequence[Prompt],
         params: BeamSearchParams,
+        lora_request: Any = None,
+        use_tqdm: bool = False,
+        concurrency_limit: int | None = None,
         **settings: Unpack[RequestSettings],
     ) -> list[BeamSearchOutput]:
         """The best `beam_width` completions of each prompt that a beam search finds; see `BeamSearchParams`."""
         session, limits, params = self._session, self._session.limits, check_beam_params(params)
-        settings = check_settings(settings, limits.adapters)
+        many = as_prompts(prompts)
+        own = asked(limits, many, None, {**settings, "lora_request": lora_request})
         checked = [
-            _at(index, check_prompt, prompt, limits, limits.defaults)
-            for index, prompt in enumerate(_as_prompts(prompts))
+            _at(index, check_prompt, prompt, limits, limits.defaults) for index, prompt in enumerate(many)
         ]
         searches = [_at(index, session.begin_search, one, params) for index, one in enumerate(checked)]
-        while going := [search for search in searches if not search.done]:
-            beams = [(search, beam) for search in going for beam in search.prompts()]
-            asked = [search.request_params(limits.vocab_size) for search, _ in beams]
-            outputs = iter(self._run([beam for _, beam in beams], asked, settings, False))
-            for search in going:
+        while going := [(index, search) for index, search in enumerate(searches) if not search.done]:
+            beams = [(index, search, beam) for index, search in going for beam in search.prompts()]
+            drawn = Asked(
+                params=[search.request_params(limits.vocab_size) for _, search, _ in beams],
+                settings=[own.settings[index] for index, _, _ in beams],
+                lora_requests=[own.lora_requests[index] for index, _, _ in beams],
+                progress=False,
+            )
+            outputs = iter(self._run([beam for _, _, beam in beams], drawn))
+            for _, search in going:
                 search.advance([next(outputs) for _ in search.prompts()])
         return [session.end_search(search) for search in searches]
 
@@ -156,40 +193,38 @@ class LLM(SyncOperations):
     @property
     def default_params(self) -> SamplingParams:
         """Of prompts that bring none: what the checkpoint's generation_config.json says."""
-        return self._session.limits.defaults
+        return SamplingParams.of(self._session.limits.defaults)
 
-    def _run(
-        self,
-        prompts: list[Any],
-        params: list[SamplingParams],
-        settings: RequestSettings,
-        progress: bool | None,
-    ) -> list[RequestOutput]:
-        settings = check_settings(settings, self._session.limits.adapters)
-        params = _final_only(params)
-        shown = self._progress if progress is None else progress
-        with BatchProgress(shown, len(prompts)) as bar:
-            batch = _Batch(self._session, prompts, params, settings)
-            try:
-                batch.submit()
-                refresh = REFRESH_SECONDS if shown else None
-                while not concurrent.futures.wait((batch.done,), refresh).done:
-                    bar.update(batch.num_finished, batch.num_tokens)
-                batch.done.result()
-            except BaseException:  # Ctrl-C too: nothing of this call goes on
-                batch.abort()
-                raise
-            bar.update(batch.num_finished, batch.num_tokens)
+    def _prompts(self, prompts: Any, params: Any, given: Mapping[str, Any]) -> tuple[list[Any], Asked]:
+        """Checked prompts, and what comes with them."""
+        many, limits = as_prompts(prompts), self._session.limits
+        own = asked(limits, many, params, given)
+        checked = [
+            _at(index, check_prompt, prompt, limits, one)
+            for index, (prompt, one) in enumerate(zip(many, own.params, strict=True))
+        ]
+        return checked, own
+
+    def _chats(self, messages: Any, given: dict[str, Any]) -> tuple[list[Any], Asked]:
+        """Checked conversations, and what comes with them."""
+        many = as_conversations(messages)
+        options, rest = split_options(given)
+        checked = [_at(i, check_conversation, one, options) for i, one in enumerate(many)]
+        return checked, asked(self._session.limits, many, rest.pop("params", None), rest)
+
+    def _run(self, prompts: list[Any], own: Asked) -> list[RequestOutput]:
+        batch = self._batch(prompts, own)
+        batch.run(self._progress if own.progress is None else own.progress)
         return batch.outputs()
 
-    def _params_of(self, params: object, count: int) -> list[SamplingParams]:
-        if isinstance(params, Sequence):
-            if len(params) != count:
-                raise BadRequest(
-                    f"params has {len(params)} entries for {count} prompts; expected one each", "params"
-                )
-            return [check_params(one, self._session.limits, f"params[{i}]") for i, one in enumerate(params)]
-        return [check_params(params, self._session.limits)] * count
+    def _enqueue(self, prompts: list[Any], own: Asked) -> list[str]:
+        batch = self._batch(prompts, own)
+        batch.submit()
+        self._enqueued.append(batch)
+        return batch.request_ids
+
+    def _batch(self, prompts: list[Any], own: Asked) -> Batch:
+        return Batch(self._session, prompts, _final_only(own.params), own.settings, own.lora_requests)
 
     # Changing and looking in.
 
@@ -227,15 +262,10 @@ class LLM(SyncOperations):
         return self._session.pool_statistics()
 
 
-def _as_prompts(prompts: Any) -> list[Any]:
-    """A single prompt, text or ids, as a list of one."""
-    if isinstance(prompts, str | Mapping):
-        return [prompts]
-    if not isinstance(prompts, Sequence):
-        raise BadRequest(f"prompts is a {type(prompts).__name__}; expected a text, or a list", "prompts")
-    if prompts and all(isinstance(token, int) for token in prompts):
-        return [prompts]
-    return list(prompts)
+def _chat_arguments(given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `chat` but for its messages, by name."""
+    rest = given.pop("given")
+    return {**rest, **{name: one for name, one in given.items() if name not in ("self", "messages")}}
 
 
 def _at(index: int, check: Any, *arguments: Any) -> Any:
@@ -246,107 +276,8 @@ def _at(index: int, check: Any, *arguments: Any) -> Any:
         raise BadRequest(f"prompts[{index}]: {error}", error.parameter) from None
 
 
-def _final_only(params: list[SamplingParams]) -> list[SamplingParams]:
+def _final_only(params: list[sampling.SamplingParams]) -> list[sampling.SamplingParams]:
     """As they are, but for what each output holds; those that are one stay one."""
     final, each = RequestOutputKind.FINAL_ONLY, {id(one): one for one in params}
     replaced = {name: msgspec.structs.replace(one, output_kind=final) for name, one in each.items()}
     return [replaced[id(one)] for one in params]
-
-
-class _Batch:
-    """The requests of one call. Outputs are collected on the node's loop; the caller waits for `done`."""
-
-    def __init__(
-        self,
-        session: Session,
-        prompts: list[Any],
-        params: list[SamplingParams],
-        settings: RequestSettings,
-    ) -> None:
-        self._session = session
-        self._sinks = [_Sink(self, index, session.next_request_id(), one) for index, one in enumerate(params)]
-        self._openings = [
-            Opening(sink.completion.request_id, prompt, one, sink, settings, self._session.replica)
-            for sink, prompt, one in zip(self._sinks, prompts, params, strict=True)
-        ]
-        self._next = self._num_open = 0
-        self.done: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self.num_finished = self.num_tokens = 0
-
-    def submit(self) -> None:
-        """Opens the first window; every end opens the next request."""
-        if not self._openings:
-            self.done.set_result(None)
-        self._session.open_all(self._take_window())
-
-    def _take_window(self) -> list[Opening]:
-        """The next requests, as far as there is room for their sequences."""
-        first = self._next
-        for opening in self._openings[first:]:
-            sequences = opening.params.num_sequences
-            if self._num_open and self._num_open + sequences > WINDOW:
-                break
-            self._num_open += sequences
-            self._next += 1
-        return self._openings[first : self._next]
-
-    def ended(self, index: int) -> None:
-        """On the node's loop: one more request is complete."""
-        self.num_finished += 1
-        self._num_open -= self._openings[index].params.num_sequences
-        if self._next < len(self._openings):
-            try:
-                self._session.open_all(self._take_window())
-            except PageantError as error:  # the engine is being closed
-                self.fail(error)
-        elif self.num_finished == len(self._openings) and not self.done.done():
-            self.done.set_result(None)
-
-    def fail(self, error: PageantError) -> None:
-        """On the node's loop: the call ends with this error; its other requests are aborted."""
-        self._next = len(self._openings)
-        if not self.done.done():
-            self.done.set_exception(error)
-
-    def flush(self) -> None:
-        """The caller is told at the end, not per step."""
-
-    def abort(self) -> None:
-        """Ends what has not ended."""
-        self._next = len(self._openings)
-        self._session.abort([sink.completion.request_id for sink in self._sinks if not sink.ended])
-
-    def outputs(self) -> list[RequestOutput]:
-        """Every request's final output, in order."""
-        outputs = [sink.completion.output() for sink in self._sinks]
-        return [output for output in outputs if output is not None]
-
-
-class _Sink:
-    """Collects one request, on the node's loop."""
-
-    def __init__(self, batch: _Batch, index: int, request_id: str, params: SamplingParams) -> None:
-        self.hub = batch
-        self.index = index
-        self.completion = Completion(request_id, params)
-        self.ended = False
-
-    def accepted(self, prompt: str | None, prompt_token_ids: list[int]) -> None:
-        self.completion.prompt, self.completion.prompt_token_ids = prompt, prompt_token_ids
-
-    def output(self, arrived: Arrived) -> None:
-        self.completion.add(arrived)
-        self.hub.num_tokens += len(arrived.token_ids)
-        if self.completion.finished:
-            self.ended = True
-            if self.completion.failed is not None:
-                self.failed(self.completion.failure())
-            self.hub.ended(self.index)
-
-    def failed(self, error: PageantError) -> None:
-        self.ended = True
-        if isinstance(error, BadRequest):
-            error = BadRequest(f"prompts[{self.index}]: {error}", error.parameter)
-        elif isinstance(error, RequestFailed):
-            error = RequestFailed(f"prompts[{self.index}]: {error}")
-        self.hub.fail(error)

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import queue
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Self, Unpack
 
+from pageant.actors.frontend.asking import asked
+from pageant.actors.frontend.lora import LoRARequest
 from pageant.actors.frontend.outputs import Arrived, Completion, RequestOutput
-from pageant.actors.frontend.prompts import (
-    Prompt,
-    RequestSettings,
-    check_name,
-    check_params,
-    check_prompt,
-    check_settings,
-)
+from pageant.actors.frontend.prompts import Prompt, check_name, check_prompt
 from pageant.actors.frontend.requests import Opening
+from pageant.actors.frontend.sampling_params import AnySamplingParams, SamplingParams
+from pageant.actors.frontend.session import Session
 from pageant.actors.frontend.settings import EngineSettings, TopologyLike, session_of
 from pageant.protocol.errors import BadRequest, PageantError
-from pageant.protocol.sampling import SamplingParams
 
 
 class LLMEngine:
@@ -48,13 +45,23 @@ class LLMEngine:
         topology: TopologyLike | None = None,
         **settings: Unpack[EngineSettings],
     ) -> None:
-        self._session = session_of(model, topology, settings)
+        self._begin(session_of(model, topology, settings))
         self._session.stop_with(self)
+        self._session.start()
+
+    @classmethod
+    def over(cls, session: Session) -> Self:
+        """An engine over a session that somebody else starts and stops."""
+        engine = cls.__new__(cls)
+        engine._begin(session)
+        return engine
+
+    def _begin(self, session: Session) -> None:
+        self._session = session
         self._open: dict[str, _Sink] = {}
         self._steps = _Steps()
         self._outputs: list[RequestOutput] = []
         self._errors: deque[PageantError] = deque()
-        self._session.start()
 
     def close(self) -> None:
         """Ends every request, actor, process and thread. Done by `with`, when nobody has this any more, and at exit."""
@@ -69,16 +76,25 @@ class LLMEngine:
     @property
     def default_params(self) -> SamplingParams:
         """Of requests that bring none: what the checkpoint's generation_config.json says."""
-        return self._session.limits.defaults
+        return SamplingParams.of(self._session.limits.defaults)
 
     def add_request(
         self,
         request_id: str,
         prompt: Prompt,
-        params: SamplingParams | None = None,
-        **settings: Unpack[RequestSettings],
-    ) -> None:
-        """Takes a request; its outputs come from `step`.
+        params: AnySamplingParams | None = None,
+        arrival_time: float | None = None,
+        lora_request: LoRARequest | str | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        priority: int = 0,
+        **settings: Any,
+    ) -> str:
+        """Takes a request, and returns its name; its outputs come from `step`.
+
+        Args:
+            arrival_time: requests are timed when they come.
+            settings: see `CallSettings`.
 
         Raises:
             BadRequest: the name is in use, or the prompt or a parameter is out of range.
@@ -86,12 +102,16 @@ class LLMEngine:
         check_name("request_id", request_id)
         if request_id in self._open:
             raise BadRequest(f"request_id {request_id!r} is in use", "request_id")
-        params = check_params(params, self._session.limits)
-        checked = check_prompt(prompt, self._session.limits, params)
-        sink = _Sink(self._steps, request_id, params)
-        settings = check_settings(settings, self._session.limits.adapters)
-        self._session.open(Opening(request_id, checked, params, sink, settings, self._session.replica))
+        theirs = {"lora_request": lora_request, "tokenization_kwargs": tokenization_kwargs}
+        given = {**settings, **theirs, "trace_headers": trace_headers, "priority": priority}
+        limits = self._session.limits
+        own = asked(limits, [prompt], params, given)
+        checked = check_prompt(prompt, limits, own.params[0])
+        sink = _Sink(self._steps, Completion(request_id, own.params[0], own.lora_requests[0]))
+        opening = Opening(request_id, checked, own.params[0], sink, own.settings[0], self._session.replica)
+        self._session.open(opening)
         self._open[request_id] = sink
+        return request_id
 
     def step(self) -> list[RequestOutput]:
         """Waits for the next step that brings something; returns at once if nothing is open.
@@ -166,9 +186,9 @@ class _Steps:
 class _Sink:
     """One request: what comes of it goes to the steps, on the node's loop."""
 
-    def __init__(self, hub: _Steps, request_id: str, params: SamplingParams) -> None:
+    def __init__(self, hub: _Steps, completion: Completion) -> None:
         self.hub = hub
-        self.completion = Completion(request_id, params)
+        self.completion = completion
 
     def accepted(self, prompt: str | None, prompt_token_ids: list[int]) -> None:
         self.hub.pending.append((self, (prompt, prompt_token_ids)))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from pageant.actors.frontend.lora import LoRARequest
 from pageant.protocol.errors import BadRequest, Overloaded, PageantError
 from pageant.protocol.logprobs import Piece
 from pageant.protocol.sampling import RequestOutputKind, SamplingParams
@@ -43,6 +44,7 @@ class RequestMetrics:
         first_token_time: from then to its first token; None if it had none.
         queue_time: before it was admitted. prefill_time: from then to its first token. decode_time: from then
             to its end.
+        num_generation_tokens: of all its samples.
     """
 
     arrival_time: float
@@ -52,33 +54,78 @@ class RequestMetrics:
     decode_time: float = 0.0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
+    num_generation_tokens: int = 0
+
+    # The same under vLLM's names; all times are since 1970.
+
+    @property
+    def first_token_latency(self) -> float:
+        """From its arrival to its first token; 0 if it had none."""
+        return self.first_token_time or 0.0
+
+    @property
+    def first_token_ts(self) -> float:
+        """When its first token came; 0 if it had none."""
+        return 0.0 if self.first_token_time is None else self.arrival_time + self.first_token_time
+
+    @property
+    def last_token_ts(self) -> float:
+        """When its last token came; 0 if it had none."""
+        return 0.0 if self.first_token_time is None else self.first_token_ts + self.decode_time
+
+    @property
+    def scheduled_ts(self) -> float:
+        """When it was admitted."""
+        return self.queued_ts + self.queue_time
+
+    @property
+    def queued_ts(self) -> float:
+        """When it was submitted to a scheduler."""
+        before = (self.first_token_time or 0.0) - self.prefill_time - self.queue_time
+        return self.arrival_time + max(0.0, before)
+
+    @property
+    def is_corrupted(self) -> bool:
+        """False: a step whose logits are not numbers fails."""
+        return False
 
 
-@dataclass(frozen=True)
+@dataclass
 class CompletionOutput:
     """One completion of a request, so far; or, with `output_kind` DELTA, what is new of it.
 
     Attributes:
         text, token_ids: everything so far.
-        new_text, new_token_ids: what has come since the previous output of this request.
+        cumulative_logprob: the sum of those of all its tokens; None if not asked for.
+        logprobs: for each of `token_ids`; None if not asked for.
         finish_reason: `stop`, `length`, `abort` or `error` when it has ended; None before.
         stop_reason: the stop string or token id that ended it; None for the model's own end token.
-        logprobs: for each of `token_ids`; None if not asked for.
-        cumulative_logprob: the sum of those of all its tokens; None if not asked for.
+        lora_request: the adapter that computes it, where it was named so.
+        new_text, new_token_ids: what has come since the previous output of this request.
+        routed_experts, sampling_mask, spec_decode_metrics, weight_versions: vLLM's; None here.
     """
 
     index: int
     text: str
     token_ids: list[int]
-    new_text: str
-    new_token_ids: list[int]
+    cumulative_logprob: float | None = None
+    logprobs: list[TokenLogprobs] | None = None
+    routed_experts: None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
-    logprobs: list[TokenLogprobs] | None = None
-    cumulative_logprob: float | None = None
+    lora_request: LoRARequest | None = None
+    sampling_mask: None = None
+    spec_decode_metrics: None = None
+    weight_versions: None = None
+    new_text: str = ""
+    new_token_ids: list[int] = field(default_factory=list)
+
+    def finished(self) -> bool:
+        """Whether it has ended."""
+        return self.finish_reason is not None
 
 
-@dataclass(frozen=True)
+@dataclass
 class RequestOutput:
     """A request and its completions, so far.
 
@@ -86,22 +133,58 @@ class RequestOutput:
         prompt: the text as the model sees it; None when token ids were given.
         prompt_logprobs: for each of `prompt_token_ids`, None for the first; None if not asked for, or not yet
             computed.
+        metrics: when it has ended.
+        lora_request: the adapter that computes it, where it was named so.
         num_cached_tokens: prompt tokens whose KV was found in the prefix cache.
         num_preemptions: how often it had to give way for lack of memory.
         error: what went wrong, if it ended with `error`, or with an `abort` that nobody asked for.
-        metrics: when it has ended.
+        encoder_prompt, encoder_prompt_token_ids, num_cache_creation_tokens, prompt_token_id_logprobs,
+            kv_transfer_params, ec_transfer_params: vLLM's; None here.
     """
 
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
-    outputs: list[CompletionOutput]
-    finished: bool
-    num_cached_tokens: int = 0
-    num_preemptions: int = 0
-    error: str | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
+    outputs: list[CompletionOutput] = field(default_factory=list)
+    finished: bool = False
     metrics: RequestMetrics | None = None
+    lora_request: LoRARequest | None = None
+    encoder_prompt: None = None
+    encoder_prompt_token_ids: None = None
+    num_cached_tokens: int = 0
+    num_cache_creation_tokens: None = None
+    prompt_token_id_logprobs: None = field(default=None, kw_only=True)
+    kv_transfer_params: None = field(default=None, kw_only=True)
+    ec_transfer_params: None = field(default=None, kw_only=True)
+    num_preemptions: int = field(default=0, kw_only=True)
+    error: str | None = field(default=None, kw_only=True)
+
+    def add(self, next_output: RequestOutput, aggregate: bool) -> None:
+        """Takes in a later output of the same request, which is changed by it no more.
+
+        Args:
+            aggregate: append what its completions hold, which is right for DELTA; else they take the place of these.
+        """
+        self.finished |= next_output.finished
+        self.metrics = next_output.metrics or self.metrics
+        mine = {one.index: place for place, one in enumerate(self.outputs)}
+        for one in next_output.outputs:
+            if one.index not in mine:
+                self.outputs.append(one)
+            elif aggregate:
+                _append(self.outputs[mine[one.index]], one)
+            else:
+                self.outputs[mine[one.index]] = one
+
+
+def _append(completion: CompletionOutput, later: CompletionOutput) -> None:
+    completion.text += later.text
+    completion.token_ids = [*completion.token_ids, *later.token_ids]
+    if later.logprobs:
+        completion.logprobs = [*(completion.logprobs or ()), *later.logprobs]
+    completion.cumulative_logprob = later.cumulative_logprob
+    completion.finish_reason, completion.stop_reason = later.finish_reason, later.stop_reason
 
 
 class Arrived(NamedTuple):
@@ -154,7 +237,7 @@ class _Sample:
         more = len(self.token_ids) > self.shown_tokens or len(self.texts) > self.shown_texts
         return more or (self.finished is not None and not self.shown_end)
 
-    def output(self, index: int, params: SamplingParams) -> CompletionOutput:
+    def output(self, index: int, params: SamplingParams, lora: LoRARequest | None) -> CompletionOutput:
         """As of now; what is new is since the last call."""
         new_text = "".join(self.texts[self.shown_texts :])
         new_token_ids = self.token_ids[self.shown_tokens :]
@@ -176,6 +259,7 @@ class _Sample:
             stop_reason=ended.stop_reason if ended is not None else None,
             logprobs=logprobs,
             cumulative_logprob=self.cumulative_logprob if asked else None,
+            lora_request=lora,
         )
 
 
@@ -183,12 +267,24 @@ class Completion:
     """Collects a request's outputs as they come."""
 
     __slots__ = (
-        *("_final_only", "_left", "_metrics", "_params", "_prompt_logprobs", "_samples", "failed"),
+        *(
+            "_final_only",
+            "_left",
+            "_lora_request",
+            "_metrics",
+            "_params",
+            "_prompt_logprobs",
+            "_samples",
+            "failed",
+        ),
         *("prompt", "prompt_token_ids", "request_id"),
     )
 
-    def __init__(self, request_id: str, params: SamplingParams) -> None:
+    def __init__(
+        self, request_id: str, params: SamplingParams, lora_request: LoRARequest | None = None
+    ) -> None:
         self.request_id = request_id
+        self._lora_request = lora_request
         self.prompt: str | None = None
         self.prompt_token_ids: list[int] = []
         self.failed: Finished | None = None
@@ -242,7 +338,7 @@ class Completion:
             prompt=self.prompt,
             prompt_token_ids=self.prompt_token_ids,
             outputs=[
-                sample.output(place if chosen else sample.index, params)
+                sample.output(place if chosen else sample.index, params, self._lora_request)
                 for place, sample in enumerate(samples)
             ],
             finished=finished,
@@ -250,8 +346,14 @@ class Completion:
             num_preemptions=sum(end.num_preemptions for end in ends),
             error=next((end.message for end in ends if end.message is not None), None),
             prompt_logprobs=(self._prompt_logprobs or [None]) if asked else None,
-            metrics=self._metrics if finished else None,
+            metrics=self._metrics_now() if finished else None,
+            lora_request=self._lora_request,
         )
+
+    def _metrics_now(self) -> RequestMetrics | None:
+        if self._metrics is None:
+            return None
+        return replace(self._metrics, num_generation_tokens=sum(len(one.token_ids) for one in self._samples))
 
 
 def token_logprobs(piece: Piece, texts: Mapping[int, str], raw: Mapping[int, bytes]) -> list[TokenLogprobs]:

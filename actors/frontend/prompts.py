@@ -9,11 +9,12 @@ from typing import Any, TypedDict, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from pageant.actors.frontend.sampling_params import frozen
 from pageant.protocol.arrays import int32
 from pageant.protocol.checks import check_integer, check_number, check_travels, expected, plain
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.sampling import SamplingParams
-from pageant.protocol.tokenizing import ChatMessage, Tokenize, TokenizeChat
+from pageant.protocol.tokenizing import Tokenize
 
 Prompt = str | Sequence[int] | Mapping[str, str | Sequence[int]]
 REQUEST_TEXT_MAX = 256  # characters of a request's names
@@ -43,13 +44,6 @@ class Limits:
     defaults: SamplingParams
     adapters: tuple[str, ...] = ()
     has_tokenizer: bool = True
-
-
-NAMES_HERE = {
-    "sampling_params": "params",
-    "lora_request": "adapter",
-    "use_tqdm": "progress",
-}  # of what vLLM has
 
 
 class RequestSettings(TypedDict, total=False):
@@ -107,7 +101,7 @@ def check_settings(settings: Mapping[str, Any], adapters: Sequence[str] = ()) ->
                 known = expected(str(value), adapters) if adapters else "this model has none"
                 raise BadRequest(f"adapter is {value!r:.300}; {known}", name)
         elif name not in RequestSettings.__annotations__:
-            hint = expected(name, RequestSettings.__annotations__, NAMES_HERE)
+            hint = expected(name, RequestSettings.__annotations__)
             raise BadRequest(f"{name} is no setting of a request; {hint}", name)
     return cast(RequestSettings, settings)
 
@@ -163,18 +157,32 @@ def check_prompt(prompt: object, limits: Limits, params: SamplingParams) -> Toke
     )
 
 
+_HELD = ("prompt_token_ids", "prompt")
+_MEDIA = ("multi_modal_data", "multi_modal_uuids", "mm_processor_kwargs")
+
+
+def salt_of(prompt: object) -> str | None:
+    """Return what a prompt in vLLM's form says of `cache_salt`; None where it says nothing."""
+    return prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
+
+
 def _unwrapped(prompt: Mapping[Any, Any]) -> object:
-    """A prompt in vLLM's form: `{"prompt": text}` or `{"prompt_token_ids": ids}`."""
-    keys, known = list(prompt), ("prompt", "prompt_token_ids")
-    if len(keys) != 1 or keys[0] not in known:
+    """Return a prompt in vLLM's form: `{"prompt": text}` or `{"prompt_token_ids": ids}`, of which ids go first."""
+    given = {key: value for key, value in prompt.items() if value is not None and key != "cache_salt"}
+    for key in _MEDIA:
+        if given.pop(key, None):
+            raise BadRequest(f"the prompt has {key}; images, audio and video are not taken", "prompt")
+    held = next((key for key in _HELD if key in given), None)
+    if held is None or set(given) - set(_HELD):
         raise BadRequest(
-            f"the prompt is a mapping of {keys!r:.200}; expected one of {', '.join(known)}", "prompt"
+            f"the prompt is a mapping of {list(given)!r:.200}; expected one of {', '.join(reversed(_HELD))}",
+            "prompt",
         )
-    text = keys[0] == "prompt"
-    if isinstance(prompt[keys[0]], str) != text:
+    text = held == "prompt"
+    if isinstance(given[held], str) != text:
         kind = "a text" if text else "a list of token ids"
-        raise BadRequest(f"{keys[0]} is a {type(prompt[keys[0]]).__name__}; expected {kind}", "prompt")
-    return prompt[keys[0]]
+        raise BadRequest(f"{held} is a {type(given[held]).__name__}; expected {kind}", "prompt")
+    return given[held]
 
 
 def truncated(prompt: T, params: SamplingParams, max_model_len: int) -> T:
@@ -237,40 +245,6 @@ def check_length(num_tokens: int, max_model_len: int, name: str = "prompt") -> N
         )
 
 
-def check_conversation(messages: object) -> TokenizeChat:
-    """A conversation as a request to the tokenizer.
-
-    Raises:
-        BadRequest: not a list of messages with a role and a content; names the index.
-    """
-    if isinstance(messages, str | bytes) or not isinstance(messages, Sequence):
-        kind = type(messages).__name__
-        raise BadRequest(
-            f"messages is a {kind}; expected a list of {{'role': ..., 'content': ...}}", "messages"
-        )
-    if not messages:
-        raise BadRequest("messages is empty; expected at least one message", "messages")
-    return TokenizeChat(
-        messages=tuple(_check_message(plain(message), i) for i, message in enumerate(messages))
-    )
-
-
-def _check_message(message: object, index: int) -> ChatMessage:
-    place = f"messages[{index}]"
-    if not isinstance(message, Mapping):
-        raise BadRequest(f"{place} is a {type(message).__name__}; expected a mapping", "messages")
-    unknown = set(message) - {"role", "content"}
-    if unknown:
-        raise BadRequest(
-            f"{place} has {min(map(str, unknown))!r}; expected role and content only", "messages"
-        )
-    for key in ("role", "content"):
-        if not isinstance(message.get(key), str):
-            raise BadRequest(f"{place}.{key} is {message.get(key)!r}; expected a text", "messages")
-        check_text(message[key], f"{place}.{key}")
-    return ChatMessage(role=message["role"], content=message["content"])
-
-
 def check_params(params: object, limits: Limits, place: str = "params") -> SamplingParams:
     """Sampling parameters, or the defaults for None.
 
@@ -279,6 +253,7 @@ def check_params(params: object, limits: Limits, place: str = "params") -> Sampl
     """
     if params is None:
         return limits.defaults
+    params = frozen(params)
     vocab_size = limits.vocab_size
     if not isinstance(params, SamplingParams):
         raise BadRequest(f"{place} is a {type(params).__name__}; expected SamplingParams", place)

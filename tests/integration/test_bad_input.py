@@ -30,7 +30,8 @@ SHORT = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
         ([4] * 256, "the prompt has 256 tokens; max_model_len is 256, so at most 255"),
         (b"bytes", "the prompt is a bytes; expected a str or a list of token ids"),
         ({"a": 1}, r"the prompt is a mapping of \['a'\]; expected one of prompt, prompt_token_ids"),
-        ({"prompt": "a", "prompt_token_ids": [1]}, "the prompt is a mapping of"),
+        ({"prompt": "a", "prompt_embeds": [1.0]}, "the prompt is a mapping of"),
+        ({"prompt": "a", "multi_modal_data": {"image": 1}}, "the prompt has multi_modal_data; images"),
         ({"prompt": [1]}, "prompt is a list; expected a text"),
         ({"prompt_token_ids": "a"}, "prompt_token_ids is a str; expected a list of token ids"),
         (None, "the prompt is a NoneType"),
@@ -88,7 +89,7 @@ def test_a_text_that_no_tokens_could_hold_is_refused_unread(llm, monkeypatch):
 
 @pytest.mark.parametrize("conversations", [5, None, "hi", {"role": "user", "content": "x"}, iter([])])
 def test_conversations_of_another_type_are_refused(llm, conversations):
-    with pytest.raises(BadRequest, match="conversations is a"):
+    with pytest.raises(BadRequest, match="messages is a"):
         llm.chat(conversations)
 
 
@@ -98,8 +99,14 @@ def test_conversations_of_another_type_are_refused(llm, conversations):
         ("hi", "messages is a str"),
         ([], "messages is empty"),
         ([{"role": "user"}], r"messages\[0\].content is None"),
-        ([{"role": "user", "content": "a"}, {"role": 3, "content": "b"}], r"messages\[1\].role is 3"),
-        ([{"role": "user", "content": "a", "colour": "red"}], r"messages\[0\] has 'colour'"),
+        (
+            [{"role": "user", "content": "a"}, {"role": 3, "content": "b"}],
+            r"messages\[1\].role: Expected `str`, got `int`",
+        ),
+        (
+            [{"role": "user", "content": [{"type": "image_url"}]}],
+            r"messages\[0\].content\[0\].type is 'image_url'",
+        ),
         ([17], r"messages\[0\] is a int"),
     ],
 )

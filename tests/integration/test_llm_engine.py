@@ -100,6 +100,6 @@ def test_parameters_of_a_checkpoint_that_cannot_be_served_are_named(checkpoint, 
     with pytest.raises(CheckpointError, match=r"generation_config.json: temperature is -1"):
         pageant.LLM(path, progress=False)
     with pytest.raises(TopologyError, match="generation_config"):
-        pageant.LLM(path, progress=False, generation_config="vllm")
+        pageant.LLM(path, progress=False, generation_config="elsewhere")
     with pytest.raises(TopologyError, match="max_logprobs"):
         pageant.LLM(path, progress=False, generation_config="none", max_logprobs=-2)

@@ -233,7 +233,7 @@ def test_a_truncated_prompt_is_its_end(llm, mixed_prompts):
         ({"best_of": 2000}, "best_of is 2000"),
         ({"logprobs": -2}, "logprobs is -2"),
         ({"prompt_logprobs": 2**40}, "prompt_logprobs is"),
-        ({"logprobs": True}, "logprobs is True"),
+        ({"logprobs": "many"}, "logprobs is 'many'"),
         ({"bad_words": ["a"] * 257}, "at most 256"),
         ({"bad_words": [""]}, r"bad_words\[0\] has 0 characters"),
         ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens is 0"),
