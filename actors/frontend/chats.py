@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from pageant.actors.frontend.http.naming import written_as
-from pageant.actors.frontend.http.openai.conversation import TEMPLATES, Turn, tokenize_chat
+from pageant.actors.frontend.http.openai.conversation import TEMPLATES, ConversationRules, tokenize_chat
+from pageant.actors.frontend.http.openai.turns import Turn
 from pageant.actors.frontend.prompts import check_text
 from pageant.protocol.checks import plain
 from pageant.protocol.errors import BadRequest
@@ -21,6 +22,8 @@ OPTIONS = (
     *("add_generation_prompt", "continue_final_message", "tools", "chat_template_kwargs", "chat_template"),
 )
 """Keyword arguments that are about how a conversation is rendered."""
+RULES = ConversationRules(volatile_lines=(), takes_templates=True)
+"""Whoever has the model in hand is its operator."""
 
 
 def as_conversations(messages: Any) -> list[Any]:
@@ -58,13 +61,9 @@ def check_conversation(messages: object, options: Mapping[str, Any] | None = Non
     turns = [_turn(plain(message), f"messages[{index}]") for index, message in enumerate(messages)]
     chosen = dict(options or {})
     kwargs = chosen.pop("chat_template_kwargs", None)
-    if "chat_template" in chosen:
-        raise BadRequest(
-            "chat_template is given for a call; expected it when the model is loaded", "chat_template"
-        )
     _check_options(chosen, kwargs)
     with written_as(TEMPLATES):
-        request = tokenize_chat(turns, template_kwargs=kwargs, **chosen)
+        request = tokenize_chat(turns, template_kwargs=kwargs, rules=RULES, **chosen)
     for index, message in enumerate(request.messages):
         check_text(message.role, f"messages[{index}].role")
         check_text(message.content or "", f"messages[{index}].content")
@@ -82,7 +81,7 @@ def _turn(message: object, place: str) -> Turn:
     except msgspec.ValidationError as error:
         complaint, _, where = str(error).partition(" - at `$")
         raise BadRequest(f"{place}{where.rstrip('`')}: {complaint}", "messages") from None
-    if turn.content is None and not turn.tool_calls and not turn.reasoning_content:
+    if turn.text(place) is None and not turn.tool_calls and turn.thoughts() is None:
         raise BadRequest(f"{place}.content is None; expected a text", "messages")
     return turn
 
