@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pageant.actors.frontend.async_llm import AsyncLLM
+    from pageant.actors.frontend.async_llm import AsyncLLM as AsyncLLMEngine
     from pageant.actors.frontend.beams import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
     from pageant.actors.frontend.engine import Engine
     from pageant.actors.frontend.llm import LLM
     from pageant.actors.frontend.llm_engine import LLMEngine
+    from pageant.actors.frontend.lora import LoRARequest
     from pageant.actors.frontend.outputs import (
         CompletionOutput,
         Logprob,
@@ -16,9 +20,12 @@ if TYPE_CHECKING:
         RequestMetrics,
         RequestOutput,
     )
+    from pageant.actors.frontend.prompt_types import PromptType, TextPrompt, TokensPrompt
     from pageant.actors.frontend.sampling_params import SamplingParams
+    from pageant.actors.frontend.vllm_names.engine_args import AsyncEngineArgs, EngineArgs
     from pageant.models.errors import CheckpointError
     from pageant.protocol.errors import (
+        ArgumentError,
         BadRequest,
         DeadlineExceeded,
         EngineClosed,
@@ -31,6 +38,7 @@ if TYPE_CHECKING:
     )
     from pageant.protocol.sampling import RequestOutputKind
     from pageant.protocol.structured_outputs import StructuredOutputsParams
+    from pageant.protocol.structured_outputs import StructuredOutputsParams as GuidedDecodingParams
 
 _HOMES = {
     "BeamSearchOutput": "pageant.actors.frontend.beams",
@@ -39,6 +47,16 @@ _HOMES = {
     "Engine": "pageant.actors.frontend.engine",
     "LLM": "pageant.actors.frontend.llm",
     "LLMEngine": "pageant.actors.frontend.llm_engine",
+    "AsyncLLM": "pageant.actors.frontend.async_llm",
+    "AsyncLLMEngine": "pageant.actors.frontend.async_llm:AsyncLLM",
+    "AsyncEngineArgs": "pageant.actors.frontend.vllm_names.engine_args",
+    "EngineArgs": "pageant.actors.frontend.vllm_names.engine_args",
+    "LoRARequest": "pageant.actors.frontend.lora",
+    "PromptType": "pageant.actors.frontend.prompt_types",
+    "TextPrompt": "pageant.actors.frontend.prompt_types",
+    "TokensPrompt": "pageant.actors.frontend.prompt_types",
+    "GuidedDecodingParams": "pageant.protocol.structured_outputs:StructuredOutputsParams",
+    "ArgumentError": "pageant.protocol.errors",
     "CompletionOutput": "pageant.actors.frontend.outputs",
     "Logprob": "pageant.actors.frontend.outputs",
     "RequestMetrics": "pageant.actors.frontend.outputs",
@@ -61,6 +79,10 @@ _HOMES = {
 
 __all__ = [
     "LLM",
+    "ArgumentError",
+    "AsyncEngineArgs",
+    "AsyncLLM",
+    "AsyncLLMEngine",
     "BadRequest",
     "BeamSearchOutput",
     "BeamSearchParams",
@@ -69,12 +91,16 @@ __all__ = [
     "CompletionOutput",
     "DeadlineExceeded",
     "Engine",
+    "EngineArgs",
     "EngineClosed",
+    "GuidedDecodingParams",
     "LLMEngine",
+    "LoRARequest",
     "Logprob",
     "Overloaded",
     "PageantError",
     "PeerGone",
+    "PromptType",
     "RequestFailed",
     "RequestMetrics",
     "RequestOutput",
@@ -82,10 +108,28 @@ __all__ = [
     "SamplingParams",
     "StartupError",
     "StructuredOutputsParams",
+    "TextPrompt",
+    "TokensPrompt",
     "TopologyError",
     "Unsupported",
     "__version__",
 ]
+
+
+class _VllmPaths:
+    """Finds modules under vLLM's paths, such as `pageant.sampling_params`, where there is no file of ours."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+        """Asked by Python's import system after all other finders."""
+        if not name.startswith("pageant."):
+            return None
+        from pageant.actors.frontend.vllm_names.modules import spec_of
+
+        return spec_of(name)
+
+
+sys.meta_path.append(_VllmPaths)
 
 
 def __getattr__(name: str) -> Any:
@@ -94,13 +138,25 @@ def __getattr__(name: str) -> Any:
         from pageant.actors.runtime.version import VERSION
 
         return VERSION
-    if name not in _HOMES:
-        raise AttributeError(f"module 'pageant' has no attribute {name!r}")
     import importlib
 
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _HOMES:
+        module, _, attribute = _HOMES[name].partition(":")
+        value = getattr(importlib.import_module(module), attribute or name)
+    else:
+        value = _of_vllm(name)
     globals()[name] = value
     return value
+
+
+def _of_vllm(name: str) -> Any:
+    """A public name of vLLM's that is not there: a class that says why when it is used."""
+    from pageant.actors.frontend.vllm_names.methods import EXPORTS
+    from pageant.actors.frontend.vllm_names.modules import find
+
+    if name not in EXPORTS:
+        raise AttributeError(f"module 'pageant' has no attribute {name!r}")
+    return find(name)
 
 
 def __dir__() -> list[str]:

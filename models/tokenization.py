@@ -269,6 +269,28 @@ def _remedy(path: Path) -> str:
     return "Is the download complete? Fetch the file again."
 
 
+def load_with_transformers(path: Path, chat_template: str | None = None) -> Any:
+    """Return the tokenizer in a folder as transformers has it, for whoever works with that library.
+
+    Args:
+        chat_template: instead of the folder's own.
+
+    Raises:
+        TokenizerError: transformers cannot read it.
+    """
+    from transformers import AutoTokenizer  # takes seconds
+
+    try:
+        loaded = AutoTokenizer.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # a dozen converters, each with errors of its own
+        raise TokenizerError(
+            path, f"files that transformers cannot read ({error})", "a tokenizer", "Check the folder."
+        ) from error
+    if chat_template is not None:
+        loaded.chat_template = chat_template
+    return loaded
+
+
 def _convert_with_transformers(path: Path) -> tuple[Tokenizer, dict[str, str]]:
     if not any(True for pattern in _CONVERTIBLE for _ in path.glob(pattern)):
         raise TokenizerError(

@@ -78,6 +78,13 @@ def asked(limits: Limits, prompts: Sequence[Any], params: Any, given: Mapping[st
     return Asked(_params(params, limits, count), settings, loras, progress)
 
 
+def load_missing(given: Any, limits: Limits) -> list[LoRARequest]:
+    """Return the adapters of `lora_request` that name a folder and are not loaded, each once."""
+    each = given if isinstance(given, list | tuple) else [given]
+    found = [one for one in each if isinstance(one, LoRARequest) and one.lora_path]
+    return list(dict.fromkeys(one for one in found if one.lora_name not in limits.adapters))
+
+
 def _own(lora: LoRARequest | None, priority: Any, salt: str | None) -> dict[str, Any]:
     found = {"adapter": None if lora is None else lora.lora_name, "priority": priority, "cache_salt": salt}
     return {name: value for name, value in found.items() if value is not None}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -16,9 +15,10 @@ import msgspec
 from pageant.actors.frontend.asking import Asked, CallSettings, asked
 from pageant.actors.frontend.beams import BeamSearch, BeamSearchOutput, BeamSearchParams, check_beam_params
 from pageant.actors.frontend.chats import check_conversation, split_options
+from pageant.actors.frontend.loop_sinks import LoopHub, LoopSink
 from pageant.actors.frontend.lora import LoRARequest
 from pageant.actors.frontend.operating import AsyncOperations
-from pageant.actors.frontend.outputs import Arrived, Completion, RequestOutput
+from pageant.actors.frontend.outputs import Completion, RequestOutput
 from pageant.actors.frontend.prompts import (
     Conversation,
     Prompt,
@@ -30,7 +30,7 @@ from pageant.actors.frontend.prompts import (
 )
 from pageant.actors.frontend.requests import Opening
 from pageant.actors.frontend.sampling_params import AnySamplingParams, SamplingParams
-from pageant.actors.frontend.session import SWAP_SECONDS, OnProgress, Session
+from pageant.actors.frontend.session import SWAP_SECONDS, OnProgress
 from pageant.actors.frontend.settings import EngineSettings, TopologyLike, session_of
 from pageant.actors.runtime.recorder import KINDS
 from pageant.protocol import sampling
@@ -71,6 +71,7 @@ class Engine(AsyncOperations):
         self._session.stop_with(self)
         self._on_progress = on_progress
         self._hubs: dict[asyncio.AbstractEventLoop, LoopHub] = {}
+        self._streams: dict[str, LoopSink] = {}  # by the names of requests that are open
         self._waiters: ThreadPoolExecutor | None = None
 
     @classmethod
@@ -202,6 +203,7 @@ class Engine(AsyncOperations):
         lora_request: LoRARequest | None = None,
     ) -> AsyncIterator[RequestOutput]:
         sink = LoopSink(self._hub(), Completion(request_id, params, lora_request))
+        self._streams[request_id] = sink
         self._session.open(Opening(request_id, prompt, params, sink, settings, self._session.replica))
         ended = False
         try:
@@ -215,8 +217,18 @@ class Engine(AsyncOperations):
             ended = True
             raise
         finally:
+            if self._streams.get(request_id) is sink:
+                del self._streams[request_id]
             if not ended:
                 self._session.abort([request_id])
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """Ends requests by their names: their last outputs say `abort`. Unknown ones have ended already."""
+        names = [request_id] if isinstance(request_id, str) else list(request_id)
+        self._session.abort(names)
+        for name in names:
+            if (sink := self._streams.get(name)) is not None:
+                sink.hub.call(sink.end)
 
     async def _in_thread(self, function: Any, *arguments: Any) -> Any:
         """Runs what waits for the node's thread: off the user's loop, and in threads of the engine's own,
@@ -333,79 +345,3 @@ async def _last(outputs: AsyncIterator[RequestOutput]) -> RequestOutput:
         last = output
     assert last is not None, "a request has at least one output"
     return last
-
-
-class LoopHub:
-    """Brings outputs from the node's loop to a user's: one wake-up per step."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, session: Session) -> None:
-        self._loop, self._session = loop, session
-        self._pending: list[tuple[LoopSink, _Event]] = []
-
-    def add(self, sink: LoopSink, event: _Event) -> None:
-        """Keeps an output until the step is complete. On the node's loop."""
-        self._pending.append((sink, event))
-
-    def flush(self) -> None:
-        """Hands over everything of this step. On the node's loop."""
-        pending, self._pending = self._pending, []
-        try:
-            self._loop.call_soon_threadsafe(_spread, pending)
-        except RuntimeError:  # the user's loop is closed: nobody is left to hear
-            self._session.abort([sink.completion.request_id for sink, _ in pending])
-
-
-_Event = Arrived | tuple[str | None, list[int]] | PageantError
-
-
-def _spread(events: list[tuple[LoopSink, _Event]]) -> None:
-    for sink, event in events:
-        sink.take(event)
-
-
-class LoopSink:
-    """One request's outputs: given on the node's loop, awaited on the user's."""
-
-    def __init__(self, hub: LoopHub, completion: Completion) -> None:
-        self.hub = hub
-        self.completion = completion
-        self._events: deque[_Event] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-
-    # On the node's loop.
-
-    def accepted(self, prompt: str | None, prompt_token_ids: list[int]) -> None:
-        self.hub.add(self, (prompt, prompt_token_ids))
-
-    def output(self, arrived: Arrived) -> None:
-        self.hub.add(self, arrived)
-
-    def failed(self, error: PageantError) -> None:
-        self.hub.add(self, error)
-
-    # On the user's loop.
-
-    def take(self, event: _Event) -> None:
-        """An event has come over."""
-        self._events.append(event)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def next(self) -> RequestOutput:
-        """The next output, everything that has come by now taken together."""
-        while True:
-            while not self._events:
-                self._waiter = asyncio.get_running_loop().create_future()
-                await self._waiter
-            fresh = False
-            while self._events:
-                event = self._events.popleft()
-                if isinstance(event, PageantError):
-                    raise event
-                if isinstance(event, Arrived):
-                    self.completion.add(event)
-                    fresh = True
-                else:
-                    self.completion.prompt, self.completion.prompt_token_ids = event
-            if fresh and (output := self.completion.output()) is not None:
-                return output

@@ -152,6 +152,10 @@ class Frontend(Actor):
         running = [wire_id for wire_id in request.wire_ids if self._open.pop(wire_id, None) is not None]
         return running if request.submitted else []
 
+    def lost(self, replica: str) -> str | None:
+        """Why a model's requests are not answered any more: an actor of it will not come back."""
+        return self._peers[replica].lost
+
     def adapters(self, replica: str) -> tuple[str, ...]:
         """The names of a model's adapters, as they are now."""
         return tuple(self._peers[replica].adapters)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 import msgspec
 
@@ -13,6 +14,9 @@ from pageant.actors.frontend.asking import Asked, CallSettings, as_prompts, aske
 from pageant.actors.frontend.batching import Batch
 from pageant.actors.frontend.beams import BeamSearchOutput, BeamSearchParams, check_beam_params
 from pageant.actors.frontend.chats import as_conversations, check_conversation, split_options
+from pageant.actors.frontend.llm_engine import LLMEngine
+from pageant.actors.frontend.members import Members
+from pageant.actors.frontend.metrics import Metric
 from pageant.actors.frontend.operating import SyncOperations
 from pageant.actors.frontend.outputs import RequestOutput
 from pageant.actors.frontend.progress import LoadProgress
@@ -20,6 +24,8 @@ from pageant.actors.frontend.prompts import Conversation, Prompt, RequestSetting
 from pageant.actors.frontend.sampling_params import AnySamplingParams, SamplingParams
 from pageant.actors.frontend.session import SWAP_SECONDS
 from pageant.actors.frontend.settings import EngineSettings, TopologyLike, session_of
+from pageant.actors.frontend.vllm_names.engine_args import as_settings
+from pageant.actors.frontend.vllm_names.methods import LLM as LLM_MEMBERS
 from pageant.actors.runtime.recorder import KINDS
 from pageant.protocol import sampling
 from pageant.protocol.allocation import PoolStatistics
@@ -31,7 +37,7 @@ from pageant.protocol.supervision import NodeStatistics
 ParamsOfMany = AnySamplingParams | Sequence[AnySamplingParams] | None
 
 
-class LLM(SyncOperations):
+class LLM(Members, SyncOperations):
     """A model, ready to generate when constructed.
 
         with pageant.LLM("path") as llm:
@@ -45,6 +51,8 @@ class LLM(SyncOperations):
         TopologyError, CheckpointError: what is wrong, and where; before anything is started.
         StartupError: an actor could not be started; with its traceback.
     """
+
+    _table = LLM_MEMBERS
 
     def __init__(
         self,
@@ -60,6 +68,16 @@ class LLM(SyncOperations):
         self._enqueued: list[Batch] = []
         with LoadProgress(progress) as bar:
             self._session.start(bar.update)
+
+    @classmethod
+    def from_engine_args(cls, engine_args: Any) -> Self:
+        """A model with the arguments that `EngineArgs` keeps."""
+        return cls(**as_settings(engine_args))
+
+    @cached_property
+    def llm_engine(self) -> LLMEngine:
+        """The same model, asked one request and one step at a time."""
+        return LLMEngine.over(self._session)
 
     def close(self) -> None:
         """Ends every actor, process and thread. Done by `with`, when nobody has this any more, and at exit."""
@@ -166,8 +184,9 @@ class LLM(SyncOperations):
     ) -> list[BeamSearchOutput]:
         """The best `beam_width` completions of each prompt that a beam search finds; see `BeamSearchParams`."""
         session, limits, params = self._session, self._session.limits, check_beam_params(params)
+        self._load_adapters(lora_request)
         many = as_prompts(prompts)
-        own = asked(limits, many, None, {**settings, "lora_request": lora_request})
+        own = asked(self._session.limits, many, None, {**settings, "lora_request": lora_request})
         checked = [
             _at(index, check_prompt, prompt, limits, limits.defaults) for index, prompt in enumerate(many)
         ]
@@ -185,6 +204,17 @@ class LLM(SyncOperations):
                 search.advance([next(outputs) for _ in search.prompts()])
         return [session.end_search(search) for search in searches]
 
+    def get_metrics(self) -> list[Metric]:
+        """Return counters, gauges and histograms under vLLM's names, where it has the same thing.
+
+        Raises:
+            Unsupported: the model was not loaded with `disable_log_stats=False`.
+        """
+        return self._metrics()
+
+    def reset_mm_cache(self) -> None:
+        """Does nothing: there is none."""
+
     @property
     def max_model_len(self) -> int:
         """Tokens of the longest request, prompt and output together, that the running engine takes."""
@@ -197,6 +227,7 @@ class LLM(SyncOperations):
 
     def _prompts(self, prompts: Any, params: Any, given: Mapping[str, Any]) -> tuple[list[Any], Asked]:
         """Checked prompts, and what comes with them."""
+        self._load_adapters(given.get("lora_request"))
         many, limits = as_prompts(prompts), self._session.limits
         own = asked(limits, many, params, given)
         checked = [
@@ -207,6 +238,7 @@ class LLM(SyncOperations):
 
     def _chats(self, messages: Any, given: dict[str, Any]) -> tuple[list[Any], Asked]:
         """Checked conversations, and what comes with them."""
+        self._load_adapters(given.get("lora_request"))
         many = as_conversations(messages)
         options, rest = split_options(given)
         checked = [_at(i, check_conversation, one, options) for i, one in enumerate(many)]

@@ -10,16 +10,21 @@ from typing import Any, Self, Unpack
 
 from pageant.actors.frontend.asking import asked
 from pageant.actors.frontend.lora import LoRARequest
+from pageant.actors.frontend.members import Members
+from pageant.actors.frontend.metrics import Metric
+from pageant.actors.frontend.operating import SyncOperations
 from pageant.actors.frontend.outputs import Arrived, Completion, RequestOutput
 from pageant.actors.frontend.prompts import Prompt, check_name, check_prompt
 from pageant.actors.frontend.requests import Opening
 from pageant.actors.frontend.sampling_params import AnySamplingParams, SamplingParams
 from pageant.actors.frontend.session import Session
 from pageant.actors.frontend.settings import EngineSettings, TopologyLike, session_of
+from pageant.actors.frontend.vllm_names.engine_args import as_settings
+from pageant.actors.frontend.vllm_names.methods import LLM_ENGINE
 from pageant.protocol.errors import BadRequest, PageantError
 
 
-class LLMEngine:
+class LLMEngine(Members, SyncOperations):
     """A model whose steps the caller waits for. It computes in the background all the while.
 
         with pageant.LLMEngine("path") as engine:
@@ -38,6 +43,8 @@ class LLMEngine:
         StartupError: an actor could not be started; with its traceback.
     """
 
+    _table = LLM_ENGINE
+
     def __init__(
         self,
         model: str | Path | None = None,
@@ -48,6 +55,11 @@ class LLMEngine:
         self._begin(session_of(model, topology, settings))
         self._session.stop_with(self)
         self._session.start()
+
+    @classmethod
+    def from_engine_args(cls, engine_args: Any, *unused: Any, **also: Any) -> Self:
+        """An engine with the arguments that `EngineArgs` keeps."""
+        return cls(**{"disable_log_stats": False, **as_settings(engine_args)})
 
     @classmethod
     def over(cls, session: Session) -> Self:
@@ -62,6 +74,7 @@ class LLMEngine:
         self._steps = _Steps()
         self._outputs: list[RequestOutput] = []
         self._errors: deque[PageantError] = deque()
+        self._adapter_numbers: dict[int, str] = {}
 
     def close(self) -> None:
         """Ends every request, actor, process and thread. Done by `with`, when nobody has this any more, and at exit."""
@@ -102,6 +115,7 @@ class LLMEngine:
         check_name("request_id", request_id)
         if request_id in self._open:
             raise BadRequest(f"request_id {request_id!r} is in use", "request_id")
+        self._load_adapters(lora_request)
         theirs = {"lora_request": lora_request, "tokenization_kwargs": tokenization_kwargs}
         given = {**settings, **theirs, "trace_headers": trace_headers, "priority": priority}
         limits = self._session.limits
@@ -165,6 +179,47 @@ class LLMEngine:
     def get_num_unfinished_requests(self) -> int:
         """How many have not."""
         return len(self._open)
+
+    def has_unfinished_requests_dp(self, has_unfinished: bool) -> bool:
+        """Whether any has: there is one copy of a model."""
+        return has_unfinished
+
+    def get_metrics(self) -> list[Metric]:
+        """See `LLM.get_metrics`."""
+        return self._metrics()
+
+    def get_supported_tasks(self) -> tuple[str, ...]:
+        """Return what the model can be asked for."""
+        return ("generate",)
+
+    def reset_mm_cache(self) -> None:
+        """Does nothing: there is none."""
+
+    def reset_encoder_cache(self) -> None:
+        """Does nothing: there is none."""
+
+    def do_log_stats(self) -> None:
+        """Does nothing: counters are asked for."""
+
+    def do_log_stats_with_interval(self) -> None:
+        """Does nothing: counters are asked for."""
+
+    def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Load an adapter; returns True."""
+        self._load_adapters(lora_request)
+        self._adapter_numbers[lora_request.lora_int_id] = lora_request.lora_name
+        return True
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Unload the adapter that `add_lora` brought under this number; False if there is none."""
+        name = self._adapter_numbers.pop(lora_id, None)
+        if name is not None:
+            self.remove_adapter(name)
+        return name is not None
+
+    def list_loras(self) -> set[int]:
+        """Return the numbers of the adapters that `add_lora` brought."""
+        return set(self._adapter_numbers)
 
 
 _Event = Arrived | tuple[str | None, list[int]] | PageantError

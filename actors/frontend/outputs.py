@@ -314,6 +314,14 @@ class Completion:
         """Whether there will be no more. An error of one sample ends the others."""
         return not self._left or self.failed is not None
 
+    def endings(self, reason: FinishReason) -> list[Arrived]:
+        """What ends the samples that have not ended, though nobody tells of it any more."""
+        return [
+            Arrived(one.index, "", [], Finished(reason=reason, num_output_tokens=len(one.token_ids)))
+            for one in self._samples
+            if one.finished is None
+        ]
+
     def failure(self) -> PageantError:
         """What to raise for a request that failed."""
         assert self.failed is not None

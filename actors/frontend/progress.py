@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from pageant.protocol.supervision import Progress
 
 
 class _Bar:
-    """A rich progress bar on standard error, or nothing. rich is imported only when one is shown."""
+    """A rich progress bar on standard error, where that is a terminal, or nothing.
+
+    rich is imported only when one is shown.
+    """
 
     def __init__(self, shown: bool) -> None:
-        self._shown = shown
+        self._shown = (
+            shown and sys.stderr.isatty()
+        )  # nobody watches a file, and a notebook needs a package for it
         self._bar: Any = None
         self._task: Any = None
 

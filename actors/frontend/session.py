@@ -46,7 +46,15 @@ from pageant.actors.runtime.topology import Topology
 from pageant.protocol.allocation import GetPoolStatistics, PoolStatistics
 from pageant.protocol.arrays import int32
 from pageant.protocol.checks import expected
-from pageant.protocol.errors import BadRequest, EngineClosed, PeerGone, StartupError, TopologyError
+from pageant.protocol.errors import (
+    BadRequest,
+    EngineClosed,
+    GivenUp,
+    PageantError,
+    PeerGone,
+    StartupError,
+    TopologyError,
+)
 from pageant.protocol.fronting import Drain, GetServer, ServedModel, ServerAddress
 from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
 from pageant.protocol.supervision import NodeStatistics, Progress, SwapActor, Swapped
@@ -109,7 +117,7 @@ class Session:
     def __init__(self, topology: Topology, model: str | None = None) -> None:
         self.topology = topology
         self.resolved, of_models, served = _resolve(topology)
-        chosen = _chosen(served, model)
+        self.served = chosen = _chosen(served, model)
         self._limits = {one.replica: limits_of(one)[0] for one in served}[chosen.replica]
         self.replica, settings = chosen.replica, of_models[chosen.replica]
         self._end_tokens: tuple[int, ...] = settings["eos_token_ids"]
@@ -288,6 +296,14 @@ class Session:
         frontend = self.frontend
         if frontend is not None:
             frontend.abort_all(request_ids)
+
+    def failure(self) -> PageantError | None:
+        """Return why no request would be answered any more; None while some are, or an actor is started again."""
+        if not self._is_open:
+            return EngineClosed("the engine is not running: it was closed, or never started")
+        frontend = self.frontend
+        lost = None if frontend is None else frontend.lost(self.replica)
+        return None if lost is None else GivenUp(lost)
 
     def _check_open(self) -> None:
         if not self._is_open:

@@ -22,6 +22,7 @@ NO_KERNELS = "it chooses how results are computed, not which; `kernels` is the c
 NO_MAMBA = "no model with state-space or linear-attention layers is served"
 HUB = "files are read as they are found; the Hugging Face Hub's own client downloads them"
 METRICS = "counters are always kept, and cost nothing until somebody asks"
+OBSERVER = {"observer": {"options": {"vllm_metrics": True}}}
 REPLICAS = "start several servers behind a load balancer"
 
 
@@ -41,23 +42,32 @@ def _any_traces(value: Any) -> bool:
 
 
 MODEL = (
-    same("model", "a checkpoint's folder, or a hub id"),
-    same("served_model_name", "what the model is called outside; of several names, all", form=Form.MANY),
-    same("tokenizer", "a folder or hub id of another tokenizer"),
+    same("model", "a checkpoint's folder, or a hub id", text=True),
+    same(
+        "served_model_name",
+        "what the model is called outside; of several names, all",
+        form=Form.MANY,
+        text=True,
+    ),
+    same("tokenizer", "a folder or hub id of another tokenizer", text=True),
     flag(same("skip_tokenizer_init", "serve token ids alone")),
-    same("chat_template", "a file, or the template itself"),
-    same("revision", "of the checkpoint on the hub"),
-    same("tokenizer_revision", "of the tokenizer on the hub"),
+    same("chat_template", "a file, or the template itself", text=True),
+    same("revision", "of the checkpoint on the hub", text=True),
+    same("tokenizer_revision", "of the tokenizer on the hub", text=True),
     no_effect("code_revision", "no code from a checkpoint is ever run"),
     flag(
         no_effect(
             "trust_remote_code", "no code from a checkpoint is ever run; a model that needs it is refused"
         )
     ),
-    same("dtype", "also `half` and `float`", read=values.dtype),
+    same("dtype", "also `half` and `float`", read=values.dtype, text=True),
     same("max_model_len", "`4k`, `4K`; `auto` and -1 are as much as memory holds", read=values.length),
     same(
-        "quantization", "`int8` and `int4`, made while loading", short=("-q",), read=_checkpoint_quantization
+        "quantization",
+        "`int8` and `int4`, made while loading",
+        short=("-q",),
+        read=_checkpoint_quantization,
+        text=True,
     ),
     not_yet("quantization_config", None, "weights of all layers are quantised alike", "use quantization"),
     flag(no_effect("allow_deprecated_quantization", "no method here is deprecated")),
@@ -95,14 +105,19 @@ MODEL = (
     not_yet("runner", ("auto", "generate"), "models generate text; pooling is not served"),
     not_yet("convert", ("auto", "none"), "models generate text; pooling is not served"),
     not_yet("pooler_config", None, "models generate text; pooling is not served"),
-    same("generation_config", "`vllm` is `none`", read=values.generation_config),
+    same("generation_config", "`vllm` is `none`", read=values.generation_config, text=True),
     same("override_generation_config", "laid over the checkpoint's generation_config.json"),
     not_yet("model_weights", "", "weights are read from the model's own folder"),
     not_yet(
         "model_class_overrides", (), "an architecture's class is ours", "see docs/adding-an-architecture.md"
     ),
     not_yet("io_processor_plugin", None, "requests and answers have one form"),
-    same("logits_processors", "`module:Class` names; the classes have another interface", form=Form.MANY),
+    same(
+        "logits_processors",
+        "`module:Class` names; the classes have another interface",
+        form=Form.MANY,
+        text=True,
+    ),
 )
 
 LOADING = (
@@ -367,7 +382,8 @@ GENERATING = (
     renamed("spec_tokens", "speculation", "its tokens"),
     no_effect("structured_outputs_config", "one backend compiles all grammars; requests say the rest"),
     not_yet("reasoning_config", None, "thinking is not cut short", "bound it with max_tokens"),
-    same("reasoning_parser", "of servers; names of vLLM's choose ours"),
+    same("reasoning_parser", "of servers; names of vLLM's choose ours", text=True),
+    not_yet("tokens_only", False, "there is no server of token ids alone", "use skip_tokenizer_init"),
     not_yet("reasoning_parser_plugin", "", "the marks around reasoning are built in", "use reasoning_parser"),
     not_yet("watermark_config", None, "texts bear no watermark"),
     not_yet("enable_trace_replay", False, "tokens are drawn", "`pageant replay` repeats what was asked"),
@@ -377,7 +393,14 @@ GENERATING = (
 )
 
 WATCHING = (
-    flag(no_effect("disable_log_stats", METRICS)),
+    flag(
+        renamed(
+            "disable_log_stats",
+            "actors",
+            "False adds an observer, which `get_metrics` asks; a server has one",
+            read=lambda value: {} if value else OBSERVER,
+        )
+    ),
     flag(no_effect("aggregate_engine_logging", METRICS)),
     flag(no_effect("enable_log_requests", "`--log-level debug` tells of each request")),
     no_effect("show_hidden_metrics_for_version", METRICS),
@@ -388,7 +411,7 @@ WATCHING = (
     flag(no_effect("enable_logging_iteration_details", "`detailed_traces` tells of each step")),
     not_yet("custom_histogram_buckets", None, "histograms have fixed buckets"),
     not_yet("per_request_spec_decode_metrics", "none", "drafts are counted for all requests together"),
-    same("otlp_traces_endpoint", "where traces go"),
+    same("otlp_traces_endpoint", "where traces go", text=True),
     renamed(
         "collect_detailed_traces", "detailed_traces", "any of its values", form=Form.MANY, read=_any_traces
     ),

@@ -42,6 +42,7 @@ class Row:
         neutral: values that ask for nothing, besides None; NOT_YET refuses all others.
         nearest: what to use instead, for messages about a refused value.
         form, short: how it is written on a command line, and its short spellings.
+        text: whether a command line's value is a text, even where it could be a number.
         read: turns a value into ours; raises ValueError where it is none of the values expected.
     """
 
@@ -53,6 +54,7 @@ class Row:
     nearest: str = ""
     form: Form = Form.VALUE
     short: tuple[str, ...] = ()
+    text: bool = False
     read: Callable[[Any], Any] | None = None
 
     def is_neutral(self, value: Any) -> bool:

@@ -33,17 +33,17 @@ def _address(value: Any) -> Any:
 
 
 LISTENING = (
-    same("host", "127.0.0.1 unless it is given; vLLM listens on every interface", read=_address),
+    same("host", "127.0.0.1 unless it is given; vLLM listens on every interface", read=_address, text=True),
     same("port", "8000 unless it is given"),
     not_yet("uds", None, "servers listen on TCP", "use host and port"),
-    same("api_key", "several keys are several tenants", form=Form.MANY),
-    same("ssl_certfile", "serve over TLS"),
-    same("ssl_keyfile", "serve over TLS"),
-    same("ssl_ca_certs", "of clients' certificates"),
+    same("api_key", "several keys are several tenants", form=Form.MANY, text=True),
+    same("ssl_certfile", "serve over TLS", text=True),
+    same("ssl_keyfile", "serve over TLS", text=True),
+    same("ssl_ca_certs", "of clients' certificates", text=True),
     not_yet("ssl_cert_reqs", 0, "clients need no certificate"),
     not_yet("ssl_ciphers", None, "the ciphers are Python's own"),
     not_yet("enable_ssl_refresh", False, "certificates are read once", "start the server again"),
-    renamed("allowed_origins", "allowed_origin", "a JSON list, or one origin at a time", read=_origins),
+    renamed("allowed_origins", "allowed_origins", "a JSON list, or one origin", read=_origins, text=True),
     not_yet("allowed_methods", (["*"],), "all methods of the routes are allowed"),
     not_yet("allowed_headers", (["*"],), "all headers are allowed"),
     not_yet("allow_credentials", False, "web pages send keys, not cookies"),
@@ -60,7 +60,7 @@ LISTENING = (
     renamed("api_server_count", "http_servers", "so many HTTP actors", short=("-asc",)),
     not_yet("grpc", False, "the API is HTTP", "call /v1/chat/completions"),
     not_yet("grpc_port", None, "the API is HTTP", "call /v1/chat/completions"),
-    same("config", "a YAML file of these options"),
+    same("config", "a YAML file of these options", text=True),
     not_yet(
         "headless", False, "a server has its own HTTP actor", "use `pageant node --join` for further hosts"
     ),
@@ -71,7 +71,9 @@ LISTENING = (
 )
 
 ANSWERING = (
-    renamed("lora_modules", "adapters", "name=path, or JSON", form=Form.MANY, read=values.adapters),
+    renamed(
+        "lora_modules", "adapters", "name=path, or JSON", form=Form.MANY, read=values.adapters, text=True
+    ),
     no_effect(
         "chat_template_content_format",
         "text parts are joined where a template takes texts, and passed on where it takes parts",
@@ -91,7 +93,7 @@ ANSWERING = (
             "tools that must not be called are never put into prompts",
         )
     ),
-    same("tool_call_parser", "names of vLLM's choose ours"),
+    same("tool_call_parser", "names of vLLM's choose ours", text=True),
     not_yet("tool_parser_plugin", "", "formats of calls are built in", "use tool_call_parser"),
     not_yet("tool_strict_level", "auto", "a tool's own `strict` says it"),
     not_yet("tool_server", None, "tools are called by the client"),
@@ -107,7 +109,6 @@ ANSWERING = (
     no_effect("cohere_format", "there is no Cohere API"),
     no_effect("anthropic_disabled_thinking_effort", "`thinking: disabled` reaches the template as it is"),
     flag(no_effect("log_error_stack", "errors of the server itself are logged with their traceback")),
-    not_yet("tokens_only", False, "there is no server of token ids alone", "use skip_tokenizer_init"),
     not_yet("enable_scale_out", False, "prompts are rendered where they are computed"),
     not_yet("fingerprint_mode", ("full", "hash", "none"), "fingerprints are ours"),
     not_yet("fingerprint_value", None, "fingerprints are ours"),

@@ -8,8 +8,11 @@ from typing import Any
 
 from pageant.actors.frontend.vllm_names.engine import ENGINE
 from pageant.actors.frontend.vllm_names.rows import Kind, Row
+from pageant.actors.runtime.yaml import merge
 from pageant.protocol.errors import TopologyError
 
+ACTORS = "actors"
+"""The setting that several rows may each say a part of."""
 OF_SERVERS = frozenset({"reasoning_parser"})
 """Rows of the engine that only an HTTP server has a use for."""
 _SPECULATION = {"spec_method": "method", "spec_model": "model", "spec_tokens": "num_speculative_tokens"}
@@ -37,6 +40,9 @@ def translated(settings: Mapping[str, Any]) -> dict[str, Any]:
         else:
             ours = read(row, value)
         for key, one in ours.items():
+            if key == ACTORS:
+                found[key] = merge(found.get(key) or {}, one)
+                continue
             _note(written, key, name)
             found[key] = one
     if speculative:
