@@ -19,7 +19,8 @@ ALL = -1  # as a number of likeliest tokens: the whole vocabulary, as users of v
 
 class Logprobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of N tokens, by columns: token `token_ids[i]` of the message's row `rows[i]` has `logprobs[i]`, and the
-    rank `ranks[i]` (from 1). The `counts[i]` likeliest at its place are next of `top_ids`, with `top`.
+    rank `ranks[i]` (from 1). The `counts[i]` likeliest at its place are next of `top_ids`, with `top`; or those of the
+    request's `logprob_token_ids`, in their order.
 
     `rows` never falls; tokens of one row are in their order.
     """

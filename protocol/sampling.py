@@ -31,6 +31,7 @@ STOP_LENGTH_MAX = 1024
 STOP_TOKEN_IDS_MAX = 1024
 LOGIT_BIAS_MAX = 1024  # entries
 ALLOWED_TOKEN_IDS_MAX = 65_536
+LOGPROB_TOKEN_IDS_MAX = 4096
 SEED_MIN, SEED_MAX = -(2**63), 2**63 - 1
 NO_SEED = -1
 NO_BUDGET = -1
@@ -92,6 +93,8 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
         logprobs: tell the log-probability of each token drawn, and so many of the likeliest at its place; -1 is
             all. The engine's `max_logprobs` bounds it.
         prompt_logprobs: the same of the prompt's tokens. It is then computed, not taken from the cache.
+        logprob_token_ids: at each place tell the log-probabilities of these tokens instead of the likeliest, and of
+            the token drawn, as with `logprobs=0`.
         bad_words: texts whose last token is not drawn where it would complete them.
         truncate_prompt_tokens: keep so many of the prompt's tokens; -1 is as many as leave room for
             `max_tokens`.
@@ -140,6 +143,7 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
     structured_outputs: StructuredOutputsParams | None = None
     truncation_side: Literal["left", "right"] | None = None
     thinking_token_budget: int | None = None
+    logprob_token_ids: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         self._normalise()
@@ -205,6 +209,11 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
             msgspec.structs.force_setattr(self, "allowed_token_ids", tuple(self.allowed_token_ids))
         if isinstance(self.logit_bias, Mapping):
             msgspec.structs.force_setattr(self, "logit_bias", dict(self.logit_bias))
+        if isinstance(self.logprob_token_ids, list | tuple):
+            listed = tuple(dict.fromkeys(self.logprob_token_ids))
+            msgspec.structs.force_setattr(self, "logprob_token_ids", listed)
+        if self.logprob_token_ids is not None and self.logprobs is None:
+            msgspec.structs.force_setattr(self, "logprobs", 0)
         if self.seed == NO_SEED:
             msgspec.structs.force_setattr(self, "seed", None)
         if self.thinking_token_budget == NO_BUDGET:
@@ -227,6 +236,12 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
                 check_integer(name, getattr(self, name), ALL, TOKEN_ID_MAX)
+        if self.logprob_token_ids is not None:
+            check_token_ids("logprob_token_ids", self.logprob_token_ids, LOGPROB_TOKEN_IDS_MAX)
+            if not self.logprob_token_ids:
+                raise BadRequest(
+                    "logprob_token_ids is empty; expected at least one token id, or None", "logprob_token_ids"
+                )
         check_strings("bad_words", self.bad_words, BAD_WORDS_MAX, BAD_WORD_LENGTH_MAX)
         if self.truncate_prompt_tokens is not None:
             check_integer("truncate_prompt_tokens", self.truncate_prompt_tokens, -1, TOKEN_ID_MAX)

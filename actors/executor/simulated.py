@@ -303,19 +303,30 @@ class SimulatedRunner:
 
 
 def _columns(scored: Scored, seen: UInt64, token_ids: Int64) -> Logprobs:
-    """The token itself is always the likeliest here, then those after it."""
+    """The token itself is always the likeliest here, then those after it. Listed tokens are as they would be drawn."""
     counts = np.minimum(np.where(scored.counts < 0, TOP_MAX, scored.counts), TOP_MAX).astype(np.int32)
     owners = np.repeat(np.arange(len(token_ids)), counts)
     ahead = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
     logprobs = logprob_of(seen, token_ids)
+    top_ids, top = token_ids[owners] + ahead, logprobs[owners] - ahead
+    if scored.listed:
+        rows = np.split(np.arange(len(owners)), np.cumsum(counts)[:-1])
+        own = [scored.listed.get(index, top_ids[rows[index]]) for index in range(len(counts))]
+        of = [np.full(len(ids), seen[index]) for index, ids in enumerate(own)]
+        found = [
+            logprob_of(of[index], ids) if index in scored.listed else top[rows[index]]
+            for index, ids in enumerate(own)
+        ]
+        counts = np.array([len(ids) for ids in own], np.int32)
+        top_ids, top = np.concatenate(own), np.concatenate(found)
     return Logprobs(
         rows=scored.rows,
         token_ids=token_ids.astype(np.int32),
         logprobs=logprobs,
         ranks=np.ones(len(token_ids), np.int32),
         counts=counts,
-        top_ids=(token_ids[owners] + ahead).astype(np.int32),
-        top=(logprobs[owners] - ahead).astype(np.float32),
+        top_ids=top_ids.astype(np.int32),
+        top=top.astype(np.float32),
     )
 
 

@@ -213,6 +213,7 @@ class _Sample:
     """One completion as it comes."""
 
     index: int
+    ranked: bool = True  # whether tokens beside its own are the likeliest ones
     finished: Finished | None = None
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
@@ -228,7 +229,9 @@ class _Sample:
         self.token_ids += arrived.token_ids
         self.finished = arrived.finished
         if arrived.logprobs is not None:
-            self.logprobs += token_logprobs(arrived.logprobs, arrived.token_texts, arrived.token_bytes)
+            self.logprobs += token_logprobs(
+                arrived.logprobs, arrived.token_texts, arrived.token_bytes, ranked=self.ranked
+            )
             self.cumulative_logprob += float(arrived.logprobs.logprobs.sum(dtype="float64"))
 
     @property
@@ -289,7 +292,8 @@ class Completion:
         self.prompt_token_ids: list[int] = []
         self.failed: Finished | None = None
         self._params = params
-        self._samples = [_Sample(index) for index in range(params.num_sequences)]
+        ranked = params.logprob_token_ids is None
+        self._samples = [_Sample(index, ranked) for index in range(params.num_sequences)]
         self._left = len(self._samples)
         self._prompt_logprobs: list[TokenLogprobs | None] | None = None
         self._metrics: RequestMetrics | None = None
@@ -364,11 +368,14 @@ class Completion:
         return replace(self._metrics, num_generation_tokens=sum(len(one.token_ids) for one in self._samples))
 
 
-def token_logprobs(piece: Piece, texts: Mapping[int, str], raw: Mapping[int, bytes]) -> list[TokenLogprobs]:
+def token_logprobs(
+    piece: Piece, texts: Mapping[int, str], raw: Mapping[int, bytes], *, ranked: bool = True
+) -> list[TokenLogprobs]:
     """Return for each token of a piece itself, and the likeliest at its place.
 
     Args:
         texts, raw: by the tokens' ids, as `OutputBatch` has them.
+        ranked: whether these are the likeliest, in their order; else they are those that the request lists.
     """
     found, first = [], 0
     columns = (piece.token_ids.tolist(), piece.logprobs.tolist(), piece.ranks.tolist(), piece.counts.tolist())
@@ -378,7 +385,8 @@ def token_logprobs(piece: Piece, texts: Mapping[int, str], raw: Mapping[int, byt
         for index in range(first, first + count):
             likely = top_ids[index]
             if likely != token:
-                place[likely] = Logprob(top[index], index - first + 1, texts.get(likely), raw.get(likely))
+                rank = index - first + 1 if ranked else None
+                place[likely] = Logprob(top[index], rank, texts.get(likely), raw.get(likely))
         first += count
         found.append(place)
     return found

@@ -71,7 +71,10 @@ class Choice:
         if arrived.logprobs is not None:
             self.cumulative_logprob += float(arrived.logprobs.logprobs.sum(dtype="float64"))
             if self.asked_logprobs:
-                self._logprobs += token_logprobs(arrived.logprobs, arrived.token_texts, arrived.token_bytes)
+                ranked = self.prompt.hub.params.logprob_token_ids is None
+                self._logprobs += token_logprobs(
+                    arrived.logprobs, arrived.token_texts, arrived.token_bytes, ranked=ranked
+                )
         self.finished = arrived.finished
 
     def take(self) -> Piece:

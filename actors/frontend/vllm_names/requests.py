@@ -29,7 +29,7 @@ SAMPLING: dict[str, Row] = table(
         "use prompt_logprobs",
     ),
     not_yet("prompt_logprob_start", None, "prompts are scored from their beginning", "use prompt_logprobs"),
-    not_yet("logprob_token_ids", None, "samples are scored for their likeliest tokens", "use logprobs=-1"),
+    same("logprob_token_ids", "at each place score these tokens"),
     not_yet("flat_logprobs", False, "log-probabilities are lists of mappings"),
     flag(same("detokenize", "turn tokens into text")),
     flag(same("skip_special_tokens", "leave special tokens out of the text")),

@@ -103,6 +103,32 @@ def test_logprobs_of_a_chat(http, llm):
     assert shown == [f"token_id:{token}" for token in expected.token_ids]
 
 
+def test_listed_tokens_have_their_log_probabilities(http, llm):
+    listed = [300, 5]
+    expected = llm.generate([PROMPT], params(temperature=0.0, logprob_token_ids=listed))[0].outputs[0]
+    asked = {
+        "max_tokens": 12,
+        "temperature": 0,
+        "logprob_token_ids": listed,
+        "return_tokens_as_token_ids": True,
+    }
+    told = post(http, TEXT, prompt=PROMPT, logprobs=0, **asked)["choices"][0]["logprobs"]
+    for place, found in zip(expected.logprobs, told["top_logprobs"], strict=True):
+        assert [*found] == [f"token_id:{token}" for token in place]
+        right = [max(one.logprob, -9999.0) for one in place.values()]
+        assert [*found.values()] == pytest.approx(right, abs=1e-4)
+    chat = {"messages": QUESTION, "logprobs": True, **asked}
+    expected = llm.chat([QUESTION], params(temperature=0.0, logprob_token_ids=listed))[0].outputs[0]
+    chunks = streamed(http, CHAT, **chat)
+    parts = [c["choices"][0]["logprobs"]["content"] for c in chunks if c["choices"][0]["logprobs"]]
+    whole = post(http, CHAT, **chat)["choices"][0]["logprobs"]["content"]
+    for content in (whole, [entry for part in parts for entry in part]):
+        for place, entry in zip(expected.logprobs, content, strict=True):
+            assert [one["token"] for one in entry["top_logprobs"]] == ["token_id:300", "token_id:5"]
+            found = [one["logprob"] for one in entry["top_logprobs"]]
+            assert found == pytest.approx([place[token].logprob for token in listed], abs=1e-4)
+
+
 def test_an_echo_has_the_prompts_logprobs_too(http, llm):
     expected = llm.generate([PROMPT], params(temperature=0.0, max_tokens=1, prompt_logprobs=1))[0]
     ids = expected.prompt_token_ids
@@ -278,6 +304,10 @@ def test_tokens_are_spelt_as_the_vocabulary_has_them(http):
         (TEXT, {"use_beam_search": True}, "use_beam_search"),
         (TEXT, {"logprobs": 21}, "logprobs"),
         (TEXT, {"prompt_logprobs": 21}, "prompt_logprobs"),
+        (TEXT, {"logprob_token_ids": [5]}, "logprob_token_ids"),
+        (CHAT, {"logprob_token_ids": [5]}, "logprob_token_ids"),
+        (CHAT, {"logprob_token_ids": [], "logprobs": True}, "logprob_token_ids"),
+        (CHAT, {"logprob_token_ids": [10**7], "logprobs": True}, "logprob_token_ids"),
         (TEXT, {"n": 2, "temperature": 0}, "n"),
         (TEXT, {"n": 3, "best_of": 2}, "best_of"),
         (TEXT, {"best_of": 3, "stream": True}, "best_of"),

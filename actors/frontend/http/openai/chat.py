@@ -332,6 +332,7 @@ class ChatTelling:
                 piece.token_ids,
                 asked.top_logprobs or 0,
                 bool(asked.return_tokens_as_token_ids),
+                self._answers.params.logprob_token_ids,
             )
         if asked.return_token_ids:
             about["token_ids"] = list(piece.token_ids)

@@ -60,6 +60,7 @@ class Generation(msgspec.Struct, kw_only=True):
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] | None = None
     prompt_logprobs: int | None = None
+    logprob_token_ids: tuple[int, ...] | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     thinking_token_budget: int | None = None
@@ -103,6 +104,10 @@ class Generation(msgspec.Struct, kw_only=True):
         return params
 
     def _check(self, params: SamplingParams, num_prompts: int) -> None:
+        if self.logprob_token_ids is not None and self.num_logprobs() is None:
+            raise BadRequest(
+                "logprob_token_ids is given; expected logprobs to be asked for with it", "logprob_token_ids"
+            )
         name = "n" if self.best_of is None else "best_of"
         if params.num_sequences * num_prompts > CHOICES_MAX:
             raise BadRequest(

@@ -74,15 +74,19 @@ def text_logprobs(
 
 
 def chat_logprobs(
-    places: Sequence[TokenLogprobs], token_ids: Sequence[int], most: int, as_ids: bool
+    places: Sequence[TokenLogprobs],
+    token_ids: Sequence[int],
+    most: int,
+    as_ids: bool,
+    listed: Sequence[int] | None = None,
 ) -> ChatLogprobs:
-    """Of the tokens of a message."""
+    """Of the tokens of a message, each with the `most` likeliest at its place, or with the `listed` tokens."""
     return ChatLogprobs(
         content=[
             ChatTokenLogprob(
                 **_chat(token_id, place[token_id], as_ids),
                 top_logprobs=[
-                    ChatLogprob(**_chat(token, one, as_ids)) for token, one in _likeliest(place, most)
+                    ChatLogprob(**_chat(token, one, as_ids)) for token, one in _told(place, most, listed)
                 ],
             )
             for place, token_id in zip(places, token_ids, strict=True)
@@ -107,7 +111,10 @@ def prompt_logprobs(
     ]
 
 
-def _likeliest(place: TokenLogprobs, most: int) -> list[tuple[int, Logprob]]:
+def _told(place: TokenLogprobs, most: int, listed: Sequence[int] | None) -> list[tuple[int, Logprob]]:
+    """Return the tokens to tell of at a place, beside the one that is there."""
+    if listed is not None:
+        return [(token, place[token]) for token in listed]
     ranked = sorted(place.items(), key=lambda item: item[1].rank or 0)
     return ranked if most < 0 else ranked[:most]
 
