@@ -15,9 +15,8 @@ class _Bar:
     """
 
     def __init__(self, shown: bool) -> None:
-        self._shown = (
-            shown and sys.stderr.isatty()
-        )  # nobody watches a file, and a notebook needs a package for it
+        # Nobody watches a file, and a notebook needs a package for it.
+        self._shown = shown and sys.stderr.isatty()
         self._bar: Any = None
         self._task: Any = None
 

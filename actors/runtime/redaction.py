@@ -72,6 +72,8 @@ class Redaction:
     def _alias(self, name: Any) -> Any:
         if isinstance(name, tuple):
             return tuple(map(self._alias, name))
+        if isinstance(name, msgspec.Struct):
+            return self._struct(name)
         return hashlib.blake2b(name.encode(), key=self._key, digest_size=6).hexdigest()
 
 

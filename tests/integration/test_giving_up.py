@@ -42,7 +42,7 @@ async def test_open_requests_end_with_what_became_of_the_executor(checkpoint, tm
         with pytest.raises(PeerGone, match="executor/0 is down and will not be restarted"):
             await engine.complete([5, 6, 7], LONG)
     (last,) = [record.getMessage() for record in caplog.records if record.levelname == "CRITICAL"]
-    assert "executor/0 is given up after 2 early deaths in a row" in last and "Traceback" in last
+    assert "executor/0 is given up after 2 early deaths in a row; the last: CheckpointError" in last
 
 
 async def test_guided_requests_end_with_what_became_of_the_grammar(checkpoint, tmp_path, monkeypatch):

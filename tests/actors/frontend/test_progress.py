@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 
 import pytest
 import rich.console
@@ -21,6 +22,7 @@ def terminal(monkeypatch):
         "rich.console.Console",
         lambda stderr: make(file=written, force_terminal=True, width=120, legacy_windows=False),
     )
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     return written
 
 

@@ -122,7 +122,7 @@ def test_nothing_leaks_whatever_operators_do(make_script, make_setting):
     seen: Counter[str] = Counter()
     for seed, stage in enumerate(STAGES):
         setting = make_setting(**stage)
-        seen += make_script(100 + seed, setting, hostile=seed % 2 == 0, operated=True).run(40)
+        seen += make_script(100 + seed, setting, hostile=seed % 2 == 0, operated=True).run(120)
     for mode in ("keep", "wait", "abort"):
         assert seen[f"at rest with {mode}"] >= 20, mode
     assert seen["held at rest"] >= 100

@@ -7,11 +7,22 @@ from typer.testing import CliRunner
 
 from pageant.scripts.bench.latency import Stream
 from pageant.scripts.cli import app
+from pageant.scripts.engine_options import DEMO_MODEL
 
 
 def test_streams_get_their_tokens_between_the_chunks_of_a_long_prompt():
     small = ["--prompt", "300", "--streams", "2", "--rounds", "1", "--max-num-batched-tokens", "64"]
-    arguments = ["bench", "latency", *small, "--placement", "one", "--set", "kv_cache_memory=64MiB"]
+    arguments = [
+        "bench",
+        "latency",
+        *small,
+        "--model",
+        str(DEMO_MODEL),
+        "--placement",
+        "one",
+        "--set",
+        "kv_cache_memory=64MiB",
+    ]
     result = CliRunner().invoke(app, [*arguments, "--json", "-"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)

@@ -6,12 +6,13 @@ from typer.testing import CliRunner
 
 from pageant.scripts.bench.prefix import Work
 from pageant.scripts.cli import app
+from pageant.scripts.engine_options import DEMO_MODEL
 
 
 def test_both_engines_serve_what_is_shared_and_what_is_not():
     small = ["--requests", "4", "--prefix", "64", "--own", "4", "--output", "2"]
     turns = ["--rounds", "2", "--pairs", "3", "--unshared-requests", "2"]
-    engine = ["--placement", "one", "--set", "kv_cache_memory=64MiB"]
+    engine = ["--model", str(DEMO_MODEL), "--placement", "one", "--set", "kv_cache_memory=64MiB"]
     result = CliRunner().invoke(app, ["bench", "prefix", *small, *turns, *engine, "--json", "-"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)

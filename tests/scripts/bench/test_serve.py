@@ -62,7 +62,7 @@ def test_conversations_through_chats_that_arrive_at_a_rate(url):
         *(url, "--chat", "--turns", 2, "--conversations", 4, "--rate", 1000, "--burstiness", 0.5),
         *("--input-tokens", 5, "--output-tokens", 4, "--ramp-seconds", 0.01, "--json", "-"),
     )
-    figures = json.loads(result.output)
+    figures = json.loads(result.stdout)
     assert figures["completed"] == 8 and figures["output_tokens"] == 32
 
 

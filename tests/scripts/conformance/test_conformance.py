@@ -575,7 +575,10 @@ def test_a_report_names_the_broken_rule_and_an_error_of_the_component():
 
 
 def test_an_unknown_suite_or_class_is_named():
-    with pytest.raises(TopologyError, match="expected one of blocks, policy, pool, scheduler"):
+    with pytest.raises(
+        TopologyError,
+        match="expected one of blocks, detokenizer, drafter, policy, pool, scheduler, tokenizer",
+    ):
         run("block", "pageant.actors.blocks.actor:BlockManager")
     with pytest.raises(TopologyError, match="BlockManager"):
         run("blocks", "pageant.actors.blocks.actor:BlockManagr")
