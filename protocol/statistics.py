@@ -67,7 +67,8 @@ class ExecutorStatistics(Message, frozen=True, kw_only=True):
     """A device and its steps since the start. `busy_seconds` is the time in which any was on it.
 
     `memory_bytes` is what weights and KV cache take, and of the device's memory what is free and all there is. For
-    `windows`, each group of layers', see `ExecutorReady`.
+    `windows`, each group of layers', see `ExecutorReady`. `kernels_loaded` are the variants of GPU kernels that were
+    compiled or read from the disk's cache, `graphs_captured` the CUDA graphs: a step that needs another one is slow.
     """
 
     device: str
@@ -81,6 +82,8 @@ class ExecutorStatistics(Message, frozen=True, kw_only=True):
     rows: int
     tokens: int
     histograms: dict[str, HistogramCounts]
+    kernels_loaded: int = 0
+    graphs_captured: int = 0
 
 
 class GetExecutorStatistics(Request[ExecutorStatistics], frozen=True, kw_only=True):

@@ -417,6 +417,7 @@ class Executor(Adapting):
             block_size=options.block_size,
             windows=runner.windows,
             memory_bytes=runner.memory_bytes,
+            **runner.preparations,
         )
 
     # What a grammar guides.

@@ -89,6 +89,17 @@ class CudaRunner(TorchRunner):
                 num_groups=len(self.windows),
             )
 
+    @property
+    def preparations(self) -> dict[str, int]:
+        """See `ModelRunner`."""
+        captured = self._graphs.num_captured if self._graphs is not None else 0
+        loaded = 0
+        if self._kernels.name == "triton":
+            from pageant.kernels.triton.loading import num_loaded
+
+            loaded = num_loaded()
+        return {"kernels_loaded": loaded, "graphs_captured": captured}
+
     @torch.inference_mode()
     def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
         """See `ModelRunner`."""

@@ -72,6 +72,10 @@ class ModelRunner(Protocol):
         """What weights and KV cache take, and of the device's memory all that is free and all that there is."""
 
     @property
+    def preparations(self) -> dict[str, int]:
+        """How many kernels were loaded and graphs captured, by the names of `ExecutorStatistics`; none on a CPU."""
+
+    @property
     def host(self) -> Host:
         """Where blocks go that there is no room for."""
 

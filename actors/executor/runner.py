@@ -197,6 +197,11 @@ class TorchRunner:
         free, total = self._memory()
         return {"weights": self._loaded.num_bytes, "kv_cache": self._kv_bytes, "free": free, "total": total}
 
+    @property
+    def preparations(self) -> dict[str, int]:
+        """See `ModelRunner`."""
+        return {}
+
     def _memory(self) -> tuple[int, int]:
         """Of the device, free and total."""
         return available_bytes(), total_bytes()

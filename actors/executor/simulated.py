@@ -149,6 +149,11 @@ class SimulatedRunner:
         """See `model_runner.ModelRunner`."""
         return {"kv": self._kv.nbytes}
 
+    @property
+    def preparations(self) -> dict[str, int]:
+        """See `model_runner.ModelRunner`."""
+        return {}
+
     def leave(self) -> None:
         """See `model_runner.ModelRunner`."""
 

@@ -155,6 +155,11 @@ def _devices(page: Page, models: Mapping[str, str], observation: Observation) ->
                 size,
                 {**labels, "part": part},
             )
+        if executor.device != "cpu":
+            about = "Variants of kernels that were compiled, or read from the disk's cache."
+            page.counter("device_kernels_loaded_total", about, executor.kernels_loaded, labels)
+            about = "CUDA graphs that were captured."
+            page.counter("device_graphs_captured_total", about, executor.graphs_captured, labels)
         _histograms(page, labels, executor.histograms)
         # `num_gpu_blocks` of `block_size` tokens are what fits; there are as many for each group of layers.
         groups = len(executor.windows)

@@ -19,6 +19,7 @@ from pageant.kernels.triton.cache import move_kv, write_kv
 from pageant.kernels.triton.experts import moe, route
 from pageant.kernels.triton.heads import rope, rope_and_write_kv
 from pageant.kernels.triton.interpreting import mend_interpreter
+from pageant.kernels.triton.loading import count_loads
 from pageant.kernels.triton.logprobs import top_logprobs
 from pageant.kernels.triton.norms import (
     add_layer_norm,
@@ -35,6 +36,7 @@ from pageant.kernels.triton.sampling import sample
 __all__ = ["TritonKernels"]
 
 mend_interpreter()
+count_loads()
 
 
 class TritonKernels(ReferenceKernels):

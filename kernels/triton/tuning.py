@@ -1,7 +1,7 @@
 """The shapes of the kernels' tiles: a table, chosen by device, so that nothing is searched for at start.
 
 The keys are families of devices rather than names: what decides is how much shared memory a program can have
-and whether products are Hopper's. `python -m pageant.scripts.bench.gpu --tune` times the alternatives on
+and whether products are Hopper's. `scripts/gpu-check FOLDER --only tune` times the alternatives on
 the device at hand and prints lines for this table.
 """
 
@@ -40,7 +40,7 @@ class Product(NamedTuple):
 
 # (family, kernel), for elements of two bytes: by the head's size, the first that is large enough. The pipeliner
 # gives half of the stages to the block table, on which keys and values wait: 5 keep two tiles in flight, 7
-# three. None of these spills more than a few words; tests/kernels/triton/compiling.py says what each takes.
+# three. None of these spills more than a few words; scripts/bench/gpu_check/variants.py says what each takes.
 _ATTENTION: dict[tuple[Family, str], dict[int, Attention]] = {
     ("hopper", "prefill"): {
         64: Attention(128, 128, 8, 5),

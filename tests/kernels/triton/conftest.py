@@ -25,7 +25,7 @@ DTYPES = [torch.float32, torch.float16] + [torch.bfloat16] * ON_GPU
 if INTERPRETED:
     np.seterr(all="ignore")  # infinities are as harmless there as on a GPU
 
-collect_ignore = ["compiling.py"]
+collect_ignore = []
 if ON_GPU or INTERPRETED:
     collect_ignore += ["test_interpreter.py", "test_compiled.py"]
 else:

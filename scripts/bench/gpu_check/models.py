@@ -1,0 +1,224 @@
+"""Decoders of a shape, with random weights, and steps as the executor computes them."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pageant.actors.executor.graphs import CudaCapture, DecodeGraphs
+from pageant.actors.executor.inputs import UNKNOWN, SamplingColumns, StepInputs
+from pageant.actors.executor.shaping import NOTHING
+from pageant.actors.executor.staging import Staging
+from pageant.kernels.base import AttentionBatch, Kernels, KVCache
+from pageant.models.checkpoint import Checkpoint
+from pageant.models.native import NativeDecoder
+from pageant.models.spec import DecoderSpec
+from pageant.scripts.bench.gpu_check.measuring import BLOCK, Bench
+from pageant.scripts.bench.gpu_check.sampling import sampling_params
+
+__all__ = ["Stepper", "random_decoder", "read_spec", "step_inputs", "weights_of"]
+
+_SECONDS = 0.3  # of one kind of step
+_STEPS_MAX = 40
+
+
+def read_spec(config: dict[str, Any]) -> DecoderSpec:
+    """Return the specification of a configuration without tied embeddings: no file of weights is looked at."""
+    with tempfile.TemporaryDirectory() as folder:
+        written = {**config, "tie_word_embeddings": False}
+        (Path(folder) / "config.json").write_text(json.dumps(written))
+        return Checkpoint(Path(folder)).decoder()[0]
+
+
+def random_decoder(bench: Bench, ours: Kernels, spec: DecoderSpec) -> NativeDecoder:
+    """Return a decoder with random weights."""
+    decoder = NativeDecoder(spec, bench.dtype, bench.device, ours)
+    for tensor in weights_of(decoder):
+        tensor.normal_(std=0.02)
+    return decoder
+
+
+def weights_of(decoder: NativeDecoder) -> list[Tensor]:
+    """Return those weights that are tensors."""
+    return [weight for weight in decoder.weights() if isinstance(weight, Tensor)]
+
+
+def step_inputs(lengths: Sequence[tuple[int, int]], *, draws_after_each: bool = False) -> StepInputs:
+    """Return the step of sequences of (new tokens, context), which draws after the last token of each, or after all.
+
+    The last token of a decode is one that the step before drew.
+    """
+    counts, contexts = (np.array(column, np.int32) for column in zip(*lengths, strict=True))
+    rows, tokens = len(lengths), int(counts.sum())
+    widths = -(-contexts // BLOCK)
+    tables = np.zeros((rows, widths.max()), np.int32)
+    first_blocks = np.concatenate(([0], widths.cumsum()[:-1]))
+    for row, (width, block) in enumerate(zip(widths, first_blocks, strict=True)):
+        tables[row, :width] = block + np.arange(width)
+    owners = np.repeat(np.arange(rows), counts)
+    starts = np.concatenate(([0], counts.cumsum())).astype(np.int32)
+    positions = (np.arange(tokens) - starts[owners] + (contexts - counts)[owners]).astype(np.int64)
+    unknown = starts[:-1][counts == 1].astype(np.int64)
+    token_ids = np.zeros(tokens, np.int64)
+    token_ids[unknown] = UNKNOWN
+    last = np.arange(tokens) if draws_after_each else (starts[1:] - 1).astype(np.int64)
+    drawing = owners[last].astype(np.int32)
+    floats, ints = np.zeros(len(last), np.float32), np.zeros(len(last), np.int32)
+    columns = SamplingColumns(
+        floats, ints, floats + 1, floats, drawing.astype(np.int64), ints, positions[last] + 1, NOTHING
+    )
+    return StepInputs(
+        token_ids=token_ids,
+        unknown=unknown,
+        unknown_rows=owners[unknown].astype(np.int64),
+        positions=positions,
+        slots=(tables[owners, positions // BLOCK].astype(np.int64) * BLOCK + positions % BLOCK)[None],
+        query_starts=starts,
+        context_lengths=contexts,
+        block_tables=tables[None],
+        max_query_length=int(counts.max()),
+        max_context_length=int(contexts.max()),
+        last_tokens=last.astype(np.int64),
+        rows=drawing,
+        tenures=drawing.astype(np.int64),
+        sampling=columns,
+        scores=None,
+        copy_sources=ints[:0],
+        copy_destinations=ints[:0],
+    )
+
+
+class Stepper:
+    """Computes steps of a decoder as `CudaRunner` does, but for the wait for their tokens."""
+
+    def __init__(self, bench: Bench, decoder: NativeDecoder, num_blocks: int, max_num_seqs: int) -> None:
+        self._bench, self._decoder = bench, decoder
+        self._caches: list[KVCache] = decoder.allocate_kv_caches(num_blocks + 1, BLOCK)
+        for cache in self._caches:
+            for part in cache:
+                part.normal_()
+        self._drawn = torch.zeros(max_num_seqs, dtype=torch.int64, device=bench.device)
+        self._staging = Staging(bench.device)
+        self._graphs = DecodeGraphs(
+            lambda tokens, positions, batch: decoder.forward(tokens, positions, batch, self._caches),
+            CudaCapture() if bench.on_gpu else lambda run: run,
+            self._staging,
+            last_drawn=self._drawn,
+            max_num_seqs=max_num_seqs,
+            max_model_len=bench.of(16384, 64),
+            block_size=BLOCK,
+            spare_block=num_blocks,
+        )
+
+    @property
+    def num_captured(self) -> int:
+        """How many graphs there are."""
+        return self._graphs.num_captured
+
+    def step(self, inputs: StepInputs) -> Callable[[], None]:
+        """Return what launches a step, greedy, with all of its copies."""
+        params = sampling_params(self._bench, len(inputs.last_tokens), temperature=0.0)
+        drawing = torch.from_numpy(inputs.last_tokens).to(self._bench.device)
+        rows = torch.from_numpy(inputs.rows.astype(np.int64)).to(self._bench.device)
+
+        def run() -> None:
+            hidden = self._graphs.run(inputs) if self._graphs.takes(inputs) else self._eager(inputs)
+            tokens = self._decoder.kernels.sample(self._decoder.logits(hidden[drawing]), params)
+            self._drawn[rows] = tokens
+
+        return run
+
+    def _eager(self, inputs: StepInputs) -> Tensor:
+        token_ids, positions, unknown, unknown_rows, starts, lengths, tables, slots = self._staging.send(
+            [
+                *(inputs.token_ids, inputs.positions, inputs.unknown, inputs.unknown_rows),
+                *(inputs.query_starts, inputs.context_lengths, inputs.block_tables[0], inputs.slots[0]),
+            ]
+        )
+        token_ids[unknown] = self._drawn[unknown_rows]
+        batch = AttentionBatch(
+            query_starts=starts,
+            context_lengths=lengths,
+            block_tables=tables,
+            slots=slots,
+            positions=positions,
+            max_query_length=inputs.max_query_length,
+            max_context_length=inputs.max_context_length,
+        )
+        return self._decoder.forward(token_ids, positions, batch, self._caches)
+
+    def measure(self, inputs: StepInputs) -> dict[str, Any]:
+        """Return microseconds of a step, and how many kernels and copies it launches.
+
+        `device_us` is between its first kernel and its last, `wall_us` that of one among many that follow each other,
+        `host_us` the time of the launching thread.
+        """
+        run = self.step(inputs)
+        run()  # compiles, and captures
+        if self._bench.tiny:
+            seconds = self._seconds(run, 1)
+            return {"wall_us": round(seconds * 1e6, 1), "host_us": round(seconds * 1e6, 1)}
+        run()
+        self._bench.synchronize()
+        host = []
+        for _ in range(7):
+            # The device is idle then: a launch waits for nothing but the host.
+            host.append(_timed(run))
+            self._bench.synchronize()
+        once = self._seconds(run, 1)
+        steps = max(3, min(_STEPS_MAX, int(_SECONDS / once)))
+        wall = self._seconds(run, steps) / steps
+        figures: dict[str, Any] = {
+            "wall_us": round(wall * 1e6, 1),
+            "host_us": round(statistics.median(host) * 1e6, 1),
+        }
+        if self._bench.on_gpu:
+            figures |= {"device_us": self._device_microseconds(run), **_launches(run)}
+        return figures
+
+    def _seconds(self, run: Callable[[], None], steps: int) -> float:
+        """Return how long some steps take from the first launch to the end of the last."""
+        began = time.perf_counter()
+        for _ in range(steps):
+            run()
+        self._bench.synchronize()
+        return time.perf_counter() - began
+
+    @staticmethod
+    def _device_microseconds(run: Callable[[], None]) -> float:
+        """Return the device's time of a step that is launched while the device still waits behind a long kernel."""
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(20_000_000)  # type: ignore[no-untyped-call]  # some 10 ms, in which the host is ahead
+        first.record()
+        run()
+        last.record()
+        last.synchronize()
+        return round(float(first.elapsed_time(last)) * 1000, 1)
+
+
+def _timed(run: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def _launches(run: Callable[[], None]) -> dict[str, int]:
+    """Return how many kernels and copies a step consists of; nothing where the profiler does not work."""
+    from torch.profiler import ProfilerActivity, profile
+
+    try:
+        with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+            run()
+            torch.cuda.synchronize()
+        return {"launches": sum(event.device_type.name == "CUDA" for event in profiled.events() or ())}
+    except Exception:
+        return {}
