@@ -13,6 +13,7 @@ import typer
 from pageant.scripts.bench.cli import bench_app
 from pageant.scripts.bench.report import Json as Figures
 from pageant.scripts.commands.model import model_app
+from pageant.scripts.engine_command import EngineCommand, ServeCommand, all_flags
 from pageant.scripts.engine_options import with_adapters, with_engine_options
 
 app = typer.Typer(
@@ -29,12 +30,29 @@ app.add_typer(model_app, name="model")
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        from pageant.actors.runtime.version import VERSION
+
+        print(f"pageant {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _before(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Pageant: an LLM inference engine made of actors."""
+
+
 def _find_classes_here() -> None:
     """A class of the user's own may stand in the folder where a command is given."""
     sys.path.insert(0, os.getcwd())
 
 
-@app.command()
+@app.command(cls=EngineCommand)
 @with_engine_options
 def run(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What to ask; - reads standard input.")],
@@ -94,7 +112,7 @@ def simulate(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=EngineCommand)
 @with_engine_options
 def chat(
     engine: dict[str, Any],
@@ -127,7 +145,7 @@ def chat(
     command.chat(engine, params, system, url, api_key)
 
 
-@app.command()
+@app.command(cls=ServeCommand)
 @with_engine_options
 def serve(
     engine: dict[str, Any],
@@ -144,14 +162,14 @@ def serve(
             help="A low-rank adapter, served as a model of that name; may be given several times.",
         ),
     ] = None,
-    host: Annotated[str | None, typer.Option(help="Where to listen. [default: 127.0.0.1]")] = None,
-    port: Annotated[int | None, typer.Option(help="0 is any that is free. [default: 8000]")] = None,
+    host: Annotated[str | None, typer.Option(help="Where to listen. \\[default: 127.0.0.1]")] = None,
+    port: Annotated[int | None, typer.Option(help="0 is any that is free. \\[default: 8000]")] = None,
     api_key: Annotated[
         list[str] | None,
         typer.Option(
             envvar=["PAGEANT_API_KEY", "VLLM_API_KEY"],
             show_envvar=False,
-            help="Serve only who has this key, each a tenant; may be given several times. [default: $VLLM_API_KEY]",
+            help="Serve only who has this key, each a tenant; may be given several times. \\[default: $VLLM_API_KEY]",
         ),
     ] = None,
     operator_key: Annotated[
@@ -161,7 +179,7 @@ def serve(
     cache_scope: Annotated[
         str | None,
         typer.Option(
-            help="Who shares cached prefixes: all or tenant. [default: tenant where there are several keys]"
+            help="Who shares cached prefixes: all or tenant. \\[default: tenant where there are several keys]"
         ),
     ] = None,
     admin_routes: Annotated[
@@ -169,7 +187,7 @@ def serve(
         typer.Option(
             envvar=["PAGEANT_ADMIN_ROUTES", "VLLM_SERVER_DEV_MODE"],
             show_envvar=False,
-            help="Serve the routes for operators, such as /pause. [default: $VLLM_SERVER_DEV_MODE]",
+            help="Serve the routes for operators, such as /pause. \\[default: $VLLM_SERVER_DEV_MODE]",
         ),
     ] = None,
     runtime_adapters: Annotated[
@@ -177,7 +195,7 @@ def serve(
         typer.Option(
             envvar=["PAGEANT_RUNTIME_ADAPTERS", "VLLM_ALLOW_RUNTIME_LORA_UPDATING"],
             show_envvar=False,
-            help="Let callers load and unload adapters. [default: $VLLM_ALLOW_RUNTIME_LORA_UPDATING]",
+            help="Let callers load and unload adapters. \\[default: $VLLM_ALLOW_RUNTIME_LORA_UPDATING]",
         ),
     ] = None,
     trust_request_chat_template: Annotated[
@@ -192,10 +210,11 @@ def serve(
     ssl_certfile: Annotated[str | None, typer.Option(help="Serve over TLS with this certificate.")] = None,
     ssl_keyfile: Annotated[str | None, typer.Option(help="And this key.")] = None,
     tool_call_parser: Annotated[
-        str | None, typer.Option(help="How the model writes calls of tools. [default: by its chat template]")
+        str | None,
+        typer.Option(help="How the model writes calls of tools. \\[default: by its chat template]"),
     ] = None,
     reasoning_parser: Annotated[
-        str | None, typer.Option(help="How it marks what it thinks. [default: by its chat template]")
+        str | None, typer.Option(help="How it marks what it thinks. \\[default: by its chat template]")
     ] = None,
     drain_seconds: Annotated[float, typer.Option(help="How long open requests may go on at SIGTERM.")] = 30.0,
 ) -> None:
@@ -210,10 +229,10 @@ def serve(
         **{"tool_call_parser": tool_call_parser, "reasoning_parser": reasoning_parser},
         **{"allowed_origins": allowed_origin, "ssl_certfile": ssl_certfile, "ssl_keyfile": ssl_keyfile},
     }
-    command.serve(with_adapters(engine, adapter or ()), checkpoint, options, drain_seconds)
+    command.serve(with_adapters(engine, adapter or ()), checkpoint, options, drain_seconds, all_flags())
 
 
-@app.command("run-batch")
+@app.command("run-batch", cls=EngineCommand)
 @with_engine_options
 def run_batch(
     engine: dict[str, Any],
@@ -279,7 +298,7 @@ def pool(
     command.pool(url, api_key, as_json=json)
 
 
-@topology_app.command("check")
+@topology_app.command("check", cls=EngineCommand)
 @with_engine_options
 def topology_check(engine: dict[str, Any]) -> None:
     """Find what is wrong with a topology, before anything loads."""
@@ -288,7 +307,7 @@ def topology_check(engine: dict[str, Any]) -> None:
     command.check(engine)
 
 
-@topology_app.command("show")
+@topology_app.command("show", cls=EngineCommand)
 @with_engine_options
 def topology_show(engine: dict[str, Any]) -> None:
     """Print a topology whole, as YAML, with every default filled in."""
@@ -297,7 +316,7 @@ def topology_show(engine: dict[str, Any]) -> None:
     command.show(engine)
 
 
-@topology_app.command("draw")
+@topology_app.command("draw", cls=EngineCommand)
 @with_engine_options
 def topology_draw(engine: dict[str, Any]) -> None:
     """Draw which actors live on which node, and who talks to whom."""
@@ -402,7 +421,7 @@ def record(
     command.record(file, topology, seconds, texts=texts, kinds=kind, keys=keys)
 
 
-@app.command()
+@app.command(cls=EngineCommand)
 @with_engine_options
 def replay(
     engine: dict[str, Any],
@@ -450,7 +469,7 @@ def doctor(json: Json = False) -> None:
     command.doctor(as_json=json)
 
 
-@app.command()
+@app.command(cls=EngineCommand)
 @with_engine_options
 def chaos(
     engine: dict[str, Any],

@@ -8,86 +8,28 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
+from pageant.actors.frontend.vllm_names.values import adapters as read_adapters
+from pageant.scripts.engine_command import vllms_flags
+from pageant.scripts.shared_options import SHARED
+
 LEVELS = ("debug", "info", "warning", "error")
+OTHER_LEVELS = {"critical": "error", "notset": "debug", "warn": "warning"}
 DEMO_MODEL = Path(__file__).parent.parent / "models" / "demo"
 
 
-def _mapping(text: str | None) -> dict[str, Any] | None:
-    """JSON, or YAML's short form of it."""
-    import yaml
-
-    if text is None:
-        return None
-    try:
-        found = yaml.safe_load(text)
-    except yaml.YAMLError:
-        found = None
-    if not isinstance(found, dict):
-        raise typer.BadParameter(f'found {text!r}; expected a mapping such as {{"method": "ngram"}}')
-    return found
-
-
-def _options(
-    model: Annotated[
-        str | None, typer.Option(help="A checkpoint's folder or a hub id. [default: the demo]")
-    ] = None,
-    topology: Annotated[str | None, typer.Option(help="A YAML file, under the other options.")] = None,
-    placement: Annotated[str | None, typer.Option(help="one, each or auto: where the actors live.")] = None,
-    max_model_len: Annotated[
-        int | None, typer.Option(help="Most tokens of a request, output included.")
-    ] = None,
-    max_num_seqs: Annotated[int | None, typer.Option(help="Most requests in a batch.")] = None,
-    max_num_batched_tokens: Annotated[
-        int | None, typer.Option(help="Most tokens computed in a step.")
-    ] = None,
-    enable_prefix_caching: Annotated[bool | None, typer.Option(help="Keep the KV of ended requests.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
-    quantization: Annotated[
-        str | None, typer.Option(help="int8 or int4: weights are quantised while they are loaded.")
-    ] = None,
-    speculation: Annotated[
-        str | None,
-        typer.Option(
-            help='Guess tokens ahead, as JSON: {"method": "ngram", "tokens": 4}.', callback=_mapping
-        ),
-    ] = None,
-    otlp_traces_endpoint: Annotated[
-        str | None, typer.Option(help="Where traces go: http://localhost:4318/v1/traces.")
-    ] = None,
-    traces_sampled: Annotated[
-        float | None, typer.Option(help="The share of requests that is traced, where clients do not say.")
-    ] = None,
-    detailed_traces: Annotated[bool | None, typer.Option(help="Trace every step of theirs.")] = None,
-    vllm_metrics: Annotated[
-        bool | None, typer.Option(help="Show metrics under vLLM's names too, for its dashboards.")
-    ] = None,
-    log_level: Annotated[
-        str | None, typer.Option(envvar="PAGEANT_LOG_LEVEL", help="debug, info, warning or error.")
-    ] = None,
-    log_format: Annotated[
-        str | None, typer.Option(envvar="PAGEANT_LOG_FORMAT", help="text, or json: an object a line.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="From which requests without a seed draw theirs.")] = None,
-    served_model_name: Annotated[str | None, typer.Option(help="What the model is called outside.")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Any other key of a topology: actors.scheduler.options.policy=fcfs"),
-    ] = None,
-) -> None:
-    """The options themselves."""
-
-
 def with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replaces a command's `engine` parameter by the options above; it gets them as one dictionary.
+    """Replaces a command's `engine` parameter by the shared options; it gets them as one dictionary.
 
-    The dictionary is what `Engine` and `LLM` take as keyword arguments.
+    The dictionary is what `Engine` and `LLM` take as keyword arguments. Options of the command's own go first, and
+    hide shared ones of the same name. Its class is `EngineCommand`, which takes vLLM's flags, too.
     """
     own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "engine"]
-    shared = list(inspect.signature(_options, eval_str=True).parameters.values())
+    names = {parameter.name for parameter in own}
+    shared = [option.parameter() for option in SHARED if option.name not in names]
 
     @functools.wraps(command)
     def wrapper(**values: Any) -> None:
@@ -109,6 +51,7 @@ def _log(level: str | None, form: str | None) -> None:
 
     if level is None and form is None:
         return
+    level = None if level is None else OTHER_LEVELS.get(level.lower(), level.lower())
     if level is not None and level not in LEVELS:
         raise typer.BadParameter(f"found {level!r}; expected {', '.join(LEVELS)}", param_hint="--log-level")
     if form not in (None, "text", "json"):
@@ -125,7 +68,7 @@ def _as_arguments(engine: dict[str, Any]) -> dict[str, Any]:
     extra: dict[str, Any] = {}
     for assignment in engine.pop("set_") or ():
         extra = merge(extra, _assigned(assignment))
-    given = {name: value for name, value in engine.items() if value is not None}
+    given = {name: value for name, value in engine.items() if value is not None} | vllms_flags()
     if "model" not in given and not _names_model(given.get("topology")):
         given["model"] = str(DEMO_MODEL)
     return merge(given, extra)
@@ -137,15 +80,12 @@ def _folders(topology: Any) -> list[str]:
 
 
 def with_adapters(engine: dict[str, Any], written: Sequence[str]) -> dict[str, Any]:
-    """Engine options, and adapters as NAME=FOLDER."""
-    adapters = dict(engine.get("adapters") or {})
-    for adapter in written:
-        name, _, folder = adapter.partition("=")
-        if not name or not folder:
-            raise typer.BadParameter(f"found {adapter!r}; expected NAME=FOLDER", param_hint="--adapter")
-        if name in adapters:
-            raise typer.BadParameter(f"{name!r} is given twice", param_hint="--adapter")
-        adapters[name] = folder
+    """Engine options, and adapters as NAME=FOLDER or in vLLM's JSON."""
+    try:
+        found = read_adapters(written)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--adapter") from None
+    adapters = {**(engine.get("adapters") or {}), **found}
     return {**engine, "adapters": adapters} if adapters else engine
 
 

@@ -14,6 +14,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from pageant.scripts.engine_command import EngineCommand
+
 BENCHMARKS = {
     name: f"pageant.scripts.bench.{name}"
     for name in (
@@ -46,7 +48,9 @@ class Benchmarks(TyperGroup):
         if cmd_name not in BENCHMARKS:
             return None
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        app.command(cmd_name)(_announced(cmd_name, import_module(BENCHMARKS[cmd_name]).bench))
+        app.command(cmd_name, cls=EngineCommand)(
+            _announced(cmd_name, import_module(BENCHMARKS[cmd_name]).bench)
+        )
         return typer.main.get_command(app)
 
 

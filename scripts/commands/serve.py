@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
 from types import FrameType
 from typing import Any
@@ -14,21 +14,32 @@ from typing import Any
 from pageant.actors.frontend.cast import HTTP
 from pageant.actors.frontend.progress import LoadProgress
 from pageant.actors.frontend.session import Session
-from pageant.actors.frontend.settings import topology_of
+from pageant.actors.frontend.settings import speaking_of, topology_of
+from pageant.actors.frontend.vllm_names.command_line import spelling
+from pageant.actors.frontend.vllm_names.translating import server_options
 from pageant.actors.runtime.yaml import merge
+from pageant.protocol.errors import ArgumentError, TopologyError
+from pageant.scripts.engine_options import DEMO_MODEL
+
+HTTP_SERVERS = "http_servers"
+"""How many HTTP actors there are: what vLLM's --api-server-count is renamed to."""
 
 
 def serve(
-    engine_arguments: dict[str, Any], model: str | None, options: dict[str, Any], drain_seconds: float
+    engine_arguments: dict[str, Any],
+    model: str | None,
+    options: dict[str, Any],
+    drain_seconds: float,
+    flags: Mapping[str, Any],
 ) -> None:
     """Serves until SIGTERM or Ctrl-C; then finishes what is open, within `drain_seconds`. A second signal ends
     it at once.
 
     Args:
         options: of the HTTP server; None leaves one as the topology has it.
+        flags: of vLLM's, by name; those of its engine are among the arguments already.
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    session = session_of(merge(engine_arguments, {"actors": {HTTP: {"options": given}}}), model)
+    session = session_of(merge(engine_arguments, {"actors": {HTTP: _server(options, flags)}}), model)
     signalled = _Signalled(session.cancel_start)
     try:
         with LoadProgress(sys.stderr.isatty()) as bar:
@@ -82,7 +93,31 @@ class _Signalled:
 
 
 def session_of(engine_arguments: dict[str, Any], model: str | None) -> Session:
-    """What a command's engine options describe, of that model rather than theirs."""
+    """What a command's engine options describe, of that model rather than the demo.
+
+    Raises:
+        ArgumentError: the model is named by the options, too.
+    """
     arguments = dict(engine_arguments)
     topology, chosen = arguments.pop("topology", None), arguments.pop("model", None)
-    return Session(topology_of(model or chosen, topology, arguments))
+    if model is not None and chosen not in (None, str(DEMO_MODEL)):
+        raise ArgumentError(
+            "--model", f"found {chosen!r} beside MODEL, which is {model!r}; expected one of them"
+        )
+    with speaking_of(arguments):
+        return Session(topology_of(model or chosen, topology, arguments))
+
+
+def _server(options: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry of the HTTP server in a topology.
+
+    Raises:
+        ArgumentError: a flag of vLLM's server has a value that is refused, or says what an option says.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    try:
+        theirs = server_options(flags)
+    except TopologyError as error:
+        raise ArgumentError(spelling(error.place), error.message) from None
+    count = theirs.pop(HTTP_SERVERS, None)
+    return {"options": {**theirs, **given}, **({} if count is None else {"count": count})}

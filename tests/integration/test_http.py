@@ -140,6 +140,10 @@ async def test_many_at_once_through_the_async_client(url, right):
 def test_models_health_version_and_metrics(client, url):
     assert [model.id for model in client.models.list()] == ["demo"]
     assert client.models.retrieve("demo").id == "demo"
+    by_path = client.completions.create(model=str(DEMO), prompt="def", max_tokens=2)
+    assert (
+        by_path.model == client.completions.create(model="demo", prompt="def", max_tokens=2).model == "demo"
+    )
     with httpx.Client(base_url=url) as http:
         assert http.get("/health").status_code == 200
         assert http.get("/ready").status_code == 200

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pageant.actors.frontend.vllm_names.engine import ENGINE
 from pageant.actors.frontend.vllm_names.rows import Form, Row
@@ -122,10 +122,24 @@ def value_of(row: Row, texts: Sequence[str]) -> Any:
     return values[0] if values else True
 
 
+class TakenApart(NamedTuple):
+    """A command line in three.
+
+    Attributes:
+        left: arguments, and the command's own options.
+        given: what flags of vLLM's say, by name.
+        unknown: options that are neither.
+    """
+
+    left: list[str]
+    given: dict[str, Any]
+    unknown: list[str]
+
+
 def taken_apart(
     arguments: Sequence[str], own: Mapping[str, int], own_many: frozenset[str] = frozenset()
-) -> tuple[list[str], dict[str, Any]]:
-    """Return what is left of a command line for the command's own options, and what flags of vLLM's say, by name.
+) -> TakenApart:
+    """Return what is on a command line.
 
     Args:
         arguments: of `plain_flags`.
@@ -137,12 +151,13 @@ def taken_apart(
     """
     left: list[str] = []
     given: dict[str, Any] = {}
+    unknown: list[str] = []
     place = 0
     while place < len(arguments):
         one = arguments[place]
         place += 1
         if one == "--":
-            return [*left, one, *arguments[place:]], given
+            return TakenApart([*left, one, *arguments[place:]], given, unknown)
         flag, equals, value = one.partition("=")
         if not one.startswith("-") or one == "-" or _is_number(one):
             left.append(one)
@@ -163,8 +178,8 @@ def taken_apart(
             place += 0 if equals else len(texts)
             _note(given, row, flag, says, texts)
         else:
-            left.append(one)
-    return left, given
+            unknown.append(flag)
+    return TakenApart(left, given, unknown)
 
 
 def _following(arguments: Sequence[str], place: int) -> list[str]:

@@ -48,6 +48,7 @@ MODEL = (
         "what the model is called outside; of several names, all",
         form=Form.MANY,
         text=True,
+        read=values.names,
     ),
     same("tokenizer", "a folder or hub id of another tokenizer", text=True),
     flag(same("skip_tokenizer_init", "serve token ids alone")),

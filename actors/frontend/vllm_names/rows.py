@@ -66,6 +66,8 @@ class Row:
             value = list(value)
         if isinstance(value, dict | list | str) and not value:
             return True
+        if isinstance(value, list) and all(one is None for one in value):
+            return True
         value = plain(value)
         return any(type(value) is type(one) and value == one for one in self.neutral) or any(
             _are_numbers(value, one) and value == one for one in self.neutral

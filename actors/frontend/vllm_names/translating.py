@@ -8,6 +8,7 @@ from typing import Any
 
 from pageant.actors.frontend.vllm_names.engine import ENGINE
 from pageant.actors.frontend.vllm_names.rows import Kind, Row
+from pageant.actors.frontend.vllm_names.server import SERVER
 from pageant.actors.runtime.yaml import merge
 from pageant.protocol.errors import TopologyError
 
@@ -87,3 +88,16 @@ def read(row: Row, value: Any) -> dict[str, Any]:
 def _is_empty(value: Any) -> bool:
     """Mappings and lists that hold nothing, texts without a letter: vLLM's way to say none."""
     return isinstance(value, dict | list | tuple | set | str) and not value
+
+
+def server_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what flags of a server say as options of ours. Flags of the engine are left out.
+
+    Raises:
+        TopologyError: a value that is refused; names it as it is written.
+    """
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in SERVER:
+            found |= read(SERVER[name], value)
+    return found

@@ -75,13 +75,13 @@ def test_values_in_all_their_forms(written, settings):
 def test_a_command_takes_its_own_options_and_the_table_the_others():
     own = {"--model": 1, "--api-key": 1, "--raw": 0}
     line = ["folder", "--raw", "--api_key", "a", "b", "-tp", "1", "--enforce-eager", "--max-loras=2"]
-    left, given = taken_apart(plain_flags(line), own, frozenset({"--api-key"}))
+    left, given, _ = taken_apart(plain_flags(line), own, frozenset({"--api-key"}))
     assert left == ["folder", "--raw", "--api-key", "a", "--api-key", "b"]
     assert given == {"tensor_parallel_size": 1, "enforce_eager": True, "max_loras": 2}
 
 
-def test_what_nobody_knows_is_left_to_the_command():
-    assert taken_apart(["--nonsense", "3", "--", "--seed"], {}) == (["--nonsense", "3", "--", "--seed"], {})
+def test_what_nobody_knows_is_told():
+    assert taken_apart(["--nonsense", "3", "--", "--x"], {}) == (["3", "--", "--x"], {}, ["--nonsense"])
 
 
 @pytest.mark.parametrize(
