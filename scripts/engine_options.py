@@ -42,6 +42,7 @@ def with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
     del wrapper.__wrapped__
+    wrapper.takes_engine_options = True  # type: ignore[attr-defined]
     return wrapper
 
 

@@ -48,9 +48,9 @@ class Benchmarks(TyperGroup):
         if cmd_name not in BENCHMARKS:
             return None
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        app.command(cmd_name, cls=EngineCommand)(
-            _announced(cmd_name, import_module(BENCHMARKS[cmd_name]).bench)
-        )
+        bench = import_module(BENCHMARKS[cmd_name]).bench
+        cls = EngineCommand if getattr(bench, "takes_engine_options", False) else None
+        app.command(cmd_name, cls=cls)(_announced(cmd_name, bench))
         return typer.main.get_command(app)
 
 
