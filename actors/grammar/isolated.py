@@ -31,13 +31,7 @@ class IsolatedTrial:
     def __init__(self, path: Path, vocab_size: int, end_tokens: Sequence[int], seconds: float) -> None:
         argument = json.dumps([str(path), vocab_size, list(end_tokens)])
         self._isolation = Isolation(f"{__name__}:open_compiler", argument, IsolatedLimits(seconds=seconds))
-        self._seconds = seconds
         self._killers: OrderedDict[bytes, str] = OrderedDict()  # why, by a source's hash
-
-    @property
-    def deaths(self) -> int:
-        """Processes that ended while they compiled."""
-        return self._isolation.deaths
 
     def check(self, asked: StructuredOutputsParams) -> None:
         """Return when the source has been compiled once. Blocks; may be called by several threads.
@@ -56,6 +50,8 @@ class IsolatedTrial:
             while len(self._killers) > KILLERS_MAX:
                 self._killers.popitem(last=False)
             raise GrammarError(self._killers[name]) from None
+        except OSError as error:  # which is no fault of the source
+            raise GrammarError(f"it cannot be compiled now: {error}") from None
         if refused:
             raise GrammarError(refused.decode())
 

@@ -79,7 +79,7 @@ class Isolation:
 
         Raises:
             IsolatedDeath: the process died of it, or it took too long.
-            OSError: no process can be started.
+            OSError: no process can be started, or it ended before it had this input.
         """
         worker = self._take()
         try:
@@ -94,11 +94,20 @@ class Isolation:
         with self._lock:
             if self._closed:
                 raise IsolatedDeath("its process was ended with its actor")
-            worker = self._idle.popleft() if self._idle else _Worker(self._command)
+            worker = self._next_idle() or _Worker(self._command)
             self._busy.add(worker)
             while len(self._idle) < self._spares:
                 self._idle.append(_Worker(self._command))
             return worker
+
+    def _next_idle(self) -> _Worker | None:
+        """Take a process that waits. One that has ended meanwhile says nothing about the next input."""
+        while self._idle:
+            worker = self._idle.popleft()
+            if worker.is_running:
+                return worker
+            worker.kill()
+        return None
 
     def _give_back(self, worker: _Worker, *, died: bool, again: bool) -> None:
         """Keep a process for the next input, if it is good for that and is not one too many; end it otherwise."""
@@ -134,12 +143,18 @@ class _Worker:
         )
         self._is_ready = False
 
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
     def call(self, data: bytes, seconds: float) -> bytes:
-        """Return the answer to `data`. Raises `IsolatedDeath`; the process has ended then, or has to be."""
-        if not self._is_ready:
-            if (said := self._receive(START_SECONDS_MAX)) != READY:
-                raise OSError(f"{_MODULE} did not start: {said[:500].decode(errors='replace')}")
-            self._is_ready = True
+        """Return the answer to `data`.
+
+        Raises:
+            IsolatedDeath: the process has ended, or has to be.
+            OSError: it ended before it was ready for any input.
+        """
+        self._await_ready()
         assert self._process.stdin is not None, "it is a pipe"
         try:
             self._process.stdin.write(len(data).to_bytes(LENGTH_BYTES, "little") + data)
@@ -147,6 +162,17 @@ class _Worker:
         except OSError:
             raise self._death() from None
         return self._receive(seconds)
+
+    def _await_ready(self) -> None:
+        if self._is_ready:
+            return
+        try:
+            said = self._receive(START_SECONDS_MAX)
+        except IsolatedDeath as error:
+            raise OSError(f"{_MODULE} did not start: {error}") from None
+        if said != READY:
+            raise OSError(f"{_MODULE} did not start: {said[:500].decode(errors='replace')}")
+        self._is_ready = True
 
     def _receive(self, seconds: float) -> bytes:
         deadline = time.monotonic() + seconds

@@ -55,7 +55,7 @@ class RequestTemplates:
         """
         try:
             answer = self._isolation.call(msgspec.msgpack.encode(asked))
-        except IsolatedDeath as error:
+        except (IsolatedDeath, OSError) as error:
             raise ChatTemplateError(f"chat_template cannot be rendered: {error}") from None
         text = answer[1:].decode()
         if answer[:1] == _REFUSED:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 
@@ -88,8 +89,19 @@ def test_an_end_ends_every_process_though_it_is_busy(isolation):
         one.call(b"echo late")
 
 
-def test_a_function_that_cannot_be_opened_says_so():
+def test_a_function_that_cannot_be_opened_says_so_and_charges_no_input():
     one = Isolation("isolation_players:nothing", "-")
-    with pytest.raises((OSError, IsolatedDeath)):
+    with pytest.raises(OSError, match=r"isolated did not start: its process ended with exit code 1"):
         one.call(b"echo")
+    assert one.deaths == 0
     one.close()
+
+
+def test_a_process_that_ended_while_it_waited_charges_no_input(isolation):
+    one = isolation()
+    pids = {int(one.call(b"pid")) for _ in range(6)}
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    for worker in [*one._idle]:
+        worker._process.wait(30)
+    assert one.call(b"echo again") == b"-again" and one.deaths == 0
