@@ -69,6 +69,31 @@ class Tokenization:
         return cls(backend, origin="a model without a tokenizer")
 
     @classmethod
+    def of_model(
+        cls,
+        model: str,
+        tokenizer: str | None,
+        *,
+        skip: bool,
+        now: Callable[[], datetime] | None = None,
+        chat_template: str | None = None,
+    ) -> "Tokenization":
+        """Load the tokenizer that a model is served with.
+
+        Args:
+            model: the checkpoint's folder.
+            tokenizer: the folder of the tokenizer; None is the checkpoint's.
+            skip: the model is served without one.
+            chat_template: see `from_checkpoint`.
+
+        Raises:
+            TokenizerError: see `from_checkpoint`.
+        """
+        if skip:
+            return cls.without_tokens()
+        return cls.from_checkpoint(Path(tokenizer or model), now=now, chat_template=chat_template)
+
+    @classmethod
     def from_checkpoint(
         cls, path: Path, *, now: Callable[[], datetime] | None = None, chat_template: str | None = None
     ) -> "Tokenization":

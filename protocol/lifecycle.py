@@ -33,6 +33,16 @@ keep: they stop where they are, and go on when the model resumes.
 Requests that come later wait, whatever the mode.
 """
 
+WAKE_TAGS = ("weights", "kv_cache", "scheduling")
+"""What may be woken by itself, in this order."""
+
+ANSWER_SECONDS = 120.0
+"""How long an operator waits for an answer."""
+LOAD_SECONDS = 600.0
+"""How long an operator waits for an adapter to be loaded."""
+DRAIN_SECONDS = 7 * 86_400.0
+"""How long an operator waits for a pause, which waits for requests, however long they take."""
+
 
 # To a scheduler.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from pageant.actors.detokenizer.core import Detokenization
@@ -84,9 +83,8 @@ class Detokenizer(Actor):
         self.watch(SCHEDULER)
 
     def _load(self) -> Tokenization:
-        if self.options.skip_tokenizer_init:
-            return Tokenization.without_tokens()
-        return Tokenization.from_checkpoint(Path(self.options.tokenizer or self.options.model))
+        options = self.options
+        return Tokenization.of_model(options.model, options.tokenizer, skip=options.skip_tokenizer_init)
 
     @receives(concurrent=True)
     async def marks(self, asked: GetMarks) -> Marks:

@@ -17,6 +17,10 @@ from pageant.actors.frontend.session import Session
 from pageant.protocol.checks import expected
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.lifecycle import (
+    ANSWER_SECONDS,
+    DRAIN_SECONDS,
+    LOAD_SECONDS,
+    WAKE_TAGS,
     AddAdapter,
     GetModelState,
     ModelState,
@@ -32,11 +36,6 @@ from pageant.protocol.lifecycle import (
 from pageant.protocol.message import Request
 
 R = TypeVar("R")
-
-ANSWER_SECONDS = 120.0
-LOAD_SECONDS = 600.0
-TAGS = ("weights", "kv_cache", "scheduling")
-DRAIN_SECONDS = 7 * 86_400.0  # a pause waits for requests, however long they take
 
 
 class Operations:
@@ -106,8 +105,8 @@ def check_tags(tags: Any) -> tuple[Any, ...] | None:
         return None
     given = (tags,) if isinstance(tags, str) else tuple(tags)
     for tag in given:
-        if tag not in TAGS:
-            raise BadRequest(f"tags has {tag!r:.100}; {expected(str(tag), TAGS)}", "tags")
+        if tag not in WAKE_TAGS:
+            raise BadRequest(f"tags has {tag!r:.100}; {expected(str(tag), WAKE_TAGS)}", "tags")
     return given
 
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from pageant.actors.frontend.outputs import RequestFailed
 from pageant.actors.runtime import Actor
+from pageant.actors.runtime.address import SUPERVISOR
 from pageant.protocol.errors import GivenUp, PeerGone
 from pageant.protocol.message import Request
 from pageant.protocol.supervision import DeathsCharged
@@ -66,7 +67,7 @@ class Trials:
         except GivenUp:
             raise
         except PeerGone:
-            self._asker.tell("supervisor", DeathsCharged(name=self._address, deaths=deaths_max))
+            self._asker.tell(SUPERVISOR, DeathsCharged(name=self._address, deaths=deaths_max))
             raise
 
     @asynccontextmanager

@@ -145,7 +145,7 @@ def _answer(asked: StructuredOutputsParams, literals: Literals) -> str:
         return grammar_from("grammar", asked.grammar)
     tags = _loaded("structural_tag", asked.structural_tag)
     check_depth(tags)
-    return TagGrammar(literals, lambda schema: f"%json {_checked(schema, asked)}").source(tags)
+    return TagGrammar(literals, lambda schema: f"%json {_compilable(schema, asked)}").source(tags)
 
 
 def _schema(name: str, text: str | None, asked: StructuredOutputsParams) -> str:
@@ -153,26 +153,21 @@ def _schema(name: str, text: str | None, asked: StructuredOutputsParams) -> str:
     if not isinstance(schema, dict):
         raise GrammarError(f"the schema is a {type(schema).__name__}; expected an object")
     check_depth(schema)
-    check_references(schema)
-    check_integers(schema)
-    prepare(schema)
     if asked.disable_additional_properties:
         _close_objects(schema)
-    return _with_blanks(schema, asked)
+    return _compilable(schema, asked)
 
 
-def _checked(schema: Any, asked: StructuredOutputsParams) -> str:
-    """Return a schema within a structural tag, whose depth was checked with that of the tag."""
+def _compilable(schema: Any, asked: StructuredOutputsParams) -> str:
+    """Return a schema as the compiler takes it, which says what may stand between its values' parts.
+
+    Its depth, or that of the structural tag that it is in, was checked before. Mutates `schema`.
+    """
+    if not isinstance(schema, dict):
+        raise GrammarError(f"the schema is a {type(schema).__name__}; expected an object")
     check_references(schema)
     check_integers(schema)
     prepare(schema)
-    return _with_blanks(schema, asked)
-
-
-def _with_blanks(schema: Any, asked: StructuredOutputsParams) -> str:
-    """A schema that says what may stand between its values' parts."""
-    if not isinstance(schema, dict):
-        raise GrammarError(f"the schema is a {type(schema).__name__}; expected an object")
     blanks: dict[str, Any] = {"whitespace_pattern": asked.whitespace_pattern or WHITESPACE}
     if asked.disable_any_whitespace:
         blanks = {"whitespace_flexible": False}

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from pageant.actors.runtime import Actor, ActorOptions, receives
-from pageant.actors.runtime.address import replica_of
+from pageant.actors.runtime.address import SUPERVISOR, replica_of
 from pageant.actors.scheduler.backlog import Limits
 from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, DRAFTER, SchedulerCore
 from pageant.actors.scheduler.policies import make_policy
@@ -33,7 +33,6 @@ from pageant.protocol.supervision import SWAPPED, ActorDown, ActorUp, DeathsChar
 
 MAX_NUM_SEQS = 65_536
 DEADLINE_POLL = 0.05  # seconds: an earlier deadline than the one that is waited for may come
-SUPERVISOR = "supervisor"  # its address
 POSITIVE = (
     *("max_num_seqs", "max_num_batched_tokens", "max_model_len", "max_waiting_requests"),
     *("max_waiting_tokens", "long_prefill_token_threshold", "max_long_partial_prefills"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import logging
 import re
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -72,10 +71,13 @@ class Tokenizer(Actor):
 
     def _load(self) -> Tokenization:
         options = self.options
-        if options.skip_tokenizer_init:
-            return Tokenization.without_tokens()
-        folder = Path(options.tokenizer or options.model)
-        return Tokenization.from_checkpoint(folder, now=self._now, chat_template=options.chat_template)
+        return Tokenization.of_model(
+            options.model,
+            options.tokenizer,
+            skip=options.skip_tokenizer_init,
+            now=self._now,
+            chat_template=options.chat_template,
+        )
 
     def _now(self) -> datetime.datetime:
         """Wall-clock time, for templates that tell the model the date."""

@@ -24,7 +24,6 @@ HEADINGS = (
     *("what died", "times", "noticed after, s", "up again after, s", "streams paused, s", "CPU, s"),
     *("longest pause, s", "pauses over the bar"),
 )
-BAR = "the bar of a pause: see `Death.bar`"
 
 
 def chaos(

@@ -16,6 +16,9 @@ from pageant.actors.frontend.http.tenants import caller
 from pageant.protocol.checks import expected
 from pageant.protocol.errors import BadRequest, RemoteError
 from pageant.protocol.lifecycle import (
+    ANSWER_SECONDS,
+    DRAIN_SECONDS,
+    WAKE_TAGS,
     GetModelState,
     ModelState,
     PauseMode,
@@ -31,11 +34,8 @@ from pageant.protocol.message import Request
 Http = HttpRequest[Any, Any, Any]
 R = TypeVar("R")
 
-ANSWER_SECONDS = 120.0
-DRAIN_SECONDS = 7 * 86_400.0
 MODES: tuple[str, ...] = get_args(PauseMode)
 LEVELS = ("0", "1", "2")
-TAGS = ("weights", "kv_cache", "scheduling")
 _MODEL = {"name": "model", "schema": {"type": "string"}}
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -203,8 +203,8 @@ def routes(operators: Operators) -> list[Any]:
         operators.check()
         tags: Any = [tag for tags in request.query_params.getall("tags", []) for tag in tags.split(",")]
         for tag in tags:
-            if tag not in TAGS:
-                raise BadRequest(f"tags has {tag!r:.100}; {expected(tag, TAGS)}", "tags")
+            if tag not in WAKE_TAGS:
+                raise BadRequest(f"tags has {tag!r:.100}; {expected(tag, WAKE_TAGS)}", "tags")
         state = None
         for replica in operators.models(request).values():
             order = WakeModel(replica=replica, parts=tuple(tags) if tags else None)
@@ -235,6 +235,6 @@ _SLEEP_QUERY = (
 )
 _WAKE_QUERY = (
     _MODEL,
-    {"name": "tags", "schema": {"type": "array", "items": {"enum": list(TAGS)}}},
+    {"name": "tags", "schema": {"type": "array", "items": {"enum": list(WAKE_TAGS)}}},
 )
 _RESET_QUERY = (_MODEL, _flag_of("reset_running_requests"), _flag_of("reset_external"))

@@ -17,6 +17,16 @@ def _schema(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
 
 _TEXT, _NUMBER = {"type": "string"}, {"type": "integer"}
 _EDITS = ("view", "create", "str_replace", "insert")
+_EDITED: dict[str, Any] = {
+    "path": _TEXT,
+    "view_range": {"type": "array", "items": _NUMBER},
+    "file_text": _TEXT,
+    "old_str": _TEXT,
+    "new_str": _TEXT,
+    "insert_line": _NUMBER,
+    "insert_text": _TEXT,
+}
+"""What the commands of `_EDITS` are about."""
 _DEFINED = {
     "bash": (
         "Runs a command in a shell that goes on from call to call; `restart` begins a new one.",
@@ -27,13 +37,7 @@ _DEFINED = {
         _schema(
             ("command", "path"),
             command={"type": "string", "enum": list(_EDITS)},
-            path=_TEXT,
-            view_range={"type": "array", "items": _NUMBER},
-            file_text=_TEXT,
-            old_str=_TEXT,
-            new_str=_TEXT,
-            insert_line=_NUMBER,
-            insert_text=_TEXT,
+            **_EDITED,
         ),
     ),
     "memory": (
@@ -41,13 +45,7 @@ _DEFINED = {
         _schema(
             ("command",),
             command={"type": "string", "enum": [*_EDITS, "delete", "rename"]},
-            path=_TEXT,
-            view_range={"type": "array", "items": _NUMBER},
-            file_text=_TEXT,
-            old_str=_TEXT,
-            new_str=_TEXT,
-            insert_line=_NUMBER,
-            insert_text=_TEXT,
+            **_EDITED,
             old_path=_TEXT,
             new_path=_TEXT,
         ),

@@ -15,9 +15,11 @@ from pageant.actors.frontend.http.reading import read
 from pageant.actors.frontend.http.service import Http, Service
 from pageant.actors.frontend.http.tenants import caller
 from pageant.protocol.errors import BadRequest
-from pageant.protocol.lifecycle import AddAdapter, RemoveAdapter
-
-LOAD_SECONDS = 600.0
+from pageant.protocol.lifecycle import (
+    LOAD_SECONDS,
+    AddAdapter,
+    RemoveAdapter,
+)
 
 
 class LoadAdapterRequest(msgspec.Struct, kw_only=True):
