@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -32,6 +33,9 @@ from pageant.protocol.supervision import ActorDown, ActorUp
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
+log = logging.getLogger("pageant.grammar")
+
+PREPARE_AFTER_SECONDS = 1.0  # of this actor's start: the rest of the topology starts meanwhile
 COST_DECAY = 0.8  # of what a mask costs, with each step that takes less
 
 P = ParamSpec("P")
@@ -101,9 +105,24 @@ class Grammar(Actor):
         self._threads = asyncio.Semaphore(self.offload_threads)
         self._compiler: Compiler | None = None
         self._trial: IsolatedTrial | None = None
+        if options.isolate:
+            model = Path(options.tokenizer or options.model), options.vocab_size, options.eos_token_ids
+            self._trial = IsolatedTrial(*model, options.compile_seconds_max)
         self._compiled: OrderedDict[StructuredOutputsParams, LLMatcher] = OrderedDict()
         self._compiling: dict[StructuredOutputsParams, asyncio.Future[LLMatcher | GrammarError]] = {}
         self._followed: dict[str, _Followed] = {}  # by executor
+
+    async def on_start(self) -> None:
+        if self._trial is not None:
+            self.spawn(self._prepare(self._trial))
+
+    async def _prepare(self, trial: IsolatedTrial) -> None:
+        """Have a process at hand for the first source, without a part in the topology's own start."""
+        await asyncio.sleep(PREPARE_AFTER_SECONDS)
+        try:
+            await self.offload(trial.prepare)
+        except OSError as error:
+            log.warning("grammars will not be compiled until a process can be started: %s", error)
 
     async def on_stop(self) -> None:
         self._end_trial()
@@ -187,8 +206,6 @@ class Grammar(Actor):
             if self._compiler is None:
                 path = Path(options.tokenizer or options.model)
                 size, ends = options.vocab_size, options.eos_token_ids
-                if options.isolate:
-                    self._trial = IsolatedTrial(path, size, ends, options.compile_seconds_max)
                 self._compiler = await self.offload(Compiler.from_checkpoint, path, size, ends)
             return self._compiler
 

@@ -55,6 +55,10 @@ class IsolatedTrial:
         if refused:
             raise GrammarError(refused.decode())
 
+    def prepare(self) -> None:
+        """Start a process that waits for the first source. Raises `OSError` where none can be started."""
+        self._isolation.prepare()
+
     def close(self) -> None:
         """End the processes."""
         self._isolation.close()

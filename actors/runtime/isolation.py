@@ -19,7 +19,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from dataclasses import dataclass
 
 LENGTH_BYTES = 4
@@ -56,7 +55,7 @@ class Isolation:
             is called.
         argument: for the opener.
         limits: of each call.
-        spares: processes that wait for inputs, once there was one.
+        spares: processes that wait for inputs, once there was one, or `prepare` was called.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class Isolation:
         ]
         self._spares = spares
         self._lock = threading.Lock()
-        self._idle: deque[_Worker] = deque()  # under the lock, as all that follows
+        self._idle: list[_Worker] = []  # under the lock, as all that follows
         self._busy: set[_Worker] = set()
         self._closed = False
         self.deaths = 0
@@ -96,14 +95,30 @@ class Isolation:
                 raise IsolatedDeath("its process was ended with its actor")
             worker = self._next_idle() or _Worker(self._command)
             self._busy.add(worker)
-            while len(self._idle) < self._spares:
-                self._idle.append(_Worker(self._command))
+            self._start_spares()
             return worker
 
+    def prepare(self) -> None:
+        """Start the processes that wait for inputs. Returns at once: they get ready meanwhile.
+
+        Raises:
+            OSError: no process can be started.
+        """
+        with self._lock:
+            if not self._closed:
+                self._start_spares()
+
+    def _start_spares(self) -> None:
+        while len(self._idle) < self._spares:
+            self._idle.append(_Worker(self._command))
+
     def _next_idle(self) -> _Worker | None:
-        """Take a process that waits. One that has ended meanwhile says nothing about the next input."""
+        """Take a process that waits, and of several the one that had an input last: a new one may not be ready yet.
+
+        One that has ended meanwhile says nothing about the next input.
+        """
         while self._idle:
-            worker = self._idle.popleft()
+            worker = self._idle.pop()
             if worker.is_running:
                 return worker
             worker.kill()

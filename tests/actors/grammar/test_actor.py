@@ -42,7 +42,8 @@ class Compiler:
 
 async def test_a_costly_grammar_is_refused_and_those_behind_it_are_not():
     compiler, node = Compiler(), Node("front")
-    actor = Grammar(Grammar.Options(model="", vocab_size=1, eos_token_ids=(0,), compile_seconds_max=0.05))
+    options = {"model": "", "vocab_size": 1, "eos_token_ids": (0,), "isolate": False}
+    actor = Grammar(Grammar.Options(**options, compile_seconds_max=0.05))
     actor._compiler = compiler
     await node.add("grammar", 1, actor).start()
 
@@ -87,7 +88,7 @@ async def test_what_costs_little_is_computed_on_the_loop(
     compiler, vocab_size, spell, monkeypatch, loop_seconds_max, expected
 ):
     options = Grammar.Options(
-        model="", vocab_size=vocab_size, eos_token_ids=(0,), loop_seconds_max=loop_seconds_max
+        model="", vocab_size=vocab_size, eos_token_ids=(0,), isolate=False, loop_seconds_max=loop_seconds_max
     )
     grammar, executor, node, found = Grammar(options), Executor(), Node("front"), []
     grammar._compiler, computed = compiler, Guides.step

@@ -37,6 +37,16 @@ def test_an_answer_comes_back_and_the_process_is_used_again(isolation):
     assert pid in others and str(os.getpid()).encode() not in others and len(others) <= 2
 
 
+def test_a_process_that_was_prepared_has_the_first_input(isolation):
+    one = isolation()
+    one.prepare()
+    (prepared,) = [worker._process.pid for worker in one._idle]
+    assert int(one.call(b"pid")) == prepared
+    one.close()
+    one.prepare()
+    assert not one._idle, "it is over"
+
+
 @pytest.mark.parametrize("what", [b"overflow", b"abort", b"exit"])
 def test_a_death_is_an_answer_about_one_input_and_the_next_is_answered(isolation, what):
     one = isolation()
@@ -99,9 +109,9 @@ def test_a_function_that_cannot_be_opened_says_so_and_charges_no_input():
 
 def test_a_process_that_ended_while_it_waited_charges_no_input(isolation):
     one = isolation()
-    pids = {int(one.call(b"pid")) for _ in range(6)}
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    for worker in [*one._idle]:
+    one.call(b"echo ready")
+    assert one._idle
+    for worker in one._idle:
+        os.kill(worker._process.pid, signal.SIGKILL)
         worker._process.wait(30)
     assert one.call(b"echo again") == b"-again" and one.deaths == 0
