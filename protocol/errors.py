@@ -13,6 +13,7 @@ PageantError
 │   └── GivenUp           and will not be restarted
 ├── NoSuchActor           nobody of that name in this topology
 ├── DeadlineExceeded      no answer within the time given
+│   └── RequestExpired    a request's own deadline passed before it was submitted
 ├── RemoteError           the handler that was asked raised: carries the cause's class and message
 ├── StartupError          an actor could not be started; its notes have the traceback
 ├── EngineClosed          you closed it
@@ -92,6 +93,10 @@ class NoSuchActor(PageantError):
 
 class DeadlineExceeded(PageantError, TimeoutError):
     """No answer came in the time that was given for it."""
+
+
+class RequestExpired(DeadlineExceeded):
+    """A request's own `deadline` passed before the request could be submitted."""
 
 
 class RemoteError(PageantError):

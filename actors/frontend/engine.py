@@ -130,7 +130,7 @@ class Engine(AsyncOperations):
             BadRequest: the prompt or a parameter is out of range; at once.
             Unsupported: the request needs what an actor of this topology does not honour.
             RequestFailed, PeerGone: an actor died with the request in its hands.
-            DeadlineExceeded: it could not be submitted in time.
+            RequestExpired: its deadline passed before it could be submitted.
         """
         own = asked(self._session.limits, [prompt], params, settings)
         return self._run(check_prompt(prompt, self._session.limits, own.params[0]), own, request_id)

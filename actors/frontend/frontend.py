@@ -27,11 +27,11 @@ from pageant.actors.runtime.tracing import CURRENT
 from pageant.protocol.errors import (
     Asleep,
     BadRequest,
-    DeadlineExceeded,
     GivenUp,
     Overloaded,
     PageantError,
     PeerGone,
+    RequestExpired,
 )
 from pageant.protocol.fronting import ServedModel
 from pageant.protocol.lifecycle import LearnModel, ModelLearned
@@ -193,7 +193,7 @@ class Frontend(Actor):
             self._fail(request, error)
             return
         except TimeoutError:
-            self._fail(request, DeadlineExceeded("its deadline passed before it could be submitted"))
+            self._fail(request, RequestExpired("the request's deadline passed before it could be submitted"))
             return
         except (TypeError, ValueError, OverflowError) as error:  # others' requests are no part of this
             log.exception("a request could not be prepared")

@@ -53,7 +53,7 @@ class RequestSettings(TypedDict, total=False):
         priority: lower is sooner, with a policy that looks at it.
         tenant: whose share of the service it takes, with a policy that looks at it.
         deadline: seconds from now; then it ends with `abort`, and keeps the tokens that it has. If it could not be
-            submitted by then, it ends with `DeadlineExceeded`.
+            submitted by then, it ends with `RequestExpired`.
         cache_salt: its cached prefixes are shared only with requests of the same salt.
         extra_keys: likewise, of the same keys: what its KV depends on besides tokens, where an executor of your own
             computes with an image, say.

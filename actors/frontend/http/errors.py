@@ -18,6 +18,7 @@ from pageant.protocol.errors import (
     NoSuchActor,
     Overloaded,
     PeerGone,
+    RequestExpired,
     Unsupported,
 )
 from pageant.protocol.serving import Finished
@@ -101,6 +102,8 @@ def status_and_body(error: BaseException) -> tuple[int, Error]:
             return 404, Error(
                 message=str(error), type="invalid_request_error", param=error.param, code=error.code
             )
+        case RequestExpired():
+            return 408, Error(message=str(error), type="timeout_error", code="deadline_exceeded")
         case Asleep():
             return 503, Error(message=str(error), type="server_error", code="asleep")
         case Draining():

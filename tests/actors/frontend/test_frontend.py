@@ -13,7 +13,7 @@ from pageant.actors.frontend.peers import CAST
 from pageant.actors.frontend.requests import Opening
 from pageant.actors.runtime.clock import MonotonicClock
 from pageant.protocol.arrays import int32
-from pageant.protocol.errors import DeadlineExceeded, PeerGone
+from pageant.protocol.errors import PeerGone, RequestExpired
 from pageant.protocol.fronting import ServedModel
 from pageant.protocol.roles import ROLES
 from pageant.protocol.sampling import SamplingParams
@@ -111,7 +111,7 @@ async def test_a_bad_word_without_tokens_is_passed_over(told):
 async def test_a_deadline_counts_also_while_somebody_is_waited_for(told):
     told.up("tokenizer", "scheduler", "blocks", "detokenizer")  # and the executor is being restarted
     sink = await told.open(settings={"deadline": 1e-3})
-    assert isinstance(sink.error, DeadlineExceeded) and not told.said
+    assert isinstance(sink.error, RequestExpired) and not told.said
     assert (await told.up("executor").open(settings={"deadline": 1000.0})).error is None
     assert 0 < told.of(Submit)[0].deadline <= 1000
 

@@ -20,6 +20,8 @@ from pageant.actors.runtime.transport.keys import make_keys, read_keys, write_ke
 from pageant.actors.runtime.transport.zeromq import ZmqLink
 from pageant.protocol.errors import TopologyError
 
+from .conftest import CAST
+
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 SECONDS = 20.0
 
@@ -113,17 +115,11 @@ def test_a_host_in_a_topology_needs_a_key(key_file):
     far = {"nodes": {"front": {}, "far": {"host": "10.1.2.3"}}, "listen": "tcp://10.1.2.1:5700"}
     for key in ("nodes", "listen"):
         with pytest.raises(TopologyError, match="keys"):
-            resolve(parse({key: far[key]}), _cast())
+            resolve(parse({key: far[key]}), CAST)
     keys = {"keys": str(key_file)}
-    assert resolve(parse(far | keys), _cast()).nodes[1].joins
+    assert resolve(parse(far | keys), CAST).nodes[1].joins
     with pytest.raises(TopologyError, match=r"^listen: .*nodes.far is on host '10.1.2.3'"):
-        resolve(parse({"nodes": far["nodes"]} | keys), _cast())
-
-
-def _cast():
-    from conftest import CAST
-
-    return CAST
+        resolve(parse({"nodes": far["nodes"]} | keys), CAST)
 
 
 @pytest.mark.parametrize("change", ["missing", "open", "garbage", "mismatch"])

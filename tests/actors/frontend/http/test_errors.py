@@ -15,6 +15,7 @@ from pageant.protocol.errors import (
     Overloaded,
     PeerGone,
     RemoteError,
+    RequestExpired,
     Unsupported,
 )
 from pageant.protocol.serving import Finished
@@ -30,6 +31,7 @@ INSIDE = "/srv/models/secret.bin: 0x7f3a"
         (NotFound("no such model", "model", "model_not_found"), 404, "invalid_request_error"),
         (MethodNotAllowedException(), 405, "invalid_request_error"),
         (HTTPException("too large", status_code=413), 413, "invalid_request_error"),
+        (RequestExpired("the deadline passed"), 408, "timeout_error"),
         (Overloaded("full"), 429, "rate_limit_error"),
         (Draining("shutting down"), 503, "server_error"),
     ],
