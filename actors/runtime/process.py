@@ -151,9 +151,17 @@ class NodeProcess:
                 devices=self.node.platform.devices,
             ),
         )
+        self._say(f"joined the topology at {self._join}")
         # A child of the root is killed by it in time; where the root cannot, the node ends by itself.
         agent.keep_lease(self._lapse if self._detached else None)
         await self._stop.wait()
+        if not self.lapsed:
+            self._say("left the topology")
+
+    def _say(self, what: str) -> None:
+        """Tell whoever started this node by hand."""
+        if self._detached:
+            print(f"pageant node {self.node.name}: {what}", file=sys.stderr, flush=True)
 
     def _end_stuck(self) -> None:
         """An actor has ended, and left a thread at work: this is no place for its next life."""
@@ -242,6 +250,7 @@ async def _ask_for_incarnation(options: argparse.Namespace) -> int:
 
 async def _run(options: argparse.Namespace) -> int:
     try:
+        _check_address(options.join)
         options.endpoint = options.endpoint or endpoint_towards(options.join)
         incarnation = options.incarnation or await _ask_for_incarnation(options)
         process = NodeProcess(options, incarnation)
@@ -263,6 +272,13 @@ async def _run(options: argparse.Namespace) -> int:
     if process.lapsed and options.detached and not options.incarnation and options.rejoin_seconds > 0:
         return LOST
     return 1 if process.lapsed else 0
+
+
+def _check_address(address: str) -> None:
+    """Raise TopologyError where --join is no address that a node can have."""
+    kind, _, rest = address.partition("://")
+    if kind not in ("tcp", "ipc") or not rest or (kind == "tcp" and not rest.rpartition(":")[2].isdigit()):
+        raise TopologyError("--join", f"found {address!r}; expected an address such as tcp://10.0.0.1:5700")
 
 
 def _end_with_parent(process: NodeProcess) -> None:

@@ -11,12 +11,16 @@ from concurrent.futures import CancelledError
 from types import FrameType
 from typing import Any
 
+import msgspec
+
 from pageant.actors.frontend.cast import HTTP
+from pageant.actors.frontend.http.listening import listener
 from pageant.actors.frontend.progress import LoadProgress
 from pageant.actors.frontend.session import Session
 from pageant.actors.frontend.settings import speaking_of, topology_of
 from pageant.actors.frontend.vllm_names.command_line import spelling
 from pageant.actors.frontend.vllm_names.translating import server_options
+from pageant.actors.runtime.address import role_of
 from pageant.actors.runtime.yaml import merge
 from pageant.protocol.errors import ArgumentError, TopologyError
 from pageant.scripts.engine_options import DEMO_MODEL
@@ -40,6 +44,7 @@ def serve(
         flags: of vLLM's, by name; those of its engine are among the arguments already.
     """
     session = session_of(merge(engine_arguments, {"actors": {HTTP: _server(options, flags)}}), model)
+    _check_port(session)
     signalled = _Signalled(session.cancel_start)
     try:
         with LoadProgress(sys.stderr.isatty()) as bar:
@@ -52,6 +57,20 @@ def serve(
             raise
     finally:
         session.stop()
+
+
+def _check_port(session: Session) -> None:
+    """Find out whether the server's port is free before a model loads for minutes.
+
+    Raises:
+        TopologyError: another process listens there.
+    """
+    elsewhere = {node.name for node in session.resolved.nodes if node.may_be_far}
+    for actor in session.resolved.actors:
+        if role_of(actor.name) == HTTP and actor.node not in elsewhere:
+            options = msgspec.json.decode(actor.options)
+            if port := options.get("port"):
+                listener(options["host"], port, shared=False).close()
 
 
 class _Signalled:

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import socket
 
 import pytest
 
@@ -62,6 +63,18 @@ def test_a_line_as_vllms_users_type_it(served):
     assert (http["tool_call_parser"], http["reasoning_parser"]) == ("qwen3_json", "deepseek_r1")
     assert http["keep_alive_seconds"] == 7 and session.http_servers() == ["http/0", "http/1"]
     assert (session.served.name, session.served.aliases) == ("one", ("two",))
+
+
+@pytest.mark.parametrize("more", [(), ("--placement", "each"), ("--api-server-count", 2)])
+def test_a_port_that_is_taken_is_found_before_the_model_loads(served, more):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        session = served(MODEL, "--port", port, *more)
+        with pytest.raises(
+            ConfigurationError, match=rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use"
+        ):
+            serve._check_port(session)
+    serve._check_port(session)
 
 
 def test_a_models_path_as_it_is_typed_is_one_of_its_names(served):

@@ -18,6 +18,7 @@ import zmq
 from runtime_players import GetLog, Ping, Until, pid_of
 
 from pageant.actors.runtime.cluster import Cluster
+from pageant.actors.runtime.process import _run, parse_arguments
 from pageant.actors.runtime.transport import router, zeromq
 from pageant.actors.runtime.transport.errors import LinkRefused, NoAnswer
 from pageant.actors.runtime.transport.zeromq import ZmqLink
@@ -49,6 +50,11 @@ async def ended(process: asyncio.subprocess.Process) -> tuple[int, str]:
     return process.returncode or 0, errors.decode()
 
 
+def life_of(cluster: Cluster) -> str:
+    """What a guest tells whoever started it, of a life that ends with the topology."""
+    return f"pageant node b: joined the topology at {cluster.endpoint}\npageant node b: left the topology\n"
+
+
 async def test_a_node_that_is_started_by_hand_joins_serves_and_ends_with_the_topology(start):
     cluster = await start(GUEST, wait=False)
     guest = await join(cluster, "b")
@@ -56,7 +62,7 @@ async def test_a_node_that_is_started_by_hand_joins_serves_and_ends_with_the_top
         pass
     assert (await cluster.node.ask("echo", Ping(value=3), SECONDS)).value == 3
     await cluster.stop()
-    assert await ended(guest) == (0, "")
+    assert await ended(guest) == (0, life_of(cluster))
 
 
 async def test_a_guest_that_comes_again_replaces_its_former_life(start):
@@ -70,7 +76,7 @@ async def test_a_guest_that_comes_again_replaces_its_former_life(start):
     await cluster.node.ask("watcher", Until(event="up echo#2"), SECONDS)
     assert (await cluster.node.ask("echo", GetLog(), SECONDS)).incarnation == 2
     await cluster.stop()
-    assert await ended(second) == (0, "")
+    assert await ended(second) == (0, life_of(cluster))
 
 
 async def test_what_is_waited_for_is_told_with_the_command_that_starts_it(start, monkeypatch):
@@ -122,6 +128,15 @@ async def test_a_guest_that_nobody_expects_is_told_so(start):
     code, errors = await ended(await join(cluster, "c"))
     assert code == 1
     assert errors.strip() == "pageant node c: no node called 'c' is expected to join front"
+
+
+@pytest.mark.parametrize("address", ["foo", "tcp://", "tcp://10.0.0.1", "udp://10.0.0.1:5700", ""])
+async def test_an_address_that_no_node_can_have_is_named_at_once(capsys, address):
+    options = parse_arguments(["--join", address, "--name", "b", "--detached"])
+    assert await _run(options) == 1
+    assert capsys.readouterr().err == (
+        f"pageant node b: --join: found {address!r}; expected an address such as tcp://10.0.0.1:5700\n"
+    )
 
 
 class Deaf:
@@ -417,7 +432,7 @@ async def test_strangers_at_the_socket_are_refused_counted_told_of_once_and_do_n
     assert sum(line.startswith("front refused what came from 127.0.0.1: ") for line in told) == 1
     assert len(told) < len(STRANGE)
     await cluster.stop()
-    assert await ended(guest) == (0, "")
+    assert await ended(guest) == (0, life_of(cluster))
 
 
 PARENT = """
@@ -486,7 +501,7 @@ async def test_a_guest_that_stops_is_replaced_and_when_it_wakes_nothing_of_it_is
     heard = [event for event, _ in itertools.groupby(events)]
     assert heard == ["up echo#1", "life 1", "down echo#1", "up echo#2", "life 2"]
     await cluster.stop()
-    assert await ended(second) == (0, "")
+    assert await ended(second) == (0, life_of(cluster))
 
 
 async def test_a_guest_whose_lease_is_over_comes_back_as_a_new_incarnation_with_nothing_of_the_old(start):
@@ -524,8 +539,10 @@ async def test_a_guest_that_does_not_find_the_topology_again_says_so_and_ends(st
     guest.send_signal(signal.SIGCONT)
     code, errors = await ended(guest)
     lines = [line for line in errors.splitlines() if line.startswith("pageant node b")]
-    assert code == 1 and lines[0].endswith("its lease is over; it joins again")
-    assert lines[1].endswith("did not answer within 0.5 s") and "Traceback" not in errors
+    joined, lapsed, refused = lines
+    assert code == 1 and joined == f"pageant node b: joined the topology at {cluster.endpoint}"
+    assert lapsed.endswith("its lease is over; it joins again")
+    assert refused.endswith("did not answer within 0.5 s") and "Traceback" not in errors
 
 
 async def test_a_guest_comes_back_to_a_topology_that_was_started_again(start):
