@@ -26,6 +26,7 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         adapters: the names of its adapters, which are models too to its users.
         tokenizer: the folder of its tokenizer; None is a model that is served without one.
         chat_template: the Jinja template of conversations, where it is not the tokenizer's own.
+        eos_token_ids: its end tokens.
         aliases: further names that clients may call it by, such as its path as it was typed.
         generation_overrides: laid over the checkpoint's generation_config.json.
     """
@@ -42,6 +43,7 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     chat_template: str | None = None
     aliases: tuple[str, ...] = ()
     generation_overrides: dict[str, GenerationValue] = msgspec.field(default_factory=dict)
+    eos_token_ids: tuple[int, ...] = ()
 
 
 class ServerAddress(Message, frozen=True, kw_only=True):

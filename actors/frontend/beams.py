@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pageant.actors.frontend.outputs import RequestOutput
+from pageant.actors.frontend.outputs import RequestOutput, TokenLogprobs
 from pageant.actors.frontend.vllm_names.requests import BEAMS
 from pageant.actors.frontend.vllm_names.rows import Kind
 from pageant.protocol.arrays import int32
@@ -82,7 +82,7 @@ class BeamSearchSequence:
     cumulative_logprob: float
     score: float
     text: str = ""
-    finish_reason: Literal["stop", "length"] = "length"
+    finish_reason: Literal["stop", "length", "abort"] = "length"
     tokens: list[int] = field(default_factory=list)
     stop_reason: int | None = None
 
@@ -134,13 +134,11 @@ class BeamSearch:
             temperature=0, max_tokens=1, logprobs=min(self._num_kept, vocab_size), detokenize=False
         )
 
-    def advance(self, outputs: Sequence[RequestOutput]) -> None:
-        """Takes in the outputs of the live beams' requests, in order."""
+    def advance(self, places: Sequence[TokenLogprobs]) -> None:
+        """Takes in what the live beams' requests say of their next token, in order."""
         width = self.params.beam_width
         found = []
-        for (total, tokens), output in zip(self._live, outputs, strict=True):
-            assert output.outputs[0].logprobs is not None, "beams ask for log-probabilities"
-            place = output.outputs[0].logprobs[0]
+        for (total, tokens), place in zip(self._live, places, strict=True):
             found += [(total + one.logprob, [*tokens, token]) for token, one in place.items()]
         found.sort(key=lambda beam: -beam[0])  # stable: equals stay in their beams' order
         found = found[: self._num_kept]
@@ -154,6 +152,21 @@ class BeamSearch:
             self._ended = sorted(self._ended, key=lambda beam: -beam.score)[:width]
         self._live = [beam for beam, end in zip(found, ends, strict=True) if not end][:width]
         self.done = not self._live or not self._can_improve(length)
+
+    def cut(self) -> None:
+        """Ends the search with what it has: the live beams are beams too, as far as they have come."""
+        width = self.params.beam_width
+        aborted = [
+            BeamSearchSequence(
+                token_ids=tokens,
+                cumulative_logprob=total,
+                score=total / max(1, len(tokens)) ** self.params.length_penalty,
+                finish_reason="abort",
+            )
+            for total, tokens in self._live
+        ]
+        self._ended = sorted([*self._ended, *aborted], key=lambda beam: -beam.score)[:width]
+        self._live, self.done = [], True
 
     def _end(self, total: float, tokens: list[int]) -> None:
         self._ended.append(
@@ -196,6 +209,13 @@ class BeamSearch:
     def best(self) -> list[list[int]]:
         """The tokens of the best beams."""
         return [beam.token_ids for beam in self._ended]
+
+
+def next_place(output: RequestOutput) -> TokenLogprobs:
+    """Return what a beam's request says of its next token."""
+    logprobs = output.outputs[0].logprobs
+    assert logprobs is not None, "beams ask for log-probabilities"
+    return logprobs[0]
 
 
 def check_beam_params(params: Any) -> BeamSearchParams:

@@ -176,6 +176,7 @@ def _served(
         max_logprobs=topology.settings.get("max_logprobs", MAX_LOGPROBS),
         generation_config=topology.settings.get("generation_config", "auto"),
         adapters=tuple(settings["adapters"]),
+        eos_token_ids=tuple(settings["eos_token_ids"]),
     )
 
 

@@ -13,7 +13,13 @@ from typing import Any, Unpack
 import msgspec
 
 from pageant.actors.frontend.asking import Asked, CallSettings, asked
-from pageant.actors.frontend.beams import BeamSearch, BeamSearchOutput, BeamSearchParams, check_beam_params
+from pageant.actors.frontend.beams import (
+    BeamSearch,
+    BeamSearchOutput,
+    BeamSearchParams,
+    check_beam_params,
+    next_place,
+)
 from pageant.actors.frontend.chats import check_conversation, split_options
 from pageant.actors.frontend.loop_sinks import LoopHub, LoopSink
 from pageant.actors.frontend.lora import LoRARequest
@@ -184,7 +190,7 @@ class Engine(AsyncOperations):
                 )
                 for beam in search.prompts()
             ]
-            search.advance(await asyncio.gather(*requests))
+            search.advance([next_place(output) for output in await asyncio.gather(*requests)])
         found: BeamSearchOutput = await self._in_thread(session.end_search, search)
         return found
 

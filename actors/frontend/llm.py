@@ -12,7 +12,7 @@ import msgspec
 
 from pageant.actors.frontend.asking import Asked, CallSettings, as_prompts, asked
 from pageant.actors.frontend.batching import Batch
-from pageant.actors.frontend.beams import BeamSearchOutput, BeamSearchParams, check_beam_params
+from pageant.actors.frontend.beams import BeamSearchOutput, BeamSearchParams, check_beam_params, next_place
 from pageant.actors.frontend.chats import as_conversations, check_conversation, split_options
 from pageant.actors.frontend.llm_engine import LLMEngine
 from pageant.actors.frontend.members import Members
@@ -201,7 +201,7 @@ class LLM(Members, SyncOperations):
             )
             outputs = iter(self._run([beam for _, _, beam in beams], drawn))
             for _, search in going:
-                search.advance([next(outputs) for _ in search.prompts()])
+                search.advance([next_place(next(outputs)) for _ in search.prompts()])
         return [session.end_search(search) for search in searches]
 
     def get_metrics(self) -> list[Metric]:

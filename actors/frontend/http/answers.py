@@ -171,6 +171,14 @@ class Answers:
         self._waiter: asyncio.Future[None] | None = None
         self._abort, self._ended = abort, ended
         self._closed = False
+        self.is_aborted = False  # perhaps when all of it had come
+
+    def trim(self, counts: Sequence[int]) -> None:
+        """Keep the first so many choices of each prompt: there will be no others."""
+        for prompt, count in zip(self.prompts, counts, strict=True):
+            del prompt.choices[count:]
+        self.choices = [choice for prompt in self.prompts for choice in prompt.choices]
+        self.num_running = len(self.choices)
 
     # From the frontend, on this loop.
 
@@ -193,6 +201,7 @@ class Answers:
 
     def abort(self) -> None:
         """Ends what still runs, with what it has by now."""
+        self.is_aborted = True
         running = [choice for choice in self.choices if choice.finished is None]
         self._abort([prompt.name for prompt in self.prompts])
         for choice in running:

@@ -27,6 +27,7 @@ class Served:
         tokenizer_config: what `tokenizer_config.json` says; None where there is no tokenizer.
         aliases: further names of a model.
         owner: the tenant whose adapter it is; None is the operator's, for everybody.
+        end_tokens: the model's.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Served:
     tokenizer_config: Mapping[str, Any] | None = None
     aliases: tuple[str, ...] = ()
     owner: str | None = None
+    end_tokens: tuple[int, ...] = ()
 
     @property
     def adapter(self) -> str | None:

@@ -203,6 +203,7 @@ class HttpServer(Frontend):
             *(model.name, model.replica, *limits_of(model), formats),
             tokenizer_config=config,
             aliases=model.aliases,
+            end_tokens=model.eos_token_ids,
         )
 
     async def _listen(self) -> None:

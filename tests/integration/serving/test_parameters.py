@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import httpx
@@ -301,7 +302,15 @@ def test_tokens_are_spelt_as_the_vocabulary_has_them(http):
     ("path", "more", "param"),
     [
         (TEXT, {"suffix": "x"}, "suffix"),
-        (TEXT, {"use_beam_search": True}, "use_beam_search"),
+        (TEXT, {"use_beam_search": True, "stop": "a"}, "stop"),
+        (TEXT, {"use_beam_search": True, "logprobs": 1}, "logprobs"),
+        (TEXT, {"use_beam_search": True, "n": 65}, "n"),
+        (TEXT, {"use_beam_search": True, "n": 60, "prompt": ["a"] * 3}, "n"),
+        (TEXT, {"use_beam_search": True, "length_penalty": 1000}, "length_penalty"),
+        (CHAT, {"use_beam_search": True, "presence_penalty": 1}, "presence_penalty"),
+        (CHAT, {"use_beam_search": True, "max_completion_tokens": 0}, "max_completion_tokens"),
+        (CHAT, {"use_beam_search": True, "response_format": {"type": "json_object"}}, "response_format"),
+        (CHAT, {"use_beam_search": True, "messages": QUESTION * 200}, "messages"),
         (TEXT, {"logprobs": 21}, "logprobs"),
         (TEXT, {"prompt_logprobs": 21}, "prompt_logprobs"),
         (TEXT, {"logprob_token_ids": [5]}, "logprob_token_ids"),
@@ -373,6 +382,60 @@ def test_what_cannot_be_served_is_refused_by_the_name_that_its_client_has_for_it
 def test_tokens_that_are_none_have_no_text(http, tokens):
     answer = http.post("/detokenize", json={"tokens": tokens})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tokens"), answer.text
+
+
+@pytest.mark.parametrize("more", [{}, {"length_penalty": 0.0}, {"early_stopping": True, "n": 7}])
+def test_beams_are_those_of_the_engine(http, llm, more):
+    asked = {"n": 3, "max_tokens": 6, "use_beam_search": True} | more
+    search = {
+        name: asked[name] for name in ("max_tokens", "length_penalty", "early_stopping") if name in asked
+    }
+    beams = pageant.BeamSearchParams(beam_width=asked["n"], **search)
+    prompts = [PROMPT, "def read(path):"]
+    right = llm.beam_search(prompts, beams)
+    told = post(http, TEXT, prompt=prompts, temperature=0.0, return_token_ids=True, **asked)
+    expected = [beam for output in right for beam in output.sequences]
+    assert [choice["token_ids"] for choice in told["choices"]] == [beam.token_ids for beam in expected]
+    assert [(c["text"], c["finish_reason"]) for c in told["choices"]] == [
+        (beam.text, beam.finish_reason) for beam in expected
+    ]
+    assert [choice["index"] for choice in told["choices"]] == [*range(len(expected))]
+    assert told["usage"]["prompt_tokens"] == sum(len(output.prompt_token_ids) for output in right)
+    assert told["usage"]["completion_tokens"] == sum(len(beam.token_ids) for beam in expected)
+    texts = [""] * len(expected)
+    for chunk in streamed(http, TEXT, prompt=prompts, **asked):
+        texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
+    assert texts == [beam.text for beam in expected]
+
+
+def test_a_chats_beams_are_those_of_its_prompt(http, llm):
+    asked = {"messages": QUESTION, "max_tokens": 6, "n": 4, "use_beam_search": True}
+    told = post(http, CHAT, **asked, return_token_ids=True)
+    search = pageant.BeamSearchParams(beam_width=4, max_tokens=6)
+    (right,) = llm.beam_search([told["prompt_token_ids"]], search)
+    assert [choice["message"]["content"] for choice in told["choices"]] == [
+        beam.text for beam in right.sequences
+    ]
+    header = "x-pageant-fields-without-effect"
+    assert http.post(CHAT, json=asked | {"top_p": 0.5, "seed": 1}).headers[header] == "seed, top_p"
+    assert (
+        http.post(CHAT, json={"messages": QUESTION, "length_penalty": 1.0}).headers[header]
+        == "length_penalty"
+    )
+
+
+def test_a_search_ends_when_its_time_is_over_and_when_it_is_aborted(http, session):
+    asked = {"prompt": PROMPT, "n": 4, "max_tokens": 500, "use_beam_search": True, "ignore_eos": True}
+    choices = post(http, TEXT, **asked, deadline=0.2)["choices"]
+    assert {choice["finish_reason"] for choice in choices} == {"abort"} and len(choices) <= 4
+    found = []
+    asking = threading.Thread(target=lambda: found.append(post(http, TEXT, **asked, request_id="searched")))
+    asking.start()
+    while http.post("/abort_requests", json={"request_ids": ["searched"]}).status_code == 404:
+        pass
+    asking.join()
+    assert {choice["finish_reason"] for choice in found[0]["choices"]} == {"abort"}
+    assert session.scheduler_statistics().num_running == 0
 
 
 def test_a_deadline_ends_a_request_with_what_it_has(http):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -11,6 +11,7 @@ from litestar import Response, post
 from pageant.actors.frontend.http.answers import Answers, Piece
 from pageant.actors.frontend.http.errors import ErrorBody
 from pageant.actors.frontend.http.naming import AS_INSIDE, Names, through, written_as
+from pageant.actors.frontend.http.openai.beams import search
 from pageant.actors.frontend.http.openai.conversation import (
     DEFAULT_RULES,
     TEMPLATES,
@@ -40,11 +41,11 @@ from pageant.actors.frontend.http.openai.structure import (
 )
 from pageant.actors.frontend.http.openai.turns import Turn
 from pageant.actors.frontend.http.openapi import describe
-from pageant.actors.frontend.http.parsers.base import CallPiece, joined
+from pageant.actors.frontend.http.parsers.base import CallPiece, OutputParser, joined
 from pageant.actors.frontend.http.parsers.formats import NO_FORMATS, Formats
 from pageant.actors.frontend.http.reading import convert
 from pageant.actors.frontend.http.served import Served
-from pageant.actors.frontend.http.service import Http, Service, respond
+from pageant.actors.frontend.http.service import Http, Service, Taken, respond
 from pageant.actors.frontend.http.shapes import Reason, Usage, usage_of
 from pageant.actors.frontend.http.streams import Frame, encode, sse
 from pageant.actors.frontend.http.templates import Template
@@ -395,6 +396,8 @@ def _begin(
     service: Service, chats: Sequence[ChatRequest], served: Served, name: str, names: Names
 ) -> Answers:
     asked = chats[0]
+    if asked.use_beam_search:
+        raise BadRequest("use_beam_search is true; expected false here", "use_beam_search")
     params = asked.sampling_params(served.limits.defaults, served.max_new_tokens, len(chats))
     prompts, settings = [chat.conversation(service.rules) for chat in chats], asked.settings()
     tools, structure, formats = asked.callable(), asked.structure(), served.formats
@@ -408,15 +411,32 @@ def _begin(
     params = msgspec.structs.replace(
         params, structured_outputs=with_reasoning(structure.asked, formats), skip_special_tokens=special
     )
-    read = parser(
-        formats,
-        tools,
-        service.new_call_id,
+    read = _reader(service, asked, formats, tools)
+    names = through({"structured_outputs": structure.place}, names)
+    return service.begin(served, prompts, params, name, settings, read, whole=not asked.stream, names=names)
+
+
+def _reader(
+    service: Service, asked: ChatRequest, formats: Formats, tools: Tools | None
+) -> Callable[[], OutputParser] | None:
+    return parser(
+        *(formats, tools, service.new_call_id),
         tells_reasoning=asked.include_reasoning is not False,
         customs=customs(asked.tools),
     )
-    names = through({"structured_outputs": structure.place}, names)
-    return service.begin(served, prompts, params, name, settings, read, whole=not asked.stream, names=names)
+
+
+async def _search(service: Service, request: Http, taken: Taken[ChatRequest]) -> Answers:
+    """Answer a conversation with what a beam search finds."""
+    asked, formats, names = taken.asked, taken.served.formats, taken.asked.names()
+    with written_as(names):
+        tools = asked.callable()
+        if tools is not None and tools.is_forced:
+            raise BadRequest("tool_choice is given; expected auto with use_beam_search", "tool_choice")
+        if shows_special(formats, tools) and asked.skip_special_tokens is None:
+            asked.skip_special_tokens = False
+        read = _reader(service, asked, formats, tools)
+        return await search(service, request, taken, [asked.conversation(service.rules)], read)
 
 
 async def answer(service: Service, request: Http) -> Response[Any]:
@@ -426,7 +446,10 @@ async def answer(service: Service, request: Http) -> Response[Any]:
         Exception: what is wrong with it, or what ended it.
     """
     taken = await service.take(request, ChatRequest, "chatcmpl")
-    answers = begin(service, taken.asked, taken.served, taken.name)
+    if taken.asked.use_beam_search:
+        answers = await _search(service, request, taken)
+    else:
+        answers = begin(service, taken.asked, taken.served, taken.name)
     telling = ChatTelling(taken.asked, answers, taken.served.name, service.now())
     told = telling if taken.asked.stream else None
     return await respond(service, request, answers, telling.whole, told, taken.headers)

@@ -15,7 +15,7 @@ from pageant.actors.frontend.http.openapi import describe
 from pageant.actors.frontend.http.service import Http, Service, respond
 from pageant.protocol.errors import BadRequest
 
-_SINGLE = ("stream", "prompt_logprobs")
+_SINGLE = ("stream", "prompt_logprobs", "use_beam_search")
 """Parameters of a chat that a batch does not take."""
 
 

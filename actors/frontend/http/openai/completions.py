@@ -11,6 +11,7 @@ from litestar import Response, post
 
 from pageant.actors.frontend.http.answers import Answers, Piece, PromptAnswers
 from pageant.actors.frontend.http.errors import ErrorBody
+from pageant.actors.frontend.http.openai.beams import search
 from pageant.actors.frontend.http.openai.generation import CHOICES_MAX, Generation
 from pageant.actors.frontend.http.openai.logprobs import (
     PromptLogprob,
@@ -20,7 +21,7 @@ from pageant.actors.frontend.http.openai.logprobs import (
 )
 from pageant.actors.frontend.http.openapi import describe
 from pageant.actors.frontend.http.served import Served
-from pageant.actors.frontend.http.service import Http, Service, respond
+from pageant.actors.frontend.http.service import Http, Service, Taken, respond
 from pageant.actors.frontend.http.shapes import Reason, Usage, usage_of
 from pageant.actors.frontend.http.streams import encode, sse
 from pageant.actors.frontend.http.templates import Template
@@ -40,7 +41,6 @@ class CompletionRequest(Generation, kw_only=True):
     prompt: Annotated[str | list[Any], msgspec.Meta(extra_json_schema=PROMPT_SCHEMA)]
     logprobs: int | None = None
     suffix: str | None = None
-    use_beam_search: bool | None = None
 
     def num_logprobs(self) -> int | None:
         """See `Generation`."""
@@ -58,8 +58,6 @@ class CompletionRequest(Generation, kw_only=True):
         """
         if self.suffix:
             raise BadRequest("suffix is given; expected none: this model fills nothing in", "suffix")
-        if self.use_beam_search:
-            raise BadRequest("use_beam_search is true; expected false over HTTP", "use_beam_search")
         if self.stream and self.echo and self.logprobs is not None:
             raise BadRequest(
                 "logprobs of an echo cannot be streamed; expected stream to be false", "logprobs"
@@ -201,6 +199,14 @@ async def answer(service: Service, request: Http) -> Response[Any]:
     taken = await service.take(request, CompletionRequest, "cmpl")
     asked, served = taken.asked, taken.served
     prompts = asked.prompts()
+    if asked.use_beam_search:
+        found = await search(
+            service,
+            request,
+            taken,
+            [check_prompt(one, served.limits, served.limits.defaults) for one in prompts],
+        )
+        return await _respond(service, request, taken, found, [""] * len(prompts))
     params = asked.sampling_params(served.limits.defaults, served.max_new_tokens, len(prompts))
     if asked.echo and params.logprobs is not None and params.prompt_logprobs is None:
         params = msgspec.structs.replace(params, prompt_logprobs=params.logprobs)
@@ -213,6 +219,17 @@ async def answer(service: Service, request: Http) -> Response[Any]:
         whole=not asked.stream,
         names={"structured_outputs": structure.place},
     )
+    return await _respond(service, request, taken, answers, echoes)
+
+
+async def _respond(
+    service: Service,
+    request: Http,
+    taken: Taken[CompletionRequest],
+    answers: Answers,
+    echoes: Sequence[str],
+) -> Response[Any]:
+    asked, served = taken.asked, taken.served
     telling = CompletionTelling(asked, answers, served.name, service.now(), echoes)
 
     async def whole(pieces: list[Piece]) -> Completion:

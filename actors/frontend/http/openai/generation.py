@@ -72,6 +72,9 @@ class Generation(msgspec.Struct, kw_only=True):
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     echo: bool | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | Literal["never"] | None = None
     user: str | None = None
 
     def max_output_tokens(self, default: int | None) -> int | None:
@@ -153,7 +156,9 @@ class Generation(msgspec.Struct, kw_only=True):
     def fields_without_effect(self, formats: Formats = NO_FORMATS) -> list[str]:
         """Return what is known here, and has no effect."""
         asked = (self.response_format, self.structured_outputs)
-        return [name for one in asked if one is not None for name in one.unenforced()]
+        idle = _DRAWN if self.use_beam_search else _SEARCHED
+        names = [name for name in idle if getattr(self, name) is not None]
+        return names + [name for one in asked if one is not None for name in one.unenforced()]
 
     @property
     def tells_usage(self) -> bool:
@@ -170,6 +175,8 @@ class Generation(msgspec.Struct, kw_only=True):
         )
 
 
+_SEARCHED = ("length_penalty", "early_stopping")  # for beam searches alone
+_DRAWN = ("temperature", "top_p", "top_k", "min_p", "seed")  # for all but them
 _SAMPLED = tuple(
     name
     for name in Generation.__struct_fields__
