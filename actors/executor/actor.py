@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from pageant.actors.executor.adapters import AdapterBook, Adapting
 from pageant.actors.executor.batch import Batch
+from pageant.actors.executor.device_errors import is_device_error
 from pageant.actors.executor.disk import DiskFile
 from pageant.actors.executor.guiding import DrawnTokens
 from pageant.actors.executor.keeping import SOON_SECONDS, Kept, KeptDraws, patience_by_late
@@ -112,6 +113,10 @@ class Executor(Adapting):
     def leave(self) -> object | None:
         """Leave the weights to an executor that sleeps."""
         return self._runner.leave()
+
+    def loses_process(self, error: BaseException) -> bool:
+        """Return whether the device failed: each call to it from this process would fail again."""
+        return is_device_error(error)
 
     def facts(self) -> Facts:
         """Return how long a request may be, given the memory that was found, and which adapters there are."""

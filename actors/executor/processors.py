@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pageant.actors.executor.device_errors import is_device_error
 from pageant.actors.runtime.classes import load_object
 from pageant.protocol.arrays import int32
 from pageant.protocol.sampling import SamplingParams
@@ -128,7 +129,10 @@ class Processors:
 
 
 def process_logits(logits: Tensor, processing: Processing | None) -> dict[int, str]:
-    """Mutates the logits of one step's drawing rows. Returns why some failed, by their places."""
+    """Mutates the logits of one step's drawing rows. Returns why some failed, by their places.
+
+    Raises errors of the device.
+    """
     if processing is None:
         return {}
     failed = dict(processing.failed)
@@ -136,12 +140,14 @@ def process_logits(logits: Tensor, processing: Processing | None) -> dict[int, s
         try:
             if places:
                 logits[places] = _applied(processor, logits[places], rows)
-        except Exception:
+        except Exception as error:
+            if is_device_error(error):
+                raise  # the rows of no request are at fault, and every later call fails too
             for place, row in zip(places, rows, strict=True):
                 try:
                     logits[[place]] = _applied(processor, logits[[place]], [row])
-                except Exception as error:
-                    failed[place] = _message(processor, error)
+                except Exception as of_row:
+                    failed[place] = _message(processor, of_row)
     return failed
 
 

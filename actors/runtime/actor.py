@@ -106,6 +106,14 @@ class Actor:
     def inherit(self, left: object) -> None:
         """Take over what the former actor of this name left, before `on_start`. By default it is passed over."""
 
+    def loses_process(self, error: BaseException) -> bool:
+        """Return whether this process is of no use for a later life of this actor once it died of `error`.
+
+        The process then ends, and its supervisor starts another, a spare one if there is one. That costs seconds where
+        the process could have gone on, so the answer is no by default.
+        """
+        return False
+
     def on_crash(self, error: BaseException) -> None:
         """After a crash, which is reported next: whoever waits for this actor outside of the runtime is to be told."""
 

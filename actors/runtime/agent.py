@@ -96,6 +96,8 @@ class NodeAgent(Actor):
         self.spawn(self._start(order))
 
     async def _start(self, order: StartActor) -> None:
+        if self._node.is_unusable:
+            return  # the supervisor starts the actor again when it hears of the node's end
         place = f"actors.{order.name}"
         try:
             cls = await self.offload(load_actor_class, order.cls, f"{place}.class")
@@ -116,8 +118,10 @@ class NodeAgent(Actor):
             cell = self._node.add(order.name, order.incarnation, actor)
             try:
                 await cell.start()
-            except BaseException:
+            except BaseException as error:
                 self._node.remove(cell)
+                # The failure is told below, before the loop's next turn, and so before the process ends.
+                cell.end_process_if_lost(error)
                 raise
         except StoppedWhileStarting:
             return  # by an order, or because this node ends: the supervisor knows, or hears of that

@@ -153,17 +153,28 @@ class Cell:
         trace = "".join(traceback.format_exception(error))
         self.node.actor_crashed(self, f"{type(error).__name__}: {error}", trace)
         self._end_if_stuck()
+        self.end_process_if_lost(error)
 
     def _end_if_stuck(self) -> None:
         """End the node's process where a function that this actor offloaded is still running.
 
         Its thread, memory and device cannot be had back otherwise. The root's process is its user's, and goes on.
         """
-        if not self._is_stuck:
-            return
-        log.error("%s has ended, and a function that it offloaded is still running", self.name)
-        if self.node.on_stuck is not None:
-            self.node.on_stuck()
+        if self._is_stuck:
+            self._end_process("a function that it offloaded is still running")
+
+    def end_process_if_lost(self, error: BaseException) -> None:
+        """End the node's process where no later life of this actor could use it after `error`."""
+        if self.actor.loses_process(error):
+            self._end_process(
+                f"nothing like it can run in this process any more after {type(error).__name__}"
+            )
+
+    def _end_process(self, why: str) -> None:
+        log.error("%s has ended, and %s", self.name, why)
+        if self.node.on_unusable is not None:
+            self.node.is_unusable = True
+            self.node.on_unusable()
 
     async def _close(self, why: str) -> None:
         self.closed = True

@@ -91,7 +91,9 @@ class Node:
         self.delivered = 0
         self.taps: list[Tap] = []  # recordings
         self.stopped = False
-        self.on_stuck: Callable[[], None] | None = None  # ends it too: a thread of a dead actor would not
+        self.is_unusable = False  # it is about to end, and starts no actor any more
+        # Ends the process, which a dead actor left in a state that no later life of it can use.
+        self.on_unusable: Callable[[], None] | None = None
         self.on_agent_crash: Callable[[str], None] | None = None  # ends the process
 
     # Actors of this node.

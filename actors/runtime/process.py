@@ -104,13 +104,13 @@ class NodeProcess:
         )
         self._join, self._detached = options.join, options.detached
         self.parent = os.getppid()
-        self.lapsed = self.stuck = False
+        self.lapsed = self.unusable = False
         self._present: set[tuple[str, int]] = set()
         self._links: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
         self._joining: asyncio.Task[Welcome] | None = None
         self.node.on_agent_crash = lambda error: self._stop.set()
-        self.node.on_stuck = self._end_stuck
+        self.node.on_unusable = self._end_unusable
         self.link.on_broken = self._broken
 
     async def run(self) -> None:
@@ -163,9 +163,9 @@ class NodeProcess:
         if self._detached:
             print(f"pageant node {self.node.name}: {what}", file=sys.stderr, flush=True)
 
-    def _end_stuck(self) -> None:
-        """An actor has ended, and left a thread at work: this is no place for its next life."""
-        self.stuck = True
+    def _end_unusable(self) -> None:
+        """End, since an actor left a thread at work or a broken device behind: this is no place for its next life."""
+        self.unusable = True
         self._stop.set()
 
     def _lapse(self) -> None:
@@ -265,10 +265,10 @@ async def _run(options: argparse.Namespace) -> int:
     except (LinkRefused, TopologyError, OSError, zmq.ZMQError) as error:
         print(f"pageant node {options.name}: {error}", file=sys.stderr)
         return 1
-    if process.stuck:
+    if process.unusable:
         if options.crash_log is not None:
             faulthandler.dump_traceback(options.crash_log)
-        os._exit(1)  # the interpreter would wait for that thread
+        os._exit(1)  # the interpreter would wait for a thread, or for a device that answers no more
     if process.lapsed and options.detached and not options.incarnation and options.rejoin_seconds > 0:
         return LOST
     return 1 if process.lapsed else 0

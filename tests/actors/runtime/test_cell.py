@@ -385,7 +385,7 @@ class Offloading(Actor):
 async def test_a_function_that_outlives_the_stop_of_its_actor_ends_the_process(node, monkeypatch, stuck):
     monkeypatch.setattr(cell_module, "END_SECONDS_MAX", 0.05 if stuck else SECONDS)
     begun, let_go, ended = threading.Event(), threading.Event(), []
-    node.on_stuck = lambda: ended.append(True)
+    node.on_unusable = lambda: ended.append(True)
     cell = await add(node, Offloading(begun, let_go))
     await asyncio.to_thread(begun.wait)
     if not stuck:
