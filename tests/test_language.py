@@ -1,0 +1,263 @@
+"""Holds the language of the code base: docstrings that stand by themselves, short sentences, units where they are used.
+
+`language_rules` has the checks. `EXCEPTIONS` lists the folders that do not meet the bar yet, with a ceiling for each
+figure. It is a ratchet: lower a ceiling when a folder gets better, remove the folder when it meets the bar, add none.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import pageant
+from tests import language_rules as rules
+
+ROOT = Path(pageant.__file__).parent
+OPENINGS_SHARE_MAX = 0.03
+SOURCE_FOLDERS = ("protocol", "actors", "kernels", "models", "scripts", "docs", "tests")
+# Folders whose children are rooms of their own.
+PARENTS = ("actors", "kernels", "scripts", "tests")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Faults of one folder: docstrings with a bad opening, long sentences, and functions that leave out units."""
+
+    openings: int = 0
+    long_sentences: int = 0
+    units: int = 0
+
+
+# folder: the most faults that it may have.
+EXCEPTIONS = {
+    "actors/blocks": Figures(openings=63, long_sentences=3, units=1),
+    "actors/detokenizer": Figures(openings=10, long_sentences=1, units=0),
+    "actors/drafter": Figures(openings=4, long_sentences=1, units=5),
+    "actors/executor": Figures(openings=140, long_sentences=6, units=22),
+    "actors/frontend": Figures(openings=264, long_sentences=1, units=16),
+    "actors/grammar": Figures(openings=20, long_sentences=1, units=0),
+    "actors/lifecycle": Figures(openings=5, long_sentences=1, units=0),
+    "actors/observer": Figures(openings=11, long_sentences=0, units=0),
+    "actors/runtime": Figures(openings=153, long_sentences=7, units=22),
+    "actors/scheduler": Figures(openings=145, long_sentences=1, units=18),
+    "actors/tokenizer": Figures(openings=1, long_sentences=0, units=0),
+    "docs": Figures(openings=2, long_sentences=0, units=2),
+    "kernels": Figures(openings=10, long_sentences=7, units=22),
+    "kernels/cpu": Figures(openings=21, long_sentences=3, units=32),
+    "kernels/reference": Figures(openings=0, long_sentences=0, units=26),
+    "kernels/triton": Figures(openings=9, long_sentences=3, units=21),
+    "models": Figures(openings=61, long_sentences=3, units=19),
+    "protocol": Figures(openings=71, long_sentences=4, units=6),
+    "scripts": Figures(openings=5, long_sentences=1, units=1),
+    "scripts/batch": Figures(openings=8, long_sentences=0, units=0),
+    "scripts/bench": Figures(openings=78, long_sentences=9, units=5),
+    "scripts/chaos": Figures(openings=19, long_sentences=1, units=0),
+    "scripts/commands": Figures(openings=10, long_sentences=0, units=0),
+    "scripts/conformance": Figures(openings=24, long_sentences=0, units=0),
+    "scripts/demo_model": Figures(openings=10, long_sentences=0, units=10),
+    "scripts/replay": Figures(openings=22, long_sentences=1, units=4),
+    "scripts/simulate": Figures(openings=26, long_sentences=0, units=0),
+    "scripts/top": Figures(openings=7, long_sentences=0, units=0),
+    "tests": Figures(openings=1, long_sentences=0, units=0),
+    "tests/actors": Figures(openings=77, long_sentences=2, units=0),
+    "tests/docs": Figures(openings=2, long_sentences=0, units=0),
+    "tests/gpu": Figures(openings=2, long_sentences=0, units=0),
+    "tests/integration": Figures(openings=35, long_sentences=1, units=0),
+    "tests/kernels": Figures(openings=24, long_sentences=0, units=0),
+    "tests/models": Figures(openings=13, long_sentences=0, units=0),
+    "tests/protocol": Figures(openings=4, long_sentences=0, units=0),
+    "tests/scripts": Figures(openings=17, long_sentences=0, units=0),
+    "tests/simulation": Figures(openings=4, long_sentences=0, units=0),
+}
+# page: the most long sentences that it may have.
+PAGE_EXCEPTIONS = {
+    "docs/adapters.md": 2,
+    "docs/adding-an-architecture.md": 4,
+    "docs/architecture.md": 2,
+    "docs/benchmarks.md": 9,
+    "docs/benchmarks/scheduling.md": 2,
+    "docs/benchmarks/serving.md": 1,
+    "docs/kernels.md": 25,
+    "docs/kv-memory.md": 4,
+    "docs/lifecycle.md": 1,
+    "docs/recording.md": 3,
+    "docs/serving.md": 1,
+    "docs/simulation.md": 5,
+    "docs/structured-output.md": 4,
+    "docs/survival.md": 9,
+    "docs/topologies.md": 1,
+    "docs/watching.md": 2,
+    "docs/writing-a-policy.md": 1,
+}
+
+
+def folder_of(path: Path) -> str:
+    """Return the folder that a file is counted under: two levels below `PARENTS`, else the top one."""
+    parts = path.relative_to(ROOT).parts[:-1]
+    return "/".join(parts[: 2 if parts[0] in PARENTS else 1])
+
+
+@functools.cache
+def sources() -> tuple[tuple[Path, str], ...]:
+    """Return every Python file of the source folders, with its text."""
+    paths = sorted(path for folder in SOURCE_FOLDERS for path in (ROOT / folder).rglob("*.py"))
+    return tuple((path, path.read_text()) for path in paths)
+
+
+@functools.cache
+def folders() -> tuple[str, ...]:
+    """Return the folders that hold Python files."""
+    return tuple(sorted({folder_of(path) for path, _ in sources()}))
+
+
+@functools.cache
+def classes() -> rules.Classes:
+    """Return the classes of the whole tree."""
+    found = rules.Classes()
+    for _, text in sources():
+        found.add(text)
+    return found
+
+
+def _of_folder(folder: str) -> list[tuple[Path, str]]:
+    return [(path, text) for path, text in sources() if folder_of(path) == folder]
+
+
+def _listing(faults: list[str], allowed: float) -> str:
+    return f"{len(faults)} faults, {allowed:g} allowed:\n" + "\n".join(faults)
+
+
+@pytest.mark.parametrize("folder", folders())
+def test_docstrings_begin_with_a_verb_or_the_noun_that_they_document(folder):
+    faults, total = [], 0
+    for path, text in _of_folder(folder):
+        for one in rules.documented(text):
+            total += 1
+            if rules.begins_badly(one.docstring):
+                faults.append(
+                    f"{path.relative_to(ROOT)}:{one.line} {one.name}: {one.docstring.splitlines()[0]}"
+                )
+    allowed = max(EXCEPTIONS.get(folder, Figures()).openings, OPENINGS_SHARE_MAX * total)
+    assert len(faults) <= allowed, _listing(faults, allowed)
+
+
+@pytest.mark.parametrize("folder", folders())
+def test_no_sentence_of_a_docstring_has_more_than_forty_words(folder):
+    faults = [
+        f"{path.relative_to(ROOT)}:{one.line} {one.name}: {sentence}"
+        for path, text in _of_folder(folder)
+        for one in rules.documented(text)
+        for sentence in rules.long_sentences(one.docstring)
+    ]
+    allowed = EXCEPTIONS.get(folder, Figures()).long_sentences
+    assert len(faults) <= allowed, _listing(faults, allowed)
+
+
+@pytest.mark.parametrize("folder", [one for one in folders() if not one.startswith("tests")])
+def test_public_functions_say_shapes_dtypes_and_units(folder):
+    faults = [
+        f"{path.relative_to(ROOT)}:{line} {name}: {fault}"
+        for path, text in _of_folder(folder)
+        for line, name, fault in rules.unsaid_units(text, classes())
+    ]
+    allowed = EXCEPTIONS.get(folder, Figures()).units
+    assert len(faults) <= allowed, _listing(faults, allowed)
+
+
+@pytest.mark.parametrize(
+    "page", sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+)
+def test_no_sentence_of_a_page_has_more_than_forty_words(page):
+    faults = rules.long_sentences((ROOT / page).read_text())
+    allowed = PAGE_EXCEPTIONS.get(page, 0)
+    assert len(faults) <= allowed, _listing(faults, allowed)
+
+
+def test_every_exception_is_of_a_folder_or_page_that_exists():
+    """An exception of a folder that was renamed would hide nothing and stay for ever."""
+    assert set(EXCEPTIONS) <= set(folders())
+    assert all((ROOT / page).is_file() for page in PAGE_EXCEPTIONS)
+
+
+# The checks bite.
+
+
+@pytest.mark.parametrize(
+    "docstring",
+    [
+        "Of all shapes, which read what they go by at the same places.",
+        "What it is to be told now.",
+        "Those of N rows.",
+        "Whether a block is free.",
+        "How long steps take.",
+        "One of them: its place in the row.",
+        "The same of one row, as views.",
+        "It cannot, for a reason that is the request's.",
+        "By place, for those of some rows that follow any draft.",
+    ],
+)
+def test_a_bad_opening_is_found(docstring):
+    assert rules.begins_badly(docstring)
+
+
+@pytest.mark.parametrize(
+    "docstring",
+    [
+        "Return the events to send to this follower now.",
+        "Static input buffers shared by the recorded programs of every batch shape.",
+        "`pageant swap`: asks the supervisor of a running topology.",
+        "One token's keys and values.",
+        "Every array within a message, in field order.",
+    ],
+)
+def test_a_good_opening_passes(docstring):
+    assert not rules.begins_badly(docstring)
+
+
+def test_a_long_sentence_is_found_across_lines_and_not_in_code_tables_or_lists():
+    long, short = "word " * 40 + "word.", "word " * 39 + "word."
+    assert rules.long_sentences("Short one. " + long.replace("word word", "word\nword", 1)) == [long]
+    assert not rules.long_sentences(f"{short} {short}")
+    assert not rules.long_sentences("\n".join(["- " + "word " * 30] * 3))
+    assert not rules.long_sentences(f"```\n{long}\n```\n| {long} |\n# {long}\n")
+
+
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        ('def f(x: Tensor) -> None:\n    """Add one to x, float32."""', "f has arrays and says no shape"),
+        ('def f(x: Tensor) -> None:\n    """Add one to x [T, H]."""', "f has arrays and says no dtype"),
+        ("def f(x: Int32Vector) -> None: ...", "f has arrays and says no shape"),
+        (
+            'class A:\n    def f(self) -> npt.NDArray[N]:\n        """[N]."""',
+            "A.f has arrays and says no dtype",
+        ),
+        ('def f(timeout: float) -> None:\n    """Wait."""', "f says no unit of timeout"),
+        ('def f(*, idle_since: float | None) -> None:\n    """Wait."""', "f says no unit of idle_since"),
+    ],
+)
+def test_a_function_without_shape_dtype_or_unit_is_found(source, fault):
+    [(_, name, found)] = rules.unsaid_units(source, rules.Classes())
+    assert f"{name} {found}" == fault
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'def f(x: Tensor) -> None:\n    """Add one to x, float32 [T, H]."""',
+        'def f(x: Int32Vector) -> None:\n    """Sort x [N]."""',
+        'def f(timeout: float) -> None:\n    """Wait at most `timeout` seconds."""',
+        "def f(timeout_seconds: float) -> None: ...",
+        "def _f(x: Tensor, timeout: float) -> None: ...",
+        'class A:\n    """A clock, in seconds."""\n    def f(self, now: float) -> None: ...',
+        'class B:\n    def f(self, x: NDArray):\n        """x: int8 [N]."""\n'
+        "class C(B):\n    def f(self, x: NDArray): ...",
+    ],
+)
+def test_a_function_that_says_them_passes(source):
+    classes = rules.Classes()
+    classes.add(source)
+    assert not rules.unsaid_units(source, classes)
