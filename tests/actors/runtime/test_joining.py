@@ -51,7 +51,7 @@ async def ended(process: asyncio.subprocess.Process) -> tuple[int, str]:
 
 
 def life_of(cluster: Cluster) -> str:
-    """What a guest tells whoever started it, of a life that ends with the topology."""
+    """A guest tells whoever started it that it joined, and that the topology ended."""
     return f"pageant node b: joined the topology at {cluster.endpoint}\npageant node b: left the topology\n"
 
 
