@@ -85,7 +85,7 @@ class Drain(Request[Drained], frozen=True, kw_only=True):
 class UsedResponse(Message, frozen=True, kw_only=True):
     """A stored response as it is now, and the conversation up to its end, both as JSON; None if it is not stored
     there. `running`: it has not ended yet. `background`: no connection waits for it, so that it can be cancelled.
-    `has_events`: they can be followed.
+    `has_events`: they can be followed. `items`: what it was made from, as JSON.
     """
 
     response: str | None = None
@@ -93,6 +93,7 @@ class UsedResponse(Message, frozen=True, kw_only=True):
     running: bool = False
     background: bool = False
     has_events: bool = False
+    items: str = "[]"
 
 
 class UseResponse(Request[UsedResponse], frozen=True, kw_only=True):

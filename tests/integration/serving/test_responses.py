@@ -185,3 +185,60 @@ def test_structured_outputs_are_refused_by_the_name_that_they_were_given(http):
         answer = http.post("/v1/responses", json=ASKED | more)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
     assert "frequency_penalty" in json.dumps(answer.json())
+
+
+# What a response was made from.
+
+
+def test_what_a_response_was_made_from_can_be_listed_and_referred_to(client):
+    call = {"type": "function_call", "call_id": "c1", "name": "now", "arguments": "{}"}
+    said = [
+        {"role": "user", "content": "What time is it?"},
+        {**call, "id": "fc_mine"},
+        {"type": "function_call_output", "call_id": "c1", "output": "noon"},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "It is noon.", "annotations": []}]},
+        {"role": "user", "content": "Thanks."},
+    ]
+    first = client.responses.create(input=said, max_output_tokens=2, **MODEL)
+    found = client.responses.input_items.list(first.id, order="asc").data
+    assert [item.type for item in found] == [
+        "message",
+        "function_call",
+        "function_call_output",
+        "message",
+        "message",
+    ]
+    assert (found[0].content[0].type, found[0].content[0].text) == ("input_text", "What time is it?")
+    assert (found[1].id, found[1].name, found[2].output) == ("fc_mine", "now", "noon")
+    assert found[3].role == "assistant" and found[3].content[0].text == "It is noon."
+    second = client.responses.create(
+        input="And now?", previous_response_id=first.id, max_output_tokens=2, **MODEL
+    )
+    whole = list(client.responses.input_items.list(second.id, order="asc", limit=2))  # page by page
+    assert whole[:5] == found and whole[5].id == first.output[0].id
+    assert whole[6].content[0].text == "And now?" and len(whole) == 7
+    assert list(client.responses.input_items.list(second.id, limit=4)) == whole[::-1]  # the latest comes first
+    referring = [{"type": "item_reference", "id": one.id} for one in whole]
+    referring[1] = said[1]  # whose id is the client's own
+    again = client.responses.create(input=referring, max_output_tokens=2, **MODEL)
+    assert again.usage.input_tokens == second.usage.input_tokens
+
+
+def test_a_page_of_items_has_its_bounds_and_what_is_asked_wrongly_is_refused(client, http):
+    twice = [{"role": "user", "content": "Hi", "id": "same"}] * 3
+    response = client.responses.create(input=twice, max_output_tokens=1, **MODEL)
+    url = f"/v1/responses/{response.id}/input_items"
+    page = http.get(url, params={"limit": 2}).json()
+    assert (len(page["data"]), page["has_more"], page["object"]) == (2, True, "list")
+    rest = http.get(url, params={"limit": 2, "after": page["last_id"]}).json()
+    assert (len(rest["data"]), rest["has_more"], rest["last_id"]) == (1, False, "same")
+    end = http.get(url, params={"after": rest["last_id"]}).json()
+    assert end["data"] == [] and end["last_id"] is None
+    for params, name in (({"limit": 0}, "limit"), ({"limit": 101}, "limit"), ({"after": "none"}, "after")):
+        answer = http.get(url, params=params)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
+    for params in ({"order": "up"}, {"limit": "x"}):
+        assert http.get(url, params=params).status_code == 400
+    assert http.get("/v1/responses/resp-none/input_items").status_code == 404
+    client.responses.delete(response.id)
+    assert http.get(url).status_code == 404

@@ -17,6 +17,7 @@ OWNED = {
     "/v1/responses": {"post"},  # `previous_response_id`
     "/v1/responses/{name}": {"get", "delete"},
     "/v1/responses/{name}/cancel": {"post"},
+    "/v1/responses/{name}/input_items": {"get"},
     "/abort_requests": {"post"},
     "/statistics": {"get"},  # the open requests
 }
@@ -104,6 +105,7 @@ def test_a_stored_response_is_its_tenants_own(a, b, operator):
     name = stored(a)
     for answer in (
         b.get(f"/v1/responses/{name}"),
+        b.get(f"/v1/responses/{name}/input_items"),
         b.post(f"/v1/responses/{name}/cancel"),
         b.delete(f"/v1/responses/{name}"),
         b.post("/v1/responses", json={"model": "demo", "input": "Hi", "previous_response_id": name}),
@@ -111,6 +113,7 @@ def test_a_stored_response_is_its_tenants_own(a, b, operator):
         assert answer.status_code == 404 and answer.json()["error"]["code"] == "response_not_found"
     assert a.get(f"/v1/responses/{name}").json()["id"] == name
     assert operator.get(f"/v1/responses/{name}").json()["id"] == name
+    assert operator.get(f"/v1/responses/{name}/input_items").json()["data"][0]["role"] == "user"
     stored(a, previous_response_id=name)
     assert operator.delete(f"/v1/responses/{name}").status_code == 200
     assert a.get(f"/v1/responses/{name}").status_code == 404

@@ -1,8 +1,9 @@
-"""References to items that earlier responses put out, for clients that leave their items in the store."""
+"""References to items of earlier responses, for clients that leave their items in the store."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -10,17 +11,11 @@ from pageant.actors.frontend.http.errors import NotFound
 from pageant.actors.frontend.http.openai.response_items import Item, is_reference
 from pageant.protocol.fronting import UsedResponse
 
-__all__ = ["resolved"]
+__all__ = ["output_of", "resolved"]
 
 
 class _Output(msgspec.Struct):
-    """The items of a stored response; those with fields that are not known here have them passed over."""
-
-    output: list[msgspec.Raw] = msgspec.field(default_factory=list)
-
-
-class _Named(msgspec.Struct):
-    id: str = ""
+    output: list[dict[str, Any]] = msgspec.field(default_factory=list)
 
 
 async def resolved(items: Sequence[Item], show: Callable[[str], Awaitable[UsedResponse]]) -> tuple[Item, ...]:
@@ -30,7 +25,7 @@ async def resolved(items: Sequence[Item], show: Callable[[str], Awaitable[UsedRe
         show: returns the stored response of an id; raises `NotFound`.
 
     Raises:
-        NotFound: no stored response put out such an item.
+        NotFound: no stored response has such an item.
     """
     found: dict[str, dict[str, Item]] = {}
     given: list[Item] = []
@@ -47,7 +42,7 @@ async def resolved(items: Sequence[Item], show: Callable[[str], Awaitable[UsedRe
                 found[response] = {}
         if name not in found[response]:
             raise NotFound(
-                f"{place} refers to {name!r:.200}, which no response that is stored here has put out",
+                f"{place} refers to {name!r:.200}, which no response that is stored here has",
                 "input",
                 "item_not_found",
             )
@@ -55,7 +50,15 @@ async def resolved(items: Sequence[Item], show: Callable[[str], Awaitable[UsedRe
     return tuple(given)
 
 
+def output_of(used: UsedResponse) -> list[dict[str, Any]]:
+    """Return the items that a stored response put out."""
+    return msgspec.json.decode(used.response or "{}", type=_Output).output
+
+
 def _items_of(used: UsedResponse) -> dict[str, Item]:
-    """Return a stored response's items by their ids."""
-    output = msgspec.json.decode(used.response or "{}", type=_Output).output
-    return {msgspec.json.decode(one, type=_Named).id: msgspec.json.decode(one, type=Item) for one in output}
+    """Return the items that a stored response was made from, and that it put out, by their ids.
+
+    Fields that are not known here are passed over.
+    """
+    items = [*msgspec.json.decode(used.items), *output_of(used)]
+    return {one.get("id", ""): msgspec.convert(one, Item) for one in items}

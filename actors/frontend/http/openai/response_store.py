@@ -20,14 +20,20 @@ STORED_BYTES_MAX = 256 * 2**20
 
 @dataclass
 class Stored:
-    """A response, the conversation up to its end, and its request while that runs. `owner` is the tenant's name; `log`
-    has its events, if it is streamed in the background."""
+    """A response, the conversation up to its end, and its request while that runs.
+
+    Attributes:
+        owner: the tenant's name.
+        log: its events, if it is streamed in the background.
+        items: what it was made from (see `input_items`), as JSON.
+    """
 
     response: ResponseObject
     turns: list[Turn]
     answers: Answers | None
     owner: str | None = None
     log: EventLog | None = None
+    items: str = "[]"
     num_bytes: int = 0
     is_deleted: bool = False
 
@@ -58,7 +64,7 @@ class ResponseStore:
         if stored.is_deleted:
             return
         self._forget(stored.response.id)
-        stored.num_bytes = len(encode([stored.response, stored.turns]))
+        stored.num_bytes = len(encode([stored.response, stored.turns])) + len(stored.items)
         if stored.log is not None:
             stored.num_bytes += stored.log.num_bytes
         self._stored[stored.response.id] = stored
@@ -94,6 +100,7 @@ class ResponseStore:
             running=stored.answers is not None,
             background=stored.response.background,
             has_events=stored.log is not None,
+            items=stored.items,
         )
 
     async def follow(self, asked: FollowResponse) -> AsyncGenerator[bytes, None]:

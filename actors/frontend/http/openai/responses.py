@@ -13,7 +13,8 @@ from pageant.actors.frontend.http.answers import Answers
 from pageant.actors.frontend.http.errors import Disconnected, NotFound
 from pageant.actors.frontend.http.openai.chat import as_chat, begin
 from pageant.actors.frontend.http.openai.event_log import EventLog
-from pageant.actors.frontend.http.openai.references import resolved
+from pageant.actors.frontend.http.openai.input_items import LIMIT, InputItems, Order, input_items, page_of
+from pageant.actors.frontend.http.openai.references import output_of, resolved
 from pageant.actors.frontend.http.openai.response_requests import NAMES, ResponseRequest
 from pageant.actors.frontend.http.openai.response_shapes import Deleted, ResponseObject, response_of
 from pageant.actors.frontend.http.openai.response_store import ResponseStore, Stored
@@ -53,18 +54,21 @@ def routes(service: Service, store: ResponseStore, siblings: Siblings) -> list[A
         taken = await service.take(request, ResponseRequest, "resp")
         asked = taken.asked
         before: list[Turn] = []
+        items_before: list[dict[str, Any]] = []
         if asked.previous_response_id is not None:
             earlier = await use(asked.previous_response_id, "show", "previous_response_id")
             if earlier.running:
                 raise BadRequest("the previous response has not ended yet", "previous_response_id")
             before = msgspec.json.decode(earlier.turns, type=list[Turn])
+            items_before = [*msgspec.json.decode(earlier.items), *output_of(earlier)]
         if not isinstance(asked.input, str):
             asked.input = await resolved(asked.input, lambda one: use(one, "show", "input"))
         chat = as_chat(asked.chat_fields(before), NAMES)
         answers = begin(service, chat, taken.served, taken.name, NAMES)
         response = response_of(asked, service.new_id("resp"), taken.served.name, service.now())
         log = EventLog() if asked.background and asked.stream else None
-        keep = Stored(response, [*before, *asked.turns()], answers, caller().tenant, log)
+        items = encode(input_items(asked.input, response.id, items_before)).decode()
+        keep = Stored(response, [*before, *asked.turns()], answers, caller().tenant, log, items)
         writer = ResponseWriter(asked, answers, keep, store, service.now)
         if asked.is_stored:
             store.put(keep)
@@ -95,6 +99,17 @@ def routes(service: Service, store: ResponseStore, siblings: Siblings) -> list[A
         events = store.follow(asked) if name in store else siblings.follow(asked)
         return ByteStream(events, service.pacemaker, {})
 
+    @get("/v1/responses/{name:str}/input_items", opt=describe(answer=InputItems))
+    async def list_input_items(
+        name: FromPath[str],
+        after: FromQuery[str | None] = None,
+        limit: FromQuery[int] = LIMIT,
+        order: FromQuery[Order] = "desc",
+    ) -> InputItems:
+        """The items that a stored response was made from, page by page; the latest first, unless `order` is asc."""
+        found = await use(name, "show")
+        return page_of(msgspec.json.decode(found.items), after, limit, order)
+
     @post("/v1/responses/{name:str}/cancel", status_code=200, opt=describe(answer=ResponseObject))
     async def cancel_response(name: FromPath[str]) -> Response[Any]:
         """End a response that still runs in the background."""
@@ -109,7 +124,7 @@ def routes(service: Service, store: ResponseStore, siblings: Siblings) -> list[A
         await use(name, "delete")
         return Deleted(id=name)
 
-    return [create_response, retrieve_response, cancel_response, delete_response]
+    return [create_response, retrieve_response, list_input_items, cancel_response, delete_response]
 
 
 async def _in_background(answers: Answers, writer: ResponseWriter) -> None:
