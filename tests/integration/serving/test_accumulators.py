@@ -219,18 +219,22 @@ def test_an_error_in_the_midst_of_a_stream_reaches_each_client_in_its_own_way(cl
 # Node's.
 
 
-@pytest.fixture(scope="module")
-def in_node(client):
-    """What Node's accumulators make of all that the model says. Their packages are installed by hand: see node/."""
+def run_node(client, says, **more):
+    """What Node's accumulators make of what the model says. Their packages are installed by hand: see node/."""
     if shutil.which("node") is None or not (NODE / "node_modules").is_dir():
         pytest.skip("node's packages are not installed: npm ci --prefix tests/integration/serving/node")
     tools = {"chat": NESTED, "responses": FLAT, "messages": CLAUDES}
-    asked = {"url": str(client.base_url).removesuffix("/v1/"), "tools": tools}
-    asked["prompts"] = {says: told(text) for says, (text, _) in SAYS.items()}
+    asked = {"url": str(client.base_url).removesuffix("/v1/"), "tools": tools, **more}
+    asked["prompts"] = {name: told(text) for name, text in says.items()}
     command = ["node", str(NODE / "accumulate.mjs")]
     done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def in_node(client):
+    return run_node(client, {says: text for says, (text, _) in SAYS.items()})
 
 
 @pytest.mark.parametrize("says", SAYS)
@@ -241,3 +245,15 @@ def test_node_accumulates_the_same(in_node, api, says):
     thoughts, text, calls = SAYS[says][1]
     assert (found["text"], found["calls"]) == (text, [list(call) for call in calls])
     assert found["thoughts"] == thoughts
+
+
+@pytest.mark.usefixtures("breaks")
+def test_an_error_in_the_midst_of_a_stream_reaches_node_in_its_own_way(client):
+    found = run_node(client, {"an error in mid-stream": LONG}, fails=True)
+    types = {"chat": "server_error", "responses": "server_error", "messages": "api_error"}
+    for api, right in types.items():
+        outcome = found[api]["an error in mid-stream"]
+        check(f"node {api}", "an error in mid-stream", outcome["kinds"])
+        error = outcome["error"]
+        assert "failed while it served" in error["message"] and "died" not in error["message"], error
+        assert error["type"] == right, error

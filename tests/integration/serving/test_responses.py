@@ -217,7 +217,8 @@ def test_what_a_response_was_made_from_can_be_listed_and_referred_to(client):
     whole = list(client.responses.input_items.list(second.id, order="asc", limit=2))  # page by page
     assert whole[:5] == found and whole[5].id == first.output[0].id
     assert whole[6].content[0].text == "And now?" and len(whole) == 7
-    assert list(client.responses.input_items.list(second.id, limit=4)) == whole[::-1]  # the latest comes first
+    # Unless it is asked otherwise, the latest comes first.
+    assert list(client.responses.input_items.list(second.id, limit=4)) == whole[::-1]
     referring = [{"type": "item_reference", "id": one.id} for one in whole]
     referring[1] = said[1]  # whose id is the client's own
     again = client.responses.create(input=referring, max_output_tokens=2, **MODEL)

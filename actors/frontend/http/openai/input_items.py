@@ -33,7 +33,9 @@ class InputItems(msgspec.Struct, kw_only=True):
     object: Literal["list"] = "list"
 
 
-def input_items(given: str | Sequence[Item], name: str, before: Sequence[StoredItem] = ()) -> list[StoredItem]:
+def input_items(
+    given: str | Sequence[Item], name: str, before: Sequence[StoredItem] = ()
+) -> list[StoredItem]:
     """Return the items that a response was made from, in order, each under an id that no other has.
 
     Args:
@@ -96,7 +98,7 @@ def _shown(item: Item) -> StoredItem:
 
 def _part(part: Any, written: str) -> dict[str, Any]:
     """Return a part of a message; `written` is the type of its texts."""
-    shown = {"type": written, "text": part} if isinstance(part, str) else _given(part)
+    shown: dict[str, Any] = {"type": written, "text": part} if isinstance(part, str) else _given(part)
     if shown["type"] == "text":
         shown["type"] = written
     if shown["type"] == "output_text":
