@@ -1,6 +1,6 @@
-"""What actors say to each other. Depends on msgspec and numpy, and on nothing else of the project.
+"""Messages that actors exchange. Depends on msgspec and numpy, and on nothing else of the project.
 
-One module per conversation, each opening with who says what to whom, and when; `message`, `arrays`,
-`envelope` and `codec` are what messages are made of and how they travel; `roles` says who must
-understand what.
+Each conversation has a module, which opens with its messages, their senders and their receivers. `message`,
+`arrays`, `envelope` and `codec` define what a message is and how it travels. `roles` lists the messages that
+each role must handle.
 """

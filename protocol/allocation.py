@@ -1,15 +1,15 @@
 """scheduler ──Assign──▶ blocks ──Assigned──▶ scheduler: one exchange per step about KV memory.
 
-The scheduler says what it would like to compute; the manager decides what there is room for. Within an
-`Assign` the order is: what was not computed is withdrawn, tokens become known, sequences are freed, running ones grow,
-new ones are admitted.
-Grants are given in the order asked; from the first that does not fit, all later ones are refused (a
-suffix), so that a policy's order is never overtaken by a smaller request. An admission may also be refused
-while what is cached of it comes back from below the device, beside what is granted.
+The scheduler asks for memory, and the block manager grants what the pool has room for. The manager processes
+an `Assign` in this order: it withdraws tokens that were not computed, records tokens that became known, frees
+sequences, grows running sequences, and admits new ones. It grants in the order asked. After the first request
+that does not fit it refuses all later ones, so that a smaller request never overtakes the policy's order. The
+manager may also refuse an admission while cached blocks of it are being restored from a lower tier; those
+moves run beside the granted work.
 
-`epoch` is the incarnation of the executor group whose memory this is, `manager` that of the block manager
-that the scheduler believes to speak with. An exchange about another epoch's memory, or one that reaches
-another manager than was meant, is answered with everything refused: what it would name is not computed.
+`epoch` is the incarnation of the executor group whose memory is meant. `manager` is the incarnation of the
+block manager that the scheduler knows. A manager refuses everything in an exchange about another epoch, or in
+one that was meant for another manager, and the scheduler computes nothing of it.
 """
 
 from __future__ import annotations
@@ -22,126 +22,167 @@ from pageant.protocol.tiers import BlockMoves, TierStatistics
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A sequence to be admitted, with all tokens known of it.
+    """A sequence that asks for admission, with all of its known tokens.
 
-    What is found of it in the cache is not computed again, but for the last token, whose logits are
-    wanted. It is refused unless the pool has room for all of its tokens (but what windows let go), so that a sequence
-    is not admitted only to be preempted by its own next chunk. At most `num_tokens_max` of them are computed in this
-    step. With `skip_cache` nothing of it is looked for: all of its tokens' logits are wanted. `is_again` says that it
-    was admitted before: what is found of it then is its own, and counts neither as looked up nor as a hit.
-    Sequences share memory only if `salt` (a tenant's), `extra_keys` (what else their KV depends on, as
-    its user says) and `adapter` (that computes it) are equal.
+    The manager looks up the tokens in the prefix cache. Cached tokens are not computed again, except the last
+    token, whose logits are wanted. The manager refuses an admission unless the pool has room for all of its
+    tokens (less those that attention windows free). A sequence that is admitted is therefore not preempted by
+    its own next chunk.
     """
 
     serial: int
+    """The scheduler's number of the sequence, never used twice within an incarnation."""
     token_ids: Int32Vector
+    """int32 [tokens]: prompt and output so far."""
     salt: str | None = None
+    """Sequences share blocks only if their salts are equal. Belongs to a tenant."""
     extra_keys: tuple[str, ...] = ()
+    """Further values that the KV depends on, by the user's word. Shared blocks need equal ones."""
     num_tokens_max: int | None = None
+    """The most tokens of this sequence to compute in this step; None sets no bound."""
     skip_cache: bool = False
+    """Look nothing up: the logits of all tokens are wanted."""
     adapter: str | None = None
+    """The adapter that computes the sequence. Shared blocks need the same one."""
     is_again: bool = False
+    """The sequence was admitted before. Cached tokens are then its own, and count neither as queried nor as
+    hit.
+    """
 
 
 class Assign(Message, frozen=True, kw_only=True):
-    """What step `step` would like. Of sequence `withdrawn_serials[i]` no more than `withdrawn_lengths[i]` tokens have
-    been computed, whatever was granted before. Of sequence `learned_serials[i]`, `learned_counts[i]` new tokens are
-    next in `token_ids`: drawn since the last exchange, they name its blocks as they fill up. `freed` ones are
-    given up. Sequence `grow_serials[i]` is to have slots for `grow_lengths[i]` tokens, the last `grow_drafts[i]` of
-    which (none, where there is no such column) are guesses: what is computed there may be wrong. Admissions may
-    together compute `admission_tokens` tokens in this step, given out in order; one for which none is left
-    is refused. The steps up to `computed_step` have been computed. No sequence computes more than `chunk_max` tokens in
-    a step, which says how much it ever holds at once where layers have windows; None says nothing.
+    """Ask the block manager for the memory of step `step`.
+
+    Columns whose names share a prefix have one entry per sequence and equal lengths.
     """
 
     step: int
+    """The number of the step."""
     epoch: int
+    """The incarnation of the executor group whose memory is meant."""
     computed_step: int
+    """All steps up to this number have been computed."""
     learned_serials: Int64Vector
+    """int64 [L]: sequences with tokens that were sampled since the last exchange."""
     learned_counts: Int32Vector
+    """int32 [L]: the number of new tokens of each."""
     token_ids: Int32Vector
+    """int32 [sum of learned_counts]: the new tokens, sequence by sequence. Full blocks get their hashes from
+    them.
+    """
     freed: Int64Vector
+    """int64 [F]: sequences whose blocks are freed."""
     grow_serials: Int64Vector
+    """int64 [G]: running sequences that need slots for more tokens, in the policy's order."""
     grow_lengths: Int32Vector
+    """int32 [G]: the number of tokens that each is to have slots for."""
     grow_drafts: Int32Vector = msgspec.field(default_factory=int32)
+    """int32 [G], or empty for no drafts: how many of the last tokens are drafts, whose KV may turn out wrong.
+    """
     admissions: tuple[Admission, ...]
+    """New sequences, in the policy's order."""
     admission_tokens: int
+    """The token budget of all admissions together, given out in order. An admission that finds none left is
+    refused.
+    """
     manager: int = 0
+    """The incarnation of the block manager that this is meant for; 0 does not say."""
     chunk_max: int | None = None
+    """The most tokens that any sequence computes in a step. Bounds the blocks that a sequence holds at once
+    where layers have windows; None sets no bound.
+    """
     withdrawn_serials: Int64Vector = msgspec.field(default_factory=int64)
+    """int64 [W]: sequences of which granted tokens were not computed."""
     withdrawn_lengths: Int32Vector = msgspec.field(default_factory=int32)
+    """int32 [W]: the most tokens of each that have been computed, whatever was granted before."""
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A granted admission: its block table, how many tokens of it are cached already (in blocks that it
-    shares, or that are copied or restored for it), and how many after those are to be computed in this step (its
-    slots reach that far). Of those cached, `num_restored_tokens` come from below the device. Where layers are in
-    several groups (see `ExecutorReady`), the table has a block of each for every `block_size` tokens, next to each
-    other; and with a window, what it says of blocks that the first of these tokens does not reach means nothing."""
+    """A granted admission."""
 
     serial: int
+    """The number of the sequence."""
     blocks: Int32Vector
+    """int32 [blocks]: the block table. Where layers are in several groups (see `ExecutorReady`), every
+    `block_size` tokens have one block of each group, next to each other. Entries of blocks that lie before
+    the window of the first computed token mean nothing.
+    """
     num_cached_tokens: int
+    """Tokens that need no computation: they lie in blocks that are shared, copied or restored."""
     num_tokens: int
+    """Tokens to compute in this step, after the cached ones. The block table has slots for them."""
     num_restored_tokens: int = 0
+    """Cached tokens that come from a tier below the device."""
 
 
 class Assigned(Message, frozen=True, kw_only=True):
-    """What is granted of `Assign` number `step`.
-
-    The first `num_grown` of the sequences that were to grow did; row i of them got the next
-    `grown_counts[i]` of `grown_blocks`. `admitted` are the first of the admissions. Before the step computes,
-    blocks `copy_sources` are copied to `copy_destinations`: all reads come before all writes. There are `moves`
-    only where something is granted.
-    """
+    """Tell the scheduler what was granted of `Assign` number `step`."""
 
     step: int
+    """The number of the `Assign`."""
     epoch: int
+    """The incarnation of the executor group whose memory was granted."""
     num_grown: int
+    """The number of sequences, from the first of `grow_serials` on, that were granted."""
     grown_counts: Int32Vector
+    """int32 [num_grown]: the number of new blocks of each."""
     grown_blocks: Int32Vector
+    """int32 [sum of grown_counts]: the new blocks, sequence by sequence."""
     admitted: tuple[Admitted, ...]
+    """The admissions that were granted: the first ones of `Assign.admissions`."""
     copy_sources: Int32Vector = msgspec.field(default_factory=int32)
+    """int32 [C]: blocks to copy before the step computes. All are read before any is written."""
     copy_destinations: Int32Vector = msgspec.field(default_factory=int32)
+    """int32 [C]: the blocks that receive the copies."""
     blocks_free: int
+    """Free blocks of the pool after this exchange."""
     num_blocks: int
+    """All blocks of the pool."""
     moves: BlockMoves | None = None
+    """Blocks to move between tiers beside this step. Present only where something was granted."""
 
 
 class PoolReady(Message, frozen=True, kw_only=True):
-    """blocks to scheduler: the pool of this epoch is ready, and empty if epoch or sender are new.
+    """blocks to scheduler: the pool of this epoch is ready. It is empty if the epoch or the sender is new.
 
-    Sent whenever the pool is made, and when a scheduler comes up.
+    The manager sends this whenever it makes the pool, and when a scheduler comes up.
     """
 
     epoch: int
 
 
 class PoolStatistics(Message, frozen=True, kw_only=True):
-    """The pool as it is now. Blocks: total = free + held; `cached` of the free ones still hold a prefix.
-
-    Of the tokens admitted so far (`queried`), `hit` were in the cache, `copied` ones of them in a block that
-    was shared in part; `blocks_copied` blocks were. `slots_wasted` of the held blocks hold no token: less than a
-    block per sequence and group of layers. Sequences that go on gave back `blocks_given_back`, which no window reaches
-    any more. Of those that came back from below, `blocks_restored_ahead` did so beside steps before the one that wanted
-    them.
-    """
+    """The state of the pool, with counters since it was made."""
 
     num_blocks: int
+    """All blocks: free ones and held ones."""
     blocks_free: int
+    """Blocks that no sequence holds."""
     blocks_cached: int
+    """Free blocks that still hold a cached prefix."""
     blocks_held: int
+    """Blocks that at least one sequence holds."""
     tokens_queried: int
+    """Tokens of all admissions so far."""
     tokens_hit: int
+    """Queried tokens that were cached."""
     evictions: int
+    """Cached blocks that were reused for other tokens."""
     tokens_copied: int = 0
+    """Hit tokens that lay in a partly shared block, which was copied."""
     slots_wasted: int = 0
+    """Slots of held blocks without a token: fewer than a block per sequence and layer group."""
     sequences: int = 0
+    """Sequences that hold blocks."""
     tiers: tuple[TierStatistics, ...] = ()
+    """The tiers below the device."""
     blocks_copied: int = 0
+    """Blocks that were copied for a sequence."""
     blocks_given_back: int = 0
+    """Blocks that running sequences freed because no window reaches them any more."""
     blocks_restored_ahead: int = 0
+    """Blocks that were restored during steps before the one that needed them."""
 
 
 class GetPoolStatistics(Request[PoolStatistics], frozen=True, kw_only=True):
-    """Ask the block manager how the pool stands."""
+    """Ask the block manager for the state of its pool."""

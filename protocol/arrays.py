@@ -1,9 +1,9 @@
-"""Array fields of messages: declared with dtype and rank, read-only to whoever receives them.
+"""Array fields of messages: declared with dtype and rank, and read-only for their receivers.
 
-A field annotated `Int32Vector` holds a numpy array of that dtype and rank and nothing else. On the wire
-its bytes travel in a frame of their own, unless they are few (see `codec`), so that arrays cross without a
-copy; within a process the very array is handed over. Both are safe because `freeze` makes arrays read-only
-when they are sent.
+A field annotated `Int32Vector` holds a numpy array of that dtype and rank and nothing else. Large arrays
+travel in a frame of their own, so that they cross without a copy; small ones travel within the body (see
+`codec`). Within a process the receiver gets the very array. Both are safe because `freeze` makes arrays
+read-only when they are sent.
 """
 
 from __future__ import annotations
@@ -17,17 +17,23 @@ import numpy.typing as npt
 
 
 class ArrayKind(type):
-    """The type of an array field. `isinstance(x, kind)` asks for the declared dtype and rank."""
+    """The type of an array field. `isinstance(x, kind)` checks the declared dtype and rank."""
 
     dtype: np.dtype[Any]
-    wire: str  # the dtype, on the wire
+    """The element type, little-endian."""
+    wire: str
+    """The name of the dtype in a message."""
     rank: int
+    """The number of dimensions."""
 
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, np.ndarray) and value.dtype == cls.dtype and value.ndim == cls.rank
 
 
-# What may travel, under the name that it has on the wire.
+# Fills the entries of an array of token ids that have no token.
+NO_TOKEN = -1
+
+# Dtypes that may travel, with their names in messages.
 DTYPES: dict[np.dtype[Any], str] = {}
 
 
@@ -56,17 +62,17 @@ else:
 
 
 def int32(values: Any = ()) -> npt.NDArray[np.int32]:
-    """A fresh int32 vector of `values`."""
+    """Return a fresh int32 vector [len(values)] of `values`."""
     return np.array(values, dtype=np.int32).reshape(-1)
 
 
 def int64(values: Any = ()) -> npt.NDArray[np.int64]:
-    """A fresh int64 vector of `values`."""
+    """Return a fresh int64 vector [len(values)] of `values`."""
     return np.array(values, dtype=np.int64).reshape(-1)
 
 
 def bools(values: Any = ()) -> npt.NDArray[np.bool_]:
-    """A fresh bool vector of `values`."""
+    """Return a fresh bool vector [len(values)] of `values`."""
     return np.array(values, dtype=np.bool_).reshape(-1)
 
 
@@ -85,7 +91,7 @@ _fields_by_type: dict[type, tuple[str, ...]] = {}
 
 
 def array_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    """Names of the fields of a message type that hold arrays, themselves or within nested Structs."""
+    """Return the names of the fields of a message type that hold arrays, directly or within nested Structs."""
     fields = _fields_by_type.get(kind)
     if fields is None:
         _fields_by_type[kind] = ()  # a type that contains itself adds nothing of its own
@@ -96,7 +102,7 @@ def array_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
 
 
 def arrays_of(value: Any) -> Iterator[npt.NDArray[Any]]:
-    """Every array within a message, in field order."""
+    """Yield every array within a message, in field order, whatever its shape and dtype: [...]."""
     if isinstance(value, np.ndarray):
         yield value
     elif isinstance(value, msgspec.Struct):
@@ -111,10 +117,10 @@ def arrays_of(value: Any) -> Iterator[npt.NDArray[Any]]:
 
 
 def freeze(message: msgspec.Struct) -> None:
-    """Makes every array of a message read-only, in place. Free for a type that holds none.
+    """Make every array of a message read-only, in place. Free for a type that holds none.
 
-    A view keeps its base alive and may be written through it; a sender that fills a buffer again must
-    send a copy. That is asserted here for the plain case, a writeable base array.
+    A view keeps its base alive, and the base may be written through. A sender that fills a buffer again must
+    therefore send a copy. An assertion catches the plain case of a writeable base array.
     """
     for name in array_fields(type(message)):
         value = getattr(message, name)

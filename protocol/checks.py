@@ -1,4 +1,4 @@
-"""Checks of a request's parameters: each names the parameter, what was found and what is expected."""
+"""Checks of a request's parameters. Each error names the parameter, the value found and the value expected."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ TOKEN_ID_MAX = 2**31 - 1
 _NUMBERS = (int, float)
 
 
-def plain(value: Any) -> Any:
-    """The same in Python's own types, where it is of types made from those, as NumPy's float64 is: only they travel.
-    What tuples, lists and dicts hold is looked at, too."""
+def to_builtin(value: Any) -> Any:
+    """Convert a value to Python's own types where it is of a subtype, as NumPy's float64 is: only those
+    travel.
+
+    Items of tuples, lists and dicts are converted too. A value that is plain already is returned itself.
+    """
     kind = type(value)
     if kind in (float, int, str, bool, type(None)):
         return value
@@ -23,14 +26,16 @@ def plain(value: Any) -> Any:
         if isinstance(value, base):
             return base(value)
     if kind in (tuple, list):
-        return kind(map(plain, value))
+        return kind(map(to_builtin, value))
     if kind is dict:
-        return {plain(key): plain(one) for key, one in value.items()}
+        return {to_builtin(key): to_builtin(one) for key, one in value.items()}
     return value
 
 
-def check_travels(name: str, value: Any) -> None:
-    """Refuses what cannot be put into a message: half characters, numbers of more than 64 bits, foreign types."""
+def check_encodable(name: str, value: Any) -> None:
+    """Refuse a value that cannot be put into a message: lone surrogates, numbers of more than 64 bits,
+    foreign types.
+    """
     try:
         msgspec.msgpack.encode(value)
     except UnicodeEncodeError:
@@ -42,7 +47,7 @@ def check_travels(name: str, value: Any) -> None:
 
 
 def check_number(name: str, value: Any, low: float, high: float, *, above_low: bool = False) -> None:
-    """Refuses all but numbers from low to high, and so NaN; with `above_low`, low itself too."""
+    """Refuse all but numbers from low to high. NaN is refused, and so is low itself with `above_low`."""
     is_number = isinstance(value, _NUMBERS) and not isinstance(value, bool)
     if is_number and low <= value <= high and not (above_low and value == low):
         return
@@ -51,7 +56,7 @@ def check_number(name: str, value: Any, low: float, high: float, *, above_low: b
 
 
 def check_integer(name: str, value: Any, low: int, high: int, parameter: str | None = None) -> None:
-    """Refuses all but whole numbers from low to high. `parameter` is the one to blame, if not `name`."""
+    """Refuse all but integers from low to high. The error blames `parameter`, or `name` if there is none."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise BadRequest(
             f"{name} is {value!r}; expected a whole number from {low} to {high}", parameter or name
@@ -59,7 +64,7 @@ def check_integer(name: str, value: Any, low: int, high: int, parameter: str | N
 
 
 def check_token_ids(name: str, ids: Any, most: int) -> None:
-    """Refuses all but a tuple of at most so many token ids, of whatever vocabulary; names the bad index."""
+    """Refuse all but a tuple of at most `most` token ids of any vocabulary. The error names the bad index."""
     if not isinstance(ids, tuple):
         raise BadRequest(f"{name} is {ids!r}; expected a list", name)
     if len(ids) > most:
@@ -72,10 +77,11 @@ def check_token_ids(name: str, ids: Any, most: int) -> None:
 def check_strings(
     name: str, strings: Any, most: int, length_max: int, form: str = "a list of strings"
 ) -> None:
-    """Refuses all but a tuple of at most so many strings, of 1 to `length_max` characters; names the bad index.
+    """Refuse all but a tuple of at most `most` strings of 1 to `length_max` characters. The error names the
+    bad index.
 
     Args:
-        form: that they are given in, for the message.
+        form: the form in which the strings are given, for the message.
     """
     if not isinstance(strings, tuple) or not all(isinstance(one, str) for one in strings):
         raise BadRequest(f"{name} is {strings!r}; expected {form}", name)
@@ -87,10 +93,10 @@ def check_strings(
 
 
 def expected(name: str, known: Iterable[str], elsewhere: Mapping[str, str] | None = None) -> str:
-    """`did you mean X?` or what there is, for the end of an error message.
+    """Return `did you mean X?` or the known names, for the end of an error message.
 
     Args:
-        elsewhere: what others call some of what is known, or what is like it, and its name here.
+        elsewhere: other software's names for known things, mapped to the names here.
     """
     import difflib
 

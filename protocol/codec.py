@@ -1,10 +1,10 @@
-"""Messages to frames and back.
+"""Conversion of messages to frames and back.
 
-An array of few bytes travels within the body: a frame of its own costs more than the copy, in the time of
-both ends, and most arrays of a step are short or empty.
+An array of few bytes travels within the body. A frame of its own would cost both ends more time than the copy
+does, and most arrays of a step are short or empty.
 
-Whatever the bytes, `decode` either returns a message of the named kind, checked to the last field, or
-raises a `ProtocolError`; and it never allocates beyond the order of what it was given.
+`decode` either returns a message of the named kind, checked to the last field, or raises a `ProtocolError`.
+It never allocates more than the order of the bytes that came.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class Codec:
         self._decoders: dict[str, msgspec.msgpack.Decoder[Message]] = {}
 
     def encode(self, message: Message) -> tuple[bytes, list[Any]]:
-        """The body frame and the frames of large arrays (contiguous, not copied when they already are)."""
+        """Return the body frame and the frames of large arrays. Contiguous arrays of any shape [...] and
+        dtype are not copied.
+        """
         if not array_fields(type(message)):
             return self._encoder.encode(message), []
         arrays: list[Any] = []
@@ -49,7 +51,7 @@ class Codec:
         return self._encoder.encode(message), arrays
 
     def decode(self, kind: str, body: Frame, arrays: Sequence[Frame] = ()) -> Message:
-        """The message of that kind in these frames. Its arrays are read-only views of the frames.
+        """Return the message of that kind in these frames. Its arrays are read-only views of the frames.
 
         Raises:
             UnknownKind: no message type has that name.
@@ -109,7 +111,7 @@ class Codec:
         return array
 
     def _frame(self, index: int) -> memoryview:
-        """The bytes of that frame, once."""
+        """Return the bytes of an array frame. Each frame may be named once."""
         if index >= len(self._incoming):
             raise ValueError(f"array frame {index} did not come")
         if index in self._taken:
@@ -119,7 +121,9 @@ class Codec:
 
 
 def _checked_descriptor(kind: ArrayKind, descriptor: Any) -> tuple[int | bytes, list[int]]:
-    """Frame index, or the bytes themselves, and shape; or ValueError: nothing in a descriptor is trusted."""
+    """Return the frame index (or the bytes themselves) and the shape. Raise ValueError for a descriptor that
+    is malformed.
+    """
     if type(descriptor) is list and len(descriptor) == 3:
         place, dtype, shape = descriptor
         if dtype == kind.wire and type(shape) is list and len(shape) == kind.rank:

@@ -1,12 +1,12 @@
-"""scheduler ──Propose──▶ drafter ──Proposed──▶ scheduler: guesses of what comes next.
+"""scheduler ──Propose──▶ drafter ──Proposed──▶ scheduler: drafts of the next tokens.
 
-After each step the scheduler tells the drafter what was drawn, and for which sequences it would like drafts. The
-next step verifies them: each position's token is drawn as it would be without speculation, and a draft is taken
-while it equals that token. A drafter can therefore make an answer faster, and never other than it is. It may be
-slow, wrong or dead: what comes too late, is too long or is no token is passed over and counted.
+After each step the scheduler tells the drafter the sampled tokens and the sequences that it wants drafts for.
+The next step verifies the drafts. It samples each position's token as it would without speculation, and
+accepts a draft that equals that token. A drafter can therefore make an answer faster but never change it.
+Drafts that come too late, are too long or are no valid tokens are ignored and counted.
 
-A drafter on a device (`speculation.method` draft, eagle or medusa) speaks no messages: the executor loads it, and its
-drafts come with the step's result.
+A drafter on a device (`speculation.method` draft, eagle or medusa) exchanges no messages. The executor loads
+it, and its drafts come with the step's result.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ DRAFTS_MAX = 62  # with the token before them, they fit a mask of ancestors
 
 
 class Speculation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How tokens are guessed ahead.
+    """Settings of speculative decoding.
 
     Attributes:
         method: `ngram` (what followed the same tokens before), `draft` (a smaller model), `eagle`, `medusa`, `auto`
             (what `model` holds, or ngram), or `module:Class` of your own (see docs/writing-a-drafter.md).
         model: the checkpoint of the draft model, or of the heads.
-        tokens: most drafts for each sequence in a step.
-        adaptive: propose fewer, down to none, where they are seldom right or verifying them takes long.
+        tokens: the most drafts for each sequence in a step.
+        adaptive: propose fewer drafts, down to none, where few are accepted or verification takes long.
         patience: seconds that a step waits for a drafter in another actor.
-        options: of a drafter of your own.
+        options: options of a drafter of your own.
     """
 
     method: str
@@ -53,7 +53,7 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def on_device(self) -> bool:
-        """Whether the executor drafts, and no actor."""
+        """Tell whether the executor makes the drafts, rather than a drafter actor."""
         return self.method in DEVICE_METHODS
 
 
@@ -62,30 +62,44 @@ METHODS = ("ngram", *DEVICE_METHODS, "auto")
 
 
 class Drafted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A sequence that the drafter is to follow: all its tokens so far."""
+    """A sequence that the drafter is to follow."""
 
     serial: int
+    """The scheduler's number of the sequence."""
     token_ids: Int32Vector
+    """int32 [tokens]: all tokens so far."""
 
 
 class Propose(Message, frozen=True, kw_only=True):
-    """Follow the `opened` sequences, forget the `closed` ones; sequence `serials[i]` has `counts[i]` new tokens, next
-    in `token_ids`, and at most `wanted[i]` drafts are asked for. One that is opened may also be among them, without
-    new tokens."""
+    """Ask a drafter for drafts, after telling it what changed.
+
+    A sequence that is opened may also be in `serials`, without new tokens.
+    """
 
     number: int
+    """The number of this message; `Proposed` repeats it."""
     opened: tuple[Drafted, ...]
+    """Sequences to follow from now on."""
     closed: Int64Vector
+    """int64 [C]: sequences to forget."""
     serials: Int64Vector
+    """int64 [N]: sequences with new tokens, or that want drafts."""
     counts: Int32Vector
+    """int32 [N]: the number of new tokens of each."""
     token_ids: Int32Vector
+    """int32 [sum of counts]: the new tokens, sequence by sequence."""
     wanted: Int32Vector
+    """int32 [N]: the most drafts that each wants."""
 
 
 class Proposed(Message, frozen=True, kw_only=True):
-    """The drafts for `Propose` of that number: `counts[i]` of `token_ids` for its `serials[i]`."""
+    """Answer a `Propose` with drafts."""
 
     number: int
+    """The number of the `Propose`."""
     counts: Int32Vector
+    """int32 [N]: the number of drafts for each of its `serials`."""
     token_ids: Int32Vector
+    """int32 [sum of counts]: the drafts, sequence by sequence."""
     seconds: float
+    """The time that the drafter took."""

@@ -19,7 +19,7 @@ FRAMES_MAX = 4096  # header and body included; bounds what one envelope can make
 
 
 class Mode(enum.IntEnum):
-    """What an envelope is for."""
+    """The purpose of an envelope."""
 
     TELL = 0  # no answer expected
     ASK = 1  # one answer expected: REPLY or ERROR
@@ -34,23 +34,28 @@ class Mode(enum.IntEnum):
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Who says what kind of thing to whom.
-
-    `correlation` names the conversation within the asking node; 0 for a tell. An incarnation of 0 means
-    "whichever lives". `timeout` is in seconds. `trace` is a W3C `traceparent`. `credit` is how many items
-    of a stream may be sent (more).
-    """
+    """Sender, receiver and kind of a message."""
 
     mode: Mode
+    """The purpose of the envelope."""
     kind: str
+    """The class name of the message."""
     to: str
+    """The address of the receiver."""
     sender: str
+    """The address of the sender."""
     correlation: int = 0
+    """Names the conversation within the asking node; 0 for a tell."""
     to_incarnation: int = 0
+    """The life of the receiver that is meant; 0 is whichever lives."""
     from_incarnation: int = 0
+    """The life of the sender."""
     timeout: float | None = None
+    """Seconds that remain for the answer; None sets no deadline."""
     trace: str | None = None
+    """A W3C `traceparent`, where the request is traced."""
     credit: int = 0
+    """How many (more) items of a stream may be sent."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -58,12 +63,12 @@ _decoder = msgspec.msgpack.Decoder(Header)
 
 
 def encode_header(header: Header) -> bytes:
-    """The header's frame."""
+    """Return the frame of a header."""
     return _encoder.encode(header)
 
 
 def decode_header(frame: bytes) -> Header:
-    """The header in a frame.
+    """Return the header in a frame.
 
     Raises:
         MalformedEnvelope: the frame is no header.

@@ -24,13 +24,14 @@ from __future__ import annotations
 
 
 class PageantError(Exception):
-    """Base of every error that Pageant raises on purpose. `request_id` is whose it is, where a caller has several."""
+    """Base of every error that Pageant raises on purpose."""
 
     request_id: str | None = None
+    """The request that failed, where a caller has several; else None."""
 
 
 class BadRequest(PageantError, ValueError):
-    """A request that cannot be served as it is. `parameter` names what is wrong with it."""
+    """A request that cannot be served as it is. `parameter` names the parameter that is wrong."""
 
     def __init__(self, message: str, parameter: str | None = None) -> None:
         super().__init__(message)
@@ -52,7 +53,7 @@ class TopologyError(ConfigurationError):
         return TopologyError, (self.place, self.message)
 
     def within(self, place: str) -> TopologyError:
-        """The same, in a topology that is a part of another."""
+        """Return this error with its place prefixed, for a topology that is a part of another."""
         return TopologyError(f"{place}.{self.place}".rstrip("."), self.message)
 
 
@@ -64,15 +65,15 @@ class ArgumentError(TopologyError):
 
 
 class Refused(PageantError):
-    """A well-formed request that is turned away."""
+    """A well-formed request that was refused."""
 
 
 class Overloaded(Refused):
-    """Turned away for load: a queue is at its bound."""
+    """Refused for load: a queue is at its bound."""
 
 
 class Asleep(Refused):
-    """Turned away because the model sleeps, where requests are not to wait for it to be woken."""
+    """Refused because the model sleeps, where requests are not to wait for it to be woken."""
 
 
 class Unsupported(Refused):
@@ -100,9 +101,9 @@ class RequestExpired(DeadlineExceeded):
 
 
 class RemoteError(PageantError):
-    """The handler that was asked raised; the actor lives on.
+    """A handler that was asked raised an exception; its actor lives on.
 
-    `cause` is the class name of what was raised, `detail` its message, `actor` whose handler it was.
+    `cause` is the class name of the exception, `detail` its message, `actor` the handler's actor.
     """
 
     def __init__(self, actor: str, cause: str, detail: str) -> None:
@@ -122,7 +123,7 @@ class StartupError(PageantError):
 
 
 class EngineClosed(PageantError):
-    """Used after `close()`."""
+    """The engine was used after `close()`."""
 
 
 class ProtocolError(PageantError):

@@ -1,4 +1,6 @@
-"""How an error travels back to the asker: as the body of an `ERROR` envelope, and as an exception again."""
+"""Errors on their way back to an asker: the body of an `ERROR` envelope, and the exception that it becomes
+again.
+"""
 
 from __future__ import annotations
 
@@ -30,21 +32,25 @@ _ERRORS: dict[str, type[PageantError]] = {fault: error for error, fault in _FAUL
 
 
 class Failure(Message, frozen=True, kw_only=True):
-    """An ask that failed: whose fault, the class of what was raised, and its message."""
+    """An ask that failed."""
 
     fault: Fault
+    """Who is at fault; decides the exception that the asker gets."""
     actor: str
+    """The actor whose handler raised."""
     cause: str
+    """The class name of the exception."""
     detail: str
+    """The message of the exception."""
 
 
 def printable(text: str) -> str:
-    """A text that can travel: lone surrogates, as in the names of odd files, are escaped."""
+    """Return a text that can travel. Lone surrogates, as in the names of odd files, are escaped."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def failure_of(error: BaseException, actor: str) -> Failure:
-    """What is sent for an exception that `actor` raised."""
+    """Return the message to send for an exception that `actor` raised."""
     if isinstance(error, RemoteError):  # an ask within a handler failed: the first cause is what matters
         return Failure(fault="handler", actor=error.actor, cause=error.cause, detail=error.detail)
     fault = _fault_of(type(error))
@@ -52,12 +58,12 @@ def failure_of(error: BaseException, actor: str) -> Failure:
 
 
 def _fault_of(cls: type[BaseException]) -> Fault:
-    """That of the nearest class that has one."""
+    """Return the fault of the nearest base class that has one."""
     return next((_FAULTS[base] for base in cls.__mro__ if base in _FAULTS), "handler")
 
 
 def error_of(failure: Failure) -> PageantError:
-    """What the asker gets."""
+    """Return the exception that the asker gets."""
     if failure.fault == "handler":
         return RemoteError(failure.actor, failure.cause, failure.detail)
     return _ERRORS[failure.fault](failure.detail)

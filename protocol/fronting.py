@@ -1,7 +1,7 @@
 """session ──GetServer / GetHttpStatistics / Drain──▶ http ◀──UseResponse / FollowResponse / AbortNamed──▶ http.
 
-What whoever started a server asks of it; and what servers of one engine ask each other, because a client may come
-to any of them with what it began at another.
+The session that started a server asks the first three. Servers of one engine ask each other the last three,
+because a client may come to any server with a response that it began at another.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ GenerationValue = bool | int | float | str | None | list[int]
 
 
 class ServedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A model, as those know it who speak for its users.
+    """A model, as its frontends know it.
 
     Attributes:
-        name: what it is called outside.
-        replica: what stands before its actors' names.
-        folder: its checkpoint's.
+        name: its name for clients.
+        replica: the prefix of its actors' names.
+        folder: the folder of its checkpoint.
         max_logprobs, generation_config: see `Engine`.
-        adapters: the names of its adapters, which are models too to its users.
+        adapters: the names of its adapters, which are models too for clients.
         tokenizer: the folder of its tokenizer; None is a model that is served without one.
         chat_template: the Jinja template of conversations, where it is not the tokenizer's own.
         eos_token_ids: its end tokens.
-        aliases: further names that clients may call it by, such as its path as it was typed.
+        aliases: further names that clients may use, such as the path as it was typed.
         generation_overrides: laid over the checkpoint's generation_config.json.
     """
 
@@ -47,19 +47,21 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ServerAddress(Message, frozen=True, kw_only=True):
-    """Where a server is found, and what it serves."""
+    """The URL of a server, and the models that it serves."""
 
     url: str
     models: tuple[str, ...]
 
 
 class GetServer(Request[ServerAddress], frozen=True, kw_only=True):
-    """Where do you listen?"""
+    """Ask a server for its address."""
 
 
 class HttpStatistics(Message, frozen=True, kw_only=True):
-    """A server's counters. Alone in its process, its node's `cpu_seconds` divided by `streamed_tokens` is what a
-    streamed token costs.
+    """A server's counters.
+
+    For a server alone in its process, its node's `cpu_seconds` divided by `streamed_tokens` is the cost of a
+    streamed token.
     """
 
     open_requests: int
@@ -67,45 +69,50 @@ class HttpStatistics(Message, frozen=True, kw_only=True):
 
 
 class GetHttpStatistics(Request[HttpStatistics], frozen=True, kw_only=True):
-    """How do you stand?"""
+    """Ask a server for its counters."""
 
 
 class Drained(Message, frozen=True, kw_only=True):
-    """So many requests were still open when the time was over."""
+    """The number of requests that were still open when the time was over."""
 
     open_requests: int
 
 
 class Drain(Request[Drained], frozen=True, kw_only=True):
-    """Take no more requests, and let those that are open end, within so many seconds."""
+    """Ask a server to take no more requests, and to let the open ones end."""
 
     seconds: float
+    """The longest time to wait for open requests."""
 
 
 class UsedResponse(Message, frozen=True, kw_only=True):
-    """A stored response as it is now, and the conversation up to its end, both as JSON; None if it is not stored
-    there. `running`: it has not ended yet. `background`: no connection waits for it, so that it can be cancelled.
-    `has_events`: they can be followed. `items`: what it was made from, as JSON.
-    """
+    """A stored response as it is now."""
 
     response: str | None = None
+    """The response as JSON; None if it is not stored there."""
     turns: str = "[]"
+    """The conversation up to the response's end, as JSON."""
     running: bool = False
+    """The response has not ended yet."""
     background: bool = False
+    """No connection waits for the response, so that it can be cancelled."""
     has_events: bool = False
+    """The events of the response can be followed."""
     items: str = "[]"
+    """The items that the response was made from, as JSON."""
 
 
 class UseResponse(Request[UsedResponse], frozen=True, kw_only=True):
-    """Show a stored response, or end it, or forget it.
-
-    `tenant` is whose it has to be; an operator (`is_operator`) uses anybody's.
-    """
+    """Show a stored response, or end it, or forget it."""
 
     name: str
+    """The id of the response."""
     use: Literal["show", "cancel", "delete"] = "show"
+    """What to do with it."""
     tenant: str | None = None
+    """The tenant who must own the response, unless `is_operator`."""
     is_operator: bool = True
+    """An operator may use any tenant's response."""
 
 
 class ResponseEvents(Message, frozen=True, kw_only=True):
@@ -115,24 +122,27 @@ class ResponseEvents(Message, frozen=True, kw_only=True):
 
 
 class FollowResponse(Request[ResponseEvents], frozen=True, kw_only=True):
-    """Send a stored response's events after the one of that number, as they come. For whose it has to be, see
-    `UseResponse`; nothing comes of any other's.
+    """Stream a stored response's events, as they come.
+
+    A response of another tenant has no events; see `UseResponse`.
     """
 
     name: str
+    """The id of the response."""
     after: int = -1
+    """Send events with sequence numbers above this one."""
     tenant: str | None = None
     is_operator: bool = True
 
 
 class AbortedNamed(Message, frozen=True, kw_only=True):
-    """Those that were running."""
+    """Names of the requests that were running."""
 
     names: tuple[str, ...]
 
 
 class AbortNamed(Request[AbortedNamed], frozen=True, kw_only=True):
-    """End requests, by the names that clients know: those of `tenant`, or, for an operator, of anybody."""
+    """End requests by the names that clients know: those of `tenant`, or, for an operator, of any tenant."""
 
     names: tuple[str, ...]
     tenant: str | None = None

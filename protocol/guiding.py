@@ -1,12 +1,14 @@
-"""frontend ──CompileGrammar──▶ grammar, and executor ◀──GuideStep, TokenMasks──▶ grammar: which tokens may be drawn.
+"""frontend ──CompileGrammar──▶ grammar, and executor ◀──GuideStep, TokenMasks──▶ grammar: which tokens may be
+sampled.
 
-    executor ──GuideStep──▶ grammar    which sequences are new and which are gone, and what was drawn
-    grammar ──TokenMasks──▶ executor   what may be drawn next
+    executor ──GuideStep──▶ grammar    sequences that begin and end, and the tokens that were sampled
+    grammar ──TokenMasks──▶ executor   the tokens that may come next
     grammar ──GuidesLost──▶ executor   open these again, with their whole output
 
-A mask is a function of a sequence's output and of nothing else, so it is asked for by what was drawn, not by
-a plan: it is computed while the next step's forward pass runs, whichever step that is. A guided sequence has a
-number, its guide, that an executor never uses twice. A grammar that was restarted is told of every guide again.
+A mask is a function of a sequence's output and of nothing else. The executor therefore asks for it with the
+sampled token, not with a plan, and the grammar computes it while the next step's forward pass runs. A guided
+sequence has a number, its guide, that an executor never uses twice. An executor opens all of its guides again
+at a grammar that was restarted.
 """
 
 from __future__ import annotations
@@ -19,69 +21,90 @@ from pageant.protocol.structured_outputs import StructuredOutputsParams
 
 
 class GrammarCompiled(Message, frozen=True, kw_only=True):
-    """It can be followed."""
+    """Answer of a grammar that was compiled."""
 
 
 class GrammarRefused(Message, frozen=True, kw_only=True):
-    """It cannot, for a reason that is the request's."""
+    """Answer for a grammar that cannot be compiled, with a reason for the client."""
 
     reason: str
 
 
 class CompileGrammar(Request[GrammarCompiled | GrammarRefused], frozen=True, kw_only=True):
-    """Asked at the edge, before a request is submitted, so that what is wrong fails there and nothing waits."""
+    """Compile a grammar before its request is submitted, so that a faulty one fails at the edge and no step
+    waits for it.
+    """
 
     structured_outputs: StructuredOutputsParams
 
 
 class OpenGuide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A sequence whose next token is at `position`, after the output `token_ids`.
-
-    With `ignore_eos`, it does not end where it could go on.
-    """
+    """A sequence that a grammar is to guide."""
 
     guide: int
+    """The number of the guide."""
     structured_outputs: StructuredOutputsParams
+    """The constraint."""
     position: int
+    """The position of the next token in the sequence."""
     token_ids: Int32Vector
+    """int32 [tokens]: the output so far."""
     ignore_eos: bool = False
+    """The sequence does not end where it could go on."""
 
 
 class GuideStep(Message, frozen=True, kw_only=True):
-    """What a step brought: guide `guides[i]` has `token_ids[i]` at `positions[i]`, and wants the next mask.
+    """Tell the grammar which tokens a step sampled, and ask for the next masks.
 
-    Those in `closed` are over, then those in `opened` begin. Then `draft_counts[i]` of `draft_ids` are a guess at what
-    guide `drafting[i]` has from `draft_positions[i]` on: it wants a mask for each place along it, and stays where it
-    is. `epoch` is the executor's incarnation.
+    The grammar closes guides first, opens new ones, and then advances the others. Drafts do not advance a
+    guide.
     """
 
     epoch: int
+    """The executor's incarnation."""
     opened: tuple[OpenGuide, ...] = ()
+    """Guides that begin."""
     closed: Int64Vector = msgspec.field(default_factory=int64)
+    """int64 [C]: guides that end."""
     guides: Int64Vector = msgspec.field(default_factory=int64)
+    """int64 [N]: guides with a new token, which want the mask of the next."""
     positions: Int64Vector = msgspec.field(default_factory=int64)
+    """int64 [N]: the position of each new token."""
     token_ids: Int32Vector = msgspec.field(default_factory=int32)
+    """int32 [N]: the new tokens."""
     drafting: Int64Vector = msgspec.field(default_factory=int64)
+    """int64 [D]: guides that want a mask at each place along their drafts."""
     draft_positions: Int64Vector = msgspec.field(default_factory=int64)
+    """int64 [D]: the position of each guide's first draft."""
     draft_counts: Int32Vector = msgspec.field(default_factory=int32)
+    """int32 [D]: the number of drafts of each guide."""
     draft_ids: Int32Vector = msgspec.field(default_factory=int32)
+    """int32 [sum of draft_counts]: the drafts, guide by guide."""
 
 
 class TokenMasks(Message, frozen=True, kw_only=True):
-    """For the token of guide `guides[i]` at `positions[i]`, after `ahead[i]` drafts: token t may be drawn if bit t % 32
-    of `bits[i, t // 32]` is 1. After a draft that may not be drawn, all may. `failed` says why some guides have no mask
-    and never will."""
+    """Masks of the tokens that may be sampled: token t is allowed in mask i if bit t % 32 of `bits[i, t //
+    32]` is 1.
+    """
 
     epoch: int
+    """The executor's incarnation."""
     guides: Int64Vector
+    """int64 [N]: the guide of each mask."""
     positions: Int64Vector
+    """int64 [N]: the position of the token that each mask is for."""
     ahead: Int64Vector
+    """int64 [N]: the number of drafts before that token. After a draft that is not allowed, a mask allows
+    all.
+    """
     bits: Int32Matrix
+    """int32 [N, ceil(vocab_size / 32)]."""
     failed: dict[int, str] = msgspec.field(default_factory=dict)
+    """Guides without a mask, now and later, with the reason."""
 
 
 class GuidesLost(Message, frozen=True, kw_only=True):
-    """A message was missed: these guides are not known here as they are there."""
+    """Tell an executor that a message was lost: open these guides again."""
 
     epoch: int
     guides: Int64Vector

@@ -1,6 +1,6 @@
-"""How two nodes meet: `Hello`, answered by `Welcome` or `Rejected`. Nothing else is heard before it.
+"""Handshake of two nodes: `Hello`, answered by `Welcome` or `Rejected`. A node reads nothing else before it.
 
-The fingerprint covers every message type of the protocol; nodes of different versions refuse each other by
+The fingerprint covers every message type of the protocol. Nodes of different versions refuse each other by
 name rather than misread each other later.
 """
 
@@ -13,10 +13,10 @@ from pageant.protocol.message import Message
 
 
 class Hello(Message, frozen=True, kw_only=True):
-    """A node introduces itself to one that it connected to.
+    """A node introduces itself to a node that it connected to.
 
-    Incarnation 0 asks the root for one: a node that was started by hand. The `Welcome` then carries it as
-    `issued`, and the node comes back under it.
+    Incarnation 0 asks the root for one, for a node that was started by hand. The `Welcome` carries it as
+    `issued`, and the node connects again under it.
     """
 
     node: str
@@ -37,20 +37,21 @@ class Welcome(Message, frozen=True, kw_only=True):
 
 
 class Rejected(Message, frozen=True, kw_only=True):
-    """The answer to a `Hello` that does not fit. `reason` names both versions. With `again` it may fit later: the
-    node of that name has not been given up yet."""
+    """The answer to a `Hello` that does not fit."""
 
     reason: str
+    """Names both versions."""
     again: bool = False
+    """A later `Hello` may fit: the node of that name has not been declared dead yet."""
 
 
 class Knock(Message, frozen=True, kw_only=True):
-    """Never answered: whether it can be sent tells whether the other end of a connection is there."""
+    """Never answered: sending it tells the sender whether the other end of a connection exists."""
 
 
 @cache
 def fingerprint() -> str:
-    """128 bits over the schema of all messages of `pageant.protocol`, as hexadecimal."""
+    """Return 128 bits over the schema of all messages of `pageant.protocol`, as hexadecimal digits."""
     from pageant.protocol.schema import canonical_schema
 
     return hashlib.blake2b(canonical_schema(), digest_size=16).hexdigest()

@@ -1,4 +1,6 @@
-"""JSON schemas as a compiler of grammars takes them: what is no constraint to it, and bounds that it cannot express."""
+"""JSON schemas in the form that a grammar compiler takes: without annotations, and with bounds that it can
+express.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ FORMATS = frozenset(
         "unknown",
     }
 )
-"""Formats of strings that are kept to. Any other is an annotation, as JSON Schema has it by default."""
+"""String formats that are enforced. Any other is an annotation, which is JSON Schema's default."""
 
 INTEGER_MIN, INTEGER_MAX = -(2**63) + 1024, 2**63 - 1
 """Bounds of integers that can be expressed; those beyond are narrowed to these."""
@@ -42,7 +44,7 @@ def schemas_within(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 def unenforced(schema: Any) -> list[str]:
-    """Return what a schema says that an answer is not held to, such as `format: password`, each once."""
+    """Return the constraints of a schema that answers are not held to, such as `format: password`, each once."""
     return list(dict.fromkeys(name for one in schemas_within(schema) for name in _unenforced(one)))
 
 
@@ -60,9 +62,10 @@ def _may_be_string(schema: dict[str, Any]) -> bool:
 
 
 def prepare(schema: Any) -> None:
-    """Take out what is no constraint, and narrow bounds that cannot be expressed. Mutates `schema`.
+    """Remove annotations from a schema, and narrow bounds that cannot be expressed. Mutates `schema`.
 
-    What is valid by the schema that is left is valid by the original, but for what `unenforced` names.
+    A value that is valid by the result is valid by the original, except for constraints that `unenforced`
+    names.
     """
     for one in list(schemas_within(schema)):
         if isinstance(one.get("format"), str) and one["format"] not in FORMATS:
@@ -73,12 +76,12 @@ def prepare(schema: Any) -> None:
 
 
 def is_exact(value: int) -> bool:
-    """Return whether an integer survives a compiler that holds numbers as doubles, and writes them briefly."""
+    """Tell whether an integer survives a compiler that holds numbers as doubles and writes them briefly."""
     return abs(value) <= _EXACT_MAX or int(Decimal(repr(float(value)))) == value
 
 
 def _narrow(schema: dict[str, Any]) -> None:
-    """Bring the bounds of a number within what can be expressed, unless nothing would be left between them."""
+    """Narrow the bounds of a number to what can be expressed, unless nothing would be left between them."""
     if schema.get("type") == "integer":
         _narrow_integer(schema)
         return

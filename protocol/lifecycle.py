@@ -1,4 +1,4 @@
-"""How a model is served is changed while it is served: paused and resumed, its caches emptied, adapters loaded.
+"""Changes to a model while it is served: pause and resume, reset of caches, adapters, sleep.
 
     operator ──PauseModel, ResumeModel, ResetModelCache, GetModelState──▶ lifecycle
     operator ──AddAdapter, RemoveAdapter, SleepModel, WakeModel──▶ lifecycle
@@ -8,8 +8,9 @@
     lifecycle ──AmendActor, SwapActor, GetActor──▶ supervisor
     lifecycle ──LearnModel──▶ frontends, so that they know before the operator does
 
-An operator is an `Engine`, an HTTP server or a command. What must outlive a death stands in the options of the actor
-that it concerns, at the supervisor (`AmendActor`), before that actor is told. So its next life begins that way.
+An operator is an `Engine`, an HTTP server or a command. A change that must outlive a death is written into
+the options of its actor at the supervisor (`AmendActor`) before that actor is told. The actor's next life
+then begins with the change.
 
 `replica` is the prefix of the names of a model's actors; "" where there is one model.
 """
@@ -24,7 +25,7 @@ import msgspec
 from pageant.protocol.message import Message, Request
 
 PauseMode = Literal["abort", "wait", "keep"]
-"""What becomes of the requests that are open when a model pauses.
+"""Fate of the requests that are open when a model pauses.
 
 abort: they end at once, with the output that they have.
 wait: they are computed to their ends.
@@ -34,14 +35,14 @@ Requests that come later wait, whatever the mode.
 """
 
 WAKE_TAGS = ("weights", "kv_cache", "scheduling")
-"""What may be woken by itself, in this order."""
+"""Parts of a model that can be woken by themselves, in this order."""
 
 ANSWER_SECONDS = 120.0
-"""How long an operator waits for an answer."""
+"""The longest time that an operator waits for an answer."""
 LOAD_SECONDS = 600.0
-"""How long an operator waits for an adapter to be loaded."""
+"""The longest time that an operator waits for an adapter to be loaded."""
 DRAIN_SECONDS = 7 * 86_400.0
-"""How long an operator waits for a pause, which waits for requests, however long they take."""
+"""The longest time that an operator waits for a pause, which waits for open requests."""
 
 
 # To a scheduler.
@@ -52,10 +53,10 @@ PAUSED = "paused"
 
 
 class SchedulingPaused(Message, frozen=True, kw_only=True):
-    """How a scheduler stands after a pause was asked for.
+    """State of a scheduler after a pause was asked for.
 
     Attributes:
-        done: whether it is paused, and (as an answer to `AwaitRest`) at rest.
+        done: it is paused, and (as an answer to `AwaitRest`) at rest.
         num_open: requests that it holds.
     """
 
@@ -64,11 +65,11 @@ class SchedulingPaused(Message, frozen=True, kw_only=True):
 
 
 class PauseScheduling(Request[SchedulingPaused], frozen=True, kw_only=True):
-    """Ask a scheduler to plan nothing more. Answered at once; `AwaitRest` waits for the steps at hand.
+    """Ask a scheduler to plan no more steps. It answers at once; `AwaitRest` waits for the steps under way.
 
     Attributes:
-        mode: what becomes of its open requests.
-        release: running requests give up their KV memory, and compute it again afterwards.
+        mode: the fate of its open requests.
+        release: running requests free their KV memory, and are recomputed afterwards.
         if_idle: do nothing if any request is open.
     """
 
@@ -78,8 +79,11 @@ class PauseScheduling(Request[SchedulingPaused], frozen=True, kw_only=True):
 
 
 class AwaitRest(Request[SchedulingPaused], frozen=True, kw_only=True):
-    """Ask a scheduler to answer when its pause is complete: nothing is computed, and with `wait` all that was open has
-    ended. It answers at once when it is not paused."""
+    """Ask a scheduler to answer when its pause is complete.
+
+    A pause is complete when no step is computed and, with `wait`, all requests have ended. A scheduler that
+    is not paused answers at once.
+    """
 
 
 class SchedulingResumed(Message, frozen=True, kw_only=True):
@@ -87,7 +91,7 @@ class SchedulingResumed(Message, frozen=True, kw_only=True):
 
 
 class ResumeScheduling(Request[SchedulingResumed], frozen=True, kw_only=True):
-    """Ask a scheduler to go on planning."""
+    """Ask a scheduler to plan steps again."""
 
 
 # To a block manager.
@@ -110,33 +114,33 @@ class ResetPrefixCache(Request[PrefixCacheReset], frozen=True, kw_only=True):
     below: bool = True
 
 
-# An executor that sleeps. While it does, an actor of another class stands in its place, which computes nothing and says
-# so; what it was and will be again stands in that one's options.
+# An executor that sleeps is replaced by an actor of another class, which computes nothing and says so. The options of
+# that actor hold the executor's class and options, with which it wakes.
 
 ASLEEP = "asleep"
 """The name of an executor's fact: the level of its sleep; missing while it computes."""
 
 SleepLevel = Literal[1, 2]
-"""What a sleeping model keeps. Its KV cache is given up in any case.
+"""What a sleeping model keeps. Its KV cache is freed in any case.
 
 1: its weights, in the host's memory.
 2: nothing.
 """
 
 Part = Literal["weights", "kv_cache"]
-"""What of a sleeping model can be brought back."""
+"""A part of a sleeping model that can be restored by itself."""
 
 
 class SleepingOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of an executor that sleeps, as far as the lifecycle actor writes them.
+    """Options of an executor that sleeps, as far as the lifecycle actor writes them.
 
     Attributes:
-        awake_class: `module:Class`, when it wakes.
-        awake_options: its options then, a JSON object.
+        awake_class: `module:Class` of the executor when it wakes.
+        awake_options: the options of that executor, a JSON object.
         level: see `SleepLevel`.
-        woken: what was brought back; with both parts it would not sleep any more.
-        device: where it computes.
-        known_max_model_len: how long requests could be when it slept.
+        woken: the parts that were restored; with both parts it would not sleep any more.
+        device: the device that it computes on.
+        known_max_model_len: the longest request, in tokens, that its memory held before it slept.
     """
 
     awake_class: str
@@ -150,23 +154,23 @@ class SleepingOptions(msgspec.Struct, frozen=True, kw_only=True):
 SLEEPING_CLASS = "pageant.actors.executor.sleeping:SleepingExecutor"
 
 
-# To an executor. Adapters have keys there: an adapter that is loaded under a name that another had has another key, so
-# that no request is computed with both, and no prefix of the one is found by the other.
+# To an executor. Adapters have keys there. An adapter that takes another's name gets another key, so that no request
+# is computed with both and neither finds cached prefixes of the other.
 
 ADAPTERS = "adapters"
 """The name of an executor's fact: the keys of the adapters that requests may have, by their names."""
 ADAPTER_OWNERS = "adapter_owners"
-"""The name of another: who made those that belong to somebody, by the adapters' names."""
+"""The name of an executor's fact: the tenants that own adapters, by the adapters' names."""
 
 
 class AddedAdapter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An adapter that was loaded while its model was served.
 
     Attributes:
-        name: what it is called outside.
+        name: its name for clients.
         folder: see `AdapterCheckpoint`; on the executor's host.
         owner: the tenant that made it; "" is the operator.
-        retired: another took its name: only requests that have begun with it are computed with it.
+        retired: another adapter took its name: only requests that have begun with it still use it.
     """
 
     name: str
@@ -176,23 +180,23 @@ class AddedAdapter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def offered_adapters(configured: Iterable[str], added: Mapping[str, AddedAdapter]) -> dict[str, str]:
-    """Return the keys of the adapters that new requests may have, by their names.
+    """Return the keys of the adapters that new requests may name, by the adapters' names.
 
     Args:
-        configured: names of the topology's own, which are their keys too.
-        added: those that were loaded since, by key.
+        configured: names of the topology's own adapters, which are their keys too.
+        added: adapters that were loaded later, by key.
     """
     later = {one.name: key for key, one in added.items() if not one.retired}
     return {name: name for name in configured} | later
 
 
 def adapter_owners(added: Mapping[str, AddedAdapter]) -> dict[str, str]:
-    """Return who made the adapters that belong to somebody, by the adapters' names."""
+    """Return the tenants that own adapters, by the adapters' names."""
     return {one.name: one.owner for one in added.values() if one.owner and not one.retired}
 
 
 class AdapterLoaded(Message, frozen=True, kw_only=True):
-    """Requests may be computed with it."""
+    """An adapter was loaded: requests may use it."""
 
 
 class LoadAdapter(Request[AdapterLoaded], frozen=True, kw_only=True):
@@ -203,14 +207,14 @@ class LoadAdapter(Request[AdapterLoaded], frozen=True, kw_only=True):
 
 
 class AdapterUnloaded(Message, frozen=True, kw_only=True):
-    """No request is computed with it any more."""
+    """An adapter was unloaded: no request uses it any more."""
 
 
 class UnloadAdapter(Request[AdapterUnloaded], frozen=True, kw_only=True):
-    """Ask an executor to forget an adapter. Requests that have it end with an error.
+    """Ask an executor to unload an adapter. Requests that use it end with an error.
 
     Attributes:
-        retire: only take away its name, and let requests that have it go on.
+        retire: only take away its name, and let requests that use it go on.
     """
 
     key: str
@@ -218,13 +222,13 @@ class UnloadAdapter(Request[AdapterUnloaded], frozen=True, kw_only=True):
 
 
 class AdapterUse(Message, frozen=True, kw_only=True):
-    """How many open requests have an adapter."""
+    """The number of open requests that use an adapter."""
 
     num_open: int
 
 
 class GetAdapterUse(Request[AdapterUse], frozen=True, kw_only=True):
-    """Ask a scheduler how many of its requests have the adapter of this key."""
+    """Ask a scheduler how many of its requests use the adapter of this key."""
 
     key: str
 
@@ -233,14 +237,14 @@ class GetAdapterUse(Request[AdapterUse], frozen=True, kw_only=True):
 
 
 class ModelState(Message, frozen=True, kw_only=True):
-    """How a model is served.
+    """State of a served model.
 
     Attributes:
         paused: the mode in which it was paused; None while it is not.
         sleep_level: 0 while it is awake.
-        woken: of a sleeping one, what was brought back.
+        woken: the parts of a sleeping model that were restored.
         adapters: the keys of its adapters, by their names.
-        adapter_owners: who made those that belong to somebody, by their names.
+        adapter_owners: the tenants that own adapters, by the adapters' names.
     """
 
     replica: str
@@ -252,17 +256,17 @@ class ModelState(Message, frozen=True, kw_only=True):
 
 
 class GetModelState(Request[ModelState], frozen=True, kw_only=True):
-    """Ask how a model is served."""
+    """Ask for the state of a model."""
 
     replica: str = ""
 
 
 class PauseModel(Request[ModelState], frozen=True, kw_only=True):
-    """Pause a model: answered when none of its steps is computed any more.
+    """Pause a model. Answered when none of its steps is computed any more.
 
     Attributes:
-        mode: what becomes of its open requests.
-        clear_cache: forget its cached prefixes, too. Requests that are kept compute theirs again.
+        mode: the fate of its open requests.
+        clear_cache: forget its cached prefixes, too. Requests that are kept recompute theirs.
     """
 
     replica: str = ""
@@ -271,7 +275,7 @@ class PauseModel(Request[ModelState], frozen=True, kw_only=True):
 
 
 class ResumeModel(Request[ModelState], frozen=True, kw_only=True):
-    """Let a paused model go on. One that is not paused stays as it is."""
+    """Resume a paused model. A model that is not paused stays as it is."""
 
     replica: str = ""
 
@@ -281,7 +285,7 @@ class ResetModelCache(Request[PrefixCacheReset], frozen=True, kw_only=True):
 
     Attributes:
         below: in the host's memory and on its disk, too.
-        reset_running: running requests give up their memory first, and compute it again.
+        reset_running: running requests free their memory first, and are recomputed.
     """
 
     replica: str = ""
@@ -293,7 +297,7 @@ class AddAdapter(Request[ModelState], frozen=True, kw_only=True):
     """Load an adapter while its model is served.
 
     Attributes:
-        name: what it is to be called; no model and no other adapter may be called so.
+        name: its name for clients; no model and no other adapter may have it.
         folder: see `AdapterCheckpoint`; on the executor's host.
         in_place: it may take the name of another. Requests that have begun with that one end with it.
         owner: the tenant who asks; "" is an operator.
@@ -307,10 +311,10 @@ class AddAdapter(Request[ModelState], frozen=True, kw_only=True):
 
 
 class RemoveAdapter(Request[ModelState], frozen=True, kw_only=True):
-    """Forget an adapter. Requests that have it end with an error that names it.
+    """Unload an adapter. Requests that use it end with an error that names it.
 
     Attributes:
-        owner: the tenant who asks, of whose adapters alone it may be; "" is an operator.
+        owner: the tenant who asks, and who must own the adapter; "" is an operator.
     """
 
     replica: str = ""
@@ -319,11 +323,11 @@ class RemoveAdapter(Request[ModelState], frozen=True, kw_only=True):
 
 
 class SleepModel(Request[ModelState], frozen=True, kw_only=True):
-    """Let a model give back its memory until it is woken. Requests that come meanwhile wait.
+    """Free a model's memory until it is woken. Requests that come meanwhile wait.
 
     Attributes:
         level: see `SleepLevel`; with 0 it only pauses.
-        mode: what becomes of its open requests. Kept ones go on when it wakes, with the same tokens.
+        mode: the fate of its open requests. Kept ones go on when it wakes, with the same tokens.
     """
 
     replica: str = ""
@@ -332,10 +336,11 @@ class SleepModel(Request[ModelState], frozen=True, kw_only=True):
 
 
 class WakeModel(Request[ModelState], frozen=True, kw_only=True):
-    """Bring a sleeping model back.
+    """Wake a sleeping model.
 
     Attributes:
-        parts: only so much of it; it computes when it has both. `scheduling` ends a pause. None is everything.
+        parts: restore only these; the model computes when it has both. `scheduling` ends a pause. None is
+            everything.
     """
 
     replica: str = ""
@@ -346,10 +351,10 @@ class WakeModel(Request[ModelState], frozen=True, kw_only=True):
 
 
 class ModelLearned(Message, frozen=True, kw_only=True):
-    """From now on requests are judged by that."""
+    """The frontend judges requests by the new state from now on."""
 
 
 class LearnModel(Request[ModelLearned], frozen=True, kw_only=True):
-    """Tell a frontend how a model is served from now on."""
+    """Tell a frontend the new state of a model."""
 
     state: ModelState

@@ -1,7 +1,8 @@
-"""Log-probabilities on their way from executors to frontends: columns in a message, pieces by row in between.
+"""Log-probabilities on their way from executors to frontends: columns in a message, and the rows cut out of
+them.
 
-They are natural logarithms of what the model says, before any temperature, penalty or filter. A request that
-does not ask for them costs nothing here.
+They are natural logarithms of the model's probabilities, before any temperature, penalty or filter. A request
+that does not ask for them costs nothing here.
 """
 
 from __future__ import annotations
@@ -14,29 +15,34 @@ import numpy as np
 
 from pageant.protocol.arrays import Float32Vector, Int32Vector
 
-ALL = -1  # as a number of likeliest tokens: the whole vocabulary, as users of vLLM write it
+# The whole vocabulary, as a number of likeliest tokens: users of vLLM write it so.
+ALL = -1
 
 
 class Logprobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of N tokens, by columns: token `token_ids[i]` of the message's row `rows[i]` has `logprobs[i]`, and the
-    rank `ranks[i]` (from 1). The `counts[i]` likeliest at its place are next of `top_ids`, with `top`; or those of the
-    request's `logprob_token_ids`, in their order.
-
-    `rows` never falls; tokens of one row are in their order.
-    """
+    """Log-probabilities of N tokens, by columns. Tokens of one row are in their order."""
 
     rows: Int32Vector
+    """int32 [N], never falling: the row of the message that each token belongs to."""
     token_ids: Int32Vector
+    """int32 [N]."""
     logprobs: Float32Vector
+    """float32 [N]: the log-probability of each token."""
     ranks: Int32Vector
+    """int32 [N]: the rank of each token in the vocabulary, from 1."""
     counts: Int32Vector
+    """int32 [N]: the number of alternatives at each token's place."""
     top_ids: Int32Vector
+    """int32 [sum of counts]: the likeliest tokens at each place; or the request's `logprob_token_ids`, in
+    order.
+    """
     top: Float32Vector
+    """float32 [sum of counts]: the log-probabilities of `top_ids`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """The same of one row, as views."""
+class RowLogprobs:
+    """Log-probabilities of one row's tokens, as views of the columns of `Logprobs`."""
 
     token_ids: Int32Vector
     logprobs: Float32Vector
@@ -48,26 +54,26 @@ class Piece:
     def __len__(self) -> int:
         return len(self.token_ids)
 
-    def copy(self) -> Piece:
-        """One that does not keep the message alive which it came in."""
-        return Piece(
+    def copy(self) -> RowLogprobs:
+        """Return a copy that does not keep the message's arrays alive."""
+        return RowLogprobs(
             *(self.token_ids.copy(), self.logprobs.copy(), self.ranks.copy(), self.counts.copy()),
             *(self.top_ids.copy(), self.top.copy()),
         )
 
-    def part(self, first: int, last: int | None = None) -> Piece:
-        """Of the tokens from `first` to before `last`."""
+    def part(self, first: int, last: int | None = None) -> RowLogprobs:
+        """Return the log-probabilities of the tokens from `first` to before `last`."""
         tokens = slice(first, last)
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.counts)])
         top = slice(ends[min(first, len(self))], ends[len(self) if last is None else min(last, len(self))])
-        return Piece(
+        return RowLogprobs(
             *(self.token_ids[tokens], self.logprobs[tokens], self.ranks[tokens], self.counts[tokens]),
             *(self.top_ids[top], self.top[top]),
         )
 
 
-def split(columns: Logprobs | None) -> dict[int, Piece]:
-    """The pieces of a message's rows."""
+def split_rows(columns: Logprobs | None) -> dict[int, RowLogprobs]:
+    """Return the log-probabilities of each row that has any, by row."""
     if columns is None or not len(columns.rows):
         return {}
     starts = np.flatnonzero(np.diff(columns.rows, prepend=columns.rows[0] - 1))
@@ -76,15 +82,15 @@ def split(columns: Logprobs | None) -> dict[int, Piece]:
     pieces = {}
     for first, last in zip(starts.tolist(), ends, strict=True):
         tokens, top = slice(first, last), slice(top_ends[first], top_ends[last])
-        pieces[int(columns.rows[first])] = Piece(
+        pieces[int(columns.rows[first])] = RowLogprobs(
             *(columns.token_ids[tokens], columns.logprobs[tokens], columns.ranks[tokens]),
             *(columns.counts[tokens], columns.top_ids[top], columns.top[top]),
         )
     return pieces
 
 
-def join(pieces: Iterable[tuple[int, Piece]]) -> Logprobs | None:
-    """Columns of pieces, which come with their rows in order; None of none."""
+def join_rows(pieces: Iterable[tuple[int, RowLogprobs]]) -> Logprobs | None:
+    """Return the columns of pieces that come with their rows in order; None if there are none."""
     some = list(pieces)
     if not some:
         return None

@@ -1,6 +1,6 @@
-"""What a message is: a frozen, tagged Struct, known by its class name in every process.
+"""Messages: frozen, tagged Structs, known by their class name in every process.
 
-`Request[Reply]` says what answers it, so that `await self.ask(address, request)` is typed.
+`Request[Reply]` declares the reply, so that `await self.ask(address, request)` is typed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _kinds: dict[str, type[Message]] = {}
 class Message(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=True, eq=False, gc=True
 ):
-    """Base of all messages. Fields are only ever appended, with defaults.
+    """Base of all messages. New fields are appended, with defaults.
 
     Compared by identity: a message may hold arrays, for which `==` means something else.
     """
@@ -41,10 +41,10 @@ class Request(Message, Generic[R], frozen=True, kw_only=True):
 
 
 def kind_of(name: str) -> type[Message] | None:
-    """The message type of that name, or None."""
+    """Return the message type of that name, or None."""
     return _kinds.get(name)
 
 
 def all_kinds() -> tuple[type[Message], ...]:
-    """Every message type that this process knows, by name."""
+    """Return every message type that this process knows, sorted by name."""
     return tuple(_kinds[name] for name in sorted(_kinds))

@@ -1,4 +1,4 @@
-"""Parameters that a user writes by hand: one that there is not is refused by name, with the nearest that there is."""
+"""Base classes of parameters that users write by hand: an unknown one is refused with the nearest known name."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class _Named(msgspec.StructMeta):
 
 
 class MutableParameters(msgspec.Struct, metaclass=_Named):
-    """Base of such a struct that its owner may change."""
+    """Base of parameters that their owner may change."""
 
 
 class Parameters(msgspec.Struct, metaclass=_Named, frozen=True, kw_only=True):
-    """Base of such a struct.
+    """Base of frozen parameters.
 
     Raises:
-        BadRequest: by the constructor, for a parameter that is not there.
+        BadRequest: the constructor was given an unknown parameter.
     """

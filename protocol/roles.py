@@ -1,4 +1,4 @@
-"""The parts of the play: which messages an actor of a role must handle, and which features it may declare.
+"""Roles of actors: the messages that an actor of a role must handle, and the features that it may declare.
 
 An actor class that takes a role without handling all of `receives` is refused when it is defined. A request
 that needs a feature which an actor of the topology does not declare is refused by name.
@@ -33,7 +33,7 @@ from pageant.protocol.tokenizing import Tokenize, TokenizeChat
 
 
 class Feature(StrEnum):
-    """What a request may need beyond plain greedy decoding, and an actor declares to honour."""
+    """A need of a request beyond plain greedy decoding, which an actor declares to honour."""
 
     CHAT = "chat"
     SAMPLING = "sampling"
@@ -60,7 +60,7 @@ class Feature(StrEnum):
 
 @dataclass(frozen=True)
 class Role:
-    """A part in the topology. `features` are those that this role's actor must honour, maybe with others."""
+    """A role in a topology. Its actor must honour `features`, perhaps together with actors of other roles."""
 
     name: str
     receives: tuple[type[Message], ...]
@@ -127,7 +127,7 @@ ROLES = {role.name: role for role in _ALL}
 
 
 def features_needed(params: SamplingParams, adapter: str | None = None) -> frozenset[Feature]:
-    """What the cast must honour to serve a request with these parameters, and with that adapter."""
+    """Return the features that actors must honour to serve a request with these parameters and this adapter."""
     random = params.temperature > 0
     needs = {
         Feature.SAMPLING: random,

@@ -1,7 +1,6 @@
-"""How a request's tokens are drawn and when they end. Part of `Submit`.
+"""Parameters of sampling, and of a request's end. Part of `Submit`.
 
-Every field is honoured by the default cast. A parameter that is not here is refused by the constructor,
-never ignored.
+Every field is honoured by the default cast. The constructor refuses an unknown parameter; none is ignored.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ import msgspec
 
 from pageant.protocol.checks import (
     TOKEN_ID_MAX,
+    check_encodable,
     check_integer,
     check_number,
     check_strings,
     check_token_ids,
-    check_travels,
-    plain,
+    to_builtin,
 )
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.logprobs import ALL
@@ -29,24 +28,24 @@ from pageant.protocol.structured_outputs import StructuredOutputsParams
 STOP_STRINGS_MAX = 64
 STOP_LENGTH_MAX = 1024
 STOP_TOKEN_IDS_MAX = 1024
-LOGIT_BIAS_MAX = 1024  # entries
+LOGIT_BIAS_MAX = 1024
 ALLOWED_TOKEN_IDS_MAX = 65_536
 LOGPROB_TOKEN_IDS_MAX = 4096
 SEED_MIN, SEED_MAX = -(2**63), 2**63 - 1
 NO_SEED = -1
 NO_BUDGET = -1
-N_MAX = 1024  # samples of one request
+N_MAX = 1024
 BAD_WORDS_MAX = 256
 BAD_WORD_LENGTH_MAX = 256
-GREEDY_TEMPERATURE = 1e-5  # below it a request is greedy (see `pageant.kernels.sampling`)
-
-
-EXTRA_ARGS_MAX = 65_536  # characters, written out
+# A request with a lower temperature is greedy (see `pageant.kernels.sampling`).
+GREEDY_TEMPERATURE = 1e-5
+# Characters of the arguments, written out.
+EXTRA_ARGS_MAX = 65_536
 Scalar = bool | int | float | str | None
 
 
 class RequestOutputKind(Enum):
-    """What the outputs of a request hold: everything so far, what is new, or only one when it has ended."""
+    """Content of a request's outputs: everything so far, only what is new, or a single output at the end."""
 
     CUMULATIVE = 0
     DELTA = 1
@@ -61,56 +60,54 @@ _PLAIN = (
     *("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
     *("logit_bias", "stop", "bad_words", "extra_args"),
 )
-_TRAVELLING = ("stop", "bad_words", "extra_args", "structured_outputs")
-"""What may hold something that does not."""
+_ENCODED = ("stop", "bad_words", "extra_args", "structured_outputs")
+"""Parameters that may hold a value that cannot travel in a message."""
 
 
 class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Sampling parameters, with the names and meanings that users of vLLM know.
 
     Attributes:
-        temperature: 0 is greedy; otherwise logits are divided by it.
+        temperature: logits are divided by it; 0 is greedy.
         top_k: keep the k likeliest tokens; 0 or -1 keeps all.
         top_p: keep the likeliest tokens that together have at least this probability.
         min_p: drop tokens below this fraction of the likeliest token's probability.
-        presence_penalty: taken off the logit of each token that the output holds.
-        frequency_penalty: taken off a token's logit once for each time that the output holds it.
-        repetition_penalty: divides the logits above 0 of tokens that the prompt or the output holds, and
-            multiplies those below 0; 1 is off.
-        logit_bias: what is added to the logits of some tokens, by token id.
-        allowed_token_ids: draw only these tokens; None is all. If none but end tokens and `stop_token_ids`
-            are allowed, `min_tokens` does not keep them from being drawn.
-        seed: the same seed gives the same tokens, whatever else runs. Drawn by the frontend if None, or -1.
-        max_tokens: most tokens to generate; None is as many as fit into `max_model_len`.
-        min_tokens: end tokens and stops are not acted on before this many tokens.
+        presence_penalty: subtracted from the logit of each token that the output holds.
+        frequency_penalty: subtracted from a token's logit once for each occurrence in the output.
+        repetition_penalty: divides positive logits of tokens that the prompt or the output holds, and multiplies
+            negative ones; 1 is off.
+        logit_bias: added to the logits of some tokens, by token id.
+        allowed_token_ids: sample only these tokens; None is all. If only end tokens and `stop_token_ids` are allowed,
+            `min_tokens` does not keep them from being sampled.
+        seed: the same seed gives the same tokens, whatever else runs. The frontend draws one if it is None or -1.
+        max_tokens: the most tokens to generate; None is as many as fit into `max_model_len`.
+        min_tokens: end tokens and stops have no effect before this many tokens.
         stop: end when one of these strings appears; it is cut off unless `include_stop_str_in_output`.
-        stop_token_ids: end when one of these tokens is drawn; its text is left out as a stop string is, and so is that
-            of an end token.
+        stop_token_ids: end when one of these tokens is sampled; its text is left out, as that of an end token is.
         ignore_eos: do not end at the model's own end tokens.
         skip_special_tokens: leave special tokens out of the text.
-        n: how many samples to return. They share the prompt's blocks; sample 0 is what n=1 would return.
-        best_of: how many to draw, of which the n with the highest `cumulative_logprob` are returned.
-        logprobs: tell the log-probability of each token drawn, and so many of the likeliest at its place; -1 is
-            all. The engine's `max_logprobs` bounds it.
-        prompt_logprobs: the same of the prompt's tokens. It is then computed, not taken from the cache.
-        logprob_token_ids: at each place tell the log-probabilities of these tokens instead of the likeliest, and of
-            the token drawn, as with `logprobs=0`.
-        bad_words: texts whose last token is not drawn where it would complete them.
-        truncate_prompt_tokens: keep so many of the prompt's tokens; -1 is as many as leave room for
-            `max_tokens`.
-        truncation_side: which end `truncate_prompt_tokens` cuts off: left (or None) keeps the last tokens, right
+        n: the number of samples to return. They share the prompt's blocks; sample 0 is what n=1 would return.
+        best_of: the number of samples to generate; the n with the highest `cumulative_logprob` are returned.
+        logprobs: return the log-probability of each sampled token and of this many likeliest tokens at its place; -1
+            is all. The engine's `max_logprobs` bounds it.
+        prompt_logprobs: return the same for the prompt's tokens. The prompt is then computed, not taken from the cache.
+        logprob_token_ids: at each place return the log-probabilities of these tokens instead of the likeliest, and of
+            the sampled token, as with `logprobs=0`.
+        bad_words: texts that must not appear: their last token is not sampled where it would complete one.
+        truncate_prompt_tokens: keep this many of the prompt's tokens; -1 is as many as leave room for `max_tokens`.
+        truncation_side: the end that `truncate_prompt_tokens` cuts off: left (or None) keeps the last tokens, right
             the first.
-        detokenize: turn tokens into text; without it there can be no stop strings.
-        spaces_between_special_tokens: False drops what a decoder puts between two special tokens.
-        output_kind: what each output holds.
-        extra_args: for logits processors of your own.
-        structured_outputs: what the output must look like; a mapping of the same fields is taken too. The request
-            ends with `stop` when it does and nothing can follow, whatever `min_tokens` and `ignore_eos` say.
-        thinking_token_budget: most tokens of what the model thinks; then the mark that ends its thoughts is drawn. None
-            and -1 set no bound. It needs a model that marks its thoughts.
+        detokenize: turn tokens into text; stop strings need it.
+        spaces_between_special_tokens: False drops the blank that a decoder puts between two special tokens.
+        output_kind: the content of each output.
+        extra_args: arguments for logits processors of your own.
+        structured_outputs: a constraint on the output; a mapping of its fields is taken too. The request ends with
+            `stop` when the output is complete, whatever `min_tokens` and `ignore_eos` are.
+        thinking_token_budget: the most tokens of the model's reasoning; then the mark that ends it is forced. None and
+            -1 set no bound. It needs a model that marks its reasoning.
 
     Raises:
-        BadRequest: a value out of range; names the parameter, what was found and what is expected.
+        BadRequest: a value is out of range; names the parameter, what was found and what is expected.
     """
 
     temperature: float = 1.0
@@ -169,33 +166,34 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
         self._check_stops()
         self._check_samples()
         self._check_outputs()
-        for name in _TRAVELLING:
+        for name in _ENCODED:
             if getattr(self, name):
-                check_travels(name, getattr(self, name))
+                check_encodable(name, getattr(self, name))
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise BadRequest(f"{name} is {getattr(self, name)!r}; expected true or false", name)
 
     @property
     def has_penalties(self) -> bool:
-        """Whether tokens that are there already change the logits of the next."""
+        """Tell whether earlier tokens change the logits of the next one."""
         return bool(self.presence_penalty or self.frequency_penalty) or self.repetition_penalty != 1
 
     def end_tokens(self, of_model: tuple[int, ...]) -> tuple[int, ...]:
-        """Those that end an output: the model's, unless they are ignored, and the request's own."""
+        """Return the tokens that end an output: the model's, unless they are ignored, and the request's own."""
         return (*(() if self.ignore_eos else of_model), *self.stop_token_ids)
 
     @property
     def num_sequences(self) -> int:
-        """How many samples are drawn."""
+        """Return the number of samples to generate."""
         return self.n if self.best_of is None else self.best_of
 
     def _normalise(self) -> None:
-        """A single string and lists are taken where tuples are meant; a mapping is copied. Numbers and strings are
-        Python's own."""
+        """Convert fields to their declared types: single strings and lists to tuples, mappings to dicts,
+        subtypes to Python's own.
+        """
         for name in _PLAIN:
             value = getattr(self, name)
-            if (made := plain(value)) is not value:
+            if (made := to_builtin(value)) is not value:
                 msgspec.structs.force_setattr(self, name, made)
         if isinstance(self.stop, str):
             msgspec.structs.force_setattr(self, "stop", (self.stop,))

@@ -1,4 +1,4 @@
-"""Looking into a scheduler: how many requests there are, and what happened so far."""
+"""Statistics of a scheduler: its requests now, and its counters so far."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from pageant.protocol.message import Message, Request
 
 
 class SchedulerStatistics(Message, frozen=True, kw_only=True):
-    """Requests as of now, and counters by name since the start."""
+    """Requests as of now, and counters since the start."""
 
     num_waiting: int
+    """Requests that have not been admitted, or were preempted."""
     num_running: int
+    """Requests that hold KV memory."""
     counters: dict[str, int]
+    """Events since the start, by name."""
 
 
 class GetSchedulerStatistics(Request[SchedulerStatistics], frozen=True, kw_only=True):

@@ -33,14 +33,16 @@ def _array_schema(kind: type) -> dict[str, Any]:
 
 
 def protocol_kinds() -> tuple[type[Message], ...]:
-    """Every message type of `pageant.protocol` itself, users' own left out, by name."""
+    """Return every message type of `pageant.protocol` itself, sorted by name. Users' own messages are left
+    out.
+    """
     for module in pkgutil.iter_modules(pageant.protocol.__path__):
         importlib.import_module(f"pageant.protocol.{module.name}")
     return tuple(kind for kind in all_kinds() if kind.__module__.startswith("pageant.protocol."))
 
 
 def schema() -> dict[str, Any]:
-    """JSON Schema of the envelope's header and of every message, by kind."""
+    """Return the JSON Schema of the envelope's header and of every message, by kind."""
     kinds = protocol_kinds()
     references, components = msgspec.json.schema_components(
         [Header, *kinds], schema_hook=_array_schema, ref_template="#/components/{name}"
@@ -66,5 +68,5 @@ def schema() -> dict[str, Any]:
 
 
 def canonical_schema() -> bytes:
-    """The schema as bytes that are the same in every process."""
+    """Return the schema as bytes that are the same in every process."""
     return msgspec.json.encode(schema(), order="deterministic")

@@ -1,12 +1,12 @@
 """frontend ──Submit / Abort──▶ scheduler; detokenizer ──OutputBatch──▶ frontend.
 
-Every submitted request ends with exactly one `Finished`, which the detokenizer sends. Requests are named by
-the frontend, `request_id`, uniquely among all of its lives.
+Every submitted request ends with exactly one `Finished`, which the detokenizer sends. The frontend names
+requests by `request_id`, which is unique among all of its lives.
 
-A frontend knows what it has of each open request. When a scheduler or a detokenizer starts again, it submits
-them all once more, with a `Resumption`: a scheduler that has the request passes that over, one that does not
-takes it up. What comes then of a request's output may begin before what its frontend has; it carries its
-position, and the frontend drops what it had.
+A frontend knows the output so far of each open request. When a scheduler or a detokenizer starts again, the
+frontend submits all open requests once more, with a `Resumption`. A scheduler that has the request ignores
+it; one that does not takes the request up. Output that comes afterwards may begin before what the frontend
+has. It carries its position, and the frontend drops what it had.
 """
 
 from __future__ import annotations
@@ -29,95 +29,113 @@ EndCause = Literal["request", "overload", "deadline", "failure"]
 
 
 class Resumption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an open request has behind it, for a scheduler that does not know it.
-
-    `token_ids` are its output so far; their log-probabilities stay with the frontend, which has them. `age` is
-    how long ago it was first submitted, in seconds: its place in the queue. `detokenizer` is the latest incarnation of
-    that which its frontend knows of: of what a former one was told, the frontend may never hear.
-    """
+    """The past of an open request, for a scheduler that does not know it."""
 
     token_ids: Int32Vector
+    """int32 [tokens]: the output so far. Its log-probabilities stay with the frontend."""
     age: float
+    """Seconds since it was first submitted; decides its place in the queue."""
     detokenizer: int = 0
+    """The latest incarnation of the detokenizer that the frontend knows. Output that an earlier one received
+    may never reach the frontend.
+    """
 
 
 class Submit(Message, frozen=True, kw_only=True):
-    """Serve this request. `params.seed` is drawn by now unless it is greedy, and `prompt_token_ids` are valid ids.
-
-    `frontend` is where its outputs go. `priority` (lower is sooner), `tenant` and `deadline` (seconds from
-    now, after which it is aborted) are for the policy and the queue. Prefixes are shared only with requests
-    of the same `cache_salt` and `extra_keys` (see `Admission`). Samples of one prompt and seed differ by their
-    `sample`. `bad_words` are those of `params`, as token ids. With `resume` it goes on from there: it has passed
-    admission, its output is output, and what its tenant has been given for it counts. With `trace` (a
-    `traceparent`) the observer is told of its steps. It is computed with the executor's `adapter` of that name. With
-    `thinking` its thoughts are bounded (see `SamplingParams.thinking_token_budget`).
-    """
+    """Serve a request."""
 
     request_id: str
+    """The frontend's name of the request."""
     frontend: str
+    """The address that outputs go to."""
     prompt_token_ids: Int32Vector
+    """int32 [tokens]: valid ids, at least one."""
     params: SamplingParams
+    """Sampling parameters. `params.seed` is set unless the request is greedy."""
     priority: int = 0
+    """For the policy; a lower number is sooner."""
     tenant: str = ""
+    """For the policy and for fairness between tenants."""
     deadline: float | None = None
+    """Seconds from now after which the request is aborted; None sets no bound."""
     cache_salt: str | None = None
+    """Prefixes are shared only between requests of the same salt (see `Admission`)."""
     sample: int = 0
+    """The number of this sample of its prompt. Samples of one seed differ by it."""
     bad_words: tuple[tuple[int, ...], ...] = ()
+    """The `bad_words` of `params`, as token ids."""
     resume: Resumption | None = None
+    """The output that a resumed request has. Such a request has passed admission control, and its tokens
+    count for its tenant.
+    """
     trace: str | None = None
+    """A W3C `traceparent`: the observer is told of the request's steps."""
     extra_keys: tuple[str, ...] = ()
+    """Prefixes are shared only between requests of the same keys (see `Admission`)."""
     adapter: str | None = None
+    """The executor's adapter that computes the request."""
     thinking: Thinking | None = None
+    """The marks of bounded reasoning (see `SamplingParams.thinking_token_budget`)."""
 
 
 class Abort(Message, frozen=True, kw_only=True):
-    """End these requests of `frontend` now. Unknown ones have ended already, and are passed over."""
+    """End these requests of `frontend` now. Unknown ones have ended already and are ignored."""
 
     frontend: str
     request_ids: tuple[str, ...]
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a request ended.
-
-    `stop_reason` is the stop string or token id that ended it, None for the model's own end token.
-    `message` explains an error or an abort that nobody asked for, and `cause` says whose it is: of a `request`
-    that cannot be served, of an `overload` (it may be sent again later), of a `deadline` that passed, or of
-    a `failure` here. `num_output_tokens` counts the tokens that belong to the output. It waited
-    `queue_seconds`, had its first token `prefill_seconds` after that, and its last `decode_seconds` later;
-    preemptions count as part of what they interrupt. What did not happen took no time.
+    """The end of a request. Times of a preemption count towards the phase that it interrupts; a phase that
+    did not happen took no time.
     """
 
     reason: FinishReason
+    """The finish reason that clients see."""
     stop_reason: str | int | None = None
+    """The stop string or token id that ended it; None for the model's own end token."""
     message: str | None = None
+    """Explains an error, or an abort that the client did not ask for."""
     cause: EndCause | None = None
+    """Who is at fault: a `request` that cannot be served, an `overload` (it may be sent again later), a
+    `deadline` that passed, or a `failure` of the engine.
+    """
     num_output_tokens: int = 0
+    """Tokens that belong to the output."""
     num_cached_tokens: int = 0
+    """Prompt tokens that were found in the prefix cache."""
     num_preemptions: int = 0
+    """How often it was preempted."""
     queue_seconds: float = 0.0
+    """Time from submission to admission."""
     prefill_seconds: float = 0.0
+    """Time from admission to the first token."""
     decode_seconds: float = 0.0
+    """Time from the first token to the last."""
 
 
 class OutputBatch(Numbered, frozen=True, kw_only=True):
-    """What one step brought to one frontend, by columns.
-
-    Row i is `request_ids[i]`, with the text `texts[i]` and the next `counts[i]` of `token_ids`: from the
-    `text_starts[i]`-th character and the `token_starts[i]`-th token of its output on. `finished` maps a row's
-    index to how its request ended. `logprobs` are of the rows' tokens, for the requests that ask;
-    `prompt_logprobs` of their prompts' tokens but the first, all with a request's first row. `token_texts` are
-    the tokens named there, each by itself; `token_bytes` are the bytes of those that are no characters by themselves.
-    """
+    """One step's output for one frontend, by columns over its N rows."""
 
     request_ids: tuple[str, ...]
+    """The request of each row; N of them."""
     texts: tuple[str, ...]
+    """The new text of each row; N of them."""
     text_starts: Int32Vector
+    """int32 [N]: the index of each text's first character in its request's whole output."""
     token_starts: Int32Vector
+    """int32 [N]: the index of each row's first token in its request's whole output."""
     counts: Int32Vector
+    """int32 [N]: the number of new tokens of each row."""
     token_ids: Int32Vector
+    """int32 [sum of counts]: the new tokens, row by row."""
     finished: dict[int, Finished]
+    """Requests that ended, by row index."""
     logprobs: Logprobs | None = None
+    """Log-probabilities of the rows' tokens, for the requests that ask."""
     prompt_logprobs: Logprobs | None = None
+    """Log-probabilities of all prompt tokens but the first, with a request's first row."""
     token_texts: dict[int, str] = msgspec.field(default_factory=dict)
+    """The text of each token that the log-probabilities name, decoded by itself."""
     token_bytes: dict[int, bytes] = msgspec.field(default_factory=dict)
+    """The bytes of those tokens that are no whole characters."""

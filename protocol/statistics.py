@@ -1,7 +1,7 @@
-"""observer ──Get...Statistics──▶ everybody; anyone ──GetObservation / GetMetricsPage──▶ observer.
+"""observer ──Get...Statistics──▶ actors; anyone ──GetObservation / GetMetricsPage──▶ observer.
 
-The observer asks each actor for its own counters when it is asked itself; nobody sends any unasked, so that
-what is not looked at costs nothing but the counting. An actor of a user's own that has no handler for its
+The observer asks each actor for its counters when it is asked itself. Actors send none on their own, so that
+an engine that is not watched pays only for the counting. An actor of a user's own without a handler for the
 question is left out.
 """
 
@@ -17,86 +17,94 @@ from pageant.protocol.supervision import ActorEntry, NodeStatistics
 
 
 class HistogramCounts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`counts[i]` values were at most `bounds[i]` and above the bound before; the last, those above them all."""
+    """A histogram of N buckets and one above them."""
 
     bounds: tuple[float, ...]
+    """The upper bounds of the buckets, rising."""
     counts: tuple[int, ...]
+    """N + 1 numbers of values: at most the bound and above the bound before; the last is of values above all
+    bounds.
+    """
     sum: float
+    """The sum of all values."""
 
 
 class OpenRequestEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A request of which `num_sequences` have not ended, with what those have; `seconds` is since it came.
-
-    `num_prompt_tokens` is 0 until it is tokenised.
-    """
+    """An open request."""
 
     request_id: str
     seconds: float
+    """The time since it came."""
     num_sequences: int
+    """Sequences that have not ended. The token counts are theirs."""
     num_prompt_tokens: int
+    """0 until the prompt is tokenized."""
     num_output_tokens: int
 
 
 class FrontendStatistics(Message, frozen=True, kw_only=True):
-    """A frontend's requests since its start, and the oldest of those that are open.
-
-    `ended` counts sequences by how they ended, and `errors` requests by what went wrong. `histograms` are by the
-    name of their metric, in seconds or tokens. Of HTTP: fields of requests that have no effect, and answers that
-    are errors, by their status.
-    """
+    """Counters of a frontend since its start, and its oldest open requests."""
 
     num_open: int
     ended: dict[str, int]
+    """Sequences, by how they ended."""
     errors: dict[str, int]
+    """Requests, by what went wrong."""
     prompt_tokens: int
     output_tokens: int
     histograms: dict[str, HistogramCounts]
+    """By the name of the metric, in seconds or tokens."""
     open: tuple[OpenRequestEntry, ...] = ()
+    """The oldest open requests."""
     fields_without_effect: dict[str, int] = msgspec.field(default_factory=dict)
+    """Fields of HTTP requests that had no effect, by name."""
     http_errors: dict[str, int] = msgspec.field(default_factory=dict)
+    """HTTP responses that were errors, by status."""
 
 
 class GetFrontendStatistics(Request[FrontendStatistics], frozen=True, kw_only=True):
-    """Ask a frontend for a model's requests, with at most `open_max` of those that are open."""
+    """Ask a frontend for its counters of a model, with at most `open_max` open requests."""
 
     open_max: int = 0
     replica: str = ""
 
 
 class ExecutorStatistics(Message, frozen=True, kw_only=True):
-    """A device and its steps since the start. `busy_seconds` is the time in which any was on it.
-
-    `memory_bytes` is what weights and KV cache take, and of the device's memory what is free and all there is. For
-    `windows`, each group of layers', see `ExecutorReady`. `kernels_loaded` are the variants of GPU kernels that were
-    compiled or read from the disk's cache, `graphs_captured` the CUDA graphs: a step that needs another one is slow.
-    """
+    """Counters of a device and its steps since the start."""
 
     device: str
     dtype: str
     num_blocks: int
     block_size: int
     windows: tuple[int | None, ...] = (None,)
+    """The attention window of each layer group, see `ExecutorReady`."""
     memory_bytes: dict[str, int]
+    """Bytes of weights and KV cache, and the free and total bytes of the device."""
     busy_seconds: float
+    """The time in which any step was on the device."""
     steps: int
     rows: int
     tokens: int
     histograms: dict[str, HistogramCounts]
     kernels_loaded: int = 0
+    """Variants of GPU kernels that were compiled or read from the disk's cache. A step that needs another is
+    slow.
+    """
     graphs_captured: int = 0
+    """CUDA graphs. A step that needs another is slow."""
 
 
 class GetExecutorStatistics(Request[ExecutorStatistics], frozen=True, kw_only=True):
-    """Ask an executor."""
+    """Ask an executor for its counters."""
 
 
 class Observation(Message, frozen=True, kw_only=True):
-    """Everybody's counters, by the actors' names, `at` seconds of the observer's clock. Who did not answer in time
-    is missing. `models` are the models' names by their replicas, where a frontend stands once for each of them;
-    `spans` are those of traces, by what became of them."""
+    """Counters of all actors, by the actors' names. An actor that did not answer in time is missing."""
 
     models: dict[str, str]
+    """The models' names by their replicas, where a frontend serves several."""
     at: float
+    """Seconds of the observer's monotonic clock."""
     actors: tuple[ActorEntry, ...]
     nodes: dict[str, NodeStatistics]
     frontends: dict[str, FrontendStatistics]
@@ -105,10 +113,13 @@ class Observation(Message, frozen=True, kw_only=True):
     executors: dict[str, ExecutorStatistics]
     https: dict[str, HttpStatistics] = msgspec.field(default_factory=dict)
     spans: dict[str, int] = msgspec.field(default_factory=dict)
+    """Spans of traces, by what became of them."""
 
 
 class GetObservation(Request[Observation], frozen=True, kw_only=True):
-    """Ask the observer, with at most `open_max` open requests of each frontend."""
+    """Ask the observer for the counters of all actors, with at most `open_max` open requests of each
+    frontend.
+    """
 
     open_max: int = 0
 
@@ -120,4 +131,4 @@ class MetricsPage(Message, frozen=True, kw_only=True):
 
 
 class GetMetricsPage(Request[MetricsPage], frozen=True, kw_only=True):
-    """Ask the observer."""
+    """Ask the observer for its page of metrics."""

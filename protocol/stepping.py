@@ -1,8 +1,8 @@
-"""scheduler ──StepPlan, CutShort──▶ executor/* ──StepResult, LateTokens──▶ scheduler: one step of computation, or some.
+"""scheduler ──StepPlan, CutShort──▶ executor/* ──StepResult, LateTokens──▶ scheduler: computation of steps.
 
 Plans are deltas. The executor keeps each sequence's tokens, block table and sampling state in a row of its
-batch, and a plan carries only what is new. Plans are numbered from 1 by each incarnation of the scheduler
-within each epoch (the executor's incarnation). A plan of a new incarnation finds the batch empty; an
+batch, and a plan carries only what is new. Each incarnation of the scheduler numbers its plans from 1 within
+each epoch (the executor's incarnation). The batch is empty at the first plan of a new incarnation. An
 executor that missed a plan crashes and comes back with a new epoch, rather than guess.
 """
 
@@ -19,115 +19,156 @@ from pageant.protocol.tiers import BlockMoves
 
 
 class NewSequence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A sequence that takes a row: all its tokens so far (a resumed one brings its output along).
-
-    `num_prompt_tokens` of `token_ids` are the prompt's; the noise of a draw is a function of the position
-    in the sequence, so a resumed sequence draws what it would have drawn. For `sample`, `bad_words`, `trace`, `adapter`
-    and `thinking` see `Submit`.
-    """
+    """A sequence that takes a row. A resumed sequence brings its output along."""
 
     row: int
+    """The row of the batch, free until now."""
     token_ids: Int32Vector
+    """int32 [tokens]: all tokens so far. The sampling noise is a function of the position, so that a resumed
+    sequence samples what it would have sampled.
+    """
     num_prompt_tokens: int
+    """How many of `token_ids` are the prompt's."""
     blocks: Int32Vector
+    """int32 [blocks]: the block table."""
     params: SamplingParams
+    """Sampling parameters, with a seed unless the request is greedy."""
     sample: int = 0
+    """See `Submit`."""
     bad_words: tuple[tuple[int, ...], ...] = ()
+    """See `Submit`."""
     trace: str | None = None
+    """See `Submit`."""
     adapter: str | None = None
+    """See `Submit`."""
     thinking: Thinking | None = None
+    """See `Submit`."""
 
 
 class StepPlan(Message, frozen=True, kw_only=True):
-    """What to compute in step `number`, by columns over the scheduled rows.
+    """Compute step `number`, by columns over the R scheduled rows.
 
-    Row `rows[i]` computes `num_tokens[i]` tokens from position `starts[i]`; where `draws[i]`, a token is
-    drawn after the last of them. Where there are drafts, `draft_counts[i]` of `draft_ids` follow these tokens as if
-    they had been drawn, and a token is drawn after each of them too; with `draft_parents` they are a tree (see
-    `verification`), else a chain. `grown_rows[i]` gets `grown_counts[i]` more of
-    `grown_blocks` at the end of its table first. Before anything is computed, blocks `copy_sources` are copied to
-    `copy_destinations`: all reads come before all writes. `wanted[i]` drafts are asked of the executor's own
-    proposer, if it has one, for the i-th row that draws. `freed_rows` are empty from this plan on; a new sequence
-    may take one at once.
-
-    A plan of several steps, for an executor that says `multi_step`, goes on after that: each row has one token, and in
-    each step after the first computes the one that it drew in the step before. It may stop short after any of them:
-    when all rows have drawn a token that ends them, or when it is told to (`CutShort`). A plan that `continues` the
-    one before is of rows that were there; if that one stopped short, nothing of it is computed.
+    A multi-step plan, for an executor that declares `multi_step`, has one token per row. Each step after the
+    first computes the token that the row sampled in the step before. The executor may end the plan after any
+    step: when all rows have sampled a token that ends them, or on `CutShort`.
     """
 
     number: int
+    """From 1, without gaps, for each scheduler and epoch."""
     epoch: int
+    """The executor's incarnation."""
     freed_rows: Int32Vector
+    """int32 [F]: rows that are empty from this plan on. A new sequence may take one at once."""
     new: tuple[NewSequence, ...]
+    """Sequences that take a row."""
     grown_rows: Int32Vector
+    """int32 [G]: rows whose block tables grow before anything is computed."""
     grown_counts: Int32Vector
+    """int32 [G]: the number of new blocks of each."""
     grown_blocks: Int32Vector
+    """int32 [sum of grown_counts]: blocks to append to the tables, row by row."""
     copy_sources: Int32Vector = msgspec.field(default_factory=int32)
+    """int32 [C]: blocks to copy before anything is computed. All are read before any is written."""
     copy_destinations: Int32Vector = msgspec.field(default_factory=int32)
+    """int32 [C]: the blocks that receive the copies."""
     rows: Int32Vector
+    """int32 [R]: the rows to compute."""
     starts: Int32Vector
+    """int32 [R]: the position of each row's first token to compute."""
     num_tokens: Int32Vector
+    """int32 [R]: the number of tokens that each row computes, drafts not included."""
     draws: BoolVector
+    """bool [R]: whether a token is sampled after the last of them. D rows sample."""
     moves: BlockMoves | None = None
+    """Blocks to move between tiers beside this step."""
     draft_counts: Int32Vector = msgspec.field(default_factory=int32)
+    """int32 [R], or empty for no drafts: drafts follow the row's tokens as if they had been sampled, and a
+    token is sampled after each of them too.
+    """
     draft_ids: Int32Vector = msgspec.field(default_factory=int32)
+    """int32 [sum of draft_counts]: the drafts, row by row."""
     draft_parents: Int32Vector = msgspec.field(default_factory=int32)
+    """int32 [sum of draft_counts]: makes the drafts of a row a tree (see `verification`); empty for chains.
+    """
     wanted: Int32Vector = msgspec.field(default_factory=int32)
+    """int32 [D], or empty for none: the most drafts that the executor's own proposer makes for each sampling
+    row.
+    """
     num_steps: int = 1
+    """The number of steps of a multi-step plan; else 1."""
     continues: bool = False
+    """The rows of the plan before go on. If that plan ended early, nothing of this one is computed."""
 
 
 class CutShort(Message, frozen=True, kw_only=True):
-    """Plans up to `number` are to begin no step but their first: somebody waits for the next, or nobody for these."""
+    """Begin no step of the plans up to `number` but their first: a request waits for the next plan, or none
+    wants these.
+    """
 
     number: int
     epoch: int
 
 
 class StepResult(Message, frozen=True, kw_only=True):
-    """The tokens drawn in step `number`: `token_ids[i]` for `rows[i]`, the plan's drawing rows, in order. A row with
-    drafts comes once for each token that was drawn: the first that follows no wrong draft is its last.
+    """Return the tokens sampled in step `number`, for the plan's sampling rows, in order.
 
-    `seconds` is what the step took on the device. `logprobs` are of the tokens drawn, for those of `rows` that
-    ask; `prompt_logprobs` of the prompt's tokens that follow those computed, for those of the plan's rows.
-    `failed` says why some of `rows`, by index, have no right token. Those at the indices `deferred` get theirs
-    later (`LateTokens`); until then they cannot be computed further, and those at the indices `void` were not,
-    since the token before had been deferred. Neither has a token here, nor need there be one after every draft: what
-    is not there is MISSING. `draft_counts[i]` of `draft_ids` are what the executor's own proposer guesses to come
-    next, for the i-th of the plan's drawing rows; with `draft_parents` they are trees. Making them took
-    `drafting_seconds` of the `seconds`.
-
-    Of a plan of several steps there are the tokens of `num_steps`, those of all `rows` one step after another. 0 says
-    that nothing was computed of it.
+    A row with drafts has one entry for each token that was sampled: the first that follows no wrong draft is
+    its last. A multi-step plan has the tokens of `num_steps` steps, all `rows` of a step before those of the
+    next. An entry without a token is `NO_TOKEN`: that of a deferred or void row, and of places after some
+    drafts.
     """
 
     number: int
+    """The number of the plan."""
     epoch: int
+    """The executor's incarnation."""
     rows: Int32Vector
+    """int32 [N]: the row of each entry."""
     token_ids: Int32Vector
+    """int32 [N * num_steps]: the sampled tokens."""
     seconds: float
+    """The time that the step took on the device."""
     drafting_seconds: float = 0.0
+    """The part of `seconds` that the proposer took."""
     logprobs: Logprobs | None = None
+    """Log-probabilities of the sampled tokens, for the rows that ask; by entry."""
     prompt_logprobs: Logprobs | None = None
+    """Log-probabilities of the prompt tokens that follow the computed ones; by row of the plan."""
     failed: dict[int, str] = msgspec.field(default_factory=dict)
+    """Entries without a right token, by index, with the reason."""
     draft_counts: Int32Vector = msgspec.field(default_factory=int32)
+    """int32 [D], or empty: the number of drafts that the executor's proposer made for each sampling row."""
     draft_ids: Int32Vector = msgspec.field(default_factory=int32)
+    """int32 [sum of draft_counts]: those drafts, row by row."""
     draft_parents: Int32Vector = msgspec.field(default_factory=int32)
+    """int32 [sum of draft_counts], or empty for chains: makes them trees."""
     deferred: tuple[int, ...] = ()
+    """Indices of entries whose token comes later (`LateTokens`). Until then the row cannot be computed
+    further.
+    """
     void: tuple[int, ...] = ()
+    """Indices of entries that were not computed, since the token before them had been deferred."""
     num_steps: int = 1
+    """The number of steps that were computed of a multi-step plan. 0 says that nothing of the plan was
+    computed.
+    """
 
 
 class LateTokens(Message, frozen=True, kw_only=True):
-    """The tokens of rows that step `number` deferred, because what guides them was late."""
+    """The tokens that step `number` deferred because their masks were late."""
 
     number: int
+    """The number of the step."""
     epoch: int
+    """The executor's incarnation."""
     rows: Int32Vector
+    """int32 [N]: the rows whose tokens these are."""
     token_ids: Int32Vector
+    """int32 [N]."""
     logprobs: Logprobs | None = None
+    """Log-probabilities of the tokens, for the rows that ask."""
     failed: dict[int, str] = msgspec.field(default_factory=dict)
+    """Rows without a right token, by index, with the reason."""
 
 
 MAX_MODEL_LEN = "max_model_len"
@@ -135,25 +176,32 @@ MAX_MODEL_LEN = "max_model_len"
 
 
 class ExecutorReady(Message, frozen=True, kw_only=True):
-    """An executor introduces itself to the scheduler and to the block manager, whenever either (re)starts.
-
-    Its KV memory holds `num_blocks` blocks of `block_size` tokens, each of `block_bytes` bytes; 0 says that it
-    cannot move any to the host's memory, of which `host_bytes` can be had, or to its disk, of which `disk_bytes` can.
-    Its layers are in groups, and a block holds what is of one of them: for every `block_size` tokens a sequence's table
-    has a block of each, in their order. In group i a token attends over no more than the last `windows[i]` tokens,
-    itself included; None is over all. The first group reaches furthest. `epoch` is its incarnation. With `multi_step`
-    it takes plans of several steps.
-    """
+    """An executor introduces itself to the scheduler and to the block manager, whenever either (re)starts."""
 
     epoch: int
+    """The executor's incarnation."""
     num_blocks: int
+    """Blocks of KV memory."""
     block_size: int
+    """Tokens in a block."""
     max_num_seqs: int
+    """Rows of the batch."""
     max_model_len: int
+    """Tokens of the longest sequence."""
     device: str
+    """The device's name."""
     dtype: str
+    """The type of the weights."""
     block_bytes: int = 0
+    """Bytes of a block; 0 if the executor cannot move blocks to lower tiers."""
     host_bytes: int = 0
+    """Bytes of the host's memory that blocks may take."""
     disk_bytes: int = 0
+    """Bytes of the disk that blocks may take."""
     windows: tuple[int | None, ...] = (None,)
+    """The attention window of each layer group, in tokens, the token itself included; None is unlimited. A
+    block holds KV of one group, and a block table has one block of each group, in this order, for every
+    `block_size` tokens. The first group reaches furthest.
+    """
     multi_step: bool = False
+    """The executor takes multi-step plans."""

@@ -1,4 +1,4 @@
-"""Numbered streams: how the step loop's one-way traffic is bounded, and mended after a gap.
+"""Numbered streams: the step loop's one-way traffic, bounded, and repaired after a gap.
 
     sender ──Numbered (1, 2, 3, ...)──▶ receiver
     sender ◀──Acknowledge(up_to)──────  receiver     once per step: the sender may forget these
@@ -14,20 +14,21 @@ from pageant.protocol.message import Message
 
 
 class Numbered(Message, frozen=True, kw_only=True):
-    """A message of a numbered stream from one sender to one name. Numbers start at 1, without gaps, and never come
-    twice. What has a number below `start` was for a former life of the receiver."""
+    """A message of a numbered stream from one sender to one name."""
 
     number: int
+    """From 1, without gaps; no number comes twice."""
     start: int = 1
+    """Messages with lower numbers were for a former life of the receiver."""
 
 
 class Acknowledge(Message, frozen=True, kw_only=True):
-    """Everything of `stream` up to this number has been taken in."""
+    """The receiver has processed `stream` up to this number."""
 
     stream: str
     up_to: int
     incarnation: int = 0
-    """Of the stream's sender, of whom there may be another by now; 0 does not say."""
+    """The life of the stream's sender, of which there may be another by now; 0 does not say."""
 
 
 class Resume(Message, frozen=True, kw_only=True):
@@ -36,4 +37,4 @@ class Resume(Message, frozen=True, kw_only=True):
     stream: str
     after: int
     incarnation: int = 0
-    """As above."""
+    """The life of the stream's sender; 0 does not say."""

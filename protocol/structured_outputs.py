@@ -1,4 +1,4 @@
-"""What a request's output must look like. Part of `SamplingParams`."""
+"""Constraints on a request's output. Part of `SamplingParams`."""
 
 from __future__ import annotations
 
@@ -11,38 +11,40 @@ from pageant.protocol.checks import check_strings
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.parameters import Parameters
 
-SOURCE_CHARACTERS_MAX = 262_144  # of a schema, an expression or a grammar
+# Characters of a schema, an expression or a grammar.
+SOURCE_CHARACTERS_MAX = 262_144
 CHOICES_MAX = 4096
 CHOICE_LENGTH_MAX = 1024
 
 KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
-"""Of which exactly one is given."""
+"""Fields of `StructuredOutputsParams` of which exactly one is given."""
 _TEXTS = ("json", "regex", "grammar", "structural_tag")
 
 
 class StructuredOutputsParams(Parameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the whole output must be, with the names and meanings that users of vLLM know: one of the first six.
+    """A constraint on the whole output, with the names and meanings that users of vLLM know: one of the first
+    six.
 
     A mapping is taken for a text of JSON, and a list for a tuple.
 
     Attributes:
-        json: a JSON value that is valid by this schema.
-        regex: a text that the whole expression matches; without look-around and back references.
-        choice: one of these texts.
-        grammar: a text of this context-free grammar, in Lark's form or in GBNF.
-        json_object: a JSON object of any form.
+        json: the output is a JSON value that is valid by this schema.
+        regex: the output matches the whole expression, which has no look-around and no back references.
+        choice: the output is one of these texts.
+        grammar: the output is a text of this context-free grammar, in Lark's form or in GBNF.
+        json_object: the output is a JSON object of any form.
         structural_tag: a tree of formats, as xgrammar has them; or any text, with one of the `structures` wherever one
-            of the `triggers` has come, which begins it.
+            of the `triggers`, which begins it, has come.
         disable_any_whitespace: no blanks between the parts of JSON. Otherwise there may be one blank, or a new
             line with its indentation.
         disable_additional_properties: objects have only the properties that the schema names.
-        whitespace_pattern: an expression for what may stand between the parts of JSON, instead.
-        reasoning_end: all this begins after the text has had this in it; before, it is free.
-        reasoning_begin: where the text does not begin with this, there is no such part.
+        whitespace_pattern: an expression for the text between the parts of JSON, instead.
+        reasoning_end: the constraint begins after this text has come; before, the output is free.
+        reasoning_begin: if the output does not begin with this text, the constraint holds from the start.
 
     Raises:
-        BadRequest: none or several of the first six, or one out of range. Whether it makes sense is found when it is
-            compiled.
+        BadRequest: none or several of the first six are given, or one is out of range. Whether a constraint makes
+            sense is found when it is compiled.
     """
 
     json: str | None = None
@@ -86,10 +88,10 @@ class StructuredOutputsParams(Parameters, frozen=True, kw_only=True, forbid_unkn
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> StructuredOutputsParams:
-        """Of a mapping of its fields.
+        """Build the parameters from a mapping of their fields.
 
         Raises:
-            BadRequest: see the class; or there is no such field.
+            BadRequest: see the class; or a field is unknown.
         """
         for name in fields:
             if name not in cls.__struct_fields__:
@@ -98,17 +100,19 @@ class StructuredOutputsParams(Parameters, frozen=True, kw_only=True, forbid_unkn
         return cls(**fields)
 
     def after(self, prompt: str) -> StructuredOutputsParams:
-        """The same for an output that follows a prompt, in which the reasoning may have begun already, or be over."""
-        said = prompt.rstrip()
-        if self.reasoning_end is not None and said.endswith(self.reasoning_end):
+        """Return these parameters for an output that follows a prompt, in which reasoning may have begun
+        already, or have ended.
+        """
+        text = prompt.rstrip()
+        if self.reasoning_end is not None and text.endswith(self.reasoning_end):
             return msgspec.structs.replace(self, reasoning_begin=None, reasoning_end=None)
-        if self.reasoning_begin is not None and said.endswith(self.reasoning_begin):
+        if self.reasoning_begin is not None and text.endswith(self.reasoning_begin):
             return msgspec.structs.replace(self, reasoning_begin=None)
         return self
 
     @property
     def kind(self) -> str:
-        """Which of `KINDS` it is."""
+        """Return the name of the one field of `KINDS` that is given."""
         return next(name for name in KINDS if getattr(self, name) is not None)
 
 

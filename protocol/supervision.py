@@ -1,4 +1,4 @@
-"""root supervisor ◀──▶ node agents: who lives where, who starts and stops what, who died of what.
+"""root supervisor ◀──▶ node agents: which actor lives where, who starts and stops it, and how it died.
 
     node/X ──NodeJoined──▶ supervisor ──StartActor──▶ node/X ──ActorStarted / ActorFailed──▶ supervisor
     supervisor ──Directory──▶ node/*      after every change, whole: which actor lives where, with its
@@ -7,9 +7,9 @@
     node/X ──RenewLease──▶ supervisor ──LeaseGranted──▶ node/X      once per heartbeat
     supervisor ──StopNode──▶ node/*       at the end
 
-    actor ──ActorChanged──▶ supervisor    an actor that is up has other facts; watchers that take it are told
+    actor ──ActorChanged──▶ supervisor    an actor that is up has new facts; watchers with a handler are told
 
-The root supervisor alone issues incarnations.
+Only the root supervisor issues incarnations.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pageant.protocol.message import Message, Request
 
 Fact = int | str | dict[str, str]
 Facts = dict[str, Fact]
-"""What an actor found out, by name."""
+"""Facts that an actor published, by name."""
 
 
 class ActorUp(Message, frozen=True, kw_only=True):
-    """To a watcher: this actor is there, with this incarnation."""
+    """Tell a watcher that this actor is up, with this incarnation."""
 
     address: str
     incarnation: int
@@ -34,9 +34,9 @@ class ActorUp(Message, frozen=True, kw_only=True):
 
 
 class ActorChanged(Message, frozen=True, kw_only=True):
-    """An actor has other facts than when it came up; all of them as they are now.
+    """Facts of an actor have changed; the message has all of them as they are now.
 
-    Told by the actor to the supervisor, and to those watchers that have a handler for it.
+    The actor tells the supervisor, and those watchers that have a handler.
     """
 
     address: str
@@ -44,44 +44,52 @@ class ActorChanged(Message, frozen=True, kw_only=True):
     facts: Facts
 
 
-SWAPPED = "swapped"  # as a reason: an end that was asked for, and is nobody's fault
+# The reason of an end that was asked for and is nobody's fault.
+SWAPPED = "swapped"
 
 
 class ActorDown(Message, frozen=True, kw_only=True):
-    """To a watcher: that incarnation of this actor is gone. `final`: it will not be started again."""
+    """Tell a watcher that this incarnation of an actor is gone."""
 
     address: str
     incarnation: int
     reason: str
+    """How it ended."""
     final: bool = False
+    """It will not be started again."""
 
 
 class NodeEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A node of the topology, its process, and where it listens."""
+    """A node of the topology."""
 
     name: str
     incarnation: int
     endpoint: str
+    """The address that it listens on."""
     pid: int = 0
+    """Its process; 0 if not known."""
 
 
 class ActorEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An actor of the topology. `up` is False while it starts, or is down (`reason` says why)."""
+    """An actor of the topology."""
 
     name: str
     node: str
     incarnation: int
     up: bool
+    """False while it starts or is down."""
     features: tuple[str, ...] = ()
     reason: str = ""
+    """Why it is down."""
     final: bool = False
+    """It will not be started again."""
     restarts: int = 0
     facts: Facts = msgspec.field(default_factory=dict)
     """See `ActorStarted`."""
 
 
 class Directory(Message, frozen=True, kw_only=True):
-    """Everybody, as of `version`."""
+    """All nodes and actors, as of `version`."""
 
     version: int
     nodes: tuple[NodeEntry, ...]
@@ -89,53 +97,56 @@ class Directory(Message, frozen=True, kw_only=True):
 
 
 class NodeJoined(Message, frozen=True, kw_only=True):
-    """A node process is up and linked to the root. `devices` are what its actors could compute on."""
+    """A node process is up and linked to the root."""
 
     node: str
     incarnation: int
     endpoint: str
     pid: int
     devices: tuple[str, ...] = ()
+    """The devices that its actors could compute on."""
 
 
 class StartActor(Message, frozen=True, kw_only=True):
-    """Start `module:Class` under this name. `options` are its `Options`, as JSON, validated there."""
+    """Start an actor of this name."""
 
     name: str
     incarnation: int
     cls: str
+    """`module:Class`."""
     options: bytes
+    """Its `Options` as JSON. The node validates them."""
 
 
 class ActorStarted(Message, frozen=True, kw_only=True):
-    """`on_start` is done; the actor takes messages."""
+    """An actor has finished `on_start` and takes messages."""
 
     name: str
     incarnation: int
     features: tuple[str, ...]
     facts: Facts = msgspec.field(default_factory=dict)
-    """What the actor found out while it started, for whoever watches it (see `Actor.facts`)."""
+    """Facts that the actor found while it started, for its watchers (see `Actor.facts`)."""
 
 
 class ActorFailed(Message, frozen=True, kw_only=True):
-    """An actor died: of `error` (one line), with its own `traceback`.
-
-    `started` says whether it had been ready. `permanent` says that another start would fail the same way.
-    """
+    """An actor died."""
 
     name: str
     incarnation: int
     error: str
+    """The exception, in one line."""
     traceback: str
     started: bool
+    """It had been ready."""
     permanent: bool = False
+    """Another start would fail the same way."""
 
 
 class DeathsCharged(Message, frozen=True, kw_only=True):
-    """An actor died `deaths` times, lately, while it was at work for requests, which are charged with that.
+    """An actor's recent deaths are charged to the requests that it was working for.
 
-    A request that kills is ended after a few deaths. The actor is not at fault: these deaths do not count towards
-    giving it, or its node, up.
+    A request that kills is ended after a few deaths. The actor is not at fault: these deaths do not count
+    towards its own limit, or its node's.
     """
 
     name: str
@@ -143,7 +154,7 @@ class DeathsCharged(Message, frozen=True, kw_only=True):
 
 
 class Progress(Message, frozen=True, kw_only=True):
-    """An actor tells how far a long piece of its start is: `done` of `total`, in `unit`."""
+    """An actor tells how far a long part of its start is: `done` of `total`, in `unit`."""
 
     name: str
     what: str
@@ -153,21 +164,23 @@ class Progress(Message, frozen=True, kw_only=True):
 
 
 class RenewLease(Message, frozen=True, kw_only=True):
-    """A node lives. `number` counts these; `taken` is that of the last lease that it has heard of."""
+    """A node reports that it lives."""
 
     node: str
     incarnation: int
     number: int
+    """Counts these messages."""
     taken: int = 0
+    """The number of the last lease that it received."""
 
 
 class LeaseGranted(Message, frozen=True, kw_only=True):
-    """From when it sent that `number`, a node's lease runs for so many `seconds`. It is to be heard of once per
-    `heartbeat` (seconds)."""
+    """A node's lease runs for `seconds` from the time at which it sent that `number`."""
 
     number: int
     seconds: float
     heartbeat: float
+    """Seconds between the renewals that are expected of the node."""
 
 
 class StopNode(Message, frozen=True, kw_only=True):
@@ -177,10 +190,7 @@ class StopNode(Message, frozen=True, kw_only=True):
 
 
 class NodeStatistics(Message, frozen=True, kw_only=True):
-    """A node's counters. `cpu_seconds` is user and system time of its process, `resident_bytes` its memory.
-
-    `traffic` is what its actors exchanged with other nodes.
-    """
+    """A node's counters."""
 
     node: str
     pid: int
@@ -191,25 +201,30 @@ class NodeStatistics(Message, frozen=True, kw_only=True):
     dead_letters: dict[str, int]
     actors: dict[str, ActorStatistics]
     cpu_seconds: float = 0.0
+    """User and system time of its process."""
     resident_bytes: int = 0
+    """Memory of its process."""
     traffic: tuple[Traffic, ...] = ()
+    """Messages that its actors exchanged with other nodes."""
 
 
 class ActorStatistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An actor's counters. `seconds` is time spent in its handlers; `kinds` divides both by kind of message."""
+    """An actor's counters."""
 
     incarnation: int
     mailbox_depth: int
     mailbox_depth_max: int
     handled: int
     seconds: float
+    """Time spent in its handlers."""
     stale: int
     tasks: int
     kinds: dict[str, Handled] = msgspec.field(default_factory=dict)
+    """Messages and seconds by kind of message."""
 
 
 class Handled(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """How many messages of a kind an actor handled, and in how many seconds."""
+    """Messages of a kind that an actor handled, and the seconds that it took."""
 
     count: int
     seconds: float
@@ -231,53 +246,60 @@ class GetStatistics(Request[NodeStatistics], frozen=True, kw_only=True):
 
 
 class Swapped(Message, frozen=True, kw_only=True):
-    """The actor lives, with that incarnation; `error` says why it is of its former class and options. `died`: its
-    successor's process ended while it started, and no error of its own is known."""
+    """An actor's state after a swap."""
 
     incarnation: int
+    """The actor's present life."""
     error: str = ""
+    """Why it still has its former class and options; "" if the swap succeeded."""
     died: bool = False
+    """The successor's process ended while it started, without an error of its own."""
 
 
 class SwapActor(Request[Swapped], frozen=True, kw_only=True):
-    """Ask the supervisor to go on with another class (`module:Class`; "" keeps it) or other options (a JSON object,
-    laid over the present ones). One that cannot start gives way to what was there before."""
+    """Ask the supervisor to replace an actor's class or options. A successor that cannot start is rolled
+    back.
+    """
 
     name: str
     cls: str = ""
+    """`module:Class`; "" keeps the class."""
     options: str = ""
+    """A JSON object, laid over the present options."""
 
 
 class ActorAmended(Message, frozen=True, kw_only=True):
-    """The next life of an actor begins with these options (a JSON object)."""
+    """The options (a JSON object) with which an actor's next life begins."""
 
     options: str
 
 
 class AmendActor(Request[ActorAmended], frozen=True, kw_only=True):
-    """Ask the supervisor to lay options (a JSON object) over those of an actor, for its next life. Its present life
-    goes on; whoever asks tells it what has changed."""
+    """Ask the supervisor to lay options (a JSON object) over those of an actor, for its next life.
+
+    The actor's present life goes on; whoever asks must tell it of the change.
+    """
 
     name: str
     options: str
 
 
 class GetDirectory(Request[Directory], frozen=True, kw_only=True):
-    """Ask the supervisor who is there."""
+    """Ask the supervisor for all nodes and actors."""
 
 
 class NodeExited(Message, frozen=True, kw_only=True):
-    """A launcher to the supervisor: the process of that incarnation of a node ended; with its last `traceback`, if
-    it left one."""
+    """A launcher tells the supervisor that a node's process ended."""
 
     node: str
     incarnation: int
     reason: str
     traceback: str = ""
+    """The last traceback of the process, if it left one."""
 
 
 class Startup(Message, frozen=True, kw_only=True):
-    """How far the start of a topology is. The last one has `ready`, or `error` with the `traceback`."""
+    """Progress of a topology's start. The last message has `ready`, or `error` with the `traceback`."""
 
     progress: Progress | None = None
     ready: bool = False
@@ -286,4 +308,4 @@ class Startup(Message, frozen=True, kw_only=True):
 
 
 class WatchStartup(Request[Startup], frozen=True, kw_only=True):
-    """Stream from the supervisor: progress until everything is up, or cannot be."""
+    """Stream the progress of the start from the supervisor, until everything is up or has failed."""

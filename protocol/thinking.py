@@ -1,9 +1,9 @@
-"""frontend ──GetMarks──▶ detokenizer: how the marks around what a model thinks are spelt in its tokens.
+"""frontend ──GetMarks──▶ detokenizer: automata over tokens for the marks around a model's reasoning.
 
-A request may bound how many tokens its model thinks (`SamplingParams.thinking_token_budget`). The executor counts them
-as they are drawn, and has no text: the marks travel with the request as tables over tokens, which the detokenizer makes
-once for each text. A model need not write a mark as its tokenizer would, so that the tables follow its letters through
-any tokens.
+A request may bound the tokens of its model's reasoning (`SamplingParams.thinking_token_budget`). The executor
+counts them as they are sampled, and it has no text. The marks therefore travel with the request as tables
+over tokens, which the detokenizer makes once for each text. A model need not spell a mark as its tokenizer
+would, so the tables follow the mark's bytes through any tokens.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from pageant.protocol.message import Message, Request
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A text as an automaton over token ids. Its state is how many bytes of the text the tokens so far end with.
+    """A text as an automaton over token ids. Its state is the number of bytes of the text that the tokens so
+    far end with.
 
     Attributes:
-        length: of the text in bytes: the state in which all of it has come.
-        begins: the state after a token that follows none of it, where that is not 0.
-        goes_on: by the state before it, the state after a token, where it is another than `begins` says.
-        rest: by state, the tokens that write what is left of the text.
+        length: bytes of the text: the state in which all of it has come.
+        begins: the state after a token that continues no part of the text, where that is not 0.
+        goes_on: by the state before, the state after a token, where it differs from `begins`.
+        rest: by state, the tokens that write the rest of the text.
         blanks: tokens of blanks alone, where those may stand before the text.
     """
 
@@ -37,22 +38,23 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Thinking(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The marks of a request whose thoughts are bounded. `is_open`: its prompt ends with `begin`."""
+    """The marks of a request whose reasoning is bounded."""
 
     begin: Mark
     end: Mark
     is_open: bool
+    """The prompt ends with `begin`: the reasoning has begun."""
 
 
 class Marks(Message, frozen=True, kw_only=True):
-    """Both marks; None where the tokens' own texts are not known."""
+    """Tables of both marks; None where the texts of the tokens are not known."""
 
     begin: Mark | None = None
     end: Mark | None = None
 
 
 class GetMarks(Request[Marks], frozen=True, kw_only=True):
-    """Ask for the tables of two marks: one that may only be preceded by blanks, and one that ends what follows it."""
+    """Ask for the tables of two marks: one that only blanks may precede, and one that ends the reasoning."""
 
     begin: str
     end: str

@@ -1,5 +1,6 @@
-"""frontend ──Tokenize | TokenizeChat──▶ tokenizer: prompts to token ids, asked at the edge, before a
-request is submitted. The answer is `Tokenized`, or `NotTokenized` when the prompt itself is at fault.
+"""frontend ──Tokenize | TokenizeChat──▶ tokenizer: prompts to token ids, before a request is submitted.
+
+The answer is `Tokenized`, or `NotTokenized` when the prompt itself is at fault.
 """
 
 from __future__ import annotations
@@ -11,32 +12,34 @@ from pageant.protocol.message import Message, Request
 
 
 class Tokenized(Message, frozen=True, kw_only=True):
-    """The prompt's token ids, and its text as the model sees it."""
+    """The prompt's token ids, int32 [tokens], and its text as the model sees it."""
 
     token_ids: Int32Vector
     text: str
 
 
 class NotTokenized(Message, frozen=True, kw_only=True):
-    """The prompt cannot be tokenized; `reason` says what was found and what is expected."""
+    """The prompt cannot be tokenized."""
 
     reason: str
+    """What was found and what is expected."""
     parameter: str | None = None
+    """The parameter at fault."""
 
 
 class Tokenize(Request[Tokenized | NotTokenized], frozen=True, kw_only=True):
-    """Turn a text into token ids, adding the special tokens that the checkpoint asks for.
-
-    One that must have more than `tokens_max` of them, by how long the longest token is, is refused unread.
-    """
+    """Turn a text into token ids, with the special tokens that the checkpoint asks for."""
 
     text: str
     add_special_tokens: bool = True
     tokens_max: int | None = None
+    """Refuse, without tokenizing it, a text that must have more tokens: the longest token bounds their
+    number.
+    """
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A function that the model asked to be called. `arguments` is JSON, as the model wrote it."""
+    """A tool call that the model wrote. `arguments` is JSON, as the model wrote it."""
 
     name: str
     arguments: str
@@ -55,36 +58,35 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class TokenizeChat(Request[Tokenized | NotTokenized], frozen=True, kw_only=True):
-    """Render a conversation through the checkpoint's own chat template, then turn it into token ids.
-
-    `tools` (a list) and `template_kwargs` (an object: further variables of the template) are JSON, since only
-    the template knows what they hold. `tokens_max` is as in `Tokenize`. `chat_template` is a template of the
-    request's own, instead of the checkpoint's.
-    """
+    """Render a conversation with the checkpoint's chat template, then turn it into token ids."""
 
     messages: tuple[ChatMessage, ...]
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     tools: str | None = None
+    """A JSON list. Only the template knows what it holds."""
     template_kwargs: str | None = None
+    """A JSON object: further variables of the template."""
     add_special_tokens: bool = False
     tokens_max: int | None = None
+    """See `Tokenize`."""
     chat_template: str | None = None
+    """A template of the request's own, instead of the checkpoint's."""
 
 
 class Detokenized(Message, frozen=True, kw_only=True):
-    """The texts of some outputs."""
+    """The text of each output."""
 
     texts: tuple[str, ...]
 
 
 class Detokenize(Request[Detokenized], frozen=True, kw_only=True):
-    """Turn whole outputs into text: `counts[i]` of `token_ids` are the i-th's.
-
-    With `pieces`, each output is instead its tokens as the vocabulary spells them (`Ġhello`), joined.
-    """
+    """Turn whole outputs into text."""
 
     counts: Int32Vector
+    """int32 [N]: the number of tokens of each output."""
     token_ids: Int32Vector
+    """int32 [sum of counts]: the tokens, output by output."""
     skip_special_tokens: bool = True
     pieces: bool = False
+    """Return instead the tokens of each output as the vocabulary spells them (`Ġhello`), joined."""

@@ -1,9 +1,10 @@
-"""Which drafts of a step were right. Scheduler and executor find the same, each from what it has.
+"""Verification of drafts. Scheduler and executor reach the same result, each from its own data.
 
-A row with n drafts has n + 1 places in its step, and at each a token is drawn: at place 0 after what was known, at
-place i + 1 after draft i. A draft is right while it equals the token that was drawn after what comes before it. That is
-the draft before, or in a tree its parent: an earlier draft of the row, by index, or -1 for what was known. A draft
-after which no token could be drawn (MISSING) is not taken either.
+A row with n drafts has n + 1 places in its step, and a token is sampled at each: at place 0 after the known
+tokens, at place i + 1 after draft i. A draft is right if it equals the token that was sampled at the place
+before it. In a chain that is the place of the draft before. In a tree it is the place of the draft's parent:
+an earlier draft of the row, by index, or `NO_PARENT` for the known tokens. A draft after which no token could
+be sampled (`NO_TOKEN`) is not accepted either.
 """
 
 from __future__ import annotations
@@ -14,45 +15,45 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pageant.protocol.arrays import BoolVector, Int32Vector, int32
+from pageant.protocol.arrays import NO_TOKEN, BoolVector, Int32Vector, int32
 
-__all__ = ["MISSING", "NO_DRAFTS", "Drafts", "Verdict", "spread", "within"]
+__all__ = ["NO_DRAFTS", "NO_PARENT", "NO_TOKEN", "Drafts", "Verdict", "spread", "within"]
 
 N = TypeVar("N", bound=np.generic)
 
-MISSING = -1  # no token id
+# The parent of a draft that follows the known tokens.
+NO_PARENT = -1
+MISSING = NO_TOKEN
 
 
 class Verdict(NamedTuple):
-    """Of N rows.
-
-    Attributes:
-        accepted: [N], how many drafts of each were right, one after another.
-        places: accepted[i] + 1 for each row, among the places of all rows: those whose tokens stand.
-    """
+    """The accepted drafts of N rows."""
 
     accepted: Int32Vector
+    """int32 [N]: the number of drafts of each row that were right, one after another."""
     places: Int32Vector
+    """int32 [sum of accepted + 1]: the places whose tokens stand, among the places of all rows: accepted[i] +
+    1 for row i.
+    """
 
 
 class Drafts(NamedTuple):
-    """Those of N rows.
-
-    Attributes:
-        counts: [N], how many each has.
-        token_ids: of all, row by row.
-        parents: of each, or none at all where each follows the one before it.
-    """
+    """The drafts of N rows."""
 
     counts: Int32Vector
+    """int32 [N]: the number of drafts of each row."""
     token_ids: Int32Vector
+    """int32 [sum of counts]: the drafts, row by row."""
     parents: Int32Vector
+    """int32 [sum of counts]: the parent of each; or empty for chains, where each draft follows the one
+    before.
+    """
 
     def __bool__(self) -> bool:
         return len(self.token_ids) > 0
 
     def verify(self, drawn: Int32Vector) -> Verdict:
-        """Compares them with what was drawn at each place."""
+        """Compare the drafts with `drawn`, int32 [places]: the token that was sampled at each place."""
         first = self.first_places
         if not self:
             return Verdict(np.zeros(len(self.counts), np.int32), first)
@@ -63,25 +64,25 @@ class Drafts(NamedTuple):
 
     @property
     def first_places(self) -> Int32Vector:
-        """[N]: of the places of all rows, the first of each."""
+        """Return the first place of each row among the places of all rows: int32 [N]."""
         return (np.cumsum(self.counts + 1) - self.counts - 1).astype(np.int32)
 
     @property
     def depths(self) -> Int32Vector:
-        """How many drafts each has before it on its path."""
+        """Return the number of drafts before each draft on its path: int32 [sum of counts]."""
         if not len(self.parents):
             return within(self.counts)
         found: list[int] = []
         start = 0
         for count in self.counts.tolist():
             for parent in self.parents[start : start + count].tolist():
-                found.append(0 if parent < 0 else found[start + parent] + 1)
+                found.append(0 if parent == NO_PARENT else found[start + parent] + 1)
             start += count
         return int32(found)
 
     @property
     def lengths(self) -> Int32Vector:
-        """[N]: of each row's longest path."""
+        """Return the length of each row's longest path: int32 [N]."""
         if not len(self.parents):
             return self.counts
         longest = np.zeros(len(self.counts), np.int32)
@@ -89,7 +90,11 @@ class Drafts(NamedTuple):
         return longest
 
     def paths(self, rows: Sequence[bool]) -> dict[int, list[int]]:
-        """By place, for those of some rows that follow any draft: these drafts, from the first on."""
+        """Return, by place, the drafts on the path to that place, from the first on.
+
+        Args:
+            rows: N flags: the rows whose places are wanted. Places that follow no draft are left out.
+        """
         found: dict[int, list[int]] = {}
         start = place = 0
         for wanted, count in zip(rows, self.counts.tolist(), strict=True):
@@ -107,15 +112,20 @@ NO_DRAFTS = Drafts(int32(), int32(), int32())
 
 
 def within(counts: Int32Vector) -> Int32Vector:
-    """0, 1, ... within each of the runs that `counts` gives the lengths of."""
-    if (counts == 1).all():  # as most are, where each sequence has its next token
+    """Return 0, 1, ... within each of the runs whose lengths are `counts`: int32 [N] in, int32 [sum of
+    counts] out.
+    """
+    # Most steps compute the next token of each sequence.
+    if (counts == 1).all():
         return np.zeros(len(counts), np.int32)
     ends = counts.cumsum(dtype=np.int32)
     return np.arange(counts.sum(), dtype=np.int32) - (ends - counts).repeat(counts)
 
 
 def spread(values: npt.NDArray[N], counts: Int32Vector) -> npt.NDArray[N]:
-    """`counts[i]` times `values[i]`, one after another, in memory of their own."""
+    """Return `counts[i]` copies of `values[i]`, one after another: [N] of any dtype in, [sum of counts] out,
+    in new memory.
+    """
     return values.copy() if (counts == 1).all() else values.repeat(counts)
 
 
@@ -124,22 +134,22 @@ def _right_in_chains(drafts: Drafts, drawn: Int32Vector) -> Int32Vector:
     rows = np.repeat(np.arange(len(counts)), counts)
     place = within(counts)
     at = np.arange(len(rows)) + rows
-    wrong: BoolVector = (drawn[at] != drafts.token_ids) | (drawn[at + 1] == MISSING)
+    wrong: BoolVector = (drawn[at] != drafts.token_ids) | (drawn[at + 1] == NO_TOKEN)
     first_wrong = counts.astype(np.int32).copy()
     np.minimum.at(first_wrong, rows[wrong], place[wrong])
     return first_wrong
 
 
 def _verify_trees(drafts: Drafts, drawn: Int32Vector, first: Int32Vector) -> Verdict:
-    """Walks down each row's tree; of siblings that are the same token, the first counts."""
+    """Walk down each row's tree. Of siblings that are the same token, the first counts."""
     accepted: list[int] = []
     places: list[int] = []
     tokens, start = drawn.tolist(), 0
     for place, count in zip(first.tolist(), drafts.counts.tolist(), strict=True):
-        at, path = -1, [place]
+        at, path = NO_PARENT, [place]
         # Parents come before their children, so that one pass finds the whole path.
         for index in range(count):
-            is_next = int(drafts.parents[start + index]) == at and tokens[place + 1 + index] != MISSING
+            is_next = int(drafts.parents[start + index]) == at and tokens[place + 1 + index] != NO_TOKEN
             if is_next and int(drafts.token_ids[start + index]) == tokens[path[-1]]:
                 at = index
                 path.append(place + 1 + index)

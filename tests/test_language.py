@@ -50,7 +50,6 @@ EXCEPTIONS = {
     "kernels/reference": Figures(openings=0, long_sentences=0, units=26),
     "kernels/triton": Figures(openings=9, long_sentences=3, units=21),
     "models": Figures(openings=61, long_sentences=3, units=19),
-    "protocol": Figures(openings=71, long_sentences=4, units=6),
     "scripts": Figures(openings=5, long_sentences=1, units=1),
     "scripts/batch": Figures(openings=8, long_sentences=0, units=0),
     "scripts/bench": Figures(openings=78, long_sentences=9, units=5),

@@ -11,7 +11,7 @@ from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.streams import Arrival, Incoming
 from pageant.models.tokenization import Tokenization
 from pageant.protocol.arrays import int32, int64
-from pageant.protocol.logprobs import Piece, split
+from pageant.protocol.logprobs import RowLogprobs, split_rows
 from pageant.protocol.outputs import OpenOutput, RowFacts, Stopped, TokenBatch
 from pageant.protocol.roles import DETOKENIZER
 from pageant.protocol.serving import Finished
@@ -122,7 +122,7 @@ class Detokenizer(Actor):
                 stopped[opened.serial] = kept
         end = 0
         token_ids, serials = batch.token_ids.tolist(), batch.serials.tolist()
-        logprobs, prompt_logprobs = split(batch.logprobs), split(batch.prompt_logprobs)
+        logprobs, prompt_logprobs = split_rows(batch.logprobs), split_rows(batch.prompt_logprobs)
         now = self.clock.now()
         for index, facts in batch.facts.items():
             if serials[index] in self._requests:
@@ -261,8 +261,8 @@ class Detokenizer(Actor):
         serial: int,
         entry: _Open,
         num_tokens: int,
-        logprobs: Piece | None,
-        prompt_logprobs: Piece | None,
+        logprobs: RowLogprobs | None,
+        prompt_logprobs: RowLogprobs | None,
     ) -> None:
         self._deliveries[entry.request.frontend].add_logprobs(
             serial,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pageant.actors.runtime.streams import Outgoing
 from pageant.protocol.arrays import int32
-from pageant.protocol.logprobs import Piece, join
+from pageant.protocol.logprobs import RowLogprobs, join_rows
 from pageant.protocol.serving import Finished, OutputBatch
 
 
@@ -19,8 +19,8 @@ class _Row:
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     finished: Finished | None = None
-    logprobs: list[Piece] = field(default_factory=list)
-    prompt_logprobs: list[Piece] = field(default_factory=list)
+    logprobs: list[RowLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[RowLogprobs] = field(default_factory=list)
 
 
 class Delivery:
@@ -56,7 +56,7 @@ class Delivery:
         row.finished = row.finished or finished
 
     def add_logprobs(
-        self, serial: int, logprobs: Piece | None, prompt_logprobs: Piece | None, *, texts: bool
+        self, serial: int, logprobs: RowLogprobs | None, prompt_logprobs: RowLogprobs | None, *, texts: bool
     ) -> None:
         """What belongs to the output that was just added; with the texts of the tokens in it, or without."""
         row = self._rows[serial]
@@ -86,8 +86,10 @@ class Delivery:
             counts=int32([len(row.token_ids) for row in rows]),
             token_ids=int32([token for row in rows for token in row.token_ids]),
             finished={i: row.finished for i, row in enumerate(rows) if row.finished is not None},
-            logprobs=join((i, piece) for i, row in enumerate(rows) for piece in row.logprobs),
-            prompt_logprobs=join((i, piece) for i, row in enumerate(rows) for piece in row.prompt_logprobs),
+            logprobs=join_rows((i, piece) for i, row in enumerate(rows) for piece in row.logprobs),
+            prompt_logprobs=join_rows(
+                (i, piece) for i, row in enumerate(rows) for piece in row.prompt_logprobs
+            ),
             token_texts=texts,
             token_bytes={token: raw for token in texts if (raw := self._bytes_of(token)) is not None},
         )

@@ -10,7 +10,7 @@ from pageant.actors.frontend.lora import LoRARequest, lora_requests, one_each
 from pageant.actors.frontend.prompts import Limits, RequestSettings, check_params, check_settings, salt_of
 from pageant.actors.frontend.vllm_names.methods import PARAMETERS
 from pageant.actors.frontend.vllm_names.rows import Kind
-from pageant.protocol.checks import plain
+from pageant.protocol.checks import to_builtin
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.sampling import SamplingParams
 
@@ -129,7 +129,7 @@ def _priorities(given: dict[str, Any], count: int) -> Sequence[Any]:
     priority = given.pop("priority", None)
     if isinstance(priority, Sequence) and not isinstance(priority, str | bytes):
         return one_each("priority", priority, count)
-    return [plain(priority)] * count
+    return [to_builtin(priority)] * count
 
 
 def _params(params: Any, limits: Limits, count: int) -> list[SamplingParams]:

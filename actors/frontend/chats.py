@@ -12,7 +12,7 @@ from pageant.actors.frontend.http.naming import written_as
 from pageant.actors.frontend.http.openai.conversation import TEMPLATES, ConversationRules, tokenize_chat
 from pageant.actors.frontend.http.openai.turns import Turn
 from pageant.actors.frontend.prompts import check_text
-from pageant.protocol.checks import plain
+from pageant.protocol.checks import to_builtin
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.tokenizing import TokenizeChat
 
@@ -58,7 +58,7 @@ def check_conversation(messages: object, options: Mapping[str, Any] | None = Non
         raise BadRequest(
             f"messages is a {kind}; expected a list of {{'role': ..., 'content': ...}}", "messages"
         )
-    turns = [_turn(plain(message), f"messages[{index}]") for index, message in enumerate(messages)]
+    turns = [_turn(to_builtin(message), f"messages[{index}]") for index, message in enumerate(messages)]
     chosen = dict(options or {})
     kwargs = chosen.pop("chat_template_kwargs", None)
     _check_options(chosen, kwargs)

@@ -35,7 +35,7 @@ from pageant.protocol.errors import (
 )
 from pageant.protocol.fronting import ServedModel
 from pageant.protocol.lifecycle import LearnModel, ModelLearned
-from pageant.protocol.logprobs import split
+from pageant.protocol.logprobs import split_rows
 from pageant.protocol.roles import FRONTEND
 from pageant.protocol.sampling import GREEDY_TEMPERATURE, SEED_MAX
 from pageant.protocol.serving import Abort, Finished, OutputBatch, Submit
@@ -254,7 +254,7 @@ class Frontend(Actor):
 
     def _spread(self, batch: OutputBatch, peers: Peers) -> None:
         token_ids = batch.token_ids.tolist()
-        logprobs, prompt_logprobs = split(batch.logprobs), split(batch.prompt_logprobs)
+        logprobs, prompt_logprobs = split_rows(batch.logprobs), split_rows(batch.prompt_logprobs)
         text_starts, token_starts = batch.text_starts.tolist(), batch.token_starts.tolist()
         now = self.clock.now()
         position = 0

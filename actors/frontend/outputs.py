@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pageant.actors.frontend.lora import LoRARequest
 from pageant.protocol.errors import BadRequest, Overloaded, PageantError
-from pageant.protocol.logprobs import Piece
+from pageant.protocol.logprobs import RowLogprobs
 from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 from pageant.protocol.serving import Finished, FinishReason
 
@@ -194,8 +194,8 @@ class Arrived(NamedTuple):
     text: str
     token_ids: list[int]
     finished: Finished | None = None
-    logprobs: Piece | None = None
-    prompt_logprobs: Piece | None = None
+    logprobs: RowLogprobs | None = None
+    prompt_logprobs: RowLogprobs | None = None
     token_texts: Mapping[int, str] = {}
     metrics: RequestMetrics | None = None
     token_bytes: Mapping[int, bytes] = {}
@@ -369,7 +369,7 @@ class Completion:
 
 
 def token_logprobs(
-    piece: Piece, texts: Mapping[int, str], raw: Mapping[int, bytes], *, ranked: bool = True
+    piece: RowLogprobs, texts: Mapping[int, str], raw: Mapping[int, bytes], *, ranked: bool = True
 ) -> list[TokenLogprobs]:
     """Return for each token of a piece itself, and the likeliest at its place.
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pageant.actors.frontend.sampling_params import frozen
 from pageant.protocol.arrays import int32
-from pageant.protocol.checks import check_integer, check_number, check_travels, expected, plain
+from pageant.protocol.checks import check_encodable, check_integer, check_number, expected, to_builtin
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.tokenizing import Tokenize
@@ -82,9 +82,9 @@ def check_settings(settings: Mapping[str, Any], adapters: Sequence[str] = ()) ->
     Raises:
         BadRequest: unknown, or out of range.
     """
-    settings = {name: plain(value) for name, value in settings.items()}
+    settings = {name: to_builtin(value) for name, value in settings.items()}
     for name, value in settings.items():
-        check_travels(name, value)
+        check_encodable(name, value)
         if name == "priority":
             check_integer(name, value, -PRIORITY_MAX, PRIORITY_MAX)
         elif name == "deadline" and value is not None:
@@ -149,7 +149,7 @@ def check_prompt(prompt: object, limits: Limits, params: SamplingParams) -> Toke
                 "prompt",
             )
         check_text(prompt, "prompt")
-        return Tokenize(text=plain(prompt))
+        return Tokenize(text=to_builtin(prompt))
     if isinstance(prompt, Sequence | np.ndarray) and not isinstance(prompt, bytes | bytearray):
         return check_token_ids(truncated(prompt, params, limits.max_model_len), limits)
     raise BadRequest(

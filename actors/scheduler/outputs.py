@@ -10,7 +10,7 @@ import numpy as np
 from pageant.actors.runtime.streams import Outgoing
 from pageant.actors.scheduler.request import ScheduledRequest
 from pageant.protocol.arrays import Int32Vector, Int64Vector, int32, int64
-from pageant.protocol.logprobs import Logprobs, Piece, join
+from pageant.protocol.logprobs import Logprobs, RowLogprobs, join_rows
 from pageant.protocol.outputs import OpenOutput, RowFacts, TokenBatch
 from pageant.protocol.serving import Finished
 
@@ -32,8 +32,8 @@ class TokenOutputs:
         self._pieces: dict[int, list[int]] = {}
         self._finished: dict[int, Finished] = {}
         self._facts: dict[int, RowFacts] = {}
-        self._logprobs: dict[int, list[Piece]] = {}
-        self._prompt_logprobs: dict[int, list[Piece]] = {}
+        self._logprobs: dict[int, list[RowLogprobs]] = {}
+        self._prompt_logprobs: dict[int, list[RowLogprobs]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._drawn or self._finished or self._again or self._pieces)
@@ -67,13 +67,13 @@ class TokenOutputs:
             prefill_seconds=0.0 if admitted is None or first is None else first - admitted,
         )
 
-    def logprobs(self, request: ScheduledRequest, piece: Piece) -> None:
+    def logprobs(self, request: ScheduledRequest, piece: RowLogprobs) -> None:
         """Of a request's next token, which follows."""
         piece = piece.copy()
         request.logprobs.append(piece)
         self._logprobs.setdefault(request.serial, []).append(piece)
 
-    def prompt_logprobs(self, request: ScheduledRequest, piece: Piece) -> None:
+    def prompt_logprobs(self, request: ScheduledRequest, piece: RowLogprobs) -> None:
         """Of its prompt's next tokens. They travel with its first token, or its end."""
         piece = piece.copy()
         request.prompt_logprobs.append(piece)
@@ -177,11 +177,11 @@ class TokenOutputs:
                 self._prompt_logprobs[request.serial] = request.prompt_logprobs.copy()
 
 
-def _by_row(index: dict[int, int], pieces: dict[int, list[Piece]]) -> Logprobs | None:
+def _by_row(index: dict[int, int], pieces: dict[int, list[RowLogprobs]]) -> Logprobs | None:
     """The pieces of the rows that there are, by row index instead of serial."""
     if not pieces:
         return None
-    return join((place, piece) for serial, place in index.items() for piece in pieces.get(serial, ()))
+    return join_rows((place, piece) for serial, place in index.items() for piece in pieces.get(serial, ()))
 
 
 def _without(serial: int, serials: Int64Vector, token_ids: Int32Vector) -> tuple[Int64Vector, Int32Vector]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from pageant.protocol.logprobs import Piece
+from pageant.protocol.logprobs import RowLogprobs
 from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 from pageant.protocol.serving import Submit
 from pageant.protocol.thinking import Thinking
@@ -59,8 +59,8 @@ class ScheduledRequest:
     output: list[int] = field(default_factory=list)
     is_resumed: bool = False  # it was another scheduler's before
     num_resumed: int = 0  # output tokens that it brought along
-    logprobs: list[Piece] = field(default_factory=list)  # of the others, if it asks for them
-    prompt_logprobs: list[Piece] = field(default_factory=list)
+    logprobs: list[RowLogprobs] = field(default_factory=list)  # of the others, if it asks for them
+    prompt_logprobs: list[RowLogprobs] = field(default_factory=list)
     num_sent: int = 0  # output tokens that the detokenizer has been sent, where they go in pieces
     state: State = State.WAITING
     row: int | None = None  # of the batch, while it holds one

@@ -9,7 +9,7 @@ from pageant.actors.scheduler.plans import Computing, Drawn, Withdrawn
 from pageant.actors.scheduler.request import ScheduledRequest, State
 from pageant.actors.scheduler.running import Chunks
 from pageant.protocol.arrays import BoolVector, Int32Vector
-from pageant.protocol.logprobs import Piece, split
+from pageant.protocol.logprobs import RowLogprobs, split_rows
 from pageant.protocol.stepping import LateTokens, StepResult
 from pageant.protocol.verification import Drafts
 
@@ -33,7 +33,7 @@ class Results:
         if message.num_steps:
             self._counters.rows_wasted += len(chunks) - int(going.sum())  # they ended while this was at hand
         self._requests.leave(chunks)
-        for index, piece in split(message.prompt_logprobs).items():
+        for index, piece in split_rows(message.prompt_logprobs).items():
             if going[index]:
                 request = self._running.at(int(chunks.rows[index]))
                 self._take_prompt_logprobs(request, int(chunks.starts[index]), piece)
@@ -56,7 +56,7 @@ class Results:
                 going[place] = False
         for place in message.deferred:
             self._defer(drawing, going, place, message.number)
-        for place, piece in split(message.logprobs).items():
+        for place, piece in split_rows(message.logprobs).items():
             if going[place]:
                 self._outputs.logprobs(self._running.at(int(drawing.rows[place])), piece)
         token_ids = message.token_ids
@@ -88,7 +88,7 @@ class Results:
         drafts = drafts._replace(counts=drawing.drafts)
         accepted, places = drafts.verify(message.token_ids)
         self._speculator.verified(drawing.rows, going, drafts, accepted)
-        pieces = split(message.logprobs)
+        pieces = split_rows(message.logprobs)
         for index in np.flatnonzero(np.isin(drafts.first_places, message.void)).tolist():
             self._take_void(drawing, going, index)
         first = np.cumsum(accepted + 1) - accepted - 1
@@ -110,7 +110,7 @@ class Results:
 
     def take_late(self, message: LateTokens) -> None:
         """Tokens that a step deferred. Those of requests that have ended, or gave way, are of no account."""
-        logprobs = split(message.logprobs)
+        logprobs = split_rows(message.logprobs)
         for place, row in enumerate(message.rows.tolist()):
             if not self._deferrals.awaits(row, message.number):
                 continue
@@ -149,7 +149,7 @@ class Results:
             one = slice(index, index + 1)
             self._running.take_back(drawing.rows[one], drawing.starts[one])
 
-    def _take_prompt_logprobs(self, request: ScheduledRequest, start: int, piece: Piece) -> None:
+    def _take_prompt_logprobs(self, request: ScheduledRequest, start: int, piece: RowLogprobs) -> None:
         """Of the tokens that follow those computed from `start`; after a preemption, some have come before."""
         known = request.num_scored - start
         if known < len(piece):

@@ -7,13 +7,13 @@ import random
 import numpy as np
 import pytest
 
-from pageant.protocol.logprobs import Piece, join, split
+from pageant.protocol.logprobs import RowLogprobs, join_rows, split_rows
 
 
 def piece(rng, length):
     counts = [rng.randrange(4) for _ in range(length)]
     numbers = iter(range(1000))
-    return Piece(
+    return RowLogprobs(
         token_ids=np.array([next(numbers) for _ in counts], np.int32),
         logprobs=np.array([next(numbers) for _ in counts], np.float32),
         ranks=np.array([next(numbers) for _ in counts], np.int32),
@@ -41,7 +41,7 @@ def test_what_is_joined_is_split_into_the_same_rows(seed):
     right = {}
     for row, one in pieces:
         right.setdefault(row, []).extend(by_token(one))
-    assert {row: by_token(one) for row, one in split(join(pieces)).items()} == right
+    assert {row: by_token(one) for row, one in split_rows(join_rows(pieces)).items()} == right
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -53,4 +53,4 @@ def test_a_part_is_that_of_its_tokens(seed):
 
 
 def test_nothing_is_joined_to_nothing():
-    assert join([]) is None and split(None) == {}
+    assert join_rows([]) is None and split_rows(None) == {}

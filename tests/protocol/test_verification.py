@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pageant.protocol.arrays import int32
-from pageant.protocol.verification import MISSING, Drafts
+from pageant.protocol.arrays import NO_TOKEN, int32
+from pageant.protocol.verification import Drafts
 
 TOKENS = st.integers(0, 2)
 
@@ -17,7 +17,7 @@ def rows(draw, trees: bool):
     found = []
     for count in draw(st.lists(st.integers(0, 5), min_size=1, max_size=4)):
         parents = [draw(st.integers(-1, index - 1)) if trees else index - 1 for index in range(count)]
-        drawn = [draw(st.one_of(TOKENS, st.just(MISSING))) for _ in range(count + 1)]
+        drawn = [draw(st.one_of(TOKENS, st.just(NO_TOKEN))) for _ in range(count + 1)]
         found.append(([draw(TOKENS) for _ in range(count)], parents, drawn))
     return found
 
@@ -29,7 +29,7 @@ def walk(drafts, parents, drawn):
         children = [
             index + 1
             for index, parent in enumerate(parents)
-            if parent == path[-1] - 1 and drafts[index] == drawn[path[-1]] and drawn[index + 1] != MISSING
+            if parent == path[-1] - 1 and drafts[index] == drawn[path[-1]] and drawn[index + 1] != NO_TOKEN
         ]
         if not children:
             return path

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from pageant.protocol.checks import plain
+from pageant.protocol.checks import to_builtin
 
 
 class Kind(StrEnum):
@@ -68,7 +68,7 @@ class Row:
             return True
         if isinstance(value, list) and all(one is None for one in value):
             return True
-        value = plain(value)
+        value = to_builtin(value)
         return any(type(value) is type(one) and value == one for one in self.neutral) or any(
             _are_numbers(value, one) and value == one for one in self.neutral
         )

@@ -8,7 +8,7 @@ import pytest
 from pageant.actors.scheduler.outputs import PROMPT_TAIL, TokenOutputs
 from pageant.actors.scheduler.request import ScheduledRequest
 from pageant.protocol.arrays import int32, int64
-from pageant.protocol.logprobs import Piece
+from pageant.protocol.logprobs import RowLogprobs
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.serving import Finished
 
@@ -82,7 +82,9 @@ def test_of_a_request_that_the_detokenizer_ended_nothing_is_kept(outputs):
 def piece(count):
     numbers = np.arange(count)
     columns = numbers.astype(np.int32), numbers.astype(np.float32)
-    return Piece(columns[0], columns[1], columns[0], np.zeros(count, np.int32), *(c[:0] for c in columns))
+    return RowLogprobs(
+        columns[0], columns[1], columns[0], np.zeros(count, np.int32), *(c[:0] for c in columns)
+    )
 
 
 def draw(outputs, request, token):
