@@ -65,7 +65,7 @@ class Executor(Adapting):
             options.max_model_len,
             options.block_size,
             options.eos_token_ids,
-            Processors(options.logits_processors),
+            Processors(options.logits_processors, options.device),
             tuple(options.adapters),
         )
         self._adapters = AdapterBook(self._batch, options.adapters)

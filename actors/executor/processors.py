@@ -11,14 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.executor.device_errors import is_device_error
+from pageant.actors.executor.following_processors import FollowingProcessor
 from pageant.actors.runtime.classes import load_object
 from pageant.protocol.arrays import int32
+from pageant.protocol.logits_processing import LogitsProcessor as FollowingLogitsProcessor
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.stepping import NewSequence
 
@@ -38,10 +40,12 @@ class ProcessedRow:
     params: SamplingParams
     prompt_token_ids: Int32
     output_token_ids: Int32
+    row: int = 0
+    """Of the batch: a request keeps it from step to step until it is preempted."""
 
 
 class LogitsProcessor(Protocol):
-    """Made once, without arguments."""
+    """Made once, without arguments. Classes in vLLM's form, of `protocol.logits_processing`, are taken, too."""
 
     def wants(self, params: SamplingParams) -> bool:
         """Whether it has anything to do for a request; see `SamplingParams.extra_args`."""
@@ -61,9 +65,8 @@ class Processing:
 class Processors:
     """All processors, and the rows of the batch that want any."""
 
-    def __init__(self, names: Sequence[str] = ()) -> None:
-        place = "actors.executor.options.logits_processors"
-        self._processors: list[LogitsProcessor] = [load_object(name, place)() for name in names]
+    def __init__(self, names: Sequence[str] = (), device: str = "cpu") -> None:
+        self._processors: list[LogitsProcessor] = [_made(name, device) for name in names]
         self._rows: dict[int, tuple[SamplingParams, int, list[LogitsProcessor] | str]] = {}
 
     def __len__(self) -> int:
@@ -120,12 +123,20 @@ class Processors:
             output = token_ids[row, num_prompt : position - len(drafts)]
             if drafts:
                 output = np.concatenate([output, int32(drafts)])
-            view = ProcessedRow(params, token_ids[row, :num_prompt], output)
+            view = ProcessedRow(params, token_ids[row, :num_prompt], output, row)
             for processor, places, views in processing.work:
                 if processor in wanted:
                     places.append(place)
                     views.append(view)
         return processing
+
+
+def _made(name: str, device: str) -> LogitsProcessor:
+    found: Any = load_object(name, "actors.executor.options.logits_processors")
+    if isinstance(found, type) and issubclass(found, FollowingLogitsProcessor):
+        return FollowingProcessor(found, device)
+    made: LogitsProcessor = found()
+    return made
 
 
 def process_logits(logits: Tensor, processing: Processing | None) -> dict[int, str]:
@@ -161,4 +172,5 @@ def _applied(processor: LogitsProcessor, logits: Tensor, rows: list[ProcessedRow
 
 
 def _message(processor: LogitsProcessor, error: Exception) -> str:
-    return f"the logits processor {type(processor).__name__} failed: {type(error).__name__}: {error}"
+    name = getattr(processor, "name", type(processor).__name__)
+    return f"the logits processor {name} failed: {type(error).__name__}: {error}"

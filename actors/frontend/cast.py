@@ -15,6 +15,7 @@ from pageant.actors.runtime.resolving import Cast
 from pageant.actors.runtime.topology import Topology
 from pageant.models.checkpoint import Checkpoint, resolve
 from pageant.models.errors import CheckpointError
+from pageant.models.overriding import override_config
 from pageant.protocol.checks import expected
 from pageant.protocol.drafting import DEVICE_METHODS
 from pageant.protocol.errors import BadRequest, TopologyError
@@ -60,7 +61,7 @@ DEFAULT_CAST = Cast(
     extra_settings=frozenset(
         {
             *("served_model_name", "max_logprobs", "generation_config", "override_generation_config"),
-            *("revision", "tokenizer_revision", "start_asleep"),
+            *("revision", "tokenizer_revision", "start_asleep", "hf_overrides", "hf_config_path"),
         }
     ),
     optional={
@@ -86,7 +87,7 @@ def model_settings(topology: Topology) -> dict[str, Any]:
     served_names(topology)
     if topology.settings.get("disk_space") and topology.settings.get("disk_path") is None:
         raise TopologyError("disk_space", "there is no disk_path; expected a folder on the executor's host")
-    path = resolve(topology.model, revision_of(topology.settings))
+    path = _configured(resolve(topology.model, revision_of(topology.settings)), topology.settings)
     checkpoint = Checkpoint(path)
     checkpoint.check()
     spec = checkpoint.spec()
@@ -99,6 +100,23 @@ def model_settings(topology: Topology) -> dict[str, Any]:
         "eos_token_ids": checkpoint.eos_token_ids,
         **tokenizer_settings(topology.settings, path),
     }
+
+
+def _configured(folder: Path, settings: Mapping[str, Any]) -> Path:
+    """Return the folder of a checkpoint with the configuration that settings give it."""
+    overrides, config_path = settings.get("hf_overrides") or {}, settings.get("hf_config_path")
+    if not isinstance(overrides, Mapping) or not all(isinstance(key, str) for key in overrides):
+        raise TopologyError(
+            "hf_overrides", f"found {overrides!r:.200}; expected keys of config.json with values"
+        )
+    if config_path is not None and (not isinstance(config_path, str) or not config_path):
+        raise TopologyError("hf_config_path", f"found {config_path!r:.200}; expected a folder or a hub id")
+    if not overrides and config_path is None:
+        return folder
+    try:
+        return override_config(folder, overrides, None if config_path is None else resolve(config_path))
+    except (TypeError, ValueError) as error:  # no JSON
+        raise TopologyError("hf_overrides", f"found {overrides!r:.200}; expected JSON: {error}") from None
 
 
 # Of generation_config.json, under our names. `do_sample` is passed over, as vLLM does: temperature says it.

@@ -41,6 +41,8 @@ class EngineSettings(TypedDict, total=False):
     chat_template: str | Path | None
     generation_config: Literal["auto", "none"] | None
     override_generation_config: Mapping[str, Any] | None
+    hf_overrides: Mapping[str, Any] | None
+    hf_config_path: str | Path | None
     max_model_len: int | str | None
     max_num_seqs: int | str | None
     max_num_batched_tokens: int | str | None

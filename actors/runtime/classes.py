@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -13,7 +18,7 @@ from pageant.protocol.errors import TopologyError
 
 
 def load_object(name: str, place: str) -> Any:
-    """What `module:name` names.
+    """Return what `module:name` names. The module may be a file: `/home/me/policies.py:MyScheduler`.
 
     Raises:
         TopologyError: no such module or name; says which, and the nearest that there is.
@@ -24,7 +29,11 @@ def load_object(name: str, place: str) -> Any:
             place, f"found {name!r}; expected module:Class, such as my_lab.policies:MyScheduler"
         )
     try:
-        module = importlib.import_module(module_name)
+        module = (
+            _of_file(module_name) if module_name.endswith(".py") else importlib.import_module(module_name)
+        )
+    except FileNotFoundError:
+        raise TopologyError(place, f"there is no file {module_name!r} (for {name!r})") from None
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
             raise TopologyError(
@@ -40,6 +49,24 @@ def load_object(name: str, place: str) -> Any:
         names = [known for known in vars(module) if not known.startswith("_")]
         raise TopologyError(place, f"{module_name!r} has no {attribute!r}; {expected(attribute, names)}")
     return found
+
+
+def _of_file(path: str) -> ModuleType:
+    """Return the module in a file, which is executed once in a process, and not as `__main__`."""
+    file = Path(path).absolute()
+    digest = hashlib.blake2b(str(file).encode(), digest_size=6).hexdigest()
+    name = f"pageant_file_{file.stem}_{digest}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
 
 
 def load_actor_class(name: str, place: str) -> type[Actor]:

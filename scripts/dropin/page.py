@@ -7,9 +7,12 @@ from pathlib import Path
 
 from pageant.actors.frontend.http.parsers.names import REASONING_PARSERS, TOOL_PARSERS
 from pageant.actors.frontend.vllm_names import engine, methods, requests, server
+from pageant.actors.frontend.vllm_names.modules import WORKINGS
 from pageant.actors.frontend.vllm_names.rows import Kind, Row
 
 PAGE = Path(__file__).parents[2] / "docs" / "from-vllm.md"
+RESULTS = PAGE.parent / "benchmarks" / "dropin.json"
+"""What was measured last, by `python -m pageant.scripts.dropin`."""
 
 INTRODUCTION = """\
 # From vLLM
@@ -114,6 +117,17 @@ SECTIONS: dict[str, Mapping[str, Row]] = {
     "`RequestOutput` and `CompletionOutput`": methods.OUTPUTS,
     "`LoRARequest`": methods.LORA_REQUEST,
 }
+
+
+def reasons() -> set[str]:
+    """Return every reason that the page gives for what is not taken."""
+    tables = (engine.ENGINE, server.SERVER, *SECTIONS.values())
+    rows = {
+        row.meaning for table in tables for row in table.values() if row.neutral or row.kind is Kind.NOT_YET
+    }
+    return {*rows, WORKINGS} | {
+        why for _, refused in (TOOL_PARSERS, REASONING_PARSERS) for why in refused.values()
+    }
 
 
 def main() -> None:

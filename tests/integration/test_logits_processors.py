@@ -10,6 +10,7 @@ from pageant import BadRequest, RequestFailed, SamplingParams
 
 MODULE = """
 import torch
+from pageant.v1.sample.logits_processor import AdapterLogitsProcessor
 
 class Sums:
     '''Draws the sum of the tokens so far, modulo what the request says; fails where that is 0.'''
@@ -27,6 +28,20 @@ class Sums:
             total = int(row.prompt_token_ids.sum() + row.output_token_ids.sum())
             logit[total % row.params.extra_args["modulus"]] = 1.0
         return logits
+
+class SumsInVllmsForm(AdapterLogitsProcessor):
+    def is_argmax_invariant(self):
+        return False
+
+    def new_req_logits_processor(self, params):
+        modulus = (params.extra_args or {}).get("vllm_modulus")
+
+        def process(prompt, output, logits):
+            logits[:] = 0.0
+            logits[(sum(prompt) + sum(output)) % modulus] = 1.0
+            return logits
+
+        return None if modulus is None else process
 """
 
 
@@ -34,7 +49,9 @@ class Sums:
 def llm(request, checkpoint, tmp_path, monkeypatch):
     (tmp_path / "sums_processor.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
-    options = {"logits_processors": ["sums_processor:Sums"]}
+    options = {
+        "logits_processors": ["sums_processor:Sums", f"{tmp_path / 'sums_processor.py'}:SumsInVllmsForm"]
+    }
     with pageant.LLM(
         checkpoint.path,
         progress=False,
@@ -46,14 +63,15 @@ def llm(request, checkpoint, tmp_path, monkeypatch):
         yield llm
 
 
-def params(modulus=None, tokens=6):
-    extra = None if modulus is None else {"modulus": modulus}
+def params(modulus=None, tokens=6, name="modulus"):
+    extra = None if modulus is None else {name: modulus}
     return SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, extra_args=extra)
 
 
-def test_a_processor_sees_the_tokens_of_the_rows_that_want_it(llm, checkpoint, mixed_prompts):
+@pytest.mark.parametrize("name", ["modulus", "vllm_modulus"])
+def test_a_processor_sees_the_tokens_of_the_rows_that_want_it(llm, checkpoint, mixed_prompts, name):
     prompts = mixed_prompts[:6]
-    asked = [params(None if index % 3 == 0 else 50 + index) for index in range(6)]
+    asked = [params(None if index % 3 == 0 else 50 + index, name=name) for index in range(6)]
     for index, output in enumerate(llm.generate(prompts, asked)):
         right = checkpoint.greedy(prompts[index], 6)
         if index % 3:

@@ -85,8 +85,8 @@ MODEL = (
     ),
     not_yet("disable_sliding_window", False, "layers keep the windows that their model was made with"),
     not_yet("enable_prompt_embeds", False, "prompts are texts or token ids", "send token ids"),
-    not_yet("hf_overrides", (), "a checkpoint's configuration is taken as it is", "edit its config.json"),
-    not_yet("hf_config_path", None, "a configuration is read from the model's own folder", "copy it there"),
+    same("hf_overrides", "laid over the checkpoint's config.json; functions are refused"),
+    same("hf_config_path", "a folder or hub id, whose config.json is read instead of the model's", text=True),
     not_yet("hf_token", (True,), "the hub's own client knows the token", "set HF_TOKEN", form=Form.OPTIONAL),
     no_effect(
         "config_format",
@@ -115,9 +115,10 @@ MODEL = (
     not_yet("io_processor_plugin", None, "requests and answers have one form"),
     same(
         "logits_processors",
-        "`module:Class` names; the classes have another interface",
+        "classes, or their `module:Class` names; in vLLM's form or ours",
         form=Form.MANY,
         text=True,
+        read=values.object_names,
     ),
 )
 

@@ -18,6 +18,10 @@ from pageant.protocol.errors import Unsupported
 
 _FRONTEND = "pageant.actors.frontend"
 _NAMES = f"{_FRONTEND}.vllm_names"
+_PROCESSING = (
+    *("AdapterLogitsProcessor", "BatchUpdate", "LogitsProcessor", "MoveDirectionality"),
+    *("RequestLogitsProcessor", "process_dict_updates"),
+)
 _POOLING = ("Pooling", "Embedding", "Classification", "Scoring")
 
 HOMES: dict[str, str] = {
@@ -41,6 +45,7 @@ HOMES: dict[str, str] = {
     "TokensPrompt": f"{_FRONTEND}.prompt_types",
     "PromptType": f"{_FRONTEND}.prompt_types",
     **dict.fromkeys(("Counter", "Gauge", "Histogram", "Metric", "Vector"), f"{_FRONTEND}.metrics"),
+    **dict.fromkeys(_PROCESSING, "pageant.protocol.logits_processing"),
     **dict.fromkeys(("UsageContext", "cleanup_dist_env_and_memory", "init_logger"), f"{_NAMES}.helpers"),
 }
 """By public name, the module of ours that has it."""
@@ -59,6 +64,8 @@ CONFIGS = (
     *("VllmConfig", "WeightTransferConfig"),
 )
 """Classes of vLLM's that hold arguments; ours are mappings, which an engine takes in their place."""
+
+WORKINGS = "a module of vLLM's own workings, which has no counterpart here"
 
 MODULES: dict[str, tuple[str, ...]] = {
     "beam_search": ("BeamSearchOutput", "BeamSearchSequence"),
@@ -86,12 +93,44 @@ MODULES: dict[str, tuple[str, ...]] = {
     "utils.argparse_utils": ("FlexibleArgumentParser",),
     "v1.engine.async_llm": ("AsyncLLM",),
     "v1.engine.llm_engine": ("LLMEngine",),
+    "v1.sample.logits_processor": _PROCESSING,
+    "v1.sample.logits_processor.builtin": ("process_dict_updates",),
+    "v1.sample.logits_processor.interface": ("BatchUpdate", "LogitsProcessor", "MoveDirectionality"),
     "v1.metrics.reader": ("Counter", "Gauge", "Histogram", "Metric", "Vector"),
     "version": ("__version__", "__version_tuple__"),
 }
 """By module, below `pageant`, the names that it has."""
 
-_PARENTS = {name.rpartition(".")[0] for name in MODULES if "." in name} | {"v1"}
+_PARENTS = {".".join(name.split(".")[:depth]) for name in MODULES for depth in range(1, name.count(".") + 1)}
+
+
+_INTERNAL = frozenset(
+    {
+        *(
+            "assets",
+            "attention",
+            "benchmarks",
+            "compilation",
+            "config",
+            "distributed",
+            "engine",
+            "entrypoints",
+        ),
+        *(
+            "envs",
+            "executor",
+            "forward_context",
+            "inputs",
+            "lora",
+            "model_executor",
+            "multimodal",
+            "platforms",
+        ),
+        *("plugins", "reasoning", "renderers", "tokenizers", "tool_parsers", "transformers_utils", "usage"),
+        *("utils", "v1", "worker"),
+    }
+)
+"""Packages of vLLM's whose modules are its own workings, where `MODULES` does not name them."""
 
 
 class _Refusing(type):
@@ -161,8 +200,14 @@ class _Loader(Loader):
 
 
 def spec_of(name: str) -> ModuleSpec | None:
-    """Return how to import a module; None for one that is not vLLM's."""
+    """Return how to import a module; None for one that is not vLLM's.
+
+    Raises:
+        ModuleNotFoundError: one of vLLM's own workings.
+    """
     path = name.removeprefix("pageant.")
     if path not in MODULES and path not in _PARENTS:
+        if path.partition(".")[0] in _INTERNAL:
+            raise ModuleNotFoundError(f"{name}: {WORKINGS}; see docs/from-vllm.md", name=name)
         return None
     return ModuleSpec(name, _Loader(), is_package=path in _PARENTS)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pageant.protocol.checks import expected
@@ -157,3 +159,27 @@ def positive_or_none(value: Any) -> Any:
     """Return a whole number, of which 0 is none."""
     number = quantity(value)
     return None if number == 0 else number
+
+
+def object_names(value: Any) -> Any:
+    """Return classes as `module:Class`, the form in which an executor finds them; such names as they are."""
+    listed = value if isinstance(value, list | tuple) else [value]
+    return [_object_name(one) for one in listed]
+
+
+def _object_name(one: Any) -> Any:
+    if isinstance(one, str) and ":" not in one and "." in one:
+        module, _, name = one.rpartition(".")
+        return f"{module}:{name}"
+    if not isinstance(one, type):
+        return one
+    if "<" in one.__qualname__:
+        raise ValueError(f"found {one.__qualname__}, a class within a function; expected one of a module")
+    if one.__module__ != "__main__":
+        return f"{one.__module__}:{one.__qualname__}"
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    if file is None:
+        raise ValueError(
+            f"found {one.__qualname__}, a class of an interactive session; expected one of a module"
+        )
+    return f"{Path(file).absolute()}:{one.__qualname__}"  # the executor may be another process

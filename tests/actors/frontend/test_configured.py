@@ -1,0 +1,57 @@
+"""A checkpoint's configuration as settings change it, in Python, in YAML and on a command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pageant import models
+from pageant.actors.frontend.cast import model_settings
+from pageant.actors.frontend.settings import topology_of
+from pageant.models.errors import CheckpointError
+from pageant.protocol.errors import TopologyError
+
+DEMO = Path(models.__file__).parent / "demo"
+YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 1024, "rope_theta": 1e4}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def settings(**given):
+    return model_settings(topology_of(DEMO, None, given))
+
+
+def test_overrides_reach_everybody_as_a_checkpoint():
+    found = settings(hf_overrides={"rope_parameters": YARN})
+    assert found["max_model_len"] == 2048 and found["tokenizer"] == found["model"]
+    assert json.loads((Path(found["model"]) / "config.json").read_text())["rope_parameters"] == YARN
+    assert settings(hf_overrides={}, hf_config_path=None)["model"] == str(DEMO.absolute())
+
+
+def test_the_configuration_of_another_folder(tmp_path):
+    other = json.loads((DEMO / "config.json").read_text()) | {"max_position_embeddings": 512}
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text(json.dumps(other))
+    assert settings(hf_config_path=tmp_path / "other")["max_model_len"] == 512
+
+
+@pytest.mark.parametrize(
+    "given,said",
+    [
+        ({"hf_overrides": [1]}, "hf_overrides: found"),
+        ({"hf_overrides": lambda config: config}, "hf_overrides: found"),
+        ({"hf_overrides": {"x": {1, 2}}}, "expected JSON"),
+        ({"hf_config_path": 3}, "hf_config_path: found 3"),
+    ],
+)
+def test_what_is_no_configuration_is_refused_by_its_name(given, said):
+    with pytest.raises((TopologyError, ValueError), match=said):
+        settings(**given)
+
+
+def test_an_overridden_configuration_is_checked_as_any():
+    with pytest.raises(CheckpointError, match="num_hidden_layers"):
+        settings(hf_overrides={"num_hidden_layers": 0})
