@@ -116,6 +116,8 @@ class StartActor(Message, frozen=True, kw_only=True):
     """`module:Class`."""
     options: bytes
     """Its `Options` as JSON. The node validates them."""
+    folder: str = ""
+    """Where its module is looked for, too, after everywhere else; "" is nowhere."""
 
 
 class ActorStarted(Message, frozen=True, kw_only=True):
@@ -266,6 +268,8 @@ class SwapActor(Request[Swapped], frozen=True, kw_only=True):
     """`module:Class`; "" keeps the class."""
     options: str = ""
     """A JSON object, laid over the present options."""
+    folder: str = ""
+    """Where the module of `cls` is looked for, too: the folder of whoever asks."""
 
 
 class ActorAmended(Message, frozen=True, kw_only=True):

@@ -511,7 +511,8 @@ def conformance(
     kind: Annotated[
         str,
         typer.Argument(
-            metavar="KIND", help="blocks, detokenizer, drafter, policy, pool, scheduler or tokenizer."
+            metavar="KIND",
+            help="blocks, detokenizer, drafter, executor, grammar, policy, pool, scheduler or tokenizer.",
         ),
     ],
     name: Annotated[str, typer.Argument(metavar="CLASS", help="Your class, as module:Class.")],

@@ -52,7 +52,7 @@ class Executor(Adapting):
     role = EXECUTOR
     features = EXECUTOR.features
     heavy = True
-    loads_weights = True  # by `make_runner`, so that they can be loaded apart from the rest
+    loads_weights = True  # by `open_runner`, so that they can be loaded apart from the rest
     soon_seconds = SOON_SECONDS
 
     class Options(ExecutorOptions, frozen=True, kw_only=True):
@@ -97,7 +97,7 @@ class Executor(Adapting):
             self.offload_threads = 2  # one waits for tokens while the other launches the next step
 
     async def on_start(self) -> None:
-        self._runner = await self.offload(self._make_runner)
+        self._runner = await self.offload(self.open_runner)
         self._batch.group(len(self._runner.windows))
         await self._load_added()
         self.spawn(self._watch_steps())
@@ -122,8 +122,8 @@ class Executor(Adapting):
         """Return how long a request may be, given the memory that was found, and which adapters there are."""
         return {MAX_MODEL_LEN: self._runner.max_model_len, **self._adapters.facts()}
 
-    def _make_runner(self) -> ModelRunner:
-        """Loads the model, in the executor's own thread."""
+    def open_runner(self) -> ModelRunner:
+        """Load the model. Called once, in the executor's own thread; what it returns computes every step."""
         if self.options.disk_path is not None:
             self._disk = DiskFile(self.options.disk_path)
         loaded, self._inherited = self._inherited, None

@@ -13,12 +13,12 @@ import numpy.typing as npt
 from pageant.actors.executor.inputs import StepInputs
 from pageant.actors.executor.moving import Move
 from pageant.protocol.logprobs import Logprobs
-from pageant.protocol.verification import Drafts
+from pageant.protocol.verification import NO_DRAFTS, Drafts
 
 if TYPE_CHECKING:
     from pageant.actors.executor.undrawn import Undrawn
 
-__all__ = ["Drawn", "Host", "ModelRunner"]
+__all__ = ["Drawn", "Host", "KnownTokens", "ModelRunner"]
 
 
 class Drawn(Protocol):
@@ -47,6 +47,35 @@ class Drawn(Protocol):
 
     def logprobs(self) -> tuple[Logprobs | None, Logprobs | None]:
         """Of the tokens drawn and of the prompts' tokens, where asked for; once the tokens are there."""
+
+
+class KnownTokens:
+    """The tokens of a step, one for each of its drawing rows, that are there already. See `Drawn`."""
+
+    ready = True
+    drafting_seconds = 0.0
+
+    def __init__(
+        self,
+        token_ids: npt.NDArray[np.int64],
+        drawn: Logprobs | None = None,
+        prompts: Logprobs | None = None,
+        failed: dict[int, str] | None = None,
+    ) -> None:
+        self._token_ids = token_ids
+        self._logprobs = drawn, prompts
+        self.failed = failed or {}
+        self.missing = np.empty(0, np.int64)
+        self.late: Undrawn | None = None
+        self.proposed: Drafts = NO_DRAFTS
+
+    def token_ids(self) -> npt.NDArray[np.int64]:
+        """See `Drawn`."""
+        return self._token_ids
+
+    def logprobs(self) -> tuple[Logprobs | None, Logprobs | None]:
+        """See `Drawn`."""
+        return self._logprobs
 
 
 class Host(Protocol):

@@ -16,7 +16,7 @@ from pageant.actors.executor.host_memory import HostMemory
 from pageant.actors.executor.inputs import SamplingColumns, StepInputs
 from pageant.actors.executor.loaded_model import LoadedModel, ModelKey
 from pageant.actors.executor.memory import available_bytes, choose_pool_size, total_bytes
-from pageant.actors.executor.model_runner import Drawn
+from pageant.actors.executor.model_runner import Drawn, KnownTokens
 from pageant.actors.executor.on_device import to_device
 from pageant.actors.executor.passes import Passes
 from pageant.actors.executor.processors import process_logits
@@ -32,19 +32,13 @@ from pageant.models.layer_groups import LayerGroups
 from pageant.models.quantization import Quantization
 from pageant.protocol.drafting import Speculation
 from pageant.protocol.logprobs import Logprobs
-from pageant.protocol.verification import MISSING, NO_DRAFTS, Drafts
+from pageant.protocol.verification import MISSING
 
 log = logging.getLogger("pageant.executor")
 
 
-class DrawnHere:
+class DrawnHere(KnownTokens):
     """Tokens that are there, as those of a CPU always are."""
-
-    ready = True
-    missing = np.empty(0, np.int64)
-    proposed: Drafts = NO_DRAFTS
-    drafting_seconds = 0.0
-    late: Undrawn | None = None
 
     def __init__(
         self,
@@ -53,18 +47,13 @@ class DrawnHere:
         prompts: Scoring | None = None,
         failed: dict[int, str] | None = None,
     ) -> None:
-        self._token_ids = token_ids
-        self.failed = failed or {}
+        super().__init__(token_ids, failed=failed)
         self._scorings = drawn, prompts
 
     def logprobs(self) -> tuple[Logprobs | None, Logprobs | None]:
         """See `Drawn`."""
         drawn, prompts = (scoring.columns() if scoring is not None else None for scoring in self._scorings)
         return drawn, prompts
-
-    def token_ids(self) -> npt.NDArray[np.int64]:
-        """See `Drawn`."""
-        return self._token_ids
 
 
 class TorchRunner:

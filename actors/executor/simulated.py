@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pageant.actors.executor.actor import Executor
 from pageant.actors.executor.inputs import SamplingColumns, StepInputs
+from pageant.actors.executor.model_runner import KnownTokens
 from pageant.actors.executor.moving import Move, Way
 from pageant.actors.executor.scoring import Scored
 from pageant.actors.executor.simulated_drafts import SimulatedProposer
@@ -64,7 +65,7 @@ class SimulatedExecutor(Executor):
         vocab_size: int = FIRST_TOKEN + NUM_TOKENS
         windows: tuple[int | None, ...] = (None,)
 
-    def _make_runner(self) -> ModelRunner:
+    def open_runner(self) -> ModelRunner:
         return SimulatedRunner(self.options, ready=self.options.device == "cpu")
 
     def _host_bytes(self) -> int:
@@ -335,23 +336,11 @@ def _columns(scored: Scored, seen: UInt64, token_ids: Int64) -> Logprobs:
     )
 
 
-class SimulatedDraw:
-    """See `model_runner.Drawn`."""
-
-    drafting_seconds = 0.0
+class SimulatedDraw(KnownTokens):
+    """Tokens that are on their way for a while, on a device that is no CPU."""
 
     def __init__(
         self, token_ids: Int64, drawn: Logprobs | None, prompts: Logprobs | None, ready: bool
     ) -> None:
+        super().__init__(token_ids, drawn, prompts)
         self.ready = ready
-        self.failed: dict[int, str] = {}
-        self.missing = int64()
-        self.late: Undrawn | None = None
-        self.proposed = NO_DRAFTS
-        self._token_ids, self._logprobs = token_ids, (drawn, prompts)
-
-    def token_ids(self) -> Int64:
-        return self._token_ids
-
-    def logprobs(self) -> tuple[Logprobs | None, Logprobs | None]:
-        return self._logprobs

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypedDict
 
 from pageant.actors.frontend.session import Session
 from pageant.actors.frontend.vllm_names.translating import as_written, translated
+from pageant.actors.runtime.classes import look_in
 from pageant.actors.runtime.topology import Topology, parse
 from pageant.actors.runtime.yaml import load_yaml, merge
 from pageant.protocol.errors import ArgumentError, TopologyError
@@ -137,7 +138,11 @@ def topology_of(
         if given:
             raise ValueError(f"a Topology is complete; it cannot be given {', '.join(given)} besides")
         return topology
-    written = load_yaml(Path(topology)) if isinstance(topology, str | Path) else topology or {}
+    if isinstance(topology, str | Path):
+        written: Mapping[str, Any] = load_yaml(Path(topology))
+        look_in(Path(topology).parent)  # a class that it names may stand beside it
+    else:
+        written = topology or {}
     merged = merge(_under_our_names(written), given)
     with speaking_of(settings):
         return parse(merged)

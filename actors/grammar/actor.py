@@ -9,12 +9,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from pageant.actors.grammar.compiling import Compiler
 from pageant.actors.grammar.core import Guides, Masks, Opening
 from pageant.actors.grammar.errors import GrammarError
 from pageant.actors.grammar.isolated import IsolatedTrial
+from pageant.actors.grammar.masking import DraftMasking
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.protocol.arrays import int64
 from pageant.protocol.guiding import (
@@ -42,6 +43,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class Backend(Protocol):
+    """Compiles grammars for one vocabulary; may be used by several threads. See `Compiler`."""
+
+    def compile(self, asked: StructuredOutputsParams) -> Any:
+        """Return a matcher at the beginning, to be copied. Raises GrammarError."""
+
+
 @dataclass
 class _Followed:
     """An executor's sequences, of its life `epoch`, and by their numbers those that wait for their grammars.
@@ -66,6 +74,8 @@ class Grammar(Actor):
 
     role = GRAMMAR
     offload_threads = 2  # so that one costly grammar does not hold up the others
+    isolates = True
+    """Whether sources can be compiled in a process of their own first, which is for native code."""
 
     class Options(ActorOptions, frozen=True, kw_only=True):
         """Options of the grammar actor.
@@ -103,14 +113,24 @@ class Grammar(Actor):
         super().__init__(options)
         self._loading = asyncio.Lock()
         self._threads = asyncio.Semaphore(self.offload_threads)
-        self._compiler: Compiler | None = None
+        self._backend: Backend | None = None
         self._trial: IsolatedTrial | None = None
-        if options.isolate:
+        if options.isolate and self.isolates:
             model = Path(options.tokenizer or options.model), options.vocab_size, options.eos_token_ids
             self._trial = IsolatedTrial(*model, options.compile_seconds_max)
         self._compiled: OrderedDict[StructuredOutputsParams, LLMatcher] = OrderedDict()
         self._compiling: dict[StructuredOutputsParams, asyncio.Future[LLMatcher | GrammarError]] = {}
         self._followed: dict[str, _Followed] = {}  # by executor
+
+    def open_backend(self) -> Backend:
+        """Read the vocabulary. Called once, in a thread, when the first grammar is compiled."""
+        options = self.options
+        path = Path(options.tokenizer or options.model)
+        return Compiler.from_checkpoint(path, options.vocab_size, options.eos_token_ids)
+
+    def make_masking(self) -> DraftMasking | None:
+        """Return what asks the backend's matchers for masks; None for llguidance's."""
+        return None
 
     async def on_start(self) -> None:
         if self._trial is not None:
@@ -166,11 +186,11 @@ class Grammar(Actor):
         self, asked: StructuredOutputsParams, outcome: asyncio.Future[LLMatcher | GrammarError]
     ) -> None:
         try:
-            compiler, limit = await self._load(), self.options.compile_seconds_max
+            backend, limit = await self._load(), self.options.compile_seconds_max
             most = limit if self._trial is None else 2 * limit  # a source is compiled twice then
             await self._threads.acquire()  # the limit is for what it takes itself, not for what is before it
             working: asyncio.Future[LLMatcher | GrammarError] = asyncio.get_running_loop().create_future()
-            self.spawn(self._work(compiler, asked, working))
+            self.spawn(self._work(backend, asked, working))
             made = await asyncio.wait_for(asyncio.shield(working), most)
         except TimeoutError:
             made = GrammarError(f"it takes more than {limit:g} seconds to compile")
@@ -185,7 +205,7 @@ class Grammar(Actor):
 
     async def _work(
         self,
-        compiler: Compiler,
+        backend: Backend,
         asked: StructuredOutputsParams,
         working: asyncio.Future[LLMatcher | GrammarError],
     ) -> None:
@@ -193,21 +213,17 @@ class Grammar(Actor):
         try:
             if self._trial is not None:
                 await self.offload(self._trial.check, asked)
-            working.set_result(await self.offload(compiler.compile, asked))
+            working.set_result(await self.offload(backend.compile, asked))
         except GrammarError as error:
             working.set_result(error)
         finally:
             self._threads.release()
 
-    async def _load(self) -> Compiler:
-        """Reads the vocabulary, when the first grammar is compiled."""
-        options = self.options
+    async def _load(self) -> Backend:
         async with self._loading:
-            if self._compiler is None:
-                path = Path(options.tokenizer or options.model)
-                size, ends = options.vocab_size, options.eos_token_ids
-                self._compiler = await self.offload(Compiler.from_checkpoint, path, size, ends)
-            return self._compiler
+            if self._backend is None:
+                self._backend = await self.offload(self.open_backend)
+            return self._backend
 
     @receives
     async def step(self, message: GuideStep) -> None:
@@ -216,7 +232,8 @@ class Grammar(Actor):
         followed = self._followed.get(executor)
         if followed is None or followed.epoch < message.epoch:
             self.watch(executor)
-            guides = Guides(self.options.vocab_size, self.options.eos_token_ids, self.options.mask_threads)
+            model = self.options.vocab_size, self.options.eos_token_ids
+            guides = Guides(*model, self.options.mask_threads, self.make_masking())
             followed = self._followed[executor] = _Followed(message.epoch, guides)
         closed = message.closed.tolist()
         for number in closed:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pageant.actors.grammar.masking import Bits, Here, InThreads, Masking
+from pageant.actors.grammar.masking import Bits, DraftMasking, Here, InThreads, Masking
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -72,11 +72,19 @@ class Guides:
     Args:
         end_tokens: the model's.
         threads: that masks of different grammars are spread over, unless they are computed by the caller.
+        masking: for matchers that are not llguidance's, whichever thread calls.
     """
 
-    def __init__(self, vocab_size: int, end_tokens: Sequence[int], threads: int) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        end_tokens: Sequence[int],
+        threads: int,
+        masking: DraftMasking | None = None,
+    ) -> None:
         self._words = -(-vocab_size // 32)
-        self._threads = InThreads(threads)
+        self._threads: DraftMasking = masking or InThreads(threads)
+        self._here: Masking = masking or HERE
         self._guides: dict[int, _Guide] = {}
         ends = np.zeros(self._words, np.uint32)
         for token in end_tokens:
@@ -106,7 +114,7 @@ class Guides:
         Args:
             here: in the thread that calls, without the others.
         """
-        masking: Masking = HERE if here else self._threads
+        masking: Masking = self._here if here else self._threads
         for number in closed:
             self._guides.pop(number, None)
         moved = {one.guide: self._open(one) for one in opened}
@@ -187,9 +195,7 @@ class Guides:
         bits = np.full((first, self._words), -1, np.int32)
         if copies:
             work = [(matcher, first, tokens) for _, matcher, first, tokens in copies]
-            self._threads.executor.unsafe_compute_mask_ptr_with_draft_token(
-                work, bits.ctypes.data, self._words * 4, len(bits)
-            )
+            self._threads.mask_drafts(work, bits)
         endless = [guide.ignore_eos for guide, _, _, tokens in copies for _ in range(1 + len(tokens))]
         goes_on, may_end = self._without_ends(bits, endless)
         fine = goes_on | may_end

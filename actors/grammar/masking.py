@@ -30,6 +30,16 @@ class Masking(Protocol):
         """Writes to the row of each what may follow it. Mutates `bits`."""
 
 
+class DraftMasking(Masking, Protocol):
+    """One that goes along drafts, too."""
+
+    def mask_drafts(self, work: Sequence[tuple[LLMatcher, int, Sequence[int]]], bits: Bits) -> None:
+        """Write what may follow each, and follows after each of its drafts, to rows from its first on.
+
+        Rows behind a draft that does not fit stay as they are. Mutates the matchers and `bits`.
+        """
+
+
 class Here:
     """One sequence after another, in the thread that calls."""
 
@@ -59,3 +69,10 @@ class InThreads:
     def mask(self, work: Sequence[tuple[LLMatcher, int]], bits: Bits) -> None:
         """See `Masking`."""
         self.executor.unsafe_compute_mask_ptr(list(work), bits.ctypes.data, bits.strides[0], len(bits))
+
+    def mask_drafts(self, work: Sequence[tuple[LLMatcher, int, Sequence[int]]], bits: Bits) -> None:
+        """See `DraftMasking`."""
+        lists = [(matcher, first, list(tokens)) for matcher, first, tokens in work]
+        self.executor.unsafe_compute_mask_ptr_with_draft_token(
+            lists, bits.ctypes.data, bits.strides[0], len(bits)
+        )

@@ -100,7 +100,7 @@ class NodeAgent(Actor):
             return  # the supervisor starts the actor again when it hears of the node's end
         place = f"actors.{order.name}"
         try:
-            cls = await self.offload(load_actor_class, order.cls, f"{place}.class")
+            cls = await self.offload(load_actor_class, order.cls, f"{place}.class", order.folder)
             options = decode_options(cls, order.options, f"{place}.options")
             await self._linked.wait()  # once it is up, others write to it
             left = await self._replace(order)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,14 @@ import msgspec
 from pageant.actors.runtime.actor import Actor
 from pageant.protocol.checks import expected
 from pageant.protocol.errors import TopologyError
+
+
+def look_in(folder: str | Path) -> None:
+    """Find modules in a folder, too, for the rest of this process's life: after everywhere else."""
+    path = os.path.abspath(folder)
+    if path not in map(os.path.abspath, sys.path):
+        sys.path.append(path)
+        importlib.invalidate_caches()
 
 
 def load_object(name: str, place: str) -> Any:
@@ -69,12 +78,14 @@ def _of_file(path: str) -> ModuleType:
     return sys.modules[name]
 
 
-def load_actor_class(name: str, place: str) -> type[Actor]:
-    """The actor class that `module:Class` names.
+def load_actor_class(name: str, place: str, folder: str = "") -> type[Actor]:
+    """The actor class that `module:Class` names; its module may stand in `folder`.
 
     Raises:
         TopologyError: see `load_object`; or it is not an actor class.
     """
+    if folder:
+        look_in(folder)
     found = load_object(name, place)
     if not (isinstance(found, type) and issubclass(found, Actor)):
         raise TopologyError(place, f"{name!r} is not a subclass of pageant.actors.runtime.Actor")

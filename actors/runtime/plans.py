@@ -12,13 +12,15 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class ActorPlan:
     """An actor of the resolved topology. `options` is JSON. With a `device` it lives on whichever of the nodes that
-    join by themselves has such a one, and nobody on it; `node` is "" until there is one."""
+    join by themselves has such a one, and nobody on it; `node` is "" until there is one. The module of the class may
+    stand in `folder`."""
 
     name: str
     node: str
     cls: str
     options: bytes
     device: str | None = None
+    folder: str = ""
 
 
 @dataclass(frozen=True)

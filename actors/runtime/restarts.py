@@ -418,7 +418,13 @@ class Supervision:
 
     def _start(self, actor: ActorLife) -> Start:
         plan = actor.plan
-        order = StartActor(name=plan.name, incarnation=actor.begin(), cls=plan.cls, options=plan.options)
+        order = StartActor(
+            name=plan.name,
+            incarnation=actor.begin(),
+            cls=plan.cls,
+            options=plan.options,
+            folder=plan.folder,
+        )
         return Start(plan.node, order)
 
 

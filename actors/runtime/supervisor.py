@@ -117,7 +117,7 @@ class RootSupervisor(Actor):
         plan = self.core.plan_of(request.name)
         if plan is None:
             raise PeerGone(f"{request.name} is not up, and cannot be swapped now")
-        plan = await self.offload(successor, plan, request.cls, request.options)
+        plan = await self.offload(successor, plan, request.cls, request.options, request.folder)
         if self.core.plan_of(request.name) is None:
             raise PeerGone(f"{request.name} died before it could be swapped")
         outcome: asyncio.Future[Swapped] = asyncio.get_running_loop().create_future()

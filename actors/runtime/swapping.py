@@ -18,12 +18,13 @@ from pageant.protocol.roles import ROLES
 KEPT = ("frontend", "http")  # they hold their users' requests and connections
 
 
-def successor(plan: ActorPlan, cls: str, options: str) -> ActorPlan:
+def successor(plan: ActorPlan, cls: str, options: str, folder: str = "") -> ActorPlan:
     """A plan with another class, or with other options, or with both.
 
     Args:
         cls: `module:Class`; "" keeps the class.
         options: a JSON object, laid over the present options as far as the class has them.
+        folder: where modules are looked for, too; "" keeps that of the plan.
 
     Raises:
         TopologyError: no such class, not of its role, or an option that it does not take.
@@ -31,7 +32,7 @@ def successor(plan: ActorPlan, cls: str, options: str) -> ActorPlan:
     place = f"actors.{plan.name}"
     if role_of(plan.name) in KEPT:
         raise TopologyError(place, "it holds its users' requests, and is not swapped while it serves")
-    loaded = load_actor_class(cls or plan.cls, f"{place}.class")
+    loaded = load_actor_class(cls or plan.cls, f"{place}.class", folder or plan.folder)
     role = ROLES.get(role_of(plan.name))
     if role is not None and loaded.role is not role:
         raise TopologyError(f"{place}.class", f"{loaded.__qualname__} does not take the role of {role.name}")
@@ -45,7 +46,7 @@ def successor(plan: ActorPlan, cls: str, options: str) -> ActorPlan:
         encoded = msgspec.json.encode(msgspec.convert(present | given, loaded.Options))
     except (msgspec.ValidationError, ValueError, TypeError) as error:
         raise TopologyError(f"{place}.options", str(error)) from None
-    return replace(plan, cls=cls or plan.cls, options=encoded)
+    return replace(plan, cls=cls or plan.cls, options=encoded, folder=folder or plan.folder)
 
 
 def _object(options: str, place: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 
 from pageant.actors.runtime.address import SUPERVISOR
@@ -16,7 +17,7 @@ SECONDS = 300.0
 
 def swap(actor: str, cls: str, options: str, topology: str | None, keys: str | None) -> bool:
     """Carries it out and says how it went. Returns whether the actor is now what was asked for."""
-    request = SwapActor(name=actor, cls=cls, options=options)
+    request = SwapActor(name=actor, cls=cls, options=options, folder=os.getcwd())
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             swapped = runner.run(_ask(choose(topology).endpoint, request, keys))

@@ -10,6 +10,8 @@ process, and seen through their messages only.
 from pageant.scripts.conformance.blocks import check_block_manager
 from pageant.scripts.conformance.detokenizer import check_detokenizer
 from pageant.scripts.conformance.drafter import check_drafter
+from pageant.scripts.conformance.executor import check_executor
+from pageant.scripts.conformance.grammar import check_grammar
 from pageant.scripts.conformance.policy import check_policy
 from pageant.scripts.conformance.pool import check_pool
 from pageant.scripts.conformance.report import SUITES, Report, run
@@ -22,6 +24,8 @@ __all__ = [
     "check_block_manager",
     "check_detokenizer",
     "check_drafter",
+    "check_executor",
+    "check_grammar",
     "check_policy",
     "check_pool",
     "check_scheduler",

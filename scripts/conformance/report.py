@@ -12,6 +12,8 @@ from pageant.protocol.errors import TopologyError
 from pageant.scripts.conformance.blocks import check_block_manager
 from pageant.scripts.conformance.detokenizer import check_detokenizer
 from pageant.scripts.conformance.drafter import check_drafter
+from pageant.scripts.conformance.executor import check_executor
+from pageant.scripts.conformance.grammar import check_grammar
 from pageant.scripts.conformance.policy import check_policy
 from pageant.scripts.conformance.pool import check_pool
 from pageant.scripts.conformance.rules import BrokenRule
@@ -22,6 +24,8 @@ SUITES: dict[str, Callable[[Any], tuple[str, ...]]] = {
     "blocks": check_block_manager,
     "detokenizer": check_detokenizer,
     "drafter": check_drafter,
+    "executor": check_executor,
+    "grammar": check_grammar,
     "policy": check_policy,
     "pool": check_pool,
     "scheduler": check_scheduler,

@@ -12,10 +12,11 @@ from pageant.actors.runtime.address import SUPERVISOR
 from pageant.actors.runtime.cell import Cell
 from pageant.actors.runtime.node import Node
 from pageant.protocol.allocation import Assign, Assigned, PoolReady
+from pageant.protocol.guiding import GuidesLost, GuideStep, TokenMasks
 from pageant.protocol.message import Message, Request
 from pageant.protocol.outputs import Stopped, TokenBatch
 from pageant.protocol.serving import OutputBatch
-from pageant.protocol.stepping import ExecutorReady, StepPlan
+from pageant.protocol.stepping import ExecutorReady, StepPlan, StepResult
 from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.supervision import ActorEntry, ActorFailed, Directory
 from pageant.scripts.conformance.rules import BrokenRule
@@ -47,6 +48,10 @@ class StandIn(Actor):
         | Stopped
         | Acknowledge
         | Resume
+        | StepResult
+        | TokenMasks
+        | GuidesLost
+        | GuideStep
         | ActorFailed,
     ) -> None:
         self.inbox.append(message)
@@ -101,9 +106,9 @@ class Stage:
         """One of the actors here says something to another."""
         self.node.tell(target, message, self._cell(source))
 
-    async def ask(self, target: str, request: Request[R]) -> R:
-        """Asks the actor on trial."""
-        answer: R = await self.node.ask(target, request, ANSWER_SECONDS)
+    async def ask(self, target: str, request: Request[R], seconds: float | None = None) -> R:
+        """Ask the actor on trial, which has so long to answer (default: `ANSWER_SECONDS`)."""
+        answer: R = await self.node.ask(target, request, seconds or ANSWER_SECONDS)
         return answer
 
     async def expect(self, name: str, kind: type[M], rule: str) -> M:

@@ -34,7 +34,7 @@ class RecordedExecutor(SimulatedExecutor):
         recording: str
         replica: str = ""
 
-    def _make_runner(self) -> ModelRunner:
+    def open_runner(self) -> ModelRunner:
         options = self.options
         load = read_load(Path(options.recording), options.replica)
         self._costs, self._luck = load.costs, load.costs.luck()

@@ -149,14 +149,24 @@ async def test_what_cannot_be_is_said_before_anything_is_touched(checkpoint, act
 
 async def test_the_command_swaps_an_actor_of_a_running_topology(checkpoint, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # where no other topology of this process is known
-    async with pageant.Engine(checkpoint.path, placement="auto", **SETTINGS) as engine:
+    async with pageant.Engine(checkpoint.path, placement="each", **SETTINGS) as engine:
         command = [sys.executable, "-m", "pageant", "swap", "--topology", str(os.getpid())]
         found = []
-        for more in (("scheduler", "--options", '{"policy": "shortest"}'), ("scheduler", "nowhere:Nobody")):
+        module = "from pageant.actors.detokenizer import Detokenizer\n\nclass Beside(Detokenizer): ...\n"
+        (tmp_path / "beside_the_caller.py").write_text(module)
+        for more in (
+            ("scheduler", "--options", '{"policy": "shortest"}'),
+            ("scheduler", "nowhere:Nobody"),
+            ("detokenizer", "beside_the_caller:Beside"),
+        ):
             process = await asyncio.create_subprocess_exec(
-                *command, *more, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+                *(*command, *more),
+                cwd=tmp_path,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
             )
             found.append((await process.communicate(), process.returncode))
         assert found[0][1] == 0 and found[0][0][0] == b"scheduler#2 is up\n", found[0]
         assert found[1][1] == 1 and b"no module 'nowhere'" in found[1][0][1], found[1]
+        assert found[2][1] == 0 and found[2][0][0] == b"detokenizer#2 is up\n", found[2]
         assert (await engine.complete(PROMPTS[0], PARAMS)).finished

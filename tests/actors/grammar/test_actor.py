@@ -44,7 +44,7 @@ async def test_a_costly_grammar_is_refused_and_those_behind_it_are_not():
     compiler, node = Compiler(), Node("front")
     options = {"model": "", "vocab_size": 1, "eos_token_ids": (0,), "isolate": False}
     actor = Grammar(Grammar.Options(**options, compile_seconds_max=0.05))
-    actor._compiler = compiler
+    actor._backend = compiler
     await node.add("grammar", 1, actor).start()
 
     def ask(regex):
@@ -91,7 +91,7 @@ async def test_what_costs_little_is_computed_on_the_loop(
         model="", vocab_size=vocab_size, eos_token_ids=(0,), isolate=False, loop_seconds_max=loop_seconds_max
     )
     grammar, executor, node, found = Grammar(options), Executor(), Node("front"), []
-    grammar._compiler, computed = compiler, Guides.step
+    grammar._backend, computed = compiler, Guides.step
 
     def step(self, *args, here):
         assert here == (threading.current_thread() is loop)

@@ -513,7 +513,7 @@ class Play:
                 eos_token_ids=(END_TOKEN,),
             )
             actor = Unwatched(options)
-            actor._make_runner = lambda: ShadowRunner(setting)  # type: ignore[method-assign]
+            actor.open_runner = lambda: ShadowRunner(setting)  # type: ignore[method-assign]
             actor._disk = SimpleNamespace(bytes_free=2**40)
             actor.offload_threads = self.random.choice((1, 2))  # as on a CPU, as on a GPU
             return actor

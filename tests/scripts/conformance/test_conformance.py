@@ -577,7 +577,7 @@ def test_a_report_names_the_broken_rule_and_an_error_of_the_component():
 def test_an_unknown_suite_or_class_is_named():
     with pytest.raises(
         TopologyError,
-        match="expected one of blocks, detokenizer, drafter, policy, pool, scheduler, tokenizer",
+        match="expected one of blocks, detokenizer, drafter, executor, grammar, policy, pool, scheduler, tokenizer",
     ):
         run("block", "pageant.actors.blocks.actor:BlockManager")
     with pytest.raises(TopologyError, match="BlockManager"):
