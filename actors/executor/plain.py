@@ -28,7 +28,7 @@ class NoHost:
 
 
 class PlainRunner:
-    """What every runner needs beside `launch`, for one that knows a step's tokens when `launch` returns.
+    """Base of a runner: everything but `launch`, for one that knows a step's tokens when `launch` returns.
 
     Args:
         num_blocks: that its memory holds.

@@ -33,7 +33,7 @@ STOP = "Tuples"
 
 @dataclass
 class _Request:
-    """What came of one request at its frontend."""
+    """Outputs of one request, as its frontend got them."""
 
     tokens: list[int] = field(default_factory=list)
     text: str = ""

@@ -175,7 +175,7 @@ class _Trial:
     async def _masks(
         self, expected: list[tuple[int, int]], **columns: Any
     ) -> dict[int, np.ndarray[Any, Any]]:
-        """Which tokens each of these guides [(number, position)] may have next: bool [vocabulary], by number."""
+        """Return which tokens each guide [(number, position)] may have next: bool [vocabulary], by number."""
         answer: TokenMasks = await self._tell(TokenMasks, MASK, **columns)
         self._rules.must(MASK, not answer.failed and answer.epoch == 1, f"it answered {answer!r:.300}")
         found = list(zip(answer.guides.tolist(), answer.positions.tolist(), strict=True))

@@ -35,7 +35,7 @@ SUITES: dict[str, Callable[[Any], tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Report:
-    """What a suite found. `kept` are the rules that were exercised; `broken` says which was broken, and
+    """Findings of a suite. `kept` are the rules that were exercised; `broken` says which was broken, and
     `traceback` where, if the component itself raised."""
 
     kind: str
@@ -46,7 +46,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether every rule was kept."""
+        """Return whether every rule was kept."""
         return self.broken is None
 
     def __str__(self) -> str:
