@@ -352,6 +352,10 @@ class Kernels(Protocol):
         """
         ...
 
+    def gather_columns(self, x: Tensor, order: Tensor) -> Tensor:
+        """Return x [T, N] with its columns in another order (int64 [N], each column once): [T, N], contiguous."""
+        ...
+
     def add_low_rank(self, x: Tensor, y: Tensor, additions: Sequence[Addition]) -> None:
         """Mutate y [T, M]: add what each low-rank adapter makes of its tokens' rows of x [T, N] to theirs.
 

@@ -44,6 +44,7 @@ __all__ = [
     "Weight",
     "dequantize",
     "empty_quantized",
+    "fill_codes",
     "in_parts",
     "quantize",
 ]
@@ -177,6 +178,19 @@ def quantize(weight: Tensor, into: QuantizedWeight) -> None:
     for part, room in in_parts(weight, into, _CHUNK):
         q, scales = _quantize(part.float(), _ROUNDING_HALVED if into.in_halves else _ROUNDING[into.bits])
         room.fill(QuantizedWeight(into.bits, _pack(q, into.bits), scales.bfloat16(), room.shape))
+
+
+def fill_codes(codes: Tensor, scales: Tensor, into: QuantizedWeight) -> None:
+    """Keep whole numbers and scales as they are: dequantised, `into` is codes * scales of 32 inputs each.
+
+    codes: int8 [M, N], within the range of `into.bits`. scales: float32 [M, N / 32], rounded to bfloat16.
+    into: [M, N], not in halves, mutated.
+    """
+    assert not into.in_halves, "halves do not hold every code"
+    padding = -codes.shape[1] % _UNIT
+    groups = torch.unflatten(torch.nn.functional.pad(codes, (0, padding)), 1, (-1, GROUP))
+    scales = torch.nn.functional.pad(scales, (0, groups.shape[1] - scales.shape[1]))
+    into.fill(QuantizedWeight(into.bits, _pack(groups, into.bits), scales.bfloat16(), into.shape))
 
 
 def in_parts(weight: Tensor, into: QuantizedWeight, numbers: int) -> Iterator[tuple[Tensor, QuantizedWeight]]:

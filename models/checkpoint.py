@@ -13,6 +13,7 @@ from pageant.models.config import Config, read_json
 from pageant.models.errors import CheckpointError
 from pageant.models.foreign import foreign_spec
 from pageant.models.hub import resolve
+from pageant.models.ready import QUANTISED, ReadyWeights, find_method
 from pageant.models.spec import DecoderSpec, ModelSpec
 from pageant.models.tensor_files import TensorInfo, read_header
 from pageant.models.weights import Place, Places
@@ -52,7 +53,15 @@ class Checkpoint:
                 self.path, "no config.json", "the checkpoint's own", "Name the folder that holds it."
             )
         self._config = Config(read_json(config_path), config_path)
-        _refuse_unsupported(self._config)
+        _refuse_code(self._config)
+        self._method = find_method(self._config)
+        if self._method is not None and self.architecture is None:
+            raise CheckpointError(
+                config_path,
+                f"weights that {self._method.title} quantised, for a model that transformers runs",
+                "unquantised weights",
+                "Use the model's original checkpoint, or add a file to models/architectures.",
+            )
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -78,6 +87,13 @@ class Checkpoint:
         if spec.tie_word_embeddings:
             places = {self._name_of_tied(name, place): place for name, place in places.items()}
         return spec, places
+
+    @cached_property
+    def ready(self) -> ReadyWeights | None:
+        """The quantised weights of a checkpoint that comes so; None where it does not. Reads headers."""
+        if self._method is None:
+            return None
+        return ReadyWeights.find(self._method, self.decoder()[1], self.tensors)
 
     @cached_property
     def generation_config(self) -> Mapping[str, Any]:
@@ -193,17 +209,33 @@ class Checkpoint:
         """Find all that can be known to be wrong before anything loads, in milliseconds.
 
         Reads the JSON files and the headers of the weight files: configuration, shards, sizes, and the
-        names, shapes and dtypes of all tensors (for a model without an architecture, only that they are
-        whole: what it needs is not known before it is loaded).
+        names, shapes and dtypes of all tensors. Of a model without an architecture, only that they are whole: what it
+        needs is not known before it is loaded. Of quantised weights it also reads the scales and
+        zeros, which are a hundredth of them.
         """
         _ = self.spec(), self.eos_token_ids, self.dtype, self.tensors
         if self.architecture is not None:
             self._check_tensors(self.architecture, *self.decoder())
 
+    def refuse_quantization(self, quantization: str | None) -> None:
+        """Raise CheckpointError where weights that come quantised are to be quantised once more."""
+        if quantization is not None and self._method is not None:
+            raise CheckpointError(
+                self.path,
+                f"quantization {quantization} for weights that {self._method.title} quantised",
+                "no quantization",
+                "Leave it out, or use the model's original checkpoint.",
+            )
+
     def _check_tensors(
         self, architecture: architectures.Architecture, spec: DecoderSpec, places: Places
     ) -> None:
-        missing = [name for name in places if name not in self.tensors]
+        ready = self.ready
+        if ready is None:
+            self._refuse_undescribed()
+        modules, parts = ({}, frozenset[str]()) if ready is None else (ready.modules, ready.parts)
+        dense = {name: place for name, place in places.items() if name not in modules}
+        missing = [name for name in dense if name not in self.tensors]
         if missing:
             raise self._wrong_tensors("missing", missing, "every tensor of the architecture")
         superfluous = (*_BUFFERS, *architecture.names.ignored)
@@ -211,16 +243,32 @@ class Checkpoint:
         extra = [
             info.name
             for name, info in self.tensors.items()
-            if name not in places and name not in copies and not name.endswith(superfluous)
+            if name not in dense
+            and name not in parts
+            and name not in copies
+            and not name.endswith(superfluous)
         ]
         if extra:
             raise self._wrong_tensors("unknown", extra, "only tensors of the architecture")
-        for name, place in places.items():
+        for name, place in dense.items():
             info = self.tensors[name]
             if info.shape != place.shape:
                 raise self._wrong_tensor(info, f"shape {list(info.shape)}", f"{list(place.shape)}")
             if info.dtype not in _DTYPES:
                 raise self._wrong_tensor(info, f"dtype {info.dtype}", f"one of {', '.join(_DTYPES)}")
+        if ready is not None:
+            ready.check_values()
+
+    def _refuse_undescribed(self) -> None:
+        """Raise CheckpointError for quantised tensors where no configuration says how they were made."""
+        found = next((info for name, info in self.tensors.items() if name.endswith(QUANTISED)), None)
+        if found is not None:
+            raise CheckpointError(
+                found.file,
+                f"the quantised tensor {found.name}, but no quantization_config in config.json",
+                "a configuration that says how it was made",
+                "Download config.json again, or use the model's original checkpoint.",
+            )
 
     def _name_of_tied(self, name: str, place: Place) -> str:
         """The name that a tensor is saved by: one matrix that is embedding and head may be saved as either."""
@@ -259,21 +307,13 @@ def has_chat_template(folder: Path) -> bool:
     return named or (config.is_file() and bool(read_json(config).get("chat_template")))
 
 
-def _refuse_unsupported(config: Config) -> None:
+def _refuse_code(config: Config) -> None:
     if "auto_map" in config and not _is_superseded(config):
         raise CheckpointError(
             config.path,
             "auto_map asks for the checkpoint's own code",
             "a known architecture",
             "Code from a checkpoint is never run: use one without, or add a file to models/architectures.",
-        )
-    if "quantization_config" in config:
-        method = config.section("quantization_config").values.get("quant_method", "unnamed")
-        raise CheckpointError(
-            config.path,
-            f"quantization_config with the method {method!r}",
-            "unquantised weights",
-            "Use the model's original checkpoint.",
         )
 
 

@@ -54,6 +54,11 @@ class Config:
         self._prefix = prefix
         self._other_names = other_names or {}
 
+    @property
+    def prefix(self) -> str:
+        """The text before its keys in messages."""
+        return self._prefix
+
     def using(self, other_names: Mapping[str, str]) -> Config:
         """This view, in which keys may also be called by the other names that a family has for them."""
         return Config(self.values, self.path, self._prefix, other_names)

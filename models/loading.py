@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,10 +21,15 @@ from pageant.models.decoder import Decoder
 from pageant.models.errors import CheckpointError
 from pageant.models.native import NativeDecoder
 from pageant.models.quantization import QUANTIZATIONS, Quantization
+from pageant.models.ready.filling import fill
+from pageant.models.ready.module import ReadyModule
+from pageant.models.ready.weights import Form
 from pageant.models.tensor_files import TensorInfo
 from pageant.models.weights import Place, Places
 
 __all__ = ["as_rows", "load_decoder"]
+
+log = logging.getLogger("pageant.models")
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -42,7 +51,8 @@ def load_decoder(
 ) -> Decoder:
     """Return the decoder of a checkpoint, its weights cast to `dtype` ("auto" is the checkpoint's own).
 
-    With a `quantization`, each tensor is quantised as it is copied (see `quantization`).
+    With a `quantization`, each tensor is quantised as it is copied (see `quantization`). A checkpoint that comes
+    quantised (`ready`) is repacked while it is read, and takes none.
     `max_model_len` is how many positions are served, where it is fewer than the checkpoint's: some rotary
     embeddings depend on it. `progress` is called with the bytes of weights read so far and in all. Files
     are memory-mapped, a part at a time, and copied tensor by tensor, cast on the way.
@@ -55,6 +65,7 @@ def load_decoder(
         raise ValueError(f"unknown dtype {dtype!r}: expected one of {', '.join(('auto', *_DTYPES))}")
     if quantization not in (None, *QUANTIZATIONS):
         raise ValueError(f"unknown quantization {quantization!r}: expected one of {', '.join(QUANTIZATIONS)}")
+    checkpoint.refuse_quantization(quantization)
     checkpoint.check()
     if checkpoint.architecture is None:
         if quantization is not None:
@@ -70,17 +81,50 @@ def load_decoder(
     spec, places = checkpoint.decoder()
     if spec.tie_word_embeddings:
         _check_tied_head(checkpoint, places)
-    decoder = NativeDecoder(spec, torch_dtype, device, kernels, max_model_len, quantization)
-    report = _Report(progress, sum(checkpoint.tensors[name].num_bytes for name in places))
-    for file in checkpoint.weight_files:
-        tensors = [
-            (info, places[name])
-            for name, info in checkpoint.tensors.items()
-            if info.file == file and name in places
-        ]
-        for part in _parts(tensors):
-            _load_part(decoder, file, part, report)
+    ready = checkpoint.ready
+    forms = None if ready is None else ready.forms
+    decoder = NativeDecoder(spec, torch_dtype, device, kernels, max_model_len, quantization, forms)
+    items = list(_items(checkpoint, places))
+    report = _Report(progress, sum(item.num_bytes for item in items))
+    for some in _parts(items):
+        _load_part(decoder, some, report)
+    if ready is not None:
+        log.info("%s: %s", checkpoint.path.name, ready.description)
     return decoder
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """Tensors that are read at once: a dense one, or the parts of a quantised module."""
+
+    parts: Mapping[str, TensorInfo]
+    place: Place
+    module: ReadyModule | None = None
+    form: Form | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(info.num_bytes for info in self.parts.values())
+
+
+def _items(checkpoint: Checkpoint, places: Places) -> Iterator[_Item]:
+    """Yield all that has a place, in the order of the files. A module comes where its largest part is."""
+    ready, tensors = checkpoint.ready, checkpoint.tensors
+    modules = {} if ready is None else ready.modules
+    leaders = {
+        max(module.parts.values(), key=lambda info: info.num_bytes).name: name
+        for name, module in modules.items()
+    }
+    for file in checkpoint.weight_files:
+        for name, info in tensors.items():
+            if info.file != file:
+                continue
+            if info.name in leaders and ready is not None:
+                weight = leaders[info.name]
+                module, place = modules[weight], places[weight]
+                yield _Item(module.parts, place, module, ready.forms[place.layer, place.name])
+            elif name in places and name not in modules:
+                yield _Item({name: info}, places[name])
 
 
 def _check_tied_head(checkpoint: Checkpoint, places: Places) -> None:
@@ -105,30 +149,57 @@ def _read(info: TensorInfo) -> Tensor:
         return tensor
 
 
-def _parts(tensors: list[tuple[TensorInfo, Place]]) -> Iterator[list[tuple[TensorInfo, Place]]]:
-    """Some tensors of a file at a time, in order: of `MAPPED_BYTES`, if no tensor alone is larger."""
-    part: list[tuple[TensorInfo, Place]] = []
+def _parts(items: list[_Item]) -> Iterator[list[_Item]]:
+    """Some items at a time, in order: of `MAPPED_BYTES`, if no item alone is larger."""
+    part: list[_Item] = []
     num_bytes = 0
-    for info, place in tensors:
-        if part and num_bytes + info.num_bytes > MAPPED_BYTES:
+    for item in items:
+        if part and num_bytes + item.num_bytes > MAPPED_BYTES:
             yield part
             part, num_bytes = [], 0
-        part.append((info, place))
-        num_bytes += info.num_bytes
+        part.append(item)
+        num_bytes += item.num_bytes
     yield part
 
 
-def _load_part(
-    decoder: NativeDecoder, file: Path, part: list[tuple[TensorInfo, Place]], report: _Report
-) -> None:
-    """Copy some tensors of a file. Its mapping ends with the function, and with it the pages that were read."""
-    try:
-        with safe_open(file, framework="pt") as tensors:
-            for info, place in part:
-                _copy(decoder, tensors.get_tensor(info.name), place)
-                report.read(info.num_bytes)
-    except SafetensorError as error:
-        raise CheckpointError(file, str(error), "a safetensors file", "Download it again.") from error
+def _load_part(decoder: NativeDecoder, items: list[_Item], report: _Report) -> None:
+    """Copy some items. The files' mappings end with the function, and with them the pages that were read."""
+    with _Files() as files:
+        for item in items:
+            tensors = {role: files.read(info) for role, info in item.parts.items()}
+            if item.module is None or item.form is None:
+                (tensor,) = tensors.values()
+                _copy(decoder, tensor, item.place)
+            else:
+                fill(decoder.weight(item.place), item.module, tensors, item.form, item.place, decoder)
+            report.read(item.num_bytes)
+
+
+class _Files:
+    """Safetensors files, each mapped when its first tensor is read, until the context ends."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._opened: dict[Path, Any] = {}
+
+    def __enter__(self) -> _Files:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.clear()
+        self._stack.close()
+
+    def read(self, info: TensorInfo) -> Tensor:
+        """Return a tensor, a view of the file's mapping. Raises CheckpointError."""
+        try:
+            if info.file not in self._opened:
+                self._opened[info.file] = self._stack.enter_context(safe_open(info.file, framework="pt"))
+            tensor: Tensor = self._opened[info.file].get_tensor(info.name)
+        except SafetensorError as error:
+            raise CheckpointError(
+                info.file, str(error), "a safetensors file", "Download it again."
+            ) from error
+        return tensor
 
 
 def _copy(decoder: NativeDecoder, tensor: Tensor, place: Place) -> None:

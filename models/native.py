@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache, NeededLogits
 from pageant.kernels.halves import HALVED_INPUTS_MAX
 from pageant.kernels.memory import Pages
-from pageant.kernels.quantized import QuantizedWeight, Weight, empty_quantized
+from pageant.kernels.quantized import Bits, QuantizedWeight, Weight, empty_quantized
 from pageant.kernels.tiled import LinearWeight, TiledWeight, empty_tiled, fit_tiles
 from pageant.models.decoder import Wanted
 from pageant.models.kv_cache import allocate_kv_caches
@@ -20,6 +20,7 @@ from pageant.models.layers import DecoderLayer
 from pageant.models.norm import Norm
 from pageant.models.projection import Projection
 from pageant.models.quantization import Quantization, quantized_bits
+from pageant.models.ready.weights import Form, Key
 from pageant.models.rotary import rotary_table
 from pageant.models.spec import DecoderSpec, LayerSpec
 from pageant.models.weights import Place, is_float32, layer_parts, layer_shapes, model_shapes
@@ -41,13 +42,17 @@ class NativeDecoder:
         kernels: Kernels,
         max_model_len: int | None = None,
         quantization: Quantization | None = None,
+        forms: Mapping[Key, Form] | None = None,
     ) -> None:
-        """`max_model_len` is how many positions are served, where it is fewer than the spec's."""
+        """`max_model_len` is how many positions are served, where it is fewer than the spec's.
+
+        Weights are kept in what `quantization` says, or in the forms that a quantised checkpoint's have.
+        """
         self.spec = spec
         self.dtype = dtype
         self.device = torch.device(device)
         self.kernels = kernels
-        self.quantization = quantization
+        self._quantization, self._forms = quantization, forms or {}
         self.taps: tuple[int, ...] = ()
         self.tapped: Tensor | None = None
         self.groups = LayerGroups.one(self.windows)
@@ -55,10 +60,10 @@ class NativeDecoder:
         shapes = model_shapes(spec)
         head = "lm_head.weight" if "lm_head.weight" in shapes else "embedding.weight"
         self._weights: dict[str, LinearWeight] = {
-            name: self._empty_head(name, shape) if name == head else self._empty(name, shape)
+            name: self._empty_head((None, name), shape) if name == head else self._empty((None, name), shape)
             for name, shape in shapes.items()
         }
-        self._layer_weights = [self._empty_layer(layer) for layer in spec.layers]
+        self._layer_weights = [self._empty_layer(number, layer) for number, layer in enumerate(spec.layers)]
         ropes = {layer.rope for layer in spec.layers if layer.rope is not None}
         tables = {
             rope: rotary_table(rope, max_model_len or spec.max_model_len, self.device) for rope in ropes
@@ -205,40 +210,50 @@ class NativeDecoder:
         """See `Decoder.num_bytes`."""
         return sum(weight.nbytes for weight in self.weights())
 
-    def _empty_layer(self, layer: LayerSpec) -> dict[str, LinearWeight]:
+    def _empty_layer(self, number: int, layer: LayerSpec) -> dict[str, LinearWeight]:
         parts = layer_parts(self.spec, layer).values()
         weights: dict[str, LinearWeight] = {}
         for name, shape in layer_shapes(self.spec, layer).items():
-            rows = [part.rows for part in parts if name == f"{part.module}.weight"]
-            weights[name] = self._empty_in_tiles(name, shape, rows) or self._empty(name, shape, rows)
+            key, rows = (number, name), [part.rows for part in parts if name == f"{part.module}.weight"]
+            weights[name] = self._empty_in_tiles(key, shape, rows) or self._empty(key, shape, rows)
+            form = self._forms.get(key)
+            if form is not None and form.order is not None:
+                order = torch.from_numpy(form.order).to(self.device)
+                weights[f"{name.removesuffix('.weight')}.order"] = order
         return weights
 
-    def _empty_head(self, name: str, shape: tuple[int, ...]) -> LinearWeight:
+    def _empty_head(self, key: Key, shape: tuple[int, ...]) -> LinearWeight:
         liked = self.dtype in self.kernels.halves and not self._logits_are_shaped
-        can_be = quantized_bits(name, self.quantization) == 8 and shape[1] <= HALVED_INPUTS_MAX
+        # Halves hold fewer codes than 8 bits do: a checkpoint's own would not all fit.
+        can_be = key not in self._forms and self._bits(key) == 8 and shape[1] <= HALVED_INPUTS_MAX
         if liked and can_be and self._fits(shape, ()):
             return empty_quantized(shape, 8, self._pages, in_tiles=True, in_halves=True)
-        return self._empty_in_tiles(name, shape, ()) or self._empty(name, shape)
+        return self._empty_in_tiles(key, shape, ()) or self._empty(key, shape)
 
-    def _empty_in_tiles(self, name: str, shape: tuple[int, ...], parts: Sequence[int]) -> TiledWeight | None:
+    def _empty_in_tiles(self, key: Key, shape: tuple[int, ...], parts: Sequence[int]) -> TiledWeight | None:
         """Room for a matrix that is put together from so many rows each, if kernels like it in tiles.
 
         What has two dimensions in a layer is only ever multiplied, and so is the head, whose rows are embeddings too
         where they are tied.
         """
-        if len(shape) != 2 or self.dtype not in self.kernels.tiled_dtypes or is_float32(self.spec, name):
+        if len(shape) != 2 or self.dtype not in self.kernels.tiled_dtypes or is_float32(self.spec, key[1]):
             return None
-        if quantized_bits(name, self.quantization) is not None or not self._fits(shape, parts):
+        if self._bits(key) is not None or not self._fits(shape, parts):
             return None
         return empty_tiled((shape[0], shape[1]), self.dtype, self._pages)
 
-    def _empty(self, name: str, shape: tuple[int, ...], parts: Sequence[int] = ()) -> Weight:
-        bits = quantized_bits(name, self.quantization)
+    def _empty(self, key: Key, shape: tuple[int, ...], parts: Sequence[int] = ()) -> Weight:
+        bits = self._bits(key)
         if bits is not None:
             in_tiles = self.dtype in self.kernels.quantized_tiles and self._fits(shape, parts)
             return empty_quantized(shape, bits, self._pages, in_tiles)
-        dtype = torch.float32 if is_float32(self.spec, name) else self.dtype
+        dtype = torch.float32 if is_float32(self.spec, key[1]) else self.dtype
         return self._pages.empty(shape, dtype)
+
+    def _bits(self, key: Key) -> Bits | None:
+        """Bits of a weight; None is one in the decoder's dtype."""
+        form = self._forms.get(key)
+        return quantized_bits(key[1], self._quantization) if form is None else form.bits
 
     @staticmethod
     def _fits(shape: tuple[int, ...], parts: Sequence[int]) -> bool:

@@ -16,23 +16,32 @@ class Projection:
 
     Each adapter is applied to its own tokens alone: a token's numbers do not depend on the others of its step as
     long as the kernels' products do not.
+
+    The weight's inputs may lie in another order than x's, if the checkpoint's scales are of inputs that are apart
+    (`ready`): then x's columns are gathered first. Adapters take x as it comes.
     """
 
     def __init__(self, module: str, weights: Weights, kernels: Kernels) -> None:
         self.additions: list[Addition] = []
         self._weight, self._bias = weights[f"{module}.weight"], weights.get(f"{module}.bias")
+        self._order = weights.get(f"{module}.order")
         self._linear, self._add_low_rank = kernels.linear, kernels.add_low_rank
         self._gated_linear, self._act_and_mul = kernels.gated_linear, kernels.act_and_mul
+        self._gather = kernels.gather_columns
 
     def gated(self, x: Tensor, activation: str) -> Tensor:
         """Return [T, out / 2]: the activation of the first half of what a call returns, times the second."""
         if self.additions:
             return self._act_and_mul(self(x), activation)
-        return self._gated_linear(x, self._weight, self._bias, activation)
+        return self._gated_linear(self._sorted(x), self._weight, self._bias, activation)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return [T, out] for x [T, in]."""
-        y = self._linear(x, self._weight, self._bias)
+        y = self._linear(self._sorted(x), self._weight, self._bias)
         if self.additions:
             self._add_low_rank(x, y, self.additions)
         return y
+
+    def _sorted(self, x: Tensor) -> Tensor:
+        """Return x with its columns in the order of the weight's inputs."""
+        return x if self._order is None else self._gather(x, self._order)

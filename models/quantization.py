@@ -11,21 +11,32 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["QUANTIZATIONS", "Quantization", "quantized_bits"]
+__all__ = ["QUANTIZATIONS", "Quantization", "is_quantisable", "quantized_bits", "takes_order"]
 
 Quantization = Literal["int8", "int4"]
 QUANTIZATIONS: tuple[Quantization, ...] = ("int8", "int4")
 
 _OUTER = frozenset({"embedding", "lm_head"})
 _INNER = frozenset({"qkv", "o", "gate_up", "up", "down"})
-_EXPERTS = frozenset({"expert_gate_up", "expert_down", "shared_gate_up", "shared_down"})
+_SHARED = frozenset({"shared_gate_up", "shared_down"})
+_EXPERTS = frozenset({"expert_gate_up", "expert_down"})
+
+
+def is_quantisable(name: str) -> bool:
+    """Return whether a tensor of `weights` may be kept in fewer bits than the model's dtype has."""
+    module, _, kind = name.rpartition(".")
+    return kind == "weight" and module in _OUTER | _INNER | _SHARED | _EXPERTS
+
+
+def takes_order(name: str) -> bool:
+    """Return whether a tensor of `weights` is multiplied where its inputs can be sorted (`projection`)."""
+    return name.removesuffix(".weight") in _INNER | _SHARED
 
 
 def quantized_bits(name: str, quantization: Quantization | None) -> Literal[8, 5, 4] | None:
     """Bits of the weights of a tensor of `weights`; None is one that is not quantised."""
-    module, _, kind = name.rpartition(".")
-    if quantization is None or kind != "weight" or module not in _OUTER | _INNER | _EXPERTS:
+    if quantization is None or not is_quantisable(name):
         return None
     if quantization == "int8":
         return 8
-    return 5 if module in _OUTER else 4
+    return 5 if name.removesuffix(".weight") in _OUTER else 4

@@ -13,12 +13,38 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from pageant.models.errors import CheckpointError
 
-__all__ = ["TensorInfo", "read_header"]
+__all__ = ["TensorInfo", "read_header", "read_values"]
 
 _HEADER_BYTES_MAX = 100_000_000  # the format's own limit
-_SIZES = {"F32": 4, "F16": 2, "BF16": 2}  # bytes of an element, of the types that are read here
+_DIMENSIONS_MAX = 16
+_NUMPY = {
+    **{
+        "F64": "<f8",
+        "F32": "<f4",
+        "F16": "<f2",
+        "BF16": "<u2",
+        "F8_E4M3": "u1",
+        "F8_E5M2": "u1",
+        "F8_E8M0": "u1",
+    },
+    **{
+        "I64": "<i8",
+        "I32": "<i4",
+        "I16": "<i2",
+        "I8": "i1",
+        "U64": "<u8",
+        "U32": "<u4",
+        "U16": "<u2",
+        "U8": "u1",
+    },
+    "BOOL": "?",
+}
+"""Element types by the format's name. Those that numpy lacks are read as unsigned integers of their bits."""
 _REMEDY = "Download the file again."
 
 
@@ -31,6 +57,24 @@ class TensorInfo:
     dtype: str
     shape: tuple[int, ...]
     num_bytes: int
+    offset: int = 0
+    """The tensor's first byte, counted from the start of the file."""
+
+
+def read_values(info: TensorInfo) -> npt.NDArray[Any]:
+    """Return a tensor's elements, memory-mapped and read-only: [*info.shape], or [1] of a scalar, in its own dtype.
+
+    See `_NUMPY` for types that numpy lacks.
+
+    Raises CheckpointError when the file cannot be read.
+    """
+    dtype = np.dtype(_NUMPY[info.dtype])
+    if info.num_bytes == 0:
+        return np.empty(info.shape, dtype)
+    try:
+        return np.memmap(info.file, dtype, "r", info.offset, info.shape or (1,))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(info.file, f"not readable ({error})", "a safetensors file", _REMEDY) from error
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
@@ -42,35 +86,38 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
         size = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
-            header = file.read(length) if size >= 8 and length <= _HEADER_BYTES_MAX else b""
+            # Nothing is allocated by a length that the file does not have.
+            header = file.read(length) if 8 + length <= size and length <= _HEADER_BYTES_MAX else b""
     except OSError as error:
         raise CheckpointError(path, f"not readable ({error})", "a safetensors file", _REMEDY) from error
     if size < 8 + length:
         raise _truncated(path, size, 8 + length)
-    tensors = _parse(path, header)
+    tensors = _parse(path, header, 8 + length)
     end = 8 + length + max((stop for _, stop in tensors.values()), default=0)
     if size < end:
         raise _truncated(path, size, end)
     return {name: info for name, (info, _) in sorted(tensors.items(), key=lambda item: item[1][1])}
 
 
-def _parse(path: Path, header: bytes) -> dict[str, tuple[TensorInfo, int]]:
-    """Return each tensor, and where its bytes end after the header."""
+def _parse(path: Path, header: bytes, data: int) -> dict[str, tuple[TensorInfo, int]]:
+    """Return each tensor, and where its bytes end after the header, which is `data` bytes long."""
     try:
         entries: dict[str, Any] = json.loads(header)
         entries.pop("__metadata__", None)
-        return {name: _parse_entry(path, name, entry) for name, entry in entries.items()}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        found = f"no header of a safetensors file ({error!r})"
+        return {name: _parse_entry(path, name, entry, data) for name, entry in entries.items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        found = f"no header of a safetensors file ({error!r:.300})"
         raise CheckpointError(path, found, "a safetensors file", _REMEDY) from error
 
 
-def _parse_entry(path: Path, name: str, entry: dict[str, Any]) -> tuple[TensorInfo, int]:
+def _parse_entry(path: Path, name: str, entry: dict[str, Any], data: int) -> tuple[TensorInfo, int]:
     start, stop = entry["data_offsets"]
-    info = TensorInfo(path, name, str(entry["dtype"]), tuple(entry["shape"]), stop - start)
-    size = _SIZES.get(info.dtype)
-    if start < 0 or (size is not None and prod(info.shape) * size != info.num_bytes):
-        raise ValueError(f"{name} is {info.dtype} of shape {list(info.shape)} in bytes {start} to {stop}")
+    dtype, shape = str(entry["dtype"]), tuple(entry["shape"])
+    whole = len(shape) <= _DIMENSIONS_MAX and all(type(n) is int and n >= 0 for n in (start, stop, *shape))
+    size = np.dtype(_NUMPY[dtype]).itemsize if dtype in _NUMPY else None
+    if not whole or stop < start or (size is not None and prod(shape) * size != stop - start):
+        raise ValueError(f"{name} is {dtype} of shape {list(shape)!r:.100} in bytes {start} to {stop}")
+    info = TensorInfo(path, name, dtype, shape, stop - start, data + start)
     return info, stop
 
 

@@ -19,7 +19,7 @@ from pageant.kernels.reference.norms import (
     rms_norm,
     wide_rms_norm,
 )
-from pageant.kernels.reference.pointwise import gelu, gelu_and_mul, rope, silu_and_mul
+from pageant.kernels.reference.pointwise import gather_columns, gelu, gelu_and_mul, rope, silu_and_mul
 from pageant.kernels.reference.products import embed, linear, logits
 from pageant.kernels.reference.sampling import mask_logits, sample, top_logprobs
 from pageant.kernels.tiled import LinearWeight
@@ -52,6 +52,7 @@ class ReferenceKernels:
     silu_and_mul = staticmethod(silu_and_mul)
     gelu_and_mul = staticmethod(gelu_and_mul)
     gelu = staticmethod(gelu)
+    gather_columns = staticmethod(gather_columns)
     route = staticmethod(route)
     moe = staticmethod(moe)
     linear = staticmethod(linear)

@@ -1,4 +1,4 @@
-"""Rotary embedding and activations."""
+"""Rotary embedding, activations, and columns in another order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["gelu", "gelu_and_mul", "rope", "silu_and_mul"]
+__all__ = ["gather_columns", "gelu", "gelu_and_mul", "rope", "silu_and_mul"]
 
 
 def rope(query: Tensor, key: Tensor, cos_sin_cache: Tensor, positions: Tensor) -> None:
@@ -38,3 +38,8 @@ def gelu_and_mul(gate_up: Tensor, tanh: bool) -> Tensor:
 def gelu(x: Tensor, tanh: bool) -> Tensor:
     """See `Kernels.gelu`."""
     return F.gelu(x, approximate="tanh" if tanh else "none")
+
+
+def gather_columns(x: Tensor, order: Tensor) -> Tensor:
+    """Return x [T, N] of any dtype with its columns in another order; see `Kernels.gather_columns`."""
+    return x.index_select(1, order)

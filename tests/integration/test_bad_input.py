@@ -211,7 +211,7 @@ def _truncate(path):
         (_truncate, "model.safetensors"),
         (lambda path: _edit_config(path, architectures=["NobodyForCausalLM"]), "NobodyForCausalLM"),
         (lambda path: _edit_config(path, auto_map={"AutoModelForCausalLM": "code.Model"}), "auto_map"),
-        (lambda path: _edit_config(path, quantization_config={"quant_method": "gptq"}), "gptq"),
+        (lambda path: _edit_config(path, quantization_config={"quant_method": "quip"}), "'quip'"),
     ],
 )
 def test_a_bad_checkpoint_is_refused_before_anything_starts(checkpoint, tmp_path, break_it, message):

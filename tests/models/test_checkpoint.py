@@ -188,8 +188,8 @@ def test_code_of_a_class_that_is_known_by_now_is_passed_over(folder: Path) -> No
 
 
 def test_quantised_weights_are_refused_by_method(folder: Path) -> None:
-    write_config(folder, quantization_config={"quant_method": "awq"})
-    assert "quantization_config with the method 'awq'" in complaint(folder)
+    write_config(folder, quantization_config={"quant_method": "quip"})
+    assert "quantization_config with the method 'quip'; expected one of gptq, awq" in complaint(folder)
 
 
 @pytest.mark.parametrize(

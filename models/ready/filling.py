@@ -1,0 +1,96 @@
+"""Rows of quantised modules into their places, a few at a time: decoded, sorted and repacked on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pageant.kernels.base import Kernels
+from pageant.kernels.quantized import QuantizedWeight, fill_codes
+from pageant.kernels.tiled import LinearWeight, TiledWeight
+from pageant.models.ready.grouped import Grouped
+from pageant.models.ready.module import ROWS, ReadyModule
+from pageant.models.ready.weights import Form
+from pageant.models.weights import Place
+
+__all__ = ["Target", "dequantised", "fill"]
+
+_AT_A_TIME = 1 << 22  # numbers
+
+
+class Target(Protocol):
+    """The decoder whose weights are filled."""
+
+    device: torch.device
+    kernels: Kernels
+
+
+def fill(
+    weight: LinearWeight,
+    module: ReadyModule,
+    parts: Mapping[str, Tensor],
+    form: Form,
+    place: Place,
+    target: Target,
+) -> None:
+    """Put a module where it belongs.
+
+    weight: the room for `place` (see `NativeDecoder.weight`), [outputs, inputs] in any dtype, mutated.
+    parts: the module's tensors, on the CPU. form: that of the fused weight which the room is a part of.
+    """
+    if isinstance(weight, Tensor) and place.transposed:
+        weight = weight.T  # modules are [out, in], whichever way a dense weight is saved
+    as_codes = isinstance(weight, QuantizedWeight) and _is_kept(module, form)
+    order = torch.from_numpy(form.order) if as_codes and form.order is not None else None
+    heads = place.interleaved_heads
+    for rows in [slice(0, module.outputs)] if heads is not None else _chunks(module):
+        some = _by_kind(module.decode(parts, rows), heads)
+        room = weight if heads is not None else weight[rows]
+        if not isinstance(room, QuantizedWeight):
+            _fill_plain(room, some.plain(), heads)
+        elif as_codes:
+            codes, scales = some.codes(order)
+            fill_codes(codes.to(target.device), scales.to(target.device), room)
+        else:
+            target.kernels.quantize(some.plain().to(target.device), room)
+
+
+def dequantised(module: ReadyModule, parts: Mapping[str, Tensor]) -> Tensor:
+    """Return the weight that a module stands for, float32 [outputs, inputs]."""
+    return torch.cat([module.decode(parts, rows).plain() for rows in _chunks(module)])
+
+
+def _is_kept(module: ReadyModule, form: Form) -> bool:
+    """Tell whether a module's codes are kept in the form of its fused weight, rather than made anew."""
+    if not module.fits or module.bits is None or form.bits is None or module.bits > form.bits:
+        return False
+    if module.order is None or form.order is None:
+        return module.order is form.order
+    return np.array_equal(module.order, form.order)
+
+
+def _chunks(module: ReadyModule) -> Iterator[slice]:
+    count = max(1, _AT_A_TIME // max(1, module.inputs) // ROWS) * ROWS
+    for start in range(0, module.outputs, count):
+        yield slice(start, min(start + count, module.outputs))
+
+
+def _by_kind(rows: Grouped, interleaved_heads: int | None) -> Grouped:
+    """Rows in the decoder's order; see `Place.interleaved_heads`."""
+    if interleaved_heads is None:
+        return rows
+    order = torch.arange(len(rows.values)).view(interleaved_heads, 3, -1).transpose(0, 1).flatten()
+    return Grouped(rows.values[order], rows.scales[order], rows.group, rows.groups)
+
+
+def _fill_plain(room: Tensor | TiledWeight, weight: Tensor, interleaved_heads: int | None) -> None:
+    if isinstance(room, TiledWeight):
+        room.fill(weight)
+    elif interleaved_heads is not None:  # the room is split by head
+        room.copy_(weight.view(3, interleaved_heads, -1, weight.shape[1]).transpose(0, 1))
+    else:
+        room.copy_(weight)
