@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
+from pageant.actors.frontend.adapters import adapter_folder
 from pageant.actors.frontend.cast import LIFECYCLE
 from pageant.actors.frontend.prompts import check_name
 from pageant.actors.frontend.session import Session
@@ -77,9 +78,8 @@ class Operations:
     def add_adapter(self, name: str, folder: str | Path, in_place: bool) -> Future[ModelState]:
         """See `AsyncOperations.add_adapter`."""
         check_name("name", name)
-        request = AddAdapter(
-            replica=self._session.replica, name=name, folder=str(Path(folder).absolute()), in_place=in_place
-        )
+        found = str(Path(adapter_folder(str(folder))).absolute())
+        request = AddAdapter(replica=self._session.replica, name=name, folder=found, in_place=in_place)
         return self._ask(request, LOAD_SECONDS)
 
     def remove_adapter(self, name: str) -> Future[ModelState]:
@@ -175,7 +175,7 @@ class AsyncOperations:
 
         Args:
             name: what it is to be called.
-            folder: with adapter_config.json and adapter_model.safetensors, as PEFT saves them.
+            folder: with adapter_config.json and adapter_model.safetensors, as PEFT saves them; or a hub id.
             in_place: it may take the name of another. Requests that have begun with that one end with it.
 
         Raises:

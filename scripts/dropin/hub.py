@@ -138,11 +138,11 @@ STAND_INS = (
     StandIn(r"Qwen/Qwen3-8B|Qwen/Qwen3-1\.7B", _scripted(THINKING_TEMPLATE)),
     StandIn(r"facebook/opt-.*", _decoder("opt", max_position_embeddings=2_048)),
     StandIn(r"lmsys/longchat-13b-16k", _decoder("llama", max_position_embeddings=16_384)),
-    StandIn(r"(?i:.*lora.*|.*text2sql-spider)", _adapter(8)),
+    StandIn(r"(?i:.*lora.*|.*text2sql-spider|.*/self_cognition_.*)", _adapter(8)),
     StandIn(r"RedHatAI/gpt-oss-20b-speculator.eagle3", _other("Eagle3Speculator")),
     StandIn(r".*/.*(AWQ|GPTQ|FP8|FP4|fp8).*", _other("QuantizedForCausalLM")),
     StandIn(
-        r"(?i:.*(bge|e5-|rerank|colbert|embed|minilm|apeach|reward|teach).*)", _other("BertModel", "bert")
+        r"(?i:.*(bge|e5-|/e5|rerank|colbert|embed|minilm|apeach|reward|teach).*)", _other("BertModel", "bert")
     ),
     StandIn(
         r"(?i:.*(-vl|vlm|vision|llava|omni|audio|multimodal|gemma-3n|gemma-4|gemma4|colpali|siglip|ultravox).*)",
@@ -152,7 +152,7 @@ STAND_INS = (
         r"(?i:.*(whisper|voxtral|asr|speech|transcribe|prithvi).*)", _other("SpeechForConditionalGeneration")
     ),
     StandIn(
-        r".*(Qwen3\.5|Qwen3-Next|granite-4|Nemotron|DeepSeek-V|DeepSeek-R1|DeepSeek-Coder-V2|Kimi|gpt-oss).*",
+        r".*(Qwen3\.5|Qwen3-Next|granite-4|Nemotron|DeepSeek-V|DeepSeek-R1|DeepSeek-Coder-V2|Kimi|gpt-oss|internlm2).*",
         _other("HybridForCausalLM"),
     ),
     StandIn(r"Qwen/Qwen3-\d.*", _decoder("qwen3", max_position_embeddings=40_960)),
@@ -161,9 +161,10 @@ STAND_INS = (
     StandIn(r".*mixtral.*", _decoder("mixtral", max_position_embeddings=32_768, **_EXPERTS)),
     StandIn(r"ibm-research/PowerMoE-3b", _decoder("granitemoe", max_position_embeddings=4_096, **_EXPERTS)),
     StandIn(r"EleutherAI/pythia.*", _decoder("gpt_neox", max_position_embeddings=2_048)),
-    StandIn(r".*/gpt2", _decoder("gpt2", max_position_embeddings=1_024)),
+    StandIn(r".*/gpt2", _decoder("gpt2", n_positions=1_024, num_key_value_heads=None, head_dim=None)),
+    StandIn(r"ibm-granite/granite-3.*", _decoder("granite", max_position_embeddings=4_096)),
     StandIn(r".*/TinyLlama.*|JackFram/llama.*|hmellor/.*", _decoder("llama", max_position_embeddings=2_048)),
-    StandIn(r"(?i:.*llama.*|.*smollm.*)", LLAMA),
+    StandIn(r"(?i:.*llama.*|.*smollm.*|.*toolace.*)", LLAMA),
 )
 """The first whose expression matches a name stands for it."""
 

@@ -73,10 +73,10 @@ def reason(log: str) -> str:
 
 
 def is_of_table(why: str) -> bool:
-    """Return whether a reason is one that `docs/from-vllm.md` gives."""
+    """Return whether a reason is one that `docs/from-vllm.md` gives: of the table's, or an architecture's name."""
     from pageant.scripts.dropin.page import reasons
 
-    return any(meaning in why for meaning in reasons())
+    return "architectures is '" in why or any(meaning in why for meaning in reasons())
 
 
 def end(process: subprocess.Popen[str]) -> None:

@@ -53,12 +53,16 @@ def test_a_line_as_vllms_users_type_it(served):
         *("--allowed-origins", '["*"]', "--uvicorn-log-level", "error", "--kv-cache-memory-bytes", "64m"),
         *("--no-enable-prefix-caching", "-O1", "--compilation-config.mode", 3, "--api-server-count", 2),
         *("--scheduling-policy", "priority", "--sse-keep-alive-interval", 7, "--swap-space", 4),
+        *("--default-chat-template-kwargs", '{"enable_thinking": false}', "--enable-force-include-usage"),
+        *("--return-tokens-as-token-ids", "--reasoning-config", '{"reasoning_start_str": "<think>"}'),
     )
     executor, http, scheduler = (_options(session, role) for role in ("executor", "http", "scheduler"))
     assert executor["dtype"] == "float16" and executor["max_model_len"] == 1000
     assert executor["kv_cache_memory"] == 64 * 10**6 and executor["max_num_seqs"] == 16
     assert scheduler["policy"] == "priority"
     assert (scheduler["speculation"]["method"], scheduler["speculation"]["tokens"]) == ("ngram", 3)
+    assert http["default_chat_template_kwargs"] == {"enable_thinking": False}
+    assert http["enable_force_include_usage"] and http["return_tokens_as_token_ids"]
     assert http["api_keys"] == ["a", "b"] and http["allowed_origins"] == ["*"]
     assert (http["tool_call_parser"], http["reasoning_parser"]) == ("qwen3_json", "deepseek_r1")
     assert http["keep_alive_seconds"] == 7 and session.http_servers() == ["http/0", "http/1"]

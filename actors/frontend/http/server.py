@@ -9,11 +9,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from pageant.actors.frontend.cast import LIFECYCLE, limits_of
 from pageant.actors.frontend.frontend import Frontend
 from pageant.actors.frontend.http import about, listening, operating, watching
 from pageant.actors.frontend.http.anthropic import messages
 from pageant.actors.frontend.http.app import make_app
+from pageant.actors.frontend.http.defaults import RequestDefaults
 from pageant.actors.frontend.http.health import Health
 from pageant.actors.frontend.http.openai import (
     adapters,
@@ -101,6 +104,10 @@ class HttpServer(Frontend):
             volatile_prompt_lines: regular expressions of lines that are left out at the front of a system message: they
                 change with every request, so that no prefix would be found in the cache. Those of known clients.
             trust_request_chat_template: requests may bring chat templates of their own (`chat_template`).
+            default_chat_template_kwargs: variables of chat templates, where a request does not set them.
+            enable_force_include_usage: end every stream with the usage, whatever its request says.
+            return_tokens_as_token_ids: write tokens in log-probabilities as `token_id:N`, unless a request says
+                otherwise.
             strict_fields: refuse requests with fields that have no effect here.
             max_body_mib: of a request, in MiB.
             max_open_requests: at a time; further ones are answered with 429.
@@ -127,6 +134,9 @@ class HttpServer(Frontend):
         runtime_adapters: bool = False
         volatile_prompt_lines: tuple[str, ...] = VOLATILE_LINES
         trust_request_chat_template: bool = False
+        default_chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
+        enable_force_include_usage: bool = False
+        return_tokens_as_token_ids: bool = False
         strict_fields: bool = False
         max_body_mib: int = 64
         max_open_requests: int = 8192
@@ -175,7 +185,12 @@ class HttpServer(Frontend):
             strict_fields=options.strict_fields,
             num_open_max=options.max_open_requests,
             cache_scope=self._keys.cache_scope(options.cache_scope),
-            rules=ConversationRules(options.volatile_prompt_lines, options.trust_request_chat_template),
+            rules=ConversationRules(
+                options.volatile_prompt_lines,
+                options.trust_request_chat_template,
+                options.default_chat_template_kwargs,
+            ),
+            defaults=RequestDefaults(options.enable_force_include_usage, options.return_tokens_as_token_ids),
         )
         self._health = Health(self.service, lambda replica: self._peers[replica].is_at_rest)
         self._responses, self._siblings = ResponseStore(), Siblings(self)

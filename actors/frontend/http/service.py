@@ -19,6 +19,7 @@ import msgspec
 from litestar import Request, Response
 
 from pageant.actors.frontend.http.answers import Answers, Piece
+from pageant.actors.frontend.http.defaults import RequestDefaults
 from pageant.actors.frontend.http.errors import Draining
 from pageant.actors.frontend.http.naming import AS_INSIDE, Names
 from pageant.actors.frontend.http.openai.conversation import DEFAULT_RULES, ConversationRules
@@ -61,6 +62,9 @@ class Taken(Generic[R]):
     headers: dict[str, str]
 
 
+NO_DEFAULTS = RequestDefaults()
+
+
 class Engine(Protocol):
     """What the service needs of the server actor."""
 
@@ -92,8 +96,9 @@ class Service:
         num_open_max: int,
         cache_scope: CacheScope = "all",
         rules: ConversationRules = DEFAULT_RULES,
+        defaults: RequestDefaults = NO_DEFAULTS,
     ) -> None:
-        self.rules = rules
+        self.rules, self._defaults = rules, defaults
         self.engine, self.pacemaker = engine, pacemaker
         self._models = Models(models)
         self.fields_passed_over: Counter[str] = Counter()
@@ -171,6 +176,7 @@ class Service:
     def check(self, body: bytes, shape: type[R], kind: str, request_id: str | None = None) -> Taken[R]:
         """The same of a body."""
         asked, passed_over = read(body, shape)
+        asked = self._defaults.laid_under(asked)
         served = self.model(asked.model)
         if hasattr(asked, "fields_without_effect"):
             passed_over += asked.fields_without_effect(served.formats)

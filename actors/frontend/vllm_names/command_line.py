@@ -161,7 +161,10 @@ def taken_apart(
         flag, equals, value = one.partition("=")
         if not one.startswith("-") or one == "-" or _is_number(one):
             left.append(one)
-        elif flag in own:
+            continue
+        if (whole := _whole(flag, own)) != flag:
+            flag, one = whole, whole + equals + value
+        if flag in own:
             row = FLAGS.get(flag, (None, True))[0]
             many = flag in own_many and row is not None and row.form is Form.MANY and not equals
             count = own[flag] if not equals else 0
@@ -180,6 +183,14 @@ def taken_apart(
         else:
             unknown.append(flag)
     return TakenApart(left, given, unknown)
+
+
+def _whole(flag: str, own: Mapping[str, int]) -> str:
+    """A flag that is written as the beginning of exactly one, as argparse takes it; others as they are."""
+    if not flag.startswith("--") or flag in own or flag in FLAGS:
+        return flag
+    meant = {one for one in (*own, *FLAGS) if one.startswith(flag)}
+    return meant.pop() if len(meant) == 1 else flag
 
 
 def _following(arguments: Sequence[str], place: int) -> list[str]:

@@ -383,7 +383,10 @@ GENERATING = (
     renamed("spec_model", "speculation", "its model"),
     renamed("spec_tokens", "speculation", "its tokens"),
     no_effect("structured_outputs_config", "one backend compiles all grammars; requests say the rest"),
-    not_yet("reasoning_config", None, "thinking is not cut short", "bound it with max_tokens"),
+    no_effect(
+        "reasoning_config",
+        "`thinking_token_budget` bounds thoughts; the marks around them are the reasoning parser's",
+    ),
     same("reasoning_parser", "of servers; names of vLLM's choose ours", text=True),
     not_yet("tokens_only", False, "there is no server of token ids alone", "use skip_tokenizer_init"),
     not_yet("reasoning_parser_plugin", "", "the marks around reasoning are built in", "use reasoning_parser"),

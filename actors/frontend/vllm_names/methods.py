@@ -260,7 +260,7 @@ OUTPUTS: dict[str, Row] = table(
 LORA_REQUEST: dict[str, Row] = table(
     same("lora_name", "the adapter's name"),
     same("lora_int_id", "a number above 0"),
-    same("lora_path", "the adapter's folder"),
+    same("lora_path", "the adapter's folder, or its hub id"),
     same("name", "lora_name"),
     same("path", "lora_path"),
     same("adapter_id", "lora_int_id"),

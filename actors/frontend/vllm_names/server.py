@@ -72,7 +72,12 @@ LISTENING = (
 
 ANSWERING = (
     renamed(
-        "lora_modules", "adapters", "name=path, or JSON", form=Form.MANY, read=values.adapters, text=True
+        "lora_modules",
+        "adapters",
+        "name=path, or JSON; a path may be a hub id",
+        form=Form.MANY,
+        read=values.adapters,
+        text=True,
     ),
     no_effect(
         "chat_template_content_format",
@@ -81,11 +86,9 @@ ANSWERING = (
     ),
     flag(same("trust_request_chat_template", "requests' templates are rendered in a process of their own")),
     flag(no_effect("trust_request_mm_kwargs", "requests with images, audio or video are refused anyway")),
-    not_yet("default_chat_template_kwargs", (), "requests say it themselves", "send chat_template_kwargs"),
+    same("default_chat_template_kwargs", "where a request does not set them"),
     not_yet("response_role", "assistant", "answers are the assistant's"),
-    not_yet(
-        "return_tokens_as_token_ids", False, "requests say it themselves", "send return_tokens_as_token_ids"
-    ),
+    flag(same("return_tokens_as_token_ids", "unless a request says otherwise")),
     flag(no_effect("enable_auto_tool_choice", "calls are read wherever a model's format is known")),
     flag(
         no_effect(
@@ -101,7 +104,7 @@ ANSWERING = (
     flag(no_effect("enable_prompt_tokens_details", "usage always has them")),
     not_yet("enable_per_request_metrics", False, "answers have no timings", "use /metrics or traces"),
     flag(no_effect("enable_server_load_tracking", "`/load` and /metrics always tell")),
-    not_yet("enable_force_include_usage", False, "requests say it themselves", "send stream_options"),
+    flag(same("enable_force_include_usage", "whatever a request's `stream_options` say")),
     flag(no_effect("enable_tokenizer_info_endpoint", "`/tokenizer_info` is there for operators")),
     not_yet("enable_log_outputs", False, "outputs are never logged"),
     flag(no_effect("enable_log_deltas", "outputs are never logged")),

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pageant import models
+from pageant.actors.frontend.adapters import adapter_folder
 from pageant.actors.frontend.cast import model_settings
 from pageant.actors.frontend.settings import topology_of
 from pageant.models.errors import CheckpointError
@@ -55,3 +56,12 @@ def test_what_is_no_configuration_is_refused_by_its_name(given, said):
 def test_an_overridden_configuration_is_checked_as_any():
     with pytest.raises(CheckpointError, match="num_hidden_layers"):
         settings(hf_overrides={"num_hidden_layers": 0})
+
+
+def test_an_adapter_is_named_by_its_folder_or_by_a_hub_id(tmp_path, monkeypatch):
+    (tmp_path / "org" / "local").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pageant.actors.frontend.adapters.resolve", lambda name: Path("/snapshots") / name)
+    assert adapter_folder("org/remote") == "/snapshots/org/remote"
+    for local in ("org/local", "/nowhere/at/all", "nowhere", "./org/remote", "a/b/c"):
+        assert adapter_folder(local) == local

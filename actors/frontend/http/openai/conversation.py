@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -39,10 +39,12 @@ class ConversationRules:
         volatile_lines: regular expressions of lines that are left out at the beginning of a system message's part,
             since they change with every request, and no prefix would ever be found in the cache.
         takes_templates: requests may bring chat templates of their own.
+        template_kwargs: variables of templates, where a request does not set them.
     """
 
     volatile_lines: tuple[str, ...] = VOLATILE_LINES
     takes_templates: bool = False
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def stable(self, turns: Sequence[Turn]) -> Sequence[Turn]:
         """Return the turns without volatile lines at the front; they are not changed themselves."""
@@ -122,6 +124,8 @@ def tokenize_chat(
         )
     if template_kwargs:
         as_json(template_kwargs, "chat_template_kwargs", TEMPLATE_KWARGS_BYTES_MAX)
+    if rules.template_kwargs:
+        template_kwargs = {**rules.template_kwargs, **(template_kwargs or {})}
     if documents is not None:
         as_json(documents, "documents", TOOLS_BYTES_MAX)
         template_kwargs = {"documents": documents, **(template_kwargs or {})}

@@ -80,6 +80,15 @@ def test_a_command_takes_its_own_options_and_the_table_the_others():
     assert given == {"tensor_parallel_size": 1, "enforce_eager": True, "max_loras": 2}
 
 
+def test_the_beginning_of_one_flag_is_that_flag():
+    """Take what argparse, and so vLLM, takes; a beginning of several flags is none of them."""
+    line = ["--lora-module", "a=b", "--tensor-parallel=1", "--threa", "3"]
+    left, given, unknown = taken_apart(line, {"--threads": 1})
+    assert (left, unknown) == (["--threads", "3"], [])
+    assert given == {"lora_modules": ["a=b"], "tensor_parallel_size": 1}
+    assert taken_apart(["--max-num"], {}).unknown == ["--max-num"]
+
+
 def test_what_nobody_knows_is_told():
     assert taken_apart(["--nonsense", "3", "--", "--x"], {}) == (["3", "--", "--x"], {}, ["--nonsense"])
 
