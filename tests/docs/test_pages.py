@@ -13,11 +13,8 @@ import pytest
 
 import pageant
 from pageant.actors.frontend.cast import DEFAULT_CAST
-from pageant.actors.frontend.session import resolve_topology
-from pageant.actors.frontend.settings import topology_of
 from pageant.actors.runtime.classes import load_object
 from pageant.actors.runtime.topology import FORM
-from pageant.actors.runtime.transport.keys import make_keys, write_keys
 
 ROOT = Path(pageant.__file__).parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -48,27 +45,6 @@ def _run(code: str, folder: Path) -> str:
     return result.stdout
 
 
-def test_the_readmes_async_example_streams_an_answer(folder: Path):
-    answer = _run(_blocks(ROOT / "README.md", "python")[1], folder).strip()
-    assert "ambda" in answer and answer.endswith((".", ":", "!", ")")), "an answer that ends in a sentence"
-
-
-def test_the_readmes_batch_example_runs(folder: Path):
-    lines = _run(_blocks(ROOT / "README.md", "python")[2], folder)
-    assert "A list is" in lines and "A tuple is" in lines and len(lines) > 60
-
-
-def test_the_readmes_server_answers_openais_client(folder: Path):
-    command = [sys.executable, "-m", "pageant", "serve", "models/demo", "--port", "0", "--set", "threads=1"]
-    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr is not None
-        url = next(found[0] for line in server.stderr if (found := re.findall(r"http://[\d.]+:\d+", line)))
-        code = _blocks(ROOT / "README.md", "python")[0].replace("http://127.0.0.1:8000", url)
-        assert "list" in _run(code, folder).lower()
-        server.terminate()
-        server.stderr.read()
-
-
 def test_the_page_of_topologies_has_every_key():
     actors = [load_object(place, "") for place in DEFAULT_CAST.classes.values()]
     keys = (
@@ -77,27 +53,6 @@ def test_the_page_of_topologies_has_every_key():
     text = (ROOT / "docs" / "topologies.md").read_text()
     tables = " ".join(re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE))
     assert keys - set(re.findall(r"`(\w+)(?:\.NAME)?`", tables)) == set()
-
-
-def test_the_readmes_topologies_are_sound(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(folder)
-    for index, text in enumerate(_blocks(ROOT / "README.md", "yaml")):
-        path = folder / f"topology-{index}.yaml"
-        path.write_text(text)
-        resolve_topology(topology_of("models/demo", path, {}))
-
-
-def test_the_topologies_of_the_topology_page_are_sound(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(folder)
-    monkeypatch.syspath_prepend(ROOT / "docs" / "examples")
-    write_keys(folder / "pageant.key", make_keys())
-    for index, text in enumerate(_blocks(ROOT / "docs" / "topologies.md", "yaml")):
-        path = folder / f"topology-{index}.yaml"
-        path.write_text(
-            text.replace("my_lab.scheduler:MyScheduler", "pageant.actors.scheduler.actor:Scheduler")
-        )
-        resolve_topology(topology_of("models/demo", path, {}))
 
 
 def test_the_actor_of_the_writing_page_counts_wherever_it_lives(folder: Path):
@@ -123,10 +78,6 @@ def test_every_link_and_file_that_a_page_names_is_there(page: Path):
     assert missing == []
 
 
-def test_the_engine_that_is_driven_step_by_step_runs(folder: Path):
-    assert _run(_blocks(ROOT / "docs" / "sampling.md", "python")[0], folder).strip()
-
-
 def test_kv_memorys_examples_run(folder: Path):
     settings, onlooker = _blocks(ROOT / "docs" / "kv-memory.md", "python")
     code = (
@@ -147,10 +98,6 @@ def test_kv_memorys_examples_run(folder: Path):
     asyncio.run(main())
     """
     _run(textwrap.dedent(code), folder)
-
-
-def test_the_structured_output_pages_example_gives_json(folder: Path):
-    assert int(_run(_blocks(ROOT / "docs" / "structured-output.md", "python")[0], folder)) >= 0
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
