@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pageant.scripts.dropin.cases import Example
 from pageant.scripts.dropin.hub import Hub
+from pageant.scripts.dropin.sources import client_packages
 
 EXAMPLE_SECONDS = 300.0
 START_SECONDS = 240.0
@@ -104,8 +105,9 @@ def run_example(example: Example, sources: Path, hub: Hub) -> Outcome:
             if not example.server:
                 why = _run(command, folder, hub.variables())
             else:
+                packages = {"PYTHONPATH": str(client_packages())}
                 with serving(["pageant", "serve", *example.server], port, folder, hub.variables()):
-                    why = _run(command, folder, hub.variables())
+                    why = _run(command, folder, {**hub.variables(), **packages})
         except NotServed as error:
             why = str(error)
     seconds = round(time.monotonic() - began, 1)

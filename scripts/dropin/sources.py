@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 VERSION = "0.32.0"
+CLIENT_PACKAGES = ("opentelemetry-sdk==1.45.2", "opentelemetry-exporter-otlp-proto-grpc==1.45.2")
 
 
 def cache() -> Path:
@@ -40,3 +41,23 @@ def find_sources(given: Path | None = None) -> Path:
             opened.extractall(made, filter="data")
         (Path(made) / f"vllm-{VERSION}").rename(root)
     return root
+
+
+def client_packages() -> Path:
+    """Return a folder of packages that examples import beside an SDK; fetch them with pip where it is missing."""
+    folder = cache() / "clients"
+    if not folder.is_dir():
+        partly = folder.with_suffix(".partly")
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--target",
+            str(partly),
+            *CLIENT_PACKAGES,
+        ]
+        subprocess.run(command, check=True, timeout=600)
+        partly.rename(folder)
+    return folder
