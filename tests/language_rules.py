@@ -108,18 +108,23 @@ def begins_badly(docstring: str) -> bool:
 def sentences(text: str) -> Iterator[str]:
     """Yield the sentences of running text. Code blocks, tables and headings of Markdown are left out."""
     paragraph: list[str] = []
-    is_code = False
+    is_fenced = is_section = False
     for line in [*text.splitlines(), ""]:
         bare = line.strip()
         if bare.startswith(("```", "~~~")):
-            is_code = not is_code
+            is_fenced = not is_fenced
             bare = ""
-        is_skipped = is_code or bare.startswith(("|", "#", "<"))
-        begins_item = re.match(r"([-*]|\d+[.)])\s", bare) is not None
-        if not bare or is_skipped or begins_item or _is_diagram(bare):
+        is_indented = line.startswith("    ")
+        if bare and not is_indented:
+            is_section = re.fullmatch(r"\w+:", bare) is not None
+        # Four blanks begin code, except under a heading such as `Args:` or within a list.
+        is_code = is_fenced or (is_indented and not is_section and not paragraph)
+        is_skipped = is_code or bare.startswith(("|", "#", "<")) or _is_diagram(bare)
+        pattern = r"([-*]|\d+[.)])\s" if not is_section else r"[\w, `]+:\s"
+        if not bare or is_skipped or re.match(pattern, bare):
             yield from _split(" ".join(paragraph))
             paragraph = []
-        if bare and not is_skipped and not _is_diagram(bare):
+        if bare and not is_skipped:
             paragraph.append(bare)
 
 

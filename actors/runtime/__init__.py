@@ -1,7 +1,8 @@
 """The microkernel: hosts actors and carries their messages. Knows no torch, no model, no scheduling.
 
-Start reading at `actor` (what one writes), `cell` (how it is run), `node` (how messages find it), then
-`remote` and `transport` (how they cross processes), `restarts` and `supervisor` (who lives).
+Start reading at `actor` (what a user writes), `cell` (how an actor is run) and `node` (how messages find it).
+Then read `remote` and `transport` (how messages cross processes), and `restarts` and `supervisor` (how actors
+are restarted).
 """
 
 from pageant.actors.runtime.actor import Actor, ActorOptions, receives

@@ -41,17 +41,17 @@ ASK_TIMEOUT = 30.0  # seconds; every ask has a deadline
 
 
 class ActorOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of an actor's options: what its entry in a topology may set, validated before it starts."""
+    """Base of an actor's options: the fields that its entry in a topology may set, validated before it starts."""
 
 
 class Actor:
-    """One member of the cast. Made by its node, which calls `on_start` before the first message.
+    """Base class of actors. A node makes the actor and calls `on_start` before the first message.
 
     Attributes:
-        role: the conversations it takes part in; checked when the class is defined.
-        features: what it honours beyond the plain, out of its role's features.
+        role: the conversations that it takes part in; checked when the class is defined.
+        features: the features of its role that it honours.
         offload_threads: how many functions given to `offload` may run at once.
-        heavy: whether it holds so much memory that its next life must not begin before that is given back.
+        heavy: the actor holds so much memory that its next life must not begin before that memory is free.
     """
 
     role: ClassVar[Role | None] = None
@@ -61,7 +61,7 @@ class Actor:
     handlers: ClassVar[dict[type[Message], Handler]] = {}
 
     class Options(ActorOptions, frozen=True, kw_only=True):
-        """Without options of its own."""
+        """Default options: none."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -83,83 +83,83 @@ class Actor:
     # What a subclass may define.
 
     async def on_start(self) -> None:
-        """Before the first message. What it raises is a failed start."""
+        """Prepare for the first message. An exception is a failed start."""
 
     def facts(self) -> Facts:
-        """Return what this actor found out in `on_start`, for whoever watches it; nothing by default.
+        """Return facts that this actor found in `on_start`, for its watchers; none by default.
 
-        Facts travel in `ActorUp`: a watcher knows them as soon as it knows that the actor is there. An actor whose
+        Facts travel in `ActorUp`: a watcher knows them as soon as it knows that the actor is up. An actor whose
         facts change calls `announce`.
         """
         return {}
 
     async def on_stop(self) -> None:
-        """After the last message of an orderly stop; not after a crash."""
+        """Clean up after the last message of an orderly stop. Not called after a crash."""
 
     def leave(self) -> object | None:
-        """Return what the next actor of this name may begin with, after `on_stop`; nothing by default.
+        """Return an object for the next actor of this name, after `on_stop`; None by default.
 
-        It is given to that actor only if its life begins in this process, in place of this one.
+        The next actor gets it only if its life begins in this process, in place of this one.
         """
         return None
 
     def inherit(self, left: object) -> None:
-        """Take over what the former actor of this name left, before `on_start`. By default it is passed over."""
+        """Take over the object that the former actor of this name left, before `on_start`. Ignored by default."""
 
     def loses_process(self, error: BaseException) -> bool:
-        """Return whether this process is of no use for a later life of this actor once it died of `error`.
+        """Tell whether this process is useless for a later life of this actor after it died of `error`.
 
-        The process then ends, and its supervisor starts another, a spare one if there is one. That costs seconds where
-        the process could have gone on, so the answer is no by default.
+        The process then ends, and its supervisor starts another, or uses a standby. That costs seconds where
+        the process could have gone on, so the default is False.
         """
         return False
 
     def on_crash(self, error: BaseException) -> None:
-        """After a crash, which is reported next: whoever waits for this actor outside of the runtime is to be told."""
+        """Tell waiters outside of the runtime that this actor crashed. Called before the crash is reported."""
 
     # What a handler may use.
 
     @property
     def name(self) -> str:
-        """This actor's full name."""
+        """Return this actor's full name."""
         return self._cell.name
 
     @property
     def incarnation(self) -> int:
-        """Which life of this name it is; issued by the root supervisor, growing."""
+        """Return the number of this life of the actor's name. The root supervisor issues it, and it only grows."""
         return self._cell.incarnation
 
     @property
     def sender(self) -> str:
-        """Who sent the message that is being handled (valid until the handler first awaits)."""
+        """Return the sender of the message that is being handled. Valid until the handler first awaits."""
         return self._cell.sender
 
     @property
     def sender_incarnation(self) -> int:
-        """The sender's incarnation (valid until the handler first awaits)."""
+        """Return the sender's incarnation. Valid until the handler first awaits."""
         return self._cell.sender_incarnation
 
     @property
     def clock(self) -> Clock:
-        """The only source of time."""
+        """Return the only source of time."""
         return self._cell.node.clock
 
     @property
     def random(self) -> random.Random:
-        """The only source of randomness, seeded by the node."""
+        """Return the only source of randomness, seeded by the node."""
         return self._cell.random
 
     @property
     def tracer(self) -> Tracer:
-        """Makes this actor's spans of requests that are traced."""
+        """Return the maker of this actor's spans, for requests that are traced."""
         return self._cell.tracer
 
     def tell(self, address: str, message: Message) -> None:
-        """Sends and returns at once. What cannot be delivered is counted as a dead letter."""
+        """Send a message and return at once. A message that cannot be delivered is counted as a dead letter."""
         self._cell.node.tell(address, message, self._cell)
 
     def tell_from_thread(self, address: str, message: Message) -> None:
-        """`tell`, for use within an offloaded function."""
+        """Send a message as `tell` does, from within an offloaded function."""
         self._cell.node.loop.call_soon_threadsafe(self.tell, address, message)
 
     async def ask(
@@ -171,20 +171,20 @@ class Actor:
         again: bool = False,
         deaths_max: int | None = None,
     ) -> R:
-        """Sends a request and waits for its reply, for `timeout` seconds at most.
+        """Send a request and wait for its reply, for `timeout` seconds at most.
 
-        An actor that is being restarted is waited for. Cancelling this cancels the handler.
+        The call waits for an actor that is being restarted. Cancelling the call cancels the handler.
 
         Args:
             again: the request may be carried out twice: if the actor dies with it, its next life is asked.
-            deaths_max: so many times at most, lest it be the request that kills it. None is however often.
+            deaths_max: the most deaths to outlive, in case the request causes them. None sets no bound.
 
         Raises:
             RemoteError: the handler raised.
-            PeerGone: the actor died with the request in its hands (with `again`: so often).
-            GivenUp: it will not be restarted.
+            PeerGone: the actor died with the request in its hands (with `again`: `deaths_max` times).
+            GivenUp: the actor will not be restarted.
             NoSuchActor: no actor of that name is in the topology.
-            DeadlineExceeded: no reply in time.
+            DeadlineExceeded: no reply came in time.
         """
         reply: R = await self._cell.node.ask(
             address, request, timeout, self._cell, again=again, deaths_max=deaths_max
@@ -194,34 +194,38 @@ class Actor:
     def stream(
         self, address: str, request: Request[R], timeout: float = ASK_TIMEOUT, credit: int = 64
     ) -> AsyncIterator[R]:
-        """Iterates over the replies of a streaming handler; `timeout` bounds the wait for each.
+        """Iterate over the replies of a streaming handler; `timeout` bounds the wait for each, in seconds.
 
-        The producer is at most `credit` items ahead. Leaving the loop cancels the handler (at the latest
-        when the iterator is closed).
+        The producer is at most `credit` items ahead. Leaving the loop cancels the handler, at the latest when
+        the iterator is closed.
         """
         return self._cell.node.stream(address, request, timeout, self._cell, credit)
 
     def announce(self) -> None:
-        """Tells whoever watches this actor of its facts as they are now."""
+        """Tell this actor's watchers its facts as they are now."""
         self.tell(
             SUPERVISOR, ActorChanged(address=self.name, incarnation=self.incarnation, facts=self.facts())
         )
 
     def watch(self, address: str) -> None:
-        """From now on, `ActorUp` and `ActorDown` come for this address; first for those that are up already, or down
-        for good."""
+        """Subscribe to `ActorUp` and `ActorDown` for an address.
+
+        Actors that are up, or down for good, are reported first.
+        """
         self._cell.node.watch(address, self._cell)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Starts a background task that belongs to this actor: it ends with it, and fails it if it fails."""
+        """Start a background task of this actor. It ends with the actor, and its failure fails the actor."""
         self._cell.spawn(coroutine)
 
     async def offload(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs a blocking function off the event loop. The only way to do so."""
+        """Run a blocking function off the event loop. No other way is allowed."""
         return await self._cell.offload(partial(function, *args, **kwargs), threads=self.offload_threads)
 
     async def offload_beside(
         self, lane: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """`offload` to another thread, one for each `lane`, for what is not to wait behind the rest."""
+        """Run a function as `offload` does, in a thread of its own for each `lane`, so that it does not wait
+        for others.
+        """
         return await self._cell.offload(partial(function, *args, **kwargs), lane)

@@ -1,7 +1,7 @@
 """Addresses are names: `scheduler`, `executor/0`, `executor/*` (all of a group), `replica-1/scheduler`.
 
-What stands before an actor's own name is its replica: one of several engines of a topology, or one of several
-models. A name is looked for in the sender's own replica first. A bare group name (`tokenizer` where there are
+The part before an actor's own name is its replica: one of several engines of a topology, or one of several
+models. A name is looked up in the sender's own replica first. A bare group name (`tokenizer` where there are
 `tokenizer/0` and `tokenizer/1`) means any one of the group, in turn.
 """
 
@@ -11,40 +11,41 @@ from collections.abc import Iterable
 
 ALL = "/*"
 SUPERVISOR = "supervisor"
-AGENT = "node/"  # an agent's address is this and its node's name
+# The address of a node's agent is this and the node's name.
+AGENT = "node/"
 
 
 def replica_of(address: str) -> str:
-    """The replica prefix of an actor's full name, with its slash, or ""."""
+    """Return the replica prefix of an actor's full name, with its slash, or ""."""
     name = group_of(address)
     return "" if name.startswith(AGENT) else name[: name.rfind("/") + 1]
 
 
 def group_of(address: str) -> str:
-    """An actor's full name without its number in its group."""
+    """Return an actor's full name without its number in its group."""
     group, _, index = address.rpartition("/")
     return group if index.isdecimal() or index == "*" else address
 
 
 def role_of(address: str) -> str:
-    """An actor's own name, without its replica and its number: what it is."""
+    """Return an actor's own name, without its replica and its number."""
     return group_of(address).rpartition("/")[2]
 
 
 def candidates(address: str, replica: str) -> tuple[str, ...]:
-    """The full names that an address may mean, best first."""
+    """Return the full names that an address may mean, best first."""
     return (replica + address, address) if replica else (address,)
 
 
 def members(address: str, names: Iterable[str]) -> tuple[str, ...]:
-    """The names that belong to a group, in index order. `executor/*` and `executor` name the same group."""
+    """Return the names that belong to a group, in index order. `executor/*` and `executor` name the same group."""
     group = address.removesuffix(ALL) + "/"
     found = [name for name in names if name.startswith(group) and name[len(group) :].isdecimal()]
     return tuple(sorted(found, key=lambda name: int(name[len(group) :])))
 
 
 def matches(pattern: str, name: str, replica: str) -> bool:
-    """Whether a watched address covers an actor's full name."""
+    """Tell whether a watched address covers an actor's full name."""
     return any(
         name == candidate or bool(members(candidate, (name,))) for candidate in candidates(pattern, replica)
     )

@@ -1,4 +1,4 @@
-"""The agent of a node: starts and stops its actors at the root supervisor's word, and reports to it."""
+"""The agent of a node: starts and stops its actors on the root supervisor's orders, and reports to it."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ log = logging.getLogger("pageant.agent")
 
 
 class NodeAgent(Actor):
-    """Hosted by every node as `node/NAME`.
+    """The agent of one node, hosted as `node/NAME`.
 
     Args:
         node: the node that it acts for.
-        on_directory: called with each new directory before it takes effect (links to new peers).
+        on_directory: called with each new directory before it takes effect (to link new peers).
         on_stop_node: called when the node is to end.
         on_started: called when an actor is up.
-        collect: called before an actor's next life starts here, where it is `heavy`: the former's memory is needed.
+        collect: frees a dead actor's memory before the next life of a `heavy` actor starts here.
     """
 
     def __init__(
@@ -56,17 +56,20 @@ class NodeAgent(Actor):
         super().__init__(self.Options())
         self._node, self._on_directory, self._on_stop_node = node, on_directory, on_stop_node
         self._on_started, self._collect = on_started, collect
-        self._linked = asyncio.Event()  # to everybody who was there before
+        # Set once this node is linked to every node that was there before it.
+        self._linked = asyncio.Event()
         if on_directory is None:
             self._linked.set()
         self._tenure = Tenure(node.clock.now())
-        self._ordered: dict[str, int] = {}  # incarnations, by name
+        # The latest incarnation that was ordered of each actor.
+        self._ordered: dict[str, int] = {}
 
     def keep_lease(self, on_lapse: Callable[[], None] | None) -> None:
-        """From now on the root is told that this node lives.
+        """Start to renew this node's lease at the root.
 
         Args:
-            on_lapse: called when the root does not answer for too long; None where the root would see to that.
+            on_lapse: called when the root does not answer for too long; None where the root would end the node
+                itself.
         """
         self.spawn(self._keep_lease(on_lapse))
 
@@ -86,12 +89,12 @@ class NodeAgent(Actor):
 
     @receives
     def lease_granted(self, lease: LeaseGranted) -> None:
-        """The root has heard of this node."""
+        """Record that the root granted a lease."""
         self._tenure.granted(lease.number, lease.seconds, lease.heartbeat)
 
     @receives
     def start_actor(self, order: StartActor) -> None:
-        """Starts an actor beside whatever else is starting here."""
+        """Start an actor, concurrently with others that are starting here."""
         self._ordered[order.name] = order.incarnation
         self.spawn(self._start(order))
 
@@ -102,19 +105,23 @@ class NodeAgent(Actor):
         try:
             cls = await self.offload(load_actor_class, order.cls, f"{place}.class", order.folder)
             options = decode_options(cls, order.options, f"{place}.options")
-            await self._linked.wait()  # once it is up, others write to it
+            # Other actors write to it as soon as it is up.
+            await self._linked.wait()
             left = await self._replace(order)
             if self._ordered[order.name] > order.incarnation:
-                return  # it has been replaced before it began
+                # It was replaced before it began.
+                return
             collect = self._collect if cls.heavy and order.incarnation > 1 else None
             if collect is not None:
-                collect()  # actor and cell refer to each other
+                # Actor and cell refer to each other, so that only the collector frees them.
+                collect()
             actor = cls(options)
             if left is not None:
                 actor.inherit(left)
                 del left
                 if collect is not None:
-                    collect()  # of that, it may have had no use
+                    # The new actor may not have kept what the former one left.
+                    collect()
             cell = self._node.add(order.name, order.incarnation, actor)
             try:
                 await cell.start()
@@ -139,7 +146,9 @@ class NodeAgent(Actor):
         self.tell(SUPERVISOR, started)
 
     async def _replace(self, order: StartActor) -> object | None:
-        """An earlier life that still lives here ends first. Returns what it leaves."""
+        """End an earlier life of the actor that still runs here. Return the object that it leaves for the next
+        one.
+        """
         former = self._node.cells.get(order.name)
         if former is None or former.incarnation >= order.incarnation:
             return None
@@ -150,8 +159,9 @@ class NodeAgent(Actor):
 
     @receives(concurrent=True)
     async def take_directory(self, directory: Directory) -> None:
-        """Takes in who lives where. A newer one does not wait for the links of an older one, whose peers
-        may be gone by now."""
+        """Apply a new directory. A newer one does not wait for the links of an older one, whose peers may be
+        gone by now.
+        """
         if self._on_directory is not None:
             await self._on_directory(directory)
             self._linked.set()
@@ -159,12 +169,12 @@ class NodeAgent(Actor):
 
     @receives
     def statistics(self, request: GetStatistics) -> NodeStatistics:
-        """This node's counters."""
+        """Return this node's counters."""
         return self._node.statistics()
 
     @receives(concurrent=True)
     async def record(self, request: RecordMessages) -> AsyncIterator[Recorded]:
-        """What this node's actors are told, from now until `EndRecording`."""
+        """Stream the messages that this node's actors receive, from now until `EndRecording`."""
         task = asyncio.current_task()
         assert task is not None
         tap = Tap(self._node, request.recording, request.kinds, texts=request.texts, give_up=task.cancel)
@@ -177,21 +187,23 @@ class NodeAgent(Actor):
 
     @receives
     def end_recording(self, order: EndRecording) -> None:
-        """What is kept is all there is."""
+        """End a recording after the messages that are buffered."""
         for tap in self._node.taps:
             if tap.name == order.recording:
                 tap.end()
 
     @receives
     def stop_node(self, order: StopNode) -> None:
-        """Ends the node."""
+        """End the node."""
         log.info("node %s (pid %d) stops: %s", self._node.name, os.getpid(), order.reason or "told to")
         if self._on_stop_node is not None:
             self._on_stop_node(order.reason)
 
 
 def _failed(order: StartActor, error: Exception) -> ActorFailed:
-    """Report a failed start. The traceback of a configuration error would only hide its message: it is logged."""
+    """Build the report of a failed start. The traceback of a configuration error would only hide its message:
+    it is logged.
+    """
     permanent = isinstance(error, ConfigurationError)
     if permanent:
         log.debug("%s#%d could not start", order.name, order.incarnation, exc_info=error)

@@ -1,7 +1,8 @@
 """An actor as its node hosts it: mailbox, running task, background tasks, incarnation, counters.
 
-The serving loop runs handlers in its own task, without a task per message; a handler whose asker gave up
-is cancelled by cancelling that task, and the loop goes on (`_served_cancel`).
+The serving loop runs handlers in its own task, without a task per message. A handler whose asker has lost
+interest is cancelled by cancelling that task; the loop swallows the cancellation and goes on
+(`_swallow_cancel`).
 """
 
 from __future__ import annotations
@@ -35,16 +36,18 @@ log = logging.getLogger("pageant.cell")
 
 
 class StoppedWhileStarting(PeerGone):
-    """An actor never came up, since somebody wanted it so."""
+    """An actor was stopped while it was starting, on purpose."""
 
 
-TURN = 256  # messages handled before the loop's other tasks get a turn
-END_SECONDS_MAX = 5.0  # for `on_stop`, for cancelled handlers and tasks, and for functions in threads to end
+# Messages handled before the loop's other tasks get a turn.
+TURN = 256
+# The longest wait for `on_stop`, for cancelled handlers and tasks, and for functions in threads.
+END_SECONDS_MAX = 5.0
 LANE_POLL_SECONDS = 0.01
 
 
 class Tally:
-    """Messages of one kind that were handled, and how long that took."""
+    """Counts messages of one kind, and the seconds spent on them."""
 
     __slots__ = ("count", "seconds")
 
@@ -53,34 +56,52 @@ class Tally:
 
 
 class Cell:
-    """Hosts one actor for one incarnation."""
+    """Hosts one actor for one incarnation.
+
+    Everything here belongs to the thread of the node's event loop. Functions that the actor offloads run in the
+    threads of its lanes and touch no field of the cell.
+    """
 
     def __init__(self, node: Node, name: str, incarnation: int, actor: Actor) -> None:
         self.node, self.name, self.incarnation, self.actor = node, name, incarnation, actor
+        # The prefix of the actor's name, resolved first for addresses that it uses.
         self.replica = replica_of(name)
+        # Messages that wait for the serving loop. The loop is the only consumer.
         self.mailbox = Mailbox(node.loop)
+        # The actor's generator, seeded by name and incarnation, so that a simulation repeats.
         self.random = random.Random(f"{node.seed}/{name}/{incarnation}")
         # No two runs have the same ids, whatever their seed.
         self.tracer = Tracer(self, random.Random(f"{node.name}/{name}/{incarnation}/{node.clock.wall()}"))
         self.sender, self.sender_incarnation = "", 0
+        # No further message is delivered. Set once, never cleared.
         self.closed = self._stopped = False
+        # Handler, its method and its counters, by message type.
         self._table = {
             kind: (getattr(actor, handler.name), handler, Tally()) for kind, handler in actor.handlers.items()
         }
-        self._task: asyncio.Task[None] | None = None  # `on_start`, then the serving loop
-        self.serving = False  # `on_start` is done
+        # The task of `on_start`, then that of the serving loop; None before the start.
+        self._task: asyncio.Task[None] | None = None
+        # `on_start` is done and the serving loop runs.
+        self.serving = False
+        # Background tasks and concurrent handlers, each with the envelope that it handles (None for a
+        # background task).
         self._tasks: dict[asyncio.Task[None], Envelope | None] = {}
+        # The envelope that the serving loop handles now. Cancelling it means cancelling `_task`.
         self._current: Envelope | None = None
+        # Threads for offloaded functions, by lane name; opened at first use.
         self._lanes: dict[str, Lane] = {}
+        # The error that the actor crashes with. The first one wins.
         self._failure: BaseException | None = None
-        self._is_stuck = False  # it has ended, and a function that it offloaded has not
+        # The actor has ended and a function that it offloaded has not.
+        self._is_stuck = False
+        # Messages dropped because an earlier life of their sender sent them, or they were for an earlier life.
         self._stale = 0
         actor._cell = self
 
     # Life.
 
     async def start(self) -> None:
-        """Runs `on_start`, then serves. Raises what `on_start` raises."""
+        """Run `on_start`, then serve. Raises the exception of `on_start`."""
         self._task = self.node.loop.create_task(self.actor.on_start(), name=f"start of {self.name}")
         try:
             await self._task
@@ -99,14 +120,14 @@ class Cell:
         self._task.add_done_callback(self._serving_done)
 
     def _raise_if_ended(self) -> None:
-        """A background task failed, or the actor was stopped, while `on_start` ran."""
+        """Raise if a background task failed, or the actor was stopped, while `on_start` ran."""
         if self._failure is not None:
             raise self._failure
         if self._stopped:
             raise StoppedWhileStarting(f"{self.name} was stopped while it was starting")
 
     async def stop(self) -> None:
-        """An orderly stop: no further message is handled, `on_stop` runs, background tasks end."""
+        """Stop in order: handle no further message, run `on_stop`, end background tasks."""
         if self.closed:
             return
         self.closed = self._stopped = True
@@ -125,7 +146,7 @@ class Cell:
             self._end_if_stuck()
 
     async def _offloaded_ended(self) -> None:
-        """Wait for a function that is running, if it is not stuck: it may end before long."""
+        """Wait a while for offloaded functions that still run."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_SECONDS_MAX):
                 while self._is_stuck:
@@ -133,14 +154,15 @@ class Cell:
                     self._is_stuck = any([lane.close() for lane in self._lanes.values()])
 
     def crash(self, error: BaseException) -> None:
-        """Ends this life: its node reports to the supervisor."""
+        """End this life with an error. The node reports it to the supervisor."""
         if self.closed or self._failure is not None:
             return
         self._failure = error
         if self._task is not None:
             self._task.cancel()
         if not self.serving:
-            return  # still in on_start: start() raises this
+            # `start` is still in `on_start`, and raises the failure.
+            return
         self.closed = True
         self.node.keep(self._report_crash(error))
 
@@ -156,15 +178,15 @@ class Cell:
         self.end_process_if_lost(error)
 
     def _end_if_stuck(self) -> None:
-        """End the node's process where a function that this actor offloaded is still running.
+        """End the node's process if a function that this actor offloaded is still running.
 
-        Its thread, memory and device cannot be had back otherwise. The root's process is its user's, and goes on.
+        Its thread, memory and device cannot be freed otherwise. The root's process is its user's, and goes on.
         """
         if self._is_stuck:
             self._end_process("a function that it offloaded is still running")
 
     def end_process_if_lost(self, error: BaseException) -> None:
-        """End the node's process where no later life of this actor could use it after `error`."""
+        """End the node's process if no later life of this actor could use it after `error`."""
         if self.actor.loses_process(error):
             self._end_process(
                 f"nothing like it can run in this process any more after {type(error).__name__}"
@@ -189,14 +211,14 @@ class Cell:
         self._is_stuck = any([lane.close() for lane in self._lanes.values()])
 
     async def _ended(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Waits for cancelled tasks; one that will not end is left behind, loudly."""
+        """Wait for cancelled tasks. A task that does not end is abandoned and logged as an error."""
         if tasks:
             _, left = await asyncio.wait(tasks, timeout=END_SECONDS_MAX)
             for task in left:
                 log.error("%s of %s did not end when it was cancelled", task.get_name(), self.name)
 
     def _serving_done(self, task: asyncio.Task[None]) -> None:
-        """The serving loop never ends by itself: if it raised, that is a crash."""
+        """Crash if the serving loop raised. It never ends by itself."""
         if not task.cancelled() and task.exception() is not None:
             self.crash(task.exception())  # type: ignore[arg-type]
 
@@ -209,7 +231,7 @@ class Cell:
     # Messages.
 
     def deliver(self, envelope: Envelope) -> None:
-        """Puts a message into the mailbox, or refuses it with its reason counted."""
+        """Put a message into the mailbox, or refuse it and count the reason."""
         if self.closed:
             self._refuse(envelope, PeerGone(f"{self.name} is down"))
         elif not self.mailbox.put(envelope):
@@ -218,7 +240,7 @@ class Cell:
             self.node.tapped(self, envelope)
 
     def cancel(self, envelope: Envelope) -> None:
-        """The asker no longer wants the answer: the handler is cancelled, or never started."""
+        """Cancel the handler of a message, or keep it from starting: its asker no longer wants the answer."""
         if envelope.cancelled:
             return
         envelope.cancelled = True
@@ -230,7 +252,7 @@ class Cell:
                 task.cancel()
 
     def count_stale(self) -> None:
-        """A message from an earlier life was dropped."""
+        """Count a dropped message from, or for, an earlier life."""
         self._stale += 1
 
     async def _serve(self) -> None:
@@ -259,15 +281,17 @@ class Cell:
             try:
                 await self._handle(function, handler, tally, envelope)
                 if envelope.cancelled:
-                    self._served_cancel(envelope, None)
+                    self._swallow_cancel(envelope, None)
             except asyncio.CancelledError as cancelled:
-                self._served_cancel(envelope, cancelled)
+                self._swallow_cancel(envelope, cancelled)
             finally:
                 self._current = None
 
-    def _served_cancel(self, envelope: Envelope, cancelled: asyncio.CancelledError | None) -> None:
-        """Swallows the cancellation that `cancel` caused (the handler may have, too). One that nobody
-        asked for is the handler's own failure; any other is the end of this actor."""
+    def _swallow_cancel(self, envelope: Envelope, cancelled: asyncio.CancelledError | None) -> None:
+        """Swallow a cancellation that `cancel` caused (the handler may have swallowed it, too).
+
+        A cancellation that nobody asked for is the handler's own failure. Any other is the end of this actor.
+        """
         task = self._task
         assert task is not None
         if cancelled is not None and not task.cancelling():
@@ -280,7 +304,7 @@ class Cell:
             task.uncancel()
 
     def _failed(self, envelope: Envelope, error: BaseException) -> None:
-        """What a handler raised goes to the asker; where there is none, the actor crashes."""
+        """Send a handler's exception to the asker. Without an asker, the actor crashes."""
         if envelope.reply is None:
             self.crash(error)
         else:
@@ -289,7 +313,7 @@ class Cell:
     async def _handle(
         self, function: Callable[[Any], Any], handler: Handler, tally: Tally, envelope: Envelope
     ) -> None:
-        """Runs one handler and gives its outcome to the asker, if there is one."""
+        """Run one handler and give its outcome to the asker, if there is one."""
         self.sender, self.sender_incarnation = envelope.sender, envelope.from_incarnation
         reply = envelope.reply
         clock = self.node.clock
@@ -335,7 +359,7 @@ class Cell:
             await items.aclose()
 
     def _refuse_unhandled(self, envelope: Envelope) -> None:
-        """An ask of the wrong actor is the asker's mistake; a tell of that kind is a dead letter."""
+        """Refuse a message without a handler: an ask is answered with the mistake, a tell is a dead letter."""
         kind = type(envelope.message).__name__
         if envelope.reply is not None:
             takes = ", ".join(sorted(known.__name__ for known in self._table))
@@ -347,7 +371,7 @@ class Cell:
     # What the actor starts.
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """A background task of the actor."""
+        """Start a background task of the actor."""
         self._start_task(coroutine, None)
 
     def _start_task(self, coroutine: Coroutine[Any, Any, None], envelope: Envelope | None) -> None:
@@ -364,13 +388,15 @@ class Cell:
             self.crash(task.exception())  # type: ignore[arg-type]
 
     async def offload(self, call: Callable[[], R], lane: str = "", threads: int = 1) -> R:
-        """Runs a function in one of the actor's own threads, or in what its node has in place of them."""
+        """Run a function in one of the actor's own threads, or in what the node's platform has in place of
+        threads.
+        """
         if lane not in self._lanes:
             self._lanes[lane] = self.node.platform.open_lane(f"pageant {self.name} {lane}".rstrip(), threads)
         return await self._lanes[lane].run(call)
 
     def statistics(self) -> ActorStatistics:
-        """The counters as they are now."""
+        """Return the counters as they are now."""
         tallies = {kind.__name__: tally for kind, (_, _, tally) in self._table.items() if tally.count}
         return ActorStatistics(
             incarnation=self.incarnation,

@@ -1,4 +1,4 @@
-"""From the name in a YAML file to an actor class: `module:Class`."""
+"""Loading of classes that a YAML file names as `module:Class`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def look_in(folder: str | Path) -> None:
 
 
 def load_object(name: str, place: str) -> Any:
-    """Return what `module:name` names. The module may be a file: `/home/me/policies.py:MyScheduler`.
+    """Return the object that `module:name` names.
 
     Raises:
-        TopologyError: no such module or name; says which, and the nearest that there is.
+        TopologyError: there is no such module or name; the message has the nearest known one.
     """
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
@@ -79,7 +79,7 @@ def _of_file(path: str) -> ModuleType:
 
 
 def load_actor_class(name: str, place: str, folder: str = "") -> type[Actor]:
-    """The actor class that `module:Class` names; its module may stand in `folder`.
+    """Return the actor class that `module:Class` names.
 
     Raises:
         TopologyError: see `load_object`; or it is not an actor class.
@@ -93,10 +93,10 @@ def load_actor_class(name: str, place: str, folder: str = "") -> type[Actor]:
 
 
 def decode_options(cls: type[Actor], data: bytes, place: str) -> Any:
-    """An actor's options from JSON.
+    """Decode an actor's options from JSON.
 
     Raises:
-        TopologyError: unknown or ill-typed; names the option.
+        TopologyError: an option is unknown or ill-typed; names it.
     """
     try:
         return msgspec.json.decode(data, type=cls.Options)

@@ -1,4 +1,4 @@
-"""Where actors take time from. The simulator gives them another one."""
+"""The clock of actors. A simulation gives them another one."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Time, as actors see it."""
+    """Source of time for actors."""
 
     def now(self) -> float:
-        """Seconds since some moment, never going back."""
+        """Return seconds since some moment, never going back."""
 
     def wall(self) -> float:
-        """Seconds since 1970, for telling people and models the date; never for measuring."""
+        """Return seconds since 1970, for telling people and models the date. Never used for measuring."""
 
 
 class MonotonicClock:
-    """The host's. It agrees with the event loop's own time, which is only exact to a millisecond."""
+    """The host's clock. It agrees with the event loop's own time, which is only exact to a millisecond."""
 
     @staticmethod
     def now() -> float:

@@ -1,4 +1,4 @@
-"""A running topology, as the process that started it has it: the root node with its supervisor.
+"""A running topology, as seen by the process that started it: the root node with its supervisor.
 
 Everything here runs on the loop of the root node. `loop_thread` gives that loop a thread of its own.
 """
@@ -30,8 +30,10 @@ from pageant.protocol.supervision import GetStatistics, NodeStatistics, Progress
 
 log = logging.getLogger("pageant.cluster")
 
-STARTUP_SECONDS_MAX = 3600.0  # without any progress
-NOTICE_SECONDS = 2.0  # of waiting for nodes that join by themselves, before that is told
+# The longest time without any progress of the start.
+STARTUP_SECONDS_MAX = 3600.0
+# Time after which a start that waits for nodes to join logs their names.
+NOTICE_SECONDS = 2.0
 
 
 class Cluster:
@@ -39,8 +41,8 @@ class Cluster:
 
     Args:
         stop_order: actors that end first when the root node stops.
-        platform: what all of it stands on; None is this host.
-        name: by which `pageant ps` lists it; without one, it does not.
+        platform: the clock, threads and sockets to use; None is this host.
+        name: the name in `pageant ps`; without one, it is not listed.
     """
 
     def __init__(
@@ -68,10 +70,10 @@ class Cluster:
         self._stopped: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Brings up the root node and sets everything else going; `startup` tells how it goes.
+        """Start the root node and everything else. `startup` reports the progress.
 
         Raises:
-            TopologyError: it cannot listen where it is to. `stop` is due even then.
+            TopologyError: the root cannot listen at its address. `stop` must be called even then.
         """
         topology = self.topology
         others = topology.listen is not None or any(node.process or node.joins for node in topology.nodes)
@@ -93,7 +95,7 @@ class Cluster:
         await self.node.add(SUPERVISOR, 1, self._supervisor).start()
 
     def _enlist(self, endpoint: str) -> None:
-        """From now on `pageant ps` lists it. Nothing depends on that."""
+        """List this topology in `pageant ps`. Nothing depends on that."""
         if self._name:
             try:
                 self._roster = Roster(self._name, self.topology.placement, endpoint, self.node.clock.wall())
@@ -101,7 +103,7 @@ class Cluster:
                 log.warning("pageant ps will not list this topology: %s", error)
 
     def _listen(self) -> Launcher:
-        """Opens the root's socket, and prepares to launch processes that join it."""
+        """Open the root's socket, and make the launcher of processes that join it."""
         topology = self.topology
         platform = self.node.platform
         endpoint = "tcp://127.0.0.1:*"
@@ -132,23 +134,23 @@ class Cluster:
 
     @property
     def endpoint(self) -> str | None:
-        """Where other nodes join, if any do."""
+        """Return the address where other nodes join, or None if none do."""
         return self._link.endpoint if self._link is not None else None
 
     @property
     def supervision(self) -> Supervision:
-        """Who lives, and why not. On this loop only."""
+        """Return the supervisor's core: which actors live and why others do not. Use on this loop only."""
         assert self._supervisor is not None, "the cluster has not been started"
         return self._supervisor.core
 
     async def startup(self) -> AsyncIterator[Progress]:
-        """Progress until everything is up.
+        """Yield progress until everything is up.
 
         Raises:
             StartupError: an actor could not be started; the error's notes have its traceback.
         """
         events: AsyncIterator[Startup] = self.node.stream(SUPERVISOR, WatchStartup(), STARTUP_SECONDS_MAX)
-        notice = asyncio.create_task(self._name_who_is_missing())
+        notice = asyncio.create_task(self._log_missing_nodes())
         try:
             async for event in events:
                 if event.error:
@@ -158,15 +160,15 @@ class Cluster:
         finally:
             notice.cancel()
 
-    async def _name_who_is_missing(self) -> None:
-        """Tells what is waited for, if that is for others to start."""
+    async def _log_missing_nodes(self) -> None:
+        """Log the nodes that the start waits for, if they are to be started elsewhere."""
         await asyncio.sleep(NOTICE_SECONDS)
         up = self.supervision.nodes_up()
         for name in (node.name for node in self.topology.nodes if node.joins and node.name not in up):
             log.warning("waiting for node %s: pageant node --join %s --name %s", name, self.endpoint, name)
 
     async def statistics(self) -> list[NodeStatistics]:
-        """The counters of every node that is up. One that goes meanwhile has none."""
+        """Return the counters of every node that is up. A node that ends meanwhile is left out."""
         assert self._supervisor is not None
         found: list[NodeStatistics] = []
         for name in self._supervisor.core.nodes_up():
@@ -175,12 +177,16 @@ class Cluster:
         return found
 
     async def stop(self) -> None:
-        """Ends every process and actor. Leaves no task, socket, process or file. Whoever calls it, and however
-        often: it is done once, to its end."""
+        """End every process and actor. Leaves no task, socket, process or file.
+
+        May be called by anyone and any number of times: it is done once, to its end.
+        """
         await asyncio.shield(self._stopping())
 
     def _end(self, error: str) -> None:
-        """The supervisor crashed, or the root's agent: nobody sees to the others any more."""
+        """Stop the topology: its supervisor or the root's agent crashed, and nothing would watch the other
+        nodes any more.
+        """
         self._stopping()
 
     def _stopping(self) -> asyncio.Task[None]:

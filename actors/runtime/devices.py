@@ -1,11 +1,11 @@
-"""What can be computed on, as nodes report it and topologies ask for it. Knows no torch: a node says so before anything
-that would is loaded.
+"""Devices, as nodes report them and topologies ask for them. Knows no torch: a node reports before torch is
+loaded.
 
-    cuda:1      that one
-    cuda        any of that kind that nobody else of the topology has
+    cuda:1      this device
+    cuda        any device of that kind that no other actor of the topology has
     free        such a GPU, or the CPU where there is none
 
-A CPU is always there, and for everybody.
+A CPU is always there, and may be shared.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from pathlib import Path
 
 CPU = "cpu"
 FREE = "free"
-ONE_ALONE = ("dxg", "nvhost-gpu")  # Windows' own device, and that of boards with one GPU
+# Device files of hosts with a single GPU: Windows' own, and that of embedded boards.
+SINGLE_GPU_FILES = ("dxg", "nvhost-gpu")
 FORM = re.compile(r"free|cpu|cuda(:\d{1,2})?")
 
 
 def local_devices(folder: Path = Path("/dev")) -> tuple[str, ...]:
-    """Those of this host that this process may use, as torch numbers them."""
+    """Return the devices of this host that this process may use, as torch numbers them."""
     files = [path for path in folder.glob("nvidia[0-9]*") if path.name.removeprefix("nvidia").isdecimal()]
     count = len(files)
     if (folder / "kfd").exists():  # AMD's, which torch calls by the same name
         count += len(list(folder.glob("dri/renderD*")))
-    if not count and any((folder / name).exists() for name in ONE_ALONE):
+    if not count and any((folder / name).exists() for name in SINGLE_GPU_FILES):
         count = 1
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
@@ -37,7 +38,7 @@ def local_devices(folder: Path = Path("/dev")) -> tuple[str, ...]:
 
 
 def choose(wanted: str, there: Sequence[str], taken: Collection[str]) -> str | None:
-    """The device that `wanted` gets, of those that are there, or None."""
+    """Return the device, out of those in `there`, that `wanted` gets; None if there is none."""
     if wanted == CPU:
         return CPU
     gpus = [device for device in there if device != CPU and device not in taken]

@@ -1,7 +1,7 @@
-"""From annotated methods to a table: which handler takes which message, and how it is run.
+"""Tables of handlers: which annotated method takes which message, and how it is run.
 
-The table is made when an actor class is defined, so that a mistake is an error at import and not a
-message that nobody takes.
+The table is made when an actor class is defined. A mistake is therefore an error at import and not a message
+without a handler.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MARK = "__receives__"
 
 
 class Style(enum.Enum):
-    """How a handler answers."""
+    """The way in which a handler answers."""
 
     CALL = "call"  # a plain function: returns the reply
     AWAIT = "await"  # a coroutine: its result is the reply
@@ -31,7 +31,7 @@ class Style(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """One entry of an actor's table. `name` is looked up on the instance, so subclasses may override."""
+    """An entry of an actor's table. `name` is looked up on the instance, so that subclasses may override."""
 
     name: str
     style: Style
@@ -43,7 +43,7 @@ def receives(function: F, /) -> F: ...
 @overload
 def receives(*, concurrent: bool) -> Callable[[F], F]: ...
 def receives(function: Any = None, /, *, concurrent: bool = False) -> Any:
-    """Marks a method as the handler of the message type that its parameter is annotated with.
+    """Mark a method as the handler of the message type that its parameter is annotated with.
 
     Args:
         concurrent: may interleave with other handlers; otherwise they run one at a time, in order.
@@ -57,11 +57,13 @@ def receives(function: Any = None, /, *, concurrent: bool = False) -> Any:
 
 
 def build_table(cls: type) -> dict[type[Message], Handler]:
-    """The handlers of an actor class, its bases' included; the nearest definition wins, both for a
-    message type and for a method's name. An override need not be marked again.
+    """Return the handlers of an actor class, its bases' included.
+
+    The nearest definition wins, both for a message type and for a method's name. An override need not be marked
+    again.
 
     Raises:
-        TypeError: a handler that is not annotated with a message type, or two in a class for one.
+        TypeError: a handler is not annotated with a message type, or two of one class take the same.
     """
     table: dict[type[Message], Handler] = {}
     marked: set[str] = set()
@@ -82,7 +84,7 @@ def build_table(cls: type) -> dict[type[Message], Handler]:
 
 
 def check_role(cls: type, role: Role, table: dict[type[Message], Handler]) -> None:
-    """Refuses a class that lacks a handler for a message of its role's conversations."""
+    """Refuse a class that lacks a handler for a message of its role."""
     missing = [kind.__name__ for kind in role.receives if kind not in table]
     if missing:
         raise TypeError(

@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _limit_memory(more: int) -> None:
-    """Allow so many bytes of address space beyond what there is now."""
+    """Allow `more` bytes of address space beyond what the process has now."""
     with open("/proc/self/statm") as file:
         present = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (present + more, present + more))

@@ -1,12 +1,12 @@
-"""Functions that may end their process, called in a process of their own.
+"""Calls of functions that may end their process, in processes of their own.
 
-Native code that a request feeds (a grammar compiler, an image decoder) can overflow its stack, and no exception tells
-of that. `Isolation` calls such a function in a small disposable process: the death of that process is an answer about
-one input, and costs nobody else anything. A spare process is at hand, so that the next input does not wait for a new
-one.
+Native code that a request feeds (a grammar compiler, an image decoder) can overflow its stack without raising
+an exception. `Isolation` calls such a function in a small disposable process. The death of that process is an
+answer about one input, and harms no other request. A standby process is at hand, so that the next input does
+not wait for a new one.
 
 Threads of the caller use an `Isolation` and block in it: an actor calls it by `offload`. The child is
-`pageant.actors.runtime.isolated`; messages between the two are bytes with their length before them.
+`pageant.actors.runtime.isolated`. Messages between the two are bytes with their length before them.
 """
 
 from __future__ import annotations
@@ -29,17 +29,19 @@ _MODULE = "pageant.actors.runtime.isolated"
 
 
 class IsolatedDeath(Exception):
-    """The process ended, or was ended for the time that it took, while it had this input. The message says of what."""
+    """The process ended while it had this input, or was killed for the time that it took. The message has the
+    cause.
+    """
 
 
 @dataclass(frozen=True)
 class IsolatedLimits:
-    """What a process may take for an input.
+    """Limits of a process for one input.
 
     Attributes:
-        seconds: of time; the process is killed then.
-        memory_bytes: of address space, beyond what the process has when it is ready.
-        stack_bytes: of the thread that calls the function. The caller's own threads should have more.
+        seconds: time after which the process is killed.
+        memory_bytes: address space beyond what the process has when it is ready.
+        stack_bytes: stack of the thread that calls the function. The caller's own threads should have more.
     """
 
     seconds: float = 10.0
@@ -55,18 +57,18 @@ class Isolation:
             is called.
         argument: for the opener.
         limits: of each call.
-        spares: processes that wait for inputs, once there was one, or `prepare` was called.
+        standbys: processes that wait for inputs, once there was one, or `prepare` was called.
     """
 
     def __init__(
-        self, opener: str, argument: str, limits: IsolatedLimits | None = None, spares: int = 1
+        self, opener: str, argument: str, limits: IsolatedLimits | None = None, standbys: int = 1
     ) -> None:
         self._limits = limits or IsolatedLimits()
         self._command = [
             *(sys.executable, "-m", _MODULE, opener, argument),
             *(str(self._limits.memory_bytes), str(self._limits.stack_bytes)),
         ]
-        self._spares = spares
+        self._standbys = standbys
         self._lock = threading.Lock()
         self._idle: list[_Worker] = []  # under the lock, as all that follows
         self._busy: set[_Worker] = set()
@@ -95,7 +97,7 @@ class Isolation:
                 raise IsolatedDeath("its process was ended with its actor")
             worker = self._next_idle() or _Worker(self._command)
             self._busy.add(worker)
-            self._start_spares()
+            self._start_standbys()
             return worker
 
     def prepare(self) -> None:
@@ -106,16 +108,17 @@ class Isolation:
         """
         with self._lock:
             if not self._closed:
-                self._start_spares()
+                self._start_standbys()
 
-    def _start_spares(self) -> None:
-        while len(self._idle) < self._spares:
+    def _start_standbys(self) -> None:
+        while len(self._idle) < self._standbys:
             self._idle.append(_Worker(self._command))
 
     def _next_idle(self) -> _Worker | None:
-        """Take a process that waits, and of several the one that had an input last: a new one may not be ready yet.
+        """Take a standby that is still running; the one that had an input last, since a new one may not be
+        ready yet.
 
-        One that has ended meanwhile says nothing about the next input.
+        A standby that has ended meanwhile says nothing about the next input.
         """
         while self._idle:
             worker = self._idle.pop()
@@ -125,11 +128,11 @@ class Isolation:
         return None
 
     def _give_back(self, worker: _Worker, *, died: bool, again: bool) -> None:
-        """Keep a process for the next input, if it is good for that and is not one too many; end it otherwise."""
+        """Keep a process for the next input, if it is fit for that and not one too many; else end it."""
         with self._lock:
             self._busy.discard(worker)
             self.deaths += died
-            keep = again and not self._closed and len(self._idle) <= self._spares
+            keep = again and not self._closed and len(self._idle) <= self._standbys
             if keep:
                 self._idle.append(worker)
         if not keep:

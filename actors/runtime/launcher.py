@@ -1,13 +1,12 @@
-"""How a node's process comes to be. A launcher is a small class, named in a topology (`launcher: module:Class`);
-`LocalProcesses` starts processes on this host.
+"""Launchers: start the processes of nodes. `LocalProcesses` starts them on this host.
 
-The child learns that its parent is gone from the end of its standard input, so that no process outlives
-the root supervisor.
+A launcher is a small class that a topology names (`launcher: module:Class`). A child sees that its parent is
+gone from the end of its standard input, so that no process outlives the root supervisor.
 
-Most of what a small actor is away for after its death is a new interpreter with its modules: 0.25 s of computing, and
-four times that where every core is busy. So two processes have done that in advance, and wait to be told who they
-are: deaths come in company. They are commands of their own like any other: a fork would take over threads, sockets
-and locks of whoever made it.
+Most of the time for which a small actor is away after its death goes into a new interpreter with its modules:
+0.25 s of computing, and four times that where every core is busy. Two standby processes have therefore done
+that in advance and wait for their names. There are two because deaths come in groups. They are commands of
+their own like any other: a fork would inherit threads, sockets and locks of its parent.
 """
 
 from __future__ import annotations
@@ -32,28 +31,31 @@ log = logging.getLogger("pageant.launcher")
 
 MODULE = "pageant.actors.runtime.process"
 TRACE_CHARACTERS_MAX = 65_536
-SPARES_MAX = 2
+STANDBYS_MAX = 2
 RACE_SECONDS = 0.01
 
-_spawning = threading.Lock()  # of this process's loops, each in a thread of its own
+# Held by one of this process's event loops, each in a thread of its own, while it starts a child.
+_spawning = threading.Lock()
 
 
 class Process(Protocol):
     """A node's process."""
 
     async def wait(self) -> str:
-        """Returns how it ended, once it has. Lines after the first are its last traceback, if it left one."""
+        """Return how the process ended, once it has. Lines after the first are its last traceback, if it left
+        one.
+        """
 
     def close_input(self) -> None:
-        """Lets it see that its parent is leaving."""
+        """Let the process see that its parent is leaving."""
 
     async def end(self, seconds: float) -> None:
-        """Returns once it has ended; kills it after `seconds`."""
+        """Return once the process has ended; kill it after `seconds`."""
 
 
 @dataclass(frozen=True)
 class Joining:
-    """What a process is to be told, so that it joins as a node.
+    """Parameters with which a process joins as a node.
 
     Attributes:
         join: the root's endpoint.
@@ -66,16 +68,18 @@ class Joining:
     arguments: tuple[str, ...] = ()
 
     def command(self, node: str, incarnation: int, *, elsewhere: bool = False) -> list[str]:
-        """The command of a node's process.
+        """Return the command of a node's process.
 
         Args:
-            elsewhere: on another host, or without an open standard input: it listens where the root's host can reach it
-                (whose topology must `listen`), and ends when it has not heard of the root for too long.
+            elsewhere: the node runs on another host, or without an open standard input. It listens where the
+                root's host
+                can reach it (whose topology must `listen`), and ends when the root does not answer for too
+                long.
         """
         return [sys.executable, "-m", MODULE, *self.given(node, incarnation, elsewhere=elsewhere)]
 
     def given(self, node: str, incarnation: int, *, elsewhere: bool = False) -> list[str]:
-        """Its arguments alone."""
+        """Return the arguments of that command alone."""
         given = ["--join", self.join, "--name", node, "--incarnation", str(incarnation)]
         if elsewhere:
             return [*given, "--detached", *self.arguments]
@@ -84,14 +88,15 @@ class Joining:
 
 
 class Launcher:
-    """Starts the processes of nodes. A class of your own is made with what nodes are to be told, and with the
-    `options` that the topology gives it as keyword arguments."""
+    """Starts the processes of nodes. A class of your own gets a `Joining`, and the topology's `options` as
+    keywords.
+    """
 
     def __init__(self, joining: Joining) -> None:
         self.joining = joining
 
     async def launch(self, node: str, incarnation: int) -> Process:
-        """Returns once the process runs.
+        """Return once the process runs.
 
         Raises:
             OSError: it could not be started.
@@ -99,10 +104,12 @@ class Launcher:
         raise NotImplementedError
 
     async def prepare(self, count: int, modules: Sequence[str]) -> None:
-        """Everybody is up: who will be launched next, of so many, may need these, and soon."""
+        """Prepare for restarts, now that everything is up: up to `count` nodes with these modules may be
+        launched soon.
+        """
 
     async def close(self) -> None:
-        """Nobody is launched any more."""
+        """End what was prepared. No process is launched any more."""
 
 
 @dataclass(frozen=True)
@@ -113,10 +120,10 @@ class LauncherPlan:
     options: str = "{}"
 
     def make(self, joining: Joining, place: str) -> Launcher:
-        """One that starts nodes; nothing is started yet.
+        """Return the launcher; it starts nothing yet.
 
         Raises:
-            TopologyError: no such class, no launcher, or not with these options.
+            TopologyError: there is no such class, it is no launcher, or it does not take these options.
         """
         cls = load_object(self.cls, place)
         if not (isinstance(cls, type) and issubclass(cls, Launcher)):
@@ -130,7 +137,7 @@ class LauncherPlan:
 
 
 class LauncherByNode(Launcher):
-    """Each node's own, for those that have one; the other for all others."""
+    """Delegates to a node's own launcher, or to a default one."""
 
     def __init__(self, other: Launcher, own: Mapping[str, Launcher]) -> None:
         super().__init__(other.joining)
@@ -152,38 +159,39 @@ class LauncherByNode(Launcher):
 
 
 class LocalProcesses(Launcher):
-    """Starts nodes as processes on this host; keeps a few spare."""
+    """Starts nodes as processes on this host; keeps a few standbys."""
 
     def __init__(self, joining: Joining) -> None:
         super().__init__(joining)
-        self._spares: list[LocalProcess] = []
-        self._folder = os.getcwd()  # as paths in the topology are meant, wherever this process goes
+        self._standbys: list[LocalProcess] = []
+        # Paths in the topology are relative to this folder, wherever this process goes.
+        self._folder = os.getcwd()
         self._making = asyncio.Lock()
         self._closed = False
 
     async def launch(self, node: str, incarnation: int) -> LocalProcess:
         given = self.joining.given(node, incarnation)
-        while self._spares:
-            spare = self._spares.pop(0)
-            if spare.become(given, _environment(self._folder)):
-                return spare
-            await _discard(spare)
+        while self._standbys:
+            standby = self._standbys.pop(0)
+            if standby.become(given, _environment(self._folder)):
+                return standby
+            await _discard(standby)
         return await self._start(given)
 
     async def prepare(self, count: int, modules: Sequence[str]) -> None:
         async with self._making:
-            while len(self._spares) < min(count, SPARES_MAX) and not self._closed:
+            while len(self._standbys) < min(count, STANDBYS_MAX) and not self._closed:
                 try:
-                    self._spares.append(await self._start(["--spare", *modules]))
+                    self._standbys.append(await self._start(["--standby", *modules]))
                 except OSError as error:
-                    log.warning("there is no spare process: %s", error)
+                    log.warning("there is no standby process: %s", error)
                     return
 
     async def close(self) -> None:
         self._closed = True
         async with self._making:
-            spares, self._spares = self._spares, []
-            await asyncio.gather(*map(_discard, spares))
+            standbys, self._standbys = self._standbys, []
+            await asyncio.gather(*map(_discard, standbys))
 
     async def _start(self, given: Sequence[str]) -> LocalProcess:
         environment = _environment(self._folder)
@@ -201,8 +209,11 @@ class LocalProcesses(Launcher):
 async def _spawn(
     command: Sequence[str], crash_log: int, environment: dict[str, str], folder: str
 ) -> asyncio.subprocess.Process:
-    """A child of this process. uvloop starts one at a time, whichever loop of this process asks. Where it refuses one
-    for that, it leaves something open, for whose end the closing of its loop waits in vain."""
+    """Start a child of this process.
+
+    uvloop starts one child at a time, whichever loop of this process asks. Where it refuses a second one, it
+    leaves a descriptor open, and closing that loop then waits for ever. The lock keeps that from happening.
+    """
     while not _spawning.acquire(blocking=False):  # noqa: ASYNC110 - it is another thread's
         await asyncio.sleep(RACE_SECONDS)
     try:
@@ -214,7 +225,8 @@ async def _spawn(
 async def _spawn_alone(
     command: Sequence[str], crash_log: int, environment: dict[str, str], folder: str
 ) -> asyncio.subprocess.Process:
-    while True:  # another loop may be somebody else's
+    # Another event loop of this process may not be ours, and holds no lock.
+    while True:
         try:
             return await asyncio.create_subprocess_exec(
                 *command,
@@ -231,13 +243,13 @@ async def _spawn_alone(
 
 
 def _environment(folder: str) -> dict[str, str]:
-    """A child's: what is importable here is importable there. Paths are from the folder that it starts in."""
+    """Return the environment of a child: what is importable here is importable there. Paths start at `folder`."""
     return os.environ | {"PYTHONPATH": os.pathsep.join(os.path.join(folder, path) for path in sys.path)}
 
 
-async def _discard(spare: LocalProcess) -> None:
-    """Ends a process that is nobody."""
-    await asyncio.gather(spare.end(0.0), spare.wait())
+async def _discard(standby: LocalProcess) -> None:
+    """End a standby that has no name yet."""
+    await asyncio.gather(standby.end(0.0), standby.wait())
 
 
 class LocalProcess:
@@ -250,7 +262,7 @@ class LocalProcess:
         self.pid = process.pid
 
     def become(self, arguments: Sequence[str], environment: dict[str, str]) -> bool:
-        """Tells a spare who it is. False when it has ended, or was started in another environment than this."""
+        """Tell a standby its name. False when it has ended, or was started in another environment than this."""
         stdin = self._process.stdin
         if self._process.returncode is not None or stdin is None or environment != self._environment:
             return False

@@ -1,9 +1,9 @@
-"""Leases: how long a node is taken to be alive without a word from it. Two cores: the root's, and a node's.
+"""Leases: bound how long a node counts as alive without a message from it. Two cores: the root's, and a node's.
 
-A node asks for its lease to be renewed once per heartbeat, and counts it from when it asked; the root counts it from
-when it heard, which is later, and adds a heartbeat. So a node that was cut off has ended by the time the root gives
-its actors to another. What the root can kill (a process of this host) it kills then; any other ends by itself.
-Messages of a node without a lease are fenced off by incarnation, whenever it wakes.
+A node asks for a new lease once per heartbeat and counts it from when it asked. The root counts it from when it
+received the request, which is later, and adds a heartbeat. A node that was cut off has therefore ended by the
+time the root gives its actors to another node. The root kills a process of its own host at that time; any other
+node ends by itself. Messages of a node without a lease are refused by incarnation, whenever it wakes.
 """
 
 from __future__ import annotations
@@ -11,29 +11,38 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-ASK_SECONDS_FIRST = 0.1  # between a node's first words, until it has heard how often it is to be heard of
+# Interval of a node's first requests, until the root has told it the heartbeat.
+ASK_SECONDS_FIRST = 0.1
 
 
 @dataclass(frozen=True)
 class LeaseTerms:
-    """Times in seconds."""
+    """Durations of leases, in seconds."""
 
     heartbeat: float = 1.0
+    """Time between two renewals."""
     suspicion: float = 10.0
+    """Length of a lease."""
 
     @property
     def starting(self) -> float:
-        """The lease of a node where an actor starts: to load a library or weights may hold up its loop."""
+        """Return the lease of a node where an actor starts, in seconds: loading a library or weights may block
+        its loop.
+        """
         return 6 * self.suspicion
 
 
 class Leases:
-    """The root's: until when each life of a node is waited for."""
+    """The root's leases: the time until which each life of a node counts as alive.
+
+    All times are seconds of the caller's monotonic clock.
+    """
 
     def __init__(self, terms: LeaseTerms) -> None:
         self.terms = terms
-        # By node: its incarnation, and by number until when it may go by that lease.
+        # By node: its incarnation, and the end of each lease that it may still go by, by number.
         self._granted: dict[str, tuple[int, dict[int, float]]] = {}
+        # The time of the last call of `lapsed`.
         self._looked_at = 0.0
 
     def grant(
@@ -46,13 +55,16 @@ class Leases:
         number: int = 0,
         taken: int | None = 0,
     ) -> float:
-        """Returns for how many seconds. What was granted before holds too, until the node has taken a later lease: it
-        may not hear of this one, and go by one that was longer.
+        """Grant a lease and return its seconds.
+
+        Earlier leases hold too until the node has taken a later one: it may miss this grant and go by a longer
+        one.
 
         Args:
             starting: an actor starts there.
-            number: under which the node hears of this.
-            taken: of the last that it has heard of. None where it does not matter what it goes by: it is killed.
+            number: the number of the request that is granted.
+            taken: the last lease that the node has received. None where that does not matter, since the node is
+                killed.
         """
         if not self._granted:
             self._looked_at = now
@@ -67,13 +79,13 @@ class Leases:
         return seconds
 
     def end(self, node: str) -> None:
-        """It is known how that node is."""
+        """Forget a node's leases: its state is known."""
         self._granted.pop(node, None)
 
     def lapsed(self, now: float) -> list[tuple[str, int]]:
-        """Nodes that have not been heard of in time, with their incarnations; each is named once.
+        """Return nodes whose leases are over, with their incarnations; each is named once.
 
-        If the root itself was held up, there may be news that it has not read: everybody gets that time back.
+        If the root itself was held up, it may not have read all messages: every lease is extended by that time.
         """
         held_up = now - self._looked_at - self.terms.heartbeat
         self._looked_at = now
@@ -86,33 +98,37 @@ class Leases:
         return lapsed
 
     def until(self, node: str) -> float:
-        """When that node's lease is over, as far as it can know."""
+        """Return the end of a node's lease, as far as the node can know it."""
         return max(self._granted[node][1].values())
 
     @property
     def look_at(self) -> float | None:
-        """When `lapsed` is to be called next: once per heartbeat while anybody holds a lease."""
+        """Return the time of the next call of `lapsed`: once per heartbeat while any node holds a lease."""
         return self._looked_at + self.terms.heartbeat if self._granted else None
 
 
 class Tenure:
-    """A node's own lease, as it must count it. The first is granted unasked, before any actor starts there."""
+    """A node's own lease, as it must count it. The first is granted unasked, before any actor starts there.
+
+    All times are seconds of the caller's monotonic clock.
+    """
 
     def __init__(self, now: float) -> None:
         self._heartbeat = ASK_SECONDS_FIRST
         self._until = math.inf
         self._asked = {0: now}
         self._number = 0
-        self.taken = 0  # the number of the lease that it goes by
+        # The number of the lease that the node goes by.
+        self.taken = 0
 
     def ask(self, now: float) -> int:
-        """It asks for its lease to be renewed. Returns the number of this."""
+        """Note that the node asks for a new lease. Return the number of the request."""
         self._number += 1
         self._asked[self._number] = now
         return self._number
 
     def granted(self, number: int, seconds: float, heartbeat: float) -> None:
-        """The root heard that number."""
+        """Record a lease of `seconds` that the root granted for a request."""
         asked_at = self._asked.get(number)
         if asked_at is None:
             return
@@ -121,10 +137,10 @@ class Tenure:
         self._asked = {other: at for other, at in self._asked.items() if other > number}
 
     def lapsed(self, now: float) -> bool:
-        """Whether it is over."""
+        """Tell whether the lease is over."""
         return now >= self._until
 
     def next_in(self, now: float) -> float:
-        """Seconds until there is something to do."""
+        """Return the seconds until the next renewal, or until the end of the lease."""
         left = self._until - now
         return min(self._heartbeat, left) if left > 0 else self._heartbeat

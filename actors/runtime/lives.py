@@ -1,9 +1,9 @@
-"""The lives of an actor or a node: when the next one begins, and when there is none any more.
+"""Lives of an actor or a node: when the next one begins, and when no other does.
 
-A death counts as early when it comes before the actor (or node) was ready or within `early_seconds` of it.
-After `early_deaths_max` early deaths in a row it is given up, loudly; any other death is followed by a
-restart: at once, or after a back-off that doubles with each early one. What was never up is given up sooner,
-after `failed_starts_max`: what is wrong with it will most likely stay so, and somebody waits to hear of it.
+A death is early when it comes before the actor (or node) was ready, or within `early_seconds` of that. After
+`early_deaths_max` early deaths in a row no other life begins, which is logged. Any other death is followed by a
+restart: at once, or after a back-off that doubles with each early death. A start that never succeeded is
+retried only `failed_starts_max` times: the cause will most likely remain, and the user waits for the error.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from pageant.protocol.supervision import Facts
 
 @dataclass(frozen=True)
 class RestartLimits:
-    """When to restart and when to stop trying. Times in seconds."""
+    """Limits of restarts. Times in seconds."""
 
     failed_starts_max: int = 2
-    early_deaths_max: int = 8  # a request that kills its executor takes three
+    early_deaths_max: int = 8
+    """Early deaths in a row before the last one is final. A request that kills its executor takes three."""
     early_seconds: float = 5.0
     delay_first: float = 0.1
     delay_max: float = 5.0
@@ -28,21 +29,37 @@ class RestartLimits:
 
 @dataclass
 class Life:
-    """What actors and nodes have in common: lives that begin, get ready and end."""
+    """Common state of actors and nodes: lives begin, become ready and end. Times are seconds of a monotonic
+    clock.
+
+    `alive` is True from `begin` to the end of that life; `up` implies `alive`; `final` excludes both.
+    """
 
     incarnation: int = 0
-    alive: bool = False  # begun and not ended
+    """The number of the latest life; 0 before the first."""
+    alive: bool = False
+    """The life has begun and not ended."""
     up: bool = False
+    """The life is ready."""
     ready_since: float | None = None
+    """The time at which this life became ready; None while it is not."""
     early_deaths: int = 0
-    proven: bool = False  # it was up once; of a node, all that lives there was
+    """Early deaths in a row."""
+    proven: bool = False
+    """An earlier life was ready; for a node, those of all its actors were."""
     restarts: int = -1
+    """Lives after the first; -1 before the first."""
     retry_at: float | None = None
+    """The time at which the next life begins; None while one lives, or when no other begins."""
     final: bool = False
+    """No other life begins."""
     reason: str = ""
+    """Why the last life ended; "" while one is up."""
     traceback: str = ""
+    """The traceback of the last death."""
 
     def begin(self) -> int:
+        """Begin the next life and return its incarnation."""
         assert not self.alive and not self.final
         self.alive = True
         self.incarnation += 1
@@ -51,22 +68,23 @@ class Life:
         return self.incarnation
 
     def ready(self, now: float) -> None:
+        """Note that this life is ready, at `now` seconds."""
         self.up, self.ready_since, self.reason = True, now, ""
 
-    def fall(self, reason: str) -> None:
-        """An end that is no fault of its own, and is not counted against it."""
+    def mark_exited(self, reason: str) -> None:
+        """End this life without counting it as a death: the end is no fault of its own."""
         self.alive, self.up, self.ready_since, self.retry_at, self.reason = False, False, None, None, reason
 
     def end(
         self, reason: str, traceback: str, now: float, limits: RestartLimits, *, permanent: bool = False
     ) -> None:
-        """Record a death at `now`, and decide whether and when another life begins.
+        """Record a death at `now` seconds, and decide whether and when another life begins.
 
         Args:
-            permanent: another start would fail the same way. What was never up is given up at once.
+            permanent: another start would fail the same way. If no life was ever ready, this death is final.
         """
         early = self.ready_since is None or now - self.ready_since < limits.early_seconds
-        self.fall(reason)
+        self.mark_exited(reason)
         self.traceback = traceback
         self.early_deaths = self.early_deaths + 1 if early else 0
         most = limits.early_deaths_max if self.proven else limits.failed_starts_max
@@ -77,30 +95,40 @@ class Life:
         self.retry_at = None if self.final else now + delay
 
     def forgive(self, deaths: int) -> None:
-        """Count so many early deaths less."""
+        """Take `deaths` off the early deaths."""
         self.early_deaths = max(0, self.early_deaths - deaths)
 
 
 @dataclass
 class ActorLife(Life):
+    """State of an actor."""
+
     plan: ActorPlan = field(kw_only=True)
     features: tuple[str, ...] = ()
-    facts: Facts = field(default_factory=dict)  # of its latest life that was ready
-    device: str | None = None  # that it was given, if it wants any of a kind
-    former: ActorPlan | None = None  # while it is not known whether its successor can start
+    facts: Facts = field(default_factory=dict)
+    """Facts of the latest life that was ready."""
+    device: str | None = None
+    """The device that it was given, if it wants any of a kind."""
+    former: ActorPlan | None = None
+    """The plan before a swap, until the successor has started; else None."""
 
-    def give_way(self) -> None:
-        """A successor that has not started is none: the former takes over again."""
+    def restore_former(self) -> None:
+        """Restore the former plan if a successor has not started."""
         if self.former is not None:
             self.plan, self.former = self.former, None
 
 
 @dataclass
 class NodeLife(Life):
+    """State of a node."""
+
     plan: NodePlan = field(kw_only=True)
     endpoint: str = ""
     pid: int = 0
-    suspicion: str = ""  # why it was fenced
-    issued: int = 0  # the latest incarnation given to one that joins by itself
-    expected_until: float = -math.inf  # that it joins under it
+    suspicion: str = ""
+    """Why the node was fenced; "" if it was not."""
+    issued: int = 0
+    """The latest incarnation given to a node that joins by itself."""
+    expected_until: float = -math.inf
+    """The time until which that node is expected to join under `issued`."""
     devices: tuple[str, ...] = ()

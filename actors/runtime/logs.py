@@ -1,6 +1,6 @@
 """Logs, as text for people or as JSON lines for machines.
 
-A record's own facts (`extra={"facts": {...}}`) are fields of its JSON object; in a text they are left to the message.
+A record's own facts (`extra={"facts": {...}}`) are fields of its JSON object; a text shows the message only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 class JsonFormatter(logging.Formatter):
-    """An object in a line: when (UTC), how grave, who on which node, what; and how it came to that."""
+    """Formats a record as one line of JSON: time (UTC), level, logger, node, message, facts and exception."""
 
     def __init__(self, node: str) -> None:
         super().__init__()
@@ -38,10 +38,10 @@ class JsonFormatter(logging.Formatter):
 
 
 def read_level(text: str) -> int:
-    """A level by its name, in capitals or not, or by its number, which need not have a name.
+    """Return the number of a log level, given by name (in any case) or by number.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: there is no level of that name.
     """
     level = int(text) if text.isdigit() else logging.getLevelNamesMapping().get(text.upper())
     if level is None:
@@ -50,7 +50,7 @@ def read_level(text: str) -> int:
 
 
 def configure(level: str | int, form: Form, node: str) -> None:
-    """From now on this process logs to standard error."""
+    """Make this process log to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(
         JsonFormatter(node) if form == "json" else logging.Formatter(f"%(levelname)s {node}: %(message)s")
@@ -59,6 +59,6 @@ def configure(level: str | int, form: Form, node: str) -> None:
 
 
 def current_form() -> Form:
-    """How this process logs, for those that it starts."""
+    """Return the form in which this process logs, for its children."""
     handlers = logging.getLogger().handlers
     return "json" if any(isinstance(one.formatter, JsonFormatter) for one in handlers) else "text"

@@ -6,7 +6,7 @@ import asyncio
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A new event loop, not yet running."""
+    """Return a new event loop, not yet running."""
     try:
         import uvloop
     except ImportError:  # Windows

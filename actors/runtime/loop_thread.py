@@ -17,7 +17,7 @@ CANCEL_AGAIN_SECONDS = 0.5
 
 
 class LoopThread:
-    """Runs until `stop`. Other threads hand it coroutines and calls."""
+    """Runs an event loop in a thread until `stop`. Other threads hand it coroutines and calls."""
 
     def __init__(self, name: str) -> None:
         self.loop = new_event_loop()
@@ -33,7 +33,7 @@ class LoopThread:
 
     @staticmethod
     async def _end_tasks() -> None:
-        # One that was just being woken may miss that it is cancelled (Python 3.11's `wait_for` does): it is told again.
+        # A task that was just being woken may miss its cancellation (Python 3.11's `wait_for` does): cancel it again.
         while left := asyncio.all_tasks() - {asyncio.current_task()}:
             for task in left:
                 task.cancel()
@@ -41,19 +41,19 @@ class LoopThread:
             await asyncio.gather(*done, return_exceptions=True)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Starts a coroutine there; cancelling the future cancels it."""
+        """Start a coroutine on the loop. Cancelling the future cancels it."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Calls a function there, soon."""
+        """Call a function on the loop, soon."""
         self.loop.call_soon_threadsafe(function, *arguments)
 
     def stop(self) -> None:
-        """Ends the loop; returns when its thread is gone. Not from the thread itself."""
+        """End the loop, and return when its thread is gone. Not to be called from that thread."""
         self.end()
         self._thread.join()
 
     def end(self) -> None:
-        """Ends the loop, soon."""
+        """End the loop, soon."""
         with contextlib.suppress(RuntimeError):  # it has ended
             self.loop.call_soon_threadsafe(self.loop.stop)

@@ -1,4 +1,4 @@
-"""What waits for an actor: one bounded FIFO, with a single consumer.
+"""The mailbox of an actor: a bounded FIFO with a single consumer.
 
 Stop, ping and cancel never wait here: the node carries them out when they come (the control lane).
 """
@@ -53,7 +53,7 @@ class Mailbox:
         return len(self._queue)
 
     def put(self, envelope: Envelope) -> bool:
-        """Adds at the end; False when full."""
+        """Add an envelope at the end; False when the mailbox is full."""
         queue = self._queue
         if len(queue) >= self.capacity:
             return False
@@ -66,7 +66,7 @@ class Mailbox:
         return True
 
     def take(self) -> Envelope | None:
-        """The next envelope, or None when there is none."""
+        """Return the next envelope, or None when there is none."""
         queue = self._queue
         depth = len(queue)
         if not depth:
@@ -76,7 +76,7 @@ class Mailbox:
         return queue.popleft()
 
     async def wait(self) -> None:
-        """Returns once there may be something to take. One waiter at a time."""
+        """Return once there may be something to take. One waiter at a time."""
         assert self._waiter is None, "a mailbox has one consumer"
         if self._queue:
             return
@@ -87,7 +87,7 @@ class Mailbox:
             self._waiter = None
 
     def drain(self) -> list[Envelope]:
-        """Everything that waits, taken out."""
+        """Remove and return all envelopes."""
         left = list(self._queue)
         self._queue.clear()
         return left

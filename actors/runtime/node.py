@@ -1,9 +1,9 @@
-"""A node: one event loop, any number of actors, and the ways to reach the others.
+"""A node: one event loop, any number of actors, and links to other nodes.
 
-A node knows from the root supervisor's `Directory` which actor lives where, and resolves names with it.
-Within the node an actor gets the message object itself; `wire_always` sends every message through the
-codec even here, so that both ways can be tested to be the same. To other nodes it goes through the `Link`
-that the node process was given (`transport`), or is a dead letter.
+A node learns from the root supervisor's `Directory` which actor lives where, and resolves names with it. Within
+the node an actor gets the message object itself. `wire_always` sends every message through the codec even here,
+so that tests can show both ways to be the same. Messages to other nodes go through the `Link` that the node
+process was given (`transport`); without one they are dead letters.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ log = logging.getLogger("pageant.node")
 
 
 class Node:
-    """Hosts actors on the running event loop.
+    """Hosts actors on the running event loop. Everything here belongs to that loop's thread.
 
     Args:
         name: unique in the topology.
-        incarnation: which life of that name.
-        seed: from which the actors' random generators are seeded.
+        incarnation: the number of this life of the name.
+        seed: seeds the actors' random generators.
         wire_always: encode and decode every message, also between actors of this node.
-        platform: where time and threads come from.
+        platform: the source of time and threads.
     """
 
     def __init__(
@@ -76,44 +76,59 @@ class Node:
         self.platform: Platform = platform or Machine()
         self.clock: Clock = self.platform.clock
         self.random = random.Random(f"{seed}/{name}")
+        # Actors of this node, by full name.
         self.cells: dict[str, Cell] = {}
         self.wire = Wire()
+        # Conversations with actors on other nodes.
         self.remote = Remote(self)
+        # Messages that were not delivered, by reason.
         self.dead_letters: Counter[str] = Counter()
+        # The latest directory's actors, by name.
         self._directory: dict[str, ActorEntry] = {}
+        # Names and incarnations of the nodes that are up.
         self._nodes: set[tuple[str, int]] = set()
+        # The version of the latest directory; older ones are ignored.
         self._version = 0
+        # Resolved addresses, by address and replica of the sender. Cleared at every change.
         self._routes: dict[tuple[str, str], list[Cell | ActorEntry]] = {}
+        # Counts asks of each group, which are served in turn.
         self._turns: Counter[str] = Counter()
+        # Watching cells, by watched address and the watcher's name.
         self._watchers: dict[tuple[str, str], Cell] = {}
+        # Resolved and replaced at every new directory.
         self._changed: asyncio.Future[None] = self.loop.create_future()
+        # Tasks of the node itself.
         self._kept: set[asyncio.Task[Any]] = set()
+        # Messages that were delivered within this node.
         self.delivered = 0
-        self.taps: list[Tap] = []  # recordings
+        # Recordings of this node's messages.
+        self.taps: list[Tap] = []
         self.stopped = False
-        self.is_unusable = False  # it is about to end, and starts no actor any more
-        # Ends the process, which a dead actor left in a state that no later life of it can use.
+        # The process is about to end and starts no actor any more.
+        self.is_unusable = False
+        # Ends the process after an actor's death made it useless for a later life of that actor.
         self.on_unusable: Callable[[], None] | None = None
-        self.on_agent_crash: Callable[[str], None] | None = None  # ends the process
+        # Ends the process after its agent or supervisor crashed.
+        self.on_agent_crash: Callable[[str], None] | None = None
 
     # Actors of this node.
 
     def add(self, name: str, incarnation: int, actor: Actor) -> Cell:
-        """Gives an actor its place here. It takes messages once its cell is started."""
+        """Host an actor. It takes messages once its cell is started."""
         assert name not in self.cells, f"{name} lives on {self.name} already"
         self.cells[name] = cell = Cell(self, name, incarnation, actor)
         self._routes.clear()
         return cell
 
     def remove(self, cell: Cell) -> None:
-        """Forgets an actor that ended."""
+        """Forget an actor that ended."""
         if self.cells.get(cell.name) is cell:
             del self.cells[cell.name]
         self._watchers = {key: watcher for key, watcher in self._watchers.items() if watcher is not cell}
         self._routes.clear()
 
     def actor_crashed(self, cell: Cell, error: str, trace: str) -> None:
-        """Reports a death to the root supervisor."""
+        """Report a death to the root supervisor."""
         self.remove(cell)
         log.error("%s#%d crashed: %s", cell.name, cell.incarnation, error)
         if cell.name in (SUPERVISOR, AGENT + self.name):
@@ -131,13 +146,13 @@ class Node:
         self.tell(SUPERVISOR, failed)
 
     def keep(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """Runs a task of the node itself."""
+        """Run a task of the node itself."""
         task = self.loop.create_task(coroutine)
         self._kept.add(task)
         task.add_done_callback(self._kept.discard)
 
     async def stop(self, order: Sequence[str] = ()) -> None:
-        """Stops every actor: those in `order` first, in that order, then the rest, latest first."""
+        """Stop every actor: those in `order` first, in that order, then the rest, latest first."""
         names = [name for name in order if name in self.cells]
         names += [name for name in reversed(list(self.cells)) if name not in names]
         for name in names:
@@ -145,7 +160,8 @@ class Node:
             if cell is not None:
                 await cell.stop()
                 self.remove(cell)
-        if self._kept:  # crashes that are being reported
+        # Crashes may still be on their way to the supervisor.
+        if self._kept:
             await asyncio.wait(list(self._kept))
         self.stopped = True
         if not self._changed.done():
@@ -155,7 +171,7 @@ class Node:
     # Names.
 
     def update(self, directory: Directory) -> None:
-        """Takes in who lives where; tells watchers what changed."""
+        """Apply a new directory, and tell watchers of the changes."""
         if directory.version <= self._version or self.stopped:
             return
         nodes = {(entry.name, entry.incarnation) for entry in directory.nodes}
@@ -172,7 +188,7 @@ class Node:
         changed.set_result(None)
 
     def _notice(self, old: ActorEntry | None, new: ActorEntry) -> None:
-        """Reports the end of the old incarnation, then the beginning of the new one."""
+        """Report the end of the old incarnation, then the beginning of the new one."""
         was_up = old is not None and old.up
         if old is not None and was_up and (not new.up or new.incarnation != old.incarnation):
             self.remote.peer_gone(old)
@@ -185,7 +201,7 @@ class Node:
             self._tell_watchers(_changed(new))
 
     def watch(self, address: str, cell: Cell) -> None:
-        """From now on this cell hears of that address; first of what is up already, or will never be again."""
+        """Subscribe a cell to an address. Actors that are up, or down for good, are reported first."""
         for kind in (ActorUp, ActorDown):
             if kind not in cell.actor.handlers:
                 raise TypeError(f"{cell.name} watches {address} but has no handler for {kind.__name__}")
@@ -200,7 +216,10 @@ class Node:
                 self._tell_watcher(cell, event)
 
     def _tell_watcher(self, cell: Cell, event: ActorUp | ActorDown | ActorChanged) -> None:
-        """One of its own replica goes by the name that it knows it by. Changes are told to whoever takes them."""
+        """Deliver an event to a watcher. Actors of its replica are named without the prefix.
+
+        Changes of facts go only to watchers that have a handler.
+        """
         if isinstance(event, ActorChanged) and ActorChanged not in cell.actor.handlers:
             return
         if cell.replica:
@@ -208,8 +227,10 @@ class Node:
         cell.deliver(Envelope(event, SUPERVISOR))
 
     def _resolve(self, address: str, replica: str) -> list[Cell | ActorEntry]:
-        """Who an address means now: cells of this node, or entries of actors on others. Kept until
-        anything changes."""
+        """Return the actors that an address means now: cells of this node, or entries of actors on others.
+
+        The result is kept until anything changes.
+        """
         route: list[Cell | ActorEntry] = []
         for candidate in candidates(address, replica):
             names = members(candidate, self._known()) if candidate.endswith(ALL) else (candidate,)
@@ -220,7 +241,7 @@ class Node:
         return route
 
     def has_node(self, name: str) -> bool:
-        """Whether a node is up, as far as this one knows."""
+        """Tell whether a node is up, as far as this one knows."""
         return any(name == known for known, _ in self._nodes)
 
     def _known(self) -> list[str]:
@@ -231,7 +252,8 @@ class Node:
         if cell is not None:
             return cell
         entry = self._directory.get(name)
-        if entry is not None and entry.up and entry.node != self.name:  # one that was here has just ended
+        # An actor that the directory places here, and that has no cell, has just ended.
+        if entry is not None and entry.up and entry.node != self.name:
             return entry
         if name.startswith(AGENT) or name == SUPERVISOR:
             return ActorEntry(name=name, node=self._node_of(name), incarnation=0, up=True)
@@ -241,7 +263,7 @@ class Node:
         return self.remote.root if name == SUPERVISOR else name.removeprefix(AGENT)
 
     def _one_of(self, address: str, replica: str) -> Cell | ActorEntry | None:
-        """Where an ask goes: the actor of that name, or the next of the group of that name."""
+        """Return the actor that an ask goes to: the one of that name, or the next of the group of that name."""
         route = self._routes.get((address, replica)) or self._resolve(address, replica)
         if not route and not address.endswith(ALL):
             route = self._routes.get((address + ALL, replica)) or self._resolve(address + ALL, replica)
@@ -251,8 +273,10 @@ class Node:
         self._turns[address] += 1
         return route[self._turns[address] % len(route)]
 
-    def _may_come(self, address: str, replica: str) -> bool:
-        """Whether an address that leads nowhere now is of an actor that is being started or restarted."""
+    def _may_start(self, address: str, replica: str) -> bool:
+        """Tell whether an address that leads nowhere now belongs to an actor that is being started or
+        restarted.
+        """
         for candidate in candidates(address, replica):
             names = (candidate, *members(candidate, self._directory))
             entries = [self._directory[name] for name in names if name in self._directory]
@@ -263,14 +287,14 @@ class Node:
     # Sending.
 
     def tell(self, address: str, message: Message, sender: Cell | None = None) -> None:
-        """Sends without an answer, to every actor that the address means."""
+        """Send a message without an answer to every actor that the address means."""
         freeze(message)
         replica = sender.replica if sender is not None else ""
         route = self._routes.get((address, replica))
         if route is None:
             route = self._resolve(address, replica)
         if not route:
-            why = "actor down" if self._may_come(address, replica) else "no such actor"
+            why = "actor down" if self._may_start(address, replica) else "no such actor"
             self.dead_letter(why, address, message)
         for place in route:
             if isinstance(place, Cell):
@@ -301,7 +325,7 @@ class Node:
         again: bool = False,
         deaths_max: int | None = None,
     ) -> Any:
-        """See `Actor.ask`."""
+        """Send a request and wait for its reply, for `timeout` seconds at most. See `Actor.ask`."""
         deadline = self.clock.now() + timeout
         deaths = 0
         while True:
@@ -318,7 +342,7 @@ class Node:
                     raise
 
     async def _outlive(self, place: Cell | ActorEntry, deadline: float) -> None:
-        """Returns when that life of an actor is known to be over, or at the deadline."""
+        """Return when that life of an actor is known to be over, or at the deadline."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 while self._lives(place):
@@ -343,7 +367,8 @@ class Node:
             async with asyncio.timeout_at(deadline):
                 return await answer.future
         except TimeoutError as error:
-            if isinstance(error, DeadlineExceeded):  # the handler's own, relayed
+            # The handler itself ran into a deadline, which is relayed.
+            if isinstance(error, DeadlineExceeded):
                 raise
             cancel()
             raise DeadlineExceeded(
@@ -356,7 +381,9 @@ class Node:
     async def stream(
         self, address: str, request: Message, timeout: float, sender: Cell | None = None, credit: int = 64
     ) -> AsyncIterator[Any]:
-        """See `Actor.stream`."""
+        """Iterate over the replies of a stream; `timeout` bounds the wait for each, in seconds. See
+        `Actor.stream`.
+        """
         deadline = self.clock.now() + timeout
         items = Items(self.loop, credit)
         place = await self._find(address, request, deadline, sender)
@@ -388,7 +415,7 @@ class Node:
         reply: Answer | Items,
         deadline: float | None,
     ) -> Any:
-        """Sends an ask; returns what cancels it."""
+        """Send an ask; return the function that cancels it."""
         freeze(request)
         if not isinstance(place, Cell):
             return self.remote.ask(place, request, sender, reply, deadline)
@@ -398,7 +425,7 @@ class Node:
     async def _find(
         self, address: str, request: Message, deadline: float, sender: Cell | None
     ) -> Cell | ActorEntry:
-        """Where an ask goes, waiting for an actor that is being restarted."""
+        """Return the actor that an ask goes to, waiting for one that is being restarted."""
         replica = sender.replica if sender is not None else ""
         while True:
             if self.stopped:
@@ -406,7 +433,7 @@ class Node:
             place = self._one_of(address, replica)
             if place is not None and not (isinstance(place, Cell) and place.closed):
                 return place
-            if not self._may_come(address, replica):
+            if not self._may_start(address, replica):
                 self._raise_nowhere(address)
             try:
                 async with asyncio.timeout_at(deadline):
@@ -425,7 +452,7 @@ class Node:
         raise NoSuchActor(f"there is no actor {address!r} here; {expected(address, self._known())}")
 
     def tapped(self, cell: Cell, envelope: Envelope) -> None:
-        """An actor has been given a message, and somebody records. The runtime's own are not."""
+        """Record a message that an actor received. Messages of the runtime's own actors are not recorded."""
         if cell.name != SUPERVISOR and not cell.name.startswith(AGENT):
             for tap in self.taps:
                 tap.take(cell, envelope)
@@ -433,12 +460,12 @@ class Node:
     # Counters.
 
     def dead_letter(self, why: str, address: str, message: Any) -> None:
-        """Counts a message that nobody took."""
+        """Count a message that was not delivered."""
         self.dead_letters[why] += 1
         log.debug("dead letter (%s): %s for %s", why, type(message).__name__, address)
 
     def mailbox_full(self, cell: Cell, envelope: Envelope) -> None:
-        """An ask is answered with `Overloaded`; a tell is a dead letter."""
+        """Refuse a message to a full mailbox: an ask gets `Overloaded`, a tell is a dead letter."""
         if envelope.reply is not None:
             envelope.reply.fail(Overloaded(f"{cell.name} has {cell.mailbox.capacity} messages waiting"))
             return
@@ -447,7 +474,7 @@ class Node:
         self.dead_letter("mailbox full", cell.name, envelope.message)
 
     def statistics(self) -> NodeStatistics:
-        """All counters of this node and of its actors."""
+        """Return all counters of this node and of its actors."""
         user, system, *_ = os.times()
         return NodeStatistics(
             node=self.name,
@@ -464,11 +491,11 @@ class Node:
         )
 
     def directory(self) -> dict[str, ActorEntry]:
-        """Who lives where, as this node knows."""
+        """Return the actors of the topology, by name, as this node knows them."""
         return dict(self._directory)
 
     def entry(self, name: str) -> ActorEntry | None:
-        """What this node knows of an actor."""
+        """Return this node's entry of an actor, or None."""
         return self._directory.get(name)
 
 

@@ -1,7 +1,8 @@
-"""Which nodes a topology has, and on which of them each actor is told to live: by a node's name, a host, or a device.
+"""Nodes of a topology, and the placement of its actors on them: by a node's name, a host, or a device.
 
-A device is looked for among the nodes that say they have it, then on this host (a process is made for it), and else
-left to the nodes that join by themselves, whose devices are known when they do: `Supervision` places the actor then.
+A device is looked for among the nodes that declare it, then on this host, where a process is made for it.
+Otherwise it is left to the nodes that join by themselves. Their devices are known when they join, and
+`Supervision` places the actor then.
 """
 
 from __future__ import annotations
@@ -21,22 +22,24 @@ from pageant.actors.runtime.transport.addresses import LOOPBACK
 from pageant.protocol.checks import expected
 from pageant.protocol.errors import TopologyError
 
-UNPLACED = ""  # as a node: it is not known yet
+# The node of an actor that is placed when a node with its device joins.
+UNPLACED = ""
 
 
 class NodePlans:
-    """The nodes of a topology as they are written.
+    """Nodes of a topology, as its user wrote them.
 
     Args:
-        devices: of this host.
+        devices: the devices of this host.
 
     Raises:
-        TopologyError: a node asks for what is not there.
+        TopologyError: a node asks for something that is not there.
     """
 
     def __init__(self, topology: Topology, devices: Sequence[str]) -> None:
         self._devices = tuple(devices)
-        self._given: set[str] = set()  # nodes whose devices somebody has been given
+        # Nodes whose devices an actor has been given.
+        self._given: set[str] = set()
         self._written = _resolve_likes(topology.nodes)
         self._launcher = _launcher(topology.launcher, "launcher")
         self.root = _root_of(self._written)
@@ -75,30 +78,33 @@ class NodePlans:
         )
 
     def _take(self, device: str, place: str) -> str:
-        """A device of this host."""
+        """Take a device of this host."""
         found = choose(device, self._devices, () if ":" in device else self._taken)
         if found is None:
-            raise TopologyError(place, f"found {device!r}; {self._what_is_here()}")
+            raise TopologyError(place, f"found {device!r}; {self._local_devices_text()}")
         if found != CPU:
             self._taken.add(found)
         return found
 
-    def _what_is_here(self) -> str:
+    def _local_devices_text(self) -> str:
         taken = sorted(self._taken & set(self._devices))
         return f"this host has {', '.join(self._devices)}" + (
             f"; {', '.join(taken)} is taken" if taken else ""
         )
 
     def with_launcher(self, plans: Mapping[str, NodePlan]) -> dict[str, NodePlan]:
-        """The same, those that nobody has written started like the others."""
+        """Return the plans with the topology's launcher for nodes that nobody has written."""
         return {
             name: replace(plan, launcher=self._launcher) if plan.process and plan.launcher is None else plan
             for name, plan in plans.items()
         }
 
     def wanted(self, specs: Mapping[str, ActorSpec]) -> dict[str, tuple[str | None, ...]]:
-        """For each actor, the node that each of its members asks for: None has no wish, and that of `UNPLACED` is to be
-        found. Nodes that are needed for a device are added."""
+        """Return, for each actor, the node that each of its members asks for.
+
+        None leaves the node to the placement; `UNPLACED` is decided when nodes join. Nodes that are needed for
+        a device are added to the plans.
+        """
         return {name: self._wanted(name, spec) for name, spec in specs.items()}
 
     def _wanted(self, name: str, spec: ActorSpec) -> tuple[str | None, ...]:
@@ -147,24 +153,24 @@ class NodePlans:
             return UNPLACED
         raise TopologyError(
             f"{entry_of(actor)}.device",
-            f"found {device!r}; {self._what_is_here()}, and no node joins that might have one",
+            f"found {device!r}; {self._local_devices_text()}, and no node joins that might have one",
         )
 
     def check_option(self, device: object, node: str, place: str) -> None:
-        """An actor of this host is to compute on that device."""
+        """Refuse an actor of this host that is to compute on a device that this host lacks."""
         plan = self.plans.get(node)
         here = plan is None or (not plan.joins and plan.launcher is None)
         if here and isinstance(device, str) and device.startswith("cuda") and self._devices == (CPU,):
-            raise TopologyError(place, f"found {device!r}; {self._what_is_here()}")
+            raise TopologyError(place, f"found {device!r}; {self._local_devices_text()}")
 
 
 def fits(device: str, wanted: str) -> bool:
-    """Whether a node that has the one offers the other."""
+    """Tell whether a node that has `device` offers `wanted`."""
     return wanted in (device, FREE) or device.partition(":")[0] == wanted
 
 
 def entry_of(name: str) -> str:
-    """Where an actor's entry stands."""
+    """Return the place of an actor's entry in the topology."""
     prefix = replica_of(name)
     own = f"actors.{name.removeprefix(prefix)}"
     return f"models.{prefix}{own}".replace("/", ".") if prefix else own
@@ -176,7 +182,7 @@ def _check_device(device: str, place: str) -> None:
 
 
 def _launcher(spec: str | LauncherSpec | None, place: str) -> LauncherPlan | None:
-    """A launcher, made once to see that it can be."""
+    """Return the plan of a launcher, made once to see that it can be."""
     if spec is None:
         return None
     if isinstance(spec, str):
@@ -187,7 +193,7 @@ def _launcher(spec: str | LauncherSpec | None, place: str) -> LauncherPlan | Non
 
 
 def _resolve_likes(nodes: Mapping[str, NodeSpec]) -> dict[str, NodeSpec]:
-    """Nodes with what they take over from others filled in."""
+    """Return the nodes with the keys of `like` filled in."""
 
     def merged(name: str, trail: tuple[str, ...]) -> dict[str, Any]:
         if name in trail:
@@ -210,7 +216,7 @@ def _resolve_likes(nodes: Mapping[str, NodeSpec]) -> dict[str, NodeSpec]:
 
 
 def _root_of(nodes: Mapping[str, NodeSpec]) -> str:
-    """The one node that is this process."""
+    """Return the one node that is this process."""
     here = [name for name, node in nodes.items() if not node.process and node.host is None]
     if len(here) > 1:
         raise TopologyError(

@@ -1,11 +1,11 @@
-"""Where actors live when nobody said: all here, each in its own process, or by a fixed rule.
+"""Default placement of actors: all here, each in its own process, or by a fixed rule.
 
-The rule of `auto` comes from a measurement (`scripts/bench/placement.py`, docs/benchmarks/placement.json): with the
-executor in a process of its own the engine is a third faster than in one process, and keeps more than a quarter of its
-speed beside a user's thread that computes in Python, where a single process is brought almost to a standstill. `each`
-is faster still where there are cores for it, at the price of as many processes as actors, each with an interpreter's
-memory. What guides an executor's draws lives where it does, since the masks of each step, a bit for each token of the
-vocabulary and row, would cost more to carry to another process than they do to make.
+The rule of `auto` comes from a measurement (`scripts/bench/placement.py`, docs/benchmarks/placement.json). With
+the executor in a process of its own the engine is a third faster than in one process. Beside a user's thread
+that computes in Python it keeps more than a quarter of its speed, while a single process almost stops. `each`
+is faster still where there are cores for it, at the price of an interpreter's memory per actor. A grammar lives
+with its executor: the masks of each step have a bit for each row and token of the vocabulary, and would cost
+more to carry to another process than to make.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Placement = Literal["one", "each", "auto"]
 
 # Actors that `auto` gives a process of their own; all others share the root's.
 AUTO_PROCESSES: frozenset[str] = frozenset({"executor"})
-# And those that live with another's first member.
+# Actors that `auto` places with the first member of another.
 AUTO_BESIDE: Mapping[str, str] = {"grammar": "executor"}
 
 
@@ -31,11 +31,11 @@ def place(
     wanted: Mapping[str, Sequence[str | None]],
     root_actors: frozenset[str],
 ) -> tuple[dict[str, NodePlan], dict[str, tuple[str, ...]]]:
-    """All nodes, and for each actor the node of each of its members.
+    """Return all nodes, and for each actor the node of each of its members.
 
     Args:
         wanted: for each actor, the node that each member asks for; None leaves it to `placement`.
-        root_actors: those that must live with the caller.
+        root_actors: actors that must live with the caller.
     """
     plans = dict(nodes)
     plans.setdefault(root, NodePlan(root))

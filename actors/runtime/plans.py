@@ -1,4 +1,4 @@
-"""What a resolved topology consists of: the plans of its actors and of its nodes."""
+"""Plans of actors and nodes: the parts of a resolved topology."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ActorPlan:
-    """An actor of the resolved topology. `options` is JSON. With a `device` it lives on whichever of the nodes that
-    join by themselves has such a one, and nobody on it; `node` is "" until there is one. The module of the class may
-    stand in `folder`."""
+    """An actor of the resolved topology."""
 
     name: str
     node: str
+    """The node that hosts it; "" until a node with its `device` has joined."""
     cls: str
     options: bytes
+    """A JSON object."""
     device: str | None = None
+    """Places the actor on whichever node that joins by itself has such a device free."""
     folder: str = ""
 
 
@@ -30,10 +31,12 @@ class NodePlan:
     name: str
     process: bool = False
     joins: bool = False
-    launcher: LauncherPlan | None = None  # of its own
-    device: str | None = None  # that it must have; see `devices`
+    launcher: LauncherPlan | None = None
+    """The node's own launcher, if any."""
+    device: str | None = None
+    """The device that it must have; see `devices`."""
 
     @property
     def may_be_far(self) -> bool:
-        """Whether it may be on another host, and then listens where other hosts reach it."""
+        """Tell whether the node may be on another host; it then listens where other hosts reach it."""
         return self.joins or self.launcher is not None

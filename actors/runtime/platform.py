@@ -1,6 +1,7 @@
-"""What nodes stand on: time, threads, and the ways to other nodes. `Machine` is a real one; the simulator has its own.
+"""Platforms of nodes: time, threads, and links to other nodes. `Machine` is a real one; the simulator has its
+own.
 
-Everything that a topology takes from the world beneath it comes through here.
+A topology takes everything that it needs from the world through here.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ R = TypeVar("R")
 
 
 class Receiver(Protocol):
-    """Who takes what comes in over a link."""
+    """Takes the envelopes and events of a link."""
 
     def receive(self, node: str, frames: Sequence[Any]) -> None: ...
     def refuse(self, node: str, reason: str) -> None: ...
@@ -34,67 +35,70 @@ class Receiver(Protocol):
 
 
 class Link(Protocol):
-    """A node's way to the others."""
+    """A node's connections to the others."""
 
     endpoint: str
-    """Where it listens."""
+    """The address that it listens on."""
 
     issue: Callable[[str, bool], int | None] | None
-    """The root's: a new incarnation for a node's name, given whether its former life is known to have gone; 0 if none
-    is expected, None if that life may not be over."""
+    """Set at the root: returns a new incarnation for a node's name, given whether its former life is known to
+    be gone; 0 if no such node is expected, None if that life may not be over.
+    """
 
     on_broken: Callable[[str, int], None] | None
-    """Told of a node, and its incarnation, to which a connection of our making broke: something may be lost."""
+    """Called with a node, and its incarnation, to which a connection that this node made broke: messages may be
+    lost.
+    """
 
     async def connect(self, node: str, incarnation: int, endpoint: str) -> Welcome:
-        """Links to an earlier node, from then on known by the name that it gives itself.
+        """Link to an earlier node, which is known by the name that it gives itself from then on.
 
         Raises:
             LinkRefused: it speaks another protocol, or (`NoAnswer`) did not answer.
         """
 
     def send(self, node: str, frames: Sequence[Any]) -> bool:
-        """Queues frames for a node; False when it cannot be reached."""
+        """Queue frames for a node; False when it cannot be reached."""
 
     def is_linked(self, node: str) -> bool:
-        """Whether that node has been met, in any of its lives."""
+        """Tell whether that node has been linked, in any of its lives."""
 
     def forget(self, node: str, incarnation: int) -> bool:
-        """That life of a node is over. False when another one has been linked already."""
+        """Forget a life of a node that is over. False when another life has been linked already."""
 
     def close(self) -> None:
-        """Sends what is queued, and lets go of everything."""
+        """Send what is queued, and release all sockets."""
 
 
 class Lane(Protocol):
-    """Where an actor's blocking functions run."""
+    """Runs an actor's blocking functions."""
 
     async def run(self, call: Callable[[], R]) -> R:
-        """Runs one, in the order in which they come."""
+        """Run a function, in the order in which they come."""
 
     def close(self) -> bool:
-        """Nothing is run from now on. Returns whether something is running still, which cannot be stopped."""
+        """Run nothing any more. Return whether a function still runs, which cannot be stopped."""
 
 
 class Platform(Protocol):
-    """What a node stands on."""
+    """The clock, threads, sockets and processes that a node uses."""
 
     clock: Clock
     pid: int
-    """Of this process."""
+    """The id of this process."""
 
     def open_lane(self, name: str, threads: int) -> Lane:
-        """For functions of one actor, so many at once."""
+        """Open a lane for functions of one actor, `threads` of which may run at once."""
 
     def open_link(self, name: str, incarnation: int, endpoint: str, receiver: Receiver) -> Link:
-        """A node's socket. Raises `LinkRefused` where it cannot listen."""
+        """Open a node's socket. Raises `LinkRefused` where it cannot listen."""
 
     def launcher(self, joining: Joining, own: LauncherPlan | None = None) -> Launcher:
-        """What starts the processes of nodes: the topology's own, or what the platform has."""
+        """Return the launcher of nodes' processes: the topology's own, or the platform's."""
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """What can be computed on; see `devices.local_devices`."""
+        """Return the devices of this host; see `devices.local_devices`."""
 
 
 class Machine:

@@ -1,11 +1,11 @@
 """A node as a process of its own: `python -m pageant.actors.runtime.process --join ENDPOINT --name NAME`.
 
-Links to the root, then to every node that joined before it; reports `NodeJoined`; then does what the
-supervisor says. Ends at `StopNode`, or when its parent is gone. A `--spare` reads the rest of its command line from
-its standard input, when it is needed.
+It links to the root, then to every node that joined before it, reports `NodeJoined`, and then follows the
+supervisor's orders. It ends at `StopNode`, or when its parent is gone. A standby (`--standby`) reads the rest
+of its command line from its standard input, when it is needed.
 
-One that was started by hand and whose lease is over, since it was cut off or stood still, ends all that it has and
-begins anew: as the same process, but with nothing of what it was, and under a new incarnation.
+A node that was started by hand may lose its lease, because it was cut off or stood still. It then ends all of
+its actors and begins anew: as the same process, but without any state, and under a new incarnation.
 """
 
 from __future__ import annotations
@@ -39,14 +39,18 @@ from pageant.protocol.supervision import Directory, NodeEntry, NodeJoined
 
 log = logging.getLogger("pageant.process")
 
-LOST = -1  # as the end of a life: the topology was not heard of for too long, and is to be joined again
-AGAIN_SECONDS = 1.0  # until the root is asked again
-MEET_SECONDS = 2.0  # until what waits for links goes on without those of peers that do not answer
-ORPHAN_SECONDS = 1.5  # that a process whose parent died has to end in order
+# The exit code of a node that lost the topology and is to join it again.
+LOST = -1
+# Time until a root that did not admit this node is asked again.
+AGAIN_SECONDS = 1.0
+# The longest wait for links to peers that do not answer.
+MEET_SECONDS = 2.0
+# The time that a process whose parent died has for an orderly end.
+ORPHAN_SECONDS = 1.5
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The command line of a node process."""
+    """Parse the command line of a node process."""
     parser = argparse.ArgumentParser(prog="pageant node", description="Run a node of a topology.")
     parser.add_argument("--join", required=True, help="the root node's endpoint")
     parser.add_argument("--name", required=True, help="this node's name in the topology")
@@ -81,7 +85,7 @@ def _level(text: str) -> int:
 
 
 def _collect() -> None:
-    """Lets go of what `gc.freeze` has set aside, too, if nobody refers to it."""
+    """Free unreachable objects, those that `gc.freeze` has set aside included."""
     gc.unfreeze()
     gc.collect()
 
@@ -114,7 +118,7 @@ class NodeProcess:
         self.link.on_broken = self._broken
 
     async def run(self) -> None:
-        """Joins, serves, and returns after the end."""
+        """Join, serve, and return after the end."""
         try:
             await self._join_and_serve()
         finally:
@@ -130,8 +134,8 @@ class NodeProcess:
             return
         root = self._joining.result().node
         self.node.remote.connect(self.link, root)
-        # What an actor has loaded lives as long as the process: torch's modules alone, looked through by the
-        # garbage collector, would hold up a step for a tenth of a second.
+        # Modules that an actor loaded live as long as the process. To traverse torch's modules alone, the garbage
+        # collector would delay a step by a tenth of a second: they are frozen.
         on_machine = isinstance(self.node.platform, Machine)
         agent = NodeAgent(
             self.node,
@@ -159,37 +163,43 @@ class NodeProcess:
             self._say("left the topology")
 
     def _say(self, what: str) -> None:
-        """Tell whoever started this node by hand."""
+        """Tell the user who started this node by hand."""
         if self._detached:
             print(f"pageant node {self.node.name}: {what}", file=sys.stderr, flush=True)
 
     def _end_unusable(self) -> None:
-        """End, since an actor left a thread at work or a broken device behind: this is no place for its next life."""
+        """End the process: an actor left a running thread or a broken device behind, and its next life could
+        not use them.
+        """
         self.unusable = True
         self._stop.set()
 
     def _lapse(self) -> None:
-        """What was held here is given to others."""
+        """End the process: the actors of this node are given to others."""
         self.lapsed = True
         self._stop.set()
 
     def stop(self) -> None:
-        """Ends the node in an orderly way."""
+        """End the node in order."""
         self._stop.set()
         if self._joining is not None:
             self._joining.cancel()
 
     def _broken(self, node: str, incarnation: int) -> None:
-        """Messages to or from a node that lives are lost. Rather than go on with holes in what it knows, this node
-        ends, and comes back as a new incarnation."""
+        """End this node after a connection to a living node broke.
+
+        Messages are lost. Rather than go on with gaps in its state, the node comes back as a new incarnation.
+        """
         if node == self.node.remote.root or (node, incarnation) in self._present:
             log.error("the connection to %s#%d broke: node %s ends", node, incarnation, self.node.name)
             self.lapsed = self.lapsed or self._detached
             self._stop.set()
 
     async def _meet_peers(self, directory: Directory) -> None:
-        """Links to every node that came before this one; a later one will link to us. One that hangs holds up nobody
-        else: what is told to it waits until it is linked."""
+        """Link to every node that came before this one; later ones link to us.
+
+        A peer that hangs delays no other: messages to it wait until it is linked.
+        """
         self._present = {(entry.name, entry.incarnation) for entry in directory.nodes}
         for key in self._links.keys() - self._present:
             self._links.pop(key).cancel()
@@ -203,7 +213,7 @@ class NodeProcess:
             await asyncio.wait(self._links.values(), timeout=MEET_SECONDS)
 
     async def _link_to(self, entry: NodeEntry) -> None:
-        """Tries for as long as the node is there: a busy one may answer late."""
+        """Try to link for as long as the node is there: a busy one may answer late."""
         while True:
             try:
                 await self.link.connect(entry.name, entry.incarnation, entry.endpoint)
@@ -216,7 +226,7 @@ class NodeProcess:
 
 
 async def _ask_for_incarnation(options: argparse.Namespace) -> int:
-    """Introduces itself without an incarnation, to be given one: at once, or when another of its name is gone."""
+    """Say hello without an incarnation, to be given one: at once, or when another node of that name is gone."""
 
     class Nobody:
         def receive(self, node: str, frames: object) -> None: ...
@@ -261,21 +271,22 @@ async def _run(options: argparse.Namespace) -> int:
             loop.add_reader(sys.stdin.fileno(), _end_with_parent, process)
         await process.run()
         if not options.detached:
-            _hurry_if_orphan(process)  # it may have been too soon to know
+            _bound_end_if_orphaned(process)  # it may have been too soon to know
     except (LinkRefused, TopologyError, OSError, zmq.ZMQError) as error:
         print(f"pageant node {options.name}: {error}", file=sys.stderr)
         return 1
     if process.unusable:
         if options.crash_log is not None:
             faulthandler.dump_traceback(options.crash_log)
-        os._exit(1)  # the interpreter would wait for a thread, or for a device that answers no more
+        # The interpreter would wait for a thread, or for a device that does not answer any more.
+        os._exit(1)
     if process.lapsed and options.detached and not options.incarnation and options.rejoin_seconds > 0:
         return LOST
     return 1 if process.lapsed else 0
 
 
 def _check_address(address: str) -> None:
-    """Raise TopologyError where --join is no address that a node can have."""
+    """Raise TopologyError if `address` is no address that a node can have."""
     kind, _, rest = address.partition("://")
     if kind not in ("tcp", "ipc") or not rest or (kind == "tcp" and not rest.rpartition(":")[2].isdigit()):
         raise TopologyError("--join", f"found {address!r}; expected an address such as tcp://10.0.0.1:5700")
@@ -284,18 +295,22 @@ def _check_address(address: str) -> None:
 def _end_with_parent(process: NodeProcess) -> None:
     if not os.read(sys.stdin.fileno(), 4096):
         asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-        _hurry_if_orphan(process)
+        _bound_end_if_orphaned(process)
         process.stop()
 
 
-def _hurry_if_orphan(process: NodeProcess) -> None:
-    """Where nobody is left who would wait for it, or kill it, what still runs is not waited for either."""
+def _bound_end_if_orphaned(process: NodeProcess) -> None:
+    """Bound the time of an orderly end if the parent has died: nothing else would wait for this process, or
+    kill it.
+    """
     if os.getppid() != process.parent:
         signal.setitimer(signal.ITIMER_REAL, ORPHAN_SECONDS)
 
 
-def _learn_the_rest(modules: Sequence[str]) -> list[str]:
-    """A spare's: does what takes long, then waits for the rest of its command line; none if it is not needed."""
+def _read_arguments_when_needed(modules: Sequence[str]) -> list[str]:
+    """Import a standby's modules, then wait for the rest of its command line; empty if the standby is not
+    needed.
+    """
     for module in (*modules, "pageant.actors.runtime.transport.zeromq"):
         importlib.import_module(module)
     fingerprint()
@@ -304,11 +319,11 @@ def _learn_the_rest(modules: Sequence[str]) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a node until it is told to stop; returns the exit code."""
+    """Run a node until it is told to stop; return the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if "--spare" in arguments:
-        place = arguments.index("--spare")
-        rest = _learn_the_rest(arguments[place + 1 :])
+    if "--standby" in arguments:
+        place = arguments.index("--standby")
+        rest = _read_arguments_when_needed(arguments[place + 1 :])
         if not rest:
             return 0
         arguments = [*arguments[:place], *rest]

@@ -1,7 +1,7 @@
-"""The recorder: follows every node of a running topology, and writes what their actors are told to a file.
+"""The recorder: follows every node of a running topology, and writes the messages of their actors to a file.
 
-It stands beside the topology: on the root's node for a user of the library, on a visitor's for `pageant record`. A
-node that dies is recorded up to its death, and its next life from its beginning.
+It runs beside the topology: on the root's node for a user of the library, on a visitor's for `pageant record`.
+A node that dies is recorded up to its death, and its next life from its beginning.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ from pageant.protocol.recording import ActorDescription, EndRecording, GetActor,
 from pageant.protocol.statistics import ExecutorStatistics, GetExecutorStatistics
 from pageant.protocol.supervision import Directory, GetDirectory
 
-# Of a request: what it asks, what is computed for it, and what comes of it.
+# Kinds recorded by default: what a request asks, what is computed for it, and its output.
 KINDS = ("Tokenize", "TokenizeChat", "Submit", "Abort", "StepPlan", "StepResult", "OutputBatch")
-LOOK_SECONDS = 0.5  # between looks at who is there
+# Interval at which the recorder looks for new nodes.
+LOOK_SECONDS = 0.5
 ASK_SECONDS = 10.0
-PIECE_SECONDS = 30.0  # within which a node has something to say, if only that there was nothing
+# The longest wait for a node's next part, which comes even if it is empty.
+PIECE_SECONDS = 30.0
 END_SECONDS = 5.0
-DESCRIBED = ("scheduler", "blocks", "executor", "drafter")  # by which a replay is like what was recorded
+# Roles whose classes and options a recording keeps, so that a replay can have the same.
+DESCRIBED = ("scheduler", "blocks", "executor", "drafter")
 
 
 class Recorder:
@@ -36,9 +39,9 @@ class Recorder:
 
     Args:
         node: can ask the supervisor; and the nodes, once `look` has found them.
-        look: who is there; None asks the supervisor.
-        kinds: of messages, or `*`.
-        texts: keep prompts, outputs, stop strings, schemas and names too; without, token ids are kept.
+        look: returns the present directory; None asks the supervisor.
+        kinds: the kinds of messages to record, or `*`.
+        texts: keep prompts, outputs, stop strings, schemas and names too; without it, only token ids are kept.
     """
 
     def __init__(
@@ -58,14 +61,15 @@ class Recorder:
         self._streams: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._watching: asyncio.Task[None] | None = None
         self._error: OSError | None = None
-        self.failed = asyncio.Event()  # the file cannot be written any more: `stop` tells
+        # Set when the file cannot be written any more; `stop` raises the error.
+        self.failed = asyncio.Event()
         self.writer: RecordingWriter
 
     async def start(self) -> None:
-        """Returns once every node that is up records.
+        """Return once every node that is up records.
 
         Raises:
-            OSError: the file is there already, or cannot be written.
+            OSError: the file exists already, or cannot be written.
         """
         directory = await self._look()
         header = await self._describe(directory)
@@ -75,10 +79,10 @@ class Recorder:
         self._watching = self._node.loop.create_task(self._keep_looking(), name="recorder")
 
     async def stop(self) -> None:
-        """Ends the recording, and returns when all of it is written.
+        """End the recording, and return when all of it is written.
 
         Raises:
-            OSError: not all of it could be.
+            OSError: a part could not be written.
         """
         if self._watching is not None:
             self._watching.cancel()
@@ -128,7 +132,7 @@ class Recorder:
                 self._follow(await self._look())
 
     def _follow(self, directory: Directory) -> list[asyncio.Future[None]]:
-        """Begins to record the nodes that are new. Returns what is done when each does."""
+        """Begin to record the nodes that are new. Return a future for each, done when its recording has begun."""
         began = []
         for node in directory.nodes:
             key = node.name, node.incarnation

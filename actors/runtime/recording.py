@@ -1,13 +1,13 @@
-"""A recording's file: what the actors of a topology were told.
+r"""The file format of recordings: the messages that the actors of a topology received.
 
     PAGEANT RECORDING 1\\n
     [length][crc32][msgpack]*      a `RecordingHeader`, then `Recorded`, in the order in which they came, then a
                                    `RecordingEnd` if nothing cut it off
 
-Length and checksum are 4 bytes each, little-endian. It is only ever appended to, and each piece is written at once: of
-a recording whose process was killed, all but a part of the last piece can be read. The header holds the fingerprint of
-the protocol it was made with. A recording of another version reads as well, as far as its messages are the same:
-fields are only ever added to them, with defaults.
+Length and checksum are 4 bytes each, little-endian. The file is only appended to, and each part is written at
+once. If the writing process is killed, all but a piece of the last part can be read. The header has the
+fingerprint of the protocol. A recording of another version can be read as far as its messages are the same:
+fields are only appended to them, with defaults.
 """
 
 from __future__ import annotations
@@ -31,22 +31,26 @@ PIECE_BYTES_MAX = 2**30
 
 
 class RecordingHeader(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What a recording is of: the topology's name, what was kept, and its actors as they were at the beginning."""
+    """The topology of a recording, what was kept, and the actors at its beginning."""
 
     version: str
     fingerprint: str
-    began: float  # seconds since 1970
+    began: float
+    """Seconds since 1970."""
     topology: str
     kinds: tuple[str, ...]
     texts: bool
     actors: dict[str, ActorDescription]
-    num_blocks: int | None = None  # of KV, and the tokens of each
+    num_blocks: int | None = None
+    """Blocks of KV memory."""
     block_size: int | None = None
-    windows: tuple[int | None, ...] = (None,)  # of its groups of layers
+    """Tokens in a block."""
+    windows: tuple[int | None, ...] = (None,)
+    """The attention window of each layer group."""
 
 
 class RecordingEnd(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Nothing is missing after this."""
+    """The end of a complete recording."""
 
     ended: float
 
@@ -55,14 +59,14 @@ _Piece = RecordingHeader | Recorded | RecordingEnd
 
 
 class UnreadableRecording(PageantError):
-    """A file that is no recording, or holds messages of another version that cannot be read by this one."""
+    """The file is no recording, or holds messages of another version that this one cannot read."""
 
 
 class RecordingWriter:
-    """Appends to a new file. Use as a context manager: left in order, the file says that it is whole.
+    """Appends to a new file. Closed in order, the file is marked as complete.
 
     Raises:
-        OSError: the file is there already, or cannot be written.
+        OSError: the file exists already, or cannot be written.
     """
 
     def __init__(self, path: Path, header: RecordingHeader) -> None:
@@ -74,13 +78,13 @@ class RecordingWriter:
         self._append(header)
 
     def write(self, piece: Recorded) -> None:
-        """The next piece, of any node."""
+        """Append the next part, of any node."""
         self.messages += len(piece.messages)
         self.dropped += piece.dropped
         self._append(piece)
 
     def close(self, ended: float | None) -> None:
-        """`ended` (seconds since 1970) says that all is there that there was."""
+        """Close the file. `ended` (seconds since 1970) marks it as complete; None does not."""
         if ended is not None:
             self._append(RecordingEnd(ended=ended))
         self._file.close()
@@ -95,14 +99,14 @@ class RecordingWriter:
 
 
 class RecordingReader:
-    """Reads a recording from its beginning; a piece at a time is in memory.
+    """Reads a recording from its beginning, with one part in memory at a time.
 
     Attributes:
-        whole: whether it ends as it should; known once it has been read to its end.
+        whole: the recording is complete; known once it has been read to its end.
         dropped: messages that its nodes had no room for, so far.
 
     Raises:
-        UnreadableRecording: it is none.
+        UnreadableRecording: the file is no recording.
     """
 
     def __init__(self, path: Path) -> None:
@@ -130,7 +134,7 @@ class RecordingReader:
         self._file.close()
 
     def messages(self) -> Iterator[RecordedMessage]:
-        """All of them. Those of one node are in order."""
+        """Yield all messages. Those of one node are in order."""
         while (piece := self._next()) is not None:
             if isinstance(piece, RecordingEnd):
                 self.whole = True
@@ -140,7 +144,7 @@ class RecordingReader:
                 yield from piece.messages
 
     def decode(self, message: RecordedMessage) -> Message:
-        """What was said.
+        """Return a recorded message.
 
         Raises:
             UnreadableRecording: it does not fit this version's protocol.
@@ -155,7 +159,7 @@ class RecordingReader:
             ) from None
 
     def _next(self) -> _Piece | None:
-        """The next piece; None at the end, and where it was cut off."""
+        """Return the next part; None at the end, and where the file was cut off."""
         lead = self._file.read(8)
         size, checksum = int.from_bytes(lead[:4], "little"), int.from_bytes(lead[4:], "little")
         if len(lead) < 8 or size > PIECE_BYTES_MAX:

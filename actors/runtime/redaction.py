@@ -1,9 +1,10 @@
-"""Messages without text: token ids, numbers and the names that the runtime gives stay; all that people wrote goes.
+"""Removal of text from messages: token ids, numbers and the runtime's own names stay; all that people wrote
+goes.
 
-What is not known to be harmless is taken out: a string stays only where its type lists the words that it may be, or
-in a field of `NAMES`. So a field that is new to the protocol loses its text until somebody says otherwise, and kinds
-of a user's own are not kept at all. Names that people gave but that matter for who shares what (a tenant, a salt, an
-adapter) become others, alike where they were alike.
+Redaction is an allow list. A string stays only if its type lists its possible values, or its field is in
+`NAMES`. A field that is new to the protocol therefore loses its text until it is added here, and kinds of a
+user's own are not kept at all. Names that matter for sharing (a tenant, a salt, an adapter) are replaced by
+aliases, equal where the names were equal.
 """
 
 from __future__ import annotations
@@ -17,29 +18,29 @@ import msgspec
 
 from pageant.protocol.message import Message
 
-# Fields whose strings are names that the runtime gave.
+# Fields whose strings are the runtime's own names.
 NAMES = frozenset({"request_id", "request_ids", "frontend", "stream", "device", "dtype", "tier"})
 ALIASES = frozenset({"tenant", "cache_salt", "salt", "extra_keys", "adapter"})
-# Of conversations about text nothing would be left.
+# Kinds that consist of text alone.
 TEXT_KINDS = frozenset({"Tokenize", "TokenizeChat", "Detokenize", "CompileGrammar", "GuideStep", "Spans"})
-# What a text gives way to where "" would mean something else.
+# Values that replace a field where "" would mean something else.
 EMPTY: Mapping[str, Any] = {
     **{"stop": (), "bad_words": (), "structured_outputs": None, "extra_args": None, "trace": None},
 }
 
 
 class Redaction:
-    """Takes the text out of messages.
+    """Removes the text from messages.
 
     Args:
-        key: what aliases depend on. Whoever does not have it cannot find out what they stand for by trying.
+        key: the key of the aliases. Without it, nobody can find the names behind aliases by trying.
     """
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
-    def strip(self, message: Message) -> Message | None:
-        """The same message without text; None where there is nothing else to it."""
+    def redact(self, message: Message) -> Message | None:
+        """Return the message without text; None if nothing else is in it."""
         kind = type(message)
         if kind.__name__ in TEXT_KINDS or not kind.__module__.startswith("pageant.protocol."):
             return None
@@ -79,7 +80,7 @@ class Redaction:
 
 @cache
 def text_fields(kind: type[Any]) -> tuple[str, ...]:
-    """The fields of a Struct that may hold text, however deep."""
+    """Return the fields of a Struct that may hold text, at any depth."""
     return tuple(field.name for field in msgspec.structs.fields(kind) if _may_hold_text(field.type, ()))
 
 

@@ -1,10 +1,10 @@
 """Conversations with actors on other nodes: envelopes to frames, correlation, cancellation, credit.
 
-The asking node numbers its asks; the answering one keeps what it is working on by (node, number). Streams
-run on credit: the producer sends `credit` items, then waits for more to be granted.
+The asking node numbers its asks. The answering node keeps the asks that it works on, by (node, number). Streams
+run on credit: the producer sends `credit` items, then waits for more credit.
 
-A new life of an actor may be heard of from itself before the directory tells of it, which comes another way.
-What it tells then waits for the directory: otherwise a receiver's answer would go to the former life.
+A message from a new life of an actor may arrive before the directory that names that life, which comes another
+way. Such a message waits for the directory: otherwise the receiver's answer would go to the former life.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pageant.remote")
 
-EARLY_MAX = 65_536  # messages that wait for news of their senders
+# The most messages that wait for the directory to name their senders.
+EARLY_MAX = 65_536
 
 
 class _Asked:
-    """An ask of ours that another node is working on."""
+    """An ask of this node that another node is working on."""
 
     __slots__ = ("actor", "incarnation", "node", "place", "reply")
 
@@ -53,31 +54,42 @@ class _Asked:
 
 
 class Remote:
-    """A node's conversations with the others, over its link."""
+    """A node's conversations with other nodes, over its link. Everything here belongs to the node's loop."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._codec = Codec()
+        # The link to other nodes; None before `connect` and after `close`.
         self._link: Link | None = None
-        self.root = node.name  # where the supervisor lives
+        # The node of the supervisor.
+        self.root = node.name
+        # Asks of this node that are not answered yet, by number.
         self._asked: dict[int, _Asked] = {}
+        # Asks of other nodes that are not answered yet, by asking node and its number. A key leaves when it is
+        # answered or cancelled, or when the asking node is replaced.
         self._answering: dict[tuple[str, int], tuple[Cell, Envelope]] = {}
-        self._early: dict[str, list[tuple[Header, Message]]] = {}  # by sender
+        # Messages whose senders the directory does not name yet, by sender, in order. `_num_early` counts them.
+        self._early: dict[str, list[tuple[Header, Message]]] = {}
         self._num_early = 0
-        self._unsent: dict[str, list[list[Any]]] = {}  # by node, of those that are not linked yet
+        # Frames for nodes that are not linked yet, by node, in order. `_num_unsent` counts them.
+        self._unsent: dict[str, list[list[Any]]] = {}
         self._num_unsent = 0
+        # The number of the next ask.
         self._next = 1
         self.sent = self.received = self.refused = 0
+        # Counts messages and bytes by actor and kind.
         self.traffic = TrafficCounts()
+        # The reason of the last envelope that could not be read.
         self.last_refusal = ""
-        self._complained: set[str] = set()  # nodes
+        # Nodes whose unreadable envelopes have been logged once.
+        self._complained: set[str] = set()
 
     def connect(self, link: Link, root: str) -> None:
-        """From now on other nodes are reached over `link`; the supervisor lives on `root`."""
+        """Use `link` to reach other nodes from now on; the supervisor lives on `root`."""
         self._link, self.root = link, root
 
     def close(self) -> None:
-        """Ends every conversation."""
+        """End every conversation."""
         for asked in list(self._asked.values()):
             asked.reply.fail(PeerGone(f"this node stopped while {asked.actor} was asked"))
         self._asked.clear()
@@ -86,6 +98,7 @@ class Remote:
     # Our side asks and tells.
 
     def tell(self, place: ActorEntry, message: Message, sender: Cell | None) -> None:
+        """Send a message without an answer; a dead letter if its node cannot be reached."""
         header = self._header(Mode.TELL, place, message, sender)
         if not self._send(place.node, header, message):
             self._node.dead_letter("node unreachable", place.name, message)
@@ -98,7 +111,11 @@ class Remote:
         reply: Answer | Items,
         deadline: float | None,
     ) -> Callable[[], None]:
-        """Sends an ask; its outcome goes to `reply`. Returns what cancels it."""
+        """Send an ask; its outcome goes to `reply`. Return the function that cancels it.
+
+        Args:
+            deadline: seconds of the node's clock; None sets none.
+        """
         number, self._next = self._next, self._next + 1
         mode = Mode.STREAM if isinstance(reply, Items) else Mode.ASK
         timeout = None if deadline is None else max(0.0, deadline - self._node.clock.now())
@@ -122,14 +139,14 @@ class Remote:
             self._send_frames(place.node, [encode_header(header), b""])
 
     def peer_gone(self, entry: ActorEntry) -> None:
-        """An actor ended: what was asked of that life of it fails now."""
+        """Fail the asks of a life of an actor that ended."""
         for number, asked in list(self._asked.items()):
             if asked.actor == entry.name and asked.incarnation == entry.incarnation:
                 del self._asked[number]
                 asked.reply.fail(PeerGone(f"{entry.name} died before it answered"))
 
     def node_gone(self, node: str, incarnation: int) -> None:
-        """A life of a node is over: what was asked of it fails, and what it asked is asked no more."""
+        """Fail the asks of a life of a node that is over, and forget what it asked."""
         if self._link is not None and self._link.forget(node, incarnation):
             self.replaced(node)
             self.lost(node, len(self._take_unsent(node)))
@@ -139,13 +156,13 @@ class Remote:
                 asked.reply.fail(PeerGone(f"{asked.actor} died with its node {node} before it answered"))
 
     def replaced(self, node: str) -> None:
-        """A new life of a node counts its asks from 1 again: those of the former are answered no more."""
+        """Cancel the asks of a node's former life. The new life counts its asks from 1 again."""
         for key in [key for key in self._answering if key[0] == node]:
             cell, envelope = self._answering.pop(key)
             cell.cancel(envelope)
 
     def lost(self, node: str, envelopes: int) -> None:
-        """Envelopes that waited for a node when it went."""
+        """Count envelopes that waited for a node when it went."""
         self._node.dead_letters["node unreachable"] += envelopes
 
     # Frames out.
@@ -191,7 +208,7 @@ class Remote:
         return (waits or not link.is_linked(node)) and self._await_link(node, frames)
 
     def _await_link(self, node: str, frames: list[Any]) -> bool:
-        """Keeps frames for a node that is there, and that is to link to us when it hears that we are."""
+        """Keep frames for a node that is up and will link to this one when it learns of it."""
         if self._num_unsent >= EARLY_MAX or not self._node.has_node(node):
             return False
         self._num_unsent += 1
@@ -199,7 +216,7 @@ class Remote:
         return True
 
     def met(self, node: str) -> None:
-        """A node is linked: it gets what waited for that."""
+        """Send a node that was just linked the frames that waited for it."""
         for frames in self._take_unsent(node):
             if self._link is None or not self._link.send(node, frames):
                 self.lost(node, 1)
@@ -210,7 +227,7 @@ class Remote:
         return unsent
 
     def send_outcome(self, node: str, number: int, mode: Mode, actor: str, message: Message | None) -> bool:
-        """Sends what a handler of ours answered to an asker on another node."""
+        """Send a handler's answer to an asker on another node."""
         kind = type(message).__name__ if message is not None else ""
         header = Header(mode, kind, "", actor, correlation=number)
         if message is None:
@@ -218,18 +235,18 @@ class Remote:
         return self._send(node, header, message)
 
     def awaited(self, node: str, number: int, reply: RemoteReply) -> bool:
-        """Whether the asker still wants this answer."""
+        """Tell whether the asker still wants this answer."""
         answering = self._answering.get((node, number))
         return answering is not None and answering[1].reply is reply
 
     def done(self, node: str, number: int) -> None:
-        """An ask from another node is answered."""
+        """Forget an ask of another node that is answered."""
         del self._answering[(node, number)]
 
     # Frames in.
 
     def receive(self, node: str, frames: Sequence[Any]) -> None:
-        """Takes in one envelope from a linked node. What does not decode is refused and counted."""
+        """Take in one envelope from a linked node. An envelope that does not decode is refused and counted."""
         self.received += 1
         header: Header | None = None
         try:
@@ -247,7 +264,7 @@ class Remote:
                 self.send_outcome(node, header.correlation, Mode.ERROR, header.to, failure)
 
     def refuse(self, node: str, reason: str) -> None:
-        """Counts what could not be read; the first of a linked node is told of, too."""
+        """Count an envelope that could not be read. The first one of a linked node is logged, too."""
         self.refused += 1
         self.last_refusal = f"from {node}: {reason}"
         if self._link is not None and self._link.is_linked(node) and node not in self._complained:
@@ -278,7 +295,7 @@ class Remote:
         if header.mode is not Mode.TELL:
             streams = header.mode is Mode.STREAM
             reply = RemoteReply(self, node, header.correlation, header.to, streams, header.credit)
-            self._hand_on(header.sender, header.to)
+            self._deliver_early(header.sender, header.to)
         elif self._is_early(header):
             self._hold(header, message)
             return
@@ -301,16 +318,19 @@ class Remote:
         cell.deliver(envelope)
 
     def _is_early(self, header: Header) -> bool:
-        """Whether this node does not know yet that this life of the sender is up. Reports to the runtime's own
-        actors are part of what makes it known."""
+        """Tell whether this node does not know yet that this life of the sender is up.
+
+        Reports to the runtime's own actors are never early: they make lives known.
+        """
         ends = (header.sender, header.to)
         if any(end == "supervisor" or end.startswith("node/") for end in ends):
             return False
         entry = self._node.entry(header.sender)
-        if entry is None:  # nor where to answer
+        if entry is None:
             return True
+        # A sender that is down for good will never be up.
         if entry.final:
-            return False  # and never will
+            return False
         return (header.from_incarnation, False) >= (entry.incarnation, entry.up)
 
     def _hold(self, header: Header, message: Message) -> None:
@@ -320,9 +340,12 @@ class Remote:
         self._num_early += 1
         self._early.setdefault(header.sender, []).append((header, message))
 
-    def _hand_on(self, sender: str, receiver: str) -> None:
-        """An ask does not wait for the directory: who asks while it starts would not be up before it is answered. Nor
-        does it overtake what was told before it."""
+    def _deliver_early(self, sender: str, receiver: str) -> None:
+        """Deliver early messages of an asker to this receiver, before its ask.
+
+        An ask does not wait for the directory: an actor that asks while it starts is not up before it is
+        answered. It must not overtake messages that were sent before it.
+        """
         held = self._early.pop(sender, [])
         rest = [one for one in held if one[0].to != receiver]
         if rest:
@@ -333,7 +356,7 @@ class Remote:
                 self._give("", header, message, None)
 
     def directory_changed(self) -> None:
-        """What came too early is handed on, in order, as far as its senders are known now."""
+        """Deliver early messages, in order, whose senders are known now."""
         for sender in [sender for sender, held in self._early.items() if not self._is_early(held[0][0])]:
             held = self._early.pop(sender)
             self._num_early -= len(held)
@@ -351,14 +374,15 @@ class Remote:
             self.send_outcome(node, header.correlation, Mode.ERROR, header.to, failure)
 
     def _is_stale(self, header: Header) -> bool:
-        """Whether the sender has been replaced, or given up, since it wrote this."""
+        """Tell whether the sender has been replaced, or is down for good, since it sent this."""
         entry = self._node.entry(header.sender)
         return entry is not None and 0 < header.from_incarnation < entry.incarnation + entry.final
 
     def _outcome(self, node: str, header: Header, frames: Sequence[Any]) -> None:
         asked = self._asked.get(header.correlation)
         if asked is None or asked.node != node:
-            return  # answered after its deadline, or cancelled
+            # The ask was cancelled, or its deadline has passed.
+            return
         try:
             message = self._codec.decode(header.kind, frames[1], frames[2:]) if header.kind else None
         except ProtocolError as error:
@@ -394,7 +418,8 @@ class RemoteReply:
 
     async def item(self, message: Any) -> None:
         if not self._remote.awaited(self._node, self._number, self):
-            return  # and soon cancelled
+            # The handler is about to be cancelled.
+            return
         if not self._remote.send_outcome(self._node, self._number, Mode.ITEM, self._actor, message):
             raise PeerGone(f"{self._node}, where {self._actor} streams to, cannot be reached")
         self._credit -= 1
@@ -403,7 +428,7 @@ class RemoteReply:
             await self._waiter
 
     def grant(self, count: int) -> None:
-        """The consumer takes `count` more items."""
+        """Let the consumer take `count` more items."""
         self._credit += count
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

@@ -1,7 +1,7 @@
-"""Both ends of an ask: where a handler's outcome goes, and what the asker waits on.
+"""Both ends of an ask: the handler's, which takes the outcome, and the asker's, which waits for it.
 
-A `Reply` is the handler's end. `Answer` and `Items` are the asker's, and are also the `Reply` when asker
-and actor share a node. `RemoteReply` in `remote` is the handler's end for an asker elsewhere.
+A `Reply` is the handler's end. `Answer` and `Items` are the asker's, and are also the `Reply` when asker and
+actor share a node. `RemoteReply` in `remote` is the handler's end for an asker elsewhere.
 """
 
 from __future__ import annotations
@@ -13,27 +13,28 @@ from typing import Any, Protocol
 
 from pageant.protocol.errors import PageantError
 
-STREAM_CREDIT = 64  # items that a stream may be ahead of its consumer
+# Items that a stream may be ahead of its consumer.
+STREAM_CREDIT = 64
 
 
 class Reply(Protocol):
-    """Takes what a handler answers. All but `item` are called once, at the end."""
+    """Takes the outcome of a handler. All methods but `item` are called once, at the end."""
 
     @property
     def streams(self) -> bool:
-        """Whether it takes more than one reply."""
+        """Tell whether it takes more than one reply."""
 
     def resolve(self, message: Any) -> None:
-        """The one reply of an ask (None: the handler had none to give)."""
+        """Take the one reply of an ask; None if the handler had none to give."""
 
     async def item(self, message: Any) -> None:
-        """The next reply of a stream; returns when the consumer can take another."""
+        """Take the next reply of a stream; return when the consumer can take another."""
 
     def end(self) -> None:
-        """A stream is complete."""
+        """End a stream that is complete."""
 
     def fail(self, error: PageantError) -> None:
-        """The handler raised, or will never run."""
+        """Take the error of a handler that raised, or will never run."""
 
 
 class Answer:
@@ -61,7 +62,7 @@ class Answer:
 
 
 class Items:
-    """Any number of replies, consumed one by one; the producer is held back at `credit` unread ones."""
+    """Any number of replies, consumed one by one. The producer waits while `credit` replies are unread."""
 
     __slots__ = (
         "_buffer",
@@ -85,10 +86,11 @@ class Items:
         self._done = False
         self._taken = 0
         self.credit = credit
-        self.on_taken: Callable[[int], None] | None = None  # grants a remote producer more credit
+        # Grants a remote producer more credit.
+        self.on_taken: Callable[[int], None] | None = None
 
     def push(self, message: Any) -> None:
-        """Adds an item whatever the credit (a remote producer counts its own)."""
+        """Add an item whatever the credit: a remote producer counts its own."""
         self._buffer.append(message)
         _wake(self._consumer)
 
@@ -112,7 +114,7 @@ class Items:
         self.end()
 
     async def next(self) -> Any:
-        """The next item.
+        """Return the next item.
 
         Raises:
             StopAsyncIteration: the stream is complete.
@@ -131,14 +133,14 @@ class Items:
         return item
 
     def _count_taken(self) -> None:
-        """Grants credit back in halves, rather than item by item."""
+        """Grant credit back in halves, rather than item by item."""
         self._taken += 1
         if self.on_taken is not None and self._taken * 2 >= self.credit:
             self.on_taken(self._taken)
             self._taken = 0
 
     def close(self) -> None:
-        """The consumer left: a producer that is held back goes on, into cancellation."""
+        """Note that the consumer left. A producer that waits goes on, and is then cancelled."""
         self._done = True
         _wake(self._producer)
 

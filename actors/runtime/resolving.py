@@ -1,7 +1,7 @@
-"""From a topology as it is written to one that can be started: who lives where, of which class, with which options.
+"""Resolution of a topology: the node, class and options of every actor, from the topology as its user wrote it.
 
-Defaults are filled in, and everything is checked that can be known without starting anything. Every error names the
-place and, for a name, the nearest valid one.
+Defaults are filled in, and everything is checked that can be known without starting anything. Every error names
+the place and, for a name, the nearest valid one.
 """
 
 from __future__ import annotations
@@ -31,22 +31,26 @@ from pageant.protocol.roles import ROLES, Role
 
 @dataclass(frozen=True)
 class Cast:
-    """The default actors: the class of each, by name, and which of them always form a group.
-
-    `extra_settings` are setting names that reach no actor (the front end's own). `optional` are the classes of
-    those that take part only where a topology names them, or calls for them. `needs` are settings that are of no use
-    unless this actor knows them.
-    """
+    """The default actors of a topology."""
 
     classes: Mapping[str, str]
+    """The class of each, by name."""
     groups: frozenset[str]
+    """Actors that always form a group."""
     root_actors: frozenset[str]
-    single: frozenset[str] = frozenset()  # of which there is exactly one member
+    """Actors that must live with the caller."""
+    single: frozenset[str] = frozenset()
+    """Actors of which there is exactly one member."""
     extra_settings: frozenset[str] = frozenset()
+    """Names of settings that reach no actor (the frontend's own)."""
     optional: Mapping[str, str] = field(default_factory=dict)
-    shared: frozenset[str] = frozenset()  # by all models of a topology
+    """Classes of actors that take part only if a topology names them, or calls for them."""
+    shared: frozenset[str] = frozenset()
+    """Actors that all models of a topology share."""
     called_for: Callable[[Topology], Iterable[str]] = lambda topology: ()
+    """Returns the optional actors that a topology calls for."""
     needs: Mapping[str, str] = field(default_factory=dict)
+    """Settings that are useless unless this actor knows them."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +76,12 @@ def resolve(
     of_models: Mapping[str, Mapping[str, Any]] | None = None,
     devices: Sequence[str] | None = None,
 ) -> Resolved:
-    """Every node and actor of a topology, with its class found and its options valid.
+    """Return every node and actor of a topology, with its class loaded and its options valid.
 
     Args:
         settings: more settings, such as what was read from the model's folder; the topology's own win.
-        of_models: the same of each of several models.
-        devices: of this host; None looks.
+        of_models: the same for each of several models.
+        devices: the devices of this host; None looks for them.
 
     Raises:
         TopologyError: see `parse`.
@@ -123,7 +127,7 @@ def resolve(
             actors.append(ActorPlan(member, home, spec.cls or "", options, device))
     return Resolved(
         root=root,
-        nodes=_as_they_link(nodes, root),
+        nodes=_in_link_order(nodes, root),
         actors=tuple(actors),
         wire=topology.wire,
         transport=topology.transport,
@@ -135,13 +139,16 @@ def resolve(
     )
 
 
-def _as_they_link(nodes: Mapping[str, NodePlan], root: str) -> tuple[NodePlan, ...]:
-    """In an order in which each can link to all before it: this host's processes listen where it alone reaches them."""
+def _in_link_order(nodes: Mapping[str, NodePlan], root: str) -> tuple[NodePlan, ...]:
+    """Return the nodes in an order in which each can link to all before it.
+
+    Processes of this host listen where only this host reaches them, so they come before nodes of other hosts.
+    """
     return tuple(sorted(nodes.values(), key=lambda node: (node.name != root, not node.may_be_far)))
 
 
 def _with_device(cls: Any, name: str, spec: ActorSpec, device: str | None) -> dict[str, Any]:
-    """An actor's own options, with the device of its node, if that has one and the actor is for any."""
+    """Return an actor's own options, with the device of its node, if the node has one and the actor takes one."""
     if device is None or "device" not in cls.Options.__struct_fields__:
         return spec.options
     own = spec.options.get("device", device)
@@ -154,9 +161,9 @@ def _with_device(cls: Any, name: str, spec: ActorSpec, device: str | None) -> di
 def _with_defaults(
     topology: Topology, cast: Cast, prefix: str, parts: Collection[str]
 ) -> Iterator[tuple[str, ActorSpec]]:
-    """The cast's actors, as the topology has them, then its own additions, by their full names.
+    """Yield the cast's actors, as the topology has them, then its own additions, by their full names.
 
-    Where there are several models, each part has its own of them: the models', or those that they share.
+    With several models, each model has its own actors, and the shared ones are at the top.
     """
     due = [
         name
@@ -207,7 +214,7 @@ def _check_root_actors(where: Mapping[str, tuple[str, ...]], root: str, cast: Ca
 
 
 def _check_roles(specs: Mapping[str, ActorSpec], classes: Mapping[str, type]) -> None:
-    """An actor that stands where a role is expected must have it."""
+    """Refuse an actor that has the name of a role but not the role."""
     for name in specs:
         role: Role | None = ROLES.get(role_of(name))
         if role is not None and getattr(classes[name], "role", None) is not role:
@@ -220,9 +227,9 @@ def _check_roles(specs: Mapping[str, ActorSpec], classes: Mapping[str, type]) ->
 
 
 def _check_names(specs: Mapping[str, ActorSpec], classes: Mapping[str, type], cast: Cast) -> None:
-    """Refuse an added actor that nobody would talk to: its name is one of the cast, misspelt.
+    """Refuse an added actor that nothing would talk to: its name is one of the cast, misspelt.
 
-    A class with a role is meant to stand in for the cast's actor of that role. A class without one may have any name
+    A class with a role is meant to replace the cast's actor of that role. A class without one may have any name
     that is not close to one of the cast's.
     """
     known = (*cast.classes, *cast.optional)
@@ -243,13 +250,13 @@ def _check_names(specs: Mapping[str, ActorSpec], classes: Mapping[str, type], ca
 
 
 def _is_referred_to(name: str, specs: Mapping[str, ActorSpec]) -> bool:
-    """Whether another actor's options name this one."""
+    """Tell whether another actor's options name this one."""
     texts = (text for spec in specs.values() for text in _texts(spec.options))
     return any(name == text.partition("/")[0] for text in texts)
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text within options."""
+    """Yield every text within options."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -280,7 +287,7 @@ def _check_needs(settings: Mapping[str, Any], prefix: str, classes: Mapping[str,
 
 
 def _options(cls: Any, name: str, given: Mapping[str, Any], settings: Mapping[str, Any]) -> bytes:
-    """An actor's options as JSON: the settings that it knows, under what its own entry says."""
+    """Return an actor's options as JSON: the settings that it knows, overridden by its own entry."""
     fields = cls.Options.__struct_fields__
     for option in given:
         if option not in fields:
@@ -290,7 +297,8 @@ def _options(cls: Any, name: str, given: Mapping[str, Any], settings: Mapping[st
     merged = {key: value for key, value in settings.items() if key in fields} | dict(given)
     try:
         encoded = msgspec.json.encode(msgspec.convert(merged, cls.Options))
-        msgspec.json.decode(encoded, type=cls.Options)  # as its node will: JSON has no NaN, for one
+        # The node decodes them, too; JSON has no NaN, for one.
+        msgspec.json.decode(encoded, type=cls.Options)
         return encoded
     except (ValueError, TypeError, RecursionError) as error:  # ValidationError is a ValueError
         if isinstance(error.__cause__, TopologyError):  # an option that names something checked it itself
@@ -309,7 +317,9 @@ def _options(cls: Any, name: str, given: Mapping[str, Any], settings: Mapping[st
 
 
 def _blamed(message: str, fields: Collection[str]) -> tuple[str, str]:
-    """What options say of themselves, `NAME is VALUE; ...`, as the place of that option and the rest."""
+    """Split the message of an option's own check, `NAME is VALUE; ...`, into the place of that option and the
+    rest.
+    """
     match = re.match(r"(\w+)(?: is |: )(.*)", message, re.DOTALL)
     if match is None or match[1] not in fields:
         return "", message

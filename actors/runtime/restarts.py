@@ -1,5 +1,7 @@
-"""The root supervisor's decisions: who is started when, how often, and when to give up. A core: events in,
-instructions out; no clock, no processes.
+"""The root supervisor's decisions: which actor is started when, how often, and when restarts end.
+
+A core: events in, instructions out; no clock, no processes. All times are seconds of the caller's monotonic
+clock.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ from pageant.actors.runtime.lives import ActorLife, NodeLife, RestartLimits
 from pageant.actors.runtime.plans import ActorPlan, NodePlan
 from pageant.protocol.supervision import SWAPPED, ActorEntry, Directory, Facts, NodeEntry, StartActor
 
-JOINING_SECONDS_MAX = 10.0  # for a node that has been given an incarnation, before another may be
-VISITOR = "visitor:"  # begins the name of a node that only asks, such as `pageant swap`; no YAML can say it
+# The time for which a node that was given an incarnation is expected, before another may be given one.
+JOINING_SECONDS_MAX = 10.0
+# Prefix of the name of a node that only asks, such as `pageant swap`. No YAML can contain such a name.
+VISITOR = "visitor:"
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Start:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Something will not be started again. `who` is an actor or a node."""
+    """Report that an actor or a node (`who`) will not be started again."""
 
     who: str
     deaths: int
@@ -47,7 +51,7 @@ class GiveUp:
 
 @dataclass(frozen=True)
 class Fence:
-    """Kill the process of a node that has not been heard of: it may be stopped, and wake at any time."""
+    """Kill the process of a node whose lease is over: it may be stopped, and wake at any time."""
 
     node: str
     incarnation: int
@@ -56,18 +60,19 @@ class Fence:
 
 @dataclass(frozen=True)
 class Publish:
-    """Tell every node who is there now."""
+    """Send every node the present directory."""
 
 
 Instruction = Launch | Start | GiveUp | Fence | Publish
 
 
 class Supervision:
-    """Who lives, who is being started, and who was given up.
+    """State of every node and actor: alive, being started, or down for good. Times are seconds of a monotonic
+    clock.
 
     Args:
-        root: the node of the supervisor itself, which is there from the beginning.
-        pid: of its process.
+        root: the node of the supervisor itself, which is up from the beginning.
+        pid: the process of that node.
     """
 
     def __init__(
@@ -91,7 +96,7 @@ class Supervision:
         root_state.endpoint, root_state.pid = root_endpoint, pid
 
     def begin(self, now: float) -> list[Instruction]:
-        """Launches every process and starts the root's own actors."""
+        """Launch every process and start the root's own actors."""
         instructions: list[Instruction] = []
         for node in self._nodes.values():
             if node.plan.process:
@@ -100,13 +105,13 @@ class Supervision:
         return [*instructions, *self._start_actors_of(self.root), Publish()]
 
     def issue(self, node: str, now: float, *, gone: bool) -> int | None:
-        """A new incarnation for a node that joins by itself, or 0 if none of that name is expected. A visitor may
-        always come: it hosts no actors, and asks.
+        """Return a new incarnation for a node that joins by itself, or 0 if no such node is expected.
 
-        None while another of that name may be alive: it may be cut off, and go on until its lease is over.
+        None while another node of that name may be alive: it may be cut off, and go on until its lease is over.
+        A visitor may always come: it hosts no actors, and only asks.
 
         Args:
-            gone: the former one's process is known to have ended.
+            gone: the former process is known to have ended.
         """
         if node.startswith(VISITOR):
             self._visitors += 1
@@ -121,7 +126,7 @@ class Supervision:
         return state.issued
 
     def launched(self, node: str, incarnation: int, now: float) -> None:
-        """The process of that life of a node runs, and is heard of before long."""
+        """Note that the process of that life of a node runs; its first message is due before long."""
         state = self._nodes[node]
         if state.alive and not state.up and state.incarnation == incarnation:
             self._grant(state, now)
@@ -135,14 +140,17 @@ class Supervision:
         pid: int = 0,
         devices: tuple[str, ...] = (),
     ) -> list[Instruction]:
-        """A node is up, and linked to the root. One that lacks the device that it is there for gets no actors."""
+        """Start the actors of a node that is up and linked to the root.
+
+        A node that lacks the device that it must have gets no actors.
+        """
         state = self._nodes.get(node)
         if state is None:
             return []
         if state.plan.joins and state.incarnation < incarnation == state.issued:
             state.expected_until = -math.inf
             self._end_actors_of(node, "its node was replaced")  # whose end nobody saw
-            state.fall("replaced")
+            state.mark_exited("replaced")
             state.begin()
             state.incarnation = incarnation
         if state.incarnation != incarnation or state.up or not state.alive:
@@ -157,20 +165,20 @@ class Supervision:
                 Publish(),
                 *self._refuse(node, f"node {node} is to have {wanted}; it has {_listed(devices)}"),
             ]
-        self._settle()
-        return [Publish(), *self._start_actors_of(node), *self._still_homeless()]
+        self._place_by_device()
+        return [Publish(), *self._start_actors_of(node), *self._give_up_unplaced()]
 
     def _refuse(self, node: str, reason: str) -> list[Instruction]:
-        """Nothing that was to live there is started."""
+        """Mark all actors of a node as down for good."""
         given_up: list[Instruction] = []
         for actor in self._end_actors_of(node, reason):
             actor.final = True
             given_up.append(GiveUp(actor.plan.name, 1, reason, ""))
         return given_up
 
-    def _settle(self) -> list[ActorLife]:
-        """Actors that want a device, and have no home, get one of those that are free. Returns those that did."""
-        settled = []
+    def _place_by_device(self) -> list[ActorLife]:
+        """Place actors that want a device, and have no node, on free devices. Return the ones that were placed."""
+        placed = []
         for actor in self._actors.values():
             wanted = actor.plan.device
             if wanted is None or actor.plan.node or actor.final:
@@ -181,20 +189,20 @@ class Supervision:
                 taken = {one.device for one in self._actors_of(name) if one.device is not None}
                 device = choose(wanted, node.devices, taken)
                 if device is not None and (device != CPU or not taken):
-                    self._house(actor, name, device)
-                    settled.append(actor)
+                    self._place_on(actor, name, device)
+                    placed.append(actor)
                     break
-        return settled
+        return placed
 
-    def _house(self, actor: ActorLife, node: str, device: str) -> None:
+    def _place_on(self, actor: ActorLife, node: str, device: str) -> None:
         options = json.loads(actor.plan.options)
         if "device" in options:
             options["device"] = device
         actor.device = device
         actor.plan = replace(actor.plan, node=node, options=json.dumps(options).encode())
 
-    def _still_homeless(self) -> list[Instruction]:
-        """Whoever finds nothing although everybody is there: nobody else will come."""
+    def _give_up_unplaced(self) -> list[Instruction]:
+        """Mark actors without a node as down for good once every node is there: no other will come."""
         if not all(node.up for node in self._nodes.values()):
             return []
         there = "; ".join(
@@ -204,7 +212,7 @@ class Supervision:
         for actor in self._actors.values():
             if actor.plan.device is not None and not actor.plan.node and not (actor.proven or actor.final):
                 reason = f"no node has {actor.plan.device} free for it: {there}"
-                actor.fall(reason)
+                actor.mark_exited(reason)
                 actor.final = True
                 given_up.append(GiveUp(actor.plan.name, 1, reason, ""))
         return given_up
@@ -212,7 +220,7 @@ class Supervision:
     def node_exited(
         self, node: str, incarnation: int, reason: str, now: float, traceback: str = ""
     ) -> list[Instruction]:
-        """The process of that life of a node has ended."""
+        """Record that the process of that life of a node has ended."""
         state = self._nodes.get(node)
         if state is None or state.incarnation != incarnation or not state.alive:
             return []
@@ -231,7 +239,7 @@ class Supervision:
     def renewed(
         self, node: str, incarnation: int, now: float, number: int = 0, taken: int = 0
     ) -> float | None:
-        """That life of a node asks for its lease. Returns for how many seconds it is granted; None if it is over.
+        """Grant that life of a node a lease and return its seconds; None if the life is over.
 
         Args:
             number, taken: see `RenewLease`.
@@ -248,17 +256,17 @@ class Supervision:
         known = None if plan.process else taken
         return self.leases.grant(*life, now, starting=starting, number=number, taken=known)
 
-    def _suspect(self, node: str, incarnation: int) -> list[Instruction]:
-        """A node's lease is over. What cannot be killed has ended itself by now."""
+    def _lease_over(self, node: str, incarnation: int) -> list[Instruction]:
+        """Act on a lease that is over. A node that cannot be killed has ended itself by now."""
         state = self._nodes[node]
         assert state.alive and state.incarnation == incarnation, "only the living hold leases"
         reason = "it was not heard of in time"
         if state.plan.process:
             state.suspicion = reason
             return [Fence(node, incarnation, reason)]
-        state.fall(reason)
+        state.mark_exited(reason)
         self._end_actors_of(node, reason)
-        return [Publish(), *(self._start(actor) for actor in self._settle())]
+        return [Publish(), *(self._start(actor) for actor in self._place_by_device())]
 
     def _launch(self, node: NodeLife, now: float) -> Launch:
         launch = Launch(node.plan.name, node.begin())
@@ -266,38 +274,43 @@ class Supervision:
         return launch
 
     def _end_actors_of(self, node: str, reason: str) -> list[ActorLife]:
-        """Takes a node's actors down with it; those that were given up before are left alone."""
-        fallen = [actor for actor in self._actors_of(node) if not actor.final]
-        for actor in fallen:
-            actor.give_way()
-            actor.fall(reason)
-            if actor.plan.device is not None:  # any other node that has one will do
+        """End the lives of a node's actors, except those that are down for good. Return them."""
+        ended = [actor for actor in self._actors_of(node) if not actor.final]
+        for actor in ended:
+            actor.restore_former()
+            actor.mark_exited(reason)
+            # Any other node with such a device will do.
+            if actor.plan.device is not None:
                 actor.plan, actor.device = replace(actor.plan, node=""), None
-        return fallen
+        return ended
 
     def _actors_of(self, node: str) -> list[ActorLife]:
         return [actor for actor in self._actors.values() if actor.plan.node == node]
 
     def plan_of(self, name: str) -> ActorPlan | None:
-        """What an actor is, if it is up and may be swapped."""
+        """Return an actor's plan, if it is up and may be swapped; else None."""
         actor = self._actors.get(name)
         return actor.plan if actor is not None and actor.up and actor.former is None else None
 
     def swap(self, plan: ActorPlan) -> list[Instruction]:
-        """Ends the life of an actor that is up, and begins another by this plan; by the former if that fails."""
+        """End the life of an actor that is up, and begin another with this plan. If that fails, the former plan
+        returns.
+        """
         actor = self._actors[plan.name]
         assert self.plan_of(plan.name) is not None, f"{plan.name} is not up"
         actor.former, actor.plan = actor.plan, plan
-        actor.fall(SWAPPED)
+        actor.mark_exited(SWAPPED)
         return [Publish(), self._start(actor)]
 
-    def take_back(self, name: str, error: str) -> list[Instruction]:
-        """The former takes over again from a successor that has not started; nothing, if there is none any more."""
+    def roll_back(self, name: str, error: str) -> list[Instruction]:
+        """Restore the former plan of an actor whose successor has not started; do nothing if there is none any
+        more.
+        """
         actor = self._actors.get(name)
         if actor is None or actor.former is None:
             return []
-        actor.give_way()
-        actor.fall(error)
+        actor.restore_former()
+        actor.mark_exited(error)
         return [Publish(), self._start(actor)]
 
     def actor_started(
@@ -308,7 +321,7 @@ class Supervision:
         now: float,
         facts: Facts | None = None,
     ) -> list[Instruction]:
-        """Take note that an actor is ready; `features` and `facts` are as in `ActorStarted`."""
+        """Record that an actor is ready; `features` and `facts` are as in `ActorStarted`."""
         actor = self._actors.get(name)
         if actor is None or actor.incarnation != incarnation or not actor.alive:
             return []
@@ -316,13 +329,14 @@ class Supervision:
         actor.ready(now)
         actor.proven, actor.former = True, None
         node = self._nodes[actor.plan.node]
-        if node.plan.process and not node.suspicion:  # it lives, and has less to do from now on
+        # The node lives, and its loop is not held up by a start any more.
+        if node.plan.process and not node.suspicion:
             self._grant(node, now)
         node.proven = node.proven or all(one.proven for one in self._actors_of(node.plan.name))
         return [Publish()]
 
     def actor_changed(self, name: str, incarnation: int, facts: Facts) -> list[Instruction]:
-        """Take note that an actor that is up has other facts."""
+        """Record that an actor that is up has new facts."""
         actor = self._actors.get(name)
         if actor is None or actor.incarnation != incarnation or not actor.up or actor.facts == facts:
             return []
@@ -330,14 +344,14 @@ class Supervision:
         return [Publish()]
 
     def planned(self, name: str) -> ActorPlan | None:
-        """Return what the next life of an actor would be, whether it is up or not; None if there is no such actor."""
+        """Return the plan of an actor's next life, whether it is up or not; None if there is no such actor."""
         actor = self._actors.get(name)
         return None if actor is None else actor.plan
 
     def amend(self, name: str, change: Callable[[ActorPlan], ActorPlan]) -> ActorPlan:
-        """Change what the next life of an actor will be; its present one goes on. Return the new plan.
+        """Change the plan of an actor's next life; its present one goes on. Return the new plan.
 
-        While it is not known whether a successor can start, its former's plan is changed likewise.
+        Until a successor has started, the former plan is changed likewise.
         """
         actor = self._actors[name]
         actor.plan = change(actor.plan)
@@ -352,8 +366,9 @@ class Supervision:
         actor = self._actors.get(name)
         if actor is None or actor.incarnation != incarnation or not actor.alive:
             return []
-        if actor.former is not None:  # no death of the actor that was there
-            return self.take_back(name, error)
+        # A successor that failed to start is no death of the former actor.
+        if actor.former is not None:
+            return self.roll_back(name, error)
         actor.end(error, traceback, now, self.limits, permanent=permanent)
         give_up: list[Instruction] = (
             [GiveUp(name, actor.early_deaths, error, traceback)] if actor.final else []
@@ -361,7 +376,9 @@ class Supervision:
         return [Publish(), *give_up]
 
     def charged(self, name: str, deaths: int) -> None:
-        """Take so many early deaths off an actor, or off each of a group, and off its node (`DeathsCharged`)."""
+        """Take `deaths` off the early deaths of an actor, or of each of a group, and of its node
+        (`DeathsCharged`).
+        """
         for actor in self._actors.values():
             if actor.plan.name != name and not actor.plan.name.startswith(f"{name}/"):
                 continue
@@ -370,29 +387,29 @@ class Supervision:
                 node.forgive(deaths)
 
     def tick(self, now: float) -> list[Instruction]:
-        """Carries out the restarts that are due."""
+        """Carry out the restarts that are due."""
         instructions: list[Instruction] = []
         for node in self._nodes.values():
             if node.retry_at is not None and node.retry_at <= now:
                 instructions.append(self._launch(node, now))
         for name, incarnation in self.leases.lapsed(now):
-            instructions += self._suspect(name, incarnation)
+            instructions += self._lease_over(name, incarnation)
         for actor in self._actors.values():
             if actor.retry_at is not None and actor.retry_at <= now:
                 instructions.append(self._start(actor))
         return instructions
 
     def wake_at(self) -> float | None:
-        """When `tick` is next worth calling, or None."""
+        """Return the time at which `tick` is next worth calling, or None."""
         times = [life.retry_at for life in (*self._nodes.values(), *self._actors.values())]
         return min((time for time in (*times, self.leases.look_at) if time is not None), default=None)
 
     def all_up(self) -> bool:
-        """Whether every actor takes messages."""
+        """Tell whether every actor takes messages."""
         return all(actor.up for actor in self._actors.values())
 
     def directory(self) -> Directory:
-        """Everybody as of now, under a new version."""
+        """Return all nodes and actors as of now, under a new version."""
         self._version += 1
         return Directory(
             version=self._version,
@@ -405,12 +422,14 @@ class Supervision:
         )
 
     def modules(self) -> list[str]:
-        """Where this package's own actors are defined. A user's may change on disk before they are needed."""
+        """Return the modules of this package's own actors. A user's modules may change on disk before they are
+        needed.
+        """
         modules = {actor.plan.cls.partition(":")[0]: None for actor in self._actors.values()}
         return [module for module in modules if module.startswith("pageant.")]
 
     def nodes_up(self) -> list[str]:
-        """Names of the nodes that are up."""
+        """Return the names of the nodes that are up."""
         return [name for name, node in self._nodes.items() if node.up]
 
     def _start_actors_of(self, node: str) -> list[Instruction]:

@@ -1,7 +1,9 @@
-"""Which topologies run on this host, for `pageant ps`: one file each, of the process that started it.
+"""The topologies that run on this host, for `pageant ps`: one file each, written by the process that started
+it.
 
-The root writes its directory there whenever it changes, and holds a lock for as long as it lives: so nobody has to
-be asked, a hung topology is listed too, and a file that a dead root left behind is known by its lock being free.
+The root writes its directory there whenever it changes, and holds a lock for as long as it lives. No process
+has to be asked, and a hung topology is listed too. A file that a dead root left behind is known by its free
+lock.
 """
 
 from __future__ import annotations
@@ -22,21 +24,27 @@ log = logging.getLogger("pageant.roster")
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
-    """A topology: `pid` is of the process that started it, `endpoint` where nodes join, if any do."""
+    """A running topology."""
 
     pid: int
+    """The process that started it."""
     name: str
     placement: str
     started_at: float
+    """Seconds since 1970."""
     endpoint: str
+    """The address where nodes join; "" if none do."""
     directory: Directory
 
 
 class Roster:
-    """One topology's entry.
+    """The entry of one topology.
+
+    Args:
+        started_at: seconds since 1970.
 
     Raises:
-        TopologyError: somebody else may write where it is to be.
+        TopologyError: another user may write to the folder.
     """
 
     def __init__(self, name: str, placement: str, endpoint: str, started_at: float) -> None:
@@ -55,7 +63,7 @@ class Roster:
         self._is_stale = False
 
     def write(self, directory: Directory) -> None:
-        """Everybody as of now. Where that cannot be written, the topology goes on without."""
+        """Write the present directory. If that fails, the topology goes on with an outdated entry."""
         entry = msgspec.structs.replace(self._entry, directory=directory)
         scratch = self._path.with_suffix(".new")
         try:
@@ -69,14 +77,14 @@ class Roster:
             self._is_stale = False
 
     def close(self) -> None:
-        """The topology has ended."""
+        """Remove the entry: the topology has ended."""
         for suffix in (".new", ".json", ".lock"):
             self._path.with_suffix(suffix).unlink(missing_ok=True)
         os.close(self._lock)
 
 
 def running() -> list[Running]:
-    """Every topology of this user on this host, the eldest first."""
+    """Return every topology of this user on this host, the eldest first."""
     found = []
     for lock in _folder().glob("*.lock"):
         entry = lock.with_suffix(".json")
@@ -103,7 +111,7 @@ def _is_held(lock: Path) -> bool:
 
 
 def _folder() -> Path:
-    """This user's, and nobody else's."""
+    """Return the folder of this user's entries, which no other user can write to."""
     path = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"pageant-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
     status = path.lstat()

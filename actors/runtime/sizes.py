@@ -1,4 +1,4 @@
-"""Numbers of bytes, as options say them."""
+"""Sizes in bytes, as options give them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10
 
 
 def parse_bytes(size: str | int) -> int:
-    """`"4GiB"` as a number of bytes.
+    """Convert a size such as `"4GiB"` to bytes.
 
     Raises:
-        ValueError: not a number with one of the known units.
+        ValueError: it is not a number with one of the known units.
     """
     if isinstance(size, int):
         return size

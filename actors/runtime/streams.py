@@ -1,7 +1,7 @@
-"""Numbered streams, both ends, as cores: numbering, credit, acknowledgement, and mending a gap.
+"""Numbered streams, both ends, as cores: numbering, credit, acknowledgement, and repair of gaps.
 
-See `protocol/streams`. The sender keeps what is not acknowledged; `resume` sends it again. The receiver
-takes each number once, in order.
+See `protocol/streams`. The sender keeps what is not acknowledged; `resume` sends it again. The receiver takes
+each number once, in order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CREDIT = 64
 
 
 class Outgoing(Generic[N]):
-    """The sending end, to one receiver. `name` is what the receiver knows the stream by."""
+    """The sending end, to one receiver. The receiver knows the stream by `name`."""
 
     def __init__(self, name: str, credit: int = CREDIT) -> None:
         self.name, self.credit = name, credit
@@ -29,21 +29,21 @@ class Outgoing(Generic[N]):
 
     @property
     def open(self) -> bool:
-        """Whether there is credit for another message."""
+        """Tell whether there is credit for another message."""
         return len(self._kept) < self.credit
 
     @property
     def next_number(self) -> int:
-        """The number of the next message."""
+        """Return the number of the next message."""
         return self._last + 1
 
     @property
     def unacknowledged(self) -> int:
-        """How many messages are kept."""
+        """Return how many messages are kept."""
         return len(self._kept)
 
     def number(self, message: N) -> N:
-        """Gives a message its number and keeps it. It is to be sent now."""
+        """Give a message its number and keep it. The caller must send it now."""
         assert self.open, f"stream {self.name}: {self.credit} messages are unanswered"
         self._last += 1
         msgspec.structs.force_setattr(message, "number", self._last)
@@ -52,29 +52,31 @@ class Outgoing(Generic[N]):
         return message
 
     def acknowledge(self, up_to: int) -> None:
-        """Forgets what the receiver has."""
+        """Forget the messages that the receiver has."""
         while self._kept and self._kept[0].number <= up_to:
             self._kept.popleft()
 
     def resume(self, after: int) -> list[N]:
-        """What is to be sent again, in order."""
+        """Return the messages to send again, in order."""
         return [message for message in self._kept if message.number > after]
 
     def hand_over(self) -> list[N]:
-        """The receiver is a new one, and is to have what the former did not say that it had. Returns that, in order."""
+        """Return the messages to send to a new receiver, in order: those that the former did not acknowledge."""
         self._start = self._kept[0].number if self._kept else self._last + 1
         self._kept = deque(msgspec.structs.replace(message, start=self._start) for message in self._kept)
         return list(self._kept)
 
     def restart(self) -> None:
-        """The receiver is a new one: what was kept was for the old one. Numbers go on: the new one may have had some
-        of these before we heard of it."""
+        """Forget the messages that were kept for a former receiver.
+
+        Numbers go on: the new receiver may have got some of these messages before it was known to be new.
+        """
         self._kept.clear()
         self._start = self._last + 1
 
 
 class Arrival(enum.Enum):
-    """What a received number means."""
+    """The meaning of a received number."""
 
     NEXT = "next"  # take it
     DUPLICATE = "duplicate"  # had before; drop it
@@ -86,15 +88,23 @@ class Incoming:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        # The number of the last message that was taken.
         self.last = 0
-        self.start = 1  # of the stream as the sender has it: it begins anew when this grows
+        # The start of the stream, as the sender has it. The stream begins anew when this grows.
+        self.start = 1
+        # The sender's life. Messages of earlier lives are duplicates.
         self.incarnation = 0
+        # The present gap has been reported.
         self._asked = False
-        self._highest = 0  # beyond a gap
+        # The highest number seen beyond a gap.
+        self._highest = 0
 
     def arrive(self, number: int, incarnation: int = 0, start: int = 1) -> Arrival:
-        """Takes in a number. A sender of a new incarnation starts at 1 again; what comes before `start` is missed by
-        nobody."""
+        """Take in a number.
+
+        A sender of a new incarnation starts at 1 again. Numbers before `start` were for a former receiver, and
+        leave no gap.
+        """
         if incarnation > self.incarnation:
             self.begin(incarnation)
         if start > self.last + 1 and incarnation == self.incarnation:
@@ -104,7 +114,8 @@ class Incoming:
         if number <= self.last or incarnation < self.incarnation:
             return Arrival.DUPLICATE
         if number > self.last + 1:
-            if number <= self._highest:  # sent again, but what was missing is missing still
+            # The sender has sent these again, and the missing one is still missing.
+            if number <= self._highest:
                 self._asked = False
             self._highest = max(self._highest, number)
             return Arrival.GAP
@@ -112,12 +123,12 @@ class Incoming:
         return Arrival.NEXT
 
     def begin(self, incarnation: int) -> None:
-        """The sender is of a new incarnation: what its former says is heard no more."""
+        """Start over with a new incarnation of the sender. Messages of the former are ignored."""
         self.incarnation, self.last, self.start = incarnation, 0, 1
         self._asked, self._highest = False, 0
 
     def reply(self, arrival: Arrival) -> Acknowledge | Resume | None:
-        """What the sender is told of an arrival, once what is next has been taken in."""
+        """Return the answer to an arrival, after the message was taken in; None if the gap has been reported."""
         if arrival is not Arrival.GAP:
             return Acknowledge(stream=self.name, up_to=self.last, incarnation=self.incarnation)
         if not self.should_ask():
@@ -125,6 +136,6 @@ class Incoming:
         return Resume(stream=self.name, after=self.last, incarnation=self.incarnation)
 
     def should_ask(self) -> bool:
-        """Whether this gap is to be reported: once, until something is taken or comes again."""
+        """Tell whether to report this gap: once, until a message is taken or comes again."""
         asked, self._asked = self._asked, True
         return not asked

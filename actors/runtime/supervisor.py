@@ -1,4 +1,4 @@
-"""The root supervisor: carries out what `Supervision` decides, and tells everybody who is there."""
+"""The root supervisor: carries out what `Supervision` decides, and sends every node the directory."""
 
 from __future__ import annotations
 
@@ -38,14 +38,16 @@ from pageant.protocol.supervision import (
 
 log = logging.getLogger("pageant.supervisor")
 
-SPARE_AFTER_SECONDS = 0.2  # of everybody being up, who may have much to catch up with
-STOP_SECONDS = 5.0  # for the processes to end by themselves before they are killed
+# Delay of standbys after the start, which leaves requests that wait some time.
+STANDBY_AFTER_SECONDS = 0.2
+# Time for processes to end by themselves before they are killed.
+STOP_SECONDS = 5.0
 EVENTS_MAX = 1024
 
 
 @dataclass
 class _Swap:
-    """What an actor is to become, and why it did not."""
+    """A swap that is under way: the new plan, and the error of a successor that failed."""
 
     outcome: asyncio.Future[Swapped]
     plan: ActorPlan
@@ -53,7 +55,7 @@ class _Swap:
 
 
 class RootSupervisor(Actor):
-    """Lives on the root node, for as long as the topology does."""
+    """Runs on the root node, for as long as the topology does."""
 
     def __init__(
         self,
@@ -101,7 +103,7 @@ class RootSupervisor(Actor):
 
     @receives
     def renew_lease(self, request: RenewLease) -> None:
-        """A node lives. One that has been given up on hears nothing."""
+        """Grant a node's lease. A node whose lease is over gets no answer."""
         self._grant_lease(request.node, request.incarnation, request.number, request.taken)
 
     def _grant_lease(self, node: str, incarnation: int, number: int = 0, taken: int = 0) -> None:
@@ -112,8 +114,10 @@ class RootSupervisor(Actor):
 
     @receives(concurrent=True)
     async def swap_actor(self, request: SwapActor) -> Swapped:
-        """Carried out when the successor is up, or the former again; when nobody waits for that any more, the former
-        takes over again from a successor that is not up."""
+        """Replace an actor. Answered when the successor is up, or the former actor again.
+
+        If the asker stops waiting, a successor that is not up yet is rolled back.
+        """
         plan = self.core.plan_of(request.name)
         if plan is None:
             raise PeerGone(f"{request.name} is not up, and cannot be swapped now")
@@ -127,7 +131,7 @@ class RootSupervisor(Actor):
             return await outcome
         except asyncio.CancelledError:
             if not self._stopping:
-                self.spawn(self._carry_out(self.core.take_back(request.name, "it was not up in time")))
+                self.spawn(self._carry_out(self.core.roll_back(request.name, "it was not up in time")))
             raise
 
     def _swap_ended(self, name: str, incarnation: int) -> None:
@@ -157,7 +161,7 @@ class RootSupervisor(Actor):
 
     @receives
     async def amend_actor(self, request: AmendActor) -> ActorAmended:
-        """Change what an actor's next life will be."""
+        """Change the options of an actor's next life."""
         plan = self.core.planned(request.name)
         if plan is None:
             raise BadRequest(f"there is no actor {request.name!r} to amend", "name")
@@ -170,7 +174,7 @@ class RootSupervisor(Actor):
         if event.name in self._swaps:
             self._swaps[event.name].error = event.error
         when = "after it had started" if event.started else "while starting"
-        # While the topology starts, whoever started it is told by an exception; nobody needs it twice.
+        # A failure during the start reaches the user as an exception, and need not be logged as an error, too.
         has_started = self._outcome is not None and not self._outcome.error
         level = logging.ERROR if has_started and not self._stopping else logging.INFO
         log.log(level, "%s#%d failed %s: %s", event.name, event.incarnation, when, event.error)
@@ -187,7 +191,7 @@ class RootSupervisor(Actor):
 
     @receives
     def deaths_charged(self, event: DeathsCharged) -> None:
-        """Deaths that requests are charged with do not count against the actor."""
+        """Take deaths that requests are charged with off the actor's own."""
         self.core.charged(event.name, event.deaths)
 
     @receives
@@ -207,7 +211,7 @@ class RootSupervisor(Actor):
 
     @receives(concurrent=True)
     async def watch_startup(self, request: WatchStartup) -> AsyncIterator[Startup]:
-        """Progress, then the outcome; at once when that is known."""
+        """Stream progress, then the outcome; the outcome alone if it is known."""
         events: asyncio.Queue[Startup] = asyncio.Queue(EVENTS_MAX)
         if self._outcome is not None:
             yield self._outcome
@@ -274,7 +278,7 @@ class RootSupervisor(Actor):
         self.spawn(self._await_exit(node, incarnation, process))
 
     async def _prepare(self, launcher: Launcher) -> None:
-        await asyncio.sleep(SPARE_AFTER_SECONDS)
+        await asyncio.sleep(STANDBY_AFTER_SECONDS)
         await launcher.prepare(len(self._processes), self.core.modules())
 
     async def _await_exit(self, node: str, incarnation: int, process: Process) -> None:
@@ -325,15 +329,17 @@ class RootSupervisor(Actor):
                 await self._carry_out(self.core.tick(self.clock.now()))
 
     async def stop_nodes(self) -> None:
-        """Ends every node process: told first, killed after `STOP_SECONDS`."""
+        """End every node process: told first, killed after `STOP_SECONDS`."""
         self._stopping = True
         for node in self.core.nodes_up():
             if node != self.core.root:
                 self.tell(f"node/{node}", StopNode(reason="the topology stops"))
         for process in self._processes.values():
-            process.close_input()  # one that has not joined yet hears it this way
+            # A process that has not joined yet learns of the end from its standard input.
+            process.close_input()
         if self._launcher is not None:
             await self._launcher.close()
-        if self._launching:  # each ends what it has launched
+        # A launch that is under way ends its own process.
+        if self._launching:
             await asyncio.wait(self._launching, timeout=2 * STOP_SECONDS)
         await asyncio.gather(*(self._end(*one, STOP_SECONDS) for one in self._processes.items()))

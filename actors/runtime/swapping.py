@@ -1,4 +1,4 @@
-"""What an actor is to be from now on, checked before its present life is touched."""
+"""Plans of successors: a swap's class and options, checked before the actor's present life is touched."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pageant.protocol.checks import expected
 from pageant.protocol.errors import TopologyError
 from pageant.protocol.roles import ROLES
 
-KEPT = ("frontend", "http")  # they hold their users' requests and connections
+# Roles that are not swapped: they hold their users' requests and connections.
+KEPT = ("frontend", "http")
 
 
 def successor(plan: ActorPlan, cls: str, options: str, folder: str = "") -> ActorPlan:
-    """A plan with another class, or with other options, or with both.
+    """Return a plan with another class, or with other options, or with both.
 
     Args:
         cls: `module:Class`; "" keeps the class.
         options: a JSON object, laid over the present options as far as the class has them.
-        folder: where modules are looked for, too; "" keeps that of the plan.
 
     Raises:
-        TopologyError: no such class, not of its role, or an option that it does not take.
+        TopologyError: there is no such class, it does not take the role, or it does not take an option.
     """
     place = f"actors.{plan.name}"
     if role_of(plan.name) in KEPT:

@@ -1,8 +1,8 @@
-"""A tap on a node: keeps what its actors are told, for a recorder that takes it away in pieces.
+"""A tap on a node: copies the messages of its actors for a recorder, which collects them in parts.
 
-It is looked at where a message enters a mailbox, and encodes there, so that nothing of it is held in memory but
-bytes, of which there are never more than `BYTES_MAX`: beyond that messages are dropped and counted, and whoever the
-messages are for never waits. What the runtime says to itself (agents, the supervisor) is not recorded.
+Messages are copied where they enter a mailbox, and encoded there, so that the tap holds bytes and nothing else.
+It never holds more than `BYTES_MAX`: beyond that messages are dropped and counted, and their receivers never
+wait. Messages between agents and the supervisor are not recorded.
 """
 
 from __future__ import annotations
@@ -23,19 +23,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pageant.tap")
 
-BYTES_MAX = 32 * 2**20  # that wait to be taken away
-PIECE_BYTES = 2**20  # that one message to the recorder holds, about
-GATHER_SECONDS = 0.05  # that a message waits for others
-SILENCE_SECONDS = 5.0  # after which an empty piece says that there was nothing
-PATIENCE_SECONDS = 60.0  # with a recorder that takes nothing while there is no more room
+# The most bytes that wait for the recorder.
+BYTES_MAX = 32 * 2**20
+# About the bytes of one message to the recorder.
+PIECE_BYTES = 2**20
+# Time for which a message waits for others.
+GATHER_SECONDS = 0.05
+# Time after which an empty part reports that there was nothing.
+SILENCE_SECONDS = 5.0
+# Time after which a recorder that collects nothing, while the tap is full, counts as gone.
+PATIENCE_SECONDS = 60.0
 
 
 class Tap:
     """One recording, on one node.
 
     Args:
-        name: the recording's. Aliases of a recording without texts depend on it.
-        kinds: of messages that are kept, or `*`.
+        name: the recording's name. Aliases of a recording without texts depend on it.
+        kinds: the kinds of messages to keep, or `*`.
         give_up: called when the recorder seems to be gone.
     """
 
@@ -49,9 +54,8 @@ class Tap:
         self._all = EVERY_KIND in self._kinds
         self._redaction = None if texts else Redaction(name.encode())
         self._codec = Codec()
-        self._offset = (
-            node.clock.wall() - node.clock.now()
-        )  # once: a clock that is set meanwhile moves nothing
+        # Wall clock minus monotonic clock, read once: a clock that is set meanwhile shifts nothing.
+        self._offset = node.clock.wall() - node.clock.now()
         self._kept: list[RecordedMessage] = []
         self._bytes = self._dropped = 0
         self._came = asyncio.Event()
@@ -59,18 +63,19 @@ class Tap:
         self._first = True
 
     def take(self, cell: Cell, envelope: Envelope) -> None:
-        """An actor is given this."""
+        """Keep a message that an actor received."""
         message = envelope.message
         kind = type(message).__name__
         if not self._all and kind not in self._kinds:
             return
         try:
             if self._redaction is not None:
-                message = self._redaction.strip(message)
+                message = self._redaction.redact(message)
             if message is None or self._is_full():
                 return
             body, arrays = self._codec.encode(message)
-        except (TypeError, ValueError, OverflowError) as error:  # it may never have had to be encoded
+        # A message within a node is not encoded otherwise, and may not be encodable.
+        except (TypeError, ValueError, OverflowError) as error:
             log.warning("a %s from %s is not recorded: %s", kind, envelope.sender, error)
             self._dropped += 1
             return
@@ -91,7 +96,7 @@ class Tap:
         self._came.set()
 
     def _is_full(self) -> bool:
-        """Whether there is no room for what has just come, which is dropped then."""
+        """Tell whether there is no room for the message that has just come; it is then dropped."""
         if self._bytes < BYTES_MAX:
             return False
         self._dropped += 1
@@ -100,13 +105,14 @@ class Tap:
         return True
 
     def end(self) -> None:
-        """What is kept is the last."""
+        """Send what is kept, and nothing after it."""
         self._ended = True
         self._came.set()
 
     async def next(self) -> Recorded | None:
-        """The next piece; None when there is no more."""
-        if self._first:  # says at once that it keeps
+        """Return the next part; None when there is no more."""
+        # The first part tells the recorder that recording has begun.
+        if self._first:
             self._first = False
             return self._piece()
         if not self._kept and not self._ended:
@@ -129,7 +135,8 @@ class Tap:
             count += 1
         messages, self._kept = tuple(self._kept[:count]), self._kept[count:]
         dropped = 0
-        if not self._kept:  # they came after all of these
+        # Dropped messages came after all that were kept.
+        if not self._kept:
             dropped, self._dropped = self._dropped, 0
         self._bytes -= size
         node = self._node

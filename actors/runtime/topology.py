@@ -46,7 +46,7 @@ Transport = Literal["ipc", "tcp"]
 
 
 class LauncherSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What starts processes, as written: `module:Class`, and the keyword arguments that it is made with."""
+    """A launcher as written: `module:Class`, and the keyword arguments of its constructor."""
 
     cls: str = msgspec.field(name="class")
     options: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -75,13 +75,11 @@ class ActorSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A topology as written. `settings` are the keys at the top that are not part of its form.
-
-    `models` are topologies that have no form of their own but a model and actors.
-    """
+    """A topology as written."""
 
     model: str | None = None
     models: dict[str, Topology] = msgspec.field(default_factory=dict)
+    """Topologies that consist of a model and its actors."""
     nodes: dict[str, NodeSpec] = msgspec.field(default_factory=dict)
     actors: dict[str, ActorSpec] = msgspec.field(default_factory=dict)
     placement: Placement = "auto"
@@ -95,26 +93,28 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     heartbeat_seconds: float = LeaseTerms.heartbeat
     suspicion_seconds: float = LeaseTerms.suspicion
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
+    """The keys at the top that are not part of the form."""
 
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}", re.ASCII)
-RESERVED = ("node", "supervisor")  # addresses of the runtime's own actors
+# Addresses of the runtime's own actors.
+RESERVED = ("node", "supervisor")
 S = TypeVar("S", bound=msgspec.Struct)
 
 FORM = set(Topology.__struct_fields__) - {"settings"}
 
 
 def read(path: Path) -> Topology:
-    """The topology in a YAML file, what it includes taken in.
+    """Return the topology in a YAML file, with its includes merged in.
 
     Raises:
-        TopologyError: no file, no YAML, or not the form of a topology.
+        TopologyError: there is no file, it is no YAML, or it has not the form of a topology.
     """
     return parse(load_yaml(path))
 
 
 def parse(data: Mapping[str, Any]) -> Topology:
-    """A topology from plain data.
+    """Return a topology from plain data.
 
     Raises:
         TopologyError: names the place (such as `actors.scheduler`), what was found and what is expected.
@@ -151,7 +151,7 @@ def parse(data: Mapping[str, Any]) -> Topology:
 
 
 def _models(section: Any, settings: Mapping[str, Any]) -> dict[str, Topology]:
-    """The topology of each model, with the settings that are for all of them."""
+    """Return the topology of each model, with the settings that are for all of them."""
     if section is None:
         return {}
     if not isinstance(section, Mapping) or not section:
@@ -205,7 +205,7 @@ def _check_name(name: Any, place: str) -> None:
 
 
 def _convert(data: Any, spec: type[S], place: str) -> S:
-    """msgspec's `... - at `$.process`` becomes the place and the message."""
+    """Convert plain data to a Struct. msgspec's `... - at `$.process`` becomes the place and the message."""
     try:
         return msgspec.convert(data, spec)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -216,7 +216,7 @@ def _convert(data: Any, spec: type[S], place: str) -> S:
 
 
 def choices(spec: type[msgspec.Struct], key: str, data: Any) -> str:
-    """What was found at a key, and what is there to choose from, for the end of an error message."""
+    """Return the value found at a key, and the values to choose from, for the end of an error message."""
     found = data.get(key) if isinstance(data, Mapping) else None
     if found is None or not isinstance(found, str | int | float):
         return ""

@@ -1,8 +1,8 @@
-"""Spans of the requests that are traced: how actors make them, and how their context travels.
+"""Spans of traced requests: how actors make them, and how their context travels.
 
-`CURRENT` is the span that the running task works for. What a task asks then carries it in the envelope; the handler
-of that ask is a span of its own, made by the cell, and whatever it asks in turn is a part of that one. Tells carry
-nothing: most are about many requests at once.
+`CURRENT` is the span that the running task works for. An ask carries it in the envelope. The cell makes a span
+for the handler of that ask, and what the handler asks in turn is a part of that span. Tells carry no span: most
+are about many requests at once.
 """
 
 from __future__ import annotations
@@ -24,23 +24,25 @@ CURRENT: ContextVar[TraceContext | None] = ContextVar("pageant_trace", default=N
 class Tracer:
     """Makes the spans of one actor.
 
+    Times are seconds of the node's clock.
+
     Args:
-        ids: where their ids are drawn from; not the actor's own generator, whose draws tracing must not change.
+        ids: generates ids. It is not the actor's own generator, whose values tracing must not change.
     """
 
     def __init__(self, cell: Cell, ids: random.Random) -> None:
         self._cell, self._ids = cell, ids
 
     def begin(self) -> TraceContext:
-        """A trace of our own, by its first span."""
+        """Return the first span of a new trace."""
         return TraceContext(f"{self._ids.getrandbits(127) + 1:032x}", self._span_id())
 
     def child(self, parent: TraceContext) -> TraceContext:
-        """A part of a span."""
+        """Return a span that is a part of another."""
         return parent._replace(span_id=self._span_id())
 
     def chance(self) -> float:
-        """Evenly from 0 to 1."""
+        """Return a random number, uniform from 0 to 1."""
         return self._ids.random()
 
     def _span_id(self) -> str:
@@ -59,10 +61,10 @@ class Tracer:
         error: str | None = None,
         attributes: dict[str, Attribute] | None = None,
     ) -> Span:
-        """A span between two times of the node's clock.
+        """Return a span between two times of the node's clock.
 
         Args:
-            actor: who did it, where that is not this actor.
+            actor: the actor that did the work, if it is not this one.
         """
         clock = self._cell.node.clock
         return Span(
@@ -88,18 +90,18 @@ class Tracer:
         actor: str | None = None,
         attributes: dict[str, Attribute] | None = None,
     ) -> Span:
-        """A span within another."""
+        """Return a span within another."""
         context = self.child(parent)
         return self.span(name, context, parent.span_id, began, ended, actor=actor, attributes=attributes)
 
     def tell(self, *spans: Span) -> None:
-        """To the observer."""
+        """Send spans to the observer."""
         if spans:
             self._cell.node.tell(OBSERVER, Spans(spans=spans), self._cell)
 
 
 class Handling:
-    """The span of a handler, from its begin on."""
+    """The span of a handler, from its beginning on."""
 
     __slots__ = ("_began", "_context", "_kind", "_parent", "_token", "_tracer", "error")
 
@@ -110,7 +112,7 @@ class Handling:
         self.error: str | None = None
 
     def end(self, now: float) -> None:
-        """The handler is done."""
+        """Send the span of a handler that is done at `now`, in seconds of the node's clock."""
         CURRENT.reset(self._token)
         parent_id = self._parent.span_id
         self._tracer.tell(

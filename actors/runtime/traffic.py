@@ -1,4 +1,4 @@
-"""What passes between a node and the others, by actor and kind of message; and the process's memory."""
+"""Counters of messages between a node and others, by actor and kind; and the process's memory."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 class TrafficCounts:
-    """Messages and bytes by actor of this node and kind. What answers an ask came for the node: it knows who asked."""
+    """Counts messages and bytes by actor of this node and kind. Replies count for the node, which knows the
+    asker.
+    """
 
     def __init__(self) -> None:
         self._sent: dict[tuple[str, str], list[int]] = {}
         self._received: dict[tuple[str, str], list[int]] = {}
 
     def sent(self, actor: str, kind: str, frames: Sequence[Any]) -> None:
-        """A message left."""
+        """Count a message that left."""
         _count(self._sent, (actor, kind), frames)
 
     def received(self, actor: str, kind: str, frames: Sequence[Any]) -> None:
-        """A message came."""
+        """Count a message that came."""
         _count(self._received, (actor, kind), frames)
 
     def statistics(self) -> tuple[Traffic, ...]:
-        """All of it."""
+        """Return all counters."""
         nothing = (0, 0)
         found = []
         for actor, kind in sorted(self._sent.keys() | self._received.keys()):
@@ -56,9 +58,10 @@ def _count(counts: dict[tuple[str, str], list[int]], key: tuple[str, str], frame
 
 
 def resident_bytes() -> int:
-    """Of this process; 0 where the system does not say."""
+    """Return the resident memory of this process in bytes; 0 where the system does not tell."""
     try:
-        file = os.open("/proc/self/statm", os.O_RDONLY)  # each call may wait for the GIL: as few as can be
+        # Each call may wait for the GIL, so that there are as few as possible.
+        file = os.open("/proc/self/statm", os.O_RDONLY)
         try:
             return int(os.read(file, 256).split()[1]) * _PAGE
         finally:

@@ -1,3 +1,3 @@
-"""This build's version, as nodes tell each other."""
+"""Version of this build, which nodes tell each other."""
 
 VERSION = "0.1.0"

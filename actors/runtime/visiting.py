@@ -1,7 +1,7 @@
-"""A visit to a running topology: a node without actors, which nobody there hears of, and which can ask everybody.
+"""A visit to a running topology: a node without actors, unknown to the others, which can ask every actor.
 
-`pageant swap` and `pageant record` come this way. A visitor is known by its host, process and number there, so that
-several may come at once.
+`pageant swap` and `pageant record` work this way. A visitor is named by its host, its process and a number, so
+that several may come at once.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from pageant.protocol.errors import TopologyError
 from pageant.protocol.supervision import Directory, GetDirectory, NodeEntry
 
 ASK_SECONDS = 10.0
-_here: set[int] = set()  # visits of this process, by number
+# Numbers of this process's present visits.
+_here: set[int] = set()
 
 
 def choose(name: str | None, found: Sequence[Running] | None = None) -> Running:
-    """The topology of this host that is meant, and that can be visited.
+    """Return the topology of this host that is meant, and that can be visited.
 
     Raises:
-        TopologyError: there is none, or several, or it is all in one process.
+        TopologyError: there is none, there are several, or it is all in one process.
     """
     some = (
         [one for one in running() if name is None or name in (one.name, str(one.pid))]
@@ -49,14 +50,16 @@ def choose(name: str | None, found: Sequence[Running] | None = None) -> Running:
 
 
 class Visit:
-    """A visitor's way to the nodes of a topology. `node` asks the supervisor; others once `look` has found them."""
+    """A visitor's links to the nodes of a topology. `node` can ask the supervisor, and others once `look` has
+    found them.
+    """
 
     def __init__(self, node: Node, link: Link) -> None:
         self.node, self._link = node, link
         self._met = {(node.remote.root, 1)}
 
     async def look(self) -> Directory:
-        """Who is there now; each node of them can be asked from now on, but for those that do not answer."""
+        """Return the present directory. Every node in it that answers can be asked from now on."""
         directory: Directory = await self.node.ask(SUPERVISOR, GetDirectory(), ASK_SECONDS)
         for entry in directory.nodes:
             if (entry.name, entry.incarnation) not in self._met:
@@ -74,7 +77,7 @@ class Visit:
 
 @asynccontextmanager
 async def visit(endpoint: str, keys: str | None = None) -> AsyncIterator[Visit]:
-    """Joins the topology whose root listens there, for as long as this lasts.
+    """Join the topology whose root listens at `endpoint`, for as long as the context lasts.
 
     Args:
         keys: the file with the topology's key, if it has one.

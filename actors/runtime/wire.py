@@ -1,6 +1,6 @@
-"""The codec in place: what `wire: always` sends every message of a node through.
+"""The codec within a node: `wire: always` sends every message through it.
 
-It does to a message exactly what a journey between processes does, short of the sockets.
+A message goes through exactly what it would between processes, except the sockets.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class Wire:
         self.codec = Codec()
 
     def round_trip(self, message: Any) -> Any:
-        """The message as a receiver in another process would have it."""
+        """Return the message as a receiver in another process would get it."""
         body, arrays = self.codec.encode(message)
         frames = [memoryview(array).cast("B") if array.size else b"" for array in arrays]
         return self.codec.decode(type(message).__name__, body, frames)
 
     def wrap(self, reply: Reply | None) -> Reply | None:
-        """A reply whose messages come back through the codec too."""
+        """Return a reply whose messages go through the codec too."""
         return WiredReply(self, reply) if reply is not None else None
 
 

@@ -1,7 +1,7 @@
-"""YAML files of topologies: read safely, with `include:` taken in.
+"""YAML files of topologies: read safely, with `include:` merged in.
 
-A file that says `include: base.yaml` (or a list) is laid over what it includes, mapping by mapping. Paths
-are relative to the file that names them.
+A file with `include: base.yaml` (or a list) is laid over what it includes, mapping by mapping. Paths are
+relative to the file that names them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import yaml
 from pageant.protocol.errors import TopologyError
 
 BYTES_MAX = 1 << 20
-NODES_MAX = 100_000  # keys and values once aliases are written out
-INCLUDES_MAX = 16  # files deep
+# Keys and values once aliases are expanded.
+NODES_MAX = 100_000
+# Depth of includes.
+INCLUDES_MAX = 16
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice, which plain YAML would take the last of."""
+    """Refuses a duplicate key; plain YAML would take its last value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -41,10 +43,10 @@ def _place(node: yaml.Node) -> str:
 
 
 def load_yaml(path: Path, trail: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """A YAML file as plain data, with its includes merged in.
+    """Return a YAML file as plain data, with its includes merged in.
 
     Raises:
-        TopologyError: unreadable, no YAML, no mapping, or a file that includes itself.
+        TopologyError: it is unreadable, no YAML, no mapping, or a file that includes itself.
     """
     path = path.resolve()
     if len(trail) >= INCLUDES_MAX:
@@ -94,7 +96,9 @@ def _parse(path: Path) -> dict[str, Any]:
 
 
 def _size(node: yaml.Node, known: dict[int, int]) -> int:
-    """How many values a node stands for once its aliases are written out; more than any if it holds itself."""
+    """Return the number of values of a node once its aliases are expanded; more than `NODES_MAX` if it contains
+    itself.
+    """
     if id(node) not in known:
         known[id(node)] = NODES_MAX + 1
         children: list[yaml.Node] = []
@@ -107,7 +111,7 @@ def _size(node: yaml.Node, known: dict[int, int]) -> int:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` laid over `base`: mappings are merged, anything else is replaced."""
+    """Lay `over` over `base`: mappings are merged, anything else is replaced."""
     merged = dict(base)
     for key, value in over.items():
         below = merged.get(key)

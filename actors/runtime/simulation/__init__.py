@@ -1,4 +1,6 @@
-"""A whole topology in one thread and in no real time, over a network that fails as a seed says. See `Simulation`."""
+"""A whole topology in one thread and in simulated time, over a network that fails as a seed says. See
+`Simulation`.
+"""
 
 from pageant.actors.runtime.simulation.faults import Fault, draw_faults
 from pageant.actors.runtime.simulation.simulation import Outcome, Simulation, Violation

@@ -1,5 +1,6 @@
-"""What goes wrong in a simulation, drawn beforehand from the seed, so that a failing run can be made shorter by
-leaving some of it out."""
+"""Faults of a simulation, drawn beforehand from the seed, so that a failing run can be shortened by leaving
+some out.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +17,29 @@ WEIGHTS: dict[Kind, float] = {
 }
 KINDS: tuple[Kind, ...] = tuple(WEIGHTS)
 
-CALM_SHARE = 0.2  # of the runs: nothing goes wrong
-FAULTS_MIN, FAULTS_MAX = 3, 17  # of the others
-BREAK_SHARE = 0.15  # of the time of other faults: how long a break goes unnoticed
+# The share of runs without any fault.
+CALM_SHARE = 0.2
+# Faults of every other run.
+FAULTS_MIN, FAULTS_MAX = 3, 17
+# Breaks are unnoticed for this share of the time that other faults last.
+BREAK_SHARE = 0.15
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong, `at` so many seconds after the topology is up.
+    """A fault, `at` so many seconds after the topology is up.
 
     Attributes:
-        kind: `kill` a node's process, or those of a `host` at once; `crash` an actor, or let it `hang` in a blocking
-            function that never returns; `stop` a process for a while. For a while, let envelopes through slowly in one
-            direction between two nodes (`clog`), none in one direction (`cut`) or in both (`split`), or let a node take
-            in slowly what comes from anybody (`slow`); `break` a connection.
+        kind: `kill` a node's process, or those of a `host` at once; `crash` an actor, or let it `hang` in a
+            blocking
+            function that never returns; `stop` a process for a while. For a while, deliver envelopes slowly in
+            one
+            direction between two nodes (`clog`), none in one direction (`cut`) or in both (`split`), or slowly
+            to one
+            node from any (`slow`); `break` a connection.
         target, other: nodes, or the actor that crashes.
-        seconds: how long.
-        when: what it waits for; see `Simulation`.
+        seconds: the duration.
+        when: the moment that it waits for; see `Simulation`.
     """
 
     at: float
@@ -59,15 +66,17 @@ def draw_faults(
     hanging: Sequence[str] = (),
     moments: Sequence[str] = ("",),
 ) -> list[Fault]:
-    """Faults within so many seconds, in their order. Some runs are calm; in the others some kinds are left out.
+    """Return faults within `seconds`, in their order. Some runs have none; in the others some kinds are left
+    out.
 
     Args:
         root: this node is clogged and cut off, but never dies.
-        homes: of each actor, its node.
-        targets: actors to be struck, each by itself or with its process, as often as it is named here; or all alike.
-        pairs: of actors whose nodes are cut off from each other; any two, by default.
-        hanging: actors that somebody sees hang.
-        moments: that faults wait for.
+        homes: the node of each actor.
+        targets: actors to strike, by themselves or with their process, as often as each is named; None is all
+            alike.
+        pairs: pairs of actors whose nodes are cut off from each other; None is any two.
+        hanging: actors whose hanging something detects.
+        moments: the moments that faults wait for.
     """
     nodes = list(dict.fromkeys([root, *homes.values()]))
     others = nodes[1:]

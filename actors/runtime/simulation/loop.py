@@ -1,7 +1,7 @@
-"""An event loop whose time is a number: it jumps to the next timer when there is nothing else to do.
+"""An event loop with virtual time: it jumps to the next timer when there is nothing else to do.
 
-Everything that runs belongs to a process, the one in whose context it was scheduled. What belongs to a stopped
-process waits until it goes on, what belongs to a dead one never runs: no `finally`, no last message, as after a
+Everything that runs belongs to a process, the one in whose context it was scheduled. Callbacks of a stopped
+process wait until it goes on. Callbacks of a dead process never run: no `finally`, no last message, as after a
 `kill -9`. Tasks hash by the order in which they were made, since `asyncio.wait` and others keep them in sets.
 """
 
@@ -19,15 +19,16 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-AT_ONCE_MAX = 100_000  # callbacks at one moment of time: more are a loop without an end
+# The most callbacks at one moment of time. More are an endless loop.
+AT_ONCE_MAX = 100_000
 
 
 class Stuck(AssertionError):
-    """Nothing will ever happen again, or too much at one moment."""
+    """Nothing is left to run, or too many callbacks run at one moment."""
 
 
 class Process:
-    """What a kill or a stop strikes: the callbacks of one simulated process."""
+    """A simulated process, which a fault may kill or stop: owns its callbacks."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -44,7 +45,7 @@ _Loop: Any = asyncio.AbstractEventLoop
 
 
 class NumberedTask(asyncio.Task[T]):
-    """A task whose hash says nothing of where it lies in memory."""
+    """A task whose hash does not depend on its address in memory."""
 
     _numbers = itertools.count()
 
@@ -57,7 +58,7 @@ class NumberedTask(asyncio.Task[T]):
 
 
 class VirtualLoop(_Loop):  # type: ignore[misc]
-    """Runs callbacks in a fixed order. No files, no sockets, no threads."""
+    """Runs callbacks in a fixed order. No files, no sockets, no threads. Times are seconds of virtual time."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -67,7 +68,8 @@ class VirtualLoop(_Loop):  # type: ignore[misc]
         self._at_once = 0
         self._closed = False
         self.errors: list[dict[str, Any]] = []
-        self.after_callback: Callable[[], None] | None = None  # checks of whoever tests
+        # Called after every callback, for a test's checks.
+        self.after_callback: Callable[[], None] | None = None
 
     # Scheduling.
 
@@ -96,7 +98,7 @@ class VirtualLoop(_Loop):  # type: ignore[misc]
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """A cancelled timer is passed over when its time comes."""
+        """Do nothing: a cancelled timer is skipped when its time comes."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -109,7 +111,7 @@ class VirtualLoop(_Loop):  # type: ignore[misc]
     # Running.
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Runs until the coroutine is done.
+        """Run until the coroutine is done.
 
         Raises:
             Stuck: it never will be.
@@ -144,14 +146,15 @@ class VirtualLoop(_Loop):  # type: ignore[misc]
             return
         process = handle._context.get(PROCESS)
         if process is not None and (process.dead or process.stopped):
-            process.held.append(handle)  # of a dead one, for the end of the simulation
+            # The callbacks of a dead process are cleaned up at the end of the simulation.
+            process.held.append(handle)
             return
         handle._run()
         if self.after_callback is not None:
             self.after_callback()
 
     def resume(self, process: Process) -> None:
-        """A stopped process goes on with what it has missed."""
+        """Let a stopped process go on with the callbacks that it has missed."""
         process.stopped = False
         self._ready.extend(process.held)
         process.held.clear()

@@ -1,9 +1,10 @@
-"""A simulated network: envelopes in order between any two nodes, late, and sometimes not at all.
+"""A simulated network: envelopes between any two nodes in order, late, and sometimes not at all.
 
-It does what ZeroMQ over TCP does, good and bad. Between two lives of nodes nothing overtakes and nothing comes twice;
-a path that is cut holds back what is sent until it is whole again; one that is clogged, or a node that is slow, takes
-envelopes one by one; a connection that breaks loses what is on its way, in both directions, and the node that made it
-is told. What comes twice all the same is what actors send again: they ask anew, and go back in a stream.
+It does what ZeroMQ over TCP does, good and bad. Between two lives of nodes nothing overtakes and nothing comes
+twice. A path that is cut holds envelopes back until it is whole again. A clogged path, or a slow node, takes
+envelopes one by one. A connection that breaks loses what is on its way, in both directions, and the node that
+made it is told. Messages that come twice all the same were sent twice by actors: they ask again, and go back in
+a stream.
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ from pageant.protocol.envelope import decode_header
 from pageant.protocol.handshake import Welcome
 
 HANDSHAKE_SECONDS = 10.0
-CLOGGED_SECONDS = 0.02  # between two envelopes on a path that is clogged
-SLOW_SECONDS = 0.005  # that a slow node takes for one
-NOTICE_SECONDS_MAX = 0.1  # until a broken connection is known to be
+# Time between two envelopes on a clogged path.
+CLOGGED_SECONDS = 0.02
+# Time that a slow node takes for an envelope.
+SLOW_SECONDS = 0.005
+# The longest time until a broken connection is noticed.
+NOTICE_SECONDS_MAX = 0.1
 NOT_KNOWN = "not a handshake, and the node is not known"
-# What these say of processes and machines differs from run to run.
+# Kinds with figures of the real process and machine, which differ from run to run.
 MEASURED = (b"NodeStatistics",)
 
 
@@ -42,7 +46,9 @@ class _Path:
 
 
 class Trace:
-    """What was delivered, in order: a digest, and the lines themselves where they are kept."""
+    """Deliveries of a run, in order: a digest, and the lines themselves where they are kept. Times are in
+    virtual seconds.
+    """
 
     def __init__(self, keep: bool = False) -> None:
         self.lines: list[str] | None = [] if keep else None
@@ -50,7 +56,7 @@ class Trace:
         self._digest = hashlib.blake2b(digest_size=16)
 
     def delivered(self, now: float, source: str, target: str, frames: Sequence[bytes]) -> None:
-        """An envelope reached its node."""
+        """Add an envelope that reached its node."""
         self.deliveries += 1
         header = frames[0]
         self._digest.update(f"{now:.9f} {source} {target}".encode())
@@ -67,14 +73,14 @@ class Trace:
             self.lines.append(f"{now:.6f} {source} -> {target}: {text} [{mark}]")
 
     def note(self, now: float, text: str) -> None:
-        """Something else happened, such as a fault."""
+        """Add another event, such as a fault."""
         self._digest.update(f"{now:.9f} {text}".encode())
         if self.lines is not None:
             self.lines.append(f"{now:.6f} {text}")
 
     @property
     def digest(self) -> str:
-        """Equal for equal runs."""
+        """Return a digest that is equal for equal runs."""
         return self._digest.hexdigest()
 
 
@@ -93,21 +99,21 @@ class Network:
         self.lost = 0
 
     def listen(self, link: SimulatedLink) -> None:
-        """A link can be found from now on."""
+        """Make a link reachable."""
         self._links[link.endpoint] = link
 
     def close(self) -> None:
-        """Nobody reaches anybody from now on."""
+        """Close every link."""
         for link in self._links.values():
             link.close()
 
     def at(self, endpoint: str) -> SimulatedLink | None:
-        """Who listens there, alive."""
+        """Return the living link at an endpoint, or None."""
         link = self._links.get(endpoint)
         return link if link is not None and link.alive else None
 
     def life_of(self, node: str) -> SimulatedLink | None:
-        """The link of a node that lives."""
+        """Return the link of a node that lives, or None."""
         return next(
             (link for link in reversed(self._links.values()) if link.name == node and link.alive), None
         )
@@ -115,7 +121,7 @@ class Network:
     def carry(
         self, source: SimulatedLink, target: SimulatedLink, take: Callable[..., None], *args: Any
     ) -> None:
-        """Calls `take` at the other end, after all that was sent before."""
+        """Call `take` at the other end, after all that was sent before."""
         path = self._path(source, target)
         now = self.loop.time()
         if now < path.whole_at:
@@ -148,16 +154,16 @@ class Network:
 
     # Faults.
 
-    # Each is what is to be done, or None where there is nobody whom it would strike.
+    # Each method returns the function that causes the fault, or None if there is nothing that it would strike.
 
     def clog(self, source: str, target: str, seconds: float) -> Callable[[], None] | None:
-        """Envelopes get slowly from one node to another for a while."""
+        """Slow down the path from one node to another for a while."""
         return self._for_a_while(source, target, "clogged_until", seconds)
 
     def cut(
         self, source: str, target: str, seconds: float, *, back: bool = False
     ) -> Callable[[], None] | None:
-        """Nothing gets from one node to another for a while; nor `back`."""
+        """Cut the path from one node to another for a while; with `back`, also the way back."""
         there = self._for_a_while(source, target, "open_at", seconds)
         again = self._for_a_while(target, source, "open_at", seconds) if back else None
         if there is None or again is None:
@@ -170,7 +176,7 @@ class Network:
         return both
 
     def slow_down(self, node: str, seconds: float) -> Callable[[], None] | None:
-        """A node takes in slowly what comes, whoever sent it."""
+        """Slow down what a node receives, from any sender."""
         link = self.life_of(node)
         return None if link is None else lambda: setattr(link, "slow_until", self.loop.time() + seconds)
 
@@ -184,8 +190,10 @@ class Network:
         return lambda: setattr(path, attribute, max(getattr(path, attribute), until))
 
     def break_connection(self, source: str, target: str, seconds: float) -> Callable[[], None] | None:
-        """What is on its way between two nodes is lost, and what is sent before the break shows; then whoever made the
-        connection is told."""
+        """Lose what is on its way between two nodes, and what is sent before the break is noticed.
+
+        The node that made the connection is then told.
+        """
         one, other = self.life_of(source), self.life_of(target)
         if one is None or other is None or one.peers.get(target) is not other:
             return None
@@ -202,7 +210,7 @@ class Network:
 
 
 class SimulatedLink:
-    """A node's place in the network; the counterpart of `transport.zeromq.ZmqLink`."""
+    """A node's link in the network; the counterpart of `transport.zeromq.ZmqLink`."""
 
     def __init__(self, network: Network, name: str, incarnation: int, receiver: Receiver) -> None:
         self.name, self.incarnation = name, incarnation
@@ -220,7 +228,7 @@ class SimulatedLink:
 
     @property
     def alive(self) -> bool:
-        """Whether anything can reach it."""
+        """Tell whether anything can reach it."""
         return not self._closed and not (self._process is not None and self._process.dead)
 
     def close(self) -> None:
@@ -249,7 +257,8 @@ class SimulatedLink:
         self._network.carry(self, other, other._hear_welcome, self, welcome)
 
     def _hear_welcome(self, other: SimulatedLink, welcome: asyncio.Future[SimulatedLink]) -> None:
-        if not welcome.done():  # else whoever asked has let go of that connection
+        # A welcome that is done was cancelled with its connection.
+        if not welcome.done():
             self._register(other)
             welcome.set_result(other)
 

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-START_SECONDS = (0.05, 0.4)  # for an interpreter to start
-NOTICE_SECONDS = (0.0005, 0.01)  # for a parent to hear of its child's end
+# Bounds of the time for an interpreter to start.
+START_SECONDS = (0.05, 0.4)
+# Bounds of the time for a parent to learn of its child's end.
+NOTICE_SECONDS = (0.0005, 0.01)
 
 
 class VirtualClock:
-    """The loop's time."""
+    """A clock that shows the loop's virtual time."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
@@ -47,7 +49,7 @@ class VirtualLane:
         self.closed = False
 
     def hang(self) -> None:
-        """What is called now, or next, never returns."""
+        """Never return from the call that runs now, or from the next."""
         self._free_at = math.inf
 
     async def run(self, call: Callable[[], R]) -> R:
@@ -64,7 +66,7 @@ class VirtualLane:
 
 
 class SimulatedPlatform:
-    """What simulated nodes stand on."""
+    """The platform of simulated nodes."""
 
     def __init__(
         self, loop: VirtualLoop, network: Network, random: Random, offload_seconds: Callable[[Random], float]
@@ -72,18 +74,21 @@ class SimulatedPlatform:
         self.clock: Clock = VirtualClock(loop)
         self.pid = 0
         self.devices = ("cpu",)
-        self.processes: dict[str, SimulatedProcess] = {}  # the latest of each node
-        self.lives: list[SimulatedProcess] = []  # all there ever were
+        # The latest process of each node.
+        self.processes: dict[str, SimulatedProcess] = {}
+        # All processes that ever ran.
+        self.lives: list[SimulatedProcess] = []
         self._loop, self._network, self._random = loop, network, random
         self._offload_seconds = offload_seconds
-        self._lanes: dict[str, VirtualLane] = {}  # the latest of each name
+        # The latest lane of each name.
+        self._lanes: dict[str, VirtualLane] = {}
 
     def open_lane(self, name: str, threads: int) -> Lane:
         lane = self._lanes[name] = VirtualLane(self._loop, lambda: self._offload_seconds(self._random))
         return lane
 
     def hang(self, actor: str) -> Callable[[], None] | None:
-        """Lets an actor hang in its blocking functions; None if it has not called any."""
+        """Return the function that lets an actor hang in its blocking functions; None if it has not called any."""
         lane = self._lanes.get(f"pageant {actor}")
         return None if lane is None or lane.closed else lane.hang
 
@@ -95,7 +100,7 @@ class SimulatedPlatform:
 
 
 class SimulatedProcesses(Launcher):
-    """The launcher."""
+    """The launcher of simulated processes."""
 
     def __init__(
         self, joining: Joining, platform: SimulatedPlatform, loop: VirtualLoop, random: Random
@@ -125,7 +130,7 @@ class SimulatedProcess(Process):
         self._inside: NodeProcess | None = None
 
     async def run(self, options: object, platform: SimulatedPlatform) -> None:
-        """Its whole life, seen from inside."""
+        """Run the process from its start to its end."""
         await asyncio.sleep(self._random.uniform(*START_SECONDS))
         incarnation = options.incarnation  # type: ignore[attr-defined]
         self._inside = NodeProcess(options, incarnation, platform)  # type: ignore[arg-type]
@@ -138,11 +143,11 @@ class SimulatedProcess(Process):
 
     @property
     def node(self) -> Node | None:
-        """The node in it, once there is one."""
+        """Return the node in it, once there is one."""
         return self._inside.node if self._inside is not None else None
 
     def kill(self) -> None:
-        """As `kill -9` does."""
+        """End the process as `kill -9` does."""
         self._end("its process was ended by signal 9")
 
     def _end(self, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""From a failing schedule of faults to a short one that still fails."""
+"""Shortens a failing schedule of faults to a short one that still fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RUNS_MAX = 200
 def shrink(
     faults: Sequence[Fault], fails: Callable[[Sequence[Fault]], bool], runs_max: int = RUNS_MAX
 ) -> list[Fault]:
-    """Leaves out ever smaller parts for as long as the run fails all the same (delta debugging, after Zeller).
+    """Leave out ever smaller parts for as long as the run still fails (delta debugging, after Zeller).
 
     Args:
         fails: runs the same seed with these faults.

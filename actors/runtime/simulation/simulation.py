@@ -1,10 +1,11 @@
-"""One run of a topology in simulated time: the real actors, nodes, agents and supervisor; a clock that jumps, a
-network that delays and loses, processes that are killed, all as the seed says.
+"""A run of a topology in simulated time, with the real actors, nodes, agents and supervisor.
+
+The clock jumps, the network delays and loses, and processes are killed, all as the seed says.
 
     outcome = Simulation(seed=7, topology=resolved, play=my_scenario, faults=faults).run()
     assert outcome.violation is None, outcome
 
-The same seed and faults give the same run, to the last delivery: `outcome.digest` tells.
+The same seed and faults give the same run, to the last delivery: `outcome.digest` shows it.
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ from pageant.actors.runtime.simulation.processes import SimulatedPlatform, Simul
 START_SECONDS_MAX = 120.0
 ROUNDS_OF_ENDS = 5
 STOP_SECONDS_MAX = 60.0
-# Faults come thicker than in the world: nothing is given up because of how often it was hit.
+# Faults are more frequent than in reality: the number of deaths ends no restarts.
 LIMITS = RestartLimits(early_deaths_max=1_000_000, failed_starts_max=1_000_000)
 
 
-POLL_SECONDS = 0.004  # between two looks whether a fault's moment has come
-MOMENT_SECONDS_MAX = 0.7  # that it waits for that, and then as long for something to strike
-# Of what actors may die, once some fault has struck: anything else is a bug.
+# Interval at which a fault checks whether its moment has come.
+POLL_SECONDS = 0.004
+# The longest wait of a fault for its moment, and then for something to strike.
+MOMENT_SECONDS_MAX = 0.7
+# Exceptions that actors may die of once a fault of that kind has struck. Anything else is a bug.
 DEATHS: dict[Kind, tuple[str, ...]] = {
     "crash": ("SimulatedCrash",),
     "break": ("PlanMismatch", "PeerGone"),  # a stream that has a hole
@@ -50,16 +53,16 @@ DEATHS: dict[Kind, tuple[str, ...]] = {
 
 
 class Violation(AssertionError):
-    """Something that must never happen did."""
+    """An invariant was broken."""
 
 
 class SimulatedCrash(RuntimeError):
-    """What a handler raised, as far as its supervisor knows."""
+    """The exception of a handler that a fault crashed."""
 
 
 @dataclass
 class Outcome:
-    """How a run went."""
+    """The outcome of a run."""
 
     seed: int
     digest: str = ""
@@ -81,13 +84,15 @@ class Simulation:
 
     Args:
         topology: see `runtime.topology.resolve`.
-        play: what users do, once everything is up. It raises `Violation`, or any `AssertionError`.
+        play: plays the users, once everything is up. It raises `Violation`, or any `AssertionError`.
         faults: see `faults.draw_faults`.
         check: called after every callback; raises as `play` does.
-        is_time: whether the moment has come that a fault waits for (`Fault.when`). It is not waited for long, and
-            then asked without.
-        before_fault: told of each fault just before it strikes.
-        latency, offload_seconds: draw how long an envelope is on its way, and how long a blocking function takes.
+        is_time: tells whether the moment has come that a fault waits for (`Fault.when`). After a while it is
+            asked
+            without a moment.
+        before_fault: called with each fault just before it strikes.
+        latency, offload_seconds: draw the seconds that an envelope is on its way, and that a blocking function
+            takes.
         deaths: classes of exceptions that actors may die of once a fault of that kind has struck.
         keep_trace: keep every delivery as a line.
     """
@@ -126,7 +131,7 @@ class Simulation:
         self._quiet = False
 
     def run(self) -> Outcome:
-        """Plays it to its end. Never raises for what the topology does."""
+        """Run to the end. Never raises for what the topology does."""
         outcome = Outcome(self.seed, faults=list(self.faults), struck=self.struck)
         with self._caught.instead_of_other_handlers():
             try:
@@ -160,7 +165,7 @@ class Simulation:
         self._raise_errors()
 
     def _watch_crashes(self) -> None:
-        """An actor that dies of anything but what was meant for it is at fault."""
+        """Record a violation when an actor dies of an exception that no fault explains."""
         core = self.cluster.supervision
         report = core.actor_failed
 
@@ -183,7 +188,7 @@ class Simulation:
             self._check(self)
 
     def _raise_errors(self) -> None:
-        """What asyncio was told and nobody else; and messages of ours that could not be read."""
+        """Raise errors that only asyncio knows of, and messages of this version that could not be read."""
         nodes = [self.cluster.node, *(life.node for life in self.platform.lives if life.node is not None)]
         for node in nodes:
             refusal = node.remote.last_refusal
@@ -194,7 +199,7 @@ class Simulation:
             raise Violation(f"{context.get('message')}: {error!r}") from error
 
     def _end_everything(self) -> None:
-        """Lets the tasks end that the dead left behind, unheard, so that nothing is said of them later."""
+        """End the tasks that dead processes left behind, silently, so that none is reported later."""
         self.network.close()
         for _ in range(ROUNDS_OF_ENDS):
             left = [task for task in asyncio.all_tasks(self.loop) if not task.done()]
@@ -205,14 +210,15 @@ class Simulation:
             for process in self.platform.lives:
                 process.dead = False
                 self.loop.resume(process)
-            with suppress(Stuck):  # which has been told of
+            # The outcome has the violation already.
+            with suppress(Stuck):
                 self.loop.run(_wait(left))
         self.loop.close()
 
     # What goes wrong.
 
     def _strike(self, fault: Fault, latest: float) -> None:
-        """Strikes once its moment has come and there is something to strike, if that is before long."""
+        """Strike once the fault's moment has come and there is something to strike, if that is before long."""
         now = self.loop.time()
         if self._quiet or now > latest + MOMENT_SECONDS_MAX:
             return
@@ -228,7 +234,7 @@ class Simulation:
         blow()
 
     def _aim(self, fault: Fault) -> Callable[[], object] | None:
-        """What is to be done; None while there is nothing to strike."""
+        """Return the function that causes a fault; None while there is nothing to strike."""
         network, target, other, seconds = self.network, fault.target, fault.other, fault.seconds
         match fault.kind:
             case "kill" | "host":
@@ -254,7 +260,7 @@ class Simulation:
                 return network.break_connection(target, other, seconds)
 
     def _process(self, name: str) -> SimulatedProcess | None:
-        """One that lives and goes on."""
+        """Return a node's process that is alive and not stopped, or None."""
         process = self.platform.processes.get(name)
         return None if process is None or process.dead or process.stopped else process
 
@@ -265,18 +271,18 @@ class Simulation:
     # Looking in.
 
     def nodes(self) -> list[Node]:
-        """Those that live."""
+        """Return the nodes that live."""
         inside = [process.node for process in self.platform.processes.values() if not process.dead]
         return [self.cluster.node, *(node for node in inside if node is not None)]
 
     def context_of(self, cell: Cell) -> Context:
-        """For what users do in the process of an actor, and what dies with it."""
+        """Return the context of an actor's process: what runs in it dies with the process."""
         link = self.network.life_of(cell.node.name)
         assert link is not None, f"{cell.name} lives on a node that does not"
         return link.context
 
     def cell(self, actor: str) -> Cell | None:
-        """An actor that lives, wherever it does."""
+        """Return the cell of an actor that lives, on whichever node, or None."""
         for node in self.nodes():
             cell = node.cells.get(actor)
             if cell is not None and not cell.closed:
@@ -285,7 +291,9 @@ class Simulation:
 
 
 class _CaughtExceptions(logging.Handler):
-    """What was caught and logged with its traceback, since it should not have been raised. Deaths are no news here."""
+    """Collects exceptions that were caught and logged with a traceback: they are bugs. Logged deaths are not
+    collected.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -297,7 +305,7 @@ class _CaughtExceptions(logging.Handler):
 
     @contextmanager
     def instead_of_other_handlers(self) -> Iterator[None]:
-        """For as long as it lasts."""
+        """Replace the package's log handlers for as long as the context lasts."""
         logger = logging.getLogger("pageant")
         kept = logger.handlers, logger.propagate, logger.level
         logger.handlers, logger.propagate = [self], False

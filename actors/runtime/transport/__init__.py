@@ -1,1 +1,1 @@
-"""Ways between nodes. One so far: ZeroMQ, over `ipc://` on a host and `tcp://` on loopback."""
+"""Transports between nodes. One so far: ZeroMQ, over `ipc://` on a host and `tcp://` between hosts."""

@@ -1,16 +1,17 @@
-"""Where nodes listen: where one may, where one does that nobody told, and whether another does there already."""
+"""Addresses of nodes: which are allowed, the default one, and whether another node has it already."""
 
 from __future__ import annotations
 
 import os
 import socket
 
-ANY_PORT = 9  # nothing is sent to it
+# Nothing is sent to this port.
+ANY_PORT = 9
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def objection_to(endpoint: str, *, has_keys: bool = False) -> str | None:
-    """Why a node may not listen there, or None."""
+    """Return why a node may not listen at an endpoint, or None if it may."""
     scheme, _, rest = endpoint.partition("://")
     host = rest.rpartition(":")[0].strip("[]")
     if (scheme == "ipc" and rest) or (scheme == "tcp" and (host in LOOPBACK or (has_keys and host))):
@@ -24,10 +25,10 @@ def objection_to(endpoint: str, *, has_keys: bool = False) -> str | None:
 
 
 def endpoint_towards(endpoint: str) -> str:
-    """A `tcp://` endpoint with a free port, on the address from which that one is reached.
+    """Return a `tcp://` endpoint with a free port, on the address from which `endpoint` is reached.
 
     Raises:
-        OSError: there is no way to it.
+        OSError: there is no route to it.
     """
     scheme, _, rest = endpoint.partition("://")
     host = rest.rpartition(":")[0].strip("[]")
@@ -41,7 +42,9 @@ def endpoint_towards(endpoint: str) -> str:
 
 
 def is_taken(endpoint: str) -> bool:
-    """Whether somebody listens at an `ipc://` endpoint. ZeroMQ would take it from them, and they hear of nobody."""
+    """Tell whether a process listens at an `ipc://` endpoint. ZeroMQ would take the endpoint from it without an
+    error.
+    """
     scheme, _, path = endpoint.partition("://")
     if scheme != "ipc" or not os.path.exists(path):
         return False

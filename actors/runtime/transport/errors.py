@@ -1,4 +1,4 @@
-"""What can be wrong with a link between two nodes."""
+"""Errors of a link between two nodes."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ class NoAnswer(LinkRefused):
 
 
 class NotYet(LinkRefused):
-    """Another of the same name may be alive: ask again."""
+    """Another node of the same name may be alive: ask again."""

@@ -1,9 +1,9 @@
-"""The key of a topology: who has it may join, and nobody else hears or says anything.
+"""The key of a topology: only nodes that have it may join.
 
-One CURVE key pair (Bernstein's CurveCP, as ZeroMQ has it) for all nodes of a topology, in a file that only its user
-may read. Every node proves to every other that it has the secret half; a gatekeeper at each socket turns away whoever
-comes with another key. A pair for each node would tell nodes apart, which none of them needs; it would cost a list of
-keys on every host, kept up by hand.
+All nodes of a topology share one CURVE key pair (Bernstein's CurveCP, as ZeroMQ has it), in a file that only
+its user may read. Every node proves to every other that it has the secret half. A gatekeeper at each socket
+turns away peers with another key. A pair for each node would tell nodes apart, which none of them needs, and
+would cost a list of keys on every host, kept up by hand.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from pageant.protocol.errors import TopologyError
 
 log = logging.getLogger("pageant.link")
 
-KEY_CHARACTERS = 40  # in Z85
+# Characters of a key in Z85.
+KEY_CHARACTERS = 40
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
 
 
 class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A pair, in Z85."""
+    """A key pair, in Z85."""
 
     public: str
     secret: str
@@ -37,20 +38,20 @@ class Keys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def make_keys() -> Keys:
-    """A new pair."""
+    """Return a new key pair."""
     public, secret = zmq.curve_keypair()
     return Keys(public.decode(), secret.decode())
 
 
 def write_keys(path: Path, keys: Keys) -> None:
-    """Writes a file that only this user may read. Raises `FileExistsError`: a key is never written over."""
+    """Write a file that only this user may read. Raises `FileExistsError`: a key is never overwritten."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(msgspec.json.format(msgspec.json.encode(keys)) + b"\n")
 
 
 def read_keys(path: Path, place: str = "keys") -> Keys:
-    """The pair in a file.
+    """Return the key pair in a file.
 
     Raises:
         TopologyError: there is none, it is malformed, or others may read it.
@@ -73,7 +74,7 @@ def read_keys(path: Path, place: str = "keys") -> Keys:
 
 
 class Gatekeeper:
-    """Answers ZeroMQ's question about each that connects to a socket of a context: only our own key is let in."""
+    """Answers ZeroMQ's authentication requests for the sockets of a context: only our own key is let in."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: Keys) -> None:
         self._public = zmq.utils.z85.decode(keys.public)
@@ -102,19 +103,21 @@ class Gatekeeper:
             self._socket.send_multipart([version, number, *status, b"", b""])
 
     def close(self) -> None:
-        """Lets go of its socket."""
+        """Close its socket."""
         self._loop.remove_reader(self._descriptor)
         self._socket.close()
 
 
 def serve_with(socket: zmq.Socket[bytes], keys: Keys) -> None:
-    """What binds from now on speaks to those only who have the key."""
+    """Require the key of peers that connect to endpoints bound from now on."""
     socket.curve_secretkey, socket.curve_publickey = keys.secret.encode(), keys.public.encode()
     socket.curve_server = 1
 
 
 def connect_with(socket: zmq.Socket[bytes], keys: Keys) -> None:
-    """What connects from now on does so with the key. ZeroMQ copies its options when it binds or connects, so that
-    one socket can do both."""
+    """Use the key for connections made from now on.
+
+    ZeroMQ copies its options when it binds or connects, so that one socket can do both.
+    """
     socket.curve_server = 0
     socket.curve_serverkey = keys.public.encode()

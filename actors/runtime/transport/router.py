@@ -1,7 +1,7 @@
-"""A ROUTER socket that the event loop drives: envelopes in and out, each a list of frames.
+"""A ROUTER socket driven by the event loop: envelopes in and out, each a list of frames.
 
-`zmq.asyncio` is not used: its per-message futures cost more than the sockets do. The socket's descriptor is
-edge-triggered, so it is drained until empty, and looked at again after every send.
+`zmq.asyncio` is not used: its futures per message cost more than the sockets do. The socket's descriptor is
+edge-triggered, so that it is drained until empty and checked again after every send.
 """
 
 from __future__ import annotations
@@ -25,26 +25,30 @@ __all__ = ["RouterSocket", "shown"]
 
 log = logging.getLogger("pageant.link")
 
-HIGH_WATER_MARK = 10_000  # envelopes queued per peer within ZeroMQ
-BACKLOG_MAX = 100_000  # envelopes held here per peer while ZeroMQ is full
+# Envelopes queued per peer within ZeroMQ.
+HIGH_WATER_MARK = 10_000
+# Envelopes held here per peer while ZeroMQ is full.
+BACKLOG_MAX = 100_000
 FRAME_BYTES_MAX = 2**31
-COPY_BYTES_MAX = 65_536  # frames up to this size are cheaper to copy than to track
-TURN = 512  # envelopes taken in before the loop's other tasks get a turn
+# Frames up to this size are cheaper to copy than to track.
+COPY_BYTES_MAX = 65_536
+# Envelopes received before the loop's other tasks get a turn.
+TURN = 512
 RETRY_SECONDS = 0.001
 LINGER_MS = 1000
 
 
 class RouterSocket:
-    """Bound to one endpoint, and connected to any number of others.
+    """A socket that is bound to one endpoint, and connected to any number of others.
 
     Args:
-        routing_id: by which those know it to whom it connects.
+        routing_id: the id by which peers that it connects to know it.
         endpoint: where to listen, `ipc://PATH` or `tcp://HOST:PORT`.
-        keys: of the topology; None is in the clear.
-        known: routing ids of peers. Of an envelope from another, the address that it came from is told too.
-        take: gets each envelope: the routing id of whom it is from, its other frames, and a stranger's address.
-        untaken: is told of whom an envelope was that `take` raised at, which it should not.
-        lost: is told of a peer that turns out to be gone, and how many envelopes were held for it.
+        keys: the topology's keys; None is in the clear.
+        known: routing ids of peers. For an envelope from another, its source address is passed too.
+        take: called with each envelope: the sender's routing id, the other frames, and a stranger's address.
+        on_unhandled: called with the sender of an envelope at which `take` raised, which is a bug.
+        lost: called with a peer that turns out to be gone, and the number of envelopes that were held for it.
 
     Raises:
         LinkRefused: it cannot listen there.
@@ -58,11 +62,11 @@ class RouterSocket:
         *,
         known: Container[bytes],
         take: Callable[[bytes, list[Any], str], None],
-        untaken: Callable[[bytes], None],
+        on_unhandled: Callable[[bytes], None],
         lost: Callable[[bytes, int], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._known, self._take, self._untaken, self._lost = known, take, untaken, lost
+        self._known, self._take, self._on_unhandled, self._lost = known, take, on_unhandled, lost
         self._context = zmq.Context(io_threads=1)
         self._socket = socket = self._context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.ROUTING_ID, routing_id)
@@ -89,7 +93,8 @@ class RouterSocket:
         if keys is not None:
             connect_with(socket, keys)
         self.endpoint = socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
-        self._held: dict[bytes, deque[list[Any]]] = {}  # by peer, so that a slow one delays no other
+        # Envelopes that ZeroMQ has no room for, by peer, so that a slow peer delays no other.
+        self._held: dict[bytes, deque[list[Any]]] = {}
         self._retry_scheduled = False
         self._pump_scheduled = False
         self._descriptor = int(socket.getsockopt(zmq.FD))
@@ -97,11 +102,11 @@ class RouterSocket:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """Tell whether `close` was called."""
         return bool(self._socket.closed)
 
     def close(self) -> None:
-        """Sends what is queued (for `LINGER_MS` at most) and lets go of the socket."""
+        """Send what is queued (for `LINGER_MS` at most) and close the socket."""
         self._loop.remove_reader(self._descriptor)
         self._socket.close()
         if self.gatekeeper is not None:
@@ -111,21 +116,23 @@ class RouterSocket:
     # Connections.
 
     def monitor(self, events: int) -> zmq.Socket[bytes]:
-        """A socket that tells of these events of connections, until `end_monitor`."""
+        """Return a socket that reports these events of connections, until `end_monitor`."""
         return self._socket.get_monitor_socket(events)
 
     def end_monitor(self) -> None:
-        """Before that socket is closed, and this one."""
+        """Stop monitoring. Call before the monitor's socket is closed, and this one."""
         self._socket.disable_monitor()
 
     def connect(self, endpoint: str, routing_id: bytes) -> None:
-        """Connects to another socket, which goes by that id here. It must never have been used before: ZeroMQ aborts
-        the process at one in use."""
+        """Connect to another socket, which has this id here.
+
+        The id must never have been used before: ZeroMQ aborts the process at one in use.
+        """
         self._socket.setsockopt(zmq.CONNECT_ROUTING_ID, routing_id)
         self._socket.connect(endpoint)
 
     def disconnect(self, endpoint: str) -> None:
-        """Ends a connection of ours, if there is one."""
+        """End a connection that this socket made, if there is one."""
         if not self._socket.closed:
             try:
                 self._socket.disconnect(endpoint)
@@ -135,11 +142,11 @@ class RouterSocket:
     # Sending.
 
     def drop(self, routing_id: bytes) -> int:
-        """Forgets what is held for a peer. Returns how many envelopes that were."""
+        """Forget the envelopes held for a peer. Return their number."""
         return len(self._held.pop(routing_id, ()))
 
     def send(self, frames: list[Any]) -> bool:
-        """Queues an envelope, its first frame the routing id of whom it is for; False when there is no way to it."""
+        """Queue an envelope, whose first frame is the receiver's routing id; False when there is no way to it."""
         if self._socket.closed:
             return False
         if frames[0] in self._held:
@@ -163,7 +170,7 @@ class RouterSocket:
             socket.send(frame if copy else memoryview(frame).cast("B"), flags, copy=copy)
 
     def _hold(self, frames: list[Any]) -> bool:
-        """Keeps an envelope until ZeroMQ takes it; False at the bound."""
+        """Keep an envelope until ZeroMQ takes it; False at the bound."""
         held = self._held.setdefault(frames[0], deque())
         if len(held) >= BACKLOG_MAX:
             return False
@@ -202,7 +209,7 @@ class RouterSocket:
     # Receiving.
 
     def _look_again(self) -> None:
-        """Asks the socket itself whether something came: using it may have eaten the descriptor's edge."""
+        """Check the socket itself for input: using it may have consumed the descriptor's edge."""
         if self._pump_scheduled or self._socket.closed:
             return
         if int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
@@ -223,15 +230,18 @@ class RouterSocket:
                 strange = identity not in self._known
                 frames, address = self._rest(socket, strange)
                 self._take(identity, frames, address)
-            except Exception:  # our own bug; the node goes on for everybody else
+            # This is a bug of our own. The node goes on for all other peers.
+            except Exception:
                 log.exception("an envelope from %s could not be taken", shown(identity))
-                self._untaken(identity)
+                self._on_unhandled(identity)
         self._look_again()
 
     @staticmethod
     def _rest(socket: zmq.Socket[bytes], strange: bool) -> tuple[list[Any], str]:
-        """The other frames of the envelope; header and body copied out, arrays left where they are, and
-        those beyond the bound dropped. Of a stranger's also where it came from."""
+        """Return the other frames of the envelope, and the source address of a stranger's.
+
+        Header and body are copied out, arrays are left where they are, and frames beyond the bound are dropped.
+        """
         frames: list[Any] = []
         address = ""
         while socket.getsockopt(zmq.RCVMORE):
@@ -250,5 +260,5 @@ class RouterSocket:
 
 
 def shown(routing_id: bytes) -> str:
-    """For people, whatever its bytes."""
+    """Return a routing id as printable text, whatever its bytes."""
     return routing_id[:80].decode("utf-8", "backslashreplace")

@@ -1,9 +1,9 @@
-"""The ZeroMQ link: one ROUTER socket per node, and which nodes it has met.
+"""The ZeroMQ link: one ROUTER socket per node, and the nodes that it has met.
 
-Of two nodes the later connects to the earlier, so that a pair shares one connection; each knows the other
-by the routing id `name#incarnation`, and ROUTER_MANDATORY makes a vanished peer an error instead of a
-silence. Where a connection broke and two nodes still live, the one that connected is told (`on_broken`) as soon as
-they are back: what was on its way is lost.
+Of two nodes the later connects to the earlier, so that a pair shares one connection. Each knows the other by
+the routing id `name#incarnation`. ROUTER_MANDATORY makes a vanished peer an error instead of a silence. Where a
+connection broke and both nodes still live, the one that connected is told (`on_broken`) as soon as they are
+linked again: what was on its way is lost.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from pageant.protocol.handshake import Hello, Knock, Rejected, Welcome, fingerpr
 log = logging.getLogger("pageant.link")
 
 HANDSHAKE_SECONDS = 10.0
-COMPLAINTS_MAX = 256  # about strangers, in a life
+# The most warnings about strangers in a life.
+COMPLAINTS_MAX = 256
 
 
 @dataclass(frozen=True)
 class _Peer:
-    """A linked node. `endpoint` is where we connected to it; None when it connected to us."""
+    """A linked node. `endpoint` is where this node connected to it; None when it connected to this node."""
 
     node: str
     incarnation: int
@@ -43,7 +44,7 @@ class _Peer:
 
 @dataclass(frozen=True)
 class _Waiting:
-    """Who said hello at an endpoint, and waits for the answer."""
+    """A hello that waits for its answer."""
 
     welcome: asyncio.Future[Welcome]
     endpoint: str
@@ -57,7 +58,7 @@ class ZmqLink:
         endpoint: where to listen, `ipc://PATH` or `tcp://127.0.0.1:*`.
         receiver: takes the envelopes of linked nodes.
         version: this build's version, told to others and named in refusals.
-        keys: of the topology; without them it listens to this host alone.
+        keys: the topology's keys; without them it listens to this host alone.
 
     Raises:
         LinkRefused: it cannot listen there.
@@ -79,10 +80,14 @@ class ZmqLink:
         self._receiver = receiver
         self._loop = asyncio.get_running_loop()
         self._codec = Codec()
+        # The routing id of each linked node.
         self._identities: dict[str, bytes] = {}
+        # Linked nodes, by routing id.
         self._peers: dict[bytes, _Peer] = {}
+        # Hellos of this node that wait for their answers, by routing id.
         self._welcomes: dict[bytes, _Waiting] = {}
-        self._complained: set[str] = set()  # addresses of strangers
+        # Addresses of strangers that have been logged.
+        self._complained: set[str] = set()
         self.issue: Callable[[str, bool], int | None] | None = None
         self.on_broken: Callable[[str, int], None] | None = None
         self._router = RouterSocket(
@@ -91,14 +96,16 @@ class ZmqLink:
             keys,
             known=self._peers,
             take=self._take,
-            untaken=lambda identity: receiver.refuse(shown(identity), "it could not be taken: see the log"),
+            on_unhandled=lambda identity: receiver.refuse(
+                shown(identity), "it could not be taken: see the log"
+            ),
             lost=lambda identity, count: receiver.lost(shown(identity), count),
         )
         self.endpoint = self._router.endpoint
-        self._connections = Connections(name, self._router, self._back_again)
+        self._connections = Connections(name, self._router, self._reconnected)
 
     def close(self) -> None:
-        """Sends what is queued, for a moment at most, and lets go of the socket."""
+        """Send what is queued, for a moment at most, and close the socket."""
         if self._router.closed:
             return
         self._connections.close()
@@ -129,8 +136,9 @@ class ZmqLink:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 return await welcome
         except BaseException as error:
-            if identity in self._peers:  # we are cancelled, and were welcome
-                self._let_go(identity)
+            # The call was cancelled after the other node had answered.
+            if identity in self._peers:
+                self._unlink(identity)
             else:
                 self._router.disconnect(endpoint)
             if isinstance(error, TimeoutError):
@@ -144,13 +152,13 @@ class ZmqLink:
     def _register(self, identity: bytes, peer: _Peer) -> None:
         former = self._identities.get(peer.node)
         if former is not None and former != identity:
-            self._let_go(former)
+            self._unlink(former)
             self._receiver.replaced(peer.node)
         self._identities[peer.node] = identity
         self._peers[identity] = peer
         self._loop.call_soon(self._receiver.met, peer.node)  # after our answer to its hello
 
-    def _let_go(self, identity: bytes) -> None:
+    def _unlink(self, identity: bytes) -> None:
         peer = self._peers.pop(identity)
         del self._identities[peer.node]
         self._receiver.lost(peer.node, self._router.drop(identity))
@@ -158,7 +166,7 @@ class ZmqLink:
             self._router.disconnect(peer.endpoint)
 
     def _meet(self, identity: bytes, header: Header, frames: Sequence[Any]) -> None:
-        """A handshake envelope, from whoever it may be."""
+        """Handle a handshake envelope, from any sender."""
         message = self._codec.decode(header.kind, bytes(frames[1]), frames[2:])
         waiting = self._welcomes.get(identity)
         if isinstance(message, Knock):
@@ -178,7 +186,7 @@ class ZmqLink:
         reason = self._objection(identity, hello)
         issued: int | None = 0
         if reason is None and not hello.incarnation and self.issue is not None:
-            issued = self.issue(hello.node, not self._may_be_there(hello.node))
+            issued = self.issue(hello.node, not self._may_be_linked(hello.node))
         if issued is None:
             again = f"another {hello.node} is there, or has not been given up yet"
             self._send_link(identity, Rejected(reason=again, again=True))
@@ -200,8 +208,10 @@ class ZmqLink:
         )
         self._send_link(identity, welcome)
 
-    def _may_be_there(self, node: str) -> bool:
-        """Whether a connection to that node stands. The end of its process closes it; a cable that is out does not."""
+    def _may_be_linked(self, node: str) -> bool:
+        """Tell whether a connection to that node exists. The end of its process closes it; an unplugged cable
+        does not.
+        """
         identity = self._identities.get(node)
         return identity is not None and self._send_link(identity, Knock())
 
@@ -225,7 +235,7 @@ class ZmqLink:
         header = Header(Mode.LINK, type(message).__name__, "", f"node/{self.name}")
         return self._router.send([identity, encode_header(header), body])
 
-    def _back_again(self, endpoint: str) -> None:
+    def _reconnected(self, endpoint: str) -> None:
         for peer in list(self._peers.values()):
             if peer.endpoint == endpoint and self.on_broken is not None:
                 self.on_broken(peer.node, peer.incarnation)
@@ -233,7 +243,7 @@ class ZmqLink:
     # Sending.
 
     def send(self, node: str, frames: Sequence[Any]) -> bool:
-        """Queues one envelope for a linked node; False when there is no way to it."""
+        """Queue one envelope for a linked node; False when there is no way to it."""
         identity = self._identities.get(node)
         return identity is not None and self._router.send([identity, *frames])
 
@@ -242,11 +252,11 @@ class ZmqLink:
         return node in self._identities
 
     def forget(self, node: str, incarnation: int) -> bool:
-        """A life of a node is over: nothing is sent to it any more, and nothing of it believed."""
+        """Forget a life of a node that is over: nothing is sent to it any more, and nothing of it is taken."""
         identity = self._identities.get(node)
         if identity is None or self._peers[identity].incarnation != incarnation:
             return identity is None
-        self._let_go(identity)
+        self._unlink(identity)
         return True
 
     # Receiving.
@@ -266,7 +276,7 @@ class ZmqLink:
             self._refuse(identity, address, str(error))
 
     def _refuse(self, identity: bytes, address: str, reason: str) -> None:
-        """A stranger's envelope goes no further. It is told of once per address, or a scanner would fill the log."""
+        """Refuse a stranger's envelope. It is logged once per address, or a scanner would fill the log."""
         self._receiver.refuse(shown(identity), reason)
         address = address or shown(identity)
         if address not in self._complained and len(self._complained) < COMPLAINTS_MAX:

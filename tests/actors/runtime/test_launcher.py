@@ -1,4 +1,4 @@
-"""Processes on this host, and the one that is kept spare."""
+"""Processes on this host, and the standby among them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runtime_players import GetLog, Until, pid_of
 import pageant
 from pageant.actors.runtime import launcher as launcher_module
 from pageant.actors.runtime import supervisor
-from pageant.actors.runtime.launcher import SPARES_MAX, Joining, LocalProcesses
+from pageant.actors.runtime.launcher import STANDBYS_MAX, Joining, LocalProcesses
 from pageant.actors.runtime.loop_thread import LoopThread
 from pageant.actors.runtime.resolving import Cast, resolve
 from pageant.actors.runtime.topology import parse
@@ -51,26 +51,26 @@ async def test_children_start_where_this_process_began(launcher, monkeypatch, tm
 
 async def prepared(launcher: LocalProcesses, children: Children) -> int:
     await launcher.prepare(1, ["pageant.actors.runtime.agent"])
-    (spare,) = children()
-    return spare.pid
+    (standby,) = children()
+    return standby.pid
 
 
 async def test_the_next_life_of_whoever_dies_first_is_the_spare(start, children, monkeypatch):
-    monkeypatch.setattr(supervisor, "SPARE_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(supervisor, "STANDBY_AFTER_SECONDS", 0.0)
     cluster = await start(WATCHED)
     first = pid_of(cluster, "echo")
-    while not (spares := [one for one in children() if one.pid != first]):
+    while not (standbys := [one for one in children() if one.pid != first]):
         await cluster.node.ask("watcher", GetLog(), SECONDS)
     psutil.Process(first).kill()
     await cluster.node.ask("watcher", Until(event="up echo#2"), SECONDS)
-    assert pid_of(cluster, "echo") == spares[0].pid
+    assert pid_of(cluster, "echo") == standbys[0].pid
     assert (await cluster.node.ask("echo", GetLog(), SECONDS)).incarnation == 2
 
 
 async def test_a_spare_reads_its_command_line_when_it_is_needed(launcher, children, capfd):
-    spare = await prepared(launcher, children)
+    standby = await prepared(launcher, children)
     process = await launcher.launch("b", 1)
-    assert process.pid == spare
+    assert process.pid == standby
     assert "exit code 2" in await process.wait()
     assert "unrecognized arguments: --endless" in capfd.readouterr().err
 
@@ -78,7 +78,7 @@ async def test_a_spare_reads_its_command_line_when_it_is_needed(launcher, childr
 async def test_a_few_spares_are_enough_and_they_end_when_nobody_needs_them(launcher, children):
     assert await prepared(launcher, children) == await prepared(launcher, children)
     await launcher.prepare(9, [])
-    assert len(children()) == SPARES_MAX
+    assert len(children()) == STANDBYS_MAX
     await launcher.close()
     assert children() == []
     await launcher.prepare(1, [])
@@ -87,14 +87,14 @@ async def test_a_few_spares_are_enough_and_they_end_when_nobody_needs_them(launc
 
 @pytest.mark.parametrize("how", ["killed", "of another environment"])
 async def test_a_spare_that_is_of_no_use_is_not_used(launcher, children, how, monkeypatch):
-    spare = await prepared(launcher, children)
+    standby = await prepared(launcher, children)
     if how == "killed":
-        psutil.Process(spare).kill()
-        await launcher._spares[0]._process.wait()
+        psutil.Process(standby).kill()
+        await launcher._standbys[0]._process.wait()
     else:
         monkeypatch.setenv("PAGEANT_TEST_OF_SPARES", "1")
     process = await launcher.launch("b", 1)
-    assert process.pid != spare
+    assert process.pid != standby
     await process.wait()
 
 

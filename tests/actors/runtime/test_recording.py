@@ -241,7 +241,7 @@ def filled_struct(kind: Any, depth: int = 0) -> Any:
 )
 def test_no_message_keeps_text(kind):
     message = filled_struct(kind)
-    stripped = Redaction(b"key").strip(message)
+    stripped = Redaction(b"key").redact(message)
     if stripped is None:
         assert kind.__name__ in TEXT_KINDS
         return
@@ -259,7 +259,7 @@ def test_names_that_say_who_shares_what_are_alike_where_they_were_alike():
 
     redaction = Redaction(b"key")
     one, two, other = (
-        redaction.strip(submit(*given)) for given in (("ann", "s"), ("ann", None), ("bob", "s"))
+        redaction.redact(submit(*given)) for given in (("ann", "s"), ("ann", None), ("bob", "s"))
     )
     assert (
         one.tenant == two.tenant != other.tenant
@@ -268,7 +268,7 @@ def test_names_that_say_who_shares_what_are_alike_where_they_were_alike():
         and one.extra_keys[0] == one.tenant
         and one.extra_keys[1] == other.extra_keys[1] != "adapter"
     )
-    assert one.tenant != Redaction(b"another key").strip(submit("ann", "s")).tenant
+    assert one.tenant != Redaction(b"another key").redact(submit("ann", "s")).tenant
     assert one.prompt_token_ids.tolist() == [1, 2] and one.request_id == "1.1"
 
 
@@ -277,4 +277,4 @@ class OwnMessage(Message, frozen=True, kw_only=True):
 
 
 def test_kinds_of_a_users_own_are_not_kept_without_texts():
-    assert Redaction(b"key").strip(OwnMessage(number=1)) is None
+    assert Redaction(b"key").redact(OwnMessage(number=1)) is None

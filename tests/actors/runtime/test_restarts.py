@@ -208,7 +208,7 @@ def test_what_is_amended_while_a_successor_starts_holds_for_the_former_too(core)
     core.actor_started("here", 1, (), 0.0)
     core.swap(replace(core.planned("here"), cls="m:Other"))
     core.amend("here", lambda plan: replace(plan, options=b"{}2"))
-    core.take_back("here", "it was late")
+    core.roll_back("here", "it was late")
     assert (core.planned("here").cls, core.planned("here").options) == ("m:C", b"{}2")
 
 
