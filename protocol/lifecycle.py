@@ -1,10 +1,10 @@
 """Changes to a model while it is served: pause and resume, reset of caches, adapters, sleep.
 
     operator ──PauseModel, ResumeModel, ResetModelCache, GetModelState──▶ lifecycle
-    operator ──AddAdapter, RemoveAdapter, SleepModel, WakeModel──▶ lifecycle
+    operator ──AddAdapter, RemoveAdapter, SleepModel, WakeModel, UpdateWeights──▶ lifecycle
     lifecycle ──PauseScheduling, ResumeScheduling, GetAdapterUse──▶ scheduler
     lifecycle ──ResetPrefixCache──▶ blocks
-    lifecycle ──LoadAdapter, UnloadAdapter──▶ executor
+    lifecycle ──LoadAdapter, UnloadAdapter, PrepareWeights, DropPrepared──▶ executor
     lifecycle ──AmendActor, SwapActor, GetActor──▶ supervisor
     lifecycle ──LearnModel──▶ frontends, so that they know before the operator does
 
@@ -233,6 +233,40 @@ class GetAdapterUse(Request[AdapterUse], frozen=True, kw_only=True):
     key: str
 
 
+# To an executor, before it is to compute with other weights. It never does: another begins with them in its place.
+
+WEIGHT_VERSION = "weight_version"
+"""The name of an executor's fact: what its weights are called."""
+
+
+class WeightsPrepared(Message, frozen=True, kw_only=True):
+    """`loaded`: the weights are in memory, beside those that are computed with; else `why` they are not."""
+
+    loaded: bool
+    why: str = ""
+
+
+class PrepareWeights(Request[WeightsPrepared], frozen=True, kw_only=True):
+    """Ask an executor to load other weights while it computes, for the executor that begins in its place, if there is
+    memory for both. They are dropped if that one is to compute with others.
+
+    Attributes:
+        folder: the checkpoint's, which has the shape of the present one.
+        version: what the weights are called.
+    """
+
+    folder: str
+    version: str
+
+
+class PreparedDropped(Message, frozen=True, kw_only=True):
+    """Nothing is prepared."""
+
+
+class DropPrepared(Request[PreparedDropped], frozen=True, kw_only=True):
+    """Ask an executor to forget what it prepared."""
+
+
 # To the lifecycle actor.
 
 
@@ -243,6 +277,8 @@ class ModelState(Message, frozen=True, kw_only=True):
         paused: the mode in which it was paused; None while it is not.
         sleep_level: 0 while it is awake.
         woken: the parts of a sleeping model that were restored.
+        weight_version: what its weights are called.
+        folder: the checkpoint's that they are from.
         adapters: the keys of its adapters, by their names.
         adapter_owners: the tenants that own adapters, by the adapters' names.
     """
@@ -251,6 +287,8 @@ class ModelState(Message, frozen=True, kw_only=True):
     paused: PauseMode | None = None
     sleep_level: int = 0
     woken: tuple[Part, ...] = ()
+    weight_version: str = ""
+    folder: str = ""
     adapters: dict[str, str] = msgspec.field(default_factory=dict)
     adapter_owners: dict[str, str] = msgspec.field(default_factory=dict)
 
@@ -345,6 +383,23 @@ class WakeModel(Request[ModelState], frozen=True, kw_only=True):
 
     replica: str = ""
     parts: tuple[Part | Literal["scheduling"], ...] | None = None
+
+
+class UpdateWeights(Request[ModelState], frozen=True, kw_only=True):
+    """Go on with the weights of another checkpoint, which has the same shape.
+
+    Attributes:
+        folder: the checkpoint's; on the executor's host and on the root's.
+        version: what they are to be called; None takes the folder's name.
+        mode: what becomes of open requests. Kept ones compute all their tokens again and go on with the new weights.
+        beside: load them beside the present ones before anything pauses, if there is memory for both.
+    """
+
+    replica: str = ""
+    folder: str
+    version: str | None = None
+    mode: PauseMode = "keep"
+    beside: bool = True
 
 
 # To frontends.

@@ -13,7 +13,7 @@ import msgspec
 from pageant.protocol.arrays import Int32Vector, Int64Vector, int32
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.message import Message
-from pageant.protocol.serving import Finished
+from pageant.protocol.serving import Finished, WeightVersionSpans
 from pageant.protocol.streams import Numbered
 
 
@@ -52,6 +52,7 @@ class RowFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     num_preemptions: int
     queue_seconds: float = 0.0
     prefill_seconds: float = 0.0
+    weight_versions: WeightVersionSpans = ()
 
 
 class TokenBatch(Numbered, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from pageant.protocol.lifecycle import (
     ResetModelCache,
     ResumeModel,
     SleepModel,
+    UpdateWeights,
     WakeModel,
 )
 from pageant.protocol.message import Message
@@ -118,7 +119,7 @@ LIFECYCLE = Role(
     "lifecycle",
     (
         *(GetModelState, PauseModel, ResumeModel, ResetModelCache, AddAdapter, RemoveAdapter),
-        *(SleepModel, WakeModel),
+        *(SleepModel, WakeModel, UpdateWeights),
     ),
 )
 

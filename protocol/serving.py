@@ -28,6 +28,22 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 EndCause = Literal["request", "overload", "deadline", "failure"]
 
 
+class WeightVersionSpan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Output tokens from `start` on, up to the next span's, were drawn by weights of this version."""
+
+    version: str
+    start: int
+
+
+WeightVersionSpans = tuple[WeightVersionSpan, ...]
+"""The weights that all tokens of an output were drawn by: several, where they were replaced meanwhile."""
+
+
+def spans_within(spans: WeightVersionSpans, num_tokens: int) -> WeightVersionSpans:
+    """Return those spans that have a token among the first `num_tokens`."""
+    return tuple(span for span in spans if span.start < num_tokens)
+
+
 class Resumption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The past of an open request, for a scheduler that does not know it."""
 
@@ -39,6 +55,8 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The latest incarnation of the detokenizer that the frontend knows. Output that an earlier one received
     may never reach the frontend.
     """
+    weight_versions: WeightVersionSpans = ()
+    """Of these tokens."""
 
 
 class Submit(Message, frozen=True, kw_only=True):
@@ -112,6 +130,8 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Time from admission to the first token."""
     decode_seconds: float = 0.0
     """Time from the first token to the last."""
+    weight_versions: WeightVersionSpans = ()
+    """Of its output tokens."""
 
 
 class OutputBatch(Numbered, frozen=True, kw_only=True):
@@ -139,3 +159,6 @@ class OutputBatch(Numbered, frozen=True, kw_only=True):
     """The text of each token that the log-probabilities name, decoded by itself."""
     token_bytes: dict[int, bytes] = msgspec.field(default_factory=dict)
     """The bytes of those tokens that are no whole characters."""
+    weight_versions: dict[int, WeightVersionSpans] = msgspec.field(default_factory=dict)
+    """By row index, for those whose tokens were drawn by other weights than the row before of that request: all spans
+    of the request so far."""

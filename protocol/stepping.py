@@ -205,3 +205,5 @@ class ExecutorReady(Message, frozen=True, kw_only=True):
     """
     multi_step: bool = False
     """The executor takes multi-step plans."""
+    weight_version: str = ""
+    """What the weights are called that it computes with, all its life."""

@@ -14,7 +14,7 @@ from pageant.protocol.arrays import int32, int64
 from pageant.protocol.logprobs import RowLogprobs, split_rows
 from pageant.protocol.outputs import OpenOutput, RowFacts, Stopped, TokenBatch
 from pageant.protocol.roles import DETOKENIZER
-from pageant.protocol.serving import Finished
+from pageant.protocol.serving import Finished, WeightVersionSpans, spans_within
 from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.supervision import ActorDown, ActorUp
 from pageant.protocol.thinking import GetMarks, Marks
@@ -26,13 +26,15 @@ SCHEDULER = "scheduler"  # its address
 class _Open:
     """A request whose output is on its way."""
 
-    __slots__ = ("facts", "first_token_at", "num_characters", "num_tokens", "request")
+    __slots__ = ("facts", "first_token_at", "num_characters", "num_tokens", "request", "versions_sent")
 
     def __init__(self, request: OpenOutput) -> None:
         self.request = request
         self.num_tokens = self.num_characters = 0  # of its output, delivered
         self.facts = RowFacts(num_cached_tokens=0, num_preemptions=0)
         self.first_token_at: float | None = None
+        self.versions_sent: WeightVersionSpans = ()
+        """What its frontend was told of the weights."""
 
 
 class _TokenTexts(dict[int, str]):
@@ -227,6 +229,7 @@ class Detokenizer(Actor):
                 queue_seconds=entry.facts.queue_seconds,
                 prefill_seconds=entry.facts.prefill_seconds,
                 decode_seconds=self.clock.now() - (entry.first_token_at or 0.0),
+                weight_versions=spans_within(entry.facts.weight_versions, stop.num_tokens),
             )
         self._deliver(serial, entry, text, [] if known else tokens, finished)
         return stop.num_tokens if stop is not None else None
@@ -248,8 +251,11 @@ class Detokenizer(Actor):
         request, text_start, token_start = entry.request, entry.num_characters, entry.num_tokens
         if request.detokenize:
             text = self.rewrite(request, text, finished is not None)
+        versions, sent = entry.facts.weight_versions, entry.versions_sent
+        entry.versions_sent = versions
         self._deliveries[request.frontend].add(
-            serial, request.request_id, text, tokens, finished, text_start, token_start
+            *(serial, request.request_id, text, tokens, finished, text_start, token_start),
+            weight_versions=() if versions is sent else versions,
         )
         entry.num_characters += len(text)
         entry.num_tokens += len(tokens)

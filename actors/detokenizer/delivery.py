@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pageant.actors.runtime.streams import Outgoing
 from pageant.protocol.arrays import int32
 from pageant.protocol.logprobs import RowLogprobs, join_rows
-from pageant.protocol.serving import Finished, OutputBatch
+from pageant.protocol.serving import Finished, OutputBatch, WeightVersionSpans
 
 
 @dataclass(slots=True)
@@ -19,6 +19,7 @@ class _Row:
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     finished: Finished | None = None
+    weight_versions: WeightVersionSpans = ()
     logprobs: list[RowLogprobs] = field(default_factory=list)
     prompt_logprobs: list[RowLogprobs] = field(default_factory=list)
 
@@ -46,14 +47,20 @@ class Delivery:
         finished: Finished | None,
         text_start: int,
         token_start: int,
+        weight_versions: WeightVersionSpans = (),
     ) -> None:
-        """The next output of a request, which begins at those places in it."""
+        """Add the next output of a request, which begins at those places in it.
+
+        Args:
+            weight_versions: all of the request's so far, where its frontend does not have them yet.
+        """
         row = self._rows.get(serial)
         if row is None:
             row = self._rows[serial] = _Row(request_id, text_start, token_start)
         row.text += text
         row.token_ids += token_ids
         row.finished = row.finished or finished
+        row.weight_versions = weight_versions or row.weight_versions
 
     def add_logprobs(
         self, serial: int, logprobs: RowLogprobs | None, prompt_logprobs: RowLogprobs | None, *, texts: bool
@@ -92,5 +99,6 @@ class Delivery:
             ),
             token_texts=texts,
             token_bytes={token: raw for token in texts if (raw := self._bytes_of(token)) is not None},
+            weight_versions={i: row.weight_versions for i, row in enumerate(rows) if row.weight_versions},
         )
         return self.stream.number(batch)

@@ -18,7 +18,6 @@ from pageant.actors.executor.device_errors import is_device_error
 from pageant.actors.executor.disk import DiskFile
 from pageant.actors.executor.guiding import DrawnTokens
 from pageant.actors.executor.keeping import SOON_SECONDS, Kept, KeptDraws, patience_by_late
-from pageant.actors.executor.kept_weights import KeptWeights
 from pageant.actors.executor.memory import available_bytes
 from pageant.actors.executor.metering import Metering
 from pageant.actors.executor.moving import Move, Moving
@@ -27,10 +26,12 @@ from pageant.actors.executor.options import ExecutorOptions, make_runner
 from pageant.actors.executor.pace import Pace, StepHung
 from pageant.actors.executor.processors import Processors
 from pageant.actors.executor.steps import Step
+from pageant.actors.executor.succeeding import Succeeding
 from pageant.actors.executor.tracing import StepTracing, step_spans
 from pageant.actors.executor.undrawn import Undrawn
 from pageant.actors.runtime import receives
 from pageant.protocol.guiding import GuidesLost, TokenMasks
+from pageant.protocol.lifecycle import WEIGHT_VERSION
 from pageant.protocol.roles import EXECUTOR
 from pageant.protocol.statistics import ExecutorStatistics, GetExecutorStatistics
 from pageant.protocol.stepping import MAX_MODEL_LEN, CutShort, ExecutorReady, StepPlan
@@ -46,13 +47,12 @@ LOOK_SECONDS = 1.0  # between two looks at whether steps return
 PROGRESS_STEPS = 100  # messages about the loading of the weights, at most
 
 
-class Executor(Adapting):
+class Executor(Adapting, Succeeding):
     """Computes the steps of one device."""
 
     role = EXECUTOR
     features = EXECUTOR.features
     heavy = True
-    loads_weights = True  # by `open_runner`, so that they can be loaded apart from the rest
     soon_seconds = SOON_SECONDS
 
     class Options(ExecutorOptions, frozen=True, kw_only=True):
@@ -69,7 +69,6 @@ class Executor(Adapting):
             tuple(options.adapters),
         )
         self._adapters = AdapterBook(self._batch, options.adapters)
-        self._inherited: Any = None  # weights that are loaded already
         self._disk: DiskFile | None = None
         self._scheduler = 0  # the incarnation whose batch this is
         self._reported = 0
@@ -105,31 +104,28 @@ class Executor(Adapting):
         self.watch("blocks")
         self.watch(GRAMMAR)
 
-    def inherit(self, left: object) -> None:
-        """Take over weights that were kept for this life, if it computes with them."""
-        if isinstance(left, KeptWeights) and left.is_of(self.options):
-            self._inherited = left.model
-
-    def leave(self) -> object | None:
-        """Leave the weights to an executor that sleeps."""
-        return self._runner.leave()
-
     def loses_process(self, error: BaseException) -> bool:
         """Return whether the device failed: each call to it from this process would fail again."""
         return is_device_error(error)
 
     def facts(self) -> Facts:
         """Return how long a request may be, given the memory that was found, and which adapters there are."""
-        return {MAX_MODEL_LEN: self._runner.max_model_len, **self._adapters.facts()}
+        return {
+            MAX_MODEL_LEN: self._runner.max_model_len,
+            WEIGHT_VERSION: self.options.weight_version,
+            **self._adapters.facts(),
+        }
 
     def open_runner(self) -> ModelRunner:
         """Load the model. Called once, in the executor's own thread; what it returns computes every step."""
         if self.options.disk_path is not None:
             self._disk = DiskFile(self.options.disk_path)
-        loaded, self._inherited = self._inherited, None
-        others: dict[str, Any] = {} if loaded is None else {"loaded": loaded}
         return make_runner(
-            self.options, clock=self.clock.now, progress=self._report, disk=self._disk, **others
+            self.options,
+            clock=self.clock.now,
+            progress=self._report,
+            disk=self._disk,
+            **self._take_inherited(),
         )
 
     def _report(self, done: int, total: int) -> None:
@@ -162,6 +158,7 @@ class Executor(Adapting):
                 disk_bytes=0 if self._disk is None else self._disk.bytes_free,
                 windows=self._runner.windows,
                 multi_step=self.options.device == "cpu" and not self.options.logits_processors,
+                weight_version=self.options.weight_version,
             ),
         )
 

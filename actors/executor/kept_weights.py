@@ -22,4 +22,4 @@ class KeptWeights:
     def is_of(self, options: ExecutorOptions) -> bool:
         """Return whether an executor of these options computes with them."""
         key = self.model.key
-        return (key.model, key.weights_version) == (options.model, options.weights_version)
+        return (key.model, key.weight_version) == (options.model, options.weight_version)

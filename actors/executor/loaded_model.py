@@ -36,7 +36,7 @@ class ModelKey(NamedTuple):
     quantization: Quantization | None = None
     deterministic: bool = False
     max_lora_rank: int = RANK_MAX
-    weights_version: str = ""
+    weight_version: str = ""
 
 
 class LoadedModel:

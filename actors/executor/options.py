@@ -36,7 +36,7 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
         adapters: the folders of the model's low-rank adapters, by name.
         added_adapters: those that were loaded while the model was served, by their keys (`protocol.lifecycle`). One
             that cannot be loaded any more is left out.
-        weights_version: what the weights in the model's folder are called. Others that are to be computed with need
+        weight_version: what the weights in the model's folder are called. Others that are to be computed with need
             another name.
         adapter_serial: how many there ever were, which the lifecycle actor counts.
         max_lora_rank: refuses larger ones.
@@ -70,7 +70,7 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
     adapters: dict[str, str] = msgspec.field(default_factory=dict)
     added_adapters: dict[str, AddedAdapter] = msgspec.field(default_factory=dict)
     adapter_serial: int = 0
-    weights_version: str = "default"
+    weight_version: str = "default"
     max_lora_rank: int = 256
     quantization: Literal["int8", "int4"] | None = None
     device: str = "cpu"
@@ -156,7 +156,7 @@ def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
         dtype=options.dtype,
         quantization=options.quantization,
         adapters=options.adapters,
-        weights_version=options.weights_version,
+        weight_version=options.weight_version,
         max_lora_rank=options.max_lora_rank,
         device=options.device,
         backend=options.kernels,
@@ -180,6 +180,6 @@ def load_weights(options: ExecutorOptions) -> LoadedModel:
 
     key = ModelKey(
         *(str(Path(options.model)), options.dtype, options.device, options.kernels, options.max_model_len),
-        *(options.quantization, options.deterministic, options.max_lora_rank, options.weights_version),
+        *(options.quantization, options.deterministic, options.max_lora_rank, options.weight_version),
     )
     return LoadedModel(key, options.adapters)

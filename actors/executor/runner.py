@@ -67,7 +67,7 @@ class TorchRunner:
         fit_max_model_len: whether `max_model_len` may be lowered to what the KV cache holds.
         group_layers: whether layers with another window than the rest have blocks of their own.
         clock: to tell how long drafts take to be made, and recorded steps.
-        weights_version: of what is in the checkpoint's folder.
+        weight_version: of what is in the checkpoint's folder.
         loaded: the weights, if they are there already. Those of another model, or for another device, are passed over.
     """
 
@@ -97,7 +97,7 @@ class TorchRunner:
         clock: Callable[[], float] | None = None,
         progress: Callable[[int, int], None] | None = None,
         disk: DiskFile | None = None,
-        weights_version: str = "",
+        weight_version: str = "",
         loaded: LoadedModel | None = None,
     ) -> None:
         if device == "cpu":
@@ -106,7 +106,7 @@ class TorchRunner:
         self._clock = clock or (lambda: 0.0)
         key = ModelKey(
             *(str(model), dtype, device, backend, max_model_len),
-            *(quantization, deterministic, max_lora_rank, weights_version),
+            *(quantization, deterministic, max_lora_rank, weight_version),
         )
         if loaded is None or loaded.key != key:
             loaded = LoadedModel(key, adapters or {}, progress)

@@ -27,6 +27,7 @@ from pageant.protocol.lifecycle import (
     ADAPTER_OWNERS,
     ADAPTERS,
     ASLEEP,
+    WEIGHT_VERSION,
     AdapterLoaded,
     AdapterUnloaded,
     AddedAdapter,
@@ -122,6 +123,7 @@ class SleepingExecutor(Actor):
         added: dict[str, AddedAdapter] = getattr(self._awake, "added_adapters", {})
         facts: Facts = {
             ASLEEP: self.options.level,
+            WEIGHT_VERSION: getattr(self._awake, "weight_version", ""),
             ADAPTERS: offered_adapters(configured, added),
             ADAPTER_OWNERS: adapter_owners(added),
         }

@@ -260,6 +260,9 @@ class Frontend(Actor):
         position = 0
         hubs: dict[Hub, None] = {}
         metering = peers.metering
+        for index, versions in batch.weight_versions.items():
+            if (changed := self._open.get(batch.request_ids[index])) is not None:
+                changed.weight_versions = versions
         num_tokens = num_steady = 0  # most sequences get one, and had their last with the batch before
         for index, (wire_id, count) in enumerate(zip(batch.request_ids, batch.counts.tolist(), strict=True)):
             tokens = token_ids[position : position + count]
@@ -277,7 +280,7 @@ class Frontend(Actor):
                     *(sequence.sample, batch.texts[index], tokens, finished),
                     *(logprobs.get(index), prompt_logprobs.get(index), batch.token_texts),
                     request.metrics(finished) if finished is not None else None,
-                    batch.token_bytes,
+                    *(batch.token_bytes, batch.weight_versions.get(index, ())),
                 ),
                 text_starts[index],
                 token_starts[index],

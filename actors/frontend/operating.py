@@ -32,6 +32,7 @@ from pageant.protocol.lifecycle import (
     ResetModelCache,
     ResumeModel,
     SleepModel,
+    UpdateWeights,
     WakeModel,
 )
 from pageant.protocol.message import Request
@@ -73,6 +74,22 @@ class Operations:
     def wake_up(self, tags: Sequence[str] | None) -> Future[ModelState]:
         """See `AsyncOperations.wake_up`."""
         request = WakeModel(replica=self._session.replica, parts=check_tags(tags))
+        return self._ask(request, DRAIN_SECONDS)
+
+    def update_weights(
+        self, path: str | Path, version: str | None, mode: PauseMode, beside: bool
+    ) -> Future[ModelState]:
+        """See `AsyncOperations.update_weights`."""
+        check_mode(mode)
+        if version is not None:
+            check_name("version", version)
+        request = UpdateWeights(
+            replica=self._session.replica,
+            folder=str(Path(path).absolute()),
+            version=version,
+            mode=mode,
+            beside=beside,
+        )
         return self._ask(request, DRAIN_SECONDS)
 
     def add_adapter(self, name: str, folder: str | Path, in_place: bool) -> Future[ModelState]:
@@ -170,6 +187,34 @@ class AsyncOperations:
         """Whether the model sleeps."""
         return (await asyncio.wrap_future(self._operations.state())).sleep_level > 0
 
+    async def update_weights(
+        self,
+        path: str | Path,
+        *,
+        version: str | None = None,
+        mode: PauseMode = "keep",
+        beside: bool = True,
+    ) -> str:
+        """Go on with the weights of another checkpoint of the same shape. Returns what they are called.
+
+        Args:
+            path: the checkpoint's folder.
+            version: what its weights are to be called, in `RequestOutput.weight_versions`; None takes the folder's
+                name.
+            mode: what becomes of the requests that are open; see `pause`. Kept ones compute all their tokens again,
+                and go on with the new weights.
+            beside: load them beside the present ones first, if there is memory for both, so that the pause is short.
+
+        Raises:
+            BadRequest: the checkpoint has another shape or other tokens, or cannot be computed; nothing has changed.
+        """
+        future = self._operations.update_weights(path, version, mode, beside)
+        return (await asyncio.wrap_future(future)).weight_version
+
+    async def get_weight_version(self) -> str:
+        """What the weights are called that requests are computed with."""
+        return (await asyncio.wrap_future(self._operations.state())).weight_version
+
     async def add_adapter(self, name: str, folder: str | Path, *, in_place: bool = False) -> None:
         """Load an adapter, while requests are computed. Requests may have it as soon as this returns.
 
@@ -233,6 +278,21 @@ class SyncOperations:
     def is_sleeping(self) -> bool:
         """Whether the model sleeps."""
         return self._operations.state().result().sleep_level > 0
+
+    def update_weights(
+        self,
+        path: str | Path,
+        *,
+        version: str | None = None,
+        mode: PauseMode = "keep",
+        beside: bool = True,
+    ) -> str:
+        """See `Engine.update_weights`."""
+        return self._operations.update_weights(path, version, mode, beside).result().weight_version
+
+    def get_weight_version(self) -> str:
+        """What the weights are called that requests are computed with."""
+        return self._operations.state().result().weight_version
 
     def add_adapter(self, name: str, folder: str | Path, *, in_place: bool = False) -> None:
         """See `Engine.add_adapter`."""

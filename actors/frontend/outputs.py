@@ -10,7 +10,7 @@ from pageant.actors.frontend.lora import LoRARequest
 from pageant.protocol.errors import BadRequest, Overloaded, PageantError
 from pageant.protocol.logprobs import RowLogprobs
 from pageant.protocol.sampling import RequestOutputKind, SamplingParams
-from pageant.protocol.serving import Finished, FinishReason
+from pageant.protocol.serving import Finished, FinishReason, WeightVersionSpans
 
 
 class RequestFailed(PageantError):
@@ -90,6 +90,15 @@ class RequestMetrics:
         return False
 
 
+@dataclass(frozen=True)
+class WeightVersionSpan:
+    """Output tokens from `start` on, before `end`, were drawn by weights of this version."""
+
+    version: str
+    start: int
+    end: int
+
+
 @dataclass
 class CompletionOutput:
     """One completion of a request, so far; or, with `output_kind` DELTA, what is new of it.
@@ -102,7 +111,9 @@ class CompletionOutput:
         stop_reason: the stop string or token id that ended it; None for the model's own end token.
         lora_request: the adapter that computes it, where it was named so.
         new_text, new_token_ids: what has come since the previous output of this request.
-        routed_experts, sampling_mask, spec_decode_metrics, weight_versions: vLLM's; None here.
+        weight_versions: the weights that its tokens were drawn by, in order: several, if they were replaced meanwhile.
+            None before it has ended.
+        routed_experts, sampling_mask, spec_decode_metrics: vLLM's; None here.
     """
 
     index: int
@@ -116,7 +127,7 @@ class CompletionOutput:
     lora_request: LoRARequest | None = None
     sampling_mask: None = None
     spec_decode_metrics: None = None
-    weight_versions: None = None
+    weight_versions: list[WeightVersionSpan] | None = None
     new_text: str = ""
     new_token_ids: list[int] = field(default_factory=list)
 
@@ -160,6 +171,12 @@ class RequestOutput:
     num_preemptions: int = field(default=0, kw_only=True)
     error: str | None = field(default=None, kw_only=True)
 
+    @property
+    def weight_versions(self) -> tuple[str, ...]:
+        """What the weights are called that its tokens were drawn by, each once, in order; empty before it has ended."""
+        spans = (span for one in self.outputs for span in one.weight_versions or ())
+        return tuple(dict.fromkeys(span.version for span in spans))
+
     def add(self, next_output: RequestOutput, aggregate: bool) -> None:
         """Takes in a later output of the same request, which is changed by it no more.
 
@@ -185,6 +202,7 @@ def _append(completion: CompletionOutput, later: CompletionOutput) -> None:
         completion.logprobs = [*(completion.logprobs or ()), *later.logprobs]
     completion.cumulative_logprob = later.cumulative_logprob
     completion.finish_reason, completion.stop_reason = later.finish_reason, later.stop_reason
+    completion.weight_versions = later.weight_versions
 
 
 class Arrived(NamedTuple):
@@ -199,6 +217,7 @@ class Arrived(NamedTuple):
     token_texts: Mapping[int, str] = {}
     metrics: RequestMetrics | None = None
     token_bytes: Mapping[int, bytes] = {}
+    weight_versions: WeightVersionSpans = ()  # all so far, where they are others than before
 
     @property
     def is_news(self) -> bool:
@@ -263,6 +282,7 @@ class _Sample:
             logprobs=logprobs,
             cumulative_logprob=self.cumulative_logprob if asked else None,
             lora_request=lora,
+            weight_versions=None if ended is None else weight_spans(ended, len(self.token_ids)),
         )
 
 
@@ -366,6 +386,13 @@ class Completion:
         if self._metrics is None:
             return None
         return replace(self._metrics, num_generation_tokens=sum(len(one.token_ids) for one in self._samples))
+
+
+def weight_spans(finished: Finished, num_tokens: int) -> list[WeightVersionSpan]:
+    """Return the weights that the tokens of an output were drawn by, of `num_tokens` in all."""
+    spans = finished.weight_versions
+    ends = [*(span.start for span in spans[1:]), num_tokens]
+    return [WeightVersionSpan(span.version, span.start, end) for span, end in zip(spans, ends, strict=True)]
 
 
 def token_logprobs(

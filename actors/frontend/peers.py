@@ -11,7 +11,7 @@ from pageant.actors.runtime.address import role_of
 from pageant.actors.runtime.streams import Incoming
 from pageant.protocol.errors import GivenUp
 from pageant.protocol.fronting import ServedModel
-from pageant.protocol.lifecycle import ADAPTER_OWNERS, ADAPTERS, ASLEEP, PAUSED, ModelState
+from pageant.protocol.lifecycle import ADAPTER_OWNERS, ADAPTERS, ASLEEP, PAUSED, WEIGHT_VERSION, ModelState
 from pageant.protocol.stepping import MAX_MODEL_LEN
 from pageant.protocol.supervision import ActorChanged, ActorDown, ActorUp, Facts
 
@@ -34,6 +34,8 @@ class Peers:
         """The keys of the model's adapters, by their names."""
         self.adapter_owners: dict[str, str] = {}
         self.is_asleep = False
+        self.weight_version = ""
+        """What the weights are called that the model computes with."""
         self._up: dict[str, tuple[str, ...]] = {}
         self._known: dict[str, str | None] = {}  # whoever was up; why it is gone for good
         self._features: dict[str, list[tuple[str, ...]]] = {}  # by role, of each actor that is up
@@ -99,11 +101,13 @@ class Peers:
             self.adapters, self.adapter_owners = keys, owners
         if role_of(event.address) == "executor":
             self.is_asleep = bool(event.facts.get(ASLEEP))
+            self.weight_version = str(event.facts.get(WEIGHT_VERSION, ""))
 
     def learn(self, state: ModelState) -> None:
         """Take over how the model is served, before actors' own facts come."""
         self.adapters, self.adapter_owners = state.adapters, state.adapter_owners
         self.is_asleep = state.sleep_level > 0
+        self.weight_version = state.weight_version
 
     def went(self, event: ActorDown) -> None:
         """One is down."""

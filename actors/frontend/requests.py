@@ -22,7 +22,7 @@ from pageant.actors.frontend.tracing import RequestTrace
 from pageant.protocol.arrays import int32
 from pageant.protocol.errors import PageantError
 from pageant.protocol.sampling import SamplingParams
-from pageant.protocol.serving import Finished, Resumption, Submit
+from pageant.protocol.serving import Finished, Resumption, Submit, WeightVersionSpans, spans_within
 from pageant.protocol.statistics import OpenRequestEntry
 from pageant.protocol.tokenizing import Tokenize, TokenizeChat
 
@@ -124,6 +124,7 @@ class OpenSequence:
     num_characters: int = 0
     last_token_at: float = 0.0
     has_prompt_logprobs: bool = False
+    weight_versions: WeightVersionSpans = ()
 
     def begin(self, submit: Submit, now: float) -> Submit:
         """It is submitted, for the first time."""
@@ -139,7 +140,12 @@ class OpenSequence:
         return msgspec.structs.replace(
             self.submit,
             deadline=None if deadline is None else max(0.0, deadline - age),
-            resume=Resumption(token_ids=int32(self.token_ids), age=age, detokenizer=detokenizer),
+            resume=Resumption(
+                token_ids=int32(self.token_ids),
+                age=age,
+                detokenizer=detokenizer,
+                weight_versions=spans_within(self.weight_versions, len(self.token_ids)),
+            ),
         )
 
     def take(self, arrived: Arrived, text_start: int, token_start: int) -> Arrived | None:

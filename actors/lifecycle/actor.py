@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pageant.actors.lifecycle import adapters
+from pageant.actors.lifecycle import adapters, weights
 from pageant.actors.lifecycle.control import BLOCKS, SCHEDULER, ModelControl
 from pageant.actors.lifecycle.sleep import DRAIN_SECONDS, PARTS, fall_asleep, paused, still, wake
 from pageant.actors.runtime import Actor, ActorOptions, receives
@@ -30,6 +30,7 @@ from pageant.protocol.lifecycle import (
     ResumeModel,
     ResumeScheduling,
     SleepModel,
+    UpdateWeights,
     WakeModel,
 )
 from pageant.protocol.roles import LIFECYCLE
@@ -151,6 +152,16 @@ class Lifecycle(Actor):
             await self.resume(ResumeModel(replica=request.replica))
         return await self._teach(model)
 
+    @receives(concurrent=True)
+    async def update_weights(self, request: UpdateWeights) -> ModelState:
+        """Go on with the weights of another checkpoint."""
+        model = self._model(request.replica)
+        async with model.changing:
+            plan = await model.executor()
+            checked = await self.offload(weights.check, plan.options, request.folder, request.version)
+            await weights.replace(model, checked, request.mode, beside=request.beside)
+            return await self._teach(model)
+
     # How it is done.
 
     def _model(self, replica: str) -> ModelControl:
@@ -170,12 +181,15 @@ class Lifecycle(Actor):
         return names
 
     async def _state(self, model: ModelControl) -> ModelState:
-        there, sleeping = await adapters.loaded(model), (await model.executor()).sleeping
+        plan = await model.executor()
+        there, sleeping = adapters.Loaded.of(plan.options), plan.sleeping
         return ModelState(
             replica=model.replica,
             paused=await paused(model),
             sleep_level=0 if sleeping is None else sleeping.level,
             woken=() if sleeping is None else sleeping.woken,
+            weight_version=str(plan.options.get("weight_version", "")),
+            folder=str(plan.options.get("model", "")),
             adapters=there.keys,
             adapter_owners=there.owners,
         )

@@ -234,6 +234,7 @@ class SchedulerCore:
         if self._epoch is not None:
             self.executor_gone(self._epoch)
         self._epoch = event.epoch
+        self.requests.weight_version = event.weight_version
         self.planner.reset(min(event.max_num_seqs, self.limits.max_num_seqs), event)
         pool_tokens = event.num_blocks // len(event.windows) * event.block_size
         self.requests.limit(min(self.limits.max_model_len, event.max_model_len, pool_tokens))

@@ -22,7 +22,7 @@ from pageant.actors.scheduler.running import Chunks, Running
 from pageant.actors.scheduler.speculation import Speculator
 from pageant.protocol.drafting import Speculation
 from pageant.protocol.lifecycle import PauseMode
-from pageant.protocol.serving import EndCause, Finished, FinishReason, Submit
+from pageant.protocol.serving import EndCause, Finished, FinishReason, Submit, spans_within
 
 
 class OpenRequests:
@@ -46,6 +46,7 @@ class OpenRequests:
         self._deadlines = Deadlines()
         self._longest = limits.max_model_len  # tokens of a request: what limits and executor both hold
         self.paused: PauseMode | None = None  # see `pause`
+        self.weight_version = ""  # of the executor that computes, or did last
 
     def __len__(self) -> int:
         return len(self._by_serial)
@@ -221,6 +222,7 @@ class OpenRequests:
             queue_seconds=(self.now if admitted is None else admitted) - request.arrived_at,
             prefill_seconds=0.0 if admitted is None else (self.now if first is None else first) - admitted,
             decode_seconds=0.0 if first is None else self.now - first,
+            weight_versions=spans_within(request.weight_versions, len(request.output)),
         )
         self.outputs.finish(request, finished)
         self._forget(request)

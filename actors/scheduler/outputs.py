@@ -65,6 +65,7 @@ class TokenOutputs:
             num_preemptions=request.num_preemptions,
             queue_seconds=0.0 if admitted is None else admitted - request.arrived_at,
             prefill_seconds=0.0 if admitted is None or first is None else first - admitted,
+            weight_versions=request.weight_versions,
         )
 
     def logprobs(self, request: ScheduledRequest, piece: RowLogprobs) -> None:

@@ -260,6 +260,7 @@ class Planner:
             if request.admitted_at is None:
                 request.num_cached = cached
                 request.admitted_at = self._requests.now
+            request.draw_with(self._requests.weight_version)
             self._requests.outputs.learned(request)
         self._running.admit(request, cached)
         if self._speculator is not None:

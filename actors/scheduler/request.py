@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pageant.protocol.logprobs import RowLogprobs
 from pageant.protocol.sampling import RequestOutputKind, SamplingParams
-from pageant.protocol.serving import Submit
+from pageant.protocol.serving import Submit, WeightVersionSpan, WeightVersionSpans, spans_within
 from pageant.protocol.thinking import Thinking
 
 
@@ -76,6 +76,7 @@ class ScheduledRequest:
     died_at: int = 0  # up to which position at the last of them, its unknown tokens included
     trace: str | None = None
     adapter: str | None = None
+    weight_versions: WeightVersionSpans = ()
     thinking: Thinking | None = None
 
     @classmethod
@@ -107,6 +108,7 @@ class ScheduledRequest:
             request.output = behind.token_ids.tolist()
             request.is_resumed = True
             request.num_resumed = request.num_sent = len(request.output)
+            request.weight_versions = behind.weight_versions
             if request.output:  # its prompt's log-probabilities came with the first token
                 request.num_scored = max(0, len(request.prompt) - 1)
         return request
@@ -115,6 +117,13 @@ class ScheduledRequest:
     def was_admitted(self) -> bool:
         """Whether it was admitted before, by this scheduler or another. Its tenant has paid for its prompt then."""
         return self.admitted_at is not None or self.num_resumed > 0
+
+    def draw_with(self, version: str) -> None:
+        """Note that its next tokens are drawn by weights of this version."""
+        spans, start = self.weight_versions, len(self.output)
+        if not spans or spans[-1].version != version:
+            span = WeightVersionSpan(version=version, start=start)
+            self.weight_versions = (*spans_within(spans, start), span)
 
     @property
     def num_tokens(self) -> int:

@@ -20,6 +20,7 @@ from pageant.protocol.lifecycle import (
     ResetModelCache,
     ResumeModel,
     SleepModel,
+    UpdateWeights,
     WakeModel,
 )
 from pageant.protocol.message import Request
@@ -81,6 +82,29 @@ def wake_up(model: Model = "", topology: Which = None, keys: Keys = None) -> Non
     print(_described(_ask(WakeModel(replica=_replica(model)), topology, keys, DRAIN_SECONDS)))
 
 
+@model_app.command("update-weights")
+def update_weights(
+    folder: Annotated[str, typer.Argument(help="A checkpoint of the same shape.")],
+    version: Annotated[
+        str | None, typer.Option(help="What they are to be called. [default: its name]")
+    ] = None,
+    mode: Annotated[str, typer.Option(help="What becomes of open requests: abort, wait or keep.")] = "keep",
+    beside: Annotated[bool, typer.Option(help="Load them first, if there is memory for both.")] = True,
+    model: Model = "",
+    topology: Which = None,
+    keys: Keys = None,
+) -> None:
+    """Go on with the weights of another checkpoint."""
+    request = UpdateWeights(
+        replica=_replica(model),
+        folder=str(Path(folder).absolute()),
+        version=version,
+        mode=_mode(mode),
+        beside=beside,
+    )
+    print(_described(_ask(request, topology, keys, DRAIN_SECONDS)))
+
+
 @model_app.command("reset-cache")
 def reset_cache(
     reset_running: Annotated[bool, typer.Option(help="Running requests compute all again, too.")] = False,
@@ -137,6 +161,7 @@ def _mode(text: str) -> PauseMode:
 def _described(found: ModelState) -> str:
     says = "awake" if not found.sleep_level else f"asleep (level {found.sleep_level})"
     says += "" if found.paused is None else f", paused ({found.paused})"
+    says += f"; weights: {found.weight_version}"
     return f"{says}; adapters: {', '.join(found.adapters)}" if found.adapters else says
 
 

@@ -14,9 +14,10 @@ from pageant.actors.frontend.http.errors import Disconnected, failure
 from pageant.actors.frontend.http.naming import AS_INSIDE, Names, renamed
 from pageant.actors.frontend.http.parsers.base import OutputParser, Said
 from pageant.actors.frontend.outputs import Arrived, TokenLogprobs, token_logprobs
+from pageant.actors.runtime.version import VERSION
 from pageant.protocol.errors import PageantError
 from pageant.protocol.sampling import SamplingParams
-from pageant.protocol.serving import Finished
+from pageant.protocol.serving import Finished, WeightVersionSpans
 
 ABORTED = Finished(reason="abort", message="the request was aborted")
 
@@ -36,7 +37,7 @@ class Choice:
 
     __slots__ = (
         *("_logprobs", "_parser", "_texts", "_token_ids", "asked_logprobs", "cumulative_logprob"),
-        *("finished", "index", "num_calls", "num_taken", "num_tokens", "prompt"),
+        *("finished", "index", "num_calls", "num_taken", "num_tokens", "prompt", "weight_versions"),
     )
 
     def __init__(
@@ -47,6 +48,8 @@ class Choice:
         self.finished: Finished | None = None
         self.num_tokens = self.num_taken = self.num_calls = 0
         self.cumulative_logprob = 0.0
+        self.weight_versions: WeightVersionSpans = ()
+        """The weights that its tokens were drawn by, so far."""
         self._parser = parser
         self._texts: list[str] = []
         self._token_ids: list[int] = []
@@ -75,7 +78,12 @@ class Choice:
                 self._logprobs += token_logprobs(
                     arrived.logprobs, arrived.token_texts, arrived.token_bytes, ranked=ranked
                 )
+        if arrived.weight_versions:
+            self.weight_versions = arrived.weight_versions
+            self.prompt.hub.weight_version = arrived.weight_versions[-1].version
         self.finished = arrived.finished
+        if arrived.finished is not None:
+            self.weight_versions = arrived.finished.weight_versions
 
     def take(self) -> Piece:
         """What has come since the last call."""
@@ -163,6 +171,8 @@ class Answers:
         self.num_running = len(self.choices)
         self.fresh: dict[Choice, None] = {}  # those of which something has come that was not taken
         self.error: Exception | None = None  # what ended it, instead of an answer
+        self.weight_version = ""
+        """What the weights are called that its latest tokens were drawn by; those that are there now, at first."""
         self.on_accepted: Callable[[], None] | None = None
         self.on_close: Callable[[], None] | None = None
         self.push: Callable[[], bool] | None = (
@@ -179,6 +189,16 @@ class Answers:
             del prompt.choices[count:]
         self.choices = [choice for prompt in self.prompts for choice in prompt.choices]
         self.num_running = len(self.choices)
+
+    def weight_versions(self) -> tuple[str, ...]:
+        """Return what the weights are called that its tokens were drawn by, each once, in order."""
+        spans = (span for choice in self.choices for span in choice.weight_versions)
+        return tuple(dict.fromkeys(span.version for span in spans)) or (self.weight_version,)
+
+    @property
+    def fingerprint(self) -> str:
+        """What computed its latest tokens: this software's version and the weights'."""
+        return f"pageant-{VERSION}-{self.weight_version or 'default'}"
 
     # From the frontend, on this loop.
 

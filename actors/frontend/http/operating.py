@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, cast, get_args
 
 import msgspec
 from litestar import Request as HttpRequest
@@ -11,6 +11,7 @@ from litestar import get, post
 from litestar.exceptions import ClientException, PermissionDeniedException
 
 from pageant.actors.frontend.http.openapi import describe
+from pageant.actors.frontend.http.reading import read
 from pageant.actors.frontend.http.service import Service
 from pageant.actors.frontend.http.tenants import caller
 from pageant.protocol.checks import expected
@@ -27,6 +28,7 @@ from pageant.protocol.lifecycle import (
     ResetModelCache,
     ResumeModel,
     SleepModel,
+    UpdateWeights,
     WakeModel,
 )
 from pageant.protocol.message import Request
@@ -61,6 +63,31 @@ class IsSleeping(msgspec.Struct, kw_only=True):
 
     is_sleeping: bool
     models: dict[str, int]
+
+
+class UpdateWeightsRequest(msgspec.Struct, kw_only=True):
+    """`POST /update_weights`.
+
+    Attributes:
+        model_path: the checkpoint's folder, on the server's host.
+        weight_version: what the weights are to be called; without one, as the folder is.
+        mode: what becomes of open requests: abort, wait or keep.
+        abort_all_requests: the same as the mode abort.
+        beside: load them beside the present ones first, if there is memory for both.
+    """
+
+    model_path: str
+    weight_version: str | None = None
+    mode: str = "keep"
+    abort_all_requests: bool = False
+    beside: bool = True
+
+
+class WeightInfo(msgspec.Struct, kw_only=True):
+    """What the weights of the first model are called, and those of each, by name."""
+
+    weight_version: str
+    models: dict[str, str]
 
 
 class CacheReset(msgspec.Struct, kw_only=True):
@@ -218,7 +245,41 @@ def routes(operators: Operators) -> list[Any]:
         levels = {name: state.sleep_level for name, state in (await operators.states(request)).items()}
         return IsSleeping(is_sleeping=any(levels.values()), models=levels)
 
-    return [pause, resume, is_paused, reset_prefix_cache, sleep, wake_up, is_sleeping]
+    @post("/update_weights", status_code=200, opt=describe(UpdateWeightsRequest, WeightInfo, query=(_MODEL,)))
+    async def update_weights(request: Http) -> WeightInfo:
+        """Go on with the weights of another checkpoint of the same shape."""
+        operators.check()
+        asked, _ = read(await request.body(), UpdateWeightsRequest)
+        if asked.mode not in MODES:
+            raise BadRequest(f"mode is {asked.mode!r:.100}; {expected(asked.mode, MODES)}", "mode")
+        found: dict[str, str] = {}
+        replicas = operators.models(request)
+        if len(replicas) > 1:
+            raise BadRequest(
+                f"there are several models; expected ?model=, one of {', '.join(replicas)}", "model"
+            )
+        for name, replica in replicas.items():
+            order = UpdateWeights(
+                replica=replica,
+                folder=asked.model_path,
+                version=asked.weight_version,
+                mode="abort" if asked.abort_all_requests else cast(PauseMode, asked.mode),
+                beside=asked.beside,
+            )
+            found[name] = (await operators.ask(order, DRAIN_SECONDS)).weight_version
+        return WeightInfo(weight_version=next(iter(found.values())), models=found)
+
+    @get("/weight_info", opt=describe(answer=WeightInfo, query=(_MODEL,)))
+    async def weight_info(request: Http) -> WeightInfo:
+        """What the weights of a model are called."""
+        operators.check()
+        found = {name: state.weight_version for name, state in (await operators.states(request)).items()}
+        return WeightInfo(weight_version=next(iter(found.values())), models=found)
+
+    return [
+        *(pause, resume, is_paused, reset_prefix_cache, sleep, wake_up, is_sleeping),
+        *(update_weights, weight_info),
+    ]
 
 
 def _flag_of(name: str) -> dict[str, Any]:

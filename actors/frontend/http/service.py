@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
+from urllib.parse import quote
 
 import msgspec
 from litestar import Request, Response
@@ -42,6 +43,7 @@ Http = Request[Any, Any, Any]
 FIELDS_COUNTED_MAX = 256  # names that clients make up
 PASSED_OVER = "x-pageant-fields-without-effect"
 REQUEST_ID = "x-request-id"
+WEIGHT_VERSION = "x-pageant-weight-version"
 REQUEST_ID_FORM = re.compile(r"[\x21-\x7e]{1,128}")
 ASK_SECONDS = 60.0
 
@@ -101,6 +103,7 @@ class Service:
         self.rules, self._defaults = rules, defaults
         self.engine, self.pacemaker = engine, pacemaker
         self._models = Models(models)
+        self._weights: dict[str, str] = {}  # what they are called, by replica
         self.fields_passed_over: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()  # answers that are errors, by their status
         self.draining = False
@@ -147,6 +150,14 @@ class Service:
         """See `Models.fit`."""
         self._models.fit(replica, max_model_len, adapters, owners)
 
+    def compute_with(self, replica: str, weight_version: str) -> None:
+        """Note what the weights of a model are called from now on."""
+        self._weights[replica] = weight_version
+
+    def weights_of(self, replica: str) -> str:
+        """Return what the weights of a model are called."""
+        return self._weights.get(replica, "")
+
     def shown(self, served: Served) -> Model:
         """A model as clients see it."""
         return Model(
@@ -155,6 +166,7 @@ class Service:
             max_model_len=served.limits.max_model_len,
             root=served.name,
             parent=served.parent,
+            weight_version=self.weights_of(served.replica),
         )
 
     # Requests in.
@@ -241,6 +253,7 @@ class Service:
         key = caller().tenant, name
         ended = partial(self._ended, key)
         answers = Answers(name, len(prompts), params, parser, self.engine.abort_all, ended, names)
+        answers.weight_version = self.weights_of(served.replica)
         self._open.setdefault(key, []).append(answers)
         self.num_open += 1
         self.idle.clear()
@@ -321,10 +334,12 @@ async def respond(
         async with until_gone(request.receive, answers):
             if telling is None:
                 body = encode(await whole(await answers.whole()))
+                headers = {**headers, WEIGHT_VERSION: ",".join(map(quote, answers.weight_versions()))}
                 return Response(body, headers=headers, media_type="application/json")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(service.pacemaker.tick_seconds):
                     await answers.wait()
+            headers = {**headers, WEIGHT_VERSION: quote(answers.weight_version)}
             return EventStream(answers, telling, service.pacemaker, headers)
     except BaseException:
         answers.close()

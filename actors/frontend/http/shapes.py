@@ -34,13 +34,19 @@ def usage_of(answers: Answers) -> Usage:
 
 
 class Model(msgspec.Struct, kw_only=True):
-    """A model that is served, or an adapter of one, its parent. `root` is its name too: paths are nobody's business."""
+    """A model that is served, or an adapter of one, its parent.
+
+    Attributes:
+        root: its name too: paths are nobody's business.
+        weight_version: what the weights are called that requests are computed with.
+    """
 
     id: str
     created: int
     max_model_len: int
     root: str
     parent: str | None = None
+    weight_version: str = ""
     object: Literal["model"] = "model"
     owned_by: str = "pageant"
 

@@ -57,6 +57,7 @@ PARAMETERS: dict[str, Row] = table(
     same("continue_final_message", "the last message is the answer's beginning"),
     same("tools", "reach the template"),
     same("chat_template_kwargs", "further variables of the template"),
+    not_yet("request", None, "weights come from a checkpoint's folder", "use update_weights(path)"),
     not_yet("tokenization_kwargs", (), "a tokenizer adds the special tokens that its checkpoint asks for"),
     no_effect("mm_processor_kwargs", "requests with images, audio or video are refused anyway"),
     no_effect("concurrency_limit", "beams share the batch with everything else"),
@@ -128,10 +129,10 @@ LLM: dict[str, Row] = table(
     not_yet("shutdown_weight_transfer_engine", None, WEIGHTS),
     not_yet("start_weight_update", None, WEIGHTS),
     not_yet("start_draft_weight_update", None, WEIGHTS),
-    not_yet("update_weights", None, WEIGHTS),
+    same("update_weights", "takes the folder of another checkpoint, not an order for a transfer of tensors"),
     not_yet("finish_weight_update", None, WEIGHTS),
-    not_yet("get_weight_version", None, WEIGHTS),
-    not_yet("update_weight_version", None, WEIGHTS),
+    same("get_weight_version", "what the weights are called that requests are computed with"),
+    not_yet("update_weight_version", None, WEIGHTS, "use update_weights(version=...)"),
 )
 
 LLM_ENGINE: dict[str, Row] = table(
@@ -164,8 +165,8 @@ LLM_ENGINE: dict[str, Row] = table(
     not_yet("collective_rpc", None, "no code is sent to an executor", "name a class in a topology"),
     not_yet("start_profile", None, PROFILING, LOOK),
     not_yet("stop_profile", None, PROFILING, LOOK),
-    not_yet("get_weight_version", None, WEIGHTS),
-    not_yet("set_weight_version", None, WEIGHTS),
+    same("get_weight_version", "see LLM"),
+    not_yet("set_weight_version", None, WEIGHTS, "use update_weights(version=...)"),
 )
 
 ASYNC_LLM: dict[str, Row] = table(
@@ -210,13 +211,13 @@ ASYNC_LLM: dict[str, Row] = table(
     not_yet("start_profile", None, PROFILING, LOOK),
     not_yet("stop_profile", None, PROFILING, LOOK),
     not_yet("release_kv_cache_memory", None, "sleep does that", "use sleep"),
-    not_yet("get_weight_version", None, WEIGHTS),
-    not_yet("update_weight_version", None, WEIGHTS),
+    same("get_weight_version", "what the weights are called that requests are computed with"),
+    not_yet("update_weight_version", None, WEIGHTS, "use update_weights(version=...)"),
     not_yet("init_weight_transfer_engine", None, WEIGHTS),
     not_yet("shutdown_weight_transfer_engine", None, WEIGHTS),
     not_yet("start_weight_update", None, WEIGHTS),
     not_yet("start_draft_weight_update", None, WEIGHTS),
-    not_yet("update_weights", None, WEIGHTS),
+    same("update_weights", "takes the folder of another checkpoint, not an order for a transfer of tensors"),
     not_yet("finish_weight_update", None, WEIGHTS),
     not_yet("compute_weight_checksums", None, WEIGHTS),
     not_yet("checkpoint_prepare", None, "processes are started anew, not restored"),
@@ -254,7 +255,7 @@ OUTPUTS: dict[str, Row] = table(
     same("stop_reason", "the stop string or token id"),
     same("sampling_mask", "None: not told"),
     same("spec_decode_metrics", "None: counted for all requests together"),
-    same("weight_versions", "None: not told"),
+    same("weight_versions", "spans of output tokens, when it has ended"),
 )
 
 LORA_REQUEST: dict[str, Row] = table(

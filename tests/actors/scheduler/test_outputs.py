@@ -10,7 +10,7 @@ from pageant.actors.scheduler.request import ScheduledRequest
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.logprobs import RowLogprobs
 from pageant.protocol.sampling import SamplingParams
-from pageant.protocol.serving import Finished
+from pageant.protocol.serving import Finished, spans_within
 
 
 def request(serial, prompt=(1, 2, 3)):
@@ -130,3 +130,21 @@ def test_output_that_a_request_brought_along_is_no_row(outputs):
     batch = outputs.take()
     assert batch.opened[0].token_ids.tolist() == [4, 5]
     assert batch.token_ids.tolist() == [6]
+
+
+def test_output_is_told_with_the_weights_that_drew_it(outputs):
+    one = request(1)
+    outputs.open(one)
+    for version, tokens in (("a", [5, 6]), ("a", [7]), ("b", []), ("c", [8])):
+        one.draw_with(version)
+        outputs.learned(one)
+        one.output += tokens
+        for token in tokens:
+            outputs.tokens(int64([1]), int32([token]))
+    spans = outputs.take().facts[0].weight_versions
+    assert [(span.version, span.start) for span in spans] == [("a", 0), ("c", 3)], "nothing was drawn by b"
+    assert spans_within(spans, 3) == spans[:1] and spans_within(spans, 0) == ()
+    outputs.reopen([one])
+    one.admitted_at = 0.0
+    outputs.reopen([one])
+    assert outputs.take().facts[0].weight_versions == spans

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import shutil
 import subprocess
 import sys
 import threading
 
 import httpx
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from .conftest import DEMO
 
 ROUTES = [
     ("POST", "/pause"),
@@ -17,8 +24,11 @@ ROUTES = [
     ("POST", "/sleep"),
     ("GET", "/is_sleeping"),
     ("POST", "/wake_up"),
+    ("POST", "/update_weights"),
+    ("GET", "/weight_info"),
 ]
 NAME = "operated"
+CHAT = {"model": NAME, "messages": [{"role": "user", "content": "Explain lambda"}], "temperature": 0}
 ASKED = {"model": NAME, "prompt": [5, 6, 7, 8] * 6, "max_tokens": 4, "temperature": 0, "ignore_eos": True}
 
 
@@ -53,7 +63,8 @@ def test_they_are_for_operators_where_there_are_several_keys(start):
             httpx.request(method, url + path, headers={"x-api-key": key}).status_code
             for key in ("a", "b", "o", "nobody's")
         ]
-        assert found == [403, 403, 200, 401], path
+        done = 400 if path == "/update_weights" else 200  # there is no body
+        assert found == [403, 403, done, 401], path
     refused = httpx.get(f"{url}/is_paused", headers={"x-api-key": "a"}).json()["error"]["message"]
     assert "--operator-key" in refused
 
@@ -119,6 +130,41 @@ def test_requests_are_turned_away_where_they_are_not_to_wait(start):
     assert httpx.post(f"{url}/v1/completions", json=ASKED | {"model": "demo"}).status_code == 200
 
 
+def test_answers_say_by_which_weights_they_are(servers, tmp_path):
+    one, other = servers
+    folder = shutil.copytree(
+        DEMO, tmp_path / "step-2", ignore=shutil.ignore_patterns("draft", "eagle", "medusa")
+    )
+    tensors = load_file(folder / "model.safetensors")
+    noisy = {
+        name: tensor + 0.02 * torch.randn(tensor.shape).to(tensor.dtype) for name, tensor in tensors.items()
+    }
+    save_file(noisy, folder / "model.safetensors")
+    asked = {**CHAT, "max_tokens": 400, "ignore_eos": True, "stream": True}
+    fingerprints = []
+    with one.stream("POST", "/v1/chat/completions", json=asked) as answer:
+        assert answer.headers["x-pageant-weight-version"] == "default"
+        for line in answer.iter_lines():
+            if line.startswith("data: {"):
+                fingerprints.append(json.loads(line[6:])["system_fingerprint"])
+                if len(fingerprints) == 5:
+                    body = {"model_path": str(folder)}
+                    updated = other.post("/update_weights", json=body)
+                    assert updated.json() == {"weight_version": "step-2", "models": {NAME: "step-2"}}
+    versions = [one.rpartition("-default")[1] or "step-2" for one in fingerprints]
+    assert [version for version, _ in itertools.groupby(versions)] == ["-default", "step-2"]
+    assert fingerprints[-1].startswith("pageant-") and fingerprints[-1].endswith("-step-2")
+    for server in servers:
+        assert server.get("/weight_info").json()["weight_version"] == "step-2"
+        answer = server.post("/v1/completions", json=ASKED)
+        assert answer.headers["x-pageant-weight-version"] == "step-2"
+        assert answer.json()["system_fingerprint"] == fingerprints[-1]
+    refused = one.post("/update_weights", json={"model_path": str(tmp_path)})
+    assert refused.status_code == 400 and "config.json" in refused.json()["error"]["message"]
+    back = {"model_path": str(DEMO), "weight_version": "default", "mode": "wait"}
+    assert one.post("/update_weights", json=back).json()["weight_version"] == "default"
+
+
 def test_prefixes_are_forgotten(servers):
     asked = ASKED | {"prompt": [9, 8, 7, 6] * 12}
 
@@ -160,10 +206,10 @@ def test_a_command_does_the_same(apart, servers):
         done = subprocess.run(command, capture_output=True, text=True)
         return done.returncode, done.stdout + done.stderr
 
-    assert run("pause", "--mode", "wait") == (0, "awake, paused (keep)\n")
+    assert run("pause", "--mode", "wait") == (0, "awake, paused (keep); weights: default\n")
     assert servers[0].get("/is_paused").json()["is_paused"]
-    assert run("sleep", "--level", "2") == (0, "asleep (level 2), paused (keep)\n")
-    assert run("wake-up") == (0, "awake, paused (keep)\n")
-    assert run("resume") == (0, "awake\n") == run("state")
+    assert run("sleep", "--level", "2") == (0, "asleep (level 2), paused (keep); weights: default\n")
+    assert run("wake-up") == (0, "awake, paused (keep); weights: default\n")
+    assert run("resume") == (0, "awake; weights: default\n") == run("state")
     status, text = run("state", "--model", "nobody")
     assert status == 1 and "no model is called 'nobody'; expected one of ''" in text

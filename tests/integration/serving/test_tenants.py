@@ -55,6 +55,8 @@ OPERATORS = {
     "/sleep": {"post"},
     "/wake_up": {"post"},
     "/is_sleeping": {"get"},
+    "/update_weights": {"post"},
+    "/weight_info": {"get"},
 }
 """Routes that refuse a tenant (test_operators.py)."""
 

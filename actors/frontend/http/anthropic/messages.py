@@ -40,6 +40,7 @@ class MessageAnswer(msgspec.Struct, kw_only=True):
     usage: MessageUsage
     stop_reason: StopReason | None = None
     stop_sequence: str | None = None
+    system_fingerprint: str | None = None
     type: Literal["message"] = "message"
     role: Literal["assistant"] = "assistant"
 
@@ -78,7 +79,12 @@ class MessagesTelling:
         delta = {"stop_reason": reason, "stop_sequence": sequence}
         return [
             *self._events(self._blocks.end()),
-            event("message_delta", delta=delta, usage=self._usage()),
+            event(
+                "message_delta",
+                delta=delta,
+                usage=self._usage(),
+                system_fingerprint=self._answers.fingerprint,
+            ),
             event("message_stop"),
         ]
 
@@ -102,6 +108,7 @@ class MessagesTelling:
             usage=self._usage(),
             stop_reason=reason,
             stop_sequence=sequence,
+            system_fingerprint=self._answers.fingerprint,
         )
 
     def _usage(self) -> MessageUsage:

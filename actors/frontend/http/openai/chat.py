@@ -220,6 +220,7 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     choices: list[ChatChoice]
     usage: Usage
     object: Literal["chat.completion"] = "chat.completion"
+    system_fingerprint: str | None = None
     prompt_logprobs: list[dict[str, PromptLogprob] | None] | None = None
     prompt_token_ids: list[int] | None = None
 
@@ -232,6 +233,7 @@ class ChatChunk(msgspec.Struct, kw_only=True):
     model: str
     choices: list[ChunkChoice]
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    system_fingerprint: str | None = None
     usage: Usage | None = None
     prompt_token_ids: list[int] | None = None
 
@@ -244,9 +246,8 @@ class ChatTelling:
     ) -> None:
         self._asked, self._answers, self._frame = asked, answers, frame
         self._body = ChatChunk(id=answers.name, created=created, model=model, choices=[])
-        self._plain = Template(
-            lambda index, text: self._chunk([ChunkChoice(index=index, delta=Delta(content=text))]), frame
-        )
+        self._plain = self._template()
+        self._weights = answers.weight_version  # that the template names
         self._always_plain = not (asked.return_token_ids or asked.logprobs or asked.tells_usage_always)
 
     def first(self) -> Sequence[bytes]:
@@ -264,6 +265,8 @@ class ChatTelling:
         """See `Telling`."""
         said = piece.said
         if piece.finished is None and self._always_plain and not said.reasoning and not said.calls:
+            if (weights := self._answers.weight_version) != self._weights:
+                self._plain, self._weights = self._template(), weights
             return (self._plain.fill(piece.choice.index, said.content),) if said.content else ()
         thought = said.reasoning or None
         delta = Delta(content=said.content or None, reasoning_content=thought, reasoning=thought)
@@ -296,6 +299,7 @@ class ChatTelling:
             model=body.model,
             choices=[self.choice(piece) for piece in pieces],
             usage=usage_of(self._answers),
+            system_fingerprint=self._answers.fingerprint,
             prompt_logprobs=(prompt_logprobs(prompt.logprobs) if asked.prompt_logprobs is not None else None),
             prompt_token_ids=prompt.token_ids if asked.return_token_ids else None,
         )
@@ -317,7 +321,16 @@ class ChatTelling:
     def _chunk(self, choices: list[ChunkChoice], usage: Usage | None = None) -> ChatChunk:
         if usage is None and self._asked.tells_usage_always:
             usage = usage_of(self._answers)
-        return msgspec.structs.replace(self._body, choices=choices, usage=usage)
+        fingerprint = self._answers.fingerprint
+        return msgspec.structs.replace(
+            self._body, choices=choices, usage=usage, system_fingerprint=fingerprint
+        )
+
+    def _template(self) -> Template:
+        return Template(
+            lambda index, text: self._chunk([ChunkChoice(index=index, delta=Delta(content=text))]),
+            self._frame,
+        )
 
     def _about(self, piece: Piece) -> dict[str, Any]:
         """What is said of a piece beside what it says."""

@@ -101,6 +101,7 @@ class Completion(msgspec.Struct, kw_only=True):
     model: str
     choices: list[TextChoice]
     object: Literal["text_completion"] = "text_completion"
+    system_fingerprint: str | None = None
     usage: Usage | None = None
 
 
@@ -113,7 +114,8 @@ class CompletionTelling:
         self._asked, self._answers, self._echoes = asked, answers, echoes
         self._body = Completion(id=answers.name, created=created, model=model, choices=[])
         self._offsets: dict[int, int] = {}  # where the next token of a choice begins in its text
-        self._plain = Template(lambda index, text: self._chunk([TextChoice(index=index, text=text)]), sse)
+        self._plain = self._template()
+        self._weights = answers.weight_version  # that the template names
         self._always_plain = not (
             asked.return_token_ids or asked.logprobs is not None or asked.tells_usage_always
         )
@@ -126,6 +128,8 @@ class CompletionTelling:
         """See `Telling`."""
         index, text = piece.choice.index, piece.said.content
         if piece.finished is None and self._always_plain and index in self._offsets:
+            if (weights := self._answers.weight_version) != self._weights:
+                self._plain, self._weights = self._template(), weights
             return (self._plain.fill(index, text),) if text else ()
         return (sse(encode(self._chunk([self._choice(piece)]))),)
 
@@ -144,12 +148,19 @@ class CompletionTelling:
             self._body,
             choices=[self._choice(piece, firsts) for piece in pieces],
             usage=usage_of(self._answers),
+            system_fingerprint=self._answers.fingerprint,
         )
+
+    def _template(self) -> Template:
+        return Template(lambda index, text: self._chunk([TextChoice(index=index, text=text)]), sse)
 
     def _chunk(self, choices: list[TextChoice], usage: Usage | None = None) -> Completion:
         if usage is None and self._asked.tells_usage_always:
             usage = usage_of(self._answers)
-        return msgspec.structs.replace(self._body, choices=choices, usage=usage)
+        fingerprint = self._answers.fingerprint
+        return msgspec.structs.replace(
+            self._body, choices=choices, usage=usage, system_fingerprint=fingerprint
+        )
 
     def _choice(self, piece: Piece, firsts: Sequence[str] = ()) -> TextChoice:
         """A choice, or the next of it; what is known of its prompt comes with its first piece."""

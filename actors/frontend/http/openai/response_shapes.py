@@ -64,6 +64,7 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     reasoning: dict[str, Any] | None = None
     user: str | None = None
     completed_at: int | None = None
+    system_fingerprint: str | None = None
     object: Literal["response"] = "response"
 
 

@@ -133,6 +133,7 @@ class ResponseWriter:
         response, finished = self._response, self._finished
         response.output = [self._shapes.item(block, whole=True) for block in self._blocks.all]
         response.usage = usage_of(self._answers)
+        response.system_fingerprint = self._answers.fingerprint
         response.status = "completed"
         if finished is not None and finished.reason == "length":
             response.status = "incomplete"
