@@ -1,4 +1,4 @@
-"""What an operator may do with a running model: the methods that `Engine` and `LLM` share.
+"""Operations on a running model: the methods that `Engine` and `LLM` share.
 
 Each is one message to the lifecycle actor. What it changes outlives the death of any actor or process but the root's.
 """
@@ -57,7 +57,7 @@ class Operations:
         return self._ask(ResumeModel(replica=self._session.replica))
 
     def state(self) -> Future[ModelState]:
-        """How the model is served."""
+        """Ask how the model is served."""
         return self._ask(GetModelState(replica=self._session.replica))
 
     def reset_prefix_cache(self, reset_running_requests: bool) -> Future[PrefixCacheReset]:
@@ -151,7 +151,7 @@ class AsyncOperations:
         await asyncio.wrap_future(self._operations.resume())
 
     async def is_paused(self) -> bool:
-        """Whether somebody paused the model."""
+        """Return whether somebody paused the model."""
         return (await asyncio.wrap_future(self._operations.state())).paused is not None
 
     async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
@@ -184,7 +184,7 @@ class AsyncOperations:
         await asyncio.wrap_future(self._operations.wake_up(tags))
 
     async def is_sleeping(self) -> bool:
-        """Whether the model sleeps."""
+        """Return whether the model sleeps."""
         return (await asyncio.wrap_future(self._operations.state())).sleep_level > 0
 
     async def update_weights(
@@ -212,7 +212,7 @@ class AsyncOperations:
         return (await asyncio.wrap_future(future)).weight_version
 
     async def get_weight_version(self) -> str:
-        """What the weights are called that requests are computed with."""
+        """Return the version of the weights that requests are computed with."""
         return (await asyncio.wrap_future(self._operations.state())).weight_version
 
     async def add_adapter(self, name: str, folder: str | Path, *, in_place: bool = False) -> None:
@@ -259,7 +259,7 @@ class SyncOperations:
         self._operations.resume().result()
 
     def is_paused(self) -> bool:
-        """Whether somebody paused the model."""
+        """Return whether somebody paused the model."""
         return self._operations.state().result().paused is not None
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
@@ -276,7 +276,7 @@ class SyncOperations:
         self._operations.wake_up(tags).result()
 
     def is_sleeping(self) -> bool:
-        """Whether the model sleeps."""
+        """Return whether the model sleeps."""
         return self._operations.state().result().sleep_level > 0
 
     def update_weights(
@@ -291,7 +291,7 @@ class SyncOperations:
         return self._operations.update_weights(path, version, mode, beside).result().weight_version
 
     def get_weight_version(self) -> str:
-        """What the weights are called that requests are computed with."""
+        """Return the version of the weights that requests are computed with."""
         return self._operations.state().result().weight_version
 
     def add_adapter(self, name: str, folder: str | Path, *, in_place: bool = False) -> None:

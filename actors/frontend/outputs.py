@@ -60,27 +60,27 @@ class RequestMetrics:
 
     @property
     def first_token_latency(self) -> float:
-        """From its arrival to its first token; 0 if it had none."""
+        """Seconds from its arrival to its first token; 0 if it had none."""
         return self.first_token_time or 0.0
 
     @property
     def first_token_ts(self) -> float:
-        """When its first token came; 0 if it had none."""
+        """The time of its first token; 0 if it had none."""
         return 0.0 if self.first_token_time is None else self.arrival_time + self.first_token_time
 
     @property
     def last_token_ts(self) -> float:
-        """When its last token came; 0 if it had none."""
+        """The time of its last token; 0 if it had none."""
         return 0.0 if self.first_token_time is None else self.first_token_ts + self.decode_time
 
     @property
     def scheduled_ts(self) -> float:
-        """When it was admitted."""
+        """The time of its admission."""
         return self.queued_ts + self.queue_time
 
     @property
     def queued_ts(self) -> float:
-        """When it was submitted to a scheduler."""
+        """The time of its submission to a scheduler."""
         before = (self.first_token_time or 0.0) - self.prefill_time - self.queue_time
         return self.arrival_time + max(0.0, before)
 
@@ -132,7 +132,7 @@ class CompletionOutput:
     new_token_ids: list[int] = field(default_factory=list)
 
     def finished(self) -> bool:
-        """Whether it has ended."""
+        """Return whether it has ended."""
         return self.finish_reason is not None
 
 
@@ -173,7 +173,7 @@ class RequestOutput:
 
     @property
     def weight_versions(self) -> tuple[str, ...]:
-        """What the weights are called that its tokens were drawn by, each once, in order; empty before it has ended."""
+        """Return the versions of the weights that drew its tokens, each once, in order; none before it has ended."""
         spans = (span for one in self.outputs for span in one.weight_versions or ())
         return tuple(dict.fromkeys(span.version for span in spans))
 

@@ -35,7 +35,7 @@ class Peers:
         self.adapter_owners: dict[str, str] = {}
         self.is_asleep = False
         self.weight_version = ""
-        """What the weights are called that the model computes with."""
+        """The version of the weights that the model computes with."""
         self._up: dict[str, tuple[str, ...]] = {}
         self._known: dict[str, str | None] = {}  # whoever was up; why it is gone for good
         self._features: dict[str, list[tuple[str, ...]]] = {}  # by role, of each actor that is up
@@ -51,7 +51,7 @@ class Peers:
 
     @property
     def complete(self) -> bool:
-        """Whether every role has an actor that is up."""
+        """Return whether every role has an actor that is up."""
         return self._features.keys() >= set(CAST)
 
     async def wait(self) -> None:
@@ -70,12 +70,12 @@ class Peers:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether nothing can come of the model's step loop, because somebody wants it so."""
+        """Return whether nothing can come of the model's step loop, because somebody wants it so."""
         return self.is_asleep or self.is_paused
 
     @property
     def is_paused(self) -> bool:
-        """Whether somebody paused the model, so that nothing comes of its step loop."""
+        """Return whether somebody paused the model, so that nothing comes of its step loop."""
         return bool(self._facts.get("scheduler", {}).get(PAUSED))
 
     def role(self, role: str) -> list[tuple[str, ...]]:

@@ -172,7 +172,7 @@ class Answers:
         self.fresh: dict[Choice, None] = {}  # those of which something has come that was not taken
         self.error: Exception | None = None  # what ended it, instead of an answer
         self.weight_version = ""
-        """What the weights are called that its latest tokens were drawn by; those that are there now, at first."""
+        """The version of the weights that drew its latest token; at first, of those that are there."""
         self.on_accepted: Callable[[], None] | None = None
         self.on_close: Callable[[], None] | None = None
         self.push: Callable[[], bool] | None = (
@@ -191,13 +191,13 @@ class Answers:
         self.num_running = len(self.choices)
 
     def weight_versions(self) -> tuple[str, ...]:
-        """Return what the weights are called that its tokens were drawn by, each once, in order."""
+        """Return the versions of the weights that drew its tokens, each once, in order."""
         spans = (span for choice in self.choices for span in choice.weight_versions)
         return tuple(dict.fromkeys(span.version for span in spans)) or (self.weight_version,)
 
     @property
     def fingerprint(self) -> str:
-        """What computed its latest tokens: this software's version and the weights'."""
+        """The value of `system_fingerprint`: this software's version, and that of the weights of its latest token."""
         return f"pageant-{VERSION}-{self.weight_version or 'default'}"
 
     # From the frontend, on this loop.

@@ -46,20 +46,20 @@ Ask = Callable[[Request[Any], float], Awaitable[Any]]
 
 
 class Status(msgspec.Struct, kw_only=True):
-    """What was done."""
+    """The answer of a route that only does something."""
 
     status: str
 
 
 class IsPaused(msgspec.Struct, kw_only=True):
-    """Whether any of the models that were asked for is paused; and which, by name."""
+    """Answer of `/is_paused`: of any of the models that were asked for, and of each by name."""
 
     is_paused: bool
     models: dict[str, bool]
 
 
 class IsSleeping(msgspec.Struct, kw_only=True):
-    """Whether any of the models that were asked for sleeps; and how deep each does, by name; 0 is awake."""
+    """Answer of `/is_sleeping`: of any of the models that were asked for, and the level of each; 0 is awake."""
 
     is_sleeping: bool
     models: dict[str, int]
@@ -84,14 +84,14 @@ class UpdateWeightsRequest(msgspec.Struct, kw_only=True):
 
 
 class WeightInfo(msgspec.Struct, kw_only=True):
-    """What the weights of the first model are called, and those of each, by name."""
+    """The version of the first model's weights, and that of each model by name."""
 
     weight_version: str
     models: dict[str, str]
 
 
 class CacheReset(msgspec.Struct, kw_only=True):
-    """How many blocks held a prefix, on the device and below it."""
+    """Answer of `/reset_prefix_cache`: blocks that held a prefix, on the device and below it."""
 
     status: str
     blocks: int
@@ -192,7 +192,7 @@ def routes(operators: Operators) -> list[Any]:
 
     @get("/is_paused", opt=describe(answer=IsPaused, query=(_MODEL,)))
     async def is_paused(request: Http) -> IsPaused:
-        """Whether a model is paused."""
+        """Say whether a model is paused."""
         operators.check()
         states = await operators.states(request)
         paused = {name: state.paused is not None for name, state in states.items()}
@@ -240,7 +240,7 @@ def routes(operators: Operators) -> list[Any]:
 
     @get("/is_sleeping", opt=describe(answer=IsSleeping, query=(_MODEL,)))
     async def is_sleeping(request: Http) -> IsSleeping:
-        """Whether a model sleeps."""
+        """Say whether a model sleeps."""
         operators.check()
         levels = {name: state.sleep_level for name, state in (await operators.states(request)).items()}
         return IsSleeping(is_sleeping=any(levels.values()), models=levels)
@@ -271,7 +271,7 @@ def routes(operators: Operators) -> list[Any]:
 
     @get("/weight_info", opt=describe(answer=WeightInfo, query=(_MODEL,)))
     async def weight_info(request: Http) -> WeightInfo:
-        """What the weights of a model are called."""
+        """Say which version of its weights a model computes with."""
         operators.check()
         found = {name: state.weight_version for name, state in (await operators.states(request)).items()}
         return WeightInfo(weight_version=next(iter(found.values())), models=found)
