@@ -35,6 +35,7 @@ CASES = {
         ROUNDED, {8, 4, None}, f"6 matrices with {_ROUNDED} in 4.5 bits a weight; 1 matrices"
     ),
     "gptq_moe": Case(ROUNDED, {4}, f"8 matrices with {_ROUNDED} in 4.5 bits a weight"),
+    "awq": Case(EXACT, {5}, "4 matrices exact in 5.5 bits a weight"),
     "ct_w4a16": Case(EXACT, {4}, "8 matrices exact in 4.5 bits a weight"),
     "ct_w4a16_asym": Case(EXACT, {5}, "8 matrices exact in 5.5 bits a weight"),
     "ct_w8a16": Case(EXACT, {8}, "8 matrices exact in 8.5 bits a weight"),
