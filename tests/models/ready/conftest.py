@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from pageant import kernels
-from pageant.models import Checkpoint
+from pageant.models import Checkpoint, CheckpointError
 from pageant.models.loading import load_decoder
 from pageant.models.native import NativeDecoder
 
@@ -67,11 +67,20 @@ class Made:
 
     def complaint(self) -> str:
         """Return the message with which it is refused before anything loads."""
-        with pytest.raises(Exception) as error:
-            Checkpoint(self.path).check()
-        assert type(error.value).__name__ == "CheckpointError", repr(error.value)
-        assert str(self.path) in str(error.value)
-        return str(error.value)
+        return _complaint(self.path)
+
+
+def _complaint(folder: Path) -> str:
+    with pytest.raises(CheckpointError) as error:
+        Checkpoint(folder).check()
+    assert str(folder) in str(error.value)
+    return str(error.value)
+
+
+@pytest.fixture
+def refused() -> Callable[[Path], str]:
+    """Return the message with which a folder is refused before anything loads."""
+    return _complaint
 
 
 @pytest.fixture
