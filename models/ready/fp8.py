@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
     from pageant.models.ready.grouped import Grouped
 
-__all__ = ["METHOD", "Float8Module", "read_block"]
+__all__ = ["IGNORED", "METHOD", "Float8Module", "read_block"]
 
+IGNORED = (".input_scale", ".activation_scale", ".input_scale_ub", ".act_scale")
+"""How the names of scales of activations end, which stay as they are here."""
 _SCALES = ("F32", "BF16", "F16")
 _BLOCK_SCALES = (*_SCALES, "F8_E8M0")
 
@@ -89,7 +91,7 @@ class Float8(Method):
 
     title = "FP8"
     suffixes = ("weight_scale", "weight_scale_inv")
-    ignored = (".input_scale", ".activation_scale", ".input_scale_ub", ".act_scale")
+    ignored = IGNORED
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

@@ -20,6 +20,8 @@ _FORMATS = {
     "compressed-tensors": "compressed_tensors",
     "fp8": "fp8",
     "fbgemm_fp8": "fp8",
+    "modelopt": "modelopt",
+    "bitsandbytes": "bitsandbytes",
 }
 """The module of this package for each `quant_method`."""
 QUANTISED = (

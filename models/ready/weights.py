@@ -77,7 +77,7 @@ class ReadyWeights:
             found = _module(method, name, place, tensors)
             if found is not None:
                 modules[weight] = found
-            elif method.expects(name) and is_quantisable(place.name):
+            elif is_quantisable(place.name) and place.name != "embedding.weight" and method.expects(name):
                 dense.append(name)
         if not modules:
             raise CheckpointError(
