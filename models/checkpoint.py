@@ -95,6 +95,11 @@ class Checkpoint:
             return None
         return ReadyWeights.find(self._method, self.decoder()[1], self.tensors)
 
+    @property
+    def quantization_method(self) -> str | None:
+        """The method by which it was quantised, as its configuration calls it; None where it was not."""
+        return None if self._method is None else str(self._method.config.values["quant_method"]).lower()
+
     @cached_property
     def generation_config(self) -> Mapping[str, Any]:
         """generation_config.json: the model's own sampling defaults; empty when there is none."""

@@ -94,12 +94,36 @@ def model_settings(topology: Topology) -> dict[str, Any]:
     return {
         "model": str(path.absolute()),
         "adapters": check_adapters(topology.settings, checkpoint),
+        "quantization": _quantization(topology.settings.get("quantization"), checkpoint.quantization_method),
         "max_model_len": _max_model_len(topology.settings, spec.max_model_len),
         "fit_max_model_len": topology.settings.get("max_model_len") is None,
         "vocab_size": spec.vocab_size,
         "eos_token_ids": checkpoint.eos_token_ids,
         **tokenizer_settings(topology.settings, path),
     }
+
+
+_MADE_HERE = (None, "int8", "int4")
+"""Values of `quantization` that an executor takes: weights that it makes while it loads them."""
+_METHODS = {
+    **dict.fromkeys(("awq_marlin", "auto_awq"), "awq"),
+    **dict.fromkeys(("gptq_marlin", "auto_gptq", "gptqmodel"), "gptq"),
+}
+"""Methods of checkpoints by further names of vLLM's."""
+
+
+def _quantization(wanted: Any, own: str | None) -> Any:
+    """Return how weights are to be quantised while they are loaded; None for a checkpoint's own method.
+
+    Raises:
+        TopologyError: another method is wanted than the checkpoint's.
+    """
+    if wanted in _MADE_HERE or not isinstance(wanted, str):
+        return wanted
+    if _METHODS.get(wanted, wanted) == own:
+        return None
+    theirs = "the checkpoint is not quantised" if own is None else f"or {own}, which the checkpoint is"
+    raise TopologyError("quantization", f"found {wanted!r:.80}; expected int8 or int4, {theirs}")
 
 
 def _configured(folder: Path, settings: Mapping[str, Any]) -> Path:

@@ -50,7 +50,7 @@ class EngineSettings(TypedDict, total=False):
     async_scheduling: bool | None
     enable_prefix_caching: bool | None
     dtype: Literal["auto", "float32", "bfloat16", "float16", "float", "half"] | None
-    quantization: Literal["int8", "int4"] | None
+    quantization: str | None
     adapters: Mapping[str, str | Path] | None
     max_lora_rank: int | None
     device: str | None

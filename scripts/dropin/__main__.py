@@ -1,7 +1,8 @@
-"""Measure how much of what is written for vLLM runs here: `python -m pageant.scripts.dropin`.
+"""Measure how much of what is written for vLLM runs here: `python -m pageant.scripts.dropin KIND --write`.
 
-    python -m pageant.scripts.dropin examples --write    # vLLM's examples, with `vllm` and ports changed
-    python -m pageant.scripts.dropin launches --write    # the servers that vLLM's tests start, flags as written
+- `examples` runs vLLM's examples, with `vllm` and ports changed.
+- `launches` starts the servers that vLLM's tests start, with their flags as written.
+- `snippets` runs the snippets of vLLM's documentation that use an `LLM`.
 
 `--write` puts the results into docs/benchmarks/dropin.json and docs/from-vllm.md. No test and no check runs these:
 they take a quarter of an hour each and fetch vLLM's source distribution.
@@ -21,7 +22,8 @@ from pageant.scripts.dropin import page
 from pageant.scripts.dropin.cases import LEFT_OUT, OFFLINE, ONLINE, Example
 from pageant.scripts.dropin.hub import Hub
 from pageant.scripts.dropin.launches import launch_name, read_launches, run_launch
-from pageant.scripts.dropin.running import Outcome, run_example
+from pageant.scripts.dropin.running import Outcome, run_example, run_script
+from pageant.scripts.dropin.snippets import read_snippets
 from pageant.scripts.dropin.sources import VERSION, cache, find_sources
 
 app = typer.Typer(add_completion=False, help=__doc__, pretty_exceptions_enable=False)
@@ -85,6 +87,23 @@ def launches(sources: Sources = None, only: Only = "", write: Write = False) -> 
     )
     if write:
         _keep("launches", found, [launch_name(one) for one in listed], unread=unread)
+
+
+@app.command()
+def snippets(sources: Sources = None, only: Only = "", write: Write = False) -> None:
+    """Run the snippets of vLLM's documentation that make an `LLM` or call one, one after the other."""
+    root, hub = find_sources(sources), Hub(cache() / "hub")
+    listed = read_snippets(root)
+    found = []
+    for one in listed:
+        if only in one.name:
+            found.append(run_script(one.name, one.source, root, hub))
+            _show(found[-1])
+    print(
+        f"snippets: {sum(one.ran for one in found)} of {len(found)} ran, {sum(one.refused for one in found)} refused"
+    )
+    if write:
+        _keep("snippets", found, [one.name for one in listed])
 
 
 def _run(kind: str, listed: Sequence[Example], root: Path, hub: Hub) -> list[Outcome]:

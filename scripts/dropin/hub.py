@@ -6,6 +6,7 @@ random weights. With `HF_HOME` at the cache and `HF_HUB_OFFLINE=1`, a script's o
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -15,11 +16,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from pageant.scripts.dropin.quantized import quantize
 from pageant.scripts.dropin.scripted import CALLING_TEMPLATE, LISTING_TEMPLATE, THINKING_TEMPLATE
 from pageant.scripts.puppet import make_puppet
 
-COMMIT = "0" * 40
-"""The revision of every stand-in."""
+EDITION = 3
+"""Raised when a stand-in is made in another way, so that none is taken from a cache of before."""
 _SMALL = {
     "vocab_size": 4_096,
     "hidden_size": 64,
@@ -70,6 +72,19 @@ def _decoder(model_type: str, **config: Any) -> Callable[[Path], None]:
         model.generation_config.eos_token_id = 2
         model.save_pretrained(folder)
         _write_tokenizer(folder)
+
+    return make
+
+
+LLAMA = _decoder("llama", max_position_embeddings=131_072)
+
+
+def _quantized(method: str) -> Callable[[Path], None]:
+    """A decoder that comes quantised."""
+
+    def make(folder: Path) -> None:
+        LLAMA(folder)
+        quantize(folder, method)
 
     return make
 
@@ -130,7 +145,6 @@ def _scripted(template: str) -> Callable[[Path], None]:
     return make
 
 
-LLAMA = _decoder("llama", max_position_embeddings=131_072)
 STAND_INS = (
     StandIn(r"mistralai/Mistral-7B-Instruct-v0\.3", _scripted(LISTING_TEMPLATE)),
     StandIn(r"NousResearch/Hermes-2-Pro.*|Salesforce/.*xLAM.*", _scripted(CALLING_TEMPLATE)),
@@ -139,8 +153,11 @@ STAND_INS = (
     StandIn(r"facebook/opt-.*", _decoder("opt", max_position_embeddings=2_048)),
     StandIn(r"lmsys/longchat-13b-16k", _decoder("llama", max_position_embeddings=16_384)),
     StandIn(r"(?i:.*lora.*|.*text2sql-spider|.*/self_cognition_.*)", _adapter(8)),
+    StandIn(r"ibm-ai-platform/.*-accelerator", _other("MLPSpeculatorPreTrainedModel", "mlp_speculator")),
     StandIn(r"RedHatAI/gpt-oss-20b-speculator.eagle3", _other("Eagle3Speculator")),
-    StandIn(r".*/.*(AWQ|GPTQ|FP8|FP4|fp8).*", _other("QuantizedForCausalLM")),
+    StandIn(r"(?!.*(DeepSeek|Qwen3\.5|Scout|Nemotron)).*/.*AWQ.*", _quantized("awq")),
+    StandIn(r"(?!.*(DeepSeek|Qwen3\.5|Scout|Nemotron)).*/.*GPTQ.*", _quantized("gptq")),
+    StandIn(r"(?!.*(DeepSeek|Qwen3\.5|Scout|Nemotron|-A3B)).*/.*(?i:FP8).*", _quantized("fp8")),
     StandIn(
         r"(?i:.*(bge|e5-|/e5|rerank|colbert|embed|minilm|apeach|reward|teach).*)", _other("BertModel", "bert")
     ),
@@ -181,22 +198,21 @@ class Hub:
 
     def add(self, name: str) -> Path | None:
         """Return the folder of a hub id's stand-in, made where it is missing; None where nothing stands for it."""
-        folder = self.home / "hub" / f"models--{name.replace('/', '--')}"
-        snapshot = folder / "snapshots" / COMMIT
-        if snapshot.is_dir():
-            return snapshot
-        places = [place for place, one in enumerate(STAND_INS) if re.fullmatch(one.names, name)]
-        if not places:
+        one = next((one for one in STAND_INS if re.fullmatch(one.names, name)), None)
+        if one is None:
             return None
-        one, made = STAND_INS[places[0]], self.home / "stand-ins" / str(places[0])
+        commit = hashlib.sha1(f"{EDITION} {one.names}".encode()).hexdigest()
+        folder = self.home / "hub" / f"models--{name.replace('/', '--')}"
+        snapshot, made = folder / "snapshots" / commit, self.home / "stand-ins" / commit
         if not made.is_dir():
             partly = made.with_suffix(".partly")
             shutil.rmtree(partly, ignore_errors=True)
             one.make(partly)
             partly.rename(made)
-        (folder / "refs").mkdir(parents=True, exist_ok=True)
-        (folder / "refs" / "main").write_text(COMMIT)
-        shutil.copytree(made, snapshot)
+        if not snapshot.is_dir():
+            shutil.copytree(made, snapshot)
+        (folder / "refs").mkdir(exist_ok=True)
+        (folder / "refs" / "main").write_text(commit)
         return snapshot
 
     def add_all(self, source: str) -> list[str]:

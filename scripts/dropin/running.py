@@ -92,26 +92,35 @@ def end(process: subprocess.Popen[str]) -> None:
 
 def run_example(example: Example, sources: Path, hub: Hub) -> Outcome:
     """Run an example, with the server that it asks for."""
-    source = (sources / "examples" / example.path).read_text()
-    hub.add_all(source + "".join(f' "{one}" ' for one in example.server))
+    return run_script(example.path, (sources / "examples" / example.path).read_text(), sources, hub, example)
+
+
+def run_script(name: str, source: str, sources: Path, hub: Hub, how: Example | None = None) -> Outcome:
+    """Run a script of vLLM's against Pageant.
+
+    Args:
+        how: its arguments, and the server that it asks for; none of both where None.
+    """
+    arguments, server = (how.arguments, how.server) if how is not None else ((), ())
+    hub.add_all(source + "".join(f' "{one}" ' for one in server))
     began = time.monotonic()
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(sources / "examples", Path(folder) / "examples", ignore=_only_text)
         script = Path(folder) / "example.py"
         script.write_text(ported(source, port))
-        command = [sys.executable, str(script), *example.arguments]
+        command = [sys.executable, str(script), *arguments]
         try:
-            if not example.server:
+            if not server:
                 why = _run(command, folder, hub.variables())
             else:
                 packages = {"PYTHONPATH": str(client_packages())}
-                with serving(["pageant", "serve", *example.server], port, folder, hub.variables()):
+                with serving(["pageant", "serve", *server], port, folder, hub.variables()):
                     why = _run(command, folder, {**hub.variables(), **packages})
         except NotServed as error:
             why = str(error)
     seconds = round(time.monotonic() - began, 1)
-    return Outcome(example.path, not why, why, bool(why) and is_of_table(why), seconds)
+    return Outcome(name, not why, why, bool(why) and is_of_table(why), seconds)
 
 
 def _only_text(folder: str, names: list[str]) -> list[str]:

@@ -26,13 +26,6 @@ OBSERVER = {"observer": {"options": {"vllm_metrics": True}}}
 REPLICAS = "start several servers behind a load balancer"
 
 
-def _checkpoint_quantization(value: Any) -> Any:
-    """`int8` and `int4` are ours. A method by which a checkpoint was made is found from the checkpoint itself."""
-    if value in ("int8", "int4") or value is None:
-        return value
-    raise ValueError(f"found {value!r:.80}; expected int8 or int4: other weights are not computed with yet")
-
-
 def _any_traces(value: Any) -> bool:
     modules = value if isinstance(value, list | tuple) else str(value).split(",")
     known = ("all", "model", "worker")
@@ -65,9 +58,8 @@ MODEL = (
     same("max_model_len", "`4k`, `4K`; `auto` and -1 are as much as memory holds", read=values.length),
     same(
         "quantization",
-        "`int8` and `int4`, made while loading",
+        "`int8` and `int4`, made while loading; a checkpoint's own method, such as `gptq` or `compressed-tensors`",
         short=("-q",),
-        read=_checkpoint_quantization,
         text=True,
     ),
     not_yet("quantization_config", None, "weights of all layers are quantised alike", "use quantization"),

@@ -15,6 +15,8 @@ from pageant.actors.frontend.vllm_names.translating import translated
 from pageant.protocol.checks import expected
 from pageant.protocol.errors import ArgumentError, TopologyError
 
+DEFAULT_MODEL = "Qwen/Qwen3-0.6B"
+"""The model of arguments that name none, as in vLLM."""
 NAMES = tuple(name for name in ENGINE if ENGINE[name] not in OLDER)
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ else:
 
 
 class EngineArgs(_Arguments):
-    """Keyword arguments of an engine, under vLLM's names; None is what is not given.
+    """Keyword arguments of an engine, under vLLM's names; None is what is not given, but for the model.
 
     `vars(arguments)` and `dataclasses.asdict(arguments)` are what `LLM(**...)` takes.
 
@@ -35,7 +37,7 @@ class EngineArgs(_Arguments):
         ArgumentError: an argument that is not there, or whose value is refused.
     """
 
-    def __init__(self, model: Any = None, **given: Any) -> None:
+    def __init__(self, model: Any = DEFAULT_MODEL, **given: Any) -> None:
         for name in given:
             if name not in ENGINE:
                 raise ArgumentError(name, f"no such argument; {expected(name, ENGINE)}")
@@ -71,7 +73,8 @@ class AsyncEngineArgs(EngineArgs):
 
 def _add(group: Any, row: Row) -> None:
     also = [spelling(other) for other, name in ALSO.items() if name == row.name]
-    options: dict[str, Any] = {"dest": row.name, "default": None, "help": row.meaning.replace("%", "%%")}
+    default = DEFAULT_MODEL if row.name == "model" else None
+    options: dict[str, Any] = {"dest": row.name, "default": default, "help": row.meaning.replace("%", "%%")}
     if row.form is Form.FLAG:
         options["action"] = argparse.BooleanOptionalAction
     else:

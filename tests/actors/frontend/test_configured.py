@@ -65,3 +65,34 @@ def test_an_adapter_is_named_by_its_folder_or_by_a_hub_id(tmp_path, monkeypatch)
     assert adapter_folder("org/remote") == "/snapshots/org/remote"
     for local in ("org/local", "/nowhere/at/all", "nowhere", "./org/remote", "a/b/c"):
         assert adapter_folder(local) == local
+
+
+QUANTISED = Path(__file__).parents[2] / "models" / "ready" / "fixtures"
+
+
+@pytest.mark.parametrize(
+    "model,wanted,found",
+    [
+        (DEMO, None, None),
+        (DEMO, "int8", "int8"),
+        (QUANTISED / "gptq", None, None),
+        (QUANTISED / "gptq", "gptq", None),
+        (QUANTISED / "gptq", "gptq_marlin", None),
+        (QUANTISED / "ct_w4a16", "compressed-tensors", None),
+    ],
+)
+def test_a_checkpoints_own_quantization_may_be_named(model, wanted, found):
+    given = {"quantization": wanted, "skip_tokenizer_init": True}
+    assert model_settings(topology_of(model, None, given))["quantization"] == found
+
+
+@pytest.mark.parametrize(
+    "model,wanted,said",
+    [
+        (DEMO, "gptq", "quantization: found 'gptq'; expected int8 or int4, the checkpoint is not quantised"),
+        (QUANTISED / "gptq", "awq", "expected int8 or int4, or gptq, which the checkpoint is"),
+    ],
+)
+def test_another_quantization_than_the_checkpoints_is_refused(model, wanted, said):
+    with pytest.raises(TopologyError, match=said):
+        model_settings(topology_of(model, None, {"quantization": wanted, "skip_tokenizer_init": True}))

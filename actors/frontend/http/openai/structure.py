@@ -11,8 +11,9 @@ import msgspec
 from pageant.actors.frontend.http.naming import written_as
 from pageant.actors.frontend.http.parsers.base import OutputParser
 from pageant.actors.frontend.http.parsers.custom_calls import CustomCalls
-from pageant.actors.frontend.http.parsers.formats import ANY_OBJECT, Formats, ToolFormat
+from pageant.actors.frontend.http.parsers.formats import Formats
 from pageant.actors.frontend.http.parsers.reading import ChatParser
+from pageant.actors.frontend.http.parsers.tool_format import ANY_OBJECT, ToolFormat
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.json_schemas import unenforced
 from pageant.protocol.structured_outputs import StructuredOutputsParams

@@ -5,7 +5,12 @@ import dataclasses
 import pytest
 
 from pageant.actors.frontend.vllm_names.command_line import plain_flags, taken_apart, with_config
-from pageant.actors.frontend.vllm_names.engine_args import AsyncEngineArgs, EngineArgs, FlexibleArgumentParser
+from pageant.actors.frontend.vllm_names.engine_args import (
+    DEFAULT_MODEL,
+    AsyncEngineArgs,
+    EngineArgs,
+    FlexibleArgumentParser,
+)
 from pageant.protocol.errors import ArgumentError
 
 
@@ -28,6 +33,13 @@ def test_arguments_become_keyword_arguments(vllm):
 def test_an_argument_that_cannot_be_is_refused_at_once(given, message):
     with pytest.raises(ArgumentError, match=message):
         EngineArgs("model", **given)
+
+
+def test_the_model_of_arguments_that_name_none_is_vllms(vllm):
+    assert DEFAULT_MODEL == vllm["EngineArgs"]["model"] == EngineArgs().model
+    parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
+    assert parser.parse_args([]).model == DEFAULT_MODEL
+    assert EngineArgs.from_cli_args(parser.parse_args(["--model", "x"])).model == "x"
 
 
 def test_every_flag_of_the_engine_is_parsed(vllm):
@@ -69,7 +81,7 @@ def test_every_flag_of_the_engine_is_parsed(vllm):
 def test_values_in_all_their_forms(written, settings):
     parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
     arguments = EngineArgs.from_cli_args(parser.parse_args(written))
-    assert arguments.settings() == settings
+    assert arguments.settings() == {"model": DEFAULT_MODEL} | settings
 
 
 def test_a_command_takes_its_own_options_and_the_table_the_others():

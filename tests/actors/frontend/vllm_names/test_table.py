@@ -185,7 +185,6 @@ def test_values_are_read_as_vllm_reads_them(given, ours):
             {"tensor_parallel_size": 2},
             "tensor_parallel_size: found 2; expected 1: a model runs on one device",
         ),
-        ({"quantization": "awq"}, "quantization: found 'awq'; expected int8 or int4"),
         ({"load_format": "dummy"}, "load_format: found 'dummy'; expected 'auto' or 'safetensors'"),
         ({"speculative_config": {"method": "suffix"}}, "found method 'suffix'"),
         ({"speculative_config": {"metod": "ngram"}}, "found the key 'metod'; did you mean 'method'"),

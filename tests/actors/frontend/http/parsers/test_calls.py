@@ -102,6 +102,23 @@ TEXTS = [
     ("deepseek_v3", f"Yes.{A}{FENCED[0]}\n{FENCED[1]}{B}", [RAIN, TIME], "Yes."),
     ("deepseek_v31", f"{A}{C}weather{S}{WEATHER}{D}{C}now{S}{{}}{D}{B}", [RAIN, TIME], ""),
     ("json", f"[{', '.join(WITH_PARAMETERS)}]", [RAIN, TIME], ""),
+    ("granite", f"Well.<|tool_call|>[{', '.join(NAMED)}]", [RAIN, TIME], "Well."),
+    ("granite", f"<tool_call> [{NAMED[0]}]", [RAIN], ""),
+    ("granite-20b-fc", f"<function_call> {NAMED[0]}\n<function_call>{NAMED[1]} Done.", [RAIN, TIME], "Done."),
+    ("jamba", f"Well. <tool_calls>[{', '.join(NAMED)}]</tool_calls>\n", [RAIN, TIME], "Well."),
+    (
+        "longcat",
+        f"<longcat_tool_call>{NAMED[0]}</longcat_tool_call>\n<longcat_tool_call>{NAMED[1]}\n</longcat_tool_call>",
+        [RAIN, TIME],
+        "",
+    ),
+    ("internlm", f"Ok.<|action_start|><|plugin|>\n{WITH_PARAMETERS[0]}<|action_end|>\n", [RAIN], "Ok."),
+    ("phi4_mini_json", f"functools[{', '.join(NAMED)}]", [RAIN, TIME], ""),
+    ("phi4_mini_json", f"Use functools.wraps: functools[{NAMED[1]}]", [TIME], "Use functools.wraps:"),
+    ("lfm2", "Hm.<|tool_call_start|>[now(), f(a=[1])]<|tool_call_end|>", [TIME, ("f", {"a": [1]})], "Hm."),
+    ("xlam", f"[{', '.join(NAMED)}]", [RAIN, TIME], ""),
+    ("xlam", f"```json\n[{NAMED[0]}]\n```", [RAIN], ""),
+    ("xlam", f"<tool_call>{NAMED[0]}</tool_call>", [RAIN], ""),
 ]
 
 
@@ -125,6 +142,11 @@ def test_how_a_text_is_cut_changes_nothing(data):
 
 
 NO_CALLS = [
+    ("xlam", "[1, 2] is a list"),
+    ("xlam", "```python\nprint(1)\n```"),
+    ("granite", "<|tool_call|> is a mark, and so is <tool_call>"),
+    ("phi4_mini_json", "from functools import wraps"),
+    ("lfm2", "<|tool_call_start|>[1, 2]"),
     ("hermes", "Use <tool_call> like this: <tool"),
     ("hermes", "a < b <tool_call>[1]</tool_call>"),
     ("hermes", '<tool_call>{"nam": 1}</tool_call>'),

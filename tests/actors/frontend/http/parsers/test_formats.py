@@ -23,6 +23,13 @@ TEMPLATES = {
     "mistral": "{{- '[TOOL_CALLS][' }}",
     "mistral_args": "{{- '[TOOL_CALLS]' + name + '[ARGS]' }}",
     "pythonic": "in the format of [func_name1(params_name1=params_value1), func_name2(params)]",
+    "granite": "{{- '<|tool_call|>' + message.tool_calls | tojson }}",
+    "granite-20b-fc": "{{- '<function_call> ' + tool_call.function | tojson }}",
+    "jamba": "{{- '<tool_calls>[' }}{% for call in tool_calls %}",
+    "longcat": "{{- '<longcat_tool_call>' }}",
+    "internlm": "<|action_start|>{{ '<|plugin|>' }}",
+    "phi4_mini_json": "{{ 'functools[' }}",
+    "lfm2": "{{- '<|tool_call_start|>[' }}",
     "llama3_json": 'Environment: ipython {"name": function name, "parameters": dictionary}',
 }
 

@@ -1,0 +1,127 @@
+"""One format of calls: its marks, and what calls in it look like as grammars."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pageant.actors.frontend.http.parsers import arguments, calls
+from pageant.actors.frontend.http.parsers.arguments import const
+from pageant.protocol.errors import BadRequest
+
+__all__ = ["ANY_OBJECT", "ToolFormat"]
+
+ANY_OBJECT: dict[str, Any] = {"type": "object"}
+_DEFINITIONS = ("$defs", "definitions")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolFormat:
+    """How calls are written: `head`, then each call with `separator` between, then `tail`.
+
+    Attributes:
+        begin, end: around a call's arguments; `NAME` stands for its name.
+        trigger: what a text has wherever calls are, perhaps in its midst.
+        opening: without a trigger, calls are all of a text, which begins with this character.
+        special: whether its marks may be special tokens, which then must have a text.
+        id_length: of the ids that the model knows calls by; None is any.
+        arguments: what those of a schema look like.
+        found_by: each of these in a chat template says that it is this format.
+    """
+
+    reader: type[calls.Calls]
+    begin: str
+    end: str
+    found_by: tuple[str, ...]
+    trigger: str = ""
+    opening: str = ""
+    separator: str = ""
+    head: str = ""
+    tail: str = ""
+    special: bool = False
+    id_length: int | None = None
+    arguments: Callable[[dict[str, Any]], arguments.Tree] = arguments.as_json
+
+    def calls(
+        self, tools: Mapping[str, dict[str, Any] | None], *, one: bool, optional: bool = False
+    ) -> dict[str, Any]:
+        """Calls and nothing else, as a tree of structural tags.
+
+        Args:
+            tools: by name, the schemas of their arguments.
+            one: there is a single call.
+
+        Raises:
+            BadRequest: one of them is no schema.
+        """
+        inner = {
+            "type": "tags_with_separator",
+            "tags": [self._tag(name, schema) for name, schema in tools.items()],
+            "separator": self.separator,
+            "at_least_one": not optional,
+            "stop_after_first": one,
+        }
+        if not (self.head or self.tail):
+            return inner
+        return {"type": "sequence", "elements": [const(self.head), inner, const(self.tail)]}
+
+    def json_or_calls(
+        self, answer: Any, tools: Mapping[str, dict[str, Any] | None], *, one: bool
+    ) -> dict[str, Any]:
+        """JSON by a schema, or calls; `calls` says what it raises.
+
+        Where calls are objects with nothing before them, there is one, and a schema of either: the grammar's lexer
+        would take an answer's first letters for those of a call's text, and lead every answer into a call.
+        """
+        if self.opening == "{" and not self.head and (either := _one_of(answer, tools)) is not None:
+            return arguments.as_json(either)
+        return {"type": "or", "elements": [arguments.as_json(answer), self.calls(tools, one=one)]}
+
+    def text_with_calls(self, tools: Mapping[str, dict[str, Any] | None], *, one: bool) -> dict[str, Any]:
+        """Any text, with calls where it has the trigger; or either."""
+        if not self.trigger:
+            other = {"type": "regex", "pattern": rf"([^\s\{self.opening}](.|\n)*)?"}
+            return {"type": "or", "elements": [self.calls(tools, one=one), other]}
+        tags = [self._tag(name, schema) for name, schema in tools.items()]
+        if self.head or self.tail:
+            sequence = self.calls(tools, one=one)
+            tags = [
+                {"begin": self.head, "content": {**sequence, "elements": sequence["elements"][1:]}, "end": ""}
+            ]
+        return {
+            "type": "triggered_tags",
+            "triggers": [self.trigger],
+            "tags": tags,
+            "stop_after_first": one,
+        }
+
+    def _tag(self, name: str, schema: dict[str, Any] | None) -> dict[str, Any]:
+        try:
+            content = self.arguments(ANY_OBJECT if schema is None else schema)
+        except (AttributeError, TypeError, ValueError):  # such as `properties` that are no object
+            raise BadRequest(f"tools: the parameters of {name} are no JSON schema", "tools") from None
+        begin = self.begin.replace("NAME", name)
+        return {"type": "tag", "begin": begin, "content": content, "end": self.end}
+
+
+def _one_of(answer: Any, tools: Mapping[str, dict[str, Any] | None]) -> dict[str, Any] | None:
+    """A schema of an answer, or of a call as `llama3_json` has it; None where the answer's refers to itself as a whole.
+    What a tool's own schema defines stays with the answer: arguments of such a tool are any."""
+    if not isinstance(answer, dict) or '"$ref":"#"' in json.dumps(answer, separators=(",", ":")):
+        return None
+    inner = {key: value for key, value in answer.items() if key not in _DEFINITIONS}
+    options = [inner]
+    for name, schema in tools.items():
+        free = schema is None or any(key in schema for key in _DEFINITIONS)
+        properties = {"name": {"const": name}, "parameters": ANY_OBJECT if free else schema}
+        options.append(
+            {
+                "type": "object",
+                "properties": properties,
+                "required": list(properties),
+                "additionalProperties": False,
+            }
+        )
+    return {**{key: answer[key] for key in _DEFINITIONS if key in answer}, "anyOf": options}
