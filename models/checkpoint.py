@@ -210,6 +210,11 @@ class Checkpoint:
             raise self._config.wrong("dtype", name, f"one of {', '.join(_DTYPES.values())}")
         return str(name)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all tensors in the files."""
+        return sum(info.num_bytes for info in self.saved_tensors.values())
+
     def check(self) -> None:
         """Find all that can be known to be wrong before anything loads, in milliseconds.
 

@@ -96,7 +96,20 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     end = 8 + length + max((stop for _, stop in tensors.values()), default=0)
     if size < end:
         raise _truncated(path, size, end)
-    return {name: info for name, (info, _) in sorted(tensors.items(), key=lambda item: item[1][1])}
+    in_order = sorted((info for info, _ in tensors.values()), key=lambda info: (info.offset, info.num_bytes))
+    _check_contiguous(path, in_order, 8 + length, size)
+    return {info.name: info for info in in_order}
+
+
+def _check_contiguous(path: Path, tensors: list[TensorInfo], start: int, size: int) -> None:
+    """Raise CheckpointError unless tensors lie one after another, from the header's end to the file's."""
+    for info in tensors:
+        if info.offset != start:
+            found = f"{info.name} from byte {info.offset} on"
+            raise CheckpointError(path, found, f"byte {start}, where the one before it ends", _REMEDY)
+        start += info.num_bytes
+    if size != start:
+        raise CheckpointError(path, f"{size} bytes", f"{start} bytes by its header", _REMEDY)
 
 
 def _parse(path: Path, header: bytes, data: int) -> dict[str, tuple[TensorInfo, int]]:
@@ -112,10 +125,15 @@ def _parse(path: Path, header: bytes, data: int) -> dict[str, tuple[TensorInfo, 
 
 def _parse_entry(path: Path, name: str, entry: dict[str, Any], data: int) -> tuple[TensorInfo, int]:
     start, stop = entry["data_offsets"]
-    dtype, shape = str(entry["dtype"]), tuple(entry["shape"])
+    dtype, shape = entry["dtype"], tuple(entry["shape"])
     whole = len(shape) <= _DIMENSIONS_MAX and all(type(n) is int and n >= 0 for n in (start, stop, *shape))
-    size = np.dtype(_NUMPY[dtype]).itemsize if dtype in _NUMPY else None
-    if not whole or stop < start or (size is not None and prod(shape) * size != stop - start):
+    size = np.dtype(_NUMPY[dtype]).itemsize if _NUMPY.get(dtype) else None
+    if (
+        not whole
+        or not isinstance(dtype, str)
+        or stop < start
+        or (size is not None and prod(shape) * size != stop - start)
+    ):
         raise ValueError(f"{name} is {dtype} of shape {list(shape)!r:.100} in bytes {start} to {stop}")
     info = TensorInfo(path, name, dtype, shape, stop - start, data + start)
     return info, stop

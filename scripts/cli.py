@@ -462,11 +462,16 @@ def ps(json: Json = False) -> None:
 
 
 @app.command()
-def doctor(json: Json = False) -> None:
+def doctor(
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="A checkpoint's folder or a hub id to look at, too.")
+    ] = None,
+    json: Json = False,
+) -> None:
     """Say what was found here (devices, compilers, versions), and what that means."""
     from pageant.scripts.commands import doctor as command
 
-    command.doctor(as_json=json)
+    command.doctor(model, as_json=json)
 
 
 @app.command(cls=EngineCommand)

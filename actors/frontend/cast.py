@@ -89,6 +89,7 @@ def model_settings(topology: Topology) -> dict[str, Any]:
         raise TopologyError("disk_space", "there is no disk_path; expected a folder on the executor's host")
     path = _configured(resolve(topology.model, revision_of(topology.settings)), topology.settings)
     checkpoint = Checkpoint(path)
+    checkpoint.refuse_quantization(topology.settings.get("quantization"))
     checkpoint.check()
     spec = checkpoint.spec()
     return {

@@ -45,9 +45,11 @@ class Finding:
     good: bool = True
 
 
-def doctor(*, as_json: bool) -> None:
-    """Prints every finding."""
+def doctor(model: str | None = None, *, as_json: bool) -> None:
+    """Print every finding, and that of a model if one is named."""
     findings = examine()
+    if model is not None:
+        findings.append(examine_model(model))
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))
         return
@@ -67,6 +69,21 @@ def examine() -> list[Finding]:
         *_packages(),
         *(_found(look) for look in (_cpu, _memory, _gpu, _kernels, _compiler, _sockets)),
     ]
+
+
+def examine_model(model: str) -> Finding:
+    """Look at a checkpoint's configuration and headers: whether it can be loaded, and how its weights are kept."""
+    from pageant.models import Checkpoint, CheckpointError, resolve
+
+    try:
+        checkpoint = Checkpoint(resolve(model))
+        checkpoint.check()
+    except CheckpointError as error:
+        return Finding("model", f"{model} cannot be loaded", str(error), good=False)
+    architecture = ", ".join(checkpoint.config["architectures"])
+    found = f"{architecture} in {checkpoint.dtype}, {checkpoint.num_bytes / 2**30:.2f} GiB of files"
+    ready = checkpoint.ready
+    return Finding("model", found, "not quantised" if ready is None else ready.description)
 
 
 def _found(look: Callable[[], Finding]) -> Finding:

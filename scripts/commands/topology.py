@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from pageant.actors.runtime.placement import AUTO_BESIDE, AUTO_PROCESSES
 from pageant.actors.runtime.plans import ActorPlan
 from pageant.actors.runtime.resolving import Resolved
 from pageant.actors.runtime.topology import Topology
+from pageant.models import Checkpoint
 
 # Who talks to whom in a step, for the drawing.
 MESSAGES = (
@@ -41,6 +43,17 @@ def check(arguments: dict[str, Any]) -> None:
     print(
         f"sound: {len(resolved.actors)} actors on {len(resolved.nodes)} nodes ({processes} with processes of their own)"
     )
+    for line in _quantised(resolved):
+        print(line)
+
+
+def _quantised(resolved: Resolved) -> Iterator[str]:
+    """Yield how the weights of each model are kept that comes quantised."""
+    executors = [actor for actor in resolved.actors if role_of(actor.name).startswith("executor")]
+    for path in dict.fromkeys(json.loads(actor.options).get("model") for actor in executors):
+        ready = None if path is None else Checkpoint(path).ready
+        if ready is not None:
+            yield f"{Path(path).name}: {ready.description}"
 
 
 def show(arguments: dict[str, Any]) -> None:

@@ -1,0 +1,307 @@
+"""Quantised modules into their places: adapters on them, shards, memory, and what is said and refused."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from pageant import kernels
+from pageant.kernels.quantized import QuantizedWeight, dequantize
+from pageant.models import Checkpoint, CheckpointError
+from pageant.models.adapters.loading import Adapters
+from pageant.models.loading import load_decoder
+from pageant.models.ready.filling import dequantised
+from pageant.models.tensor_files import read_header
+
+Q_PROJ = "model.layers.0.self_attn.q_proj"
+LLAMA = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def dense_weights(checkpoint: Any) -> dict[str, torch.Tensor]:
+    """Return a checkpoint's tensors with its modules dequantised, in float32."""
+    tensors = checkpoint.tensors
+    ready = Checkpoint(checkpoint.path).ready
+    dense = {name: tensor.float() for name, tensor in tensors.items() if name not in ready.parts}
+    for weight, module in ready.modules.items():
+        parts = {role: tensors[info.name] for role, info in module.parts.items()}
+        dense[weight] = dequantised(module, parts)
+    return dense
+
+
+def with_exact_scales(checkpoint: Any) -> None:
+    """Round float16 scales to numbers that bfloat16 has, so that nothing is rounded at load."""
+    scales = {
+        name: one.bfloat16().half() for name, one in checkpoint.tensors.items() if name.endswith(".scales")
+    }
+    checkpoint.edit(tensors=scales)
+
+
+@pytest.mark.parametrize("name", ["gptq_act", "gptq_act_asym", "ct_w4a16", "gptq_dynamic"])
+def test_an_adapter_on_quantised_weights_is_that_on_their_dequantised_ones(
+    copied: Callable[[str], Any], save_adapter: Callable[..., Any], pages: Any, name: str
+) -> None:
+    """Sorted inputs are the weight's own affair: adapters take them as they come."""
+    checkpoint = copied(name)
+    with_exact_scales(checkpoint)
+    config = AutoConfig.from_pretrained(checkpoint.path)
+    del config.quantization_config
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    model.load_state_dict(dense_weights(checkpoint), strict=False)
+    adapter = save_adapter(model, LLAMA)
+    decoder = checkpoint.load()
+    adapters = Adapters({"a": str(adapter.path)}, Checkpoint(checkpoint.path), decoder)
+    ids = [5, 9, 7, 11, 30, 2, 8, 17, 90]
+    with torch.inference_mode():
+        expected, plain = (one(torch.tensor([ids])).logits[0] for one in (adapter.merged, model))
+    with adapters.applied([("a", None)]):
+        found = pages(decoder).step({"a": ids})["a"]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert (plain - expected).abs().max() > 0.01, "the adapter is meant to matter"
+    torch.testing.assert_close(pages(decoder).step({"a": ids})["a"], plain, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gptq_act", "ct_w4a16_asym", "bnb_nested"])
+def test_parts_of_a_module_may_lie_in_different_shards(copied: Callable[[str], Any], name: str) -> None:
+    checkpoint = copied(name)
+    whole = checkpoint.load()
+    tensors = checkpoint.tensors
+    shard_of = {
+        name: f"model-0000{1 + index % 3}-of-00003.safetensors" for index, name in enumerate(sorted(tensors))
+    }
+    for file in set(shard_of.values()):
+        save_file({name: tensors[name] for name in tensors if shard_of[name] == file}, checkpoint.path / file)
+    (checkpoint.path / "model.safetensors").unlink()
+    index = checkpoint.path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": shard_of}))
+    for ours, theirs in zip(checkpoint.load().tensors(), whole.tensors(), strict=True):
+        assert torch.equal(ours, theirs)
+    (checkpoint.path / shard_of[max(tensors)]).unlink()
+    assert "is not there; expected all shards beside it" in checkpoint.complaint()
+
+
+@pytest.mark.parametrize(
+    ("kinds", "bits"),
+    [
+        (("gptq", "gptq", "gptq8"), 8),
+        (("gptq", "gptq8", "gptq"), 8),
+        (("gptq", "dense", "gptq"), None),
+    ],
+)
+def test_fused_rows_of_several_schemes_are_as_wide_as_the_widest(
+    copied: Callable[[str], Any], made: Callable[[str], Any], kinds: tuple[str, ...], bits: int | None
+) -> None:
+    """Queries, keys and values, each of another checkpoint, by rules of `dynamic`."""
+    checkpoint, others = copied("gptq_v2"), {"gptq8": made("gptq8")}
+    changes: dict[str, Any] = {}
+    rules: dict[str, Any] = {}
+    for role, kind in zip(("q", "k", "v"), kinds, strict=True):
+        module = f"model.layers.0.self_attn.{role}_proj"
+        if kind == "gptq":
+            continue
+        changes |= {
+            name: None for name in checkpoint.tensors if name.startswith(module) and "bias" not in name
+        }
+        if kind == "dense":
+            rules[f"-:{module.replace('.', '[.]')}"] = {}
+            changes[f"{module}.weight"] = torch.ones(32, 64)
+        else:
+            rules[module] = {"bits": 8, "group_size": -1}
+            changes |= {name: one for name, one in others[kind].tensors.items() if name.startswith(module)}
+            changes[f"{module}.qzeros"] = torch.full_like(changes[f"{module}.qzeros"], -0x7F7F7F80)
+    (checkpoint.path / "quantize_config.json").unlink()
+    checkpoint.edit({"dynamic": rules, "checkpoint_format": "gptq_v2"}, changes)
+    with_exact_scales(checkpoint)
+    fused = checkpoint.load()._layer_weights[0]["qkv.weight"]
+    dense = dense_weights(checkpoint)
+    expected = torch.cat([dense[f"model.layers.0.self_attn.{role}_proj.weight"] for role in "qkv"])
+    if bits is None:
+        assert torch.equal(fused, expected)
+    else:
+        assert isinstance(fused, QuantizedWeight) and fused.bits == bits
+        assert torch.equal(dequantize(fused, torch.float32), expected)
+
+
+def test_parts_that_are_sorted_differently_are_requantised(copied: Callable[[str], Any]) -> None:
+    checkpoint = copied("gptq_act")
+    name = "model.layers.0.self_attn.k_proj.g_idx"
+    checkpoint.edit(tensors={name: checkpoint.tensors[name].flip(0)})
+    form = Checkpoint(checkpoint.path).ready.forms[0, "qkv.weight"]
+    assert (form.bits, form.fidelity, form.order) == (8, "requantised", None)
+    decoder, dense = checkpoint.load(), dense_weights(checkpoint)
+    expected = torch.cat([dense[f"model.layers.0.self_attn.{role}_proj.weight"] for role in "qkv"])
+    found = dequantize(decoder._layer_weights[0]["qkv.weight"], torch.float32)
+    assert (found - expected).norm() / expected.norm() < 0.01
+    assert "qkv.order" not in decoder._layer_weights[0] and "o.order" in decoder._layer_weights[0]
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_a_quantised_checkpoint_is_not_quantised_once_more(
+    made: Callable[[str], Any], quantization: Any
+) -> None:
+    checkpoint = Checkpoint(made("ct_w4a16").path)
+    found = (
+        f"quantization {quantization} for weights that compressed-tensors quantised; expected no quantization"
+    )
+    with pytest.raises(CheckpointError, match=found):
+        load_decoder(checkpoint, kernels=kernels.load(), quantization=quantization)
+
+
+def test_loading_says_in_one_line_what_was_exact(made: Callable[[str], Any], caplog: Any) -> None:
+    with caplog.at_level("INFO", logger="pageant.models"):
+        made("ct_excluded").load()
+    (said,) = [record.getMessage() for record in caplog.records if "bits a weight" in record.getMessage()]
+    assert said.startswith("ct_excluded: compressed-tensors: 6 matrices exact in 4.5 bits a weight; ")
+
+
+def test_a_model_that_transformers_runs_is_refused(family: Callable[[str], Any], tmp_path: Path) -> None:
+    config = json.loads((family("opt").path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        CheckpointError, match="weights that GPTQ quantised, for a model that transformers runs"
+    ):
+        Checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["torchao", "quip", "aqlm", "hqq", "eetq", "vptq", "spqr", "higgs", "quark", "fp_quant", "sparse", None],
+)
+def test_other_formats_are_refused_by_name(copied: Callable[[str], Any], method: str | None) -> None:
+    checkpoint = copied("ct_w4a16")
+    checkpoint.edit({"quant_method": method})
+    assert (
+        f"quantization_config with the method {method!r}; expected one of gptq, awq, "
+        in checkpoint.complaint()
+    )
+
+
+# --- files that lie ---
+
+
+def test_headers_that_lie_never_crash(copied: Callable[[str], Any], tmp_path: Path) -> None:
+    """Bytes of a header are changed at random: it is refused, or it is as good as before."""
+    checkpoint = copied("gptq")
+    file = checkpoint.path / "model.safetensors"
+    whole = file.read_bytes()
+    length = 8 + int.from_bytes(whole[:8], "little")
+    outcomes = set()
+    for seed in range(1000):
+        changed, chance = bytearray(whole), random.Random(seed)
+        for _ in range(chance.choice((1, 1, 2, 5, 40))):
+            changed[chance.randrange(length)] = chance.choice((chance.randrange(256), *b'0123456789[]{}",:-'))
+        file.write_bytes(changed[: chance.choice((len(whole), len(whole), chance.randrange(len(whole))))])
+        try:
+            Checkpoint(checkpoint.path).check()
+            outcomes.add("sound")
+        except CheckpointError as error:
+            assert str(checkpoint.path) in str(error)
+            outcomes.add("refused")
+    assert outcomes == {"sound", "refused"}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"dtype": "F32", "shape": [2**62, 2**62], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [2**31, 2**31, 0], "data_offsets": [0, 4]},
+        {"dtype": "I32", "shape": [1] * 100_000, "data_offsets": [0, 4]},
+        {"dtype": "U8", "shape": [-4, -1], "data_offsets": [0, 4]},
+        {"dtype": "U8", "shape": [4.0], "data_offsets": [0, 4]},
+        {"dtype": "U8", "shape": [4], "data_offsets": [0, 10**18]},
+        {"dtype": "U8", "shape": [4], "data_offsets": [10**30, 10**30 + 4]},
+        {"dtype": "F4", "shape": [4], "data_offsets": [4, 0]},
+        {"dtype": ["U8"], "shape": [4], "data_offsets": [0, 4]},
+    ],
+    ids=lambda entry: str(entry)[:60],
+)
+def test_an_entry_that_lies_is_refused(tmp_path: Path, entry: dict[str, Any]) -> None:
+    header = json.dumps({"x": entry}).encode()
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: "):
+        read_header(file)
+
+
+@pytest.mark.parametrize(("second", "size"), [((0, 4), 8), ((2, 6), 8), ((5, 9), 9), ((4, 8), 9)])
+def test_tensors_that_overlap_or_leave_gaps_are_refused(
+    tmp_path: Path, second: tuple[int, int], size: int
+) -> None:
+    entries = {"x": (0, 4), "y": second}
+    header = json.dumps(
+        {name: {"dtype": "U8", "shape": [4], "data_offsets": at} for name, at in entries.items()}
+    )
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header.encode() + bytes(size))
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: "):
+        read_header(file)
+
+
+def test_a_header_longer_than_the_file_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    for length in (2**63, 10**9, 99_999_999):
+        file.write_bytes(length.to_bytes(8, "little") + b"{}")
+        with pytest.raises(CheckpointError, match="10 bytes \\(truncated\\)"):
+            read_header(file)
+
+
+MEASURE = """
+import sys
+from pageant import kernels
+from pageant.models import Checkpoint, loading
+from pageant.models.loading import load_decoder
+
+def own_bytes():
+    total, counts = 0, False
+    for line in open("/proc/self/smaps"):
+        first, *rest = line.split()
+        if not first.endswith(":"):  # a mapping, with its file
+            counts = len(rest) < 5 or rest[4].startswith("[") or rest[4].endswith(".safetensors")
+        elif first == "Rss:" and counts:
+            total += 1024 * int(rest[0])
+    return total
+
+load_decoder(Checkpoint(sys.argv[1]), kernels=kernels.load())  # so that libraries are there
+loading.MAPPED_BYTES = 4_000_000
+before, peak = own_bytes(), []
+decoder = load_decoder(Checkpoint(sys.argv[2]), kernels=kernels.load(), progress=lambda *_: peak.append(own_bytes()))
+print(decoder.num_bytes, max(peak) - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux's /proc")
+def test_memory_never_holds_the_model_twice(made: Callable[[str], Any], tmp_path: Path) -> None:
+    """A model whose weights are ten times a piece of those that are decoded at once."""
+    sizes = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 24, "vocab_size": 64}
+    config = made("gptq").config | sizes | {"num_attention_heads": 8, "num_key_value_heads": 8}
+    config |= {"layer_types": ["full_attention"] * 24, "tie_word_embeddings": False}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    tensors = {}
+    for name, place in Checkpoint(tmp_path).decoder()[1].items():
+        module, (outputs, inputs) = name.removesuffix(".weight"), (*place.shape, 0)[:2]
+        if not module.endswith("_proj"):
+            tensors[name] = torch.ones(place.shape, dtype=torch.bfloat16)
+            continue
+        tensors[f"{module}.qweight"] = torch.zeros(inputs // 8, outputs, dtype=torch.int32)
+        tensors[f"{module}.qzeros"] = torch.full((inputs // 32, outputs // 8), 0x77777777, dtype=torch.int32)
+        tensors[f"{module}.scales"] = torch.ones(inputs // 32, outputs, dtype=torch.float16)
+    save_file(tensors, tmp_path / "model.safetensors")
+    result = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(made("gptq").path), str(tmp_path)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    weights, grown = map(int, result.stdout.split())
+    assert weights > 50_000_000, "the model is meant to be large beside a piece"
+    assert grown < weights + 45_000_000
