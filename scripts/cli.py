@@ -15,14 +15,19 @@ from pageant.scripts.bench.report import Json as Figures
 from pageant.scripts.commands.model import model_app
 from pageant.scripts.engine_command import EngineCommand, ServeCommand, all_flags
 from pageant.scripts.engine_options import with_adapters, with_engine_options
+from pageant.scripts.help_text import Commands
 
 app = typer.Typer(
+    cls=Commands,
+    rich_markup_mode=None,
     help="Pageant: an LLM inference engine made of actors.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-topology_app = typer.Typer(help="Check, show or draw a topology.", no_args_is_help=True)
+topology_app = typer.Typer(
+    rich_markup_mode=None, help="Check, show or draw a topology.", no_args_is_help=True
+)
 app.add_typer(topology_app, name="topology")
 app.add_typer(bench_app, name="bench")
 app.add_typer(model_app, name="model")
@@ -162,14 +167,14 @@ def serve(
             help="A low-rank adapter, served as a model of that name; may be given several times.",
         ),
     ] = None,
-    host: Annotated[str | None, typer.Option(help="Where to listen. \\[default: 127.0.0.1]")] = None,
-    port: Annotated[int | None, typer.Option(help="0 is any that is free. \\[default: 8000]")] = None,
+    host: Annotated[str | None, typer.Option(help="Where to listen. [default: 127.0.0.1]")] = None,
+    port: Annotated[int | None, typer.Option(help="0 is any that is free. [default: 8000]")] = None,
     api_key: Annotated[
         list[str] | None,
         typer.Option(
             envvar=["PAGEANT_API_KEY", "VLLM_API_KEY"],
             show_envvar=False,
-            help="Serve only who has this key, each a tenant; may be given several times. \\[default: $VLLM_API_KEY]",
+            help="Serve only who has this key, each a tenant; may be given several times. [default: $VLLM_API_KEY]",
         ),
     ] = None,
     operator_key: Annotated[
@@ -179,7 +184,7 @@ def serve(
     cache_scope: Annotated[
         str | None,
         typer.Option(
-            help="Who shares cached prefixes: all or tenant. \\[default: tenant where there are several keys]"
+            help="Who shares cached prefixes: all or tenant. [default: tenant where there are several keys]"
         ),
     ] = None,
     admin_routes: Annotated[
@@ -187,7 +192,7 @@ def serve(
         typer.Option(
             envvar=["PAGEANT_ADMIN_ROUTES", "VLLM_SERVER_DEV_MODE"],
             show_envvar=False,
-            help="Serve the routes for operators, such as /pause. \\[default: $VLLM_SERVER_DEV_MODE]",
+            help="Serve the routes for operators, such as /pause. [default: $VLLM_SERVER_DEV_MODE]",
         ),
     ] = None,
     runtime_adapters: Annotated[
@@ -195,7 +200,7 @@ def serve(
         typer.Option(
             envvar=["PAGEANT_RUNTIME_ADAPTERS", "VLLM_ALLOW_RUNTIME_LORA_UPDATING"],
             show_envvar=False,
-            help="Let callers load and unload adapters. \\[default: $VLLM_ALLOW_RUNTIME_LORA_UPDATING]",
+            help="Let callers load and unload adapters. [default: $VLLM_ALLOW_RUNTIME_LORA_UPDATING]",
         ),
     ] = None,
     trust_request_chat_template: Annotated[
@@ -211,10 +216,10 @@ def serve(
     ssl_keyfile: Annotated[str | None, typer.Option(help="And this key.")] = None,
     tool_call_parser: Annotated[
         str | None,
-        typer.Option(help="How the model writes calls of tools. \\[default: by its chat template]"),
+        typer.Option(help="How the model writes calls of tools. [default: by its chat template]"),
     ] = None,
     reasoning_parser: Annotated[
-        str | None, typer.Option(help="How it marks what it thinks. \\[default: by its chat template]")
+        str | None, typer.Option(help="How it marks what it thinks. [default: by its chat template]")
     ] = None,
     drain_seconds: Annotated[float, typer.Option(help="How long open requests may go on at SIGTERM.")] = 30.0,
 ) -> None:
@@ -478,10 +483,10 @@ def doctor(
 @with_engine_options
 def chaos(
     engine: dict[str, Any],
-    minutes: Annotated[float, typer.Option(help="Of kills at random, after each process in turn.")] = 1.0,
-    requests: Annotated[int, typer.Option(help="That stream at a time.")] = 64,
-    tokens: Annotated[int, typer.Option(help="Of each request, about.")] = 200,
-    random_seed: Annotated[int, typer.Option(help="Of who is killed.")] = 0,
+    minutes: Annotated[float, typer.Option(help="Minutes of random kills, after one of each process.")] = 1.0,
+    requests: Annotated[int, typer.Option(help="Requests that are open at a time.")] = 64,
+    tokens: Annotated[int, typer.Option(help="Output tokens of a request, about.")] = 200,
+    random_seed: Annotated[int, typer.Option(help="Seed of the draw of who is killed when.")] = 0,
     cut: Annotated[
         float | None,
         typer.Option(

@@ -13,6 +13,7 @@ from pageant.actors.frontend.vllm_names.server import SERVER
 from pageant.actors.frontend.vllm_names.translating import translated
 from pageant.protocol.checks import expected
 from pageant.protocol.errors import ArgumentError, TopologyError
+from pageant.scripts.help_text import write_options_in_groups
 
 _GIVEN: ContextVar[dict[str, Any]] = ContextVar("given")
 """What vLLM's flags say on the command line that was read last, by name."""
@@ -38,6 +39,10 @@ class EngineCommand(TyperCommand):
             raise ArgumentError(unknown[0], _unknown(unknown[0], own))
         _GIVEN.set(given)
         return super().parse_args(ctx, left)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options in groups: the command's own, then those that every such command has."""
+        write_options_in_groups(self, ctx, formatter)
 
     def _own(self) -> tuple[dict[str, int], frozenset[str]]:
         """The command's own options with the number of their values, and those that may stand several times."""

@@ -49,9 +49,7 @@ class Shared:
 
     def parameter(self) -> inspect.Parameter:
         """The parameter that Typer makes an option of."""
-        shown = (
-            self.help if self.default is None else f"{self.help} \\[default: {self.default}]"
-        )  # to rich, a bracket begins markup
+        shown = self.help if self.default is None else f"{self.help} [default: {self.default}]"
         flags = () if self.flag is None else (self.flag,)
         option = typer.Option(*flags, help=shown, rich_help_panel=self.group, **dict(self.more))
         annotation: Any = Annotated.__class_getitem__((self.kind | None, option))  # type: ignore[attr-defined]

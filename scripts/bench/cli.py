@@ -12,9 +12,9 @@ from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
 from pageant.scripts.engine_command import EngineCommand
+from pageant.scripts.help_text import Commands
 
 BENCHMARKS = {
     name: f"pageant.scripts.bench.{name}"
@@ -38,7 +38,7 @@ BENCHMARKS = {
 }
 
 
-class Benchmarks(TyperGroup):
+class Benchmarks(Commands):
     """The group of all of them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -47,7 +47,7 @@ class Benchmarks(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in BENCHMARKS:
             return None
-        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
         bench = import_module(BENCHMARKS[cmd_name]).bench
         cls = EngineCommand if getattr(bench, "takes_engine_options", False) else None
         app.command(cmd_name, cls=cls)(_announced(cmd_name, bench))
@@ -66,4 +66,6 @@ def _announced(name: str, bench: Callable[..., None]) -> Callable[..., None]:
     return announced
 
 
-bench_app = typer.Typer(cls=Benchmarks, help="Measure; each with --json FILE.", no_args_is_help=True)
+bench_app = typer.Typer(
+    rich_markup_mode=None, cls=Benchmarks, help="Measure; each with --json FILE.", no_args_is_help=True
+)

@@ -25,7 +25,9 @@ from pageant.protocol.lifecycle import (
 )
 from pageant.protocol.message import Request
 
-model_app = typer.Typer(help="Change how a running topology serves a model.", no_args_is_help=True)
+model_app = typer.Typer(
+    rich_markup_mode=None, help="Change how a running topology serves a model.", no_args_is_help=True
+)
 
 LIFECYCLE = "lifecycle"
 ANSWER_SECONDS = 120.0
