@@ -92,6 +92,10 @@ class ExecutorStatistics(Message, frozen=True, kw_only=True):
     """
     graphs_captured: int = 0
     """CUDA graphs. A step that needs another is slow."""
+    kernels: str = ""
+    """The name of the kernels' backend; "" is of a runner without any."""
+    max_model_len: int = 0
+    """Tokens of the longest request that the KV memory holds."""
 
 
 class GetExecutorStatistics(Request[ExecutorStatistics], frozen=True, kw_only=True):

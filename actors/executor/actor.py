@@ -415,6 +415,8 @@ class Executor(Adapting, Succeeding):
         return self._metering.statistics(
             device=options.device,
             dtype=runner.dtype,
+            kernels=runner.kernels,
+            max_model_len=runner.max_model_len,
             num_blocks=runner.num_blocks,
             block_size=options.block_size,
             windows=runner.windows,

@@ -93,6 +93,8 @@ class ModelRunner(Protocol):
     num_blocks: int
     max_model_len: int  # tokens of the longest request that the KV cache holds
     dtype: str
+    kernels: str
+    """The name of the kernels' backend, or ""."""
     windows: tuple[int | None, ...]
     """Of each group of layers, how many tokens they attend over at most; None is all."""
 

@@ -36,6 +36,7 @@ class PlainRunner:
     """
 
     dtype = "float32"
+    kernels = ""
     windows: tuple[int | None, ...] = (None,)
     host: Host = NoHost()
 

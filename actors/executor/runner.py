@@ -115,6 +115,7 @@ class TorchRunner:
             loaded.have_adapters(adapters or {})
         self._loaded = loaded
         self._kernels, self._decoder, self._adapters = loaded.kernels, loaded.decoder, loaded.adapters
+        self.kernels = self._kernels.name
         self.dtype = str(self._decoder.dtype).removeprefix("torch.")
         self._proposer = load_proposer(speculation, self._decoder, dtype, max_model_len)
         block_bytes = self._arrange_blocks(block_size, max_model_len, group_layers=group_layers)

@@ -127,6 +127,7 @@ class SimulatedRunner:
     """See `model_runner.ModelRunner`."""
 
     dtype = "float32"
+    kernels = ""
 
     def __init__(self, options: SimulatedExecutor.Options, *, ready: bool) -> None:
         self.windows = options.windows

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import itertools
 import json
 import os
@@ -38,6 +39,7 @@ from pageant.actors.frontend.requests import Opening
 from pageant.actors.frontend.sleeping import put_to_sleep, starts_asleep
 from pageant.actors.frontend.speculating import settle_speculation
 from pageant.actors.frontend.trials import DEATHS_SUSPECT
+from pageant.actors.runtime.address import role_of
 from pageant.actors.runtime.cluster import Cluster
 from pageant.actors.runtime.loop_thread import LoopThread
 from pageant.actors.runtime.recorder import Recorder
@@ -56,7 +58,9 @@ from pageant.protocol.errors import (
     TopologyError,
 )
 from pageant.protocol.fronting import Drain, GetServer, ServedModel, ServerAddress
+from pageant.protocol.roles import EXECUTOR
 from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
+from pageant.protocol.statistics import ExecutorStatistics, GetExecutorStatistics
 from pageant.protocol.supervision import NodeStatistics, Progress, SwapActor, Swapped
 from pageant.protocol.tokenizing import Detokenize, Tokenize, Tokenized
 
@@ -232,6 +236,15 @@ class Session:
         found: list[ServerAddress] = [self.ask(name, GetServer()) for name in self.http_servers()]
         models = ", ".join(found[0].models) if found else "nothing"
         return f"{models} on {', '.join(dict.fromkeys(server.url for server in found))}"
+
+    def devices(self) -> dict[str, ExecutorStatistics]:
+        """Return what each executor computes on and with, by its name. One that does not say so is left out."""
+        found: dict[str, ExecutorStatistics] = {}
+        for actor in self.resolved.actors:
+            if role_of(actor.name) == EXECUTOR.name:
+                with contextlib.suppress(PageantError):
+                    found[actor.name] = self.ask(actor.name, GetExecutorStatistics())
+        return found
 
     def drain(self, seconds: float) -> None:
         """Lets the HTTP servers finish what they have, and take nothing more."""

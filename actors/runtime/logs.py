@@ -11,6 +11,9 @@ from typing import Literal
 
 import msgspec
 
+TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
+"""Of a text: local time, as people compare it with their own."""
+
 Form = Literal["text", "json"]
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
@@ -52,9 +55,8 @@ def read_level(text: str) -> int:
 def configure(level: str | int, form: Form, node: str) -> None:
     """Make this process log to standard error."""
     handler = logging.StreamHandler()
-    handler.setFormatter(
-        JsonFormatter(node) if form == "json" else logging.Formatter(f"%(levelname)s {node}: %(message)s")
-    )
+    text = logging.Formatter(f"%(asctime)s %(levelname)s {node}: %(message)s", TIME_FORMAT)
+    handler.setFormatter(JsonFormatter(node) if form == "json" else text)
     logging.basicConfig(level=level, handlers=[handler], force=True)
 
 

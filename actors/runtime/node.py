@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 import random
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
@@ -48,6 +49,9 @@ from pageant.protocol.supervision import (
 )
 
 log = logging.getLogger("pageant.node")
+
+FRAME = re.compile(r'File "(.+)", line (\d+), in (\S+)')
+"""A line of a traceback: the file, the line and the function."""
 
 
 class Node:
@@ -99,6 +103,8 @@ class Node:
         self._changed: asyncio.Future[None] = self.loop.create_future()
         # Tasks of the node itself.
         self._kept: set[asyncio.Task[Any]] = set()
+        # Each actor's last error, by its name.
+        self._crashes: dict[str, str] = {}
         # Messages that were delivered within this node.
         self.delivered = 0
         # Recordings of this node's messages.
@@ -130,7 +136,15 @@ class Node:
     def actor_crashed(self, cell: Cell, error: str, trace: str) -> None:
         """Report a death to the root supervisor."""
         self.remove(cell)
-        log.error("%s#%d crashed: %s", cell.name, cell.incarnation, error)
+        again = self._crashes.get(cell.name) == error
+        self._crashes[cell.name] = error
+        place = FRAME.findall(trace)[-1:]
+        where = f" ({place[0][0]}:{place[0][1]}, in {place[0][2]})" if place else ""
+        # The same again, after a restart, is no news: the supervisor says when it gives up.
+        log.log(
+            logging.INFO if again else logging.ERROR,
+            *("%s#%d crashed: %s%s", cell.name, cell.incarnation, error, where),
+        )
         if cell.name in (SUPERVISOR, AGENT + self.name):
             log.critical("%s cannot go on without it\n%s", self.name, trace)
             if self.on_agent_crash is not None:

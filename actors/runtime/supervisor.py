@@ -70,6 +70,7 @@ class RootSupervisor(Actor):
         self._processes: dict[str, Process] = {}
         self._launching: set[asyncio.Task[None]] = set()
         self._swaps: dict[str, _Swap] = {}
+        self._failures: dict[str, str] = {}  # each actor's last error
         self._listeners: list[asyncio.Queue[Startup]] = []
         self._outcome: Startup | None = None
         self._wake = asyncio.Event()
@@ -176,7 +177,9 @@ class RootSupervisor(Actor):
         when = "after it had started" if event.started else "while starting"
         # A failure during the start reaches the user as an exception, and need not be logged as an error, too.
         has_started = self._outcome is not None and not self._outcome.error
-        level = logging.ERROR if has_started and not self._stopping else logging.INFO
+        is_news = self._failures.get(event.name) != event.error
+        self._failures[event.name] = event.error
+        level = logging.ERROR if has_started and is_news and not self._stopping else logging.INFO
         log.log(level, "%s#%d failed %s: %s", event.name, event.incarnation, when, event.error)
         await self._carry_out(
             self.core.actor_failed(

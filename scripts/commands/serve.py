@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
 import sys
@@ -21,9 +22,12 @@ from pageant.actors.frontend.settings import speaking_of, topology_of
 from pageant.actors.frontend.vllm_names.command_line import spelling
 from pageant.actors.frontend.vllm_names.translating import server_options
 from pageant.actors.runtime.address import role_of
+from pageant.actors.runtime.logs import configure
 from pageant.actors.runtime.yaml import merge
 from pageant.protocol.errors import ArgumentError, TopologyError
 from pageant.scripts.engine_options import DEMO_MODEL
+
+log = logging.getLogger("pageant.serve")
 
 HTTP_SERVERS = "http_servers"
 """How many HTTP actors there are: what vLLM's --api-server-count is renamed to."""
@@ -43,13 +47,15 @@ def serve(
         options: of the HTTP server; None leaves one as the topology has it.
         flags: of vLLM's, by name; those of its engine are among the arguments already.
     """
+    if not logging.getLogger().handlers:  # neither level nor form was given
+        configure(logging.WARNING, "text", "front")
     session = session_of(merge(engine_arguments, {"actors": {HTTP: _server(options, flags)}}), model)
     _check_port(session)
     signalled = _Signalled(session.cancel_start)
     try:
         with LoadProgress(sys.stderr.isatty()) as bar:
             session.start(bar.update)
-        print(f"serving {session.served_at()}", file=sys.stderr, flush=True)
+        _tell_what_is_served(session)
         signalled.wait()
         session.drain(drain_seconds)
     except CancelledError:
@@ -57,6 +63,20 @@ def serve(
             raise
     finally:
         session.stop()
+
+
+def _tell_what_is_served(session: Session) -> None:
+    """Log the model's dtype, device, kernels and KV memory, and the address, whatever the level of other logs."""
+    log.setLevel(logging.INFO)
+    for name, device in session.devices().items():
+        weights, kv = (device.memory_bytes.get(key, 0) / 2**20 for key in ("weights", "kv_cache"))
+        kernels = f" with {device.kernels} kernels" if device.kernels else ""
+        log.info(
+            "%s: %s on %s%s, %.0f MiB of weights; %.0f MiB of KV memory for %s tokens; requests of up to %s tokens",
+            *(name, device.dtype or "asleep", device.device, kernels, weights, kv),
+            *(f"{count:,}" for count in (device.num_blocks * device.block_size, device.max_model_len)),
+        )
+    log.info("serving %s", session.served_at())
 
 
 def _check_port(session: Session) -> None:

@@ -1,4 +1,4 @@
-"""What `--help` says: nothing is cut short, and options stand in groups with their defaults."""
+"""Help texts: nothing is cut short, and options stand in groups with their defaults."""
 
 from __future__ import annotations
 

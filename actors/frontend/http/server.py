@@ -252,7 +252,7 @@ class HttpServer(Frontend):
             app, backlog=options.backlog, connections_max=options.limit_concurrency, tls=tls
         )
         self._serving = asyncio.create_task(self._server.serve([self._socket]), name="http")
-        log.info("serving %s on %s", ", ".join(self.service.models), self.url)
+        log.debug("%s is there, on %s", ", ".join(self.service.models), self.url)
 
     @property
     def url(self) -> str:

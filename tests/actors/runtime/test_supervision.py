@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import threading
@@ -81,7 +82,7 @@ async def test_what_is_asked_again_is_asked_of_so_many_lives(start):
     assert (await cluster.node.ask("echo", GetLog(), SECONDS)).events == ()
 
 
-async def test_an_actor_that_goes_on_crashing_is_given_up_for_good(start):
+async def test_an_actor_that_goes_on_crashing_is_given_up_for_good(start, caplog):
     cluster = await start({"placement": "one", "actors": WATCHED}, limits=NO_DELAY)
     await watched(cluster, "up echo#1")
     cluster.node.tell("echo", Crash())
@@ -90,6 +91,12 @@ async def test_an_actor_that_goes_on_crashing_is_given_up_for_good(start):
     await watched(cluster, "down echo#2 for good")
     with pytest.raises(GivenUp, match="echo is down and will not be restarted: ValueError: told to crash"):
         await cluster.node.ask("echo", Ping(), SECONDS)
+    said = [record.getMessage() for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")]
+    assert re.fullmatch(
+        r"echo#1 crashed: ValueError: told to crash \(.*runtime_players\.py:\d+, in \w+\)", said[0]
+    )
+    crashes = [line for line in said if " crashed: " in line]
+    assert len(crashes) == 1, "the same error after a restart is no news"
 
 
 async def test_a_process_that_goes_on_crashing_is_given_up_with_its_last_traceback(start, caplog):

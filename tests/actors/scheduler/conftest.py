@@ -165,6 +165,7 @@ class ShadowRunner:
     """A model whose KV is a hash of the prefix: what it reads is checked, position by position."""
 
     dtype = "float32"
+    kernels = ""
 
     def __init__(self, setting: Setting) -> None:
         self.num_blocks, self.size = setting.num_blocks, setting.block_size
