@@ -35,6 +35,10 @@ ORDINARY = {
         structured_outputs=StructuredOutputsParams(regex="([a-z]{1,8} ){20,60}end"),
     ),
 }
+BAR = (
+    f"The bar: no ordinary request fails, or pauses for more than {PAUSE_SECONDS_MAX:g} s; no actor is started again; "
+    "the server is healthy throughout."
+)
 SETTINGS: dict[str, Any] = {"actors": {HTTP: {"options": {"port": 0}}}}
 
 
@@ -53,7 +57,7 @@ def poison(engine: dict[str, Any], *, requests: int, seconds: float, path: Path 
     rows = [(name, str(value)) for name, value in figures.items() if not isinstance(value, dict)]
     outcomes = [(name, str(value)) for name, value in figures["outcomes"].items()]
     verdicts = [f"missed: {one}" for one in missed] or ["every bar holds"]
-    publish(figures, [*table(("what", "figure"), [*rows, *outcomes]), *verdicts], path)
+    publish(figures, [*table(("what", "figure"), [*rows, *outcomes]), BAR, *verdicts], path)
     return len(missed)
 
 
@@ -92,6 +96,8 @@ async def run(settings: dict[str, Any], *, requests: int, seconds: float) -> dic
     of_executors = sum(count for name, count in restarts.items() if "executor" in name)
     return {
         "hostile_requests": requests,
+        "seconds": seconds,
+        "clients": CLIENTS,
         "slowest_hostile_answer": round(max(slowest), 3),
         "ordinary_requests": ordinary.count,
         "ordinary_failed": len(ordinary.failed),

@@ -9,7 +9,7 @@ from typing import Any
 
 from pageant.actors.frontend.engine import Engine
 from pageant.scripts.bench.report import publish, table
-from pageant.scripts.chaos.killing import Killer
+from pageant.scripts.chaos.killing import PAUSE_SECONDS_MAX, Killer
 from pageant.scripts.chaos.load import Load, mixed_requests, undisturbed, verdict
 
 SETTINGS: dict[str, Any] = {
@@ -23,6 +23,11 @@ SETTINGS: dict[str, Any] = {
 HEADINGS = (
     *("what died", "times", "noticed after, s", "up again after, s", "streams paused, s", "CPU, s"),
     *("longest pause, s", "pauses over the bar"),
+)
+
+BAR = (
+    f"The bar: no stream pauses for more than {PAUSE_SECONDS_MAX:g} s, beside the time in which it cannot go on (until "
+    "an executor is up again; until a stopped process is suspected)."
 )
 
 
@@ -40,7 +45,7 @@ def chaos(
     given = SETTINGS | {key: value for key, value in engine.items() if value is not None}
     figures = asyncio.run(run(given, minutes=minutes, requests=requests, tokens=tokens, seed=seed))
     rows = [(node, *row.values()) for node, row in figures["died"].items()]
-    publish(figures, [*table(HEADINGS, rows), *verdict(figures)], path)
+    publish(figures, [*table(HEADINGS, rows), BAR, *verdict(figures)], path)
     over: int = sum(row["over_the_bar"] for row in figures["died"].values())
     return over + len(figures["lost"]) + len(figures["changed"])
 
