@@ -30,6 +30,7 @@ STOP_LENGTH_MAX = 1024
 STOP_TOKEN_IDS_MAX = 1024
 LOGIT_BIAS_MAX = 1024
 ALLOWED_TOKEN_IDS_MAX = 65_536
+TRACE_MAX = 1 << 20
 LOGPROB_TOKEN_IDS_MAX = 4096
 SEED_MIN, SEED_MAX = -(2**63), 2**63 - 1
 NO_SEED = -1
@@ -105,6 +106,8 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
             `stop` when the output is complete, whatever `min_tokens` and `ignore_eos` are.
         thinking_token_budget: the most tokens of the model's reasoning; then the mark that ends it is forced. None and
             -1 set no bound. It needs a model that marks its reasoning.
+        trace_decode_token_ids: the output, token by token, to have it scored: nothing is sampled. It sets
+            `max_tokens`, and nothing else ends it.
 
     Raises:
         BadRequest: a value is out of range; names the parameter, what was found and what is expected.
@@ -141,6 +144,7 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
     truncation_side: Literal["left", "right"] | None = None
     thinking_token_budget: int | None = None
     logprob_token_ids: tuple[int, ...] | None = None
+    trace_decode_token_ids: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         self._normalise()
@@ -166,6 +170,7 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
         self._check_stops()
         self._check_samples()
         self._check_outputs()
+        self._check_trace()
         for name in _ENCODED:
             if getattr(self, name):
                 check_encodable(name, getattr(self, name))
@@ -212,10 +217,51 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
             msgspec.structs.force_setattr(self, "logprob_token_ids", listed)
         if self.logprob_token_ids is not None and self.logprobs is None:
             msgspec.structs.force_setattr(self, "logprobs", 0)
+        self._normalise_trace()
         if self.seed == NO_SEED:
             msgspec.structs.force_setattr(self, "seed", None)
         if self.thinking_token_budget == NO_BUDGET:
             msgspec.structs.force_setattr(self, "thinking_token_budget", None)
+
+    def _normalise_trace(self) -> None:
+        """Have an output that is given end with its last token, and nowhere before."""
+        if isinstance(self.trace_decode_token_ids, list):
+            msgspec.structs.force_setattr(self, "trace_decode_token_ids", tuple(self.trace_decode_token_ids))
+        if not isinstance(self.trace_decode_token_ids, tuple) or not self.trace_decode_token_ids:
+            return
+        ends = {
+            "max_tokens": len(self.trace_decode_token_ids),
+            "min_tokens": 0,
+            "stop": (),
+            "stop_token_ids": (),
+        }
+        for name, value in {**ends, "ignore_eos": True}.items():
+            msgspec.structs.force_setattr(self, name, value)
+
+    def _check_trace(self) -> None:
+        if self.trace_decode_token_ids is None:
+            return
+        check_token_ids("trace_decode_token_ids", self.trace_decode_token_ids, TRACE_MAX)
+        if not self.trace_decode_token_ids:
+            raise BadRequest(
+                "trace_decode_token_ids is empty; expected at least one token id, or None",
+                "trace_decode_token_ids",
+            )
+        for name, neutral in (
+            ("structured_outputs", None),
+            ("thinking_token_budget", None),
+            ("bad_words", ()),
+        ):
+            if getattr(self, name) != neutral:
+                raise BadRequest(
+                    f"{name} is given beside trace_decode_token_ids; expected one of them: nothing is sampled",
+                    name,
+                )
+        if self.num_sequences != 1:
+            raise BadRequest(
+                f"n is {self.num_sequences}; expected 1 with trace_decode_token_ids, of which all samples are alike",
+                "n",
+            )
 
     def _check_samples(self) -> None:
         check_integer("n", self.n, 1, N_MAX)

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from pageant.actors.executor.given_tokens import GivenTokens
 from pageant.actors.executor.thoughts import ThoughtBudget
 from pageant.protocol.stepping import NewSequence
 
@@ -144,7 +145,7 @@ class _Row:
     counts: TokenCounts | None
     penalties: tuple[float, float, float]  # repetition, frequency, presence
     bad_words: BadWords | None
-    thoughts: ThoughtBudget | None
+    thoughts: ThoughtBudget | GivenTokens | None
 
     @property
     def follows_tokens(self) -> bool:
@@ -223,7 +224,8 @@ class Shapers:
         self._rows.pop(sequence.row, None)
         params = sequence.params
         shaped = params.has_penalties or params.logit_bias or params.allowed_token_ids or params.min_tokens
-        if shaped or sequence.bad_words or sequence.thinking is not None:
+        forced = sequence.thinking is not None or params.trace_decode_token_ids is not None
+        if shaped or forced or sequence.bad_words:
             row = self._shaped(sequence)
             if row.shapes(len(sequence.token_ids)):
                 self._rows[sequence.row] = row
@@ -304,8 +306,11 @@ class Shapers:
         )
 
 
-def _thoughts(sequence: NewSequence) -> ThoughtBudget | None:
-    """What bounds a sequence's thoughts, unless they are over."""
+def _thoughts(sequence: NewSequence) -> ThoughtBudget | GivenTokens | None:
+    """Return what forces tokens of a sequence: a bound of its thoughts, or an output that it gives. None is nothing."""
+    if (given := sequence.params.trace_decode_token_ids) is not None:
+        count = len(sequence.token_ids) - sequence.num_prompt_tokens
+        return GivenTokens(given, count) if count < len(given) else None
     budget = sequence.params.thinking_token_budget
     if sequence.thinking is None or budget is None:
         return None

@@ -257,7 +257,10 @@ def check_params(params: object, limits: Limits, place: str = "params") -> Sampl
     vocab_size = limits.vocab_size
     if not isinstance(params, SamplingParams):
         raise BadRequest(f"{place} is a {type(params).__name__}; expected SamplingParams", place)
-    for name in ("stop_token_ids", "allowed_token_ids", "logprob_token_ids", "logit_bias"):
+    for name in (
+        *("stop_token_ids", "allowed_token_ids", "logprob_token_ids", "logit_bias"),
+        "trace_decode_token_ids",
+    ):
         tokens = getattr(params, name) or ()
         if max(tokens, default=0) >= vocab_size:
             index, token = next(found for found in enumerate(tokens) if found[1] >= vocab_size)

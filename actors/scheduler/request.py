@@ -148,7 +148,8 @@ class ScheduledRequest:
         """Whether nobody need know a token of it before the next is computed, but to see its end."""
         params = self.params
         guided = params.structured_outputs is not None or self.thinking is not None
-        depends = guided or params.has_penalties or self.bad_words
+        forced = params.trace_decode_token_ids is not None
+        depends = guided or forced or params.has_penalties or self.bad_words
         return self.goes_in_pieces and self.trace is None and not depends
 
     @property

@@ -383,7 +383,7 @@ GENERATING = (
     not_yet("tokens_only", False, "there is no server of token ids alone", "use skip_tokenizer_init"),
     not_yet("reasoning_parser_plugin", "", "the marks around reasoning are built in", "use reasoning_parser"),
     not_yet("watermark_config", None, "texts bear no watermark"),
-    not_yet("enable_trace_replay", False, "tokens are drawn", "`pageant replay` repeats what was asked"),
+    flag(no_effect("enable_trace_replay", "requests may always bring their output: trace_decode_token_ids")),
     not_yet("enable_return_routed_experts", False, "the experts of a token are not told"),
     not_yet("return_sampling_mask", False, "the tokens that filters leave are not told", "use logprobs=-1"),
     not_yet("aux_output_config", None, "outputs are tokens and their log-probabilities"),

@@ -50,7 +50,9 @@ SAMPLING: dict[str, Row] = table(
     same("thinking_token_budget", "most tokens of thoughts; -1 sets no bound"),
     not_yet("repetition_detection", None, "repetitions do not end a sample", "use repetition_penalty"),
     not_yet("routed_experts_prompt_start", 0, "the experts of a token are not told"),
-    not_yet("trace_decode_token_ids", None, "tokens are drawn, not given"),
+    same(
+        "trace_decode_token_ids", "the output itself, to have it scored; also with drafts and prompt_logprobs"
+    ),
 )
 
 BEAMS: dict[str, Row] = table(

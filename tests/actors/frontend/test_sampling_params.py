@@ -92,7 +92,7 @@ def test_true_asks_for_one_log_probability():
         ({"watermarking": True}, "watermarking: found True; expected False: texts bear no watermark"),
         ({"flat_logprobs": True}, "flat_logprobs: found True"),
         ({"repetition_detection": {"min_count": 2}}, "repetition_detection: found"),
-        ({"trace_decode_token_ids": [1]}, "trace_decode_token_ids: found"),
+        ({"prompt_logprob_token_ids": [1]}, "prompt_logprob_token_ids: found"),
         ({"top_p": 0}, "top_p is 0"),
     ],
 )
