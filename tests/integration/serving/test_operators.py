@@ -159,6 +159,15 @@ def test_answers_say_by_which_weights_they_are(servers, tmp_path):
         answer = server.post("/v1/completions", json=ASKED)
         assert answer.headers["x-pageant-weight-version"] == "step-2"
         assert answer.json()["system_fingerprint"] == fingerprints[-1]
+        assert [model["weight_version"] for model in server.get("/v1/models").json()["data"]] == ["step-2"]
+        whole = {"model": NAME, "input": "Hi", "max_output_tokens": 3}
+        message = {**CHAT, "max_tokens": 3}
+        for path, body in (("/v1/responses", whole), ("/v1/messages", message)):
+            assert server.post(path, json=body).json()["system_fingerprint"] == fingerprints[-1]
+            lines = server.post(path, json=body | {"stream": True}).text.splitlines()
+            events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+            last = next(one for one in events if one["type"] in ("response.incomplete", "message_delta"))
+            assert last.get("response", last)["system_fingerprint"] == fingerprints[-1]
     refused = one.post("/update_weights", json={"model_path": str(tmp_path)})
     assert refused.status_code == 400 and "config.json" in refused.json()["error"]["message"]
     back = {"model_path": str(DEMO), "weight_version": "default", "mode": "wait"}
