@@ -8,6 +8,7 @@ PageantError
 ├── Refused
 │   ├── Overloaded        refused for load; try again later
 │   ├── Asleep            refused because the model sleeps
+│   ├── NotLoaded         the model was to be loaded on demand, and cannot be
 │   └── Unsupported       a request needs a feature that an actor of this topology lacks
 ├── PeerGone              an actor that was asked died, or its node did
 │   └── GivenUp           and will not be restarted
@@ -74,6 +75,14 @@ class Overloaded(Refused):
 
 class Asleep(Refused):
     """Refused because the model sleeps, where requests are not to wait for it to be woken."""
+
+
+class NotLoaded(Refused):
+    """A model was to be loaded for a request, and cannot be. `model` is its name."""
+
+    def __init__(self, message: str, model: str = "") -> None:
+        super().__init__(message)
+        self.model = model
 
 
 class Unsupported(Refused):

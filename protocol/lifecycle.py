@@ -2,6 +2,7 @@
 
     operator ──PauseModel, ResumeModel, ResetModelCache, GetModelState──▶ lifecycle
     operator ──AddAdapter, RemoveAdapter, SleepModel, WakeModel, UpdateWeights──▶ lifecycle
+    frontend ──LoadModel──▶ lifecycle, where models are loaded on demand
     lifecycle ──PauseScheduling, ResumeScheduling, GetAdapterUse──▶ scheduler
     lifecycle ──ResetPrefixCache──▶ blocks
     lifecycle ──LoadAdapter, UnloadAdapter, PrepareWeights, DropPrepared──▶ executor
@@ -383,6 +384,12 @@ class WakeModel(Request[ModelState], frozen=True, kw_only=True):
 
     replica: str = ""
     parts: tuple[Part | Literal["scheduling"], ...] | None = None
+
+
+class LoadModel(Request[ModelState], frozen=True, kw_only=True):
+    """Load a sleeping model that requests wait for. Where too many are loaded already, another gives way first."""
+
+    replica: str = ""
 
 
 class UpdateWeights(Request[ModelState], frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from pageant.protocol.guiding import CompileGrammar, GuidesLost, GuideStep, Toke
 from pageant.protocol.lifecycle import (
     AddAdapter,
     GetModelState,
+    LoadModel,
     PauseModel,
     RemoveAdapter,
     ResetModelCache,
@@ -119,7 +120,7 @@ LIFECYCLE = Role(
     "lifecycle",
     (
         *(GetModelState, PauseModel, ResumeModel, ResetModelCache, AddAdapter, RemoveAdapter),
-        *(SleepModel, WakeModel, UpdateWeights),
+        *(SleepModel, WakeModel, UpdateWeights, LoadModel),
     ),
 )
 

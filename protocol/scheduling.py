@@ -14,6 +14,8 @@ class SchedulerStatistics(Message, frozen=True, kw_only=True):
     """Requests that hold KV memory."""
     counters: dict[str, int]
     """Events since the start, by name."""
+    idle_seconds: float = 0.0
+    """Time since a request was open; 0 while one is."""
 
 
 class GetSchedulerStatistics(Request[SchedulerStatistics], frozen=True, kw_only=True):

@@ -93,6 +93,8 @@ class Submit(Message, frozen=True, kw_only=True):
     adapter: str | None = None
     """The executor's adapter that computes the request."""
     thinking: Thinking | None = None
+    is_probe: bool = False
+    """The request asks whether the step loop is alive: it is no use of the model."""
     """The marks of bounded reasoning (see `SamplingParams.thinking_token_budget`)."""
 
 

@@ -28,13 +28,14 @@ from pageant.protocol.errors import (
     Asleep,
     BadRequest,
     GivenUp,
+    NotLoaded,
     Overloaded,
     PageantError,
     PeerGone,
     RequestExpired,
 )
 from pageant.protocol.fronting import ServedModel
-from pageant.protocol.lifecycle import LearnModel, ModelLearned
+from pageant.protocol.lifecycle import DRAIN_SECONDS, LearnModel, LoadModel, ModelLearned
 from pageant.protocol.logprobs import split_rows
 from pageant.protocol.roles import FRONTEND
 from pageant.protocol.sampling import GREEDY_TEMPERATURE, SEED_MAX
@@ -43,6 +44,7 @@ from pageant.protocol.statistics import FrontendStatistics, GetFrontendStatistic
 from pageant.protocol.supervision import ActorChanged, ActorDown, ActorUp
 
 OPEN_MAX = 16_384  # sequences at a time; the scheduler's mailbox holds them all, with their aborts
+LIFECYCLE = "lifecycle"
 KEEPERS = ("scheduler", "detokenizer")  # of what they hold for a request, a new life knows nothing
 
 
@@ -64,6 +66,7 @@ class Frontend(Actor):
             detailed_traces: tell of every step of theirs.
             while_asleep: what becomes of requests to a model that sleeps: they `wait` for it to be woken, or it is to
                 `refuse` them.
+            max_loaded_models: requests to a model that sleeps have it loaded; see `Lifecycle`.
         """
 
         served: tuple[ServedModel, ...]
@@ -71,10 +74,15 @@ class Frontend(Actor):
         traces_sampled: float = 1.0
         detailed_traces: bool = False
         while_asleep: Literal["wait", "refuse"] = "wait"
+        max_loaded_models: int | None = None
 
         def __post_init__(self) -> None:
             if not 0 <= self.traces_sampled <= 1:
                 raise ValueError(f"traces_sampled is {self.traces_sampled}; expected 0 to 1")
+            if self.while_asleep == "refuse" and self.max_loaded_models is not None:
+                raise ValueError(
+                    "while_asleep is refuse, and max_loaded_models has requests load a model; expected wait"
+                )
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -235,9 +243,35 @@ class Frontend(Actor):
                 sample=sample,
                 bad_words=bad_words,
                 thinking=thinking,
+                is_probe=opening.is_probe,
                 **settings,
             )
             self.tell(peers.address("scheduler"), self._open[wire_id].begin(submit, self.clock.now()))
+        self._load_if_wanted(peers)
+
+    # Loading on demand.
+
+    def _load_if_wanted(self, peers: Peers) -> None:
+        """Have a model loaded that sleeps, where a request that was submitted waits for it."""
+        if self.options.max_loaded_models is None or not peers.is_asleep or peers.is_loading:
+            return
+        if any(one.submitted and one.peers is peers for one in self._requests.values()):
+            peers.is_loading = True
+            self.spawn(self._load(peers))
+
+    async def _load(self, peers: Peers) -> None:
+        """Have a model loaded. Its requests end with the error, if it cannot be."""
+        order = LoadModel(replica=peers.model.replica)
+        try:
+            await self.ask(LIFECYCLE, order, timeout=DRAIN_SECONDS, again=True)
+        except PageantError as error:
+            waiting = [one for one in self._requests.values() if one.submitted and one.peers is peers]
+            for request in waiting:
+                name, why = peers.model.name, getattr(error, "detail", str(error))
+                self._fail(request, NotLoaded(f"the model {name!r} cannot be loaded: {why}", name))
+        finally:
+            peers.is_loading = False
+        self._load_if_wanted(peers)
 
     # From the topology.
 
@@ -326,6 +360,7 @@ class Frontend(Actor):
     def peer_up(self, event: ActorUp) -> None:
         peers = self._peers[replica_of(event.address)]
         peers.came(event)
+        self._load_if_wanted(peers)
         if role_of(event.address) in KEEPERS:
             self._submit_again(peers)
 
@@ -344,7 +379,9 @@ class Frontend(Actor):
     @receives
     def learn(self, message: LearnModel) -> ModelLearned:
         """A model is served otherwise from now on."""
-        self._peers[message.state.replica].learn(message.state)
+        peers = self._peers[message.state.replica]
+        peers.learn(message.state)
+        self._load_if_wanted(peers)
         return ModelLearned()
 
     @receives

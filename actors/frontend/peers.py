@@ -34,6 +34,8 @@ class Peers:
         """The keys of the model's adapters, by their names."""
         self.adapter_owners: dict[str, str] = {}
         self.is_asleep = False
+        self.is_loading = False
+        """The lifecycle actor was asked to load the model, and has not answered."""
         self.weight_version = ""
         """The version of the weights that the model computes with."""
         self._up: dict[str, tuple[str, ...]] = {}

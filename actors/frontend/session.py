@@ -36,7 +36,7 @@ from pageant.actors.frontend.cast import (
 from pageant.actors.frontend.frontend import Frontend
 from pageant.actors.frontend.prompts import Limits, check_length, check_vocabulary
 from pageant.actors.frontend.requests import Opening
-from pageant.actors.frontend.sleeping import put_to_sleep, starts_asleep
+from pageant.actors.frontend.sleeping import check_loaded, put_to_sleep, starts_asleep
 from pageant.actors.frontend.speculating import settle_speculation
 from pageant.actors.frontend.trials import DEATHS_SUSPECT
 from pageant.actors.runtime.address import role_of
@@ -97,6 +97,7 @@ def _resolve(topology: Topology) -> tuple[Resolved, dict[str, dict[str, Any]], t
     resolved = resolve(topology, DEFAULT_CAST, shared if of_models else first | shared, of_models)
     parts = {f"{name}/": part for name, part in topology.models.items()} or {"": topology}
     asleep = [prefix for prefix, part in parts.items() if starts_asleep(part)]
+    check_loaded(topology, len(parts) - len(asleep))
     resolved = replace(resolved, actors=tuple(put_to_sleep(plan, asleep) for plan in resolved.actors))
     return resolved, {f"{name}/": one for name, one in of_models.items()} or {"": first}, served
 

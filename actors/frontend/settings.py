@@ -65,6 +65,11 @@ class EngineSettings(TypedDict, total=False):
     num_blocks: int | None
     threads: int | None
     policy: str | None
+    start_asleep: bool | None
+    while_asleep: Literal["wait", "refuse"] | None
+    max_loaded_models: int | None
+    min_loaded_seconds: float | None
+    unload_level: Literal[1, 2] | None
     speculation: Mapping[str, Any] | None
     otlp_traces_endpoint: str | None
     traces_sampled: float | None

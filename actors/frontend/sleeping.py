@@ -30,6 +30,19 @@ def starts_asleep(topology: Topology) -> bool:
     return wanted
 
 
+def check_loaded(topology: Topology, num_awake: int) -> None:
+    """Refuse a topology in which more models start awake than may be loaded.
+
+    Raises:
+        TopologyError: that is so.
+    """
+    most = topology.settings.get("max_loaded_models")
+    if isinstance(most, int) and num_awake > most > 0:
+        raise TopologyError(
+            "max_loaded_models", f"found {most}, and {num_awake} models start awake; see start_asleep"
+        )
+
+
 def put_to_sleep(plan: ActorPlan, replicas: Collection[str]) -> ActorPlan:
     """Return an actor's plan; of an executor of one of these replicas, that of one which sleeps in its place."""
     if role_of(plan.name) != "executor" or replica_of(plan.name) not in replicas:

@@ -11,14 +11,16 @@ from typing import Any
 
 from pageant.actors.lifecycle import adapters, weights
 from pageant.actors.lifecycle.control import BLOCKS, SCHEDULER, ModelControl
+from pageant.actors.lifecycle.on_demand import OnDemand
 from pageant.actors.lifecycle.sleep import DRAIN_SECONDS, PARTS, fall_asleep, paused, still, wake
 from pageant.actors.runtime import Actor, ActorOptions, receives
-from pageant.protocol.errors import BadRequest
+from pageant.protocol.errors import BadRequest, Unsupported
 from pageant.protocol.fronting import ServedModel
 from pageant.protocol.lifecycle import (
     AddAdapter,
     AwaitRest,
     GetModelState,
+    LoadModel,
     ModelState,
     PauseMode,
     PauseModel,
@@ -29,6 +31,7 @@ from pageant.protocol.lifecycle import (
     ResetPrefixCache,
     ResumeModel,
     ResumeScheduling,
+    SleepLevel,
     SleepModel,
     UpdateWeights,
     WakeModel,
@@ -47,20 +50,38 @@ class Lifecycle(Actor):
         Attributes:
             served: the models. The topology fills it in.
             max_loaded_models: keep no more models awake; the others are loaded when requests come for them.
+            min_loaded_seconds: a loaded model with open requests keeps its place for so long, while others wait.
+            unload_level: how deep models sleep that gave way to others; see `SleepLevel`.
         """
 
         served: tuple[ServedModel, ...] = ()
         max_loaded_models: int | None = None
+        min_loaded_seconds: float = 10.0
+        unload_level: SleepLevel = 2
 
         def __post_init__(self) -> None:
             if self.max_loaded_models is not None and self.max_loaded_models < 1:
                 raise ValueError(f"max_loaded_models is {self.max_loaded_models}; expected at least 1")
+            if not 0 <= self.min_loaded_seconds < 1e6:
+                raise ValueError(f"min_loaded_seconds is {self.min_loaded_seconds}; expected at least 0")
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
         self._models = {one.replica: ModelControl(self, one.replica, one.name) for one in options.served}
 
+        self._on_demand: OnDemand | None = None
+
     async def on_start(self) -> None:
+        options = self.options
+        if options.max_loaded_models is not None:
+            self._on_demand = OnDemand(
+                tuple(self._models.values()),
+                most=options.max_loaded_models,
+                level=options.unload_level,
+                min_loaded_seconds=options.min_loaded_seconds,
+                now=self.clock.now,
+                teach=self._teach,
+            )
         if self.incarnation > 1:
             self.spawn(self._reconcile())
 
@@ -145,11 +166,23 @@ class Lifecycle(Actor):
         """Bring a model back."""
         model = self._model(request.replica)
         wanted = frozenset(PARTS if request.parts is None else request.parts)
-        async with model.changing:
-            sleeps = (await model.executor()).sleeping is not None
-            await wake(model, wanted)
+        sleeps = (await model.executor()).sleeping is not None
+        if self._on_demand is not None and wanted & {*PARTS}:
+            await self._on_demand.load(model, wanted & {*PARTS})
+        else:
+            async with model.changing:
+                await wake(model, wanted)
         if "scheduling" in wanted or (request.parts is None and not sleeps):
             await self.resume(ResumeModel(replica=request.replica))
+        return await self._teach(model)
+
+    @receives(concurrent=True)
+    async def load(self, request: LoadModel) -> ModelState:
+        """Load a model that requests wait for; others give way, where there is no room."""
+        model = self._model(request.replica)
+        if self._on_demand is None:
+            raise Unsupported("this topology loads no models on demand; see max_loaded_models")
+        await self._on_demand.load(model)
         return await self._teach(model)
 
     @receives(concurrent=True)

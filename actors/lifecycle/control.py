@@ -18,6 +18,7 @@ from pageant.protocol.message import Request
 from pageant.protocol.recording import ActorDescription, GetActor
 from pageant.protocol.supervision import (
     ActorAmended,
+    ActorEntry,
     AmendActor,
     Directory,
     Fact,
@@ -141,11 +142,15 @@ class ModelControl:
             if not swapped.died or deaths > DEATHS_MAX:
                 raise StartupError(f"{swap.name} goes on as it was: {swapped.error}")
 
-    async def fact(self, role: str, name: str) -> Fact | None:
-        """Return a fact of an actor that is up."""
+    async def entry(self, role: str) -> ActorEntry | None:
+        """Return what the supervisor knows of an actor."""
         directory: Directory = await self._asker.ask(SUPERVISOR, GetDirectory(), timeout=ANSWER_SECONDS)
         entries = {entry.name: entry for entry in directory.actors}
-        entry = entries.get(f"{self.replica}{role}")
+        return entries.get(f"{self.replica}{role}")
+
+    async def fact(self, role: str, name: str) -> Fact | None:
+        """Return a fact of an actor that is up."""
+        entry = await self.entry(role)
         return None if entry is None else entry.facts.get(name)
 
     async def teach(self, state: ModelState) -> None:

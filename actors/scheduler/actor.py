@@ -121,6 +121,7 @@ class Scheduler(Actor):
         self._detokenizer = 0  # what still comes from an incarnation below this is of no account
 
     async def on_start(self) -> None:
+        self._began = self.clock.now()
         for address in ("executor/*", "blocks", "detokenizer"):
             self.watch(address)
         if self.options.speculation is not None and not self.options.speculation.on_device:
@@ -309,4 +310,9 @@ class Scheduler(Actor):
             num_waiting=self.core.num_waiting,
             num_running=self.core.num_running,
             counters=self.core.count(),
+            idle_seconds=self._idle_seconds(),
         )
+
+    def _idle_seconds(self) -> float:
+        used_at = self.core.requests.used_at
+        return 0.0 if self.core.num_open else self.clock.now() - (self._began if used_at is None else used_at)

@@ -47,6 +47,9 @@ class OpenRequests:
         self._longest = limits.max_model_len  # tokens of a request: what limits and executor both hold
         self.paused: PauseMode | None = None  # see `pause`
         self.weight_version = ""  # of the executor that computes, or did last
+        self.used_at: float | None = (
+            None  # when the last request ended that was no probe; None where none has
+        )
 
     def __len__(self) -> int:
         return len(self._by_serial)
@@ -238,6 +241,8 @@ class OpenRequests:
         del self._by_name[(request.frontend, request.request_id)]
         del self._by_serial[request.serial]
         self.counters.ended += 1
+        if not request.is_probe:
+            self.used_at = self.now
         if self.speculator is not None:
             self.speculator.forget(request)
         state, request.state = request.state, State.ENDED

@@ -78,6 +78,7 @@ class ScheduledRequest:
     adapter: str | None = None
     weight_versions: WeightVersionSpans = ()
     thinking: Thinking | None = None
+    is_probe: bool = False
 
     @classmethod
     def of(cls, message: Submit, serial: int, end_tokens: frozenset[int], now: float) -> ScheduledRequest:
@@ -101,6 +102,7 @@ class ScheduledRequest:
             trace=message.trace,
             adapter=message.adapter,
             thinking=message.thinking,
+            is_probe=message.is_probe,
         )
         behind = message.resume
         if behind is not None:

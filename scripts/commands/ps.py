@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from pageant.actors.runtime.roster import Running, running
+from pageant.protocol.lifecycle import ASLEEP
 from pageant.protocol.supervision import ActorEntry
 from pageant.scripts.bench.report import table
 
@@ -36,7 +37,8 @@ def _rows(topology: Running) -> Iterator[tuple[object, ...]]:
 
 def _state(actor: ActorEntry) -> str:
     if actor.up:
-        return "up"
+        level = actor.facts.get(ASLEEP)
+        return f"asleep (level {level})" if level else "up"
     if actor.final:
         return f"given up: {actor.reason}"
     return f"down: {actor.reason}" if actor.reason else "starting"

@@ -60,6 +60,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     steps: float
     tokens: float
     memory: dict[str, int]
+    asleep: bool = False
 
 
 class ActorRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,6 +227,7 @@ def _devices(rates: _Rates) -> list[Device]:
                 steps=rates.per_second(was.steps, device.steps),
                 tokens=rates.per_second(was.tokens, device.tokens),
                 memory=device.memory_bytes,
+                asleep=not device.num_blocks,
             )
         )
     return found

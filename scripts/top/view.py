@@ -59,7 +59,9 @@ def _blocks(figures: Figures) -> RenderableType:
         table.add_row(
             f"{device.name} ({device.device})",
             ProgressBar(total=1.0, completed=min(1.0, device.utilisation), width=BAR),
-            f"{device.utilisation:.0%} busy, {device.steps:.0f} steps/s, {device.tokens:.0f} tokens/s  {memory}",
+            f"asleep  {memory}"
+            if device.asleep
+            else f"{device.utilisation:.0%} busy, {device.steps:.0f} steps/s, {device.tokens:.0f} tokens/s  {memory}",
         )
     return table
 

@@ -16,6 +16,7 @@ from pageant.protocol.errors import (
     DeadlineExceeded,
     EngineClosed,
     NoSuchActor,
+    NotLoaded,
     Overloaded,
     PeerGone,
     RequestExpired,
@@ -106,6 +107,9 @@ def status_and_body(error: BaseException) -> tuple[int, Error]:
             return 408, Error(message=str(error), type="timeout_error", code="deadline_exceeded")
         case Asleep():
             return 503, Error(message=str(error), type="server_error", code="asleep")
+        case NotLoaded():
+            message = f"the model {error.model!r} cannot be loaded"  # why is for the log
+            return 503, Error(message=message, type="server_error", code="model_not_loaded")
         case Draining():
             return 503, Error(message=str(error), type="server_error", code="unavailable")
         case Overloaded():

@@ -354,7 +354,7 @@ class HttpServer(Frontend):
         """Let routes know how a model is served now."""
         peers = self._peers[replica]
         self.service.fit(replica, peers.model.max_model_len, peers.adapters, peers.adapter_owners)
-        self.service.compute_with(replica, peers.weight_version)
+        self.service.compute_with(replica, peers.weight_version, loaded=not peers.is_asleep)
 
     def _spread(self, batch: OutputBatch, peers: Peers) -> None:
         super()._spread(batch, peers)

@@ -104,6 +104,7 @@ class Service:
         self.engine, self.pacemaker = engine, pacemaker
         self._models = Models(models)
         self._weights: dict[str, str] = {}  # what they are called, by replica
+        self._unloaded: set[str] = set()  # replicas of models that sleep
         self.fields_passed_over: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()  # answers that are errors, by their status
         self.draining = False
@@ -150,9 +151,10 @@ class Service:
         """See `Models.fit`."""
         self._models.fit(replica, max_model_len, adapters, owners)
 
-    def compute_with(self, replica: str, weight_version: str) -> None:
-        """Note what the weights of a model are called from now on."""
+    def compute_with(self, replica: str, weight_version: str, *, loaded: bool) -> None:
+        """Note the version of a model's weights, and whether they are loaded."""
         self._weights[replica] = weight_version
+        (self._unloaded.discard if loaded else self._unloaded.add)(replica)
 
     def weights_of(self, replica: str) -> str:
         """Return what the weights of a model are called."""
@@ -167,6 +169,7 @@ class Service:
             root=served.name,
             parent=served.parent,
             weight_version=self.weights_of(served.replica),
+            loaded=served.replica not in self._unloaded,
         )
 
     # Requests in.
