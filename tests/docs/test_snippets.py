@@ -235,7 +235,7 @@ def _commands(one: Snippet) -> list[str]:
 
 
 SHELL = ("sh", "bash", "")
-COMMAND = re.compile(r"^\(?(cd|pageant|\.venv/bin/\w+|python|scripts/|curl|claude|pip|export|pytest)\b")
+COMMAND = re.compile(r"^\(?(cd|cp|pageant|\.venv/bin/\w+|python|scripts/|curl|claude|pip|export|pytest)\b")
 
 
 def _is_shell(one: Snippet) -> bool:
@@ -263,7 +263,9 @@ def _carry_out(part: str, folder: Path, request: pytest.FixtureRequest) -> Path:
     program, *given = shlex.split(part, comments=True)
     if program == "cd":
         return folder / given[0]
-    if program == "curl":
+    if program == "cp":
+        _run([program, *given], folder)
+    elif program == "curl":
         part = part.replace("http://127.0.0.1:8000", request.getfixturevalue("server"))
         _run(["bash", "-c", part], folder)
     elif program == "python":
