@@ -47,3 +47,11 @@ def save_adapter(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]
     from .random_adapters import save_adapter
 
     return lambda *arguments, **config: save_adapter(tmp_path_factory.mktemp("adapter"), *arguments, **config)
+
+
+@pytest.fixture(scope="session")
+def save_gptq() -> Callable[..., None]:
+    """Return a function that writes a checkpoint in GPTQ's layout; see `quantised_models`."""
+    from .quantised_models import save_gptq
+
+    return save_gptq

@@ -256,10 +256,11 @@ def test_a_header_longer_than_the_file_is_not_read(tmp_path: Path) -> None:
 
 
 MEASURE = """
-import sys
+import itertools, sys
 from pageant import kernels
 from pageant.models import Checkpoint, loading
 from pageant.models.loading import load_decoder
+from pageant.models.ready import filling
 
 def own_bytes():
     total, counts = 0, False
@@ -272,19 +273,24 @@ def own_bytes():
     return total
 
 load_decoder(Checkpoint(sys.argv[1]), kernels=kernels.load())  # so that libraries are there
-loading.MAPPED_BYTES = 4_000_000
-before, peak = own_bytes(), []
-decoder = load_decoder(Checkpoint(sys.argv[2]), kernels=kernels.load(), progress=lambda *_: peak.append(own_bytes()))
+loading.MAPPED_BYTES, filling._AT_A_TIME = 4_000_000, 1 << 19
+before, peak, calls = own_bytes(), [], itertools.count()
+
+def look(*_):
+    if next(calls) % 9 == 8:
+        peak.append(own_bytes())
+
+decoder = load_decoder(Checkpoint(sys.argv[2]), kernels=kernels.load(), progress=look)
 print(decoder.num_bytes, max(peak) - before)
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux's /proc")
 def test_memory_never_holds_the_model_twice(made: Callable[[str], Any], tmp_path: Path) -> None:
-    """A model whose weights are ten times a piece of those that are decoded at once."""
-    sizes = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 24, "vocab_size": 64}
+    """A model whose weights are many times the piece of them that is decoded at once."""
+    sizes = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12, "vocab_size": 64}
     config = made("gptq").config | sizes | {"num_attention_heads": 8, "num_key_value_heads": 8}
-    config |= {"layer_types": ["full_attention"] * 24, "tie_word_embeddings": False}
+    config |= {"layer_types": ["full_attention"] * 12, "tie_word_embeddings": False}
     (tmp_path / "config.json").write_text(json.dumps(config))
     tensors = {}
     for name, place in Checkpoint(tmp_path).decoder()[1].items():
@@ -303,5 +309,5 @@ def test_memory_never_holds_the_model_twice(made: Callable[[str], Any], tmp_path
         text=True,
     )
     weights, grown = map(int, result.stdout.split())
-    assert weights > 50_000_000, "the model is meant to be large beside a piece"
-    assert grown < weights + 45_000_000
+    assert weights > 25_000_000, "the model is meant to be large beside a piece"
+    assert grown < 1.4 * weights + 5_000_000
