@@ -18,7 +18,17 @@ from pageant.kernels.tiled import LinearWeight
 from pageant.models.layer_groups import LayerGroups
 from pageant.models.spec import ModelSpec
 
-__all__ = ["Decoder", "Wanted"]
+__all__ = ["Decoder", "Embedded", "Wanted"]
+
+
+@dataclass(frozen=True, eq=False)
+class Embedded:
+    """Rows that stand in for the embeddings of some of a step's tokens, as transformers takes `inputs_embeds`."""
+
+    tokens: Tensor
+    """int64 [n], of the step's T."""
+    rows: Tensor
+    """[n, hidden_size], in the decoder's dtype."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,9 +91,10 @@ class Decoder(Protocol):
         batch: AttentionBatch,
         kv_caches: Sequence[KVCache],
         wanted: Wanted | None = None,
+        embedded: Embedded | None = None,
     ) -> Tensor:
         """Return [T, hidden_size], after the final norm, for token_ids and positions int64 [T]; of the tokens that are
-        `wanted`, if that is given, [D, hidden_size].
+        `wanted`, if that is given, [D, hidden_size]. Some tokens may be `embedded` otherwise than by their ids.
 
         Positions are below the spec's max_model_len. Mutates each layer's cache at its group's slots in the batch;
         `wanted` is of the last layer's group.

@@ -26,7 +26,7 @@ from transformers.utils import logging as transformers_logging
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache, NeededLogits
 from pageant.kernels.tiled import LinearWeight
 from pageant.models.checkpoint import Checkpoint
-from pageant.models.decoder import Wanted
+from pageant.models.decoder import Embedded, Wanted
 from pageant.models.errors import CheckpointError
 from pageant.models.foreign_attention import (
     NAME,
@@ -83,10 +83,17 @@ class FallbackDecoder:
         batch: AttentionBatch,
         kv_caches: Sequence[KVCache],
         wanted: Wanted | None = None,
+        embedded: Embedded | None = None,
     ) -> Tensor:
         """See `Decoder.forward`."""
         self._step.layers = list(self.groups.in_order(batch.groups, kv_caches))
-        output = self._body(input_ids=token_ids[None], position_ids=positions[None], use_cache=False)
+        given: dict[str, Tensor] = {"input_ids": token_ids[None]}
+        if embedded is not None:
+            body: Any = self._body
+            rows: Tensor = body.get_input_embeddings()(token_ids)
+            rows[embedded.tokens] = embedded.rows
+            given = {"inputs_embeds": rows[None]}
+        output = self._body(**given, position_ids=positions[None], use_cache=False)
         hidden: Tensor = output.last_hidden_state[0]
         return hidden if wanted is None else hidden[wanted.tokens]
 

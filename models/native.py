@@ -13,7 +13,7 @@ from pageant.kernels.halves import HALVED_INPUTS_MAX
 from pageant.kernels.memory import Pages
 from pageant.kernels.quantized import Bits, QuantizedWeight, Weight, empty_quantized
 from pageant.kernels.tiled import LinearWeight, TiledWeight, empty_tiled, fit_tiles
-from pageant.models.decoder import Wanted
+from pageant.models.decoder import Embedded, Wanted
 from pageant.models.kv_cache import allocate_kv_caches
 from pageant.models.layer_groups import LayerGroups
 from pageant.models.layers import DecoderLayer
@@ -85,9 +85,10 @@ class NativeDecoder:
         batch: AttentionBatch,
         kv_caches: Sequence[KVCache],
         wanted: Wanted | None = None,
+        embedded: Embedded | None = None,
     ) -> Tensor:
         """See `Decoder.forward`."""
-        hidden, residual = self._embed(token_ids, positions), None
+        hidden, residual = self._embed(token_ids, positions, embedded), None
         tapped = []
         last = len(self._layers) - 1
         places = self.groups.in_order(batch.groups, kv_caches)
@@ -100,10 +101,14 @@ class NativeDecoder:
         self.tapped = torch.cat(tapped, dim=1) if tapped else None
         return self._final_norm.add(hidden, residual)[0]
 
-    def _embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+    def _embed(self, token_ids: Tensor, positions: Tensor, embedded: Embedded | None) -> Tensor:
         hidden = self.kernels.embed(token_ids, self._weights["embedding.weight"], self.dtype)
+        if embedded is not None and self.spec.scales_given_embeddings:
+            hidden[embedded.tokens] = embedded.rows
         if self._embedding_scale is not None:
             hidden *= self._embedding_scale
+        if embedded is not None and not self.spec.scales_given_embeddings:
+            hidden[embedded.tokens] = embedded.rows
         if self.spec.learned_positions:
             hidden += self.kernels.embed(positions, self._weights["position_embedding.weight"], self.dtype)
         return hidden

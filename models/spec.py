@@ -186,6 +186,8 @@ class DecoderSpec(ModelSpec):
     """Whether a learned vector for its position is added to each token's embedding."""
     embedding_scale: float | None = None
     """What embeddings are multiplied by, after rounding to the model's dtype."""
+    scales_given_embeddings: bool = False
+    """Whether embeddings that a request brings are multiplied too, as transformers does for some models."""
     residual_scale: float | None = None
     """What attention and MLP add to the stream is multiplied by."""
     logit_scale: float | None = None

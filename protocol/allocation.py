@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import msgspec
 
-from pageant.protocol.arrays import Int32Vector, Int64Vector, int32, int64
+from pageant.protocol.arrays import Int32Vector, Int64Vector, UInt8Vector, int32, int64
 from pageant.protocol.message import Message, Request
 from pageant.protocol.tiers import BlockMoves, TierStatistics
 
@@ -47,6 +47,10 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     is_again: bool = False
     """The sequence was admitted before. Cached tokens are then its own, and count neither as queried nor as
     hit.
+    """
+    embed_names: UInt8Vector | None = None
+    """uint8 [n * 16]: the names of embeddings that the first n tokens are placeholders of (see `PromptEmbeds`).
+    Shared blocks need equal names there.
     """
 
 

@@ -30,7 +30,7 @@ class StoredBlock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The hash of the block before it; None for the first."""
     token_ids: Int32Vector | None = None
     """int32 [tokens]: the tokens of this block alone. Given for the device's blocks only: blocks of lower
-    tiers were on the device first.
+    tiers were on the device first. Negative ids stand for embeddings, and mean nothing to others.
     """
 
 

@@ -29,6 +29,7 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         eos_token_ids: its end tokens.
         aliases: further names that clients may use, such as the path as it was typed.
         generation_overrides: laid over the checkpoint's generation_config.json.
+        embeds_size: of the embeddings that its prompts may be; None is a model that takes none.
     """
 
     name: str
@@ -44,6 +45,7 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     aliases: tuple[str, ...] = ()
     generation_overrides: dict[str, GenerationValue] = msgspec.field(default_factory=dict)
     eos_token_ids: tuple[int, ...] = ()
+    embeds_size: int | None = None
 
 
 class ServerAddress(Message, frozen=True, kw_only=True):

@@ -58,6 +58,7 @@ class Feature(StrEnum):
     STRUCTURED_OUTPUTS = "structured_outputs"
     ADAPTERS = "adapters"
     THINKING_BUDGET = "thinking_budget"
+    PROMPT_EMBEDS = "prompt_embeds"
 
 
 @dataclass(frozen=True)
@@ -81,14 +82,14 @@ SCHEDULER = Role(
     frozenset(
         {
             *(Feature.STOP_TOKEN_IDS, Feature.BAD_WORDS, Feature.STRUCTURED_OUTPUTS, Feature.ADAPTERS),
-            *_SAMPLES_AND_LOGPROBS,
+            *(*_SAMPLES_AND_LOGPROBS, Feature.PROMPT_EMBEDS),
         }
     ),
 )
 BLOCKS = Role(
     "blocks",
     (Assign, ExecutorReady, GetPoolStatistics, ActorUp, ActorDown),
-    frozenset({Feature.PROMPT_LOGPROBS, Feature.ADAPTERS}),
+    frozenset({Feature.PROMPT_LOGPROBS, Feature.ADAPTERS, Feature.PROMPT_EMBEDS}),
 )
 EXECUTOR = Role(
     "executor",
@@ -98,7 +99,7 @@ EXECUTOR = Role(
             *(Feature.SAMPLING, Feature.TOP_K, Feature.TOP_P, Feature.MIN_P, Feature.MIN_TOKENS),
             *(Feature.PENALTIES, Feature.LOGIT_BIAS, Feature.ALLOWED_TOKENS, Feature.BAD_WORDS),
             *(Feature.EXTRA_ARGS, Feature.STRUCTURED_OUTPUTS, Feature.ADAPTERS, Feature.THINKING_BUDGET),
-            *_SAMPLES_AND_LOGPROBS,
+            *(*_SAMPLES_AND_LOGPROBS, Feature.PROMPT_EMBEDS),
         }
     ),
 )

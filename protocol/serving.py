@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from pageant.protocol.arrays import Int32Vector
+from pageant.protocol.embedding import PromptEmbeds
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.message import Message
 from pageant.protocol.sampling import SamplingParams
@@ -96,6 +97,8 @@ class Submit(Message, frozen=True, kw_only=True):
     is_probe: bool = False
     """The request asks whether the step loop is alive: it is no use of the model."""
     """The marks of bounded reasoning (see `SamplingParams.thinking_token_budget`)."""
+    prompt_embeds: PromptEmbeds | None = None
+    """Embeddings that stand in for the prompt's tokens, whose ids are placeholders then."""
 
 
 class Abort(Message, frozen=True, kw_only=True):

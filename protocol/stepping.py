@@ -11,6 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from pageant.protocol.arrays import BoolVector, Int32Vector, int32
+from pageant.protocol.embedding import EmbeddedRows
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.message import Message
 from pageant.protocol.sampling import SamplingParams
@@ -43,6 +44,8 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """See `Submit`."""
     thinking: Thinking | None = None
     """See `Submit`."""
+    embedded: EmbeddedRows | None = None
+    """Embeddings of the prompt, less those that are cached; its token ids are placeholders then."""
 
 
 class StepPlan(Message, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ import numpy as np
 
 from pageant.actors.blocks.branches import TOKEN_BYTES
 from pageant.actors.blocks.columns import Columns, rounds
+from pageant.actors.blocks.embeddings import EmbeddingNumbers
 from pageant.actors.blocks.groups import NOTHING, Groups
 from pageant.actors.blocks.hashing import block_name, block_names, full_blocks, root_name
 from pageant.actors.blocks.newcomers import Newcomers
@@ -26,6 +27,8 @@ from pageant.actors.blocks.sequence import Copies, Filled, Sequence
 from pageant.actors.blocks.tiers import Tiers
 from pageant.protocol.allocation import Admission, Admitted, Assign, Assigned, PoolStatistics
 from pageant.protocol.arrays import Int32Vector, Int64Vector, int32
+
+EMBEDDINGS_MIN = 65_536  # that have numbers, however small the pool is
 
 
 class Allocation:
@@ -53,6 +56,8 @@ class Allocation:
         self._prefixes = Prefixes(pool, self.groups, tiers)
         self.follow, self.stored = self._prefixes.follow, self._prefixes.stored
         self._newcomers = Newcomers(pool, self.groups, self._prefixes, tiers)
+        # Twice what the device holds, since there may be tiers below it.
+        self._embeddings = EmbeddingNumbers(max(EMBEDDINGS_MIN, 2 * pool.num_blocks * block_size))
         self._computed_step = 0
         self._blocks_given_back = 0
 
@@ -331,12 +336,15 @@ class Allocation:
         """Admits a sequence with what is cached of it, or leaves everything as it was."""
         assert admission.serial not in self._sequences, f"sequence {admission.serial} is admitted twice"
         total = len(admission.token_ids)
-        root = root_name(admission.salt, admission.extra_keys, admission.adapter)
-        contents, tail = (
-            full_blocks(admission.token_ids, self.block_size)
-            if self.pool.enable_prefix_caching
-            else ([], b"")
-        )
+        contents: list[bytes] = []
+        token_ids, tail, embeddings = admission.token_ids, b"", None
+        if self.pool.enable_prefix_caching:
+            if admission.embed_names is not None:
+                numbers = self._embeddings.number(admission.embed_names)
+                token_ids = np.concatenate([numbers, token_ids[len(numbers) :]])
+                embeddings = self._embeddings.generation
+            contents, tail = full_blocks(token_ids, self.block_size)
+        root = root_name(admission.salt, admission.extra_keys, admission.adapter, embeddings)
         slot = self._columns.open(admission.serial, np.frombuffer(tail, "<i4"))
         sequence = Sequence(self._columns, slot, root, [], block_names(root, contents), contents)
         most = admission.num_tokens_max

@@ -15,8 +15,14 @@ import numpy.typing as npt
 NAME_BYTES = 16
 
 
-def root_name(salt: str | None = None, extra_keys: tuple[str, ...] = (), adapter: str | None = None) -> bytes:
-    """The parent of every first block. Prefixes under different salts, extra keys or adapters are never shared.
+def root_name(
+    salt: str | None = None,
+    extra_keys: tuple[str, ...] = (),
+    adapter: str | None = None,
+    embeddings: int | None = None,
+) -> bytes:
+    """The parent of every first block. Prefixes under different salts, extra keys or adapters are never shared, nor
+    those of embeddings of different generations (see `EmbeddingNumbers`).
 
     Salts and keys are texts that clients choose; each kind is hashed as itself, so that none can stand for another.
     """
@@ -25,6 +31,10 @@ def root_name(salt: str | None = None, extra_keys: tuple[str, ...] = (), adapter
         root = blake2b(adapter.encode(), digest_size=NAME_BYTES, key=root, person=b"pageant-adapter").digest()
     for key in extra_keys:
         root = blake2b(key.encode(), digest_size=NAME_BYTES, key=root, person=b"pageant-extra").digest()
+    if embeddings is not None:
+        root = blake2b(
+            b"%d" % embeddings, digest_size=NAME_BYTES, key=root, person=b"pageant-embeds"
+        ).digest()
     return root
 
 

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from pageant.actors.executor.embedded import EmbeddedPrompts
 from pageant.actors.executor.endings import Endings
 from pageant.actors.executor.guiding import DrawnTokens, Guiding
 from pageant.actors.executor.inputs import (
@@ -79,6 +80,7 @@ class Batch:
         self._sample = np.zeros(max_num_seqs, np.int32)
         self._shapers = Shapers(end_tokens)
         self._scorers = Scorers()
+        self._embedded = EmbeddedPrompts()
         self.endings = Endings(end_tokens)
         self.guiding = Guiding(max_num_seqs)
         self._next_number = 1
@@ -111,6 +113,7 @@ class Batch:
         self._stretch_counts[:] = 0
         self._shapers.clear()
         self._scorers.clear()
+        self._embedded.clear()
         self._processors.clear()
         self.guiding.clear()
         self._next_number = 1
@@ -176,6 +179,7 @@ class Batch:
         self._stretch_counts[rows] = 0
         self._shapers.free(rows)
         self._scorers.free(rows)
+        self._embedded.free(rows.tolist())
         self._processors.free(rows)
         self.guiding.free(rows.tolist())
 
@@ -272,6 +276,7 @@ class Batch:
         self._adapters[row] = self._adapter_of(sequence)
         self._shapers.add(sequence)
         self._scorers.add(sequence)
+        self._embedded.add(sequence)
         self._processors.add(sequence)
         self.endings.add(sequence)
         self.guiding.add(sequence)
@@ -326,6 +331,7 @@ class Batch:
             guided=self.guiding.of_step(draw_rows, draw_positions, drafts_before.astype(np.int64)),
             blind=self.guiding.unknown_rows(draw_rows) if self.needs_tokens else frozenset(),
             adapted=self._adapted(rows, counts) if self._adapter_names else (),
+            embedded=self._embedded.of_step(rows, plan.starts, counts),
             failing=self._failing(draw_rows),
         )
 

@@ -175,7 +175,7 @@ class CudaRunner(TorchRunner):
             ancestors=None if inputs.ancestors is None else self._tensor(inputs.ancestors),
         )
         with self._passes.adapting(inputs.adapted, len(inputs.positions)):
-            return self._passes.forward(token_ids, positions, batch)
+            return self._passes.forward(token_ids, positions, batch, embedded=self._passes.embedded(inputs))
 
     def _memory(self) -> tuple[int, int]:
         if self.device.type != "cuda":

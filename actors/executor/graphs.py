@@ -142,7 +142,7 @@ class DecodeGraphs:
     def takes(self, inputs: StepInputs) -> bool:
         """Whether a step can be computed here."""
         fits = is_decode(inputs) and len(inputs.positions) <= self._rows_max
-        return self._capture is not None and fits and not inputs.adapted
+        return self._capture is not None and fits and not (inputs.adapted or inputs.embedded)
 
     def run(self, inputs: StepInputs) -> Tensor:
         """Return hidden states [rows, hidden_size], good until the next call."""

@@ -71,6 +71,7 @@ class StepInputs(Packed):
     guided: GuidedStep | None = None  # whose tokens a grammar allows
     blind: frozenset[int] = frozenset()  # rows that are to draw by tokens of which the last is not known
     adapted: tuple[AdaptedTokens, ...] = ()  # of those that have adapters
+    embedded: tuple[EmbeddedTokens, ...] = ()  # of those that have embeddings of their own
     failing: Mapping[int, str] = field(
         default_factory=dict
     )  # of the D places, those whose tokens are errors, and why
@@ -82,6 +83,7 @@ class StepInputs(Packed):
             len(self.last_tokens) == len(self.positions)
             and self.ancestors is None
             and not self.adapted
+            and not self.embedded
             and (self.scores is None or self.scores.prompt is None)
         )
 
@@ -95,6 +97,13 @@ class StepInputs(Packed):
             and self.processing is None
             and not len(self.copy_sources)
         )
+
+
+class EmbeddedTokens(NamedTuple):
+    """Tokens of one sequence, among the step's T, that have embeddings of their own."""
+
+    tokens: Int64  # [n]
+    rows: Float32  # [n, hidden_size]
 
 
 class AdaptedTokens(NamedTuple):

@@ -10,13 +10,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pageant.actors.executor.inputs import AdaptedTokens, Packed, StepInputs
+from pageant.actors.executor.inputs import AdaptedTokens, EmbeddedTokens, Packed, StepInputs
 from pageant.actors.executor.on_device import to_device
 from pageant.actors.executor.programs import Awaiting, StepPrograms
 from pageant.kernels.base import AttentionBatch, KVCache
 from pageant.kernels.cpu import CpuKernels
 from pageant.models.adapters.loading import Adapters
-from pageant.models.decoder import Decoder, Wanted
+from pageant.models.decoder import Decoder, Embedded, Wanted
 
 __all__ = ["Passes", "attention_batch"]
 
@@ -24,7 +24,8 @@ __all__ = ["Passes", "attention_batch"]
 class Passes:
     """Of one decoder. On a CPU, small ones are recorded, if nobody reads between its layers.
 
-    Those with adapters are not: which tokens have which is as much part of a recording as addresses are.
+    Those with adapters are not: which tokens have which is as much part of a recording as addresses are. Nor are those
+    with embeddings of their own.
 
     Args:
         last_drawn: int64 [rows of the batch], on the device: the token that each drew last.
@@ -67,6 +68,7 @@ class Passes:
         ancestors: npt.NDArray[np.int64] | None = None,
         adapted: Sequence[AdaptedTokens] = (),
         wanted: npt.NDArray[np.int64] | None = None,
+        embedded: Sequence[EmbeddedTokens] = (),
     ) -> Tensor:
         """Return hidden states [T, hidden_size], or [D, hidden_size], good until the next call.
 
@@ -75,7 +77,7 @@ class Passes:
             wanted: [D], which of the tokens to return, at most one of each sequence; None is all.
         """
         some = wanted if wanted is not None and len(wanted) < len(packed.positions) else None
-        if self._programs is not None and not adapted:
+        if self._programs is not None and not adapted and not embedded:
             hidden = self._programs.run(packed, ancestors)
             if hidden is not None:
                 return hidden if some is None else hidden[to_device(some, hidden.device)]
@@ -86,14 +88,14 @@ class Passes:
                 to_device(packed.unknown_rows, device)
             ]
         positions = to_device(packed.positions, device)
-        batch = attention_batch(packed, device, ancestors)
+        batch, given = attention_batch(packed, device, ancestors), self._on_device(embedded)
         if some is not None and not adapted:
             sequences = packed.query_starts.searchsorted(some, side="right") - 1
             of_last = batch.groups[self.decoder.groups.of_layer[-1]]
             only = Wanted.of(to_device(some, device), to_device(sequences, device), of_last)
-            return self.forward(token_ids, positions, batch, only)
+            return self.forward(token_ids, positions, batch, only, given)
         with self.adapting(adapted, len(packed.positions)):  # in every layer, by their places among all
-            hidden = self.forward(token_ids, positions, batch)
+            hidden = self.forward(token_ids, positions, batch, embedded=given)
         return hidden if some is None else hidden[to_device(some, device)]
 
     def draw(self, inputs: StepInputs) -> npt.NDArray[np.int64] | Awaiting | None:
@@ -106,10 +108,27 @@ class Passes:
         return None if self._programs is None else self._programs.logits(inputs)
 
     def forward(
-        self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, wanted: Wanted | None = None
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        batch: AttentionBatch,
+        wanted: Wanted | None = None,
+        embedded: Embedded | None = None,
     ) -> Tensor:
         """See `Decoder.forward`."""
-        return self.decoder.forward(token_ids, positions, batch, self._kv_caches, wanted)
+        return self.decoder.forward(token_ids, positions, batch, self._kv_caches, wanted, embedded)
+
+    def embedded(self, inputs: StepInputs) -> Embedded | None:
+        """Return what stands in for the embeddings of a step's tokens, on the device."""
+        return self._on_device(inputs.embedded)
+
+    def _on_device(self, embedded: Sequence[EmbeddedTokens]) -> Embedded | None:
+        if not embedded:
+            return None
+        tokens = np.concatenate([one.tokens for one in embedded])
+        rows = np.concatenate([one.rows for one in embedded])
+        device = self.decoder.device
+        return Embedded(to_device(tokens, device), to_device(rows, device).to(self.decoder.dtype))
 
     @contextmanager
     def adapting(self, adapted: Sequence[AdaptedTokens], num_tokens: int) -> Iterator[None]:

@@ -229,7 +229,7 @@ class TorchRunner:
                 rows, params = self._tensor(inputs.rows), self._params(inputs.sampling)
                 return self._draw_or_wait(logits, rows, params, inputs)
         wanted = None if self._reads_all(inputs) else inputs.last_tokens
-        hidden = self._passes.run(inputs, inputs.ancestors, inputs.adapted, wanted)
+        hidden = self._passes.run(inputs, inputs.ancestors, inputs.adapted, wanted, inputs.embedded)
         prompts = self._score_prompts(hidden, inputs.scores)
         if not len(inputs.rows):
             drawn = self._drawn(torch.empty(0, dtype=torch.int64), None, prompts, {})

@@ -238,7 +238,8 @@ class Shapers:
             ends = ()  # something must be left to draw
         counts = None
         if params.has_penalties:
-            seen = num_prompt if params.repetition_penalty != 1 else 0
+            # Embeddings that stand in for a prompt are no tokens that could be repeated.
+            seen = num_prompt if params.repetition_penalty != 1 and sequence.embedded is None else 0
             counts = TokenCounts(sequence.token_ids[:seen], sequence.token_ids[num_prompt:])
         bias = params.logit_bias or {}
         return _Row(

@@ -53,7 +53,9 @@ class SimulatedExecutor(Executor):
 
     loads_weights = False
     soon_seconds = 0.0  # nothing may wait but in simulated time
-    features = Executor.features - {Feature.TOP_K, Feature.TOP_P, Feature.MIN_P, Feature.EXTRA_ARGS}
+    features = Executor.features - {
+        *(Feature.TOP_K, Feature.TOP_P, Feature.MIN_P, Feature.EXTRA_ARGS, Feature.PROMPT_EMBEDS)
+    }
 
     class Options(Executor.Options, frozen=True, kw_only=True):
         """Those of `Executor`, with `alphabet` different tokens to be said, of `vocab_size`; `model` is not looked at.

@@ -62,6 +62,7 @@ DEFAULT_CAST = Cast(
         {
             *("served_model_name", "max_logprobs", "generation_config", "override_generation_config"),
             *("revision", "tokenizer_revision", "start_asleep", "hf_overrides", "hf_config_path"),
+            "enable_prompt_embeds",
         }
     ),
     optional={
@@ -100,6 +101,7 @@ def model_settings(topology: Topology) -> dict[str, Any]:
         "fit_max_model_len": topology.settings.get("max_model_len") is None,
         "vocab_size": spec.vocab_size,
         "eos_token_ids": checkpoint.eos_token_ids,
+        "embeds_size": _embeds_size(topology, checkpoint),
         **tokenizer_settings(topology.settings, path),
     }
 
@@ -220,6 +222,7 @@ def _served(
         generation_config=topology.settings.get("generation_config", "auto"),
         adapters=tuple(settings["adapters"]),
         eos_token_ids=tuple(settings["eos_token_ids"]),
+        embeds_size=settings["embeds_size"],
     )
 
 
@@ -242,6 +245,7 @@ def limits_of(model: ServedModel) -> tuple[Limits, int | None]:
     limits = Limits(
         *(model.vocab_size, model.max_model_len, most, _default_params(folder, config), model.adapters),
         has_tokenizer=model.tokenizer is not None,
+        embeds_size=model.embeds_size,
     )
     return limits, config.get("max_new_tokens")
 
@@ -277,6 +281,20 @@ def _default_params(path: Path, config: Mapping[str, Any]) -> SamplingParams:
             "parameters that can be served",
             "Correct it, or set generation_config to none.",
         ) from None
+
+
+def _embeds_size(topology: Topology, checkpoint: Checkpoint) -> int | None:
+    """Return the size of the embeddings that prompts may be, where the topology takes any."""
+    name = "enable_prompt_embeds"
+    wanted = topology.settings.get(name, False)
+    if not isinstance(wanted, bool):
+        raise TopologyError(name, f"found {wanted!r:.100}; expected true or false")
+    if not wanted:
+        return None
+    size = getattr(checkpoint.spec(), "hidden_size", None) or checkpoint.config.get("hidden_size")
+    if not isinstance(size, int):
+        raise TopologyError(name, "config.json does not say how large embeddings are; expected false")
+    return size
 
 
 def _max_model_len(settings: Mapping[str, Any], longest: int) -> int:

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from pageant.actors.frontend.embeds import EmbeddedPrompt
 from pageant.actors.frontend.marks import reasoning_marks
 from pageant.actors.frontend.peers import CAST, Peers
 from pageant.actors.frontend.prompts import check_allowed, check_length, check_vocabulary, truncated
@@ -15,9 +16,10 @@ from pageant.actors.frontend.requests import Opening
 from pageant.actors.frontend.trials import Trials
 from pageant.actors.runtime import Actor
 from pageant.protocol.arrays import int32
+from pageant.protocol.embedding import PLACEHOLDER_TOKEN, PromptEmbeds, row_names
 from pageant.protocol.errors import BadRequest, Unsupported
 from pageant.protocol.guiding import CompileGrammar, GrammarRefused
-from pageant.protocol.roles import ROLES, features_needed
+from pageant.protocol.roles import ROLES, Feature, features_needed
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.structured_outputs import StructuredOutputsParams
 from pageant.protocol.thinking import GetMarks, Thinking
@@ -32,13 +34,17 @@ AnyPrompt = Tokenize | TokenizeChat | npt.NDArray[np.int32]
 
 
 class Prepared(NamedTuple):
-    """What a request is submitted with; `text` is its prompt's, if it has one."""
+    """What a request is submitted with; `text` is its prompt's, if it has one.
+
+    With `embeds`, the prompt is of embeddings, and its token ids are placeholders.
+    """
 
     text: str | None
     token_ids: npt.NDArray[np.int32]
     params: SamplingParams
     bad_words: tuple[tuple[int, ...], ...]
     thinking: Thinking | None
+    embeds: PromptEmbeds | None = None
 
 
 class Preparation:
@@ -64,7 +70,12 @@ class Preparation:
         await self._peers.wait()
         params, max_model_len = opening.params, self._peers.model.max_model_len
         self._check_features(opening)
-        text, token_ids = await self._tokenize(_bounded(opening.prompt, params, max_model_len), "prompt")
+        prompt, embeds = opening.prompt, None
+        if isinstance(prompt, EmbeddedPrompt):
+            names = await self._frontend.offload(row_names, prompt.rows)
+            embeds = PromptEmbeds(rows=prompt.rows, names=names)
+            prompt = np.full(len(prompt), PLACEHOLDER_TOKEN, np.int32)
+        text, token_ids = await self._tokenize(_bounded(prompt, params, max_model_len), "prompt")
         token_ids = truncated(token_ids, params, max_model_len)
         check_length(len(token_ids), max_model_len)
         bad_words = await self._tokenize_bad_words(params.bad_words)
@@ -75,13 +86,15 @@ class Preparation:
             await self._compile_grammar(asked)
         thinking = await self._thinking(opening, text, token_ids)
         await self._peers.wait()
-        return Prepared(text, token_ids, params, bad_words, thinking)
+        return Prepared(text, token_ids, params, bad_words, thinking, embeds)
 
     def _check_features(self, opening: Opening) -> None:
         """Refuses by name what an actor of this topology does not honour."""
         needed = set(features_needed(opening.params, opening.settings.get("adapter")))
         if isinstance(opening.prompt, TokenizeChat):
             needed |= ROLES["tokenizer"].features
+        if isinstance(opening.prompt, EmbeddedPrompt):
+            needed.add(Feature.PROMPT_EMBEDS)
         for role in CAST:
             for feature in sorted(needed & ROLES[role].features):
                 if not all(feature in features for features in self._peers.role(role)):

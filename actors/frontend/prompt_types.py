@@ -34,4 +34,16 @@ class TokensPrompt(TypedDict, total=False):
     multi_modal_uuids: Any
 
 
-PromptType = Prompt | TextPrompt | TokensPrompt
+class EmbedsPrompt(TypedDict, total=False):
+    """A prompt as embeddings; `prompt` is its text, which is not read.
+
+    Attributes:
+        prompt_embeds: a tensor or an array [tokens, hidden_size], where the model has `enable_prompt_embeds`.
+    """
+
+    prompt_embeds: Any
+    prompt: str | None
+    cache_salt: str | None
+
+
+PromptType = Prompt | TextPrompt | TokensPrompt | EmbedsPrompt

@@ -9,6 +9,7 @@ from typing import Any, TypedDict, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from pageant.actors.frontend.embeds import EmbeddedPrompt, read_embeds
 from pageant.actors.frontend.sampling_params import frozen
 from pageant.protocol.arrays import int32
 from pageant.protocol.checks import check_encodable, check_integer, check_number, expected, to_builtin
@@ -16,7 +17,7 @@ from pageant.protocol.errors import BadRequest
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.tokenizing import Tokenize
 
-Prompt = str | Sequence[int] | Mapping[str, str | Sequence[int]]
+Prompt = str | Sequence[int] | Mapping[str, Any]
 REQUEST_TEXT_MAX = 256  # characters of a request's names
 EXTRA_KEYS_MAX = 64
 DEADLINE_MAX = 1e9
@@ -36,6 +37,7 @@ class Limits:
         defaults: the parameters of a request that brings none.
         adapters: the names of the model's.
         has_tokenizer: whether texts can be tokenized; without one, requests are of token ids alone.
+        embeds_size: of the embeddings that a prompt may be; None is a model that takes none.
     """
 
     vocab_size: int
@@ -44,6 +46,7 @@ class Limits:
     defaults: SamplingParams
     adapters: tuple[str, ...] = ()
     has_tokenizer: bool = True
+    embeds_size: int | None = None
 
 
 class RequestSettings(TypedDict, total=False):
@@ -132,13 +135,17 @@ def check_name(name: str, value: object, shortest: int = 1) -> None:
     check_text(value, name)
 
 
-def check_prompt(prompt: object, limits: Limits, params: SamplingParams) -> Tokenize | npt.NDArray[np.int32]:
-    """A text as a request to the tokenizer, token ids as an array, truncated if `params` say so.
+def check_prompt(
+    prompt: object, limits: Limits, params: SamplingParams
+) -> Tokenize | npt.NDArray[np.int32] | EmbeddedPrompt:
+    """A text as a request to the tokenizer, token ids as an array, embeddings as rows; truncated if `params` say so.
 
     Raises:
-        BadRequest: neither, empty, too long, or not ids of this model.
+        BadRequest: none of them, empty, too long, or not of this model.
     """
     if isinstance(prompt, Mapping):
+        if prompt.get(EMBEDS) is not None:
+            return _embedded(prompt, limits, params)
         prompt = _unwrapped(prompt)
     if isinstance(prompt, str):
         if not prompt:
@@ -157,7 +164,9 @@ def check_prompt(prompt: object, limits: Limits, params: SamplingParams) -> Toke
     )
 
 
+EMBEDS = "prompt_embeds"
 _HELD = ("prompt_token_ids", "prompt")
+_NEEDS_TOKENS = ("prompt_logprobs", "thinking_token_budget")  # of the prompt
 _MEDIA = ("multi_modal_data", "multi_modal_uuids", "mm_processor_kwargs")
 
 
@@ -183,6 +192,21 @@ def _unwrapped(prompt: Mapping[Any, Any]) -> object:
         kind = "a text" if text else "a list of token ids"
         raise BadRequest(f"{held} is a {type(given[held]).__name__}; expected {kind}", "prompt")
     return given[held]
+
+
+def _embedded(prompt: Mapping[Any, Any], limits: Limits, params: SamplingParams) -> EmbeddedPrompt:
+    """Return the rows of a prompt in vLLM's form: `{"prompt_embeds": tensor}`. A text beside them is not read."""
+    given = [key for key, value in prompt.items() if value is not None]
+    if unknown := set(given) - {EMBEDS, "prompt", "cache_salt"}:
+        raise BadRequest(
+            f"the prompt has {min(unknown)!r:.200} beside {EMBEDS}; expected one of them", "prompt"
+        )
+    for name in _NEEDS_TOKENS:
+        if getattr(params, name) is not None:
+            raise BadRequest(f"{name} is given; expected none with {EMBEDS}, which are no tokens", name)
+    rows = truncated(read_embeds(prompt[EMBEDS], limits.embeds_size).rows, params, limits.max_model_len)
+    check_length(len(rows), limits.max_model_len, EMBEDS)
+    return EmbeddedPrompt(rows)
 
 
 def truncated(prompt: T, params: SamplingParams, max_model_len: int) -> T:

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from pageant.actors.frontend.embeds import EmbeddedPrompt
 from pageant.actors.frontend.outputs import Arrived, RequestMetrics
 from pageant.actors.frontend.peers import Peers
 from pageant.actors.frontend.prompts import RequestSettings
@@ -61,7 +62,7 @@ class Opening:
     """
 
     request_id: str
-    prompt: Tokenize | TokenizeChat | npt.NDArray[np.int32]
+    prompt: Tokenize | TokenizeChat | npt.NDArray[np.int32] | EmbeddedPrompt
     params: SamplingParams
     sink: Sink
     settings: RequestSettings = field(default_factory=RequestSettings)

@@ -33,6 +33,7 @@ from pageant.actors.frontend.cast import (
     served_models,
     served_names,
 )
+from pageant.actors.frontend.embeds import EmbeddedPrompt
 from pageant.actors.frontend.frontend import Frontend
 from pageant.actors.frontend.prompts import Limits, check_length, check_vocabulary
 from pageant.actors.frontend.requests import Opening
@@ -365,8 +366,18 @@ class Session:
         check_length(len(answer.token_ids), self.limits.max_model_len)
         return answer.token_ids
 
-    def begin_search(self, prompt: Tokenize | npt.NDArray[np.int32], params: BeamSearchParams) -> BeamSearch:
-        """A beam search from a checked prompt."""
+    def begin_search(
+        self, prompt: Tokenize | npt.NDArray[np.int32] | EmbeddedPrompt, params: BeamSearchParams
+    ) -> BeamSearch:
+        """A beam search from a checked prompt.
+
+        Raises:
+            BadRequest: the prompt is of embeddings.
+        """
+        if isinstance(prompt, EmbeddedPrompt):
+            raise BadRequest(
+                "prompt_embeds is given; expected a text or token ids: beams are of tokens", "prompt"
+            )
         return BeamSearch(self.tokenize(prompt), params, self._end_tokens, self.limits.max_model_len)
 
     def end_search(self, search: BeamSearch) -> BeamSearchOutput:

@@ -39,6 +39,7 @@ class EngineSettings(TypedDict, total=False):
     tokenizer: str | Path | None
     tokenizer_revision: str | None
     skip_tokenizer_init: bool | None
+    enable_prompt_embeds: bool | None
     chat_template: str | Path | None
     generation_config: Literal["auto", "none"] | None
     override_generation_config: Mapping[str, Any] | None

@@ -4,7 +4,8 @@ goes.
 Redaction is an allow list. A string stays only if its type lists its possible values, or its field is in
 `NAMES`. A field that is new to the protocol therefore loses its text until it is added here, and kinds of a
 user's own are not kept at all. Names that matter for sharing (a tenant, a salt, an adapter) are replaced by
-aliases, equal where the names were equal.
+aliases, equal where the names were equal. Embeddings of prompts are removed, since a text can be found from them;
+their placeholder tokens stay.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ TEXT_KINDS = frozenset({"Tokenize", "TokenizeChat", "Detokenize", "CompileGramma
 EMPTY: Mapping[str, Any] = {
     **{"stop": (), "bad_words": (), "structured_outputs": None, "extra_args": None, "trace": None},
 }
+# Fields from whose numbers a text could be found.
+TELLING: Mapping[str, Any] = {"prompt_embeds": None, "embedded": None, "embed_names": None}
 
 
 class Redaction:
@@ -51,7 +54,10 @@ class Redaction:
         changed, kind = {}, cast("Any", type(value))
         for field in text_fields(kind):
             found = getattr(value, field)
-            if found is None or found == "" or field in NAMES:
+            if found is None or field in NAMES or (isinstance(found, str) and not found):
+                continue
+            if field in TELLING:
+                changed[field] = TELLING[field]
                 continue
             if field in ALIASES:
                 changed[field] = self._alias(found)
@@ -81,7 +87,11 @@ class Redaction:
 @cache
 def text_fields(kind: type[Any]) -> tuple[str, ...]:
     """Return the fields of a Struct that may hold text, at any depth."""
-    return tuple(field.name for field in msgspec.structs.fields(kind) if _may_hold_text(field.type, ()))
+    return tuple(
+        field.name
+        for field in msgspec.structs.fields(kind)
+        if field.name in TELLING or _may_hold_text(field.type, ())
+    )
 
 
 def _may_hold_text(hint: Any, within: tuple[Any, ...]) -> bool:
@@ -90,5 +100,8 @@ def _may_hold_text(hint: Any, within: tuple[Any, ...]) -> bool:
     if get_origin(hint) is Literal or hint in within:
         return False
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-        return any(_may_hold_text(one.type, (*within, hint)) for one in msgspec.structs.fields(hint))
+        return any(
+            one.name in TELLING or _may_hold_text(one.type, (*within, hint))
+            for one in msgspec.structs.fields(hint)
+        )
     return any(_may_hold_text(part, within) for part in get_args(hint))

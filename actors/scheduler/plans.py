@@ -127,6 +127,7 @@ def build_plan(
                 trace=request.trace,
                 adapter=request.adapter,
                 thinking=request.thinking,
+                embedded=request.embedded(grant.num_cached_tokens),
             )
             for request, grant in zip(new, granted.admitted, strict=True)
         ),
@@ -192,6 +193,7 @@ def build_assign(
                 skip_cache=request.skips_cache,
                 adapter=request.adapter,
                 is_again=request.was_admitted,
+                embed_names=None if request.prompt_embeds is None else request.prompt_embeds.names,
             )
             for request in admitting
         ),

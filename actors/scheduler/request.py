@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from pageant.protocol.embedding import EmbeddedRows, PromptEmbeds
 from pageant.protocol.logprobs import RowLogprobs
 from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 from pageant.protocol.serving import Submit, WeightVersionSpan, WeightVersionSpans, spans_within
@@ -79,6 +80,7 @@ class ScheduledRequest:
     weight_versions: WeightVersionSpans = ()
     thinking: Thinking | None = None
     is_probe: bool = False
+    prompt_embeds: PromptEmbeds | None = None  # kept to its end: it may have to be computed again
 
     @classmethod
     def of(cls, message: Submit, serial: int, end_tokens: frozenset[int], now: float) -> ScheduledRequest:
@@ -103,6 +105,7 @@ class ScheduledRequest:
             adapter=message.adapter,
             thinking=message.thinking,
             is_probe=message.is_probe,
+            prompt_embeds=message.prompt_embeds,
         )
         behind = message.resume
         if behind is not None:
@@ -158,6 +161,12 @@ class ScheduledRequest:
     def skips_cache(self) -> bool:
         """Whether its prompt must be computed, whatever is cached of it: log-probabilities are wanted."""
         return self.params.prompt_logprobs is not None and self.num_scored < len(self.prompt) - 1
+
+    def embedded(self, num_cached: int) -> EmbeddedRows | None:
+        """Return the embeddings that stand in for its prompt, but for what is cached; None where it has tokens."""
+        if self.prompt_embeds is None:
+            return None
+        return EmbeddedRows(start=num_cached, rows=self.prompt_embeds.rows[num_cached:])
 
     def token_ids(self) -> npt.NDArray[np.int32]:
         """All tokens known, fresh."""

@@ -22,6 +22,7 @@ def _spec(config: Config) -> DecoderSpec:
         attention,
         repeat(layer, config),
         embedding_scale=config.number("embedding_multiplier", 1.0),
+        scales_given_embeddings=True,
         residual_scale=config.number("residual_multiplier", 1.0),
         logit_scale=1 / config.number("logits_scaling", 1.0),
     )

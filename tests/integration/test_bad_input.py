@@ -30,7 +30,7 @@ SHORT = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
         ([4] * 256, "the prompt has 256 tokens; max_model_len is 256, so at most 255"),
         (b"bytes", "the prompt is a bytes; expected a str or a list of token ids"),
         ({"a": 1}, r"the prompt is a mapping of \['a'\]; expected one of prompt, prompt_token_ids"),
-        ({"prompt": "a", "prompt_embeds": [1.0]}, "the prompt is a mapping of"),
+        ({"prompt": "a", "prompt_embeds": [1.0]}, "not served with enable_prompt_embeds"),
         ({"prompt": "a", "multi_modal_data": {"image": 1}}, "the prompt has multi_modal_data; images"),
         ({"prompt": [1]}, "prompt is a list; expected a text"),
         ({"prompt_token_ids": "a"}, "prompt_token_ids is a str; expected a list of token ids"),

@@ -13,12 +13,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 from urllib.parse import quote
 
 import msgspec
 from litestar import Request, Response
 
+from pageant.actors.frontend.embeds import EmbeddedPrompt
 from pageant.actors.frontend.http.answers import Answers, Piece
 from pageant.actors.frontend.http.defaults import RequestDefaults
 from pageant.actors.frontend.http.errors import Draining
@@ -46,12 +47,15 @@ REQUEST_ID = "x-request-id"
 WEIGHT_VERSION = "x-pageant-weight-version"
 REQUEST_ID_FORM = re.compile(r"[\x21-\x7e]{1,128}")
 ASK_SECONDS = 60.0
+EMBEDS_BYTES_MAX = 2**30  # of the prompts of open requests that are embeddings
 
 # Of the HTTP request that the running task answers: what it is a part of at the client's.
 _TRACEPARENT: ContextVar[str | None] = ContextVar("traceparent", default=None)
 
 
 R = TypeVar("R", bound=Any)
+A = TypeVar("A")
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,9 @@ class Engine(Protocol):
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Runs something in the background."""
+
+    async def offload(self, function: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
+        """Runs what takes its time, off the loop."""
 
 
 class Service:
@@ -117,6 +124,7 @@ class Service:
         # By tenant and name: tenants choose ids for themselves, and may choose the same ones.
         self._open: dict[tuple[str | None, str], list[Answers]] = {}
         self.num_open = 0
+        self._embeds_bytes = 0
 
     def now(self) -> int:
         """Seconds since 1970."""
@@ -248,17 +256,22 @@ class Service:
             raise Draining("this server is shutting down")
         if self.num_open >= self._num_open_max and not is_probe:
             raise Overloaded(f"{self.num_open} requests are open here, at most; try again later")
+        num_bytes = sum(prompt.rows.nbytes for prompt in prompts if isinstance(prompt, EmbeddedPrompt))
+        if num_bytes and self._embeds_bytes + num_bytes > EMBEDS_BYTES_MAX:
+            held = f"open requests here hold {self._embeds_bytes} bytes of prompt_embeds"
+            raise Overloaded(f"{held}, of at most {EMBEDS_BYTES_MAX}; try again later")
         settings = settings or {}
         if params.thinking_token_budget is not None and (marks := served.formats.reasoning) is not None:
             settings = {**settings, "reasoning_marks": (marks.begin, marks.end)}
         kind = RequestOutputKind.FINAL_ONLY if whole else RequestOutputKind.DELTA
         params = msgspec.structs.replace(check_params(params, served.limits), output_kind=kind)
         key = caller().tenant, name
-        ended = partial(self._ended, key)
+        ended = partial(self._ended, key, num_bytes)
         answers = Answers(name, len(prompts), params, parser, self.engine.abort_all, ended, names)
         answers.weight_version = self.weights_of(served.replica)
         self._open.setdefault(key, []).append(answers)
         self.num_open += 1
+        self._embeds_bytes += num_bytes
         self.idle.clear()
         for prompt, sink in zip(prompts, answers.prompts, strict=True):
             sink.name = self.new_id(name)  # whatever others are called by their clients
@@ -275,7 +288,8 @@ class Service:
             return settings
         return {**settings, "extra_keys": (*settings.get("extra_keys", ()), f"tenant {tenant}")}
 
-    def _ended(self, key: tuple[str | None, str], answers: Answers) -> None:
+    def _ended(self, key: tuple[str | None, str], num_bytes: int, answers: Answers) -> None:
+        self._embeds_bytes -= num_bytes
         left = self._open[key]
         left.remove(answers)
         if not left:

@@ -76,7 +76,12 @@ MODEL = (
         no_effect("disable_cascade_attn", "there is no cascade attention: shared prefixes are cached blocks")
     ),
     not_yet("disable_sliding_window", False, "layers keep the windows that their model was made with"),
-    not_yet("enable_prompt_embeds", False, "prompts are texts or token ids", "send token ids"),
+    flag(
+        same(
+            "enable_prompt_embeds",
+            "prompts may be `prompt_embeds`: tensors in Python, safetensors in base64 over HTTP (never pickles)",
+        )
+    ),
     same("hf_overrides", "laid over the checkpoint's config.json; functions are refused"),
     same("hf_config_path", "a folder or hub id, whose config.json is read instead of the model's", text=True),
     not_yet("hf_token", (True,), "the hub's own client knows the token", "set HF_TOKEN", form=Form.OPTIONAL),

@@ -25,11 +25,13 @@ from pageant.actors.runtime.redaction import NAMES, TEXT_KINDS, Redaction, text_
 from pageant.actors.runtime.tap import Tap
 from pageant.protocol.arrays import ArrayKind, int32
 from pageant.protocol.codec import Codec
+from pageant.protocol.embedding import EmbeddedRows, PromptEmbeds, row_names
 from pageant.protocol.message import Message
 from pageant.protocol.recording import Recorded, RecordedMessage
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.schema import protocol_kinds
 from pageant.protocol.serving import Abort, Submit
+from pageant.protocol.stepping import NewSequence, StepPlan
 from pageant.protocol.structured_outputs import StructuredOutputsParams
 
 HEADER = RecordingHeader(
@@ -278,3 +280,31 @@ class OwnMessage(Message, frozen=True, kw_only=True):
 
 def test_kinds_of_a_users_own_are_not_kept_without_texts():
     assert Redaction(b"key").redact(OwnMessage(number=1)) is None
+
+
+def test_embeddings_from_which_a_text_could_be_found_are_not_kept():
+    rows = np.ones((2, 4), np.float32)
+    embeds = PromptEmbeds(rows=rows, names=row_names(rows))
+    submit = Submit(
+        request_id="1.1",
+        frontend="frontend",
+        prompt_token_ids=int32([0, 0]),
+        params=SamplingParams(temperature=0),
+        prompt_embeds=embeds,
+    )
+    stripped = Redaction(b"key").redact(submit)
+    assert stripped.prompt_embeds is None and len(stripped.prompt_token_ids) == 2
+    sequence = NewSequence(
+        row=0,
+        token_ids=int32([0, 0]),
+        num_prompt_tokens=2,
+        blocks=int32([1]),
+        params=submit.params,
+        embedded=EmbeddedRows(start=0, rows=rows),
+    )
+    none, zero = int32(), np.zeros(0, np.bool_)
+    columns = dict.fromkeys(
+        ("freed_rows", "grown_rows", "grown_counts", "grown_blocks", "rows", "starts", "num_tokens"), none
+    )
+    plan = Redaction(b"key").redact(StepPlan(number=1, epoch=1, new=(sequence,), draws=zero, **columns))
+    assert plan.new[0].embedded is None and plan.new[0].num_prompt_tokens == 2

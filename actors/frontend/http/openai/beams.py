@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.frontend.beams import BeamSearch, BeamSearchParams, BeamSearchSequence
+from pageant.actors.frontend.embeds import EmbeddedPrompt
 from pageant.actors.frontend.http.answers import Answers, Piece
 from pageant.actors.frontend.http.naming import written_as
 from pageant.actors.frontend.http.openai.generation import CHOICES_MAX, Generation
@@ -34,7 +35,7 @@ from pageant.protocol.tokenizing import Detokenize, Tokenize, TokenizeChat, Toke
 
 __all__ = ["search"]
 
-Prompt = Tokenize | TokenizeChat | npt.NDArray[np.int32]
+Prompt = Tokenize | TokenizeChat | npt.NDArray[np.int32] | EmbeddedPrompt
 
 # Of what a request may ask for: what changes which tokens are drawn, or tells of them.
 _NOT_SEARCHED = (
@@ -48,7 +49,7 @@ _NOT_SEARCHED = (
         "include_stop_str_in_output",
         "truncate_prompt_tokens",
     ),
-    *("thinking_token_budget", "vllm_xargs"),
+    *("thinking_token_budget", "vllm_xargs", "prompt_embeds"),
 )
 _DEFAULTS = SamplingParams()
 
@@ -70,7 +71,11 @@ async def search(
     params = _params(asked, served, len(prompts))
     settings = asked.settings()
     deadline = settings.pop("deadline", None)
-    tokens = [await _tokens(service, served, prompt) for prompt in prompts]
+    tokens = [
+        await _tokens(service, served, prompt)
+        for prompt in prompts
+        if not isinstance(prompt, EmbeddedPrompt)  # those were refused
+    ]
     searches = [BeamSearch(ids, params, served.end_tokens, served.limits.max_model_len) for _, ids in tokens]
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(deadline):
@@ -105,7 +110,7 @@ def _params(asked: Generation, served: Served, num_prompts: int) -> BeamSearchPa
 
 
 async def _tokens(
-    service: Service, served: Served, prompt: Prompt
+    service: Service, served: Served, prompt: Tokenize | TokenizeChat | npt.NDArray[np.int32]
 ) -> tuple[str | None, npt.NDArray[np.int32]]:
     """Return a prompt's text, if it has one, and its tokens."""
     if isinstance(prompt, np.ndarray):

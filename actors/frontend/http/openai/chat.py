@@ -411,6 +411,9 @@ def _begin(
     asked = chats[0]
     if asked.use_beam_search:
         raise BadRequest("use_beam_search is true; expected false here", "use_beam_search")
+    if asked.prompt_embeds is not None:
+        reason = "expected none in a chat, whose prompt its template writes: send them to /v1/completions"
+        raise BadRequest(f"prompt_embeds is given; {reason}", "prompt_embeds")
     params = asked.sampling_params(served.limits.defaults, served.max_new_tokens, len(chats))
     prompts, settings = [chat.conversation(service.rules) for chat in chats], asked.settings()
     tools, structure, formats = asked.callable(), asked.structure(), served.formats

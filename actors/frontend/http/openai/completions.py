@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from litestar import Response, post
 
+from pageant.actors.frontend.embeds import check_taken, decode_embeds
 from pageant.actors.frontend.http.answers import Answers, Piece, PromptAnswers
 from pageant.actors.frontend.http.errors import ErrorBody
 from pageant.actors.frontend.http.openai.beams import search
@@ -26,8 +27,9 @@ from pageant.actors.frontend.http.shapes import Reason, Usage, usage_of
 from pageant.actors.frontend.http.streams import encode, sse
 from pageant.actors.frontend.http.templates import Template
 from pageant.actors.frontend.outputs import TokenLogprobs
-from pageant.actors.frontend.prompts import check_prompt
+from pageant.actors.frontend.prompts import EMBEDS, check_prompt
 from pageant.protocol.errors import BadRequest
+from pageant.protocol.sampling import SamplingParams
 
 _IDS = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
 _TEXTS = {"type": "array", "minItems": 1, "items": {"type": "string"}}
@@ -36,9 +38,9 @@ MAX_TOKENS = 16  # where neither the request nor the checkpoint says
 
 
 class CompletionRequest(Generation, kw_only=True):
-    """`POST /v1/completions`."""
+    """`POST /v1/completions`. `prompt_embeds` are one or several prompts, before those of `prompt`; see `embeds`."""
 
-    prompt: Annotated[str | list[Any], msgspec.Meta(extra_json_schema=PROMPT_SCHEMA)]
+    prompt: Annotated[str | list[Any] | None, msgspec.Meta(extra_json_schema=PROMPT_SCHEMA)] = None
     logprobs: int | None = None
     suffix: str | None = None
 
@@ -63,6 +65,10 @@ class CompletionRequest(Generation, kw_only=True):
                 "logprobs of an echo cannot be streamed; expected stream to be false", "logprobs"
             )
         prompt = self.prompt
+        if prompt is None or (prompt == "" and self.embedded()):
+            if self.embedded():
+                return []
+            raise BadRequest("Object missing required field `prompt`", "prompt")
         if isinstance(prompt, str) or (prompt and type(prompt[0]) is int):
             return [prompt]
         if not prompt:
@@ -78,6 +84,22 @@ class CompletionRequest(Generation, kw_only=True):
                     "prompt",
                 )
         return prompt
+
+    def embedded(self) -> list[str]:
+        """Return the prompts that are embeddings: safetensors files in base64.
+
+        Raises:
+            BadRequest: something is asked that needs the prompt's tokens.
+        """
+        given = self.prompt_embeds
+        found = [given] if isinstance(given, str) else given or []
+        if found and self.echo:
+            raise BadRequest("echo is true; expected false with prompt_embeds, which have no text", "echo")
+        if len(found) > CHOICES_MAX:
+            raise BadRequest(
+                f"prompt_embeds has {len(found)} entries; at most {CHOICES_MAX} are taken", "prompt_embeds"
+            )
+        return found
 
 
 class TextChoice(msgspec.Struct, kw_only=True):
@@ -209,7 +231,7 @@ async def answer(service: Service, request: Http) -> Response[Any]:
     """
     taken = await service.take(request, CompletionRequest, "cmpl")
     asked, served = taken.asked, taken.served
-    prompts = asked.prompts()
+    prompts, embedded = asked.prompts(), asked.embedded()
     if asked.use_beam_search:
         found = await search(
             service,
@@ -218,13 +240,20 @@ async def answer(service: Service, request: Http) -> Response[Any]:
             [check_prompt(one, served.limits, served.limits.defaults) for one in prompts],
         )
         return await _respond(service, request, taken, found, [""] * len(prompts))
-    params = asked.sampling_params(served.limits.defaults, served.max_new_tokens, len(prompts))
+    num_prompts = len(embedded) + len(prompts)
+    params = asked.sampling_params(served.limits.defaults, served.max_new_tokens, num_prompts)
     if asked.echo and params.logprobs is not None and params.prompt_logprobs is None:
         params = msgspec.structs.replace(params, prompt_logprobs=params.logprobs)
     structure = asked.structure()
     params = msgspec.structs.replace(params, structured_outputs=structure.asked)
-    checked = [check_prompt(prompt, served.limits, params) for prompt in prompts]
-    echoes = await _echoes(service, served, prompts) if asked.echo else [""] * len(prompts)
+    checked = [
+        await service.engine.offload(
+            _check_embeds, one, served, params, None if len(embedded) == 1 else index
+        )
+        for index, one in enumerate(embedded)
+    ]
+    checked += [check_prompt(prompt, served.limits, params) for prompt in prompts]
+    echoes = await _echoes(service, served, prompts) if asked.echo else [""] * num_prompts
     answers = service.begin(
         *(served, checked, params, taken.name, asked.settings()),
         whole=not asked.stream,
@@ -262,6 +291,17 @@ def routes(service: Service) -> list[Any]:
         return await answer(service, request)
 
     return [completions]
+
+
+def _check_embeds(text: str, served: Served, params: SamplingParams, index: int | None) -> Any:
+    """Return a prompt of embeddings, checked; `index` is its place among several."""
+    try:
+        check_taken(served.limits.embeds_size)  # before anything is read
+        return check_prompt({EMBEDS: decode_embeds(text)}, served.limits, params)
+    except BadRequest as error:
+        if index is None:
+            raise
+        raise BadRequest(f"prompt_embeds[{index}]: {error}", error.parameter) from None
 
 
 async def _echoes(service: Service, served: Served, prompts: Sequence[Any]) -> list[str]:

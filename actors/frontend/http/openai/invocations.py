@@ -25,6 +25,7 @@ class _Kind(msgspec.Struct, kw_only=True):
 
     messages: msgspec.Raw = NOTHING
     prompt: msgspec.Raw = NOTHING
+    prompt_embeds: msgspec.Raw = NOTHING
 
 
 def routes(service: Service) -> list[Any]:
@@ -36,7 +37,7 @@ def routes(service: Service) -> list[Any]:
         kind, _ = read(await request.body(), _Kind)
         if kind.messages != NOTHING:
             return await chat.answer(service, request)
-        if kind.prompt != NOTHING:
+        if kind.prompt != NOTHING or kind.prompt_embeds != NOTHING:
             return await completions.answer(service, request)
         raise BadRequest("the request has neither messages nor prompt; expected one of them", "messages")
 
