@@ -91,12 +91,14 @@ class AdapterBook:
 class Adapting(Actor):
     """The part of an executor that loads and unloads adapters while it computes."""
 
-    _adapters: AdapterBook
     _runner: ModelRunner
 
     @property
-    def _at_hand(self) -> list[Step]:
-        """The steps that were packed, and are not answered."""
+    def _adapters(self) -> AdapterBook:
+        raise NotImplementedError
+
+    def _unload_adapter(self, key: str) -> None:
+        """Take an adapter away from all requests. Its weights are forgotten when no step has it."""
         raise NotImplementedError
 
     async def _load_added(self) -> None:
@@ -128,11 +130,6 @@ class Adapting(Actor):
         if request.retire:
             self._adapters.retire(request.key)
         else:
-            self._adapters.remove(request.key, self._at_hand)
-            self._forget_adapters()
+            self._unload_adapter(request.key)
         self.announce()
         return AdapterUnloaded()
-
-    def _forget_adapters(self) -> None:
-        for key in self._adapters.take_forgotten(self._at_hand):
-            self._runner.remove_adapter(key)

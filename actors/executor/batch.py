@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.executor.embedded import EmbeddedPrompts
-from pageant.actors.executor.endings import Endings
+from pageant.actors.executor.endings import EndTokens
 from pageant.actors.executor.guiding import DrawnTokens, Guiding
 from pageant.actors.executor.inputs import (
     UNKNOWN,
@@ -45,7 +45,14 @@ class PlanMismatch(RuntimeError):
 
 
 class Batch:
-    """The state of up to `max_num_seqs` sequences of up to `max_model_len` tokens."""
+    """The state of up to `max_num_seqs` sequences of up to `max_model_len` tokens.
+
+    Belongs to the actor's loop. The inputs of a step are arrays of their own, so that the batch may change while the
+    step is computed.
+
+    Args:
+        proposes: whether steps are for a runner with a proposer, which looks at each of them.
+    """
 
     def __init__(
         self,
@@ -55,7 +62,10 @@ class Batch:
         end_tokens: tuple[int, ...] = (),
         processors: Processors | None = None,
         adapters: Sequence[str] = (),
+        *,
+        proposes: bool = False,
     ) -> None:
+        self._proposes = proposes  # whether drafts are made from every step
         self._adapter_names = list(adapters)  # of all that were ever there, by their indices
         self._adapter_indices = {
             name: index for index, name in enumerate(adapters)
@@ -81,7 +91,7 @@ class Batch:
         self._shapers = Shapers(end_tokens)
         self._scorers = Scorers()
         self._embedded = EmbeddedPrompts()
-        self.endings = Endings(end_tokens)
+        self.end_tokens = EndTokens(end_tokens)
         self.guiding = Guiding(max_num_seqs)
         self._next_number = 1
 
@@ -278,7 +288,7 @@ class Batch:
         self._scorers.add(sequence)
         self._embedded.add(sequence)
         self._processors.add(sequence)
-        self.endings.add(sequence)
+        self.end_tokens.add(sequence)
         self.guiding.add(sequence)
 
     def _adapter_of(self, sequence: NewSequence) -> int:
@@ -359,15 +369,17 @@ class Batch:
             plan.rows[drawing], (plan.starts + plan.num_tokens)[drawing].astype(np.int64), drafts
         )
 
-    def _proposing(self, plan: StepPlan) -> Proposing:
+    def _proposing(self, plan: StepPlan) -> Proposing | None:
+        if not (self._proposes or len(plan.wanted)):
+            return None
         return Proposing(
             wanted=plan.wanted,
             rows=plan.rows,
             starts=plan.starts,
             draws=plan.draws,
             new=plan.new,
-            block_tables=self._block_tables,
-            stretch_counts=self._stretch_counts,
+            block_tables=self._block_tables.copy(),
+            stretch_counts=self._stretch_counts.copy(),
         )
 
     def _sampling(self, rows: Int32, positions: Int64, ahead: dict[int, list[int]]) -> SamplingColumns:

@@ -124,8 +124,7 @@ class Verifying:
 
 @dataclass(frozen=True)
 class Proposing:
-    """What the executor's own proposer may look at. The arrays by row are the batch's: rows that drafts are
-    wanted for stay as they are until the step's tokens are taken."""
+    """Tells the executor's own proposer of a step, and of all rows of the batch as they were when it was packed."""
 
     wanted: Int32  # [N], drafts for each of the rows that draw, or [0] for none
     rows: Int32  # [S], of the step's sequences

@@ -34,6 +34,12 @@ def patience_by_late(drawing: int, step_seconds: float) -> npt.NDArray[np.float6
     return found
 
 
+def mask_deadline(undrawn: Undrawn, began: float, reached_draw: float) -> float:
+    """Return until when it is worth it to wait for the masks of a step that began, and came to its draw, then."""
+    patience = patience_by_late(len(undrawn.places), reached_draw - began)
+    return reached_draw + float(patience[len(undrawn.guided.late)])
+
+
 @functools.lru_cache(maxsize=1024)
 def _steps_lost(drawing: int) -> npt.NDArray[np.float64]:
     """[drawing + 1]: how many steps the late rows lose, for each row that is kept from being drawn."""

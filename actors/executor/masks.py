@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -33,7 +34,8 @@ class MaskTable:
     def __init__(self, rows: int) -> None:
         self._rows = rows
         self.held = HeldMasks(np.zeros((rows, 0), np.int32), np.zeros(rows, np.int64))
-        self.failed: dict[int, str] = {}  # by row, instead of a mask
+        self.failed: Mapping[int, str] = {}
+        """By row, why there will be no mask. Replaced as a whole: the computing thread goes through it."""
         self.came = threading.Event()  # something did, since whoever waits for it cleared this
 
     @property
@@ -69,12 +71,13 @@ class MaskTable:
 
     def fail(self, row: int, reason: str) -> None:
         """There will be none."""
-        self.failed[row] = reason
+        self.failed = {**self.failed, row: reason}
         self.came.set()
 
     def forget(self, row: int) -> None:
         """A row is another's from now on."""
-        self.failed.pop(row, None)
+        if row in self.failed:
+            self.failed = {other: reason for other, reason in self.failed.items() if other != row}
         self.held.positions[row :: self._rows] = 0
 
 
@@ -124,8 +127,9 @@ class GuidedStep:
     @property
     def _is_late(self) -> npt.NDArray[np.bool_]:
         missing: npt.NDArray[np.bool_] = self.table.held.positions[self.slots] != self.positions
-        if self.table.failed and missing.any():
-            missing &= ~np.isin(self.rows, list(self.table.failed))
+        failed = self.table.failed
+        if failed and missing.any():
+            missing &= ~np.isin(self.rows, list(failed))
         return missing
 
     def failures(self) -> dict[int, str]:

@@ -47,3 +47,24 @@ class Pace:
         """Seconds after which a step of so many tokens is given up."""
         expected = self.expected(tokens)
         return UNKNOWN_SECONDS if expected is None else max(self._patience, FACTOR * expected)
+
+
+class HangWatch:
+    """Tells for how long the same work has been first in line, as far as looks at it can say."""
+
+    def __init__(self) -> None:
+        self._watched: object | None = None
+        """What was first in line at the last look."""
+        self._since = 0.0
+        """When it was first seen there."""
+
+    def look(self, first: object | None, now: float) -> float:
+        """Return for how many seconds this has been first in line; 0 where nothing is."""
+        if first is not self._watched:
+            self._watched, self._since = first, now
+        return 0.0 if first is None else now - self._since
+
+    @staticmethod
+    def hung(tokens: int, seconds: float) -> StepHung:
+        """Return the error about a step of so many tokens."""
+        return StepHung(f"a step of {tokens} tokens has not returned for {seconds:.1f} s")

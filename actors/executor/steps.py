@@ -2,48 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
 
+from pageant.actors.executor.endings import RowEnd
 from pageant.actors.executor.inputs import StepInputs
+from pageant.actors.executor.model_runner import Drawn
 from pageant.actors.executor.undrawn import Undrawn
-from pageant.protocol.logprobs import Logprobs
+from pageant.actors.executor.work import Launched, Work
 from pageant.protocol.stepping import LateTokens, StepPlan, StepResult
 from pageant.protocol.tracing import TraceContext
-from pageant.protocol.verification import NO_DRAFTS, Drafts
 
-if TYPE_CHECKING:
-    from pageant.actors.executor.model_runner import Drawn
-
-__all__ = ["DrawnSteps", "Step"]
+__all__ = ["Step", "StepState"]
 
 Int64 = npt.NDArray[np.int64]
 
 
-@dataclass(eq=False)
+class StepState(Enum):
+    """Where a step is on its way. Those of the executor's queue are the further the longer they have been there."""
+
+    RECEIVED = 0
+    """Its plan has come, and is not in the batch: it may need tokens of the steps before."""
+    PACKED = 1
+    """Its plan is in the batch, and its inputs are known. The thread does not have it, or not any more."""
+    LAUNCHED = 2
+    """The computing thread has it."""
+    AWAITING_MASKS = 3
+    """All is done that comes before its draw, for which masks are missing. At most one step of the queue."""
+    SAMPLED = 4
+    """Its tokens are drawn, and perhaps on their way from the device."""
+    ANSWERED = 5
+    """Its scheduler was told, or is dead. It has left the queue."""
+
+
+_NEXT = {
+    StepState.RECEIVED: (StepState.PACKED,),
+    StepState.PACKED: (StepState.LAUNCHED, StepState.ANSWERED),
+    StepState.LAUNCHED: (StepState.PACKED, StepState.AWAITING_MASKS, StepState.SAMPLED),
+    StepState.AWAITING_MASKS: (StepState.SAMPLED,),
+    StepState.SAMPLED: (StepState.ANSWERED,),
+    StepState.ANSWERED: (),
+}
+
+
+@dataclass(eq=False, repr=False)
 class Step:
-    """A plan, and who sent it."""
+    """A plan, and what has come of it so far. Belongs to the actor's loop; the thread is given a `Work`."""
 
     plan: StepPlan
+    """The message as it came."""
     scheduler: str
+    """The address that is told of the tokens."""
     incarnation: int
+    """The scheduler's: a step of one that is dead is not launched, and not answered."""
+    state: StepState = StepState.RECEIVED
+    """Changed by `become` alone."""
     inputs: StepInputs = field(init=False)
+    """Its packed tokens, or those of the first of its plan's steps. Set from PACKED on."""
+    further: list[StepInputs] = field(default_factory=list)
+    """The plan's steps after the first. Set from PACKED on."""
+    ends: tuple[RowEnd, ...] | None = None
+    """What ends each of its drawing rows, if fewer steps may be computed than the plan says."""
     traces: dict[int, TraceContext] = field(init=False)
+    """The rows whose requests are traced. Set from PACKED on."""
+    moves_needed: int = 0
+    """How many moves of blocks, counted over the executor's life, are to be made before it is launched."""
+    void: tuple[int, ...] = ()
+    """Places of drawing rows that are computed without the token before. Settled with each launch."""
+    launched: Launched = field(init=False)
+    """How its launch went. Set from AWAITING_MASKS on."""
     drawn: Drawn = field(init=False)
-    undrawn: Undrawn | None = None  # while it waits for masks
-    moves_needed: int = 0  # how many moves are to be made before
-    began: float = 0.0
-    launched: float = 0.0  # when all but the draw was done, or on its way, if masks were late then
-    computed: float | None = None  # when it was, unless its tokens are still on their way
-    missing: tuple[int, ...] = ()  # of its drawing rows, those whose masks were late
-    deferred: tuple[int, ...] = ()  # those of them that are drawn later
-    void: tuple[int, ...] = ()  # and those that were computed without the token before
-    further: list[StepInputs] = field(default_factory=list)  # those after the first, of a plan of several
-    num_steps: int = 1  # that were computed
+    """Its tokens. Set from SAMPLED on."""
+    computed: float | None = None
+    """When its tokens were there, in the clock's seconds; None while they are on their way from the device."""
+    missing: tuple[int, ...] = ()
+    """Places of drawing rows whose masks were late, so that their tokens here mean nothing."""
+    deferred: tuple[int, ...] = ()
+    """Those of the missing places whose tokens are drawn later."""
+
+    def become(self, state: StepState) -> None:
+        """Change its state."""
+        assert state in _NEXT[self.state], f"a step that is {self.state.name} does not become {state.name}"
+        self.state = state
 
     @property
     def may_stop_short(self) -> bool:
@@ -55,8 +98,27 @@ class Step:
         """Its steps, one after another."""
         return [self.inputs, *self.further]
 
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens each of its steps computes."""
+        return len(self.inputs.positions)
+
+    def work(self, number: int) -> Work:
+        """Return what the computing thread is given of it."""
+        inputs = self.inputs
+        if self.void and inputs.guided is not None:
+            inputs = replace(inputs, guided=inputs.guided.without(self.void))
+        plan = self.plan
+        return Work(number, self.incarnation, plan.number, plan.continues, (inputs, *self.further), self.ends)
+
+    @property
+    def awaited(self) -> Undrawn:
+        """What it is drawn from, while it awaits masks."""
+        assert self.launched.undrawn is not None, "it awaits masks"
+        return self.launched.undrawn
+
     def result(self, token_ids: Int64, seconds: float) -> StepResult:
-        """What it drew, once that is known, in so many seconds on the device."""
+        """Return the answer: the tokens, and that they took so many seconds on the device."""
         logprobs, prompt_logprobs = self.drawn.logprobs()
         proposed = self.drawn.proposed
         return StepResult(
@@ -70,7 +132,7 @@ class Step:
             failed={**self.drawn.failed, **self.inputs.failing},
             deferred=self.deferred,
             void=self.void,
-            num_steps=self.num_steps,
+            num_steps=self.launched.num_steps,
             drafting_seconds=self.drawn.drafting_seconds,
             draft_counts=proposed.counts,
             draft_ids=proposed.token_ids,
@@ -78,7 +140,7 @@ class Step:
         )
 
     def late_tokens(self, rows: Int64, token_ids: Int64, drawn: Drawn) -> LateTokens:
-        """What some of its rows drew that had been deferred."""
+        """Return the answer about rows that had been deferred."""
         return LateTokens(
             number=self.plan.number,
             epoch=self.plan.epoch,
@@ -87,25 +149,3 @@ class Step:
             logprobs=drawn.logprobs()[0],
             failed=drawn.failed,
         )
-
-
-class DrawnSteps:
-    """The tokens of several steps, or of none, one after another; see `Drawn`."""
-
-    missing = np.empty(0, np.int64)
-    late: Undrawn | None = None
-    proposed: Drafts = NO_DRAFTS
-    drafting_seconds = 0.0
-
-    def __init__(self, steps: Sequence[Drawn]) -> None:
-        self._steps = steps
-        self.ready = all(step.ready for step in steps)
-        self.failed: dict[int, str] = {}
-
-    def token_ids(self) -> Int64:
-        """Of all rows, step after step."""
-        return np.concatenate([np.empty(0, np.int64), *(step.token_ids() for step in self._steps)])
-
-    def logprobs(self) -> tuple[Logprobs | None, Logprobs | None]:
-        """Nobody asks."""
-        return None, None

@@ -21,8 +21,9 @@ from pageant.scripts.replay.costs import StepSize
 from pageant.scripts.replay.load import END, Load, read_load
 
 if TYPE_CHECKING:
+    from pageant.actors.executor.instructions import Launch
     from pageant.actors.executor.model_runner import ModelRunner
-    from pageant.actors.executor.steps import Step
+from pageant.actors.executor.work import Launched, Work
 
 
 class RecordedExecutor(SimulatedExecutor):
@@ -42,18 +43,17 @@ class RecordedExecutor(SimulatedExecutor):
         self._free_at = 0.0
         return RecordedRunner(load, options)
 
-    async def _launch(self, step: Step) -> None:
-        """The device is busy with steps one after another, each for as long as one of its size was."""
-        seconds = self._costs.expected(_size(step.inputs)) * next(self._luck)
+    async def _launch(self, order: Launch) -> None:
+        """Keep the device busy with steps one after another, each for as long as one of its size was."""
+        seconds = self._costs.expected(_size(order.work.steps[0])) * next(self._luck)
         self._seconds.append(seconds)
         self._free_at = max(self._free_at, self.clock.now()) + seconds
         await asyncio.sleep(self._free_at - self.clock.now())
-        await super()._launch(step)
+        await super()._launch(order)
 
-    def _compute(self, step: Step) -> bool:
-        computed = super()._compute(step)
-        step.began -= self._seconds.popleft()
-        return computed
+    def _compute(self, work: Work) -> Launched | None:
+        seconds, outcome = self._seconds.popleft(), super()._compute(work)
+        return None if outcome is None else outcome._replace(began=outcome.began - seconds)
 
 
 def _size(inputs: StepInputs) -> StepSize:

@@ -272,7 +272,7 @@ class EngineSimulation:
     def _is_paced(self, executor: str) -> bool:
         """Whether it knows how long steps take. Before that it waits for ten minutes."""
         cell = self._simulation.cell(executor)
-        return cell is not None and cell.actor._pace.expected(1) is not None  # type: ignore[attr-defined]
+        return cell is not None and cell.actor.core.expected_seconds(1) is not None  # type: ignore[attr-defined]
 
     def _note_fault(self, simulation: Simulation, fault: Fault) -> None:
         """What the engine was at when a fault struck."""

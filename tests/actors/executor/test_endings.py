@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pageant.actors.executor.endings import Endings
+from pageant.actors.executor.endings import EndedRows, EndTokens
 from pageant.protocol.arrays import int32
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.stepping import NewSequence
@@ -13,19 +13,41 @@ from pageant.protocol.stepping import NewSequence
 END, STOP = 2, 9
 
 
+class Rows:
+    """End tokens of rows, and which of these have ended."""
+
+    def __init__(self) -> None:
+        self.tokens, self.ended = EndTokens((END,)), EndedRows()
+
+    def add(self, row, prompt=(4, 5, 6), **params):
+        sampling = SamplingParams(temperature=0.0, **params)
+        self.tokens.add(
+            NewSequence(
+                row=row,
+                token_ids=int32(prompt),
+                num_prompt_tokens=len(prompt),
+                blocks=int32([1]),
+                params=sampling,
+            )
+        )
+
+
 def endings(**params_by_row):
     """Rows whose prompts have three tokens."""
-    found = Endings((END,))
+    found = Rows()
     for row, params in enumerate(params_by_row.values()):
-        sampling = SamplingParams(temperature=0.0, **params)
-        blocks, prompt = int32([1]), int32([4, 5, 6])
-        found.add(NewSequence(row=row, token_ids=prompt, num_prompt_tokens=3, blocks=blocks, params=sampling))
+        found.add(row, **params)
     return found
 
 
-def ended(endings, position, *token_ids):
+def ended(found, position, *token_ids):
     rows = np.arange(len(token_ids), dtype=np.int32)
-    return endings.all_ended(rows, np.full(len(rows), position), np.array(token_ids))
+    return draw(found, found.tokens.of(rows), position, *token_ids)
+
+
+def draw(found, ends, position, *token_ids):
+    rows = np.arange(len(token_ids), dtype=np.int32)
+    return found.ended.all_ended(rows, ends, np.full(len(rows), position), np.array(token_ids))
 
 
 def test_all_have_ended_when_the_last_of_them_has():
@@ -33,7 +55,7 @@ def test_all_have_ended_when_the_last_of_them_has():
     assert not ended(rows, 3, 7, END, 8)
     assert not ended(rows, 4, END, 7, 8)
     assert ended(rows, 5, 7, 7, END)
-    rows.forget()
+    rows.ended.clear()
     assert not ended(rows, 6, 7, 7, END)
 
 
@@ -54,9 +76,12 @@ def test_what_ends_a_row_is_what_its_request_says(params, position, token, ends)
 
 def test_who_takes_a_row_is_asked_for_its_own_ends():
     rows = endings(a={})
-    sampling = SamplingParams(ignore_eos=True)
-    sequence = NewSequence(
-        row=0, token_ids=int32([1]), num_prompt_tokens=1, blocks=int32([0]), params=sampling
-    )
-    rows.add(sequence)
+    rows.add(0, prompt=[1], ignore_eos=True)
     assert not ended(rows, 3, END)
+
+
+def test_the_ends_of_a_plan_stay_those_of_its_sequences():
+    rows = endings(a={})
+    before = rows.tokens.of(int32([0]))
+    rows.add(0, prompt=[1], ignore_eos=True)
+    assert draw(rows, before, 3, END)

@@ -11,14 +11,17 @@ import pytest
 from msgspec import structs
 
 from pageant.actors.executor.batch import Batch
+from pageant.actors.executor.computing import ComputingThread, CutSignal
 from pageant.actors.executor.inputs import StepInputs
 from pageant.actors.executor.multi_step import MultiStep
 from pageant.actors.executor.steps import Step
+from pageant.actors.runtime.clock import MonotonicClock
 from pageant.protocol.arrays import int32
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.stepping import NewSequence, StepPlan
 from tests.actors.executor.conftest import plan_of
 
+SCHEDULER = 1
 END = 2
 PROMPT = (10, 11, 12)
 
@@ -39,11 +42,15 @@ class Executor:
 
     def __init__(self, ready: bool = True) -> None:
         self.batch = Batch(max_num_seqs=2, max_model_len=16, block_size=4, end_tokens=(END,))
-        self.multi_step = MultiStep(self.batch)
+        self.cut = CutSignal()
+        self.multi_step = MultiStep(self.batch, self.cut)
+        self.multi_step.clear(SCHEDULER)
+        self.thread = ComputingThread(self, self.cut, MonotonicClock(), soon_seconds=0.0)
         self.launched: list[StepInputs] = []
         self.after: dict[int, Callable[[], None]] = {}  # what happens once so many steps were launched
         self.tokens: dict[int, list[int]] = {}  # that those are to draw
-        self._number, self._others, self._ready = count(1), count(100), ready
+        self._number, self._launches, self._others = count(1), count(1), count(100)
+        self._ready = ready
 
     def launch(self, inputs: StepInputs) -> Drew:
         self.launched.append(inputs)
@@ -67,8 +74,8 @@ class Executor:
 
     def plan(self, *plan: Any, **more: Any) -> Step:
         """A plan as it comes in; see `planned`."""
-        step = Step(self.planned(*plan, **more), "scheduler", 1)
-        self.multi_step.came(step.plan)
+        step = Step(self.planned(*plan, **more), "scheduler", SCHEDULER)
+        self.multi_step.receive(step.plan)
         self.multi_step.pack(step)
         return step
 
@@ -88,12 +95,17 @@ class Executor:
         )
         return structs.replace(plan, num_steps=num_steps, continues=continues)
 
-    def run(self, step: Step, is_wanted: Callable[[], bool] = lambda: True) -> int:
+    def run(self, step: Step) -> int:
         """Computes what has come in, and takes in what it drew. Returns how many steps that were."""
-        self.multi_step.begin(step.plan)
-        self.multi_step.compute(step, self, is_wanted)
-        self.multi_step.take_tokens(step, step.drawn.token_ids())
-        return step.num_steps
+        launched = self.thread.launch(step.work(next(self._launches)))
+        assert launched is not None and launched.drawn is not None
+        step.launched = launched
+        tokens = launched.drawn.token_ids()
+        if step.may_stop_short:
+            self.multi_step.take_tokens(step, tokens)
+        else:
+            self.batch.take_tokens(step.inputs, tokens)
+        return launched.num_steps
 
     def known(self, row: int = 0) -> list[int]:
         return self.batch.known_tokens(row).tolist()
@@ -154,7 +166,7 @@ def test_the_scheduler_goes_on_from_the_last_token_that_was_computed(executor: E
 def test_a_plan_that_begins_anew_ends_those_before_it(executor: Executor) -> None:
     executor.begin()
     first = executor.plan(3, 4)
-    executor.after[2] = lambda: executor.multi_step.came(executor.planned(4))
+    executor.after[2] = lambda: executor.multi_step.receive(executor.planned(4))
     assert executor.run(first) == 1
 
 
@@ -181,11 +193,12 @@ def test_tokens_that_are_still_on_their_way_end_nothing() -> None:
 
 def test_what_nobody_wants_any_more_is_not_computed(executor: Executor) -> None:
     executor.begin()
-    assert executor.run(executor.plan(3, 4), is_wanted=lambda: len(executor.launched) < 3) == 2
+    executor.after[3] = lambda: executor.cut.clear(SCHEDULER + 1)
+    assert executor.run(executor.plan(3, 4)) == 2
 
 
 def test_plans_of_a_scheduler_that_is_dead_cut_nothing_of_the_next(executor: Executor) -> None:
     executor.begin()
     executor.multi_step.cut(100)
-    executor.multi_step.clear()
+    executor.multi_step.clear(SCHEDULER)
     assert executor.run(executor.plan(3, 3)) == 3

@@ -231,7 +231,7 @@ class ShadowRunner:
             logprobs=lambda: (None, None),
             failed={},
             drafting_seconds=0.0,
-            proposed=self.propose(inputs, token_ids) if inputs.proposing.wanted.any() else NO_DRAFTS,
+            proposed=NO_DRAFTS if inputs.proposing is None else self.propose(inputs, token_ids),
         )
 
     def propose(self, inputs: Any, token_ids: Any) -> Drafts:
@@ -466,7 +466,7 @@ class Play:
 
     def _note_packing(self, executor: Any) -> None:
         """Lets the runner know the tokens of each step that is packed."""
-        runner, batch = executor._runner, executor._batch
+        runner, batch = executor._runner, executor.core.batch
         take_in = batch._take_in
 
         def noting(plan: StepPlan) -> Any:
@@ -915,7 +915,7 @@ class Script:
 
     def operate(self) -> None:
         """An operator pauses, lets go on, or resets caches."""
-        modes: tuple[PauseMode, ...] = ("keep", "keep", "wait", "abort")
+        modes: tuple[PauseMode, ...] = ("keep", "wait", "wait", "abort")  # a wait is seldom over in time
         match self.random.choice(("pause", "resume", "resume", "reset")):
             case "pause":
                 self.play.pause(self.random.choice(modes), release=self.random.random() < 0.5)

@@ -24,8 +24,8 @@ from pageant.actors.blocks.groups import Groups
 from pageant.actors.blocks.prefixes import Prefixes
 from pageant.actors.blocks.store import Store
 from pageant.actors.blocks.tiers import Tiers
+from pageant.actors.executor.computing import ComputingThread
 from pageant.actors.executor.moving import Moving
-from pageant.actors.executor.multi_step import MultiStep
 from pageant.actors.scheduler import planning
 from pageant.actors.scheduler.core import SchedulerCore
 from pageant.actors.scheduler.open_requests import OpenRequests
@@ -329,13 +329,13 @@ def _give_back_what_a_step_at_hand_reaches(patch: Any) -> None:
 
 
 def _compute_what_continues_a_plan_that_stopped_short(patch: Any) -> None:
-    compute = MultiStep.compute
+    launch = ComputingThread._launch_several
 
-    def compute_all(self: Any, *arguments: Any) -> None:
-        self._stopped = False
-        compute(self, *arguments)
+    def launch_all(self: Any, *arguments: Any) -> Any:
+        self._has_stopped = False
+        return launch(self, *arguments)
 
-    patch.setattr(MultiStep, "compute", compute_all)
+    patch.setattr(ComputingThread, "_launch_several", launch_all)
 
 
 def _keep_what_was_not_computed(patch: Any) -> None:
