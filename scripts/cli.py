@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -245,7 +245,12 @@ def run_batch(
         str, typer.Option("--input", "-i", help="The requests, one a line; - is standard input.")
     ],
     target: Annotated[
-        str, typer.Option("--output", "-o", help="The answers, as they come; - is standard output.")
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            help="The answers, as they come; - is standard output. Without --resume a file is written anew.",
+        ),
     ],
     errors: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Answers that are errors go there instead.")
@@ -351,8 +356,13 @@ def keys(
 
     try:
         write_keys(file, make_keys())
+    except FileExistsError:
+        typer.echo(
+            f"pageant: {file} is there already, and a key is never overwritten; name a new file", err=True
+        )
+        raise typer.Exit(1) from None
     except OSError as error:
-        typer.echo(f"{file}: {error.strerror}", err=True)
+        typer.echo(f"pageant: {file}: {error.strerror}", err=True)
         raise typer.Exit(1) from None
     typer.echo(
         f"{file}: copy it to every host, and name it there: --keys {file.name}; in the topology: keys: {file.name}"
@@ -369,18 +379,44 @@ def help_(
     app([*(command or ()), "--help"])
 
 
-@app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-)
-def node(context: typer.Context) -> None:
-    """Join a topology as one of its nodes: `pageant node --join ADDRESS --name NAME`."""
+@app.command()
+def node(
+    join: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="The root node's, such as tcp://10.0.0.1:5700.")
+    ],
+    name: Annotated[str, typer.Option(help="This node's name in the topology.")],
+    keys: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The topology's key, made by `pageant keys`.")
+    ] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="Where this node listens. [default: where the root's host can reach it]"
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the random generators of its actors.")] = 0,
+    wire_always: Annotated[bool, typer.Option(help="Encode messages within the node, too.")] = False,
+    rejoin_seconds: Annotated[
+        float,
+        typer.Option(help="How long it tries to join again when it has lost the topology; 0 ends at once."),
+    ] = 120.0,
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], typer.Option(help="What is told of its own work.")
+    ] = "warning",
+    log_format: Annotated[Literal["text", "json"], typer.Option(help="How it is told.")] = "text",
+    detached: Annotated[bool, typer.Option(hidden=True)] = True,
+) -> None:
+    """Join a topology as one of its nodes, which ends with the topology or at a signal."""
     from pageant.actors.runtime.process import main as run_node
 
     _find_classes_here()
-    arguments = list(context.args)
-    if sys.stdin is None or sys.stdin.isatty() or "--detached" not in arguments:
-        arguments.append("--detached")  # started by hand: it ends with the topology or a signal
-    raise typer.Exit(run_node(arguments))
+    given = {
+        **{"join": join, "name": name, "keys": keys, "endpoint": endpoint, "seed": seed},
+        **{"rejoin-seconds": rejoin_seconds, "log-level": log_level, "log-format": log_format},
+    }
+    arguments = [f"--{option}={value}" for option, value in given.items() if value is not None]
+    arguments += ["--wire-always"] * wire_always
+    raise typer.Exit(run_node([*arguments, "--detached"]))
 
 
 @app.command()

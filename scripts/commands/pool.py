@@ -44,7 +44,7 @@ def describe(pool: PoolStatistics) -> list[tuple[str, str]]:
     hits = f"{_share(pool.tokens_hit, pool.tokens_queried)}, {pool.tokens_copied} by copies"
     rows = [
         ("free", cached),
-        ("held", f"{pool.blocks_held} blocks, by {pool.sequences} sequences"),
+        ("held", f"{pool.blocks_held} blocks, by {pool.sequences} sequence{'s' * (pool.sequences != 1)}"),
         ("wasted", f"{pool.slots_wasted} slots of partly filled last blocks"),
         ("hits", hits),
         ("evictions", f"{pool.evictions} blocks"),

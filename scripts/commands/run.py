@@ -13,6 +13,7 @@ from typing import Any
 from pageant.actors.frontend.engine import Engine
 from pageant.actors.frontend.outputs import RequestOutput
 from pageant.actors.frontend.progress import LoadProgress
+from pageant.protocol.errors import BadRequest
 from pageant.protocol.sampling import SamplingParams
 from pageant.scripts.commands.pool import describe
 
@@ -39,6 +40,8 @@ def run(
     clock = Timings()
     if prompt == STDIN:
         prompt = sys.stdin.read()
+    if not prompt.strip():
+        raise BadRequest("the prompt is empty; expected a text, or - to read standard input", "PROMPT")
     try:
         with asyncio.Runner() as runner:
             runner.run(_answer(engine_arguments, _asked(prompt, system), params, raw, clock, pool))
