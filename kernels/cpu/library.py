@@ -26,6 +26,7 @@ _TYPED: dict[str, list[Any]] = {
     "quantized_linear": [_WORD] * 15,
     "add_low_rank": [_WORD] * 7,
     "embed": [_WORD] * 9,
+    "gather_columns": [_WORD] * 6,
     "quantize": [_WORD] * 8,
     "attention": [_WORD] * 18 + [_REAL] * 2,
     **{name: [_WORD] * 8 + [_REAL] for name in ("rms_norm", "wide_rms_norm", "layer_norm")},

@@ -74,6 +74,15 @@ class WeightKernels(ScreeningKernels):
             return rows > self.gated_more
         return isinstance(weight, QuantizedWeight) and weight.in_tiles and rows > self.quantized_gated_more
 
+    def gather_columns(self, x: Tensor, order: Tensor) -> Tensor:
+        """Return x [T, N] of any dtype with its columns in another order; see `Kernels.gather_columns`."""
+        functions = self._functions.get(x.dtype)
+        if functions is None:
+            return super().gather_columns(x, order)
+        y = self._empty(x.dtype, *x.shape)
+        functions.gather_columns(x.data_ptr(), x.stride(0), order.data_ptr(), *x.shape, y.data_ptr())
+        return y
+
     def add_low_rank(self, x: Tensor, y: Tensor, additions: Sequence[Addition]) -> None:
         """See `Kernels.add_low_rank`."""
         functions = self._functions.get(x.dtype)

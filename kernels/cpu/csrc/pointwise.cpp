@@ -55,6 +55,16 @@ void move_blocks(char* const* tensors, int64_t count, int64_t block_bytes, const
 
 constexpr int64_t GATHER_BYTES = 64 << 10;  // of rows that a task copies
 
+// y[i][j] = x[i][order[j]].
+template <class T>
+void gather_columns(const T* x, int64_t stride, const int64_t* order, int64_t rows, int64_t columns, T* y) {
+    int64_t each = std::max<int64_t>(1, GATHER_BYTES / (columns * int64_t(sizeof(T))));
+    parallel_ranges(rows, each, [&](int64_t start, int64_t stop) {
+        for (int64_t i = start; i < stop; i++)
+            for (int64_t j = 0; j < columns; j++) y[i * columns + j] = x[i * stride + order[j]];
+    });
+}
+
 struct Nothing {
     template <class T>
     void operator()(const T* x, T* y, int64_t n) const {
@@ -156,6 +166,10 @@ EXPORT void pageant_gather_tiled_rows(const uint32_t* tiles, int64_t pairs, cons
         Heads<T> p{query, query_stride, key, key_stride, value, value_stride, table, positions, keys, values,\
                    slots, tokens, heads, kv_heads, head_dim, rotary_dim, block_size};                       \
         rope_and_write_kv(p, query_weight, key_weight, float(eps), wide != 0);                              \
+    }                                                                                                       \
+    EXPORT void pageant_gather_columns_##SUFFIX(const T* x, int64_t stride, const int64_t* order,           \
+                                                int64_t rows, int64_t columns, T* y) {                      \
+        gather_columns(x, stride, order, rows, columns, y);                                                 \
     }                                                                                                       \
     ACTIVATION(silu, Silu, SUFFIX, T)                                                                       \
     ACTIVATION(gelu, Gelu, SUFFIX, T)                                                                       \

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from pageant import kernels
+from pageant.kernels.base import AttentionBatch
 from pageant.kernels.quantized import QuantizedWeight, dequantize
 from pageant.models import Checkpoint, CheckpointError
 from pageant.models.adapters.loading import Adapters
@@ -142,6 +143,30 @@ def test_parts_that_are_sorted_differently_are_requantised(copied: Callable[[str
     found = dequantize(decoder._layer_weights[0]["qkv.weight"], torch.float32)
     assert (found - expected).norm() / expected.norm() < 0.01
     assert "qkv.order" not in decoder._layer_weights[0] and "o.order" in decoder._layer_weights[0]
+
+
+@pytest.mark.parametrize("name", ["gptq_act", "ct_w4a16_asym", "gptq_moe"])
+@torch.inference_mode()
+def test_a_step_is_recorded_with_sorted_inputs_too(made: Callable[[str], Any], name: str) -> None:
+    decoder = made(name).load("cpu")
+    if not hasattr(decoder.kernels, "capture"):
+        pytest.skip("there is no compiler")
+    caches, tokens = decoder.allocate_kv_caches(4, 4), torch.tensor([5, 9, 7])
+    batch = AttentionBatch(
+        query_starts=torch.tensor([0, 3], dtype=torch.int32),
+        context_lengths=torch.tensor([3], dtype=torch.int32),
+        block_tables=torch.tensor([[2, 0]], dtype=torch.int32),
+        slots=torch.tensor([8, 9, 10]),
+        positions=torch.arange(3),
+        max_query_length=3,
+        max_context_length=3,
+    )
+
+    def step() -> Any:
+        return decoder.forward(tokens, batch.positions, batch, caches)
+
+    again, expected = decoder.kernels.capture(step), step()
+    assert torch.equal(again(), expected)
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
