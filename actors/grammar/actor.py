@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 from collections import OrderedDict
@@ -11,13 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
+import msgspec
+
 from pageant.actors.grammar.compiling import Compiler
 from pageant.actors.grammar.core import Guides, Masks, Opening
-from pageant.actors.grammar.errors import GrammarError
+from pageant.actors.grammar.errors import GrammarError, GrammarKills
 from pageant.actors.grammar.isolated import IsolatedTrial
 from pageant.actors.grammar.masking import DraftMasking
 from pageant.actors.runtime import Actor, ActorOptions, receives
+from pageant.actors.runtime.address import SUPERVISOR
 from pageant.protocol.arrays import int64
+from pageant.protocol.errors import PageantError
 from pageant.protocol.guiding import (
     CompileGrammar,
     GrammarCompiled,
@@ -29,7 +34,7 @@ from pageant.protocol.guiding import (
 )
 from pageant.protocol.roles import GRAMMAR
 from pageant.protocol.structured_outputs import StructuredOutputsParams
-from pageant.protocol.supervision import ActorDown, ActorUp
+from pageant.protocol.supervision import ActorDown, ActorUp, AmendActor
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("pageant.grammar")
 
 PREPARE_AFTER_SECONDS = 1.0  # of this actor's start: the rest of the topology starts meanwhile
+REMEMBER_SECONDS = 5.0
 COST_DECAY = 0.8  # of what a mask costs, with each step that takes less
 
 P = ParamSpec("P")
@@ -86,6 +92,7 @@ class Grammar(Actor):
             vocab_size, eos_token_ids: the model's.
             compile_seconds_max: what takes longer to compile is refused.
             isolate: compile each source in a process of its own first, which alone ends where the compiler does.
+            killers: sources that ended such a process: why, by their hashes. The actor sets it for its next life.
             cache_size: compiled grammars that are kept, those in use apart.
             mask_threads: that a step's masks are spread over, by grammar: those of one grammar share its lexer.
             loop_seconds_max: a step's masks that are expected to take no longer are computed on the event loop, which
@@ -98,6 +105,7 @@ class Grammar(Actor):
         eos_token_ids: tuple[int, ...] = ()
         compile_seconds_max: float = 10.0
         isolate: bool = True
+        killers: dict[str, str] = msgspec.field(default_factory=dict)
         cache_size: int = 128
         mask_threads: int = 1
         loop_seconds_max: float = 0.002
@@ -117,7 +125,7 @@ class Grammar(Actor):
         self._trial: IsolatedTrial | None = None
         if options.isolate and self.isolates:
             model = Path(options.tokenizer or options.model), options.vocab_size, options.eos_token_ids
-            self._trial = IsolatedTrial(*model, options.compile_seconds_max)
+            self._trial = IsolatedTrial(*model, options.compile_seconds_max, options.killers)
         self._compiled: OrderedDict[StructuredOutputsParams, LLMatcher] = OrderedDict()
         self._compiling: dict[StructuredOutputsParams, asyncio.Future[LLMatcher | GrammarError]] = {}
         self._followed: dict[str, _Followed] = {}  # by executor
@@ -156,7 +164,7 @@ class Grammar(Actor):
 
     @receives(concurrent=True)
     async def compile(self, request: CompileGrammar) -> GrammarCompiled | GrammarRefused:
-        """Whether this can be followed; it is ready then."""
+        """Answer whether a grammar can be followed; it is ready then."""
         try:
             await self._grammar(request.structured_outputs)
         except GrammarError as error:
@@ -214,10 +222,23 @@ class Grammar(Actor):
             if self._trial is not None:
                 await self.offload(self._trial.check, asked)
             working.set_result(await self.offload(backend.compile, asked))
+        except GrammarKills as error:
+            await self._remember_killers()
+            working.set_result(error)
         except GrammarError as error:
             working.set_result(error)
         finally:
             self._threads.release()
+
+    async def _remember_killers(self) -> None:
+        """Have the next life of this actor know the sources that end processes."""
+        assert self._trial is not None, "a process has ended"
+        options = json.dumps({"killers": self._trial.killers})
+        order = AmendActor(name=self.name, options=options)
+        try:
+            await self.ask(SUPERVISOR, order, timeout=REMEMBER_SECONDS, again=True)
+        except PageantError as error:  # this life knows them all the same
+            log.warning("a grammar that ends processes is known until this actor ends: %s", error)
 
     async def _load(self) -> Backend:
         async with self._loading:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 
 from pageant.actors.grammar.compiling import Compiler
-from pageant.actors.grammar.errors import GrammarError
+from pageant.actors.grammar.errors import GrammarError, GrammarKills
 from pageant.actors.runtime.isolation import IsolatedDeath, IsolatedLimits, Isolation
 from pageant.protocol.structured_outputs import StructuredOutputsParams
 
@@ -26,30 +26,43 @@ class IsolatedTrial:
         path: the tokenizer's folder.
         vocab_size, end_tokens: the model's.
         seconds: a source that takes longer is refused.
+        killers: those that ended a process of a former life; see the attribute.
     """
 
-    def __init__(self, path: Path, vocab_size: int, end_tokens: Sequence[int], seconds: float) -> None:
+    opener: ClassVar[str] = f"{__name__}:open_compiler"
+    """The function that makes the compiler in such a process."""
+
+    def __init__(
+        self,
+        path: Path,
+        vocab_size: int,
+        end_tokens: Sequence[int],
+        seconds: float,
+        killers: Mapping[str, str],
+    ) -> None:
         argument = json.dumps([str(path), vocab_size, list(end_tokens)])
-        self._isolation = Isolation(f"{__name__}:open_compiler", argument, IsolatedLimits(seconds=seconds))
-        self._killers: OrderedDict[bytes, str] = OrderedDict()  # why, by a source's hash
+        self._isolation = Isolation(self.opener, argument, IsolatedLimits(seconds=seconds))
+        self.killers = dict(killers)
+        """Reasons to refuse sources that ended a process, by their hashes in hexadecimal; the oldest first."""
 
     def check(self, asked: StructuredOutputsParams) -> None:
         """Return when the source has been compiled once. Blocks; may be called by several threads.
 
         Raises:
-            GrammarError: it cannot be compiled, or ended the process, now or before.
+            GrammarKills: it ended the process.
+            GrammarError: it cannot be compiled, or ended the process before.
         """
         data = msgspec.msgpack.encode(asked)
-        name = hashlib.blake2b(data, digest_size=16).digest()
-        if (reason := self._killers.get(name)) is not None:
+        name = hashlib.blake2b(data, digest_size=16).hexdigest()
+        if (reason := self.killers.get(name)) is not None:
             raise GrammarError(reason)
         try:
             refused = self._isolation.call(data)
         except IsolatedDeath as error:
-            self._killers[name] = f"it cannot be compiled: {error}"
-            while len(self._killers) > KILLERS_MAX:
-                self._killers.popitem(last=False)
-            raise GrammarError(self._killers[name]) from None
+            others = list(self.killers.items())[-(KILLERS_MAX - 1) :]
+            reason = f"it cannot be compiled: {error}"
+            self.killers = dict(others) | {name: reason}
+            raise GrammarKills(reason) from None
         except OSError as error:  # which is no fault of the source
             raise GrammarError(f"it cannot be compiled now: {error}") from None
         if refused:

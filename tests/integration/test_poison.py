@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 
 import msgspec
 import pytest
@@ -121,6 +123,60 @@ async def test_what_kills_those_who_prepare_it_ends_alone_too(checkpoint, tmp_pa
         assert [one.outputs[0].text for one in (*found[1:], again)] == [*right, right[0]]
         directory = {entry.name: entry for entry in (await engine.ask("supervisor", GetDirectory())).actors}
         assert directory[role].restarts == 4
+
+
+COUNTED = """
+import os
+import signal
+from pathlib import Path
+
+from pageant.actors.grammar import isolated
+from pageant.actors.grammar.actor import Grammar
+
+
+def open_compiler(argument):
+    compile_source = isolated.open_compiler(argument)
+
+    def compile_or_die(data):
+        if b"poison" in data:
+            with Path({deaths!r}).open("a") as file:
+                file.write("x")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return compile_source(data)
+
+    return compile_or_die
+
+
+isolated.IsolatedTrial.opener = f"{{__name__}}:open_compiler"
+
+
+class Counted(Grammar):
+    pass
+"""
+
+
+async def test_a_grammar_that_kills_is_remembered_by_the_next_life_of_its_actor(
+    checkpoint, tmp_path, monkeypatch
+):
+    deaths = tmp_path / "deaths"
+    (tmp_path / "counted_grammar.py").write_text(COUNTED.format(deaths=str(deaths)))
+    monkeypatch.syspath_prepend(tmp_path)
+    actors = {"grammar": {"class": "counted_grammar:Counted"}}
+    settings = {"placement": "each", "dtype": "float32", "threads": 1, "num_blocks": 64}
+    guided = {
+        word: SamplingParams(
+            temperature=0, max_tokens=8, structured_outputs=StructuredOutputsParams(regex=word)
+        )
+        for word in ("poison", "harmless")
+    }
+    async with pageant.Engine(checkpoint.path, actors=actors, **settings) as engine:
+        for _ in range(3):
+            with pytest.raises(pageant.BadRequest, match="ended by signal 9"):
+                await engine.complete("a", guided["poison"])
+            assert (await engine.complete("a", guided["harmless"])).outputs[0].text == "harmless"
+            assert deaths.read_text() == "x", "it had one process in all"
+            pid = next(node.pid for node in await engine.statistics() if node.node == "grammar")
+            os.kill(pid, signal.SIGKILL)
 
 
 HANGING = """
