@@ -153,9 +153,10 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what readers have: models, adapters, code of their own, and the examples."""
     folder = tmp_path_factory.mktemp("reader")
     (folder / "models").mkdir()
-    for name in ("demo", "base", "small", "large"):
+    written = "\n".join(one.text for page in PAGES for one in _of(page, "python", "yaml"))
+    for name in {"demo", *re.findall(r"\bmodels/([\w-]+)", written)}:
         (folder / "models" / name).symlink_to(DEMO)
-    for name in ("sql", "support"):
+    for name in set(re.findall(r"\badapters/([\w-]+)", written)):
         (folder / "adapters" / name).mkdir(parents=True)
         save_adapter(folder / "adapters" / name, AutoModelForCausalLM.from_pretrained(DEMO), ("q_proj",))
     for module in (ROOT / "docs" / "examples").glob("*.py"):
