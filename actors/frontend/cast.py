@@ -90,13 +90,14 @@ def model_settings(topology: Topology) -> dict[str, Any]:
         raise TopologyError("disk_space", "there is no disk_path; expected a folder on the executor's host")
     path = _configured(resolve(topology.model, revision_of(topology.settings)), topology.settings)
     checkpoint = Checkpoint(path)
-    checkpoint.refuse_quantization(topology.settings.get("quantization"))
+    quantization = _quantization(topology.settings.get("quantization"), checkpoint.quantization_method)
+    checkpoint.refuse_quantization(quantization)
     checkpoint.check()
     spec = checkpoint.spec()
     return {
         "model": str(path.absolute()),
         "adapters": check_adapters(topology.settings, checkpoint),
-        "quantization": _quantization(topology.settings.get("quantization"), checkpoint.quantization_method),
+        "quantization": quantization,
         "max_model_len": _max_model_len(topology.settings, spec.max_model_len),
         "fit_max_model_len": topology.settings.get("max_model_len") is None,
         "vocab_size": spec.vocab_size,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import pageant
+from pageant.actors.runtime.topology import TopologyError
 from pageant.models import CheckpointError
 from pageant.scripts.commands import topology
 from pageant.scripts.commands.doctor import examine_model
@@ -83,6 +84,16 @@ def test_a_grammar_holds_on_quantised_weights(folder: Path) -> None:
 def test_it_is_refused_where_it_would_be_quantised_once_more(folder: Path) -> None:
     with pytest.raises(CheckpointError, match="quantization int8 for weights that GPTQ quantised"):
         pageant.LLM(folder, **SETTINGS, quantization="int8")
+
+
+@pytest.mark.parametrize("name", ["gptq", "gptq_marlin"])
+def test_its_own_method_may_be_named(folder: Path, name: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    topology.check({"model": str(folder), "quantization": name})
+    assert "4.5 bits a weight" in capsys.readouterr().out
+    with pytest.raises(
+        TopologyError, match="found 'awq'; expected int8 or int4, or gptq, which the checkpoint is"
+    ):
+        topology.check({"model": str(folder), "quantization": "awq"})
 
 
 def test_it_is_told_of_before_it_is_loaded(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
