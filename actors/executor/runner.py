@@ -25,7 +25,8 @@ from pageant.actors.executor.proposers.base import History, Room, Verified
 from pageant.actors.executor.proposers.loading import load_proposer
 from pageant.actors.executor.scoring import Scored, Scores, Scoring, score_prompts
 from pageant.actors.executor.shaping import NOTHING, shape_logits
-from pageant.actors.executor.undrawn import Undrawn, UndrawnLogits
+from pageant.actors.executor.undrawn import Undrawn
+from pageant.actors.executor.undrawn_logits import UndrawnLogits
 from pageant.kernels.base import SamplingTensors, TokenMasks
 from pageant.models.adapters.checkpoint import RANK_MAX
 from pageant.models.layer_groups import LayerGroups
