@@ -1,7 +1,7 @@
 """Logits processors in vLLM's form: classes that follow a batch of requests and change the rows of its logits.
 
 A user derives from these; the executor tells them of changes of the batch and applies them. Its own interface,
-`pageant.actors.executor.processors.LogitsProcessor`, sees all of a row's tokens and follows nothing.
+`pageant.actors.executor.batch.processors.LogitsProcessor`, sees all of a row's tokens and follows nothing.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def test_a_wheel_holds_every_module_the_c_sources_and_the_demo_model(wheel: set[
 
 ALLOWED = {
     "actors/runtime/clock.py": {"time"},
-    "actors/executor/masks.py": {"threading"},
+    "actors/executor/guided/masks.py": {"threading"},
     "actors/runtime/cell.py": {"random"},
     "actors/runtime/platform.py": {"concurrent.futures"},
     "actors/runtime/node.py": {"random"},

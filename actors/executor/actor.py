@@ -6,11 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from pageant.actors.executor.adapters import AdapterBook, Adapting
-from pageant.actors.executor.batch import Batch
+from pageant.actors.executor.batch.batch import Batch
+from pageant.actors.executor.batch.processors import Processors
 from pageant.actors.executor.computing import ComputingThread
 from pageant.actors.executor.core import ExecutorCore
 from pageant.actors.executor.device_errors import is_device_error
-from pageant.actors.executor.disk import DiskFile
+from pageant.actors.executor.guided.keeping import SOON_SECONDS
 from pageant.actors.executor.guided_draws import GRAMMAR
 from pageant.actors.executor.instructions import (
     Fail,
@@ -25,12 +26,11 @@ from pageant.actors.executor.instructions import (
     Trace,
     Wake,
 )
-from pageant.actors.executor.keeping import SOON_SECONDS
-from pageant.actors.executor.memory import available_bytes
-from pageant.actors.executor.moving import Move
 from pageant.actors.executor.options import ExecutorOptions, make_runner
-from pageant.actors.executor.processors import Processors
+from pageant.actors.executor.runners.memory import available_bytes
 from pageant.actors.executor.succeeding import Succeeding
+from pageant.actors.executor.tiers.disk import DiskFile
+from pageant.actors.executor.tiers.moving import Move
 from pageant.actors.executor.tracing import step_spans
 from pageant.actors.executor.work import Launched, Work
 from pageant.actors.runtime import receives
@@ -42,7 +42,7 @@ from pageant.protocol.stepping import MAX_MODEL_LEN, CutShort, ExecutorReady, St
 from pageant.protocol.supervision import ActorDown, ActorUp, Facts, Progress
 
 if TYPE_CHECKING:
-    from pageant.actors.executor.model_runner import ModelRunner
+    from pageant.actors.executor.runners.model_runner import ModelRunner
 
 LOOK_SECONDS = 1.0  # between two looks at whether steps return
 PROGRESS_STEPS = 100  # messages about the loading of the weights, at most

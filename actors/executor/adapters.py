@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from pageant.actors.executor.batch import Batch
+from pageant.actors.executor.batch.batch import Batch
 from pageant.actors.executor.steps import Step
 from pageant.actors.runtime import Actor, receives
 from pageant.models.errors import CheckpointError
@@ -25,7 +25,7 @@ from pageant.protocol.lifecycle import (
 from pageant.protocol.supervision import Facts
 
 if TYPE_CHECKING:
-    from pageant.actors.executor.model_runner import ModelRunner
+    from pageant.actors.executor.runners.model_runner import ModelRunner
 
 log = logging.getLogger("pageant.executor")
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pageant.actors.executor.endings import EndedRows, RowEnd
-from pageant.actors.executor.keeping import mask_deadline
-from pageant.actors.executor.model_runner import Drawn, ModelRunner
-from pageant.actors.executor.undrawn import Undrawn
+from pageant.actors.executor.batch.endings import EndedRows, RowEnd
+from pageant.actors.executor.guided.keeping import mask_deadline
+from pageant.actors.executor.guided.undrawn import Undrawn
+from pageant.actors.executor.runners.model_runner import Drawn, ModelRunner
 from pageant.actors.executor.work import DrawnSteps, Launched, Work
 from pageant.actors.runtime.clock import Clock
 

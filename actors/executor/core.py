@@ -19,10 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.executor.adapters import AdapterBook
-from pageant.actors.executor.batch import Batch
+from pageant.actors.executor.batch.batch import Batch
 from pageant.actors.executor.computing import CutSignal
+from pageant.actors.executor.guided.guiding import DrawnTokens
+from pageant.actors.executor.guided.keeping import Kept
 from pageant.actors.executor.guided_draws import GuidedDraws
-from pageant.actors.executor.guiding import DrawnTokens
 from pageant.actors.executor.instructions import (
     Fail,
     Fetch,
@@ -33,13 +34,12 @@ from pageant.actors.executor.instructions import (
     Send,
     Trace,
 )
-from pageant.actors.executor.keeping import Kept
 from pageant.actors.executor.metering import Metering
-from pageant.actors.executor.model_runner import Drawn
-from pageant.actors.executor.moving import Move, Moving
 from pageant.actors.executor.multi_step import MultiStep
 from pageant.actors.executor.pace import HangWatch, Pace
+from pageant.actors.executor.runners.model_runner import Drawn
 from pageant.actors.executor.steps import Step, StepState
+from pageant.actors.executor.tiers.moving import Move, Moving
 from pageant.actors.executor.tracing import StepTracing
 from pageant.actors.executor.work import Launched
 from pageant.protocol.guiding import GuidesLost, TokenMasks

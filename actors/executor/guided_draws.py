@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pageant.actors.executor.batch import Batch
-from pageant.actors.executor.guiding import DrawnTokens
+from pageant.actors.executor.batch.batch import Batch
+from pageant.actors.executor.guided.guiding import DrawnTokens
+from pageant.actors.executor.guided.keeping import Kept, KeptDraws, mask_deadline
+from pageant.actors.executor.guided.undrawn import Undrawn
 from pageant.actors.executor.instructions import Instruction, Sample, SampleLate, Send, Wake
-from pageant.actors.executor.keeping import Kept, KeptDraws, mask_deadline
-from pageant.actors.executor.model_runner import Drawn
+from pageant.actors.executor.runners.model_runner import Drawn
 from pageant.actors.executor.steps import Step, StepState
-from pageant.actors.executor.undrawn import Undrawn
 from pageant.protocol.guiding import TokenMasks
 
 __all__ = ["GRAMMAR", "GuidedDraws"]

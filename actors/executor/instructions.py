@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pageant.actors.executor.keeping import Kept
-from pageant.actors.executor.model_runner import Drawn
-from pageant.actors.executor.moving import Move
+from pageant.actors.executor.guided.keeping import Kept
+from pageant.actors.executor.guided.undrawn import Undrawn
+from pageant.actors.executor.runners.model_runner import Drawn
 from pageant.actors.executor.steps import Step
-from pageant.actors.executor.undrawn import Undrawn
+from pageant.actors.executor.tiers.moving import Move
 from pageant.actors.executor.work import Work
 from pageant.protocol.message import Message
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pageant.actors.executor.options import ExecutorOptions
 
 if TYPE_CHECKING:
-    from pageant.actors.executor.loaded_model import LoadedModel
+    from pageant.actors.executor.runners.loaded_model import LoadedModel
 
 __all__ = ["KeptWeights"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pageant.actors.executor.batch import Batch
+from pageant.actors.executor.batch.batch import Batch
+from pageant.actors.executor.batch.inputs import StepInputs
 from pageant.actors.executor.computing import CutSignal
-from pageant.actors.executor.inputs import StepInputs
 from pageant.actors.executor.steps import Step
 from pageant.protocol.stepping import StepPlan
 

@@ -19,8 +19,8 @@ from pageant.protocol.drafting import Speculation
 from pageant.protocol.lifecycle import AddedAdapter
 
 if TYPE_CHECKING:
-    from pageant.actors.executor.loaded_model import LoadedModel
-    from pageant.actors.executor.model_runner import ModelRunner
+    from pageant.actors.executor.runners.loaded_model import LoadedModel
+    from pageant.actors.executor.runners.model_runner import ModelRunner
 
 __all__ = ["ExecutorOptions", "load_weights", "make_runner"]
 
@@ -58,7 +58,7 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
         disk_path: a folder for KV blocks that there is no more room for in the host's memory, where the block
             manager's `disk_space` allows for any.
         eos_token_ids: the model's end tokens, held back by `min_tokens`.
-        logits_processors: `module:Class` of your own; see `pageant.actors.executor.processors`.
+        logits_processors: `module:Class` of your own; see `pageant.actors.executor.batch.processors`.
         speculation: whose drafts are made here, if its method is one of the device's.
         mask_patience: seconds; a request fails whose grammar does not say for so long what may follow. (A grammar that
             is down is waited for.)
@@ -140,8 +140,8 @@ def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
     # torch's OpenMP threads spin at its barriers, for seconds of CPU time where cores are shared with
     # anyone else; about 50 microseconds are enough. It is read when torch is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    from pageant.actors.executor.cuda import CudaRunner
-    from pageant.actors.executor.runner import TorchRunner
+    from pageant.actors.executor.runners.cuda import CudaRunner
+    from pageant.actors.executor.runners.runner import TorchRunner
 
     memory = options.kv_cache_memory
     runner: Callable[..., ModelRunner] = TorchRunner
@@ -176,7 +176,7 @@ def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
 
 def load_weights(options: ExecutorOptions) -> LoadedModel:
     """The weights that `make_runner` would load, for it to take over later."""
-    from pageant.actors.executor.loaded_model import LoadedModel, ModelKey
+    from pageant.actors.executor.runners.loaded_model import LoadedModel, ModelKey
 
     key = ModelKey(
         *(str(Path(options.model)), options.dtype, options.device, options.kernels, options.max_model_len),

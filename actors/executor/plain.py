@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pageant.actors.executor.actor import Executor
-from pageant.actors.executor.inputs import StepInputs
-from pageant.actors.executor.model_runner import Drawn, Host, KnownTokens, ModelRunner
-from pageant.actors.executor.moving import Move
+from pageant.actors.executor.batch.inputs import StepInputs
+from pageant.actors.executor.runners.model_runner import Drawn, Host, KnownTokens, ModelRunner
+from pageant.actors.executor.tiers.moving import Move
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.roles import Feature
 
 if TYPE_CHECKING:
-    from pageant.actors.executor.undrawn import Undrawn
+    from pageant.actors.executor.guided.undrawn import Undrawn
 
 __all__ = ["KnownTokens", "PlainExecutor", "PlainRunner", "StepInputs"]
 

@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.executor.actor import Executor
-from pageant.actors.executor.inputs import SamplingColumns, StepInputs
-from pageant.actors.executor.model_runner import KnownTokens
-from pageant.actors.executor.moving import Move, Way
-from pageant.actors.executor.scoring import Scored
+from pageant.actors.executor.batch.inputs import SamplingColumns, StepInputs
+from pageant.actors.executor.batch.scoring import Scored
+from pageant.actors.executor.batch.trees import kept_slots
+from pageant.actors.executor.guided.undrawn import Undrawn
+from pageant.actors.executor.runners.model_runner import KnownTokens
 from pageant.actors.executor.simulated_drafts import SimulatedProposer
 from pageant.actors.executor.simulated_model import (
     FIRST_TOKEN,
@@ -30,15 +31,14 @@ from pageant.actors.executor.simulated_model import (
     shaped_places,
     written,
 )
-from pageant.actors.executor.trees import kept_slots
-from pageant.actors.executor.undrawn import Undrawn
+from pageant.actors.executor.tiers.moving import Move, Way
 from pageant.protocol.arrays import int64
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.roles import Feature
 from pageant.protocol.verification import MISSING, NO_DRAFTS, Drafts
 
 if TYPE_CHECKING:
-    from pageant.actors.executor.model_runner import Drawn, ModelRunner
+    from pageant.actors.executor.runners.model_runner import Drawn, ModelRunner
 
 UInt64 = npt.NDArray[np.uint64]
 Int64 = npt.NDArray[np.int64]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pageant.actors.executor.inputs import StepInputs
+from pageant.actors.executor.batch.inputs import StepInputs
 from pageant.actors.executor.simulated_model import mix, noise_of, scores_of, written
 from pageant.protocol.arrays import int32
 from pageant.protocol.drafting import Speculation

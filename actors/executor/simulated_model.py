@@ -13,8 +13,8 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
-from pageant.actors.executor.inputs import SamplingColumns
-from pageant.actors.executor.shaping import Shaping
+from pageant.actors.executor.batch.inputs import SamplingColumns
+from pageant.actors.executor.batch.shaping import Shaping
 
 UInt64 = npt.NDArray[np.uint64]
 Int64 = npt.NDArray[np.int64]

@@ -44,7 +44,7 @@ from pageant.protocol.stepping import MAX_MODEL_LEN, StepPlan
 from pageant.protocol.supervision import ActorDown, ActorUp, Facts
 
 if TYPE_CHECKING:
-    from pageant.actors.executor.loaded_model import LoadedModel
+    from pageant.actors.executor.runners.loaded_model import LoadedModel
 
 PLACE = "actors.executor"  # in a topology
 

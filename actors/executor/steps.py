@@ -8,10 +8,10 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from pageant.actors.executor.endings import RowEnd
-from pageant.actors.executor.inputs import StepInputs
-from pageant.actors.executor.model_runner import Drawn
-from pageant.actors.executor.undrawn import Undrawn
+from pageant.actors.executor.batch.endings import RowEnd
+from pageant.actors.executor.batch.inputs import StepInputs
+from pageant.actors.executor.guided.undrawn import Undrawn
+from pageant.actors.executor.runners.model_runner import Drawn
 from pageant.actors.executor.work import Launched, Work
 from pageant.protocol.stepping import LateTokens, StepPlan, StepResult
 from pageant.protocol.tracing import TraceContext

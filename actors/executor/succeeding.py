@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pageant.actors.executor.kept_weights import KeptWeights
-from pageant.actors.executor.memory import MARGIN_BYTES_MIN, available_bytes
 from pageant.actors.executor.options import load_weights
+from pageant.actors.executor.runners.memory import MARGIN_BYTES_MIN, available_bytes
 from pageant.actors.runtime import Actor, receives
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.errors import CheckpointError
@@ -21,8 +21,8 @@ from pageant.protocol.errors import BadRequest
 from pageant.protocol.lifecycle import DropPrepared, PreparedDropped, PrepareWeights, WeightsPrepared
 
 if TYPE_CHECKING:
-    from pageant.actors.executor.loaded_model import LoadedModel
-    from pageant.actors.executor.model_runner import ModelRunner
+    from pageant.actors.executor.runners.loaded_model import LoadedModel
+    from pageant.actors.executor.runners.model_runner import ModelRunner
 
 BESIDE_SHARE = 1.2  # of the weights' size: the memory that as many others need while they are loaded
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pageant.actors.executor.endings import RowEnd
-from pageant.actors.executor.inputs import StepInputs
-from pageant.actors.executor.undrawn import Undrawn
+from pageant.actors.executor.batch.endings import RowEnd
+from pageant.actors.executor.batch.inputs import StepInputs
+from pageant.actors.executor.guided.undrawn import Undrawn
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.verification import NO_DRAFTS, Drafts
 
 if TYPE_CHECKING:
-    from pageant.actors.executor.model_runner import Drawn
+    from pageant.actors.executor.runners.model_runner import Drawn
 
 __all__ = ["DrawnSteps", "Launched", "Work"]
 

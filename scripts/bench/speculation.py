@@ -25,7 +25,7 @@ import typer
 
 from pageant.actors.drafter.base import SequenceDrafter
 from pageant.actors.drafter.ngram import NgramDrafter
-from pageant.actors.executor.processors import ProcessedRow
+from pageant.actors.executor.batch.processors import ProcessedRow
 from pageant.actors.frontend.llm import LLM
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.drafting import Speculation

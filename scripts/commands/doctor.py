@@ -124,7 +124,7 @@ def _cpu() -> Finding:
 
 
 def _memory() -> Finding:
-    from pageant.actors.executor.memory import CPU_SHARE, available_bytes
+    from pageant.actors.executor.runners.memory import CPU_SHARE, available_bytes
 
     free = available_bytes() / 2**30
     return Finding(

@@ -12,7 +12,7 @@ import random
 from typing import Any
 
 from pageant.actors.blocks.actor import BlockManager
-from pageant.actors.executor.batch import Batch, PlanMismatch
+from pageant.actors.executor.batch.batch import Batch, PlanMismatch
 from pageant.actors.runtime import Actor
 from pageant.actors.scheduler.actor import Scheduler
 from pageant.actors.scheduler.core import SchedulerCore

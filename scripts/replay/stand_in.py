@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from pageant.actors.executor.inputs import SamplingColumns, StepInputs
+from pageant.actors.executor.batch.inputs import SamplingColumns, StepInputs
 from pageant.actors.executor.simulated import SimulatedExecutor, SimulatedRunner, UInt64
 from pageant.scripts.replay.costs import StepSize
 from pageant.scripts.replay.load import END, Load, read_load
 
 if TYPE_CHECKING:
     from pageant.actors.executor.instructions import Launch
-    from pageant.actors.executor.model_runner import ModelRunner
+    from pageant.actors.executor.runners.model_runner import ModelRunner
 from pageant.actors.executor.work import Launched, Work
 
 

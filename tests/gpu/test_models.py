@@ -84,7 +84,7 @@ def test_the_engine_generates_what_transformers_does(demo: Path) -> None:
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_decode_steps_are_replayed_and_draw_what_they_would_without(demo: Path, rows: int) -> None:
-    from pageant.actors.executor.cuda import CudaRunner
+    from pageant.actors.executor.runners.cuda import CudaRunner
     from pageant.scripts.bench.gpu_models import decode_inputs
 
     def drawn(capture: Any) -> tuple[list[list[int]], int]:
@@ -117,7 +117,7 @@ def test_decode_steps_are_replayed_and_draw_what_they_would_without(demo: Path, 
 
 
 def test_the_kv_cache_takes_what_is_left_of_the_share(demo: Path) -> None:
-    from pageant.actors.executor.cuda import CudaRunner
+    from pageant.actors.executor.runners.cuda import CudaRunner
 
     runner = CudaRunner(
         demo,

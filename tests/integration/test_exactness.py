@@ -12,7 +12,7 @@ import pytest
 
 import pageant
 from pageant.actors.blocks.costs import Costs
-from pageant.actors.executor.disk import DiskFile
+from pageant.actors.executor.tiers.disk import DiskFile
 
 BLOCK_SIZE = 4
 NUM_REQUESTS = 330

@@ -106,7 +106,7 @@ def test_arguments_are_plain_and_bounded(extra):
 
 
 def test_a_row_of_a_batch_that_raises_is_found(checkpoint):
-    from pageant.actors.executor.processors import ProcessedRow, Processing, process_logits
+    from pageant.actors.executor.batch.processors import ProcessedRow, Processing, process_logits
 
     class Odd:
         def wants(self, params):

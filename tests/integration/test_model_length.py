@@ -10,7 +10,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import pageant
-from pageant.actors.executor import memory
+from pageant.actors.executor.runners import memory
 
 DEMO = Path(pageant.__file__).parent / "models" / "demo"
 

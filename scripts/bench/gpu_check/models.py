@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pageant.actors.executor.graphs import CudaCapture, DecodeGraphs
-from pageant.actors.executor.inputs import UNKNOWN, SamplingColumns, StepInputs
-from pageant.actors.executor.shaping import NOTHING
-from pageant.actors.executor.staging import Staging
+from pageant.actors.executor.batch.inputs import UNKNOWN, SamplingColumns, StepInputs
+from pageant.actors.executor.batch.shaping import NOTHING
+from pageant.actors.executor.runners.graphs import CudaCapture, DecodeGraphs
+from pageant.actors.executor.runners.staging import Staging
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.native import NativeDecoder

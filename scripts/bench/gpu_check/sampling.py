@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from pageant import kernels
-from pageant.actors.executor.shaping import Entries, Shaping, shape_logits
+from pageant.actors.executor.batch.shaping import Entries, Shaping, shape_logits
 from pageant.kernels.base import Kernels, SamplingTensors, TokenMasks
 from pageant.scripts.bench.gpu_check.cases import Recorder
 from pageant.scripts.bench.gpu_check.measuring import Bench, Case, Work, bench_here, measure_cases

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import pageant
-from pageant.actors.executor.batch import Batch
+from pageant.actors.executor.batch.batch import Batch
 from pageant.protocol.arrays import bools, int32
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.stepping import NewSequence, StepPlan

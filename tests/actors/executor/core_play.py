@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from pageant.actors.executor.adapters import AdapterBook
-from pageant.actors.executor.batch import Batch
+from pageant.actors.executor.batch.batch import Batch
 from pageant.actors.executor.computing import ComputingThread
 from pageant.actors.executor.core import ExecutorCore
+from pageant.actors.executor.guided.undrawn import Undrawn
 from pageant.actors.executor.instructions import (
     Fail,
     Fetch,
@@ -24,7 +25,6 @@ from pageant.actors.executor.instructions import (
     Send,
     Wake,
 )
-from pageant.actors.executor.undrawn import Undrawn
 from pageant.protocol.arrays import bools, freeze, int32, int64
 from pageant.protocol.guiding import GuideStep, TokenMasks
 from pageant.protocol.sampling import SamplingParams

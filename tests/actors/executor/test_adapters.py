@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pageant.actors.executor.adapters import AdapterBook
-from pageant.actors.executor.batch import Batch
+from pageant.actors.executor.batch.batch import Batch
 from pageant.protocol.arrays import int32
 from pageant.protocol.lifecycle import AddedAdapter
 from pageant.protocol.sampling import SamplingParams

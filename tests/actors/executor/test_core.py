@@ -13,10 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from pageant.actors.executor.computing import ComputingThread
 from pageant.actors.executor.core import ExecutorCore
-from pageant.actors.executor.guiding import Guiding
-from pageant.actors.executor.moving import Moving
+from pageant.actors.executor.guided.guiding import Guiding
 from pageant.actors.executor.pace import StepHung
 from pageant.actors.executor.steps import Step, StepState
+from pageant.actors.executor.tiers.moving import Moving
 from tests.actors.executor.core_play import PATIENCE, ROWS, Play
 
 ROW = st.integers(0, ROWS - 1)

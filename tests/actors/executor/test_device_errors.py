@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pageant.actors.executor.actor import Executor
+from pageant.actors.executor.batch.processors import Processing, process_logits
 from pageant.actors.executor.device_errors import is_device_error
-from pageant.actors.executor.processors import Processing, process_logits
 
 
 def wrapped(error: BaseException, *, suppressed: bool = False) -> BaseException:

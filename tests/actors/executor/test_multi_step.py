@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from pageant.actors.executor.batch import Batch
+from pageant.actors.executor.batch.batch import Batch
+from pageant.actors.executor.batch.inputs import StepInputs
 from pageant.actors.executor.computing import ComputingThread, CutSignal
-from pageant.actors.executor.inputs import StepInputs
 from pageant.actors.executor.multi_step import MultiStep
 from pageant.actors.executor.steps import Step
 from pageant.actors.runtime.clock import MonotonicClock

@@ -18,9 +18,9 @@ import pytest
 
 from pageant.actors.blocks.actor import BlockManager
 from pageant.actors.executor.actor import Executor
-from pageant.actors.executor.inputs import UNKNOWN
-from pageant.actors.executor.moving import Way
-from pageant.actors.executor.proposers.base import Verified
+from pageant.actors.executor.batch.inputs import UNKNOWN
+from pageant.actors.executor.runners.proposers.base import Verified
+from pageant.actors.executor.tiers.moving import Way
 from pageant.actors.runtime.streams import Arrival, Incoming
 from pageant.actors.scheduler.actor import Scheduler
 from pageant.actors.scheduler.core import SchedulerCore

@@ -25,7 +25,7 @@ from pageant.actors.blocks.prefixes import Prefixes
 from pageant.actors.blocks.store import Store
 from pageant.actors.blocks.tiers import Tiers
 from pageant.actors.executor.computing import ComputingThread
-from pageant.actors.executor.moving import Moving
+from pageant.actors.executor.tiers.moving import Moving
 from pageant.actors.scheduler import planning
 from pageant.actors.scheduler.core import SchedulerCore
 from pageant.actors.scheduler.open_requests import OpenRequests

@@ -1,0 +1,1 @@
+"""Sequences in rows: from plans to the packed inputs of steps."""

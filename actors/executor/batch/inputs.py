@@ -1,0 +1,165 @@
+"""What a step is computed from: its tokens, packed, and what is done after them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pageant.actors.executor.batch.processors import Processing
+from pageant.actors.executor.batch.scoring import Scores
+from pageant.actors.executor.batch.shaping import NOTHING, Shaping
+from pageant.actors.executor.guided.masks import GuidedStep
+from pageant.protocol.stepping import NewSequence
+from pageant.protocol.verification import Drafts, spread, within
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Float32 = npt.NDArray[np.float32]
+
+UNKNOWN = -1  # a token that is not known yet, where it will stand
+
+
+@dataclass(frozen=True)
+class SamplingColumns:
+    """How the step's D drawing rows draw."""
+
+    temperature: Float32
+    top_k: Int32
+    top_p: Float32
+    min_p: Float32
+    seed: Int64
+    sample: Int32
+    position: Int64
+    shaping: Shaping
+
+
+@dataclass(frozen=True)
+class Packed:
+    """T tokens of S sequences, one after another, in each of G groups of layers. See `kernels.base.AttentionBatch`."""
+
+    token_ids: Int64  # [T], UNKNOWN where the step before draws it
+    unknown: Int64  # [U], of the T tokens: those
+    unknown_rows: Int64  # [U], the rows of the batch whose last drawn tokens they are
+    positions: Int64  # [T]
+    slots: Int64  # [G, T]
+    query_starts: Int32  # [S+1]
+    context_lengths: Int32  # [S]
+    block_tables: Int32  # [G, S, blocks of the longest]
+    max_query_length: int
+    max_context_length: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepInputs(Packed):
+    """One step, with what is done after its tokens are computed."""
+
+    last_tokens: Int64  # [D], of the T tokens: those after which one is drawn
+    rows: Int32  # [D], their rows of the batch
+    tenures: Int64  # [D], how many sequences these rows have had
+    sampling: SamplingColumns
+    scores: Scores | None  # whose log-probabilities are asked for
+    copy_sources: Int32  # [C], blocks to be copied before anything else
+    copy_destinations: Int32  # [C]
+    processing: Processing | None = None  # by logits processors of the user's own
+    verifying: Verifying | None = None
+    ancestors: Int64 | None = None  # [T], where there are trees of drafts
+    proposing: Proposing | None = None
+    guided: GuidedStep | None = None  # whose tokens a grammar allows
+    blind: frozenset[int] = frozenset()  # rows that are to draw by tokens of which the last is not known
+    adapted: tuple[AdaptedTokens, ...] = ()  # of those that have adapters
+    embedded: tuple[EmbeddedTokens, ...] = ()  # of those that have embeddings of their own
+    failing: Mapping[int, str] = field(
+        default_factory=dict
+    )  # of the D places, those whose tokens are errors, and why
+
+    @property
+    def draws_after_each(self) -> bool:
+        """Whether a token is drawn after each of its tokens, which the model alone computes, and no prompt's scored."""
+        return (
+            len(self.last_tokens) == len(self.positions)
+            and self.ancestors is None
+            and not self.adapted
+            and not self.embedded
+            and (self.scores is None or self.scores.prompt is None)
+        )
+
+    @property
+    def only_draws(self) -> bool:
+        """Whether that is done from logits as they are, but for masks, and nothing besides."""
+        return (
+            self.draws_after_each
+            and self.sampling.shaping is NOTHING
+            and self.scores is None
+            and self.processing is None
+            and not len(self.copy_sources)
+        )
+
+
+class EmbeddedTokens(NamedTuple):
+    """Tokens of one sequence, among the step's T, that have embeddings of their own."""
+
+    tokens: Int64  # [n]
+    rows: Float32  # [n, hidden_size]
+
+
+class AdaptedTokens(NamedTuple):
+    """Those of the step's T tokens that are computed with an adapter."""
+
+    adapter: str
+    tokens: Int64  # [n]
+
+
+@dataclass(frozen=True)
+class Verifying:
+    """The drafts of the N rows that draw: each row with drafts has that many more of the step's D places."""
+
+    rows: Int32  # [N]
+    starts: Int64  # [N], the positions of the first token that each draws
+    drafts: Drafts
+
+
+@dataclass(frozen=True)
+class Proposing:
+    """Tells the executor's own proposer of a step, and of all rows of the batch as they were when it was packed."""
+
+    wanted: Int32  # [N], drafts for each of the rows that draw, or [0] for none
+    rows: Int32  # [S], of the step's sequences
+    starts: Int32  # [S]
+    draws: npt.NDArray[np.bool_]  # [S]
+    new: tuple[NewSequence, ...]
+    block_tables: Int32  # [rows, stretches, groups of layers]
+    stretch_counts: Int32  # [rows]
+
+
+def pack(
+    rows: Int32, starts: Int32, counts: Int32, token_ids: Int32, block_tables: Int32, block_size: int
+) -> Packed:
+    """`counts[i]` tokens of row `rows[i]` from position `starts[i]`, where each stands where its position says.
+
+    Args:
+        token_ids: [rows of the batch, positions]
+        block_tables: [rows of the batch, stretches, groups of layers]
+    """
+    token_rows = spread(rows, counts)
+    positions = (spread(starts, counts) + within(counts)).astype(np.int64)
+    blocks = block_tables[token_rows, positions // block_size].T.astype(np.int64)
+    found = token_ids[token_rows, positions].astype(np.int64)
+    unknown = np.flatnonzero(found == UNKNOWN)
+    context_lengths = starts + counts
+    longest = int(context_lengths.max())
+    return Packed(
+        token_ids=found,
+        unknown=unknown,
+        unknown_rows=token_rows[unknown].astype(np.int64),
+        positions=positions,
+        slots=blocks * block_size + positions % block_size,
+        query_starts=np.concatenate([np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32)]),
+        context_lengths=context_lengths,
+        block_tables=np.ascontiguousarray(block_tables[rows, : -(-longest // block_size)].transpose(2, 0, 1)),
+        max_query_length=int(counts.max()),
+        max_context_length=longest,
+    )

@@ -1,0 +1,27 @@
+"""A step between its forward pass and its draw, where it waits for its masks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pageant.actors.executor.guided.masks import GuidedStep
+
+__all__ = ["Undrawn"]
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Undrawn:
+    """What a runner keeps of D drawing rows, some of which are guided, all else done that comes before the draw."""
+
+    places: Int64  # [D], among the drawing rows of their step
+    guided: GuidedStep
+    waited: float = 0.0  # seconds that masks have been waited for
+
+    def part(self, places: Int64) -> Undrawn:
+        """Some of the D rows, in memory of their own."""
+        raise NotImplementedError

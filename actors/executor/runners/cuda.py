@@ -1,0 +1,218 @@
+"""The runner of a GPU: inputs in one asynchronous copy, decodes as graphs, tokens back when they are asked for.
+
+Nothing on a step's way waits for the device but `token_ids`, which returns its tokens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pageant.actors.executor.batch.inputs import StepInputs
+from pageant.actors.executor.batch.scoring import Scoring
+from pageant.actors.executor.guided.undrawn import Undrawn
+from pageant.actors.executor.runners.graphs import Capture, CudaCapture, DecodeGraphs
+from pageant.actors.executor.runners.memory import device_budget
+from pageant.actors.executor.runners.model_runner import Drawn
+from pageant.actors.executor.runners.runner import DrawnHere, TorchRunner
+from pageant.actors.executor.runners.staging import Staging
+from pageant.actors.executor.tiers.host_memory import DeviceHostMemory
+from pageant.kernels.base import AttentionBatch, SamplingTensors
+
+__all__ = ["CudaRunner"]
+
+
+class DrawnOnDevice(DrawnHere):
+    """Tokens on their way to the host, after what was found about them."""
+
+    ready = False
+
+    def __init__(
+        self, tokens: Tensor, drawn: Scoring | None, prompts: Scoring | None, failed: dict[int, str]
+    ) -> None:
+        super().__init__(np.empty(0, np.int64), drawn, prompts, failed)
+        self._host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
+        self._host.copy_(tokens, non_blocking=True)
+        self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._arrived.record()
+
+    def token_ids(self) -> npt.NDArray[np.int64]:
+        """See `Drawn`."""
+        self._arrived.synchronize()
+        return self._host.numpy().copy()  # the memory is used again once this is forgotten
+
+
+class CudaRunner(TorchRunner):
+    """A `TorchRunner` for a GPU. (On a CPU it does the same without graphs, for the tests.)
+
+    Args:
+        gpu_memory_utilization: the share of the device's memory for all of it: weights, KV cache, and what a
+            step of `max_num_batched_tokens` tokens needs, which is tried out.
+        capture: how steps become graphs.
+    """
+
+    spare_blocks = 1  # for the rows that pad a batch
+
+    def __init__(
+        self,
+        *arguments: Any,
+        gpu_memory_utilization: float,
+        max_num_batched_tokens: int,
+        capture: Capture | None = None,
+        **options: Any,
+    ) -> None:
+        self._share = gpu_memory_utilization
+        if options["device"] != "cpu":
+            self.host_class = DeviceHostMemory
+        self._tokens_max = max_num_batched_tokens
+        super().__init__(*arguments, **options)
+        self._staging = Staging(self.device)
+        self._graphs: DecodeGraphs | None = None
+        # The reference kernels look at what is on the device, which a graph cannot.
+        if capture is None and self.device.type == "cuda" and self._kernels.name == "triton":
+            capture = CudaCapture()
+        if capture is not None and not self._decoder.taps:
+            self._graphs = DecodeGraphs(
+                self._passes.forward,
+                capture,
+                self._staging,
+                last_drawn=self._last_drawn,
+                max_num_seqs=options["max_num_seqs"],
+                max_model_len=options["max_model_len"],
+                block_size=options["block_size"],
+                spare_block=self.num_blocks,
+                num_groups=len(self.windows),
+            )
+
+    @property
+    def preparations(self) -> dict[str, int]:
+        """See `ModelRunner`."""
+        captured = self._graphs.num_captured if self._graphs is not None else 0
+        loaded = 0
+        if self._kernels.name == "triton":
+            from pageant.kernels.triton.loading import num_loaded
+
+            loaded = num_loaded()
+        return {"kernels_loaded": loaded, "graphs_captured": captured}
+
+    @torch.inference_mode()
+    def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
+        """See `ModelRunner`."""
+        with self._on_device():
+            self._copy_blocks(inputs)
+            if self._graphs is not None and self._graphs.takes(inputs):
+                hidden = self._graphs.run(inputs)
+            else:
+                hidden = self._compute(inputs)
+            prompts = self._score_prompts(hidden, inputs.scores)
+            if not len(inputs.rows):
+                nothing = torch.empty(0, dtype=torch.int64, device=self.device)
+                drawn = DrawnHere(np.empty(0, np.int64))
+                if prompts is not None:
+                    drawn = self._drawn(nothing, None, prompts, {})
+                return self._with_drafts(drawn, inputs, hidden)
+            columns = inputs.sampling
+            last, rows, seed, position, temperature, top_p, min_p, top_k, sample = self._staging.send(
+                [
+                    *(inputs.last_tokens, inputs.rows.astype(np.int64), columns.seed, columns.position),
+                    *(columns.temperature, columns.top_p, columns.min_p, columns.top_k),
+                    columns.sample,
+                ]
+            )
+            params = SamplingTensors(
+                temperature=temperature,
+                top_k=top_k,
+                top_p=top_p,
+                min_p=min_p,
+                seed=seed,
+                sample=sample,
+                position=position,
+            )
+            return self._draw_or_wait(
+                self._decoder.logits(hidden[last]), rows, params, inputs, prompts, hidden
+            )
+
+    def draw(self, undrawn: Undrawn) -> Drawn:
+        """See `ModelRunner`."""
+        with self._on_device():
+            return super().draw(undrawn)
+
+    def _drawn(
+        self, tokens: Tensor, drawn: Scoring | None, prompts: Scoring | None, failed: dict[int, str]
+    ) -> DrawnHere:
+        if tokens.is_cuda:
+            return DrawnOnDevice(tokens, drawn, prompts, failed)
+        return super()._drawn(tokens, drawn, prompts, failed)
+
+    def _on_device(self) -> contextlib.AbstractContextManager[Any]:
+        """Kernels run on a thread's current device, and steps come from several threads."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
+
+    def _compute(self, inputs: StepInputs) -> Tensor:
+        # Each group's arrays by themselves, so that all begin where kernels are compiled for.
+        token_ids, positions, unknown, unknown_rows, starts, lengths, *grouped = self._staging.send(
+            [
+                *(inputs.token_ids, inputs.positions, inputs.unknown, inputs.unknown_rows),
+                *(inputs.query_starts, inputs.context_lengths, *inputs.block_tables, *inputs.slots),
+            ]
+        )
+        tables, slots = grouped[: len(self.windows)], grouped[len(self.windows) :]
+        if len(inputs.unknown):
+            token_ids[unknown] = self._last_drawn[unknown_rows]
+        batch = AttentionBatch.of_groups(
+            tables,
+            slots,
+            query_starts=starts,
+            context_lengths=lengths,
+            positions=positions,
+            max_query_length=inputs.max_query_length,
+            max_context_length=inputs.max_context_length,
+            ancestors=None if inputs.ancestors is None else self._tensor(inputs.ancestors),
+        )
+        with self._passes.adapting(inputs.adapted, len(inputs.positions)):
+            return self._passes.forward(token_ids, positions, batch, embedded=self._passes.embedded(inputs))
+
+    def _memory(self) -> tuple[int, int]:
+        if self.device.type != "cuda":
+            return super()._memory()
+        free, total = torch.cuda.mem_get_info(self.device)
+        return free, total
+
+    @torch.inference_mode()
+    def _kv_budget(self, block_size: int, max_num_seqs: int) -> int | None:
+        """What is left of the share when the largest step has been computed once, without a KV cache to speak of."""
+        if self.device.type != "cuda":
+            return None
+        with self._on_device():
+            torch.cuda.reset_peak_memory_stats(self.device)
+            weights = torch.cuda.memory_allocated(self.device)
+            self._try_largest_step(block_size, max_num_seqs)
+            torch.cuda.synchronize(self.device)
+            needed = torch.cuda.max_memory_allocated(self.device) - weights
+            torch.cuda.empty_cache()
+            free, total = torch.cuda.mem_get_info(self.device)
+        return device_budget(free=free, total=total, share=self._share, step=needed)
+
+    def _try_largest_step(self, block_size: int, max_num_seqs: int) -> None:
+        """All tokens in one sequence, each in the slot of the first."""
+        tokens = self._tokens_max
+        caches = self._decoder.allocate_kv_caches(1, block_size)
+        nothing = torch.zeros(tokens, dtype=torch.int64, device=self.device)
+        few = torch.zeros(1, dtype=torch.int32, device=self.device)
+        num_groups = len(self.windows)
+        batch = AttentionBatch.of_groups(
+            few.expand(num_groups, 1, 1),
+            nothing.expand(num_groups, tokens),
+            query_starts=torch.tensor([0, tokens], dtype=torch.int32, device=self.device),
+            context_lengths=few + 1,
+            positions=nothing,
+            max_query_length=tokens,
+            max_context_length=1,
+        )
+        hidden = self._decoder.forward(nothing, nothing, batch, caches)
+        self._decoder.logits(hidden[:1].expand(max_num_seqs, -1).contiguous())

@@ -1,0 +1,162 @@
+"""A decoder's passes over packed tokens: from arrays of the host to hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pageant.actors.executor.batch.inputs import AdaptedTokens, EmbeddedTokens, Packed, StepInputs
+from pageant.actors.executor.on_device import to_device
+from pageant.actors.executor.runners.programs import Awaiting, StepPrograms
+from pageant.kernels.base import AttentionBatch, KVCache
+from pageant.kernels.cpu import CpuKernels
+from pageant.models.adapters.loading import Adapters
+from pageant.models.decoder import Decoder, Embedded, Wanted
+
+__all__ = ["Passes", "attention_batch"]
+
+
+class Passes:
+    """Of one decoder. On a CPU, small ones are recorded, if nobody reads between its layers.
+
+    Those with adapters are not: which tokens have which is as much part of a recording as addresses are. Nor are those
+    with embeddings of their own.
+
+    Args:
+        last_drawn: int64 [rows of the batch], on the device: the token that each drew last.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        kv_caches: Sequence[KVCache],
+        last_drawn: Tensor,
+        *,
+        max_num_seqs: int,
+        max_model_len: int,
+        block_size: int,
+        clock: Callable[[], float] = lambda: 0.0,
+        adapters: Adapters | None = None,
+    ) -> None:
+        self.decoder = decoder
+        self._adapters = adapters
+        self._kv_caches = kv_caches
+        self._last_drawn = last_drawn
+        self._programs: StepPrograms | None = None
+        if isinstance(decoder.kernels, CpuKernels) and not decoder.taps:
+            self._programs = StepPrograms(
+                self.forward,
+                decoder.logits,
+                decoder.head,
+                decoder.kernels,
+                num_groups=len(decoder.groups.windows),
+                max_num_seqs=max_num_seqs,
+                max_model_len=max_model_len,
+                block_size=block_size,
+                last_drawn=last_drawn,
+                clock=clock,
+            )
+
+    def run(
+        self,
+        packed: Packed,
+        ancestors: npt.NDArray[np.int64] | None = None,
+        adapted: Sequence[AdaptedTokens] = (),
+        wanted: npt.NDArray[np.int64] | None = None,
+        embedded: Sequence[EmbeddedTokens] = (),
+    ) -> Tensor:
+        """Return hidden states [T, hidden_size], or [D, hidden_size], good until the next call.
+
+        Args:
+            ancestors: see `AttentionBatch`.
+            wanted: [D], which of the tokens to return, at most one of each sequence; None is all.
+        """
+        some = wanted if wanted is not None and len(wanted) < len(packed.positions) else None
+        if self._programs is not None and not adapted and not embedded:
+            hidden = self._programs.run(packed, ancestors)
+            if hidden is not None:
+                return hidden if some is None else hidden[to_device(some, hidden.device)]
+        device = self.decoder.device
+        token_ids = to_device(packed.token_ids, device)
+        if len(packed.unknown):
+            token_ids[to_device(packed.unknown, device)] = self._last_drawn[
+                to_device(packed.unknown_rows, device)
+            ]
+        positions = to_device(packed.positions, device)
+        batch, given = attention_batch(packed, device, ancestors), self._on_device(embedded)
+        if some is not None and not adapted:
+            sequences = packed.query_starts.searchsorted(some, side="right") - 1
+            of_last = batch.groups[self.decoder.groups.of_layer[-1]]
+            only = Wanted.of(to_device(some, device), to_device(sequences, device), of_last)
+            return self.forward(token_ids, positions, batch, only, given)
+        with self.adapting(adapted, len(packed.positions)):  # in every layer, by their places among all
+            hidden = self.forward(token_ids, positions, batch, embedded=given)
+        return hidden if some is None else hidden[to_device(some, device)]
+
+    def draw(self, inputs: StepInputs) -> npt.NDArray[np.int64] | Awaiting | None:
+        """Return the tokens [T] of a step that `only_draws`, if it is recorded, or what it draws from when its masks
+        come."""
+        return None if self._programs is None else self._programs.draw(inputs)
+
+    def logits(self, inputs: StepInputs) -> Tensor | None:
+        """Return the logits [T, V] of a step that `draws_after_each`, good until the next call, if it is recorded."""
+        return None if self._programs is None else self._programs.logits(inputs)
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        batch: AttentionBatch,
+        wanted: Wanted | None = None,
+        embedded: Embedded | None = None,
+    ) -> Tensor:
+        """See `Decoder.forward`."""
+        return self.decoder.forward(token_ids, positions, batch, self._kv_caches, wanted, embedded)
+
+    def embedded(self, inputs: StepInputs) -> Embedded | None:
+        """Return what stands in for the embeddings of a step's tokens, on the device."""
+        return self._on_device(inputs.embedded)
+
+    def _on_device(self, embedded: Sequence[EmbeddedTokens]) -> Embedded | None:
+        if not embedded:
+            return None
+        tokens = np.concatenate([one.tokens for one in embedded])
+        rows = np.concatenate([one.rows for one in embedded])
+        device = self.decoder.device
+        return Embedded(to_device(tokens, device), to_device(rows, device).to(self.decoder.dtype))
+
+    @contextmanager
+    def adapting(self, adapted: Sequence[AdaptedTokens], num_tokens: int) -> Iterator[None]:
+        """Within it, tokens of a step of so many have their adapters."""
+        if not adapted:
+            yield
+            return
+        assert self._adapters is not None, "a batch without adapters has no such tokens"
+        device = self.decoder.device
+        tokens_of = [
+            (name, None if len(tokens) == num_tokens else to_device(tokens, device))
+            for name, tokens in adapted
+        ]
+        with self._adapters.applied(tokens_of):
+            yield
+
+
+def attention_batch(
+    packed: Packed, device: torch.device, ancestors: npt.NDArray[np.int64] | None = None
+) -> AttentionBatch:
+    """What attention needs to know of packed tokens, on the device."""
+    return AttentionBatch.of_groups(
+        to_device(packed.block_tables, device),
+        to_device(packed.slots, device),
+        query_starts=to_device(packed.query_starts, device),
+        context_lengths=to_device(packed.context_lengths, device),
+        positions=to_device(packed.positions, device),
+        max_query_length=packed.max_query_length,
+        max_context_length=packed.max_context_length,
+        ancestors=None if ancestors is None else to_device(ancestors, device),
+    )

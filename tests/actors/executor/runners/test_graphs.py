@@ -1,0 +1,180 @@
+"""Decode steps padded to graphs' sizes, with a stand-in for CUDA's capture: it plays again by calling again."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from pageant.actors.executor.runners.cuda import CudaRunner
+from pageant.actors.executor.runners.graphs import CudaCapture, padded_context, padded_size
+from pageant.actors.executor.runners.memory import device_budget
+from pageant.actors.executor.runners.runner import TorchRunner
+
+BLOCKS, BLOCK_SIZE = 40, 4
+
+
+class Replays:
+    """Counts what is captured and what is played."""
+
+    def __init__(self, refuse=False):
+        self.captured = self.played = 0
+        self.refuse = refuse
+
+    def __call__(self, run):
+        if self.refuse:
+            raise RuntimeError("operation not permitted when stream is capturing\nand more")
+        self.captured += 1
+
+        def replay():
+            self.played += 1
+            return run()
+
+        return replay
+
+
+@pytest.fixture
+def cuda_runner(demo, options):
+    def make(capture):
+        return CudaRunner(
+            demo, **options, gpu_memory_utilization=0.9, max_num_batched_tokens=64, capture=capture
+        )
+
+    return make
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_padded_and_replayed_steps_draw_the_same_tokens(cuda_runner, generate, demo, options, temperature):
+    replays = Replays()
+    drawn = generate(cuda_runner(replays), 12, temperature)
+    assert drawn == generate(TorchRunner(demo, **options), 12, temperature)
+    assert (replays.captured, replays.played) == (1, 11), "the first decode is computed, then captured"
+
+
+def test_a_step_with_adapters_is_no_replay_of_one_without(cuda_runner, generate, demo, options, adapters):
+    replays, options["adapters"] = Replays(), adapters
+    runner = cuda_runner(replays)
+    bare = generate(runner, 6)
+    assert (replays.captured, replays.played) == (1, 5)
+    adapted = generate(runner, 6, adapters={0: "one", 3: "two"})
+    assert (replays.captured, replays.played) == (1, 5), "none of these steps was"
+    assert adapted == generate(TorchRunner(demo, **options), 6, adapters={0: "one", 3: "two"})
+    assert [step[1] for step in adapted] == [step[1] for step in bare], "row 2 has none"
+    assert all([step[place] for step in adapted] != [step[place] for step in bare] for place in (0, 2)), (
+        "they are meant to matter"
+    )
+    assert generate(runner, 6) == bare
+
+
+def test_padding_writes_to_the_spare_block_alone(cuda_runner, generate):
+    runner = cuda_runner(Replays())
+    generate(runner, 3)
+    keys = runner._kv_caches[0][0]
+    assert len(keys) == BLOCKS + 1 and bool(keys[BLOCKS, :, 0].any())
+    assert not bool(keys[BLOCKS, :, 1:].any())
+    used = {row * 9 + block for row in (0, 2, 3) for block in (3, 1, 4, 0, 5, 8, 2)}
+    assert not any(bool(keys[block].any()) for block in set(range(BLOCKS)) - used)
+
+
+def test_what_cannot_be_captured_is_computed_and_said_once(cuda_runner, generate, demo, options, caplog):
+    drawn = generate(cuda_runner(Replays(refuse=True)), 4)
+    assert drawn == generate(TorchRunner(demo, **options), 4)
+    said = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert said == [
+        "decode steps are computed without CUDA graphs: operation not permitted when stream is capturing"
+    ]
+
+
+class CudaStreams:
+    """As much of torch.cuda as a capture touches. `graph` ends the capture and then restores the stream, as torch does;
+    so where ending it raises, the stream stays."""
+
+    def __init__(self, monkeypatch, refuses):
+        self.stream, self.synchronized, self.refuses = "the caller's", 0, refuses
+        for name in ("current_stream", "set_stream", "synchronize", "graph", "CUDAGraph"):
+            monkeypatch.setattr(torch.cuda, name, getattr(self, name))
+
+    def current_stream(self):
+        return self.stream
+
+    def set_stream(self, stream):
+        self.stream = stream
+
+    def synchronize(self):
+        self.synchronized += 1
+
+    def CUDAGraph(self):
+        return SimpleNamespace(pool=lambda: "pool", replay=lambda: None)
+
+    @contextlib.contextmanager
+    def graph(self, graph, **options):
+        before, self.stream = self.stream, "the capture's"
+        try:
+            yield
+        finally:
+            if self.refuses:
+                raise RuntimeError("the capture was invalidated")
+        self.stream = before
+
+
+@pytest.mark.parametrize("error", [RuntimeError("not permitted"), KeyboardInterrupt(), None])
+def test_a_refused_capture_leaves_the_callers_stream(monkeypatch, error):
+    cuda = CudaStreams(monkeypatch, refuses=True)
+
+    def run():
+        assert cuda.stream == "the capture's"
+        if error is not None:
+            raise error
+        return torch.zeros(1)
+
+    with pytest.raises((RuntimeError, KeyboardInterrupt)):
+        CudaCapture()(run)
+    assert (cuda.stream, cuda.synchronized) == ("the caller's", 1)
+
+
+def test_a_capture_returns_its_result_again_and_shares_its_pool(monkeypatch):
+    cuda = CudaStreams(monkeypatch, refuses=False)
+    capture, result = CudaCapture(), torch.zeros(1)
+    assert capture(lambda: result)() is result
+    assert (cuda.stream, capture._pool) == ("the caller's", "pool")
+
+
+@pytest.mark.parametrize("error", [ValueError("odd\nand more"), AssertionError()])
+def test_whatever_a_capture_raises_the_step_was_computed(cuda_runner, generate, demo, options, caplog, error):
+    def refuse(run):
+        raise error
+
+    assert generate(cuda_runner(refuse), 4) == generate(TorchRunner(demo, **options), 4)
+    said = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    reason = "odd" if str(error) else "AssertionError"
+    assert said == [f"decode steps are computed without CUDA graphs: {reason}"]
+
+
+def test_without_graphs_the_same_tokens_are_drawn(cuda_runner, generate, demo, options):
+    assert generate(cuda_runner(None), 4, 1.0) == generate(TorchRunner(demo, **options), 4, 1.0)
+
+
+@pytest.mark.parametrize(("rows", "size"), [(1, 1), (3, 4), (9, 16), (200, 224), (512, 512), (513, None)])
+def test_a_batch_is_padded_to_the_next_size(rows, size):
+    assert padded_size(rows) == size
+
+
+@pytest.mark.parametrize(
+    ("longest", "reach"), [(1, 1024), (1024, 1024), (1025, 4096), (20000, 65536), (90000, 100000)]
+)
+def test_lengths_are_in_few_ranges_up_to_the_models_own(longest, reach):
+    assert padded_context(longest, 100_000) == reach
+
+
+def test_the_budget_is_what_others_the_weights_and_a_step_leave_of_the_share():
+    assert device_budget(free=70, total=100, share=0.9, step=5) == 55
+    assert device_budget(free=4, total=100, share=0.9, step=5) == 0
+
+
+def test_every_row_of_a_full_batch_has_a_graph(cuda_runner):
+    runner = cuda_runner(Replays())
+    assert runner._graphs is not None and runner._graphs._rows_max == 4
+    (table,) = runner._graphs._tables
+    assert torch.equal(table, torch.full((4, 16), BLOCKS, dtype=torch.int32))
