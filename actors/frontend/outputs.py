@@ -389,8 +389,13 @@ class Completion:
 
 
 def weight_spans(finished: Finished, num_tokens: int) -> list[WeightVersionSpan]:
-    """Return the weights that the tokens of an output were drawn by, of `num_tokens` in all."""
+    """Return the weights that the tokens of an output were drawn by, of `num_tokens` in all.
+
+    The list is empty where nobody says: a request that was taken back ended without its scheduler's word.
+    """
     spans = finished.weight_versions
+    if not spans:
+        return []
     ends = [*(span.start for span in spans[1:]), num_tokens]
     return [WeightVersionSpan(span.version, span.start, end) for span, end in zip(spans, ends, strict=True)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import httpx
 import openai
@@ -62,6 +63,58 @@ def test_a_custom_tools_call_is_streamed_in_chats(client, choice):
     assert deltas[0].type == "custom" and deltas[0].id
     texts = [call.model_dump()["custom"].get("input", "") for call in deltas]
     assert "".join(texts) == PATCH and len(texts) > len(PATCH) / 2
+
+
+def with_format(syntax, definition):
+    """A custom tool with a grammar, as chats have it, and as responses have it."""
+    grammar = {"syntax": syntax, "definition": definition}
+    nested = {"name": "patch", "format": {"type": "grammar", "grammar": grammar}}
+    return {"type": "custom", "custom": nested}, CUSTOM | {"format": {"type": "grammar", **grammar}}
+
+
+def called_with(text):
+    return f"CALL:patch WITH:{json.dumps({'input': text})}:END"
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_a_custom_tools_text_is_held_to_its_regular_expression(client, choice):
+    definition = r'a\n"[0-9]{2,4}\\'
+    in_chat, in_response = with_format("regex", definition)
+    right, wrong = 'a\n"123\\', 'a\n"12x\\'
+    for said in (right, wrong):
+        options = {"tools": [in_chat], "tool_choice": choice, "temperature": 0}
+        (call,) = chat(client, called_with(said), **options).choices[0].message.tool_calls
+        assert re.fullmatch(definition, call.custom.input), call.custom.input
+        assert (call.custom.input == said) == (said == right)
+        response = client.responses.create(
+            model="puppet",
+            input=called_with(said),
+            tools=[in_response],
+            tool_choice=choice,
+            temperature=0,
+        )
+        (item,) = response.output
+        assert item.type == "custom_tool_call" and item.input == call.custom.input
+
+
+def test_a_grammar_that_a_custom_tools_text_is_not_held_to_is_named(http):
+    in_chat, in_response = with_format("lark", 'start: "a" | "b"')
+    chat_body = {"messages": [{"role": "user", "content": CALL_PATCH}], "tools": [in_chat]}
+    namespace = {"type": "namespace", "name": "files", "description": "", "tools": [in_response]}
+    for path, body in (
+        ("/v1/chat/completions", chat_body),
+        ("/v1/responses", {"input": CALL_PATCH, "tools": [in_response]}),
+        ("/v1/responses", {"input": CALL_PATCH, "tools": [namespace]}),
+    ):
+        answer = http.post(path, json={"model": "puppet", **body})
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["x-pageant-fields-without-effect"] == "tools:custom.format"
+    held = {**chat_body, "tools": [with_format("regex", "[a-z]+")[0]]}
+    answer = http.post("/v1/chat/completions", json={"model": "puppet", **held})
+    assert "x-pageant-fields-without-effect" not in answer.headers
+    wrong = {**chat_body, "tools": [with_format("regex", "(")[0]]}
+    answer = http.post("/v1/chat/completions", json={"model": "puppet", **wrong})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools"), answer.text
 
 
 def test_a_custom_tools_call_is_an_item_of_a_response_and_its_result_comes_back(client):

@@ -31,6 +31,7 @@ from pageant.actors.frontend.http.openai.offered_tools import (
     chosen,
     customs,
     functions_of,
+    held_arguments,
     left_out,
 )
 from pageant.actors.frontend.http.openai.structure import (
@@ -76,7 +77,9 @@ class ChatRequest(Generation, kw_only=True):
         """Return the places of what is known here, and cannot be told to a model."""
         conversations = [one if isinstance(one, tuple) else (one,) for one in self.messages]
         said = [place for turns in conversations for turn in turns for place in turn.passed_over()]
-        return list(dict.fromkeys([*super().fields_without_effect(formats), *left_out(self.tools), *said]))
+        return list(
+            dict.fromkeys([*super().fields_without_effect(formats), *left_out(self.tools, formats), *said])
+        )
 
     def num_logprobs(self) -> int | None:
         """See `Generation`."""
@@ -141,7 +144,7 @@ class ChatRequest(Generation, kw_only=True):
             BadRequest: what is wrong with them.
         """
         found = functions_of(self.tools, self.tool_choice)
-        return Tools.of(found, chosen(self.tool_choice), self.parallel_tool_calls)
+        return Tools.of(found, chosen(self.tool_choice), self.parallel_tool_calls, held_arguments(self.tools))
 
 
 class FunctionCall(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -13,8 +13,10 @@ from pageant.actors.frontend.http.openai.structure import (
     ToolChoice,
     ToolFunction,
 )
+from pageant.actors.frontend.http.parsers.formats import Formats
 from pageant.protocol.errors import BadRequest
 
+UNHELD = "tools:custom.format"
 CUSTOM_PARAMETERS: dict[str, Any] = {
     "type": "object",
     "properties": {"input": {"type": "string"}},
@@ -25,7 +27,10 @@ CUSTOM_PARAMETERS: dict[str, Any] = {
 
 
 class CustomTool(msgspec.Struct, kw_only=True):
-    """A tool that is called with a text. `format` may say by a grammar how the text is written: the model is told."""
+    """A tool that is called with a text. `format` may say by a grammar how the text is written: the model is told.
+
+    The text is held to a grammar whose `syntax` is regex, where the model has a form of calls (`unheld`).
+    """
 
     name: str
     description: str | None = None
@@ -34,14 +39,37 @@ class CustomTool(msgspec.Struct, kw_only=True):
     def function(self) -> ToolFunction:
         """Return the function with one argument that stands for it."""
         lines = [self.description] if self.description else []
-        form = self.format or {}
-        grammar = form.get("grammar") if isinstance(form.get("grammar"), dict) else form
-        if isinstance(grammar, dict) and isinstance(grammar.get("definition"), str):
+        grammar = _grammar(self.format)
+        if grammar is not None:
             syntax = grammar.get("syntax") or "the following"
             lines.append(f"The input follows this grammar ({syntax}):\n{grammar['definition']}")
         return ToolFunction(
             name=self.name, description="\n\n".join(lines) or None, parameters=CUSTOM_PARAMETERS
         )
+
+    def held_arguments(self) -> dict[str, Any] | None:
+        """Return the schema that its calls' arguments are held to; None where they are free."""
+        grammar = _grammar(self.format)
+        if grammar is None or grammar.get("syntax") != "regex":
+            return None
+        text = {"type": "string", "pattern": f"^(?:{grammar['definition']})$"}
+        return {**CUSTOM_PARAMETERS, "properties": {"input": text}}
+
+
+def _grammar(form: Any) -> dict[str, Any] | None:
+    """Return the grammar of a custom tool's format, which chats have within `grammar`, and responses have not."""
+    if not isinstance(form, dict):
+        return None
+    grammar = form.get("grammar") if isinstance(form.get("grammar"), dict) else form
+    return grammar if isinstance(grammar, dict) and isinstance(grammar.get("definition"), str) else None
+
+
+def unheld(form: Any, formats: Formats) -> bool:
+    """Whether a custom tool's format has a grammar that calls are not held to: one in Lark's syntax, which the grammar
+    backend cannot apply to a text that JSON escapes; or any, where the model has no form of calls.
+    """
+    grammar = _grammar(form)
+    return grammar is not None and (grammar.get("syntax") != "regex" or formats.tools is None)
 
 
 class OfferedTool(msgspec.Struct, kw_only=True):
@@ -150,11 +178,19 @@ def chosen(choice: Choice | None) -> ToolChoice | None:
     return ChosenTool(function=ChosenFunction(name=choice.chosen()))
 
 
+def held_arguments(tools: tuple[OfferedTool, ...] | None) -> dict[str, dict[str, Any]]:
+    """Return the schemas that calls of custom tools are held to, by name."""
+    found = {one.custom.name: one.custom.held_arguments() for one in tools or () if one.custom is not None}
+    return {name: schema for name, schema in found.items() if schema is not None}
+
+
 def customs(tools: tuple[OfferedTool, ...] | None) -> frozenset[str]:
     """Return the names of custom tools."""
     return frozenset(tool.custom.name for tool in tools or () if tool.custom is not None)
 
 
-def left_out(tools: tuple[OfferedTool, ...] | None) -> list[str]:
-    """Return the places of tools that no model is told of."""
-    return [f"tools:{tool.type}"[:128] for tool in tools or () if not tool.is_told]
+def left_out(tools: tuple[OfferedTool, ...] | None, formats: Formats) -> list[str]:
+    """Return the places of tools that no model is told of, and of grammars that calls are not held to."""
+    kinds = [f"tools:{tool.type}"[:128] for tool in tools or () if not tool.is_told]
+    customs = [tool.custom for tool in tools or () if tool.custom is not None]
+    return kinds + [UNHELD for custom in customs if unheld(custom.format, formats)]

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from pageant.actors.frontend.http.openai.offered_tools import UNHELD
 from pageant.actors.frontend.http.openai.response_items import Item, is_reference
 from pageant.actors.frontend.http.openai.response_tools import ResponseTool, chat_choice, chat_tools
 from pageant.actors.frontend.http.openai.structure import StructuredOutputs
@@ -101,6 +102,7 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
         """Those that are given and known, and of no consequence here."""
         names = [f"reasoning.{name}" for name in self.reasoning or {} if self._is_idle(name)]
         names += [f"tools:{kind}"[:128] for tool in self.tools or () for kind in tool.left_out()]
+        names += [UNHELD for tool in self.tools or () if tool.has_unheld(formats)]
         items = enumerate(self.input) if not isinstance(self.input, str) else ()
         names += [f"input:{item.kind}"[:128] for index, item in items if _is_mute(item, index)]
         names += [f"include:{one}" for one in self.include or () if one not in (LOGPROBS, ENCRYPTED)]

@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 
 from pageant.actors.frontend.http.openai.client_tools import CLIENT_TOOLS
+from pageant.actors.frontend.http.openai.offered_tools import unheld
+from pageant.actors.frontend.http.parsers.formats import Formats
 from pageant.protocol.errors import BadRequest
 
 __all__ = ["CallForm", "ResponseTool", "call_forms", "chat_choice", "chat_tools", "qualified"]
@@ -58,6 +60,12 @@ class ResponseTool(msgspec.Struct, kw_only=True):
             more = {"format": self.format}
         named = {"name": qualified(namespace, self.name), "description": self.description, **more}
         return [{"type": kind, kind: {key: value for key, value in named.items() if value is not None}}]
+
+    def has_unheld(self, formats: Formats) -> bool:
+        """Whether it is, or has within it, a custom tool whose calls are not held to its grammar."""
+        if self.type == "namespace":
+            return any(tool.has_unheld(formats) for tool in self.tools or ())
+        return self.type == "custom" and unheld(self.format, formats)
 
     def left_out(self) -> list[str]:
         """Return the types of tools that no model is told of."""

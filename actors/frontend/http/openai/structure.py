@@ -170,17 +170,25 @@ class Structure(msgspec.Struct, frozen=True):
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
-    """A request's tools, and which of them may be called."""
+    """A request's tools, and which of them may be called. `held` are schemas that arguments of some always follow."""
 
     tools: tuple[Tool, ...]
     choice: ToolChoice
     one: bool
+    held: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, tools: tuple[Tool, ...] | None, choice: ToolChoice | None, parallel: bool | None
+        cls,
+        tools: tuple[Tool, ...] | None,
+        choice: ToolChoice | None,
+        parallel: bool | None,
+        held: dict[str, dict[str, Any]] | None = None,
     ) -> Tools | None:
-        """Those that may be called; None where none may.
+        """Return those that may be called; None where none may.
+
+        Args:
+            held: the schemas that arguments follow though their tool is not `strict`, by name.
 
         Raises:
             BadRequest: a name that cannot be, or is not there.
@@ -204,7 +212,10 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
         if choice == "none":
             return None
         return cls(
-            tools=tools, choice=choice or "auto", one=parallel is False or isinstance(choice, ChosenTool)
+            tools=tools,
+            choice=choice or "auto",
+            one=parallel is False or isinstance(choice, ChosenTool),
+            held=held or {},
         )
 
     @property
@@ -221,12 +232,12 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
             if one.strict or (self.is_forced and one.strict is not False)
             else None
             for one in functions
-        }
+        } | {one.name: self.held[one.name] for one in functions if one.name in self.held}
 
     def structure(self, formats: Formats, text: Structure) -> Structure:
         """What the answer has to be, whose text, if it has any, has to be that."""
         form, schemas = formats.forced if self.is_forced else formats.tools, self._schemas()
-        is_strict = any(tool.function.strict for tool in self.tools)
+        is_strict = any(tool.function.strict or tool.function.name in self.held for tool in self.tools)
         if form is None or not (self.is_forced or (is_strict and text.asked is None) or _is_json(text)):
             return text
         if self.is_forced:
