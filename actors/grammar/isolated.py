@@ -80,7 +80,11 @@ class IsolatedTrial:
 def open_compiler(argument: str) -> Callable[[bytes], bytes]:
     """Return the function that compiles an encoded source; its answer is why that cannot be done, or empty."""
     path, vocab_size, end_tokens = json.loads(argument)
-    compiler = Compiler.from_checkpoint(Path(path), vocab_size, end_tokens)
+    try:
+        compiler = Compiler.from_checkpoint(Path(path), vocab_size, end_tokens)
+    except GrammarError as error:  # no source can be followed with this model
+        refusal = str(error).encode(errors="backslashreplace")
+        return lambda data: refusal
 
     def compile_source(data: bytes) -> bytes:
         try:
