@@ -130,6 +130,20 @@ def _quantization(wanted: Any, own: str | None) -> Any:
     raise TopologyError("quantization", f"found {wanted!r:.80}; expected int8 or int4, {theirs}")
 
 
+def settle_quantization(topology: Topology) -> Topology:
+    """Return a topology whose models' settings have been read (`model_settings`) without methods of checkpoints.
+
+    What is left of `quantization` is what executors take: weights that they make while they load them.
+    """
+    settings = {
+        name: value
+        for name, value in topology.settings.items()
+        if name != "quantization" or value in ("int8", "int4") or not isinstance(value, str)
+    }
+    models = {name: settle_quantization(part) for name, part in topology.models.items()}
+    return msgspec.structs.replace(topology, settings=settings, models=models)
+
+
 def _configured(folder: Path, settings: Mapping[str, Any]) -> Path:
     """Return the folder of a checkpoint with the configuration that settings give it."""
     overrides, config_path = settings.get("hf_overrides") or {}, settings.get("hf_config_path")

@@ -32,6 +32,7 @@ from pageant.actors.frontend.cast import (
     model_settings,
     served_models,
     served_names,
+    settle_quantization,
 )
 from pageant.actors.frontend.embeds import EmbeddedPrompt
 from pageant.actors.frontend.frontend import Frontend
@@ -93,6 +94,7 @@ def _resolve(topology: Topology) -> tuple[Resolved, dict[str, dict[str, Any]], t
         except TopologyError as error:
             raise error.within(f"models.{name}") from None
     first = next(iter(of_models.values())) if of_models else model_settings(topology)
+    topology = settle_quantization(topology)
     served = served_models(topology, first, of_models)
     shared = {"served": msgspec.to_builtins(served)}
     resolved = resolve(topology, DEFAULT_CAST, shared if of_models else first | shared, of_models)
