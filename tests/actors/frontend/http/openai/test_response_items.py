@@ -155,6 +155,7 @@ def test_tools_of_which_a_model_can_be_told_are_told_and_others_are_named():
         "tools:web_search",
         "tools:file_search",
         "tools:shell",
+        "tools:custom.format",
     ]
     conversation = as_chat(given.chat_fields([]), NAMES).conversation()
     told = [tool["function"] for tool in json.loads(conversation.tools)]
