@@ -107,6 +107,20 @@ def model_settings(topology: Topology) -> dict[str, Any]:
     }
 
 
+_READ = ("adapters", "chat_template", "quantization", "tokenizer")
+"""Settings that name something, which `model_settings` finds: a folder for a hub id, a text for a file."""
+
+
+def with_found(topology: Topology, found: Mapping[str, Any]) -> Topology:
+    """Return a topology whose settings say what was found for them, in place of what names it.
+
+    Args:
+        found: of `model_settings`.
+    """
+    read = {name: found[name] for name in _READ if topology.settings.get(name) is not None}
+    return msgspec.structs.replace(topology, settings={**topology.settings, **read})
+
+
 _MADE_HERE = (None, "int8", "int4")
 """Values of `quantization` that an executor takes: weights that it makes while it loads them."""
 _METHODS = {
@@ -128,20 +142,6 @@ def _quantization(wanted: Any, own: str | None) -> Any:
         return None
     theirs = "the checkpoint is not quantised" if own is None else f"or {own}, which the checkpoint is"
     raise TopologyError("quantization", f"found {wanted!r:.80}; expected int8 or int4, {theirs}")
-
-
-def settle_quantization(topology: Topology) -> Topology:
-    """Return a topology whose models' settings have been read (`model_settings`) without methods of checkpoints.
-
-    What is left of `quantization` is what executors take: weights that they make while they load them.
-    """
-    settings = {
-        name: value
-        for name, value in topology.settings.items()
-        if name != "quantization" or value in ("int8", "int4") or not isinstance(value, str)
-    }
-    models = {name: settle_quantization(part) for name, part in topology.models.items()}
-    return msgspec.structs.replace(topology, settings=settings, models=models)
 
 
 def _configured(folder: Path, settings: Mapping[str, Any]) -> Path:

@@ -32,7 +32,7 @@ from pageant.actors.frontend.cast import (
     model_settings,
     served_models,
     served_names,
-    settle_quantization,
+    with_found,
 )
 from pageant.actors.frontend.embeds import EmbeddedPrompt
 from pageant.actors.frontend.frontend import Frontend
@@ -94,9 +94,13 @@ def _resolve(topology: Topology) -> tuple[Resolved, dict[str, dict[str, Any]], t
         except TopologyError as error:
             raise error.within(f"models.{name}") from None
     first = next(iter(of_models.values())) if of_models else model_settings(topology)
-    topology = settle_quantization(topology)
     served = served_models(topology, first, of_models)
     shared = {"served": msgspec.to_builtins(served)}
+    if of_models:
+        models = {name: with_found(part, of_models[name]) for name, part in topology.models.items()}
+        topology = msgspec.structs.replace(topology, models=models)
+    else:
+        topology = with_found(topology, first)
     resolved = resolve(topology, DEFAULT_CAST, shared if of_models else first | shared, of_models)
     parts = {f"{name}/": part for name, part in topology.models.items()} or {"": topology}
     asleep = [prefix for prefix, part in parts.items() if starts_asleep(part)]

@@ -20,7 +20,7 @@ from pageant.scripts.dropin.quantized import quantize
 from pageant.scripts.dropin.scripted import CALLING_TEMPLATE, LISTING_TEMPLATE, THINKING_TEMPLATE
 from pageant.scripts.puppet import make_puppet
 
-EDITION = 3
+EDITION = 4
 """Raised when a stand-in is made in another way, so that none is taken from a cache of before."""
 _SMALL = {
     "vocab_size": 4_096,
@@ -132,6 +132,7 @@ def _adapter(rank: int) -> Callable[[Path], None]:
                 tensors[f"{path}.lora_A.weight"] = torch.randn(rank, 64, generator=generator) * 0.1
                 tensors[f"{path}.lora_B.weight"] = torch.randn(rows, rank, generator=generator) * 0.1
         save_file(tensors, folder / "adapter_model.safetensors")
+        _write_tokenizer(folder)
 
     return make
 
@@ -154,7 +155,7 @@ STAND_INS = (
     StandIn(r"lmsys/longchat-13b-16k", _decoder("llama", max_position_embeddings=16_384)),
     StandIn(r"(?i:.*lora.*|.*text2sql-spider|.*/self_cognition_.*)", _adapter(8)),
     StandIn(r"ibm-ai-platform/.*-accelerator", _other("MLPSpeculatorPreTrainedModel", "mlp_speculator")),
-    StandIn(r"RedHatAI/gpt-oss-20b-speculator.eagle3", _other("Eagle3Speculator")),
+    StandIn(r"RedHatAI/gpt-oss-20b-speculator.eagle3", _decoder("llama", max_position_embeddings=4_096)),
     StandIn(r"(?!.*(DeepSeek|Qwen3\.5|Scout|Nemotron)).*/.*AWQ.*", _quantized("awq")),
     StandIn(r"(?!.*(DeepSeek|Qwen3\.5|Scout|Nemotron)).*/.*GPTQ.*", _quantized("gptq")),
     StandIn(r"(?!.*(DeepSeek|Qwen3\.5|Scout|Nemotron|-A3B)).*/.*(?i:FP8).*", _quantized("fp8")),

@@ -1,6 +1,7 @@
 """A checkpoint's configuration as settings change it, in Python, in YAML and on a command line."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from pageant import models
 from pageant.actors.frontend.adapters import adapter_folder
 from pageant.actors.frontend.cast import model_settings
-from pageant.actors.frontend.settings import topology_of
+from pageant.actors.frontend.settings import session_of, topology_of
 from pageant.models.errors import CheckpointError
 from pageant.protocol.errors import TopologyError
 
@@ -96,3 +97,25 @@ def test_a_checkpoints_own_quantization_may_be_named(model, wanted, found):
 def test_another_quantization_than_the_checkpoints_is_refused(model, wanted, said):
     with pytest.raises(TopologyError, match=said):
         model_settings(topology_of(model, None, {"quantization": wanted, "skip_tokenizer_init": True}))
+
+
+def options(role, **given):
+    """An actor's options, of a session that is not started."""
+    session = session_of(None, None, given) if "models" in given else session_of(DEMO, None, given)
+    return next(json.loads(one.options) for one in session.resolved.actors if role in one.name)
+
+
+def test_actors_are_told_what_a_setting_names(tmp_path, monkeypatch):
+    """A template's file is not its text, and a hub id is no folder."""
+    template, folder = tmp_path / "mine.jinja", tmp_path / "snapshot"
+    template.write_text("{{ messages[0].content }}")
+    shutil.copytree(DEMO, folder, ignore=shutil.ignore_patterns("*.safetensors", "draft", "eagle", "medusa"))
+    monkeypatch.setattr("pageant.actors.frontend.tokenizers.resolve", lambda name, revision: folder)
+    given = {"chat_template": str(template), "tokenizer": "org/tokenizer"}
+    for found in (
+        options("tokenizer", **given),
+        options("tokenizer", models={"one": {"model": str(DEMO), **given}}),
+    ):
+        assert found["chat_template"] == "{{ messages[0].content }}" and found["tokenizer"] == str(folder)
+    assert options("grammar", **given)["tokenizer"] == str(folder)
+    assert options("executor", quantization="int8")["quantization"] == "int8"
