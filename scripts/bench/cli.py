@@ -61,6 +61,8 @@ def _announced(name: str, bench: Callable[..., None]) -> Callable[..., None]:
     def announced(**values: Any) -> None:
         summary = " ".join((bench.__doc__ or "").partition("\n\n")[0].split())
         print(f"bench {name}: {summary}", file=sys.stderr, flush=True)
+        if getattr(bench, "takes_engine_options", False):
+            print(f"bench {name}: a model is loaded and warmed up first", file=sys.stderr, flush=True)
         bench(**values)
 
     return announced
