@@ -50,6 +50,14 @@ def save_adapter(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]
 
 
 @pytest.fixture(scope="session")
+def packed_gptq() -> Callable[..., Any]:
+    """Return a function that packs a matrix in GPTQ's layout; see `quantised_models`."""
+    from .quantised_models import packed
+
+    return packed
+
+
+@pytest.fixture(scope="session")
 def save_gptq() -> Callable[..., None]:
     """Return a function that writes a checkpoint in GPTQ's layout; see `quantised_models`."""
     from .quantised_models import save_gptq

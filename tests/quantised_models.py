@@ -31,18 +31,20 @@ def save_gptq(source: Path, folder: Path, *, act_order: bool = False) -> None:
     for name, tensor in load_file(source / "model.safetensors").items():
         if name.endswith("_proj.weight"):
             module = name.removesuffix(".weight")
-            saved |= {f"{module}.{part}": one for part, one in _packed(tensor, module, act_order).items()}
+            order = _random(module) if act_order else None
+            saved |= {f"{module}.{part}": one for part, one in packed(tensor, order).items()}
         else:
             saved[name] = tensor
     save_file(saved, folder / "model.safetensors")
 
 
-def _packed(weight: torch.Tensor, module: str, act_order: bool) -> dict[str, torch.Tensor]:
+def packed(weight: torch.Tensor, order: Any = None) -> dict[str, torch.Tensor]:
+    """Return a matrix [outputs, inputs] of any dtype in the format's parts; `order` scatters the inputs of groups."""
     matrix = weight.float().numpy().T  # [inputs, outputs]
     inputs, outputs = matrix.shape
     groups = np.arange(inputs) // GROUP
-    if act_order:
-        groups = _random(module).permutation(groups)
+    if order is not None:
+        groups = order.permutation(groups)
     largest = np.zeros((inputs // GROUP, outputs), np.float32)
     np.maximum.at(largest, groups, np.abs(matrix))
     scales = (largest / 7).astype(np.float16)

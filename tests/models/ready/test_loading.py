@@ -10,17 +10,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from pageant import kernels
 from pageant.kernels.base import AttentionBatch
 from pageant.kernels.quantized import QuantizedWeight, dequantize
+from pageant.kernels.tiled import TiledWeight
 from pageant.models import Checkpoint, CheckpointError
 from pageant.models.adapters.loading import Adapters
-from pageant.models.loading import load_decoder
+from pageant.models.loading import as_rows, load_decoder
 from pageant.models.ready.filling import dequantised
 from pageant.models.tensor_files import read_header
 
@@ -130,6 +132,75 @@ def test_fused_rows_of_several_schemes_are_as_wide_as_the_widest(
     else:
         assert isinstance(fused, QuantizedWeight) and fused.bits == bits
         assert torch.equal(dequantize(fused, torch.float32), expected)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt_neox", "phi3", "gemma2", "qwen2_moe", "mixtral", "starcoder2"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_family_has_its_modules_where_they_belong(
+    family: Callable[[str], Any], tmp_path: Path, packed_gptq: Callable[..., Any], name: str, dtype: str
+) -> None:
+    """Also where dense weights are saved as [in, out], or with heads' queries, keys and values in turn."""
+    base = family(name)
+    checkpoint = Checkpoint(base.path)
+    names, places = {info.name: one for one, info in checkpoint.tensors.items()}, checkpoint.decoder()[1]
+    saved: dict[str, torch.Tensor] = {}
+    for own, tensor in load_file(base.path / "model.safetensors").items():
+        place = places.get(names[own])
+        matrix = tensor.T if place is not None and place.transposed else tensor
+        fits = (
+            tensor.dim() == 2 and place is not None and place.layer is not None and matrix.shape[1] % 32 == 0
+        )
+        if fits and matrix.shape[0] % 8 == 0:
+            parts = packed_gptq(matrix)
+            parts["scales"] = parts["scales"].bfloat16()
+            saved |= {f"{own.removesuffix('.weight')}.{role}": part for role, part in parts.items()}
+        else:
+            saved[own] = tensor.contiguous()
+    save_file(saved, tmp_path / "model.safetensors")
+    config = json.loads((base.path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    quantised = Checkpoint(tmp_path)
+    decoder: Any = load_decoder(quantised, dtype, kernels=kernels.load())
+    num_kept = 0
+    for weight, module in quantised.ready.modules.items():
+        place = places[weight]
+        parts = {role: saved[info.name] for role, info in module.parts.items()}
+        expected, room = as_rows(dequantised(module, parts), place.interleaved_heads), decoder.weight(place)
+        if isinstance(room, QuantizedWeight):
+            assert torch.equal(dequantize(room, torch.float32), expected), weight
+            num_kept += 1
+        else:  # a part of its fused weight is dense, or it is a router
+            plain = room.plain() if isinstance(room, TiledWeight) else room.T if place.transposed else room
+            assert torch.equal(plain.float(), expected.to(plain.dtype).float()), weight
+    assert num_kept > 0
+
+
+def test_a_quantised_head_is_kept_too(
+    copied: Callable[[str], Any],
+    made: Callable[[str], Any],
+    logits_of: Callable[..., Any],
+    packed_gptq: Callable[..., Any],
+) -> None:
+    """And with sorted inputs it is requantised: a head's inputs are not gathered."""
+    checkpoint = copied("gptq_asym")
+    (checkpoint.path / "quantize_config.json").unlink()
+    checkpoint.edit({"lm_head": True, "sym": True, "dynamic": {r"-:.*layers": {}}})
+    head = checkpoint.tensors["lm_head.weight"]
+    dense = {name: one.bfloat16() for name, one in dense_weights(made("gptq_asym")).items()}
+    keep = (
+        {name: None for name in checkpoint.tensors if ".layers." in name} | dense | {"lm_head.weight": None}
+    )
+    for order, bits in ((None, 4), (np.random.default_rng(0), 8)):
+        parts = {f"lm_head.{role}": part for role, part in packed_gptq(head, order).items()}
+        checkpoint.edit(tensors=keep | parts)
+        with_exact_scales(checkpoint)
+        decoder = checkpoint.load()
+        assert decoder.head.bits == bits
+        expected = dense_weights(checkpoint)["lm_head.weight"]
+        found = dequantize(decoder.head, torch.float32)
+        assert (found - expected).norm() / expected.norm() < (1e-6 if bits == 4 else 0.01)
+        assert logits_of(decoder, range(3, 20)).isfinite().all()
 
 
 def test_parts_that_are_sorted_differently_are_requantised(copied: Callable[[str], Any]) -> None:
@@ -284,7 +355,7 @@ MEASURE = """
 import itertools, sys
 from pageant import kernels
 from pageant.models import Checkpoint, loading
-from pageant.models.loading import load_decoder
+from pageant.models.loading import as_rows, load_decoder
 from pageant.models.ready import filling
 
 def own_bytes():
