@@ -21,7 +21,7 @@ from typing import Any
 from pageant.models.config import Config
 from pageant.models.ready.fp8 import Float8Module, read_block
 from pageant.models.ready.integers import Int8Module, PackedModule
-from pageant.models.ready.method import Method, read_group_size
+from pageant.models.ready.method import Method, read_group_size, read_pattern
 from pageant.models.ready.module import ReadyModule, wrong_part
 from pageant.models.ready.mxfp4 import MicroscaledModule
 from pageant.models.tensor_files import TensorInfo
@@ -79,7 +79,8 @@ class CompressedTensors(Method):
             raise config.wrong("config_groups", config.values.get("config_groups"), "at least one group")
         self._ignored = config.texts("ignore")
         for pattern in (*self._ignored, *(target for scheme in self._schemes for target in scheme.targets)):
-            _check_pattern(config, pattern)
+            if pattern.startswith("re:"):
+                read_pattern(config, "ignore", pattern.removeprefix("re:"))
 
     def module(self, name: str, outputs: int, inputs: int, parts: Mapping[str, TensorInfo]) -> ReadyModule:
         scheme = self._scheme_of(name)
@@ -157,14 +158,6 @@ def _read(group: Config, default: str) -> _Scheme:
     block = read_block(weights, "block_structure") if strategy == "block" else None
     targets = group.texts("targets")
     return _Scheme(targets, form, bits, kind == "float", weights.flag("symmetric", True), group_size, block)
-
-
-def _check_pattern(config: Config, pattern: str) -> None:
-    try:
-        re.compile(pattern.removeprefix("re:"))
-    except re.error as error:
-        if pattern.startswith("re:"):
-            raise config.wrong("ignore", pattern, f"a regular expression ({error})") from None
 
 
 def _rank(pattern: str) -> int:

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pageant.models.config import Config
-from pageant.models.ready.method import Method, read_group_size
+from pageant.models.ready.method import Method, read_group_size, read_pattern
 from pageant.models.ready.module import ReadyModule, wrong_part
 from pageant.models.ready.values import check_scales, read_groups
 from pageant.models.tensor_files import TensorInfo, read_values
@@ -188,10 +188,7 @@ def _read(config: Config, default: _Scheme, values: Mapping[str, Any]) -> _Schem
 
 
 def _pattern(config: Config, key: str) -> re.Pattern[str]:
-    try:
-        return re.compile(key.removeprefix("-:").removeprefix("+:"))
-    except re.error as error:
-        raise config.section("dynamic").wrong(key, {}, f"a regular expression ({error})") from None
+    return read_pattern(config, f"dynamic.{key}", key.removeprefix("-:").removeprefix("+:"))
 
 
 def _numbers_of(words: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint8]:

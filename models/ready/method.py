@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from importlib import import_module
@@ -12,7 +13,7 @@ from pageant.models.errors import CheckpointError
 from pageant.models.ready.module import ReadyModule
 from pageant.models.tensor_files import TensorInfo
 
-__all__ = ["QUANTISED", "Method", "find_method", "read_group_size"]
+__all__ = ["QUANTISED", "Method", "find_method", "read_group_size", "read_pattern"]
 
 _FORMATS = {
     "gptq": "gptq",
@@ -33,6 +34,8 @@ _USE = "Use a checkpoint in one of these formats, or the model's original one."
 _AGREE = "Keep the one that the weights were made with."
 _FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
 """Files beside config.json in which quantisers wrote what later went into its quantization_config."""
+_PATTERN_MAX = 1000  # characters
+_NESTED = re.compile(r"[*+}][^()]*\)+[*+{]")
 _ALIASES = {"w_bit": "bits", "q_group_size": "group_size"}
 _COMPARED = (
     *("quant_method", "bits", "group_size", "desc_act", "sym", "checkpoint_format", "zero_point", "version"),
@@ -101,8 +104,9 @@ def _sections(config: Config) -> list[Config]:
     """All configurations of a quantiser, that of config.json first, with keys and values as it writes them."""
     found = []
     for holder in (config, config.section("text_config")):
-        if "quantization_config" in holder:
-            found.append(holder.section("quantization_config"))
+        # compressed-tensors had a key of its own once.
+        if "quantization_config" in holder or "compression_config" in holder:
+            found.append(holder.section("quantization_config", "compression_config"))
     for name in _FILES:
         path = config.path.with_name(name)
         if path.is_file():
@@ -126,6 +130,19 @@ def _compare(first: Config, second: Config) -> None:
         ours, theirs = first.values.get(key), second.values.get(key)
         if None not in (ours, theirs) and str(ours).lower() != str(theirs).lower():
             raise second.wrong(key, theirs, f"{ours!r}, as {first.path.name} has it", _AGREE)
+
+
+def read_pattern(config: Config, key: str, pattern: str) -> re.Pattern[str]:
+    """Return a regular expression for modules' names.
+
+    Raises CheckpointError for one that is none, or that could take for ever: a repetition of a repetition.
+    """
+    if len(pattern) > _PATTERN_MAX or _NESTED.search(pattern):
+        raise config.wrong(key, pattern, "a regular expression without repetitions of repetitions")
+    try:
+        return re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise config.wrong(key, pattern, f"a regular expression ({error})") from None
 
 
 def read_group_size(config: Config, key: str = "group_size") -> int | None:

@@ -104,7 +104,7 @@ def groups(**weights: Any) -> dict[str, Any]:
         ({"sparsity_config": {"format": "sparse-24-bitmask"}}, "neither sparse nor rotated weights are read"),
         ({"transform_config": {"config_groups": {"u": {"type": "hadamard"}}}}, "neither sparse nor rotated"),
         ({"ignore": ["re:.*q_proj"]}, f"expected a dense {Q_PROJ}, which config.json excludes"),
-        ({"ignore": ["re:("]}, "ignore is 're:('; expected a regular expression"),
+        ({"ignore": ["re:("]}, "ignore is '('; expected a regular expression"),
     ],
     ids=str,
 )

@@ -137,7 +137,8 @@ class Target:
         ({"checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'; expected gptq or gptq_v2"),
         ({"quant_method": "quip"}, "quantization_config with the method 'quip'; expected one of gptq, awq"),
         ({"quant_method": 7}, "quantization_config with the method 7"),
-        ({"dynamic": {"-:(": {}}}, "quantization_config.dynamic.-:( is {}; expected a regular expression"),
+        ({"dynamic": {"-:(": {}}}, "quantization_config.dynamic.-:( is '('; expected a regular expression"),
+        ({"dynamic": {"-:(.+)+x": {}}}, "is '(.+)+x'; expected a regular expression without repetitions of"),
         ({"dynamic": {".*o_proj": 3}}, "quantization_config.dynamic..*o_proj is 3; expected an object"),
         (
             {"dynamic": {r"-:.*o_proj": {}}},

@@ -306,6 +306,58 @@ def test_headers_that_lie_never_crash(copied: Callable[[str], Any], tmp_path: Pa
     assert outcomes == {"sound", "refused"}
 
 
+def junk(chance: random.Random, depth: int = 0) -> Any:
+    """Return something that JSON can say."""
+    kinds = [
+        None,
+        True,
+        0,
+        -1,
+        3,
+        2**70,
+        1.5,
+        "",
+        "group",
+        "re:(",
+        "int",
+        [],
+        {},
+        ["Linear"],
+        [128, 0],
+        "128",
+    ]
+    if depth < 2 and chance.random() < 0.3:
+        keys = ["weights", "group_0", "num_bits", "targets", "format", "x"]
+        return {key: junk(chance, depth + 1) for key in chance.sample(keys, 2)}
+    return chance.choice(kinds)
+
+
+@pytest.mark.parametrize("name", ["gptq_dynamic", "awq", "ct_w4a16_asym", "ct_fp8_block", "bnb_nested"])
+def test_configurations_that_lie_never_crash(copied: Callable[[str], Any], name: str) -> None:
+    checkpoint = copied(name)
+    (checkpoint.path / "quantize_config.json").unlink(missing_ok=True)
+    whole, outcomes = checkpoint.config, set()
+
+    def places(value: Any) -> list[tuple[dict[str, Any], str]]:
+        if not isinstance(value, dict):
+            return []
+        return [(value, key) for key in value] + [place for one in value.values() for place in places(one)]
+
+    for seed in range(200):
+        chance = random.Random(seed)
+        config = json.loads(json.dumps(whole))
+        holder, key = chance.choice(places(config["quantization_config"]))
+        holder[key] = junk(chance)
+        (checkpoint.path / "config.json").write_text(json.dumps(config))
+        try:
+            Checkpoint(checkpoint.path).check()
+            outcomes.add("sound")
+        except CheckpointError as error:
+            assert str(checkpoint.path) in str(error)
+            outcomes.add("refused")
+    assert outcomes == {"sound", "refused"}
+
+
 @pytest.mark.parametrize(
     "entry",
     [
