@@ -29,7 +29,7 @@ class Item(msgspec.Struct, kw_only=True):
 
     type: str | None = None
     role: str | None = None
-    content: str | tuple[str | ContentPart, ...] | None = None
+    content: str | tuple[str | ContentPart, ...] | dict[str, Any] | None = None
     id: str | None = None
     status: str | None = None
     call_id: str | None = None
@@ -57,6 +57,8 @@ class Item(msgspec.Struct, kw_only=True):
         kind = self.kind
         if kind == "message":
             self._need(place, "role")
+            if isinstance(self.content, dict):
+                raise BadRequest(f"{place}.content is an object; expected a text or a list of parts", "input")
             return Turn(role=self.role or "", content=_text(self.content, f"{place}.content"))
         if kind == "reasoning":
             return Turn(role="assistant", reasoning_content=self._thoughts(place))

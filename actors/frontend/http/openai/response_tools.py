@@ -17,7 +17,7 @@ __all__ = ["CallForm", "ResponseTool", "call_forms", "chat_choice", "chat_tools"
 class ResponseTool(msgspec.Struct, kw_only=True):
     """A tool that the model may call: a function, a custom tool, one that clients run, or a namespace of such.
 
-    Other kinds need a service of OpenAI's.
+    Other kinds need a service of OpenAI's, and may have other values under the same names.
     """
 
     type: str = "function"
@@ -25,14 +25,15 @@ class ResponseTool(msgspec.Struct, kw_only=True):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
-    format: dict[str, Any] | None = None
+    format: Any = None
     tools: tuple[ResponseTool, ...] | None = None
-    environment: dict[str, Any] | None = None
+    environment: Any = None
 
     @property
     def is_told(self) -> bool:
         """Whether a model can be told of it."""
-        if self.type == "shell" and (self.environment or {}).get("type", "local") != "local":
+        where = self.environment if isinstance(self.environment, dict) else {}
+        if self.type == "shell" and where.get("type", "local") != "local":
             return False  # it is to run at OpenAI's
         return self.type in ("function", "custom", "namespace", *CLIENT_TOOLS)
 

@@ -190,3 +190,19 @@ def test_a_choice_of_what_no_model_is_told_of_is_refused():
     given = asked(tools=[FUNCTION, {"type": "web_search"}], tool_choice={"type": "web_search"})
     with pytest.raises(BadRequest, match="its type is 'web_search'"):
         as_chat(given.chat_fields([]), NAMES).callable()
+
+
+def test_values_of_tools_and_items_that_no_model_is_told_of_are_not_looked_at():
+    tools = [
+        FUNCTION,
+        {"type": "computer_use_preview", "display_width": 9, "display_height": 9, "environment": "browser"},
+        {"type": "made_up", "format": "wav", "environment": ["x"]},
+    ]
+    given = asked([USER, {"type": "made_up", "content": {"a": 1}}], tools=tools)
+    assert [tool["function"]["name"] for tool in given.chat_fields([])["tools"]] == ["ls"]
+    named = given.fields_without_effect()
+    assert named == ["tools:computer_use_preview", "tools:made_up", "input:made_up"]
+    with pytest.raises(
+        BadRequest, match=r"input\[0\].content is an object; expected a text or a list of parts"
+    ):
+        messages({"role": "user", "content": {"a": 1}})
