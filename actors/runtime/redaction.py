@@ -3,7 +3,7 @@ goes.
 
 Redaction is an allow list. A string stays only if its type lists its possible values, or its field is in
 `NAMES`. A field that is new to the protocol therefore loses its text until it is added here, and kinds of a
-user's own are not kept at all. Names that matter for sharing (a tenant, a salt, an adapter) are replaced by
+user's own are not kept at all. Names that matter for sharing (a tenant, a salt, an adapter, weights) are replaced by
 aliases, equal where the names were equal. Embeddings of prompts are removed, since a text can be found from them;
 their placeholder tokens stay.
 """
@@ -21,7 +21,9 @@ from pageant.protocol.message import Message
 
 # Fields whose strings are the runtime's own names.
 NAMES = frozenset({"request_id", "request_ids", "frontend", "stream", "device", "dtype", "tier"})
-ALIASES = frozenset({"tenant", "cache_salt", "salt", "extra_keys", "adapter"})
+ALIASES = frozenset(
+    {"tenant", "cache_salt", "salt", "extra_keys", "adapter", "version", "weight_version"}  # of weights
+)
 # Kinds that consist of text alone.
 TEXT_KINDS = frozenset({"Tokenize", "TokenizeChat", "Detokenize", "CompileGrammar", "GuideStep", "Spans"})
 # Values that replace a field where "" would mean something else.

@@ -98,5 +98,8 @@ def _remark(load: Load) -> None:
         remarks.append(f"{load.dropped} messages were dropped while it was made")
     if load.begun_before:
         remarks.append(f"{load.begun_before} requests had begun before it, and are left out")
+    if len(load.weight_versions) > 1:
+        versions = len(load.weight_versions)
+        remarks.append(f"weights of {versions} versions answered; a model that it is played to has its own")
     for remark in remarks:
         print(f"the recording: {remark}", file=sys.stderr)

@@ -50,8 +50,14 @@ class Load:
 
     @property
     def courses(self) -> list[Course]:
-        """Of the requests, in order."""
+        """The courses of the requests, in order."""
         return list(self.timeline.courses.values())
+
+    @property
+    def weight_versions(self) -> list[str]:
+        """The versions of the weights that drew the recorded answers, in order of the requests."""
+        ends = (course.finished for course in self.courses if course.finished is not None)
+        return list(dict.fromkeys(span.version for end in ends for span in end.weight_versions))
 
     def settings(self) -> dict[str, Any]:
         """The settings of a topology under which it is like the one that was recorded."""

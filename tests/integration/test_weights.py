@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from transformers import LlamaForCausalLM
 import pageant
 from pageant import SamplingParams
 from pageant.protocol.errors import BadRequest, RemoteError
+from pageant.scripts.replay.load import read_load
 
 SETTINGS = {"dtype": "float32", "threads": 1, "num_blocks": 64, "max_num_seqs": 8, "placement": "one"}
 PROMPTS = [list(range(40, 70 + extra)) for extra in range(4)]
@@ -185,6 +187,21 @@ async def test_one_that_sleeps_or_is_paused_goes_on_with_them(checkpoint, other,
         assert await engine.is_paused() and not late.done()
         await engine.resume()
         assert await late == (right("default", PROMPTS[0]), ("default",), 0)
+
+
+async def test_a_grammar_is_followed_and_a_recording_knows_of_it(checkpoint, other, tmp_path):
+    guided = pageant.StructuredOutputsParams(regex="[ab]{120}")
+    params = SamplingParams(temperature=1, seed=5, max_tokens=150, logprobs=1, structured_outputs=guided)
+    path = tmp_path / "replaced.recording"
+    async with pageant.Engine(checkpoint.path, **SETTINGS) as engine, engine.record(path):
+        stream = engine.generate(PROMPTS[0], params)
+        await anext(stream)
+        await engine.update_weights(other.path, version="new")
+        last = [output async for output in stream][-1]
+        assert re.fullmatch("[ab]{120}", last.outputs[0].text)
+        assert last.weight_versions == ("default", "new")
+        assert len(last.outputs[0].logprobs) == len(last.outputs[0].token_ids)
+    assert len(read_load(path).weight_versions) == 2, "under aliases: it keeps no names"
 
 
 async def test_adapters_stay(checkpoint, other, save_adapter):

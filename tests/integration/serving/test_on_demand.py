@@ -27,7 +27,7 @@ def right(llm, make_checkpoint):
 
 
 @pytest.fixture(scope="module")
-def url(make_checkpoint, tmp_path_factory):
+def session(make_checkpoint, tmp_path_factory):
     torn = tmp_path_factory.mktemp("torn") / "model"
     shutil.copytree(make_checkpoint("llama").path, torn)
     models = {
@@ -40,13 +40,13 @@ def url(make_checkpoint, tmp_path_factory):
     session = Session(topology_of(None, None, SMALL | {"models": models, "actors": actors} | rules))
     session.start()
     (torn / "model.safetensors").unlink()
-    yield session.served_at().split()[-1]
+    yield session
     session.stop()
 
 
 @pytest.fixture
-def http(url):
-    with httpx.Client(base_url=url, timeout=120) as http:
+def http(session):
+    with httpx.Client(base_url=session.served_at().split()[-1], timeout=120) as http:
         yield http
 
 
@@ -127,6 +127,16 @@ def test_a_stream_ends_before_its_model_gives_way(http, right):
         told = [first, *(line for line in lines if line.startswith("data: "))]
         assert told[-1] == "data: [DONE]" and '"finish_reason":"length"' in told[-2]
         assert tokens(other.result()) == right["other"]
+
+
+def test_a_request_waits_on_when_the_lifecycle_actor_dies_meanwhile(session, http, right):
+    tokens(ask(http, "demo"))
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(ask, http, "other")
+        lifecycle = session._cluster.node.cells["lifecycle"]
+        session._thread.call(lifecycle.crash, RuntimeError("the sprocket broke"))
+        assert tokens(answer.result()) == right["other"]
+    assert tokens(ask(http, "demo")) == right["demo"]
 
 
 def test_operators_load_and_unload_under_the_same_rule(http, right):
