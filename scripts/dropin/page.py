@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -85,7 +86,7 @@ def _parsers(known: Mapping[str, str], refused: Mapping[str, str]) -> list[str]:
 
 def render() -> str:
     """Return the page."""
-    lines = [INTRODUCTION]
+    lines = [INTRODUCTION, *measured()]
     lines += [
         "## Arguments of the engine",
         "",
@@ -117,6 +118,39 @@ SECTIONS: dict[str, Mapping[str, Row]] = {
     "`RequestOutput` and `CompletionOutput`": methods.OUTPUTS,
     "`LoRARequest`": methods.LORA_REQUEST,
 }
+
+
+RUNS = {
+    "online examples": "vLLM's examples that talk to a server, with `vllm` and the port changed",
+    "offline examples": "its examples in Python that generate text, with `vllm` changed",
+    "launches": "the servers that its tests start, with their flags as written",
+    "snippets": "the snippets of its documentation that use an `LLM`, with `vllm` changed",
+}
+"""Kinds of results, and what each is of."""
+
+
+def measured() -> list[str]:
+    """Return the section with the figures that were measured last; nothing where none were."""
+    if not RESULTS.exists():
+        return []
+    kept = json.loads(RESULTS.read_text())
+    lines = [
+        "## How much runs",
+        "",
+        f"Measured with vLLM {kept['vllm']}'s source distribution by `python -m pageant.scripts.dropin` "
+        "([dropin.json](benchmarks/dropin.json)",
+        "has each outcome). Models are small ones with random weights under the names that scripts give. *Refused* is",
+        "for a reason of this page, or for an architecture that is not there; *other* is anything else.",
+        "",
+        "| what | all | run | refused | other |",
+        "|---|---|---|---|---|",
+    ]
+    for kind, what in RUNS.items():
+        if (one := kept.get(kind)) is not None:
+            other = one["count"] - one["ran"] - one["refused"]
+            lines.append(f"| {what} | {one['count']} | {one['ran']} | {one['refused']} | {other} |")
+    left_out = [f"- {where}: {what}" for where, what in kept["left_out"].items()]
+    return [*lines, "", "Examples that are not run:", "", *left_out, ""]
 
 
 def reasons() -> set[str]:

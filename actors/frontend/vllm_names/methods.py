@@ -266,6 +266,6 @@ LORA_REQUEST: dict[str, Row] = table(
     same("path", "lora_path"),
     same("adapter_id", "lora_int_id"),
     no_effect("base_model_name", "an adapter's own file says it"),
-    no_effect("load_inplace", "an adapter is loaded once"),
+    same("load_inplace", "with add_lora, it replaces an adapter of that name"),
     not_yet("is_3d_lora_weight", False, "adapters of experts are not taken"),
 )
