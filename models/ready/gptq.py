@@ -7,9 +7,9 @@ A module of `bits` bits is
 - scales: float16 [groups, outputs].
 - g_idx: int32 [inputs], the group of each input; may be absent where groups follow one another.
 
-Its weight is scales[g, o] * (q[i, o] - zero[g, o]). Version 1 of the format stores zero - 1, and version 2 zero
-itself. Some tools write version 2's zeros under version 1's name, so that a symmetric module's zero is taken for what
-it must be, 2 ** (bits - 1), and the stored ones need only all be that of one version.
+Its weight is scales[g, o] * (q[i, o] - zero[g, o]). Version 1 of the format stores zero - 1, subtracted from whole
+words, and version 2 zero itself. Some tools write version 2's zeros under version 1's name. So a symmetric module's
+zero is taken for what it must be, 2 ** (bits - 1), and the stored ones need only all be that of one version.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["METHOD"]
 
 _BITS = (4, 8)
+_ONES = {4: 0x11111111, 8: 0x01010101}
+"""A word whose numbers are all 1, by their bits."""
 _VERSIONS = ("gptq", "gptq_v2")
 _REQUANTISE = "Quantise the model again with 4 or 8 bits."
 
@@ -128,8 +130,9 @@ class GPTQModule(ReadyModule):
             # Unsigned numbers less their middle: wrapped around, they are the signed ones.
             return Grouped((values - (1 << (bits - 1))).view(torch.int8), scales, self.group, groups)
         words = parts["qzeros"][:, rows.start * bits // 32 : -(-rows.stop * bits // 32)]
+        # Makers take one from all zeros of a word at once, which borrows from the next where a zero is 0.
+        words = words if self.scheme.version_2 else words + _ONES[bits]
         zeros = words_along_outputs(words, bits)[:, : values.shape[0]].T.to(torch.int16)
-        zeros = zeros if self.scheme.version_2 else zeros + 1
         wide = values.to(torch.int16)
         if groups is not None:
             wide -= zeros[:, groups]

@@ -41,16 +41,17 @@ def packed(
     q = random.integers(0, 1 << bits, (inputs, outputs))
     zeros = np.full((groups, outputs), 1 << (bits - 1))
     if not symmetric:
-        zeros = random.integers(1, 1 << bits, (groups, outputs))
+        zeros = random.integers(0, 1 << bits, (groups, outputs))
     scales = (random.random((groups, outputs)) + 0.5).astype(np.float16)
     g_idx = np.arange(inputs) // group if order is None else order(random, inputs, group)
-    stored = zeros if version_2 else zeros - 1
     words, zero_words = np.zeros((inputs * bits // 32, outputs), np.int64), None
     for i in range(inputs):
         words[i * bits // 32] |= q[i] << (i * bits % 32)
     zero_words = np.zeros((groups, -(-outputs * bits // 32)), np.int64)
     for o in range(outputs):
-        zero_words[:, o * bits // 32] |= stored[:, o] << (o * bits % 32)
+        zero_words[:, o * bits // 32] |= zeros[:, o] << (o * bits % 32)
+    if not version_2:  # one less, in the arithmetic of whole words
+        zero_words = (zero_words - sum(1 << place for place in range(0, 32, bits))) % (1 << 32)
     tensors = {
         "m.qweight": torch.from_numpy(words.astype(np.uint32).view(np.int32)),
         "m.qzeros": torch.from_numpy(zero_words.astype(np.uint32).view(np.int32)),
