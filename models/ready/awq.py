@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from pageant.models.config import Config
-from pageant.models.ready.method import Method, read_group_size
+from pageant.models.ready.method import Method, is_part, read_group_size
 from pageant.models.ready.module import ReadyModule, wrong_part
 from pageant.models.ready.values import check_scales
 from pageant.models.tensor_files import TensorInfo
@@ -105,11 +105,12 @@ class AWQ(Method):
         return AWQModule(name=name, outputs=outputs, inputs=inputs, parts=parts, group_size=self._group_size)
 
     def excludes(self, name: str) -> bool:
-        return any(part in name for part in self._excluded)
+        # AutoAWQ takes any part of a name, and lists `gate` for routers: gate_proj may be quantised all the same.
+        return any(is_part(part, name) for part in self._excluded)
 
     def expects(self, name: str) -> bool:
         # Heads and embeddings are left out without a word.
-        return ".layers." in f".{name}" and not self.excludes(name)
+        return ".layers." in f".{name}" and not any(part in name for part in self._excluded)
 
 
 METHOD = AWQ

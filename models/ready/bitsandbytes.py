@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from pageant.models.config import Config
-from pageant.models.ready.method import Method
+from pageant.models.ready.method import Method, is_part
 from pageant.models.ready.module import ReadyModule, missing_part, wrong_part
 from pageant.models.ready.values import check_scales
 from pageant.models.tensor_files import TensorInfo, read_values
@@ -196,7 +196,7 @@ class BitsAndBytes(Method):
         return TableModule(**whole, state=state)
 
     def excludes(self, name: str) -> bool:
-        return any(name == part or name.endswith(f".{part}") or f"{part}." in name for part in self._excluded)
+        return any(is_part(part, name) for part in self._excluded)
 
     def expects(self, name: str) -> bool:
         # Heads and embeddings are left out without a word.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from pageant.models.config import Config
-from pageant.models.ready.method import Method
+from pageant.models.ready.method import Method, is_part
 from pageant.models.ready.module import ReadyModule, wrong_part
 from pageant.models.ready.values import check_scales
 from pageant.models.tensor_files import TensorInfo
@@ -110,10 +110,7 @@ class Float8(Method):
         )
 
     def excludes(self, name: str) -> bool:
-        return any(
-            name == part or name.startswith(f"{part}.") or name.endswith(f".{part}")
-            for part in self._excluded
-        )
+        return any(is_part(part, name) for part in self._excluded)
 
     def expects(self, name: str) -> bool:
         # Heads and embeddings are left out without a word.

@@ -13,7 +13,7 @@ from pageant.models.errors import CheckpointError
 from pageant.models.ready.module import ReadyModule
 from pageant.models.tensor_files import TensorInfo
 
-__all__ = ["QUANTISED", "Method", "find_method", "read_group_size", "read_pattern"]
+__all__ = ["QUANTISED", "Method", "find_method", "is_part", "read_group_size", "read_pattern"]
 
 _FORMATS = {
     "gptq": "gptq",
@@ -130,6 +130,11 @@ def _compare(first: Config, second: Config) -> None:
         ours, theirs = first.values.get(key), second.values.get(key)
         if None not in (ours, theirs) and str(ours).lower() != str(theirs).lower():
             raise second.wrong(key, theirs, f"{ours!r}, as {first.path.name} has it", _AGREE)
+
+
+def is_part(part: str, name: str) -> bool:
+    """Tell whether a list's entry means a module: some of the words of its name, of which dots are between."""
+    return f".{part}." in f".{name}."
 
 
 def read_pattern(config: Config, key: str, pattern: str) -> re.Pattern[str]:

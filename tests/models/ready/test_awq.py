@@ -115,3 +115,14 @@ def test_tensors_that_make_no_sense_are_refused(
     checkpoint = copied("awq")
     checkpoint.edit(tensors={f"{Q_PROJ}.{part}": change(checkpoint.tensors[f"{Q_PROJ}.{part}"])})
     assert found in checkpoint.complaint()
+
+
+def test_a_list_that_names_half_of_a_name_does_not_exclude_it(copied: Callable[[str], Any]) -> None:
+    """Lists for mixtures of experts say `gate`, which is their router."""
+    checkpoint = copied("awq")
+    checkpoint.edit({"modules_to_not_convert": ["gate", "lm_head"]})
+    assert Checkpoint(checkpoint.path).ready.description.startswith(
+        "AWQ: 4 matrices exact in 5.5 bits a weight"
+    )
+    checkpoint.edit({"modules_to_not_convert": ["mlp"]})
+    assert "gate_proj, which config.json excludes" in checkpoint.complaint()
