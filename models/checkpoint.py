@@ -79,6 +79,19 @@ class Checkpoint:
             return foreign_spec(self._config)
         return self.architecture.spec(self._config)
 
+    @property
+    def embedding_size(self) -> int | None:
+        """The width of embeddings that the model computes with in place of tokens; None where it cannot.
+
+        Layers of some models read token ids besides, for which no embedding says anything.
+        """
+        values = self._config.values
+        if values.get("hidden_size_per_layer_input"):
+            return None
+        named = (values.get(name) for name in ("hidden_size", "n_embd", "d_model"))
+        size = getattr(self.spec(), "hidden_size", None) or next(filter(None, named), None)
+        return size if isinstance(size, int) else None
+
     def decoder(self) -> tuple[DecoderSpec, Places]:
         """The decoder that config.json describes, and where each tensor goes in it."""
         assert self.architecture is not None, "a model without an architecture has no specification"

@@ -306,9 +306,9 @@ def _embeds_size(topology: Topology, checkpoint: Checkpoint) -> int | None:
         raise TopologyError(name, f"found {wanted!r:.100}; expected true or false")
     if not wanted:
         return None
-    size = getattr(checkpoint.spec(), "hidden_size", None) or checkpoint.config.get("hidden_size")
-    if not isinstance(size, int):
-        raise TopologyError(name, "config.json does not say how large embeddings are; expected false")
+    size = checkpoint.embedding_size
+    if size is None:
+        raise TopologyError(name, "this model does not compute with embeddings alone; expected false")
     return size
 
 

@@ -74,7 +74,7 @@ from transformers import (
 from pageant import kernels
 from pageant.kernels.base import AttentionBatch
 from pageant.models.checkpoint import Checkpoint
-from pageant.models.decoder import Decoder, Wanted
+from pageant.models.decoder import Decoder, Embedded, Wanted
 from pageant.models.loading import load_decoder
 
 COMMON = {
@@ -443,7 +443,18 @@ class Pages:
             return {}
         return dict(zip(names, self.decoder.logits(hidden).split(1), strict=True))
 
-    def _forward(self, tokens: dict[str, list[int]], last_of: list[str] | None = None) -> Tensor:
+    @torch.inference_mode()
+    def step_of_rows(self, name: str, rows: Tensor) -> Tensor:
+        """Run embeddings [tokens, hidden_size] in place of a sequence's next tokens; return their logits."""
+        embedded = Embedded(torch.arange(len(rows)), rows.to(self.decoder.dtype))
+        return self.decoder.logits(self._forward({name: [0] * len(rows)}, embedded=embedded))
+
+    def _forward(
+        self,
+        tokens: dict[str, list[int]],
+        last_of: list[str] | None = None,
+        embedded: Embedded | None = None,
+    ) -> Tensor:
         positions = {name: self._advance(name, len(new)) for name, new in tokens.items()}
         flat, batch = torch.tensor(list(chain(*positions.values()))), self._batch(positions)
         wanted = None
@@ -451,7 +462,7 @@ class Pages:
             sequences = torch.tensor([list(tokens).index(name) for name in last_of], dtype=torch.int64)
             wanted = Wanted.of(batch.query_starts[1:][sequences].long() - 1, sequences, batch)
         token_ids = torch.tensor(list(chain(*tokens.values())))
-        return self.decoder.forward(token_ids, flat, batch, self.caches, wanted)
+        return self.decoder.forward(token_ids, flat, batch, self.caches, wanted, embedded)
 
     def _advance(self, name: str, count: int) -> list[int]:
         start = self.computed.get(name, 0)

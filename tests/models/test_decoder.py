@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pageant import kernels
+from pageant.models import Checkpoint
 
 PROMPT = torch.randint(6, 331, (50,), generator=torch.Generator().manual_seed(1)).tolist()
 
@@ -33,6 +34,25 @@ def test_chunks_of_a_prompt_give_the_logits_of_the_whole(any_model: Any, pages: 
     logits = torch.cat([run.step({"a": chunk})["a"] for chunk in chunks])
     assert run.tables["a"] != sorted(run.tables["a"]), "the blocks are meant to be scattered"
     torch.testing.assert_close(logits, expected_logits(any_model, PROMPT), atol=1e-4, rtol=0)
+
+
+def test_embeddings_in_place_of_tokens_give_the_logits_of_inputs_embeds(any_model: Any, pages: Any) -> None:
+    """Scales, and vectors for positions, are those that transformers adds to embeddings that it is given."""
+    size = Checkpoint(any_model.path).embedding_size
+    if any_model.model.config.model_type.startswith("gemma4"):  # whose layers read token ids, too
+        assert size is None
+        return
+    weight = any_model.model.get_input_embeddings().weight
+    assert size == weight.shape[1]
+    noise = torch.randn(20, size, generator=torch.Generator().manual_seed(2))
+    rows = noise * weight.std().item()
+    run = pages(any_model.load())
+    logits = torch.cat([run.step_of_rows("a", rows[:13]), run.step_of_rows("a", rows[13:])])
+    after = run.step({"a": PROMPT[:1]})["a"]
+    with torch.inference_mode():
+        embedding = any_model.model.get_input_embeddings()(torch.tensor(PROMPT[:1]))
+        expected = any_model.model(inputs_embeds=torch.cat([rows, embedding])[None]).logits[0]
+    torch.testing.assert_close(torch.cat([logits, after]), expected, atol=1e-4, rtol=0)
 
 
 def test_decodes_and_prefills_of_a_mixed_batch_do_not_disturb_one_another(any_model: Any, pages: Any) -> None:
