@@ -44,3 +44,26 @@ class Config(dict[str, Any]):
 def config_class(name: str) -> type[Config]:
     """Return a class of this name that holds arguments; an engine says what it takes of them."""
     return type(name, (Config,), {"__doc__": f"Arguments of vLLM's {name}."})
+
+
+class _Names(type):
+    """Classes whose attributes are their own names, whichever is asked for."""
+
+    def __getattr__(cls, name: str) -> str:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return name
+
+
+def names_class(name: str) -> type:
+    """Return a class of this name that stands for an enumeration of choices which change nothing here."""
+    return _Names(name, (), {"__doc__": f"Values of vLLM's {name}: texts of the same name."})
+
+
+def tensor2base64(tensor: Any) -> str:
+    """Return a tensor of torch as `prompt_embeds` takes it over HTTP: a safetensors file in base64, no pickle."""
+    import base64
+
+    from safetensors.torch import save
+
+    return base64.b64encode(save({"tensor": tensor.detach().cpu().contiguous()})).decode()

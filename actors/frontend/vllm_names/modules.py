@@ -47,7 +47,9 @@ HOMES: dict[str, str] = {
     "PromptType": f"{_FRONTEND}.prompt_types",
     **dict.fromkeys(("Counter", "Gauge", "Histogram", "Metric", "Vector"), f"{_FRONTEND}.metrics"),
     **dict.fromkeys(_PROCESSING, "pageant.protocol.logits_processing"),
-    **dict.fromkeys(("UsageContext", "cleanup_dist_env_and_memory", "init_logger"), f"{_NAMES}.helpers"),
+    **dict.fromkeys(
+        ("UsageContext", "cleanup_dist_env_and_memory", "init_logger", "tensor2base64"), f"{_NAMES}.helpers"
+    ),
 }
 """By public name, the module of ours that has it."""
 ALIASES = {"AsyncLLMEngine": "AsyncLLM", "GuidedDecodingParams": "StructuredOutputsParams"}
@@ -62,15 +64,28 @@ CONFIGS = (
         "ParallelConfig",
     ),
     *("PoolerConfig", "ProfilerConfig", "SchedulerConfig", "SpeculativeConfig", "StructuredOutputsConfig"),
-    *("VllmConfig", "WeightTransferConfig"),
+    *("VllmConfig", "WeightTransferConfig", "CacheConfig", "DeviceConfig", "EPLBConfig", "KernelConfig"),
+    *(
+        "KVEventsConfig",
+        "LoadConfig",
+        "MultiModalConfig",
+        "ObservabilityConfig",
+        "PassConfig",
+        "ReasoningConfig",
+    ),
 )
 """Classes of vLLM's that hold arguments; ours are mappings, which an engine takes in their place."""
 
 WORKINGS = "a module of vLLM's own workings, which has no counterpart here"
 
+CHOICES = ("CompilationMode", "CUDAGraphMode")
+"""Enumerations of vLLM's whose choices change nothing here."""
+
 MODULES: dict[str, tuple[str, ...]] = {
     "beam_search": ("BeamSearchOutput", "BeamSearchSequence"),
-    "config": CONFIGS,
+    "config": (*CONFIGS, *CHOICES),
+    "config.compilation": ("CompilationConfig", "PassConfig", *CHOICES),
+    "config.kernel": ("KernelConfig",),
     "distributed": ("cleanup_dist_env_and_memory",),
     "engine.arg_utils": ("AsyncEngineArgs", "EngineArgs"),
     "engine.async_llm_engine": ("AsyncLLMEngine",),
@@ -91,6 +106,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "usage.usage_lib": ("UsageContext",),
     "utils": ("FlexibleArgumentParser",),
+    "utils.serial_utils": ("tensor2base64",),
     "utils.argparse_utils": ("FlexibleArgumentParser",),
     "v1.engine.async_llm": ("AsyncLLM",),
     "v1.engine.llm_engine": ("LLMEngine",),
@@ -163,6 +179,8 @@ def find(name: str) -> Any:
         return getattr(import_module(HOMES[name]), name)
     if name in CONFIGS:
         return import_module(f"{_NAMES}.helpers").config_class(name)
+    if name in CHOICES:
+        return import_module(f"{_NAMES}.helpers").names_class(name)
     if name in ("__version__", "__version_tuple__"):
         return _version()[name]
     row = EXPORTS[name]

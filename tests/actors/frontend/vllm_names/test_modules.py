@@ -10,6 +10,7 @@ import pageant
 from pageant.actors.frontend.vllm_names.methods import EXPORTS
 from pageant.actors.frontend.vllm_names.modules import MODULES, find
 from pageant.actors.frontend.vllm_names.rows import Kind
+from pageant.actors.frontend.vllm_names.translating import translated
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -57,3 +58,25 @@ def test_holders_of_arguments_are_mappings():
     assert config == {"profiler": "torch"} and config.profiler == "torch"
     with pytest.raises(AttributeError, match="ProfilerConfig was given no other"):
         _ = config.other
+
+
+def test_choices_that_change_nothing_are_texts_of_their_names():
+    from pageant.config import CompilationConfig, CUDAGraphMode
+    from pageant.config.compilation import CompilationMode, PassConfig
+
+    passes = PassConfig(fuse_norm_quant=True)
+    config = CompilationConfig(
+        mode=CompilationMode.VLLM_COMPILE, cudagraph_mode=CUDAGraphMode.FULL, pass_config=passes
+    )
+    assert config.mode == "VLLM_COMPILE" and config.pass_config.fuse_norm_quant
+    assert translated({"compilation_config": config}) == {}
+
+
+def test_a_tensor_in_base64_is_read_as_prompt_embeds():
+    import torch
+
+    from pageant.actors.frontend.embeds import decode_embeds
+    from pageant.utils.serial_utils import tensor2base64
+
+    tensor = torch.randn(3, 4, requires_grad=True)
+    assert torch.equal(torch.from_numpy(decode_embeds(tensor2base64(tensor))), tensor.detach())
