@@ -78,6 +78,11 @@ class AdapterBook:
             self._batch.remove_adapter(key, f"the adapter {one.name!r} was unloaded")
             self._leaving[key] = list(at_hand)
 
+    @property
+    def some_leave(self) -> bool:
+        """Whether adapters were unloaded that steps may still have."""
+        return bool(self._leaving)
+
     def take_forgotten(self, at_hand: Collection[Step]) -> list[str]:
         """Return the keys of adapters that no step has any more, each once."""
         if not self._leaving:

@@ -38,7 +38,8 @@ class CutSignal:
     def cut(self, number: int) -> None:
         """Want no further step of the plans up to this number, which go on to the end of the step at hand."""
         scheduler, cut = self._wanted
-        self._wanted = (scheduler, max(cut, number))
+        if number > cut:
+            self._wanted = (scheduler, number)
 
     def is_wanted(self, work: Work) -> bool:
         """Return whether the scheduler of this plan is still the one whose plans are computed."""

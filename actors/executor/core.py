@@ -196,9 +196,7 @@ class ExecutorCore:
         if first is None:
             return None
         move, incarnation = first
-        foreign = any(
-            step.incarnation != incarnation for step in self.steps if step.state.value > PACKED.value
-        )
+        foreign = any(step.incarnation != incarnation for step in self.steps if step.state > PACKED)
         return None if foreign else move
 
     def moved(self, seconds: float) -> None:
@@ -318,8 +316,9 @@ class ExecutorCore:
 
     def _forget_adapters(self) -> None:
         """Have the adapters forgotten that no step has any more."""
-        for key in self.adapters.take_forgotten(self.at_hand):
-            self._out.append(ForgetAdapter(key))
+        if self.adapters.some_leave:
+            for key in self.adapters.take_forgotten(self.at_hand):
+                self._out.append(ForgetAdapter(key))
 
     # Masks.
 
@@ -354,7 +353,7 @@ class ExecutorCore:
     def watch(self, now: float) -> None:
         """Fail if a step has not returned for so long that nobody waits for it any more."""
         late = (kept.step for kept in self._guided.drawing)
-        computing = (step for step in self.steps if step.state.value > PACKED.value)
+        computing = (step for step in self.steps if step.state > PACKED)
         step = next(chain(computing, late), None)
         seconds = self._hang_watch.look(step, now)
         if step is not None and seconds > step.plan.num_steps * self._pace.patience(step.num_tokens):
@@ -363,8 +362,7 @@ class ExecutorCore:
     def check_integrity(self) -> None:
         """Assert what must hold between two events."""
         states = [step.state for step in self.steps]
-        values = [state.value for state in states]
-        assert values == sorted(values, reverse=True), f"the queue is out of order: {states}"
+        assert states == sorted(states, reverse=True), f"the queue is out of order: {states}"
         assert ANSWERED not in states, "an answered step has left the queue"
         assert states.count(AWAITING_MASKS) <= 1, "one step awaits masks at a time"
         assert not {LAUNCHED, AWAITING_MASKS} <= {*states}, "nothing is launched while a step awaits masks"

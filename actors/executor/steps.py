@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from enum import Enum
+from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ __all__ = ["Step", "StepState"]
 Int64 = npt.NDArray[np.int64]
 
 
-class StepState(Enum):
+class StepState(IntEnum):
     """Where a step is on its way. Those of the executor's queue are the further the longer they have been there."""
 
     RECEIVED = 0
@@ -38,14 +38,15 @@ class StepState(Enum):
     """Its scheduler was told, or is dead. It has left the queue."""
 
 
-_NEXT = {
-    StepState.RECEIVED: (StepState.PACKED,),
-    StepState.PACKED: (StepState.LAUNCHED, StepState.ANSWERED),
-    StepState.LAUNCHED: (StepState.PACKED, StepState.AWAITING_MASKS, StepState.SAMPLED),
-    StepState.AWAITING_MASKS: (StepState.SAMPLED,),
-    StepState.SAMPLED: (StepState.ANSWERED,),
-    StepState.ANSWERED: (),
-}
+_NEXT = (
+    (StepState.PACKED,),
+    (StepState.LAUNCHED, StepState.ANSWERED),
+    (StepState.PACKED, StepState.AWAITING_MASKS, StepState.SAMPLED),
+    (StepState.SAMPLED,),
+    (StepState.ANSWERED,),
+    (),
+)
+"""What a step may become, by its state."""
 
 
 @dataclass(eq=False, repr=False)
