@@ -77,8 +77,10 @@ class ReadyWeights:
             found = _module(method, name, place, tensors)
             if found is not None:
                 modules[weight] = found
-            elif is_quantisable(place.name) and place.name != "embedding.weight" and method.expects(name):
-                dense.append(name)
+                continue
+            own = tensors[weight].name.removesuffix(".weight") if weight in tensors else name
+            if is_quantisable(place.name) and place.name != "embedding.weight" and method.expects(own):
+                dense.append(own)
         if not modules:
             raise CheckpointError(
                 method.config.path,
@@ -141,8 +143,9 @@ def _module(method: Method, name: str, place: Place, tensors: Mapping[str, Tenso
     elif plain is not None:
         some = next(iter(info for role, info in parts.items() if role != "weight"))
         raise wrong_part(plain, f"dtype {plain.dtype}", f"a quantised weight, since {some.name} is there")
+    role, some = next(iter(parts.items()))
+    name = some.name.removesuffix(f".{role}")  # as the configuration calls it, too
     if method.excludes(name):
-        some = next(iter(parts.values()))
         raise wrong_part(
             some, f"{some.dtype} numbers", f"a dense {name}, which {method.config.path.name} excludes"
         )

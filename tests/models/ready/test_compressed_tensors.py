@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -215,3 +216,18 @@ def test_scales_of_keys_and_values_are_passed_over_and_said(copied: Callable[[st
     checkpoint = copied("ct_w4a16")
     checkpoint.edit(tensors={"model.layers.0.self_attn.k_scale": torch.ones(1)})
     assert "scales of keys and values are ignored" in Checkpoint(checkpoint.path).ready.description
+
+
+def test_names_of_the_configuration_are_those_of_the_files(copied: Callable[[str], Any]) -> None:
+    """Gemma's text models are saved with another beginning of their names than they are known by here."""
+    checkpoint = copied("gptq_asym")
+    renamed = {f"language_model.{name}": one for name, one in checkpoint.tensors.items()}
+    checkpoint.edit({"dynamic": {r"-:model\.": {}}}, {name: None for name in checkpoint.tensors} | renamed)
+    (checkpoint.path / "quantize_config.json").unlink()
+    names = replace(Checkpoint(checkpoint.path).architecture.names, prefixes={"language_model.": ""})
+    known = Checkpoint(checkpoint.path)
+    known.__dict__["architecture"] = replace(known.architecture, names=names)
+    assert (
+        known.ready.modules["model.layers.0.mlp.up_proj.weight"].name
+        == "language_model.model.layers.0.mlp.up_proj"
+    )
