@@ -69,11 +69,14 @@ def _tell_what_is_served(session: Session) -> None:
     """Log the model's dtype, device, kernels and KV memory, and the address, whatever the level of other logs."""
     log.setLevel(logging.INFO)
     for name, device in session.devices().items():
+        if not device.num_blocks:
+            log.info("%s: asleep, on %s", name, device.device)
+            continue
         weights, kv = (device.memory_bytes.get(key, 0) / 2**20 for key in ("weights", "kv_cache"))
         kernels = f" with {device.kernels} kernels" if device.kernels else ""
         log.info(
             "%s: %s on %s%s, %.0f MiB of weights; %.0f MiB of KV memory for %s tokens; requests of up to %s tokens",
-            *(name, device.dtype or "asleep", device.device, kernels, weights, kv),
+            *(name, device.dtype, device.device, kernels, weights, kv),
             *(f"{count:,}" for count in (device.num_blocks * device.block_size, device.max_model_len)),
         )
     log.info("serving %s", session.served_at())
