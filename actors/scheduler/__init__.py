@@ -1,5 +1,5 @@
-"""The scheduler: which tokens of which requests are computed next.
+"""The scheduler: decides which tokens of which requests are computed next.
 
-`request` is one request's state, `policies` say who goes first and who gives way, `core` decides each step,
-`outputs` turns what was drawn into the detokenizer's stream, and `actor` is the shell around them.
+`request` holds one request's state. `policies` order requests and choose victims of preemption. `core` decides
+each step. `outputs` turns sampled tokens into the detokenizer's stream. `actor` is the shell around them.
 """

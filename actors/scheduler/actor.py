@@ -1,4 +1,4 @@
-"""The scheduler's shell: events to the core, the core's messages to the others."""
+"""The scheduler's shell: passes events to the core, and sends the core's messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.supervision import SWAPPED, ActorDown, ActorUp, DeathsCharged, Facts
 
 MAX_NUM_SEQS = 65_536
-DEADLINE_POLL = 0.05  # seconds: an earlier deadline than the one that is waited for may come
+# Seconds between two looks at deadlines: a request with an earlier one may have come.
+DEADLINE_POLL = 0.05
 POSITIVE = (
     *("max_num_seqs", "max_num_batched_tokens", "max_model_len", "max_waiting_requests"),
     *("max_waiting_tokens", "long_prefill_token_threshold", "max_long_partial_prefills"),
@@ -52,19 +53,22 @@ class Scheduler(Actor):
         Attributes:
             policy: `fcfs`, `priority`, `shortest`, `fair` (between tenants) or `deadline`, or `module:Class` of
                 your own.
-            max_num_seqs: most requests in one batch.
-            max_num_batched_tokens: most tokens computed in one step.
-            max_model_len: most tokens of a request, prompt and output together.
-            max_waiting_requests, max_waiting_tokens: what would make the queue longer is refused at once.
-            long_prefill_token_threshold, max_long_partial_prefills: of a prompt longer than the first, no more is
-                computed in one step, and only as many as the second side by side; others go past them.
+            max_num_seqs: the most requests in one batch.
+            max_num_batched_tokens: the most tokens computed in one step.
+            max_model_len: the most tokens of a request, prompt and output together.
+            max_waiting_requests, max_waiting_tokens: bounds of the queue; requests beyond them are refused at
+                once.
+            long_prefill_token_threshold, max_long_partial_prefills: a prompt longer than the first is computed
+                in chunks
+                of that size, at most the second number of them side by side; other requests overtake the rest.
             async_scheduling: plan the next step while one is computed.
-            short_step_seconds: while steps take less than this, plan two ahead.
-            max_steps_per_plan: while nobody waits, and only ends are asked for (no streams, no log-probabilities, no
-                stop strings), so many steps are computed without a word in between.
+            short_step_seconds: plan two steps ahead while steps take less than this.
+            max_steps_per_plan: the steps of a multi-step plan. Such plans are made while no request waits and
+                all running
+                ones need only their end (no streams, no log-probabilities, no stop strings).
             eos_token_ids: the model's end tokens.
-            speculation: how tokens are guessed ahead (`pageant.protocol.drafting.Speculation`).
-            vocab_size: of the model.
+            speculation: settings of drafts (`pageant.protocol.drafting.Speculation`).
+            vocab_size: the model's vocabulary size.
             paused: begin paused, in this mode. The lifecycle actor sets it, for the next life of a scheduler.
         """
 
@@ -93,7 +97,8 @@ class Scheduler(Actor):
                 raise ValueError(f"short_step_seconds is {self.short_step_seconds}; expected at least 0")
             if self.max_num_seqs > MAX_NUM_SEQS:
                 raise ValueError(f"max_num_seqs is {self.max_num_seqs}; expected at most {MAX_NUM_SEQS}")
-            make_policy(self.policy)  # one that cannot be made is refused before anything starts
+            # A policy that cannot be made is refused before anything starts.
+            make_policy(self.policy)
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -115,10 +120,12 @@ class Scheduler(Actor):
         )
         if options.paused is not None:
             self.core.pause(options.paused)
-        self._rested = asyncio.Event()  # set whenever a pause is complete, or is over
+        # Set whenever a pause is complete, or is over.
+        self._rested = asyncio.Event()
         self._awaits_deadlines = self._awaits_drafts = False
         self._frontends: dict[str, int] = {}
-        self._detokenizer = 0  # what still comes from an incarnation below this is of no account
+        # The lowest incarnation of the detokenizer that may live. Messages of earlier ones are ignored.
+        self._detokenizer = 0
 
     async def on_start(self) -> None:
         self._began = self.clock.now()
@@ -128,7 +135,7 @@ class Scheduler(Actor):
             self.watch(DRAFTER)
 
     def facts(self) -> Facts:
-        """Return whether it is paused."""
+        """Return the fact that tells whether it is paused."""
         return {PAUSED: int(self.core.paused is not None)}
 
     def _flush(self) -> None:
@@ -142,7 +149,7 @@ class Scheduler(Actor):
 
     @receives
     def submit(self, message: Submit) -> None:
-        """A frontend hands over a request. Those of its former life have nobody to be for."""
+        """Take a request from a frontend. Requests of a former life of that frontend are aborted."""
         known = self._frontends.get(message.frontend)
         if known is None:
             self.watch(message.frontend)
@@ -185,15 +192,21 @@ class Scheduler(Actor):
         self._flush()
 
     def _follow_detokenizer(self, incarnation: int) -> None:
-        """Those before this one are dead. A frontend may know before we do, and may have asked its last: what a dead
-        one was told from then on would never be told again."""
+        """Start over with a new incarnation of the detokenizer.
+
+        A frontend may know of it first, and may have asked its predecessor last. Tokens sent to a dead
+        detokenizer would otherwise never be sent again.
+        """
         if incarnation > self._detokenizer:
             self._detokenizer = incarnation
             self.core.detokenizer_gone()
 
     def _is_meant(self, message: Stopped | Acknowledge | Resume) -> bool:
-        """Whether a detokenizer's message is of one that lives, and meant for this scheduler. What was for the one
-        before it finds this one, whose requests have other serials, and its batches other numbers."""
+        """Tell whether a detokenizer's message comes from one that lives and is meant for this scheduler.
+
+        A message for the former scheduler may reach this one, whose requests have other serials and whose
+        batches have other numbers.
+        """
         for_another = message.incarnation not in (0, self.incarnation)
         return self.sender_incarnation >= self._detokenizer and not for_another
 
@@ -205,7 +218,7 @@ class Scheduler(Actor):
 
     @receives
     def introduced(self, event: ExecutorReady | PoolReady) -> None:
-        """An executor or a block manager is ready."""
+        """Take note of an executor or a block manager that is ready."""
         if isinstance(event, ExecutorReady):
             self.core.executor_ready(event)
         else:
@@ -218,7 +231,7 @@ class Scheduler(Actor):
         self._flush()
 
     async def _await_drafts(self) -> None:
-        """A drafter that does not answer holds nobody up for long."""
+        """Continue without drafts when the drafter does not answer in time."""
         speculator = self.core.speculator
         while speculator is not None and (deadline := speculator.next_deadline) is not None:
             await asyncio.sleep(max(0.0, deadline - self.clock.now()))
@@ -234,7 +247,7 @@ class Scheduler(Actor):
 
     @receives
     def resume(self, message: Resume) -> None:
-        """The detokenizer missed something: it is sent again."""
+        """Send the detokenizer the batches that it missed."""
         if not self._is_meant(message):
             return
         for batch in self.core.outputs.stream.resume(message.after):
@@ -242,7 +255,7 @@ class Scheduler(Actor):
 
     @receives
     def peer_up(self, event: ActorUp) -> None:
-        """A new detokenizer is told what the last one was not there for."""
+        """Send a new detokenizer the batches that were not acknowledged, and start to use a new drafter."""
         if event.address == DRAFTER and self.core.speculator is not None:
             self.core.speculator.drafter_up()
         if event.address == DETOKENIZER:
@@ -252,7 +265,7 @@ class Scheduler(Actor):
 
     @receives
     def peer_down(self, event: ActorDown) -> None:
-        """What the dead one held is lost, and made up for when its successor is there."""
+        """Take back the work of an actor that died. It is done again when the successor is up."""
         if event.address.startswith("executor/"):
             if self.core.executor_gone(event.incarnation, died=event.reason != SWAPPED):
                 self.tell(SUPERVISOR, DeathsCharged(name=replica_of(self.name) + event.address))
@@ -271,7 +284,7 @@ class Scheduler(Actor):
 
     @receives
     def pause(self, request: PauseScheduling) -> SchedulingPaused:
-        """Plan nothing more."""
+        """Stop planning steps."""
         core = self.core
         pauses = not (request.if_idle and core.num_open)
         if pauses:
@@ -290,7 +303,7 @@ class Scheduler(Actor):
 
     @receives
     def resume_scheduling(self, request: ResumeScheduling) -> SchedulingResumed:
-        """Go on where the pause began."""
+        """Plan steps again."""
         self.core.resume()
         self._flush()
         self.announce()
@@ -298,12 +311,14 @@ class Scheduler(Actor):
 
     @receives
     def adapter_use(self, request: GetAdapterUse) -> AdapterUse:
-        """How many open requests have an adapter."""
+        """Return how many open requests use an adapter."""
         return AdapterUse(num_open=sum(one.adapter == request.key for one in self.core.requests))
 
     @receives
     def statistics(self, request: GetSchedulerStatistics) -> SchedulerStatistics:
-        """How many requests there are, and what happened so far; checked for integrity first when there are none."""
+        """Return the numbers of requests and the counters. Checks the core's integrity first if no request is
+        open.
+        """
         if not (self.core.num_waiting or self.core.num_running):
             self.core.check_integrity()
         return SchedulerStatistics(

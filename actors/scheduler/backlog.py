@@ -1,4 +1,4 @@
-"""The requests that wait: who is next, how many may be there, and what their tenants pay."""
+"""The waiting requests: their order, the bounds of the queue, and what tenants are charged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pageant.actors.scheduler.request import ScheduledRequest, State
 
 @dataclass(frozen=True)
 class Limits:
-    """What one step, one batch and the queue may hold; see `Scheduler.Options`."""
+    """Bounds of a step, of the batch and of the queue; see `Scheduler.Options`."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -31,30 +31,36 @@ class Limits:
 
 
 class Backlog:
-    """The queue, with its limits. A tenant pays for a prompt when it is taken out, once, whatever preemptions
-    and deaths cost."""
+    """The queue, with its limits.
+
+    A tenant is charged for a prompt once, when the request is first taken out, whatever preemptions and deaths
+    cost.
+    """
 
     def __init__(self, policy: Policy, limits: Limits) -> None:
         self._policy, self._limits = policy, limits
         self._shares = policy if isinstance(policy, Shares) else None
         self._queue = WaitingQueue(self._shares)
-        self._held: dict[int, ScheduledRequest] = {}  # by serial: those that are not to be taken yet
+        # Requests that are held back, by serial.
+        self._held: dict[int, ScheduledRequest] = {}
         self.quarantine = Quarantine()
-        self.num_tokens = 0  # of all that wait
+        # Tokens of all waiting requests, held ones included.
+        self.num_tokens = 0
+        # New requests are held back until `release_held`. Those of an earlier scheduler never are.
         self.holds_new = False
         """Whether new requests are held back, until `release_held`. Those of an earlier scheduler never are."""
 
     def __len__(self) -> int:
-        """Requests that could be taken, if there were room."""
+        """Return the number of requests that could be taken if there were room."""
         return len(self._queue) + len(self.quarantine)
 
     @property
     def num_held(self) -> int:
-        """Requests that are held back."""
+        """Return the number of requests that are held back."""
         return len(self._held)
 
     def overload(self, request: ScheduledRequest) -> str | None:
-        """Why there is no room for a new request, or None."""
+        """Return why there is no room for a new request, or None."""
         requests, tokens = self._limits.max_waiting_requests, self._limits.max_waiting_tokens
         waiting = len(self) + len(self._held)
         if requests is not None and waiting >= requests:
@@ -67,7 +73,7 @@ class Backlog:
         return None
 
     def arrive(self, request: ScheduledRequest) -> None:
-        """A new request, whose length is known: it gets its place."""
+        """Queue a new request, whose length is known."""
         threshold = self._limits.long_prefill_token_threshold
         request.is_long = threshold is not None and len(request.prompt) > threshold
         request.key = (*self._policy.order(request), request.serial)
@@ -83,14 +89,14 @@ class Backlog:
             self.add(request)
 
     def release_held(self) -> None:
-        """Hold nobody back any more. Those that were held stand in the queue as if they had always been there."""
+        """Hold no request back any more. Held requests enter the queue in the order of their keys."""
         self.holds_new = False
         held, self._held = self._held, {}
         for request in held.values():
             self._queue.push(request)
 
     def add(self, request: ScheduledRequest) -> None:
-        """A request waits, for the first time or again."""
+        """Queue a request, for the first time or again."""
         request.state = State.WAITING
         if is_suspect(request):
             self.quarantine.add(request)
@@ -99,14 +105,17 @@ class Backlog:
         self.num_tokens += request.num_tokens
 
     def take(self, count: int, num_long: int) -> Iterator[ScheduledRequest]:
-        """The next requests, at most `count`; of long ones no more than the `num_long` that are being computed
-        leave room for."""
+        """Take out the next requests, at most `count`.
+
+        Args:
+            num_long: long prompts that are being computed; they bound how many more may be taken.
+        """
         for request in self._queue.first(count, self._long_max(num_long)):
             self._taken(request)
             yield request
 
     def take_suspect(self) -> list[ScheduledRequest]:
-        """The one that is to be tried next, if there is one. Nobody runs."""
+        """Take out the suspect that runs alone next, if there is one. No other request may run."""
         request = self.quarantine.take()
         if request is None:
             return []
@@ -119,22 +128,22 @@ class Backlog:
         self._charge(request, request.num_tokens)
 
     def put_back(self, request: ScheduledRequest) -> None:
-        """One that was taken could not be admitted."""
+        """Queue again a request that was taken and not admitted."""
         self._charge(request, -request.num_tokens)
         self.add(request)
 
-    def give_up(self, request: ScheduledRequest) -> None:
-        """One that was taken has ended before it could be admitted."""
+    def refund(self, request: ScheduledRequest) -> None:
+        """Refund a request that was taken and ended before it could be admitted."""
         self._charge(request, -request.num_tokens)
 
-    def drew(self, requests: Iterable[ScheduledRequest]) -> None:
-        """A token was drawn for each of these requests."""
+    def charge_tokens(self, requests: Iterable[ScheduledRequest]) -> None:
+        """Charge the tenants for one sampled token of each request."""
         if self._shares is not None:
             for tenant, count in Counter([request.tenant for request in requests]).items():
                 self._shares.served(tenant, 0, count)
 
     def end(self, request: ScheduledRequest, *, waited: bool) -> None:
-        """A request has ended; its state says so by now."""
+        """Forget a request that has ended; its state says so by now."""
         if self._shares is not None:
             self._shares.left(request)
         self.quarantine.end(request)
@@ -144,7 +153,7 @@ class Backlog:
             self.num_tokens -= request.num_tokens
 
     def _long_max(self, num_long: int) -> int | None:
-        """How many more long prompts may be computed beside those that are."""
+        """Return how many more long prompts may be computed; None is any number."""
         if self._limits.long_prefill_token_threshold is None:
             return None
         return max(0, self._limits.max_long_partial_prefills - num_long)
@@ -155,23 +164,24 @@ class Backlog:
 
 
 class Deadlines:
-    """When which request is to end at the latest."""
+    """Deadlines of requests, in seconds of the scheduler's clock."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int]] = []  # with serials
+        # A heap of deadlines with serials; ended requests are dropped when they reach the top.
+        self._heap: list[tuple[float, int]] = []
 
     def add(self, request: ScheduledRequest) -> None:
-        """A request has a deadline."""
+        """Add a request with a deadline."""
         heapq.heappush(self._heap, (request.deadline, request.serial))
 
     def next(self, requests: dict[int, ScheduledRequest]) -> float | None:
-        """The earliest of the requests, by serial, that are still open."""
+        """Return the earliest deadline of the open requests, which are given by serial."""
         while self._heap and self._heap[0][1] not in requests:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def passed(self, now: float, requests: dict[int, ScheduledRequest]) -> Iterator[ScheduledRequest]:
-        """The open requests whose deadlines are over, each once."""
+        """Yield the open requests whose deadlines have passed at `now`, each once."""
         while self._heap and self._heap[0][0] <= now:
             _, serial = heapq.heappop(self._heap)
             if serial in requests:

@@ -1,4 +1,4 @@
-"""What happened in a scheduler so far; for metrics, and for tests that ask whether it did."""
+"""Counters of a scheduler, for metrics and for tests that ask whether something happened."""
 
 from __future__ import annotations
 
@@ -16,16 +16,24 @@ class SchedulerCounters:
     ended: int = 0
     overloads: int = 0
     deadlines_missed: int = 0
-    steps_ahead: int = 0  # planned while another was computed
-    steps_together: int = 0  # planned several at once
-    plans_cut: int = 0  # of those, because somebody came
-    rows_wasted: int = 0  # computed for requests that had ended
+    steps_ahead: int = 0
+    """Steps planned while another was computed."""
+    steps_together: int = 0
+    """Steps of multi-step plans."""
+    plans_cut: int = 0
+    """Multi-step plans that were cut short because a request came."""
+    rows_wasted: int = 0
+    """Rows computed for requests that had ended."""
     chunk_splits: int = 0
     preemptions: int = 0
-    suspects_tried: int = 0  # requests that ran alone, since the executor died with them
-    resumed: int = 0  # requests taken over from a scheduler that died
-    recomputed: int = 0  # requests that went back to the queue because their memory was lost
-    reopened: int = 0  # requests that a new detokenizer was told of
+    suspects_tried: int = 0
+    """Requests that ran alone because executors had died with them."""
+    resumed: int = 0
+    """Requests taken over from a scheduler that died."""
+    recomputed: int = 0
+    """Requests that went back to the queue because their memory was lost."""
+    reopened: int = 0
+    """Requests that were opened again at a new detokenizer."""
     aborts_waiting: int = 0
     aborts_asked: int = 0
     aborts_running_prefill: int = 0
@@ -33,20 +41,24 @@ class SchedulerCounters:
     aborts_preempted: int = 0
     stops_by_string: int = 0
     tokens_cached: int = 0
-    tokens_restored: int = 0  # of those, from below the device
-    swaps: int = 0  # resumptions after a preemption with what was restored
+    tokens_restored: int = 0
+    """Cached tokens that came from a tier below the device."""
+    swaps: int = 0
+    """Preempted requests that resumed with restored blocks."""
     growth_refused: int = 0
     admissions_refused: int = 0
-    rows_deferred: int = 0  # whose masks were late
-    rows_void: int = 0  # computed for nothing after such a one
+    rows_deferred: int = 0
+    """Rows whose masks were late."""
+    rows_void: int = 0
+    """Rows computed in vain after a deferred one."""
 
     def count_restored(self, request: ScheduledRequest, num_tokens: int) -> None:
-        """A request was admitted with so many tokens from below the device."""
+        """Count a request that was admitted with `num_tokens` tokens from below the device."""
         self.tokens_restored += num_tokens
         self.swaps += bool(num_tokens and request.num_preemptions)
 
     def count_abort(self, request: ScheduledRequest, *, prefilling: bool) -> None:
-        """An open request is about to be aborted."""
+        """Count an open request that is about to be aborted."""
         if request.state is State.ASKED:
             self.aborts_asked += 1
         elif request.state is State.RUNNING:

@@ -1,10 +1,10 @@
-"""The open requests, from their coming to their end: where each stands, and what it gives back.
+"""The open requests, from submission to end: their states, and the resources that they free.
 
     ──submit──▶ waiting ──asked, admitted──▶ running ──last token, abort, deadline, stop string──▶ ended
                    ▲                            │
                    └── preempted, memory lost ──┘
 
-An end is told to the detokenizer by `outputs`, and what is given up to the block manager by `news`.
+`outputs` reports ends to the detokenizer, and `block_updates` reports freed blocks to the block manager.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pageant.actors.scheduler.backlog import Backlog, Deadlines, Limits
 from pageant.actors.scheduler.counters import SchedulerCounters
 from pageant.actors.scheduler.deferral import Deferrals
 from pageant.actors.scheduler.outputs import TokenOutputs
-from pageant.actors.scheduler.plans import News
+from pageant.actors.scheduler.plans import BlockUpdates
 from pageant.actors.scheduler.policies import Policy
 from pageant.actors.scheduler.request import ScheduledRequest, State
-from pageant.actors.scheduler.running import Chunks, Running
+from pageant.actors.scheduler.running import Running, ScheduledRows
 from pageant.actors.scheduler.speculation import Speculator
 from pageant.protocol.drafting import Speculation
 from pageant.protocol.lifecycle import PauseMode
@@ -26,7 +26,7 @@ from pageant.protocol.serving import EndCause, Finished, FinishReason, Submit, s
 
 
 class OpenRequests:
-    """All of them, in the order in which they came."""
+    """All open requests, in the order in which they came."""
 
     def __init__(
         self, policy: Policy, limits: Limits, speculation: Speculation | None, vocab_size: int | None
@@ -34,22 +34,27 @@ class OpenRequests:
         self.limits = limits
         self.counters = SchedulerCounters()
         self.outputs = TokenOutputs()
-        self.news = News()
+        self.block_updates = BlockUpdates()
         self.waiting = Backlog(policy, limits)
         self.running = Running()
         self.speculator = None if speculation is None else Speculator(speculation, vocab_size, self.running)
         self.deferrals = Deferrals(self.running)
-        self.now = 0.0  # seconds of the shell's clock, at the last event that brings them
-        self._by_name: dict[tuple[str, str], ScheduledRequest] = {}  # with the frontend's
+        # Seconds of the shell's clock, at the last event that brought them.
+        self.now = 0.0
+        # Requests by frontend and request id. Has the same requests as `_by_serial`.
+        self._by_name: dict[tuple[str, str], ScheduledRequest] = {}
         self._by_serial: dict[int, ScheduledRequest] = {}
+        # The last serial that was issued.
         self._serial = 0
         self._deadlines = Deadlines()
-        self._longest = limits.max_model_len  # tokens of a request: what limits and executor both hold
-        self.paused: PauseMode | None = None  # see `pause`
-        self.weight_version = ""  # of the executor that computes, or did last
-        self.used_at: float | None = (
-            None  # when the last request ended that was no probe; None where none has
-        )
+        # The most tokens of a request: both the limits and the executor's memory hold as many.
+        self._longest = limits.max_model_len
+        # The mode of the present pause, or None; see `pause`.
+        self.paused: PauseMode | None = None
+        # The weight version of the executor that computes, or of the last one that did.
+        self.weight_version = ""
+        # Seconds of the shell's clock at the end of the last request that was no probe; None before the first.
+        self.used_at: float | None = None
 
     def __len__(self) -> int:
         return len(self._by_serial)
@@ -58,24 +63,25 @@ class OpenRequests:
         return iter(self._by_serial.values())
 
     def of(self, frontend: str) -> tuple[str, ...]:
-        """The names of a frontend's."""
+        """Return the names of a frontend's requests."""
         return tuple(name for owner, name in self._by_name if owner == frontend)
 
     def named(self, frontend: str, request_id: str) -> ScheduledRequest | None:
-        """The one that a frontend calls so."""
+        """Return the request that a frontend calls by this name, or None."""
         return self._by_name.get((frontend, request_id))
 
     def find(self, serial: int) -> ScheduledRequest | None:
-        """The one of that serial."""
+        """Return the request of a serial, or None."""
         return self._by_serial.get(serial)
 
     # Coming.
 
     def submit(self, message: Submit) -> None:
-        """A request comes. One that can never be served ends at once, with the reason."""
+        """Take a request. One that can never be served ends at once, with the reason."""
         key = (message.frontend, message.request_id)
         if key in self._by_name:
-            return  # sent twice; the first is being served
+            # The request was sent twice, and is being served.
+            return
         self._serial += 1
         request = ScheduledRequest.of(message, self._serial, self.limits.end_tokens, self.now)
         if message.deadline is not None:
@@ -90,7 +96,8 @@ class OpenRequests:
         if overload is not None:
             self.counters.overloads += 1
             self.end(request, "error", message=overload, cause="overload")
-        elif self.paused == "abort" and request.is_resumed:  # it was open when the pause began
+        elif self.paused == "abort" and request.is_resumed:
+            # A resumed request was open when the pause began.
             self.end(request, "abort")
         else:
             self._fit(request)
@@ -98,8 +105,7 @@ class OpenRequests:
             self.end_if_complete(request)
 
     def limit(self, longest: int) -> None:
-        """So many tokens are the most that a request may have, prompt and output together. One that has as many, since
-        another executor took more, has come to its end."""
+        """Set the most tokens of a request, prompt and output together. Requests that have as many already end."""
         if longest != self._longest:
             self._longest = longest
             for request in list(self):
@@ -108,14 +114,14 @@ class OpenRequests:
                     self.end_if_complete(request)
 
     def _bound(self, request: ScheduledRequest) -> int:
-        """Sets how long a request may become; returns how many tokens are left for its answer."""
+        """Set a request's maximal length; return how many tokens are left for its output."""
         room = self._longest - len(request.prompt)
         wanted = request.params.max_tokens
         request.max_total = len(request.prompt) + (room if wanted is None else min(wanted, room))
         return room
 
     def _fit(self, request: ScheduledRequest) -> None:
-        """Ends a waiting request if there is no room for its answer."""
+        """End a request if there is no room for its output."""
         room = self._bound(request)
         if not len(request.prompt):
             self.end(request, "error", message="the prompt has no tokens", cause="request")
@@ -132,7 +138,7 @@ class OpenRequests:
     # Pauses.
 
     def pause(self, mode: PauseMode) -> None:
-        """Begin a pause: see `PauseMode` for what becomes of the open requests."""
+        """Begin a pause; `PauseMode` has the fate of the open requests."""
         self.paused, self.waiting.holds_new = mode, mode == "wait"
         if mode == "abort":
             for request in list(self):
@@ -145,12 +151,12 @@ class OpenRequests:
         self.waiting.release_held()
 
     @property
-    def stand_still(self) -> bool:
-        """Whether nothing is to be computed for any of them."""
+    def plans_nothing(self) -> bool:
+        """Tell whether nothing is to be computed for any request."""
         return self.paused is not None and self.paused != "wait"
 
     def release_running(self) -> None:
-        """Running requests give up their memory, and wait at the head of the queue to compute it again."""
+        """Free the memory of running requests. They wait at the head of the queue to be recomputed."""
         self.counters.recomputed += len(self.running)
         for request in list(self.running):
             self._requeue(request)
@@ -158,28 +164,30 @@ class OpenRequests:
     # Back to the queue.
 
     def preempt(self, request: ScheduledRequest) -> None:
-        """A running request gives way."""
+        """Preempt a running request."""
         self.counters.preemptions += 1
         request.num_preemptions += 1
         self._requeue(request)
 
-    def acquit(self) -> None:
-        """The suspect that ran alone goes on beside the others, if it has lived; but the next one is to be alone."""
-        acquitted = self.waiting.quarantine.acquit()
-        if acquitted is not None:
+    def release_survivor(self) -> None:
+        """Let a suspect that ran alone and survived run beside others; unless another suspect is to run alone
+        next.
+        """
+        survivor = self.waiting.quarantine.release_survivor()
+        if survivor is not None:
             self.counters.suspects_tried += 1
             if self.waiting.quarantine.active:
-                self._requeue(acquitted)
+                self._requeue(survivor)
 
     def lose_memory(self) -> None:
-        """What was computed is lost. Tokens that are drawn twice are drawn alike."""
+        """Queue all running requests again: their KV is lost. Recomputation samples the same tokens."""
         self.counters.recomputed += len(self.running)
         for request in list(self.running):
             self._requeue(request)
-        self.news.clear()
+        self.block_updates.clear()
 
     def _requeue(self, request: ScheduledRequest) -> None:
-        """A running request waits again, where it stood; it resumes by computing its tokens again."""
+        """Queue a running request again, at its place in the policy's order. It resumes by recomputation."""
         self.running.remove(request)
         self._release(request)
         self.waiting.add(request)
@@ -187,18 +195,18 @@ class OpenRequests:
     # Ends.
 
     def expire(self) -> None:
-        """Ends those whose deadline has passed."""
+        """End the requests whose deadline has passed."""
         for request in self._deadlines.passed(self.now, self._by_serial):
             self.counters.deadlines_missed += 1
             self.end(request, "abort", message="its deadline has passed", cause="deadline")
 
     @property
     def next_deadline(self) -> float | None:
-        """When `expire` has something to do."""
+        """Return the time at which `expire` has something to do, or None."""
         return self._deadlines.next(self._by_serial)
 
     def end_if_complete(self, request: ScheduledRequest) -> None:
-        """Ends a request if its last token does."""
+        """End a request if its last token completes it."""
         ended = request.end_reason()
         if ended is not None:
             reason, stop_token = ended
@@ -212,7 +220,7 @@ class OpenRequests:
         message: str | None = None,
         cause: EndCause | None = None,
     ) -> None:
-        """Ends a request, with its terminal message to the detokenizer."""
+        """End a request, with its terminal message to the detokenizer."""
         admitted, first = request.admitted_at, request.first_token_at
         finished = Finished(
             reason=reason,
@@ -231,13 +239,13 @@ class OpenRequests:
         self._forget(request)
 
     def stopped(self, request: ScheduledRequest) -> None:
-        """The detokenizer ended a request, and told its frontend."""
+        """Forget a request that the detokenizer ended; its frontend knows."""
         self.counters.stops_by_string += 1
         self.outputs.drop(request)
         self._forget(request)
 
     def _forget(self, request: ScheduledRequest) -> None:
-        """Takes a request out of every list. What it holds is freed as soon as nothing computes it."""
+        """Remove a request from every list. Its row and blocks are freed as soon as no step computes it."""
         del self._by_name[(request.frontend, request.request_id)]
         del self._by_serial[request.serial]
         self.counters.ended += 1
@@ -252,19 +260,19 @@ class OpenRequests:
             if not self.running.is_named(request):
                 self._release(request)
 
-    def leave(self, chunks: Chunks) -> None:
-        """A step no longer needs these requests' rows and blocks."""
+    def leave(self, chunks: ScheduledRows) -> None:
+        """Free the rows and blocks of ended requests that a step has named and no other does."""
         for request in self.running.leave(chunks):
             self._release(request)
 
     def _release(self, request: ScheduledRequest) -> None:
-        """Gives back a request's row and blocks, with the next messages."""
-        self.news.freed.append(request.serial)
+        """Free a request's row and blocks, with the next messages."""
+        self.block_updates.freed.append(request.serial)
         self.deferrals.forget(request.held_row)
         self.running.release(request)
 
-    def check_integrity(self, at_hand: list[Chunks]) -> None:
-        """Asserts what must always hold, given the chunks of the steps at hand."""
+    def check_integrity(self, under_way: list[ScheduledRows]) -> None:
+        """Assert the invariants, given the scheduled rows of all steps under way."""
         assert len(self._by_name) == len(self._by_serial), "a request is known by one name only"
         running = sum(request.state is State.RUNNING for request in self)
         assert running == len(self.running), f"{running} requests run, {len(self.running)} are listed"
@@ -276,7 +284,7 @@ class OpenRequests:
         tokens = sum(request.num_tokens for request in self if request.state is State.WAITING)
         counted = self.waiting.num_tokens
         assert tokens == counted, f"{tokens} tokens wait, {counted} are counted"
-        self.running.check_integrity(at_hand)
+        self.running.check_integrity(under_way)
         for request in self:
             if request.state is not State.RUNNING:
                 assert request.row is None, f"request {request.serial} holds a row while it waits"

@@ -1,8 +1,10 @@
-"""Requests by key, in pieces: a place is found by binary search, and what moves is a piece and not all.
+"""Requests sorted by key, in segments: binary search finds a place, and an insertion moves a segment and not
+all.
 
-A heap was turned down: of 100,000 entries, each removal compares two on each of 17 levels, most of which are in
-no cache, and a request that ends while it waits cannot be taken out of its middle. For the same reason a search goes
-through the first numbers of a piece's keys, which lie side by side, and only where those are alike through the keys.
+A heap was rejected. With 100,000 entries, each removal compares two on each of 17 levels, most of which are in
+no cache, and a request that ends while it waits cannot be removed from its middle. For the same reason a search
+goes through the first numbers of a segment's keys, which lie side by side, and through whole keys only where
+those are equal.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from bisect import bisect_left, bisect_right
 
 from pageant.actors.scheduler.request import Key, ScheduledRequest
 
-PIECE = 512  # entries, twice as many at most
+# Entries of a segment after a split. A segment has at most twice as many.
+SEGMENT = 512
 
 Entry = tuple[Key, ScheduledRequest]
 
@@ -21,59 +24,61 @@ class Ordered:
     """Requests with distinct keys, smallest first."""
 
     def __init__(self) -> None:
-        self._pieces: list[_Piece] = []  # none of them empty
-        self._lasts: list[Key] = []  # the last key of each
+        # Segments in order, none of them empty.
+        self._segments: list[_Segment] = []
+        # The last key of each segment.
+        self._lasts: list[Key] = []
 
     def __bool__(self) -> bool:
-        return bool(self._pieces)
+        return bool(self._segments)
 
     def add(self, request: ScheduledRequest) -> None:
-        """Puts a request in its place."""
-        if not self._pieces:
-            self._pieces, self._lasts = [_Piece([(request.key, request)])], [request.key]
+        """Insert a request."""
+        if not self._segments:
+            self._segments, self._lasts = [_Segment([(request.key, request)])], [request.key]
             return
         place = min(bisect_left(self._lasts, request.key), len(self._lasts) - 1)
-        piece = self._pieces[place]
-        piece.insert(piece.place_of(request.key), (request.key, request))
-        if len(piece.entries) > 2 * PIECE:
-            self._pieces[place : place + 1] = piece, after = (
-                _Piece(piece.entries[:PIECE]),
-                _Piece(piece.entries[PIECE:]),
+        segment = self._segments[place]
+        segment.insert(segment.place_of(request.key), (request.key, request))
+        if len(segment.entries) > 2 * SEGMENT:
+            self._segments[place : place + 1] = segment, after = (
+                _Segment(segment.entries[:SEGMENT]),
+                _Segment(segment.entries[SEGMENT:]),
             )
             self._lasts.insert(place + 1, after.last)
-        self._lasts[place] = piece.last
+        self._lasts[place] = segment.last
 
     def remove(self, request: ScheduledRequest) -> None:
-        """Takes out a request, wherever it stands."""
+        """Remove a request from any place."""
         place = bisect_left(self._lasts, request.key)
-        piece = self._pieces[place]
-        index = piece.place_of(request.key)
-        assert piece.entries[index][1] is request, (
+        segment = self._segments[place]
+        index = segment.place_of(request.key)
+        assert segment.entries[index][1] is request, (
             f"request {request.serial} does not stand where its key says"
         )
         self._take_out(place, index)
 
     def first(self) -> ScheduledRequest:
-        """The one with the smallest key; there must be one."""
-        return self._pieces[0].entries[0][1]
+        """Return the request with the smallest key; there must be one."""
+        return self._segments[0].entries[0][1]
 
     def pop(self) -> ScheduledRequest:
-        """Takes it out."""
+        """Remove and return the request with the smallest key."""
         request = self.first()
         self._take_out(0, 0)
         return request
 
     def _take_out(self, place: int, index: int) -> None:
-        piece = self._pieces[place]
-        piece.delete(index)
-        if piece.entries:
-            self._lasts[place] = piece.last
+        segment = self._segments[place]
+        segment.delete(index)
+        if segment.entries:
+            self._lasts[place] = segment.last
         else:
-            del self._pieces[place], self._lasts[place]
+            del self._segments[place], self._lasts[place]
 
 
-class _Piece:
-    """Entries in order, and the first numbers of their keys."""
+class _Segment:
+    """A segment: entries in order, and the first numbers of their keys."""
 
     __slots__ = ("entries", "firsts")
 
@@ -86,7 +91,7 @@ class _Piece:
         return self.entries[-1][0]
 
     def place_of(self, key: Key) -> int:
-        """Where an entry of this key stands, or would."""
+        """Return the index at which an entry of this key is, or would be."""
         low = bisect_left(self.firsts, key[0])
         high = bisect_right(self.firsts, key[0], low)
         return low if low == high else bisect_left(self.entries, (key,), low, high)

@@ -1,23 +1,24 @@
-"""What each step computes.
+"""Planning of steps.
 
 A step is an exchange with the block manager, and then a plan that the executor computes:
 
     ──Assign──▶ exchange ──Assigned, StepPlan──▶ computing ──StepResult──▶
 
-There is one exchange at a time, and while a step is computed the next is planned (`async_scheduling`): a
-request that decodes will have a token, and nothing of the plan depends on which. A request that turns out
+There is one exchange at a time, and while a step is computed the next is planned (`async_scheduling`). A
+request that decodes will have one more token, and the plan does not depend on which. A request that turns out
 to have ended costs one wasted row. Without `async_scheduling`, each step waits for the last one's tokens.
 
-From a step's tokens to the next plan the way is by scheduler, block manager and two processes, which wait for cores on
-which the step computes. Where steps take hardly longer than that, devices would wait for plans: then two are made ahead
-(`short_step_seconds`).
+From a step's tokens to the next plan, messages pass the scheduler, the block manager and two processes, which
+compete for cores with the step itself. Where steps take hardly longer than that, devices would wait for plans.
+Two steps are then planned ahead (`short_step_seconds`).
 
-What the block manager grants is computed in that very step, also when the request has been aborted
-meanwhile: its blocks are named by then, and others may use them.
+The step computes what the block manager granted even if the request was aborted meanwhile: its blocks have
+hashes by then, and other requests may share them.
 
-While nobody waits, and nobody is to know of each token as it comes, a plan is of several steps
-(`max_steps_per_plan`): what goes on between two steps then does so once for all of them. Behind such a plan there is
-only what `continues` it, until it is known how far it came. Who comes meanwhile has it cut short.
+While no request waits, and no actor needs each token as it comes, a plan has several steps
+(`max_steps_per_plan`), so that the work between two steps is done once for all of them. Only a plan that
+`continues` such a plan may follow it until its outcome is known. A request that comes meanwhile has it cut
+short.
 """
 
 from __future__ import annotations
@@ -29,35 +30,40 @@ from pageant.actors.scheduler.open_requests import OpenRequests
 from pageant.actors.scheduler.plans import Computing, Exchange, admissions, build_assign, build_plan
 from pageant.actors.scheduler.policies import Policy
 from pageant.actors.scheduler.request import ScheduledRequest, State
-from pageant.actors.scheduler.running import Chunks
+from pageant.actors.scheduler.running import ScheduledRows
 from pageant.protocol.allocation import Assign, Assigned
 from pageant.protocol.arrays import int32
 from pageant.protocol.stepping import CutShort, ExecutorReady, StepPlan
 from pageant.protocol.verification import NO_DRAFTS
 
-OVERASK = 2  # admissions asked for per step, in tokens that are expected to be computed, over the budget
+# Expected tokens of the admissions asked for in a step, as a multiple of the token budget.
+OVERASK = 2
 
 
 class UncachedShare:
-    """How much of a prompt is to be computed, by those that were admitted last, each counting by its length."""
+    """Estimates the share of a prompt that is not cached, from recent admissions weighted by length."""
 
     _KEEP = 0.8
 
     def __init__(self) -> None:
-        self._tokens, self._uncached = 4.0, 1.0  # soon forgotten
+        # A weak prior, which decays.
+        self._tokens, self._uncached = 4.0, 1.0
 
     def saw(self, num_tokens: int, num_cached: int) -> None:
-        """A request of so many tokens was admitted, of which some were cached."""
+        """Record an admission of `num_tokens` tokens, of which `num_cached` were cached."""
         self._tokens = self._KEEP * self._tokens + num_tokens
         self._uncached = self._KEEP * self._uncached + num_tokens - num_cached
 
     def expected(self, num_tokens: int) -> int:
-        """Of a request of so many tokens, those to be computed: one at least."""
+        """Return the expected number of tokens to compute of a request of `num_tokens` tokens: at least one."""
         return max(1, round(num_tokens * self._uncached / self._tokens))
 
 
 class Planner:
-    """The steps at hand, and what the next one is to be."""
+    """The steps under way, and the decision what the next one computes.
+
+    Belongs to the scheduler's event loop, as the whole core does.
+    """
 
     def __init__(self, policy: Policy, requests: OpenRequests) -> None:
         self._policy, self._requests, self._limits = policy, requests, requests.limits
@@ -66,26 +72,39 @@ class Planner:
             requests.waiting,
             requests.speculator,
         )
-        self._counters, self._news = requests.counters, requests.news
+        self._counters, self._block_updates = requests.counters, requests.block_updates
         self._chunk_max = self._limits.long_prefill_token_threshold or self._limits.max_num_batched_tokens
+        # The exchange with the block manager that is not answered yet, or None. There is at most one.
         self.exchange: Exchange | None = None
-        self.computing: deque[Computing] = deque()  # the first is the one that is computed now
+        # Steps whose plans the executor has, in order; the first is computed now.
+        self.computing: deque[Computing] = deque()
+        # The number of the last exchange.
         self._step = 0
+        # The number of the last plan for this executor.
         self._plan_number = 0
+        # All exchanges up to this number have been computed or cancelled.
         self._computed_step = 0
-        self._step_seconds = math.inf  # that the last one took
-        self._refused = False  # all that was asked for; nothing changes before a step has been computed
-        self._memory_short = False  # growth was refused: nobody is admitted before that has passed
-        self._pool_full = False  # an admission was refused for want of blocks
-        self._steps_max = 1  # of a plan
+        # Seconds of the last step; infinite before the first.
+        self._step_seconds = math.inf
+        # The last exchange granted nothing. Another would be refused too until a step has been computed.
+        self._refused = False
+        # Growth was refused. The next exchange admits no request.
+        self._memory_short = False
+        # An admission was refused because blocks were missing.
+        self._pool_full = False
+        # The most steps of a plan; 1 if the executor takes no multi-step plans.
+        self._steps_max = 1
         self._num_groups, self._block_size = 1, 1
-        self._blocks_free = 0  # when it was last told
-        self._cut = 0  # the plans up to this one are being cut short
-        self._stopped = False  # whether the last plan to come back stopped short: nothing continues it
+        # Free blocks of the pool, as of the last exchange.
+        self._blocks_free = 0
+        # All plans up to this number have been asked to end early.
+        self._cut = 0
+        # The last computed plan ended early: no plan that continues it is computed.
+        self._stopped = False
         self._uncached = UncachedShare()
 
     def reset(self, num_rows: int, executor: ExecutorReady) -> None:
-        """A new executor: its batch is empty, and its plans are counted from one."""
+        """Start with a new executor: its batch is empty, and its plans are numbered from one."""
         self._plan_number = self._cut = 0
         several = executor.multi_step and self._limits.async_scheduling and self._speculator is None
         self._steps_max = self._limits.max_steps_per_plan if several else 1
@@ -97,27 +116,30 @@ class Planner:
     # What is asked for.
 
     def begin(self, epoch: int, manager: int) -> Assign | None:
-        """Begins a step if there is something to compute, and nothing is in its way."""
-        in_turn = self._speculator is not None and self._speculator.holds_all
-        ahead = 0 if in_turn else self._steps_ahead
-        if self.exchange is not None or len(self.computing) > ahead or (in_turn and self._awaits_drafts):
+        """Begin a step if there is something to compute and nothing to wait for. Return its request to the
+        block manager.
+        """
+        in_lock_step = self._speculator is not None and self._speculator.holds_all
+        ahead = 0 if in_lock_step else self._run_ahead_depth
+        if self.exchange is not None or len(self.computing) > ahead or (in_lock_step and self._awaits_drafts):
             return None
-        if self._refused and not self._news.freed and (self.computing or self._holds_back):
+        if self._refused and not self._block_updates.freed and (self.computing or self._waits_for_tokens):
             return None
-        continues = self._goes_several_steps
+        continues = self._has_multi_step_plan
         if continues and (self._stopped or len(self._waiting)):
             return None
-        still = self._requests.stand_still
+        still = self._requests.plans_nothing
         budget = 0 if still else self._limits.max_num_batched_tokens
-        growing = Chunks.of() if still else self._running.choose(budget, self._chunk_max)
+        growing = ScheduledRows.of() if still else self._running.choose(budget, self._chunk_max)
         budget -= growing.num_tokens
         admitting = [] if self._memory_short or still else self._choose_waiting(budget)
         if continues and not (len(growing) and self._may_continue(growing)):
-            return None  # of those who have just ended it may not be known yet how far they were computed
+            # It may not be known yet how far requests that have just ended were computed.
+            return None
         if not (admitting or self._memory_short or len(self._waiting)):
             growing = growing.repeated(self._num_steps(growing))
         self._memory_short = False
-        if not (len(growing) or admitting or self._news.freed):
+        if not (len(growing) or admitting or self._block_updates.freed):
             return None
         self._running.enter(growing)
         self._step += 1
@@ -127,7 +149,7 @@ class Planner:
             growing.ends if self._speculator is None else self._speculator.room_for(growing),
             epoch,
             manager,
-            self._news.take(),
+            self._block_updates.take(),
             computed_step=self._computed_step,
             budget=budget,
             chunk_max=self._limits.max_num_batched_tokens,
@@ -135,28 +157,33 @@ class Planner:
         )
 
     @property
-    def _goes_several_steps(self) -> bool:
-        """Whether a plan is at hand that may come less far than it says."""
-        return any(step.may_stop_short for step in self.computing)
+    def _has_multi_step_plan(self) -> bool:
+        """Tell whether a plan is under way that may end before its last step."""
+        return any(step.may_end_early for step in self.computing)
 
-    def _may_continue(self, growing: Chunks) -> bool:
-        """Whether this can be computed after the last plan at hand, or not at all if that stops short."""
+    def _may_continue(self, growing: ScheduledRows) -> bool:
+        """Tell whether a step of these rows may depend on the last plan under way: it is skipped if that one
+        ends early.
+        """
         return bool(growing.draws.all()) and self.computing[-1].chunks.has_rows(growing.rows)
 
-    def _num_steps(self, growing: Chunks) -> int:
-        """How many steps these are to go without a word in between, if there seem to be blocks for all."""
+    def _num_steps(self, growing: ScheduledRows) -> int:
+        """Return the number of steps of a plan for these rows: 1 unless there seem to be blocks for more."""
         most = min(self._steps_max, self._limits.max_num_batched_tokens // max(1, len(growing)))
-        stretches = -(-most // self._block_size) * len(growing)
-        if stretches * self._num_groups > self._blocks_free:
+        block_groups = -(-most // self._block_size) * len(growing)
+        if block_groups * self._num_groups > self._blocks_free:
             return 1
         return self._running.num_steps(growing, most)
 
     def cut_short(self, epoch: int, *, aborted: bool = False) -> CutShort | None:
-        """What makes plans of several steps end soon, if any is at hand and somebody waits, or nothing is to be
-        computed; or if some were `aborted`, and nobody is left for whom they go on."""
-        if self._cut == self._plan_number or not self._goes_several_steps:
+        """Return the message that ends multi-step plans early, or None if none is needed.
+
+        Plans are cut short if a request waits, if nothing is to be computed, or if the last running request was
+        `aborted`.
+        """
+        if self._cut == self._plan_number or not self._has_multi_step_plan:
             return None
-        wanted = len(self._waiting) or self._requests.stand_still or (aborted and not len(self._running))
+        wanted = len(self._waiting) or self._requests.plans_nothing or (aborted and not len(self._running))
         if not wanted:
             return None
         self._cut = self._plan_number
@@ -164,40 +191,42 @@ class Planner:
         return CutShort(number=self._cut, epoch=epoch)
 
     @property
-    def _steps_ahead(self) -> int:
-        """How many may be planned while one is computed."""
+    def _run_ahead_depth(self) -> int:
+        """Return the run-ahead depth: how many steps may be planned while one is computed."""
         if not self._limits.async_scheduling or self._waiting.quarantine.active:
             return 0
-        if self._goes_several_steps:
+        if self._has_multi_step_plan:
             return 1
         return 2 if self._step_seconds < self._limits.short_step_seconds else 1
 
     def retry(self) -> None:
-        """A running request has got what held it back: it is not to wait for others, whatever was refused before."""
+        """Allow another exchange: a running request has got what it waited for, whatever was refused before."""
         self._refused = False
 
     @property
-    def _holds_back(self) -> bool:
-        """Whether running requests wait for something else than a step. What they hold is not freed meanwhile, and to
-        ask for more would be refused again."""
+    def _waits_for_tokens(self) -> bool:
+        """Tell whether running requests wait for drafts or late tokens.
+
+        Their memory is not freed meanwhile, and another exchange would be refused again.
+        """
         return self._awaits_drafts or self._requests.deferrals.any_awaited
 
     @property
     def _awaits_drafts(self) -> bool:
-        """Whether running requests are held back by a drafter."""
+        """Tell whether running requests wait for a drafter."""
         return self._speculator is not None and self._speculator.awaits_drafts
 
     def _choose_waiting(self, budget: int) -> list[ScheduledRequest]:
-        """The waiting requests that are put to the block manager.
+        """Return the waiting requests that ask for admission.
 
-        How much each needs is only known with its cached prefix, so more are asked for than the budget is expected to
-        hold; the manager admits as many as fit. While the pool is full and nothing is freed, only the first is asked
-        for: the others would be refused with it.
+        The tokens that each needs are only known with its cached prefix. More requests are therefore asked for
+        than the budget is expected to hold, and the manager admits as many as fit. While the pool is full and
+        nothing is freed, only the first is asked for: the others would be refused with it.
         """
         if self._waiting.quarantine.active:
             return [] if len(self._running) or self.computing else self._waiting.take_suspect()
         count = min(len(self._running.free_rows), max(0, budget)) if len(self._waiting) else 0
-        if self._pool_full and not self._news.freed:
+        if self._pool_full and not self._block_updates.freed:
             count = min(count, 1)
         chosen: list[ScheduledRequest] = []
         tokens = budget * OVERASK
@@ -213,7 +242,7 @@ class Planner:
     # What is granted.
 
     def granted(self, message: Assigned) -> StepPlan | None:
-        """The plan of what the block manager granted; None, if that is nothing."""
+        """Return the plan of what the block manager granted; None if that is nothing."""
         exchange = self.exchange
         assert exchange is not None and exchange.step == message.step, "these are the grants of the exchange"
         chunks, new = self._take_grants(exchange, message)
@@ -231,9 +260,11 @@ class Planner:
             )
         return plan
 
-    def _take_grants(self, exchange: Exchange, message: Assigned) -> tuple[Chunks, list[ScheduledRequest]]:
-        """The chunks of this step, and those of their requests that are new in the batch."""
-        chunks, _ = exchange.growing.parted(message.num_grown)
+    def _take_grants(
+        self, exchange: Exchange, message: Assigned
+    ) -> tuple[ScheduledRows, list[ScheduledRequest]]:
+        """Return the scheduled rows of this step, and the requests that are new in the batch."""
+        chunks, _ = exchange.growing.split_at(message.num_grown)
         new = exchange.admitting[: len(message.admitted)]
         for request, grant in zip(new, message.admitted, strict=True):
             assert grant.serial == request.serial, "admissions are granted in order"
@@ -253,7 +284,7 @@ class Planner:
         return chunks, new
 
     def _admit(self, request: ScheduledRequest, cached: int) -> None:
-        """A request gets a row; an aborted one too, for the one step that it was granted."""
+        """Give a request a row; an aborted request too, for the one step that it was granted."""
         self._counters.tokens_cached += cached
         if request.state is State.ASKED:
             request.state = State.RUNNING
@@ -261,33 +292,37 @@ class Planner:
                 request.num_cached = cached
                 request.admitted_at = self._requests.now
             request.draw_with(self._requests.weight_version)
-            self._requests.outputs.learned(request)
+            self._requests.outputs.update_facts(request)
         self._running.admit(request, cached)
         if self._speculator is not None:
             self._speculator.admit(request)
 
     def _put_back(self, request: ScheduledRequest) -> None:
-        """An admission that was not granted; an aborted request is gone by now."""
+        """Queue a request again that was not admitted. An aborted one has ended by now, and its tenant is
+        refunded.
+        """
         if request.state is State.ASKED:
             self._waiting.put_back(request)
         elif request.state is State.ENDED:
-            self._waiting.give_up(request)
+            self._waiting.refund(request)
 
     def _preempt_if_short(self, exchange: Exchange, message: Assigned) -> None:
-        """Growth was refused: the policy's victim gives way."""
-        _, refused = exchange.growing.parted(message.num_grown)
+        """Preempt the policy's victim if growth was refused."""
+        _, refused = exchange.growing.split_at(message.num_grown)
         if not len(refused):
             return
-        if refused.num_steps > 1:  # they asked for more than they need
+        # A multi-step plan asks for more than its first step needs.
+        if refused.num_steps > 1:
             self._memory_short = True
             self._requests.leave(refused)
             return
         self._counters.growth_refused += len(refused)
         self._memory_short = True
-        # Only one that no step names can give way; growth is refused from the end of the policy's order,
-        # so the policy's victim is normally among them. One that is still computed can be next time.
+        # Only a request that no step names can be preempted. Growth is refused from the end of the policy's order,
+        # so that the policy's victim is normally among the refused. One that is still computed can be next time.
         self._requests.leave(refused)
-        self._requests.deferrals.settle()  # that may have been all that a row waited for whose token came late
+        # Rows with late tokens may have waited only for this step to end.
+        self._requests.deferrals.settle()
         if self._speculator is not None and self._speculator.make_room(refused):
             return
         candidates = self._running.in_no_step(refused.rows.tolist())
@@ -300,10 +335,11 @@ class Planner:
             self._requests.preempt(victim)
 
     def _find_stuck(self, exchange: Exchange, message: Assigned) -> ScheduledRequest | None:
-        """The first admission, if it was refused though nothing else holds memory or is about to free any:
-        asking again would be answered the same."""
+        """Return the first admission if it can never be granted: it was refused although no other request holds
+        memory.
+        """
         holding = len(exchange.growing) + len(message.admitted) + len(self._running)
-        if holding or self._news.freed or self.computing:
+        if holding or self._block_updates.freed or self.computing:
             return None
         first = exchange.admitting[0] if exchange.admitting else None
         return first if first is not None and first.state is State.WAITING else None
@@ -311,7 +347,7 @@ class Planner:
     # What is computed.
 
     def _plan(
-        self, chunks: Chunks, new: list[ScheduledRequest], granted: Assigned, continues: bool
+        self, chunks: ScheduledRows, new: list[ScheduledRequest], granted: Assigned, continues: bool
     ) -> StepPlan:
         self._plan_number += 1
         drafts, wanted = (NO_DRAFTS, int32()) if self._speculator is None else self._speculator.plan(chunks)
@@ -320,7 +356,7 @@ class Planner:
             self._plan_number, granted, freed_rows, chunks, new, drafts, wanted, continues=continues
         )
         self._running.planned(chunks)
-        self._news.drawn += self._requests.deferrals.planned(chunks.rows)
+        self._block_updates.sampled += self._requests.deferrals.planned(chunks.rows)
         self._stopped &= continues
         self._counters.steps += chunks.num_steps
         self._counters.steps_ahead += bool(self.computing)
@@ -329,7 +365,9 @@ class Planner:
         return plan
 
     def computed(self, plan: int, num_steps: int, seconds: float) -> Computing | None:
-        """The plan is over, after so many steps, which took so long. None, if it was given up meanwhile."""
+        """Record that a plan is over, after `num_steps` steps, which took `seconds`. None if it was cancelled
+        meanwhile.
+        """
         if not self.computing or plan != self.computing[0].plan:
             return None
         step = self.computing.popleft()
@@ -339,8 +377,8 @@ class Planner:
         self._refused = False
         return step
 
-    def give_up_exchange(self) -> None:
-        """What was asked for will not be computed."""
+    def cancel_exchange(self) -> None:
+        """Cancel the present exchange: what was asked for will not be computed."""
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
             for request in exchange.admitting:
@@ -348,9 +386,8 @@ class Planner:
             self._requests.leave(exchange.growing)
 
     def lose_memory(self) -> None:
-        """What was computed is lost, and what is being computed is not waited for: whoever runs goes back to
-        the queue."""
-        self.give_up_exchange()
+        """Cancel all steps and queue all running requests again: their KV is lost."""
+        self.cancel_exchange()
         while self.computing:
             chunks = self.computing.popleft().chunks
             self._running.computed(chunks)
@@ -360,10 +397,10 @@ class Planner:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no step is asked for or computed."""
+        """Tell whether no step is asked for or computed."""
         return self.exchange is None and not self.computing
 
-    def at_hand(self) -> list[Chunks]:
-        """Of each step that is asked for or computed."""
+    def under_way(self) -> list[ScheduledRows]:
+        """Return the scheduled rows of each step that is asked for or computed."""
         asked = [] if self.exchange is None else [self.exchange.growing]
         return [step.chunks for step in self.computing] + asked

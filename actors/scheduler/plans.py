@@ -1,4 +1,4 @@
-"""One step, by columns: what is asked of the block manager, and from its grants the executor's plan."""
+"""One step, by columns: the request to the block manager, and the executor's plan made from its grants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from pageant.actors.scheduler.request import ScheduledRequest
-from pageant.actors.scheduler.running import Chunks
+from pageant.actors.scheduler.running import ScheduledRows
 from pageant.protocol.allocation import Admission, Admitted, Assign, Assigned
 from pageant.protocol.arrays import Int32Vector, Int64Vector, int32, int64
 from pageant.protocol.stepping import NewSequence, StepPlan
@@ -19,8 +19,8 @@ V = TypeVar("V", Int32Vector, Int64Vector)
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """Tokens that were drawn, one for each of these requests."""
+class SampledTokens:
+    """Sampled tokens, one for each request. serials: int64 [N]. token_ids: int32 [N]."""
 
     serials: Int64Vector
     token_ids: Int32Vector
@@ -28,61 +28,67 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Withdrawn:
-    """Of these requests, no more than so many tokens have been computed."""
+    """Tokens that were granted and not computed. serials: int64 [N]. lengths: int32 [N], the most computed
+    tokens of each.
+    """
 
     serials: Int64Vector
     lengths: Int32Vector
 
 
 @dataclass
-class News:
-    """What the block manager is to be told with the next exchange: first what was not computed, then what was drawn,
-    then what is given up."""
+class BlockUpdates:
+    """Updates for the block manager, sent with the next exchange.
 
-    drawn: list[Drawn] = field(default_factory=list)
-    freed: list[int] = field(default_factory=list)  # serials of sequences
+    The manager applies them in this order: withdrawn tokens, sampled tokens, freed sequences.
+    """
+
+    sampled: list[SampledTokens] = field(default_factory=list)
+    freed: list[int] = field(default_factory=list)
+    """Serials of sequences whose blocks are freed."""
     withdrawn: list[Withdrawn] = field(default_factory=list)
 
-    def take(self) -> News:
-        """All of it, once."""
-        news = News(self.drawn, self.freed, self.withdrawn)
+    def take(self) -> BlockUpdates:
+        """Return all updates, once."""
+        updates = BlockUpdates(self.sampled, self.freed, self.withdrawn)
         self.clear()
-        return news
+        return updates
 
     def clear(self) -> None:
-        """There is nothing to be told."""
-        self.drawn, self.freed, self.withdrawn = [], [], []
+        """Drop all updates."""
+        self.sampled, self.freed, self.withdrawn = [], [], []
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """What a step has asked of the block manager."""
+    """The request of a step to the block manager."""
 
     step: int
-    growing: Chunks
+    growing: ScheduledRows
     admitting: list[ScheduledRequest]
-    continues: bool = False  # see `StepPlan`
+    continues: bool = False
+    """See `StepPlan`."""
 
 
 class Computing(NamedTuple):
-    """A step that the executor has the plan of."""
+    """A step whose plan the executor has. `continues` is as in `StepPlan`."""
 
     step: int
     plan: int
-    chunks: Chunks
+    chunks: ScheduledRows
     drafts: Drafts
     continues: bool = False  # see `StepPlan`
 
     @property
-    def may_stop_short(self) -> bool:
-        """Whether fewer steps may be computed than it says."""
+    def may_end_early(self) -> bool:
+        """Tell whether fewer steps may be computed than the plan has."""
         return self.chunks.num_steps > 1 or self.continues
 
 
-def admissions(requests: Sequence[ScheduledRequest], granted: Sequence[Admitted]) -> Chunks:
-    """What is computed of requests that have just been admitted."""
+def admissions(requests: Sequence[ScheduledRequest], granted: Sequence[Admitted]) -> ScheduledRows:
+    """Return the scheduled rows of requests that have just been admitted."""
     ends = [grant.num_cached_tokens + grant.num_tokens for grant in granted]
-    return Chunks.of(
+    return ScheduledRows.of(
         serials=[request.serial for request in requests],
         rows=[request.held_row for request in requests],
         starts=[grant.num_cached_tokens for grant in granted],
@@ -95,20 +101,20 @@ def build_plan(
     number: int,
     granted: Assigned,
     freed_rows: Sequence[int],
-    chunks: Chunks,
+    chunks: ScheduledRows,
     new: Sequence[ScheduledRequest],
     drafts: Drafts,
     wanted: Int32Vector,
     *,
     continues: bool = False,
 ) -> StepPlan:
-    """The plan of one step.
+    """Return the plan of one step.
 
     Args:
-        chunks: what is computed; the first `granted.num_grown` are of requests that were in the batch.
+        chunks: the scheduled rows; the first `granted.num_grown` are of requests that were in the batch.
         new: the requests that take a row, in the order of `granted.admitted`.
-        drafts: of the chunks.
-        wanted: how many the executor is to propose for each chunk that draws, or none at all.
+        drafts: the drafts of the scheduled rows.
+        wanted: int32 [sampling rows]: the drafts that the executor proposes for each, or empty for none.
         continues: see `StepPlan`.
     """
     return StepPlan(
@@ -155,22 +161,22 @@ def build_assign(
     lengths: Int32Vector,
     epoch: int,
     manager: int,
-    news: News,
+    updates: BlockUpdates,
     *,
     computed_step: int,
     budget: int,
     chunk_max: int,
     long_chunk_max: int,
 ) -> Assign:
-    """What a step asks of the block manager.
+    """Return a step's request to the block manager.
 
     Args:
-        lengths: how many tokens each growing one is to have slots for.
-        budget: tokens that admissions may compute, all together.
-        chunk_max, long_chunk_max: how many any sequence may compute, and how many a long prompt.
+        lengths: int32 [growing rows]: the number of tokens that each is to have slots for.
+        budget: tokens that all admissions together may compute.
+        chunk_max, long_chunk_max: the most tokens that any sequence computes, and that a long prompt computes.
     """
     growing, admitting = exchange.growing, exchange.admitting
-    serials = _joined([one.serials for one in news.drawn], int64())
+    serials = _joined([one.serials for one in updates.sampled], int64())
     ahead = lengths - growing.starts - growing.lengths
     return Assign(
         step=exchange.step,
@@ -178,8 +184,8 @@ def build_assign(
         computed_step=computed_step,
         learned_serials=serials,
         learned_counts=np.ones(len(serials), np.int32),
-        token_ids=_joined([one.token_ids for one in news.drawn], int32()),
-        freed=int64(news.freed),
+        token_ids=_joined([one.token_ids for one in updates.sampled], int32()),
+        freed=int64(updates.freed),
         grow_serials=growing.serials,
         grow_lengths=lengths,
         grow_drafts=ahead if ahead.any() else int32(),
@@ -200,8 +206,8 @@ def build_assign(
         admission_tokens=max(0, budget),
         manager=manager,
         chunk_max=chunk_max,
-        withdrawn_serials=_joined([one.serials for one in news.withdrawn], int64()),
-        withdrawn_lengths=_joined([one.lengths for one in news.withdrawn], int32()),
+        withdrawn_serials=_joined([one.serials for one in updates.withdrawn], int64()),
+        withdrawn_lengths=_joined([one.lengths for one in updates.withdrawn], int32()),
     )
 
 

@@ -1,9 +1,11 @@
-"""Who goes first, and who gives way. A policy is a small class; name your own in YAML:
+"""Scheduling policies: who goes first, and who is preempted.
 
-actors:
-  scheduler: {options: {policy: my_lab.policies:ShortestFirst}}
+A policy is a small class; name your own in YAML:
 
-Under each of these, every request's turn comes: who waits gains on those that come later.
+    actors:
+      scheduler: {options: {policy: my_lab.policies:ShortestFirst}}
+
+None of these policies starves a request: waiting improves its place against requests that come later.
 """
 
 from __future__ import annotations
@@ -18,52 +20,54 @@ from pageant.protocol.errors import TopologyError
 
 
 class Policy(Protocol):
-    """Decides order. `order` and `victim` must be pure functions of what they are given."""
+    """Decides the order of requests. `order` and `victim` must be pure functions of their arguments."""
 
     def order(self, request: ScheduledRequest) -> tuple[float, ...]:
-        """The key by which waiting requests are admitted and running ones are served: smallest first.
+        """Return the key by which waiting requests are admitted and running ones are served: smallest first.
 
-        Asked once, when a request comes; ties go by arrival.
+        Called once, when a request comes; ties go by arrival.
         """
 
     def victim(self, running: Sequence[ScheduledRequest]) -> ScheduledRequest:
-        """Who is preempted when memory runs out, of requests in the policy's order."""
+        """Return the request to preempt when memory runs out. `running` is in the policy's order."""
 
 
 @runtime_checkable
 class Shares(Protocol):
-    """What a policy has besides if it shares the machine between tenants: the one with the lowest rank is
-    next, and `order` decides among its own requests."""
+    """Further methods of a policy that shares the machine between tenants.
+
+    The tenant with the lowest rank is next, and `order` decides among its own requests.
+    """
 
     def rank(self, tenant: str) -> float:
-        """How much a tenant has had."""
+        """Return how much a tenant has been given."""
 
     def arrived(self, request: ScheduledRequest) -> None:
-        """A request has come."""
+        """Note that a request has come."""
 
     def served(self, tenant: str, num_prompt_tokens: int, num_output_tokens: int) -> None:
-        """A tenant was given so many tokens; negative ones were not needed after all."""
+        """Charge a tenant for tokens; negative numbers are a refund."""
 
     def left(self, request: ScheduledRequest) -> None:
-        """A request has ended."""
+        """Note that a request has ended."""
 
 
-class _LastGivesWay:
-    """Who is last in order gives way, so that whoever is first always finishes."""
+class _PreemptsLast:
+    """Preempts the last request in order, so that the first always finishes."""
 
     def victim(self, running: Sequence[ScheduledRequest]) -> ScheduledRequest:
         return running[-1]
 
 
-class FirstComeFirstServed(_LastGivesWay):
-    """By arrival."""
+class FirstComeFirstServed(_PreemptsLast):
+    """Orders by arrival."""
 
     def order(self, request: ScheduledRequest) -> tuple[float, ...]:
         return (request.arrived_at,)
 
 
-class Priority(_LastGivesWay):
-    """By the request's `priority`, lower first; `AGEING` seconds of waiting are worth one step of it."""
+class Priority(_PreemptsLast):
+    """Orders by the request's `priority`, lower first; `AGEING` seconds of waiting are worth one step of it."""
 
     AGEING = 10.0
 
@@ -71,8 +75,8 @@ class Priority(_LastGivesWay):
         return (request.arrived_at + self.AGEING * request.priority,)
 
 
-class ShortestFirst(_LastGivesWay):
-    """By the tokens to compute at most, prompt and answer; a second of waiting is worth `AGEING` of them."""
+class ShortestFirst(_PreemptsLast):
+    """Orders by the most tokens to compute, prompt and output; a second of waiting is worth `AGEING` of them."""
 
     AGEING = 100.0
 
@@ -80,8 +84,10 @@ class ShortestFirst(_LastGivesWay):
         return (request.max_total + self.AGEING * request.arrived_at,)
 
 
-class Deadline(_LastGivesWay):
-    """By deadline, the earliest first (Liu and Layland, 1973). One without has `DEFAULT` seconds."""
+class Deadline(_PreemptsLast):
+    """Orders by deadline, the earliest first (Liu and Layland, 1973). A request without one gets `DEFAULT`
+    seconds.
+    """
 
     DEFAULT = 60.0
 
@@ -90,22 +96,27 @@ class Deadline(_LastGivesWay):
 
 
 class FairShare:
-    """Tenants in turn, by what they have had: Virtual Token Counter (Sheng et al.: Fairness in Serving Large
-    Language Models, 2024). An output token counts `OUTPUT_WEIGHT` prompt tokens.
+    """Orders tenants by what they have been given: Virtual Token Counter (Sheng et al., 2024: Fairness in
+    Serving Large Language Models). An output token counts as `OUTPUT_WEIGHT` prompt tokens.
 
-    A tenant that comes back is lifted to the least of those who wait or run, or, if there are none, to the
-    one that left last, so that nobody saves up turns. One whose requests another scheduler had before is not:
-    it comes with what it was given.
+    A tenant that comes back is lifted to the lowest counter of tenants with requests, so that no tenant saves
+    up turns. If there are none, it is lifted to the counter of the tenant that left last. A tenant whose
+    requests another scheduler had is not lifted: it comes with what it was given.
     """
 
     OUTPUT_WEIGHT = 2.0
 
     def __init__(self) -> None:
         self._counters: dict[str, float] = {}
-        self._open: dict[str, int] = {}  # requests by tenant
-        self._ranks: list[tuple[float, str]] = []  # a heap of those with requests, perhaps as they once were
-        self._listed: dict[str, float] = {}  # each one's rank there; entries with others are of no account
-        self._idle: list[tuple[float, str]] = []  # a heap of the others
+        # Open requests of each tenant.
+        self._open: dict[str, int] = {}
+        # A heap of the tenants with requests, by rank; entries may be outdated.
+        self._ranks: list[tuple[float, str]] = []
+        # The rank of each tenant's valid entry in `_ranks`.
+        self._listed: dict[str, float] = {}
+        # A heap of the other tenants.
+        self._idle: list[tuple[float, str]] = []
+        # The counter of the tenant that left last.
         self._last = 0.0
 
     def order(self, request: ScheduledRequest) -> tuple[float, ...]:
@@ -128,7 +139,8 @@ class FairShare:
     def served(self, tenant: str, num_prompt_tokens: int, num_output_tokens: int) -> None:
         given = num_prompt_tokens + self.OUTPUT_WEIGHT * num_output_tokens
         if given < 0 and tenant not in self._counters:
-            return  # it is gone, and comes back with what the others have by then
+            # The tenant is gone, and is lifted to the others' counters when it comes back.
+            return
         self._counters[tenant] = self.rank(tenant) + given
         if tenant in self._open and self._counters[tenant] < self._listed[tenant]:
             self._list(tenant)
@@ -146,13 +158,14 @@ class FairShare:
         self._last = self.rank(tenant)
         heapq.heappush(self._idle, (self._last, tenant))
         least = self._least()
-        while self._idle and self._idle[0][0] <= least:  # it would be lifted to as much
+        # A tenant with a lower counter would be lifted when it comes back, so that its counter can be forgotten.
+        while self._idle and self._idle[0][0] <= least:
             _, tenant = heapq.heappop(self._idle)
             if tenant not in self._open:
                 self._counters.pop(tenant, None)
 
     def _least(self) -> float:
-        """The lowest counter of those with requests, else that of who left last."""
+        """Return the lowest counter of tenants with requests, else that of the tenant that left last."""
         while self._ranks:
             rank, tenant = self._ranks[0]
             if self._listed.get(tenant) != rank:
@@ -175,10 +188,10 @@ POLICIES: dict[str, type[Policy]] = {
 
 
 def make_policy(name: str) -> Policy:
-    """The policy of that name, or the class that `module:Class` names.
+    """Return the policy of that name, or of the class that `module:Class` names.
 
     Raises:
-        TopologyError: neither.
+        TopologyError: there is neither.
     """
     place = "actors.scheduler.options.policy"
     if ":" not in name:

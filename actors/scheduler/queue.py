@@ -11,9 +11,9 @@ from pageant.actors.scheduler.request import Key, ScheduledRequest, State
 
 
 class WaitingQueue:
-    """Takes the next request by `request.key`, or, with `shares`, of the tenant who is owed the most.
+    """Takes the next request by `request.key`, or, with `shares`, from the tenant with the lowest rank.
 
-    Long prompts stand in a lane of their own: while there is no room for another one, others go past them.
+    Long prompts have a lane of their own: while there is no room for another one, other requests overtake them.
     """
 
     def __init__(self, shares: Shares | None = None) -> None:
@@ -23,19 +23,19 @@ class WaitingQueue:
         return self._short.length + self._long.length
 
     def push(self, request: ScheduledRequest) -> None:
-        """Adds a request: a new one, or a preempted one, which its key puts back where it was."""
+        """Add a request: a new one, or a preempted one, whose key restores its place."""
         assert request.state is State.WAITING
         self._lane(request).push(request)
 
     def discard(self, request: ScheduledRequest) -> None:
-        """A waiting request has ended."""
+        """Remove a waiting request that has ended."""
         self._lane(request).discard(request)
 
     def first(self, count: int, long_count: int | None = None) -> Iterator[ScheduledRequest]:
-        """The next requests in order, taken out; what is not used is to be pushed back.
+        """Take out the next requests in order. The caller pushes back those that it does not use.
 
         Args:
-            long_count: how many of them may be long; None is any number.
+            long_count: the most long requests among them; None is any number.
         """
         while count > 0:
             short = self._short.head()
@@ -55,16 +55,19 @@ class WaitingQueue:
 
 
 class _Lane:
-    """Each tenant's requests by key, and the tenants in a heap by rank. Without shares, all is one tenant's.
+    """Each tenant's requests by key, and the tenants in a heap by rank. Without shares, all belong to one
+    tenant.
 
-    Ranks mostly rise: a tenant's place is looked at again only when it comes to the top.
+    Ranks mostly rise: a tenant's rank is read again only when it comes to the top.
     """
 
     def __init__(self, shares: Shares | None) -> None:
         self._shares = shares
         self._requests: dict[str, Ordered] = {}
-        self._turns: list[tuple[float, str]] = []  # by rank
-        self._ranks: dict[str, float] = {}  # that each tenant stands in `turns` with; other entries are stale
+        # A heap of tenants by rank; entries may be outdated.
+        self._turns: list[tuple[float, str]] = []
+        # The rank of each tenant's valid entry in `_turns`.
+        self._ranks: dict[str, float] = {}
         self.length = 0
 
     def push(self, request: ScheduledRequest) -> None:
@@ -83,7 +86,7 @@ class _Lane:
         self.length -= 1
 
     def head(self) -> tuple[float, Key] | None:
-        """What the next request compares by."""
+        """Return the key by which the next request compares with that of another lane, or None."""
         while self._turns:
             rank, tenant = self._turns[0]
             if self._ranks.get(tenant) != rank:
@@ -100,7 +103,7 @@ class _Lane:
         return None
 
     def pop(self) -> ScheduledRequest:
-        """Takes out the request that `head` has just compared."""
+        """Remove and return the request that `head` has just compared."""
         self.length -= 1
         return self._requests[self._turns[0][1]].pop()
 

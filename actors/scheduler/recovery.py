@@ -1,13 +1,13 @@
-"""Requests that may be what kills the executor.
+"""Requests that may be the cause of an executor's death.
 
-Each request counts the deaths of executors that were computing it. After two it is a suspect: it runs alone. If
-the executor dies of that too, the request ends with an error; if it outlives that, having drawn more tokens than
-were at hand when the executor died, it was another, and goes on beside the others. So one request that kills its
-executor takes three lives, whoever stands beside it. A death that a request has outlived among others is not
-counted any more either: so executors that die of something else, at any times, make few suspects.
+Each request counts the deaths of executors that were computing it. After two it is a suspect, and runs alone.
+If the executor dies of that too, the request ends with an error. If the request survives, having sampled more
+tokens than it had when the executor died, another one was the cause, and it runs beside others again. One
+request that kills its executor therefore takes three lives, whatever runs beside it. A death that a request has
+outlived among others is not counted any more, so that executors that die of something else make few suspects.
 
-Suspects in groups, halved until one is left, would be fewer trials, but each half that dies costs an executor, which
-takes seconds to be back, where a trial takes two steps.
+Suspects in groups, halved until one is left, would need fewer runs. Each half that dies costs an executor,
+however, which takes seconds to be back, where running a suspect alone takes two steps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DEATHS_SUSPECT = 2
 
 
 def count_death(request: ScheduledRequest, end: int) -> None:
-    """An executor died that was computing this request, at most up to that position."""
+    """Count the death of an executor that was computing this request, up to the position `end` at most."""
     if _has_outlived(request):
         request.deaths = 0
     request.deaths = min(request.deaths + 1, DEATHS_SUSPECT)
@@ -28,58 +28,64 @@ def count_death(request: ScheduledRequest, end: int) -> None:
 
 
 def _has_outlived(request: ScheduledRequest) -> bool:
-    """Whether all that was computed when an executor died has been computed again, and more: the first token after
-    that is of a prompt as it were, and it may be one that is computed alone that kills."""
+    """Tell whether all that was computed when an executor died has been computed again, and more.
+
+    The first token after that is computed as part of a prompt. A token that is computed alone may be what
+    kills, so that one more is needed.
+    """
     return request.num_tokens > request.died_at + 1
 
 
 def is_suspect(request: ScheduledRequest) -> bool:
-    """Whether it is to run alone."""
+    """Tell whether a request must run alone."""
     return request.deaths >= DEATHS_SUSPECT
 
 
 class Quarantine:
-    """The suspects that wait, and the one that is tried. While there are any, nobody else is admitted."""
+    """The suspects: those that wait, and the one that runs alone. While there are any, no other request is
+    admitted.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[ScheduledRequest] = deque()
-        self.on_trial: ScheduledRequest | None = None
+        # The suspect that runs alone, or None.
+        self.running_alone: ScheduledRequest | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     @property
     def active(self) -> bool:
-        """Whether requests are tried."""
-        return bool(self._waiting) or self.on_trial is not None
+        """Tell whether there are suspects."""
+        return bool(self._waiting) or self.running_alone is not None
 
     def add(self, request: ScheduledRequest) -> None:
-        """A suspect waits; one whose trial was broken off comes first."""
-        if request is self.on_trial:
-            self.on_trial = None
+        """Queue a suspect; one whose run was interrupted comes first."""
+        if request is self.running_alone:
+            self.running_alone = None
             self._waiting.appendleft(request)
         else:
             self._waiting.append(request)
 
     def take(self) -> ScheduledRequest | None:
-        """The next to be tried."""
-        if self.on_trial is None and self._waiting:
-            self.on_trial = self._waiting.popleft()
-            return self.on_trial
+        """Return the suspect to run alone next, or None."""
+        if self.running_alone is None and self._waiting:
+            self.running_alone = self._waiting.popleft()
+            return self.running_alone
         return None
 
     def end(self, request: ScheduledRequest) -> None:
-        """A request has ended, wherever it was."""
-        if request is self.on_trial:
-            self.on_trial = None
+        """Forget a request that has ended."""
+        if request is self.running_alone:
+            self.running_alone = None
         elif is_suspect(request) and request in self._waiting:
             self._waiting.remove(request)
 
-    def acquit(self) -> ScheduledRequest | None:
-        """The one on trial, if it has survived that; from then on it is as others are."""
-        request = self.on_trial
+    def release_survivor(self) -> ScheduledRequest | None:
+        """Return the suspect that ran alone, if it has survived; it is no suspect any more. None otherwise."""
+        request = self.running_alone
         if request is None or not _has_outlived(request):
             return None
-        self.on_trial = None
+        self.running_alone = None
         request.deaths = DEATHS_SUSPECT - 1
         return request

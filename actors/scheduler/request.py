@@ -1,4 +1,4 @@
-"""A request as the scheduler sees it: tokens known, tokens computed, and where it stands."""
+"""A request as the scheduler sees it: its tokens, its parameters and its state."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from pageant.protocol.thinking import Thinking
 
 
 class State(enum.Enum):
-    """Where a request is. Only RUNNING ones hold blocks and a row of the batch."""
+    """State of a request. Only RUNNING ones hold blocks and a row of the batch."""
 
-    WAITING = "waiting"  # never admitted, or preempted
-    ASKED = "asked"  # its admission is with the block manager
+    # The request was never admitted, or was preempted.
+    WAITING = "waiting"
+    # The block manager has been asked to admit it.
+    ASKED = "asked"
     RUNNING = "running"
     ENDED = "ended"
 
 
 def ends_by_token(params: SamplingParams) -> bool:
-    """Whether a request ends at the model's end tokens. With a grammar those are drawn only where it is complete."""
+    """Tell whether a request ends at the model's end tokens. A grammar allows those only where it is complete."""
     return not params.ignore_eos or params.structured_outputs is not None
 
 
@@ -35,56 +37,84 @@ Key = tuple[float, ...]
 
 @dataclass(slots=True, eq=False)
 class ScheduledRequest:
-    """One request. `serial` never comes twice; `arrival` is the order in which it came to this scheduler.
+    """A request of the scheduler.
 
-    An ended request keeps its row and blocks while steps name them: others must not have them before those have
-    been computed. What changes with every step is kept by row (see `running`).
+    An ended request keeps its row and blocks while steps name them: no other request may have them before those
+    steps are over. State that changes with every step is kept by row (see `running`).
     """
 
     request_id: str
     frontend: str
     serial: int
+    """The number of the request, which never comes twice."""
     arrival: int
+    """The order in which it came to this scheduler."""
     prompt: npt.NDArray[np.int32]
+    """int32 [tokens]."""
     params: SamplingParams
     end_tokens: frozenset[int]
-    salt: str | None = None  # of its prefix's names
-    extra_keys: tuple[str, ...] = ()  # likewise
+    """Tokens of the model that end it."""
+    salt: str | None = None
+    """The salt of its prefix's hashes."""
+    extra_keys: tuple[str, ...] = ()
+    """Further parts of its prefix's hashes."""
     tenant: str = ""
     priority: int = 0
-    arrived_at: float = 0.0  # seconds of the scheduler's clock; also of one that came to a former scheduler
-    deadline: float = math.inf  # likewise
-    is_long: bool = False  # its prompt is computed beside few others like it
-    max_total: int = 0  # tokens, prompt included, at which it ends by length
-    key: Key = ()  # the policy's order, asked for once so that it is total, and serial, which breaks ties
+    arrived_at: float = 0.0
+    """Seconds of the scheduler's clock at which it first came, perhaps to a former scheduler."""
+    deadline: float = math.inf
+    """Seconds of the scheduler's clock; infinite if it has none."""
+    is_long: bool = False
+    """Its prompt is computed in chunks, beside few others like it."""
+    max_total: int = 0
+    """Tokens, prompt included, at which it ends by length."""
+    key: Key = ()
+    """The policy's order, asked for once so that it is total, and the serial, which breaks ties."""
     output: list[int] = field(default_factory=list)
-    is_resumed: bool = False  # it was another scheduler's before
-    num_resumed: int = 0  # output tokens that it brought along
-    logprobs: list[RowLogprobs] = field(default_factory=list)  # of the others, if it asks for them
+    """Output tokens so far."""
+    is_resumed: bool = False
+    """Another scheduler had it before."""
+    num_resumed: int = 0
+    """Output tokens that it brought along."""
+    logprobs: list[RowLogprobs] = field(default_factory=list)
+    """Log-probabilities of the output after the resumed tokens, if it asks for them."""
     prompt_logprobs: list[RowLogprobs] = field(default_factory=list)
-    num_sent: int = 0  # output tokens that the detokenizer has been sent, where they go in pieces
+    num_sent: int = 0
+    """Output tokens that were sent to the detokenizer, where they are sent several at a time."""
     state: State = State.WAITING
-    row: int | None = None  # of the batch, while it holds one
-    num_computed: int = 0  # tokens whose KV is there, of one that a policy is asked about
-    num_cached: int = 0  # prompt tokens found in the cache at first admission
-    sample: int = 0  # of those with the same prompt and seed
+    row: int | None = None
+    """Its row of the batch, while it holds one."""
+    num_computed: int = 0
+    """Tokens with KV. Set only when a policy chooses a victim."""
+    num_cached: int = 0
+    """Prompt tokens that were cached at the first admission."""
+    sample: int = 0
+    """Its number among the samples of one prompt and seed."""
     bad_words: tuple[tuple[int, ...], ...] = ()
-    num_scored: int = 0  # prompt tokens whose log-probabilities have come, or are not asked for
-    admitted_at: float | None = None  # for the first time, by the scheduler's clock
+    num_scored: int = 0
+    """Prompt tokens whose log-probabilities have come, or are not asked for."""
+    admitted_at: float | None = None
+    """Seconds of the scheduler's clock at the first admission."""
     first_token_at: float | None = None
+    """Seconds of the scheduler's clock at the first token."""
     num_preemptions: int = 0
-    deaths: int = 0  # of executors that were computing it; see `recovery`
-    died_at: int = 0  # up to which position at the last of them, its unknown tokens included
+    deaths: int = 0
+    """Deaths of executors that were computing it; see `recovery`."""
+    died_at: int = 0
+    """The position up to which it was computed at the last such death, unknown tokens included."""
     trace: str | None = None
     adapter: str | None = None
     weight_versions: WeightVersionSpans = ()
+    """The versions of the weights that drew its output, each with the output index at which it begins."""
     thinking: Thinking | None = None
     is_probe: bool = False
-    prompt_embeds: PromptEmbeds | None = None  # kept to its end: it may have to be computed again
+    """It only probes whether the engine answers."""
+    prompt_embeds: PromptEmbeds | None = None
+    """Kept to its end: the prompt may have to be computed again."""
 
     @classmethod
     def of(cls, message: Submit, serial: int, end_tokens: frozenset[int], now: float) -> ScheduledRequest:
-        """A request as it comes: new, or from a scheduler that died."""
+        """Return a request as it comes at `now` seconds: a new one, or one of a scheduler that died."""
         request = cls(
             request_id=message.request_id,
             frontend=message.frontend,
@@ -114,13 +144,16 @@ class ScheduledRequest:
             request.is_resumed = True
             request.num_resumed = request.num_sent = len(request.output)
             request.weight_versions = behind.weight_versions
-            if request.output:  # its prompt's log-probabilities came with the first token
+            # The prompt's log-probabilities came with the first token.
+            if request.output:
                 request.num_scored = max(0, len(request.prompt) - 1)
         return request
 
     @property
     def was_admitted(self) -> bool:
-        """Whether it was admitted before, by this scheduler or another. Its tenant has paid for its prompt then."""
+        """Tell whether it was admitted before, by this scheduler or another. Its tenant was then charged for
+        the prompt.
+        """
         return self.admitted_at is not None or self.num_resumed > 0
 
     def draw_with(self, version: str) -> None:
@@ -132,34 +165,36 @@ class ScheduledRequest:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens known: prompt and output."""
+        """Return the number of known tokens: prompt and output."""
         return len(self.prompt) + len(self.output)
 
     @property
     def held_row(self) -> int:
-        """The row, of a request that holds one."""
+        """Return the row of a request that holds one."""
         assert self.row is not None, f"request {self.serial} holds no row"
         return self.row
 
     @property
-    def goes_in_pieces(self) -> bool:
-        """Whether it makes no difference when its output comes, as long as its end does in time."""
+    def only_end_matters(self) -> bool:
+        """Tell whether only its end matters, so that its tokens may be sent several at a time."""
         params = self.params
         scored = params.logprobs is not None or params.prompt_logprobs is not None
         return params.output_kind is RequestOutputKind.FINAL_ONLY and not (params.stop or scored)
 
     @property
-    def is_plain(self) -> bool:
-        """Whether nobody need know a token of it before the next is computed, but to see its end."""
+    def allows_multi_step(self) -> bool:
+        """Tell whether the next token can be computed before any other actor knows the last one, except to see
+        its end.
+        """
         params = self.params
         guided = params.structured_outputs is not None or self.thinking is not None
         forced = params.trace_decode_token_ids is not None
         depends = guided or forced or params.has_penalties or self.bad_words
-        return self.goes_in_pieces and self.trace is None and not depends
+        return self.only_end_matters and self.trace is None and not depends
 
     @property
     def skips_cache(self) -> bool:
-        """Whether its prompt must be computed, whatever is cached of it: log-probabilities are wanted."""
+        """Tell whether its prompt must be computed although it may be cached: log-probabilities are wanted."""
         return self.params.prompt_logprobs is not None and self.num_scored < len(self.prompt) - 1
 
     def embedded(self, num_cached: int) -> EmbeddedRows | None:
@@ -169,15 +204,16 @@ class ScheduledRequest:
         return EmbeddedRows(start=num_cached, rows=self.prompt_embeds.rows[num_cached:])
 
     def token_ids(self) -> npt.NDArray[np.int32]:
-        """All tokens known, fresh."""
+        """Return all known tokens in a fresh array, int32 [num_tokens]."""
         return np.concatenate([self.prompt, np.array(self.output, dtype=np.int32)])
 
     def end_reason(self) -> tuple[str, int | None] | None:
-        """After a token was drawn: why the request ends now (reason, stop token), or None."""
+        """Return why the request ends with its last token (reason, stop token), or None."""
         token = self.output[-1]
         enough = len(self.output) >= self.params.min_tokens
         if token in self.end_tokens and (enough or self.params.structured_outputs is not None):
-            return "stop", None  # before that, an end token is drawn only where a grammar allows nothing else
+            # Before `min_tokens`, an end token is sampled only where a grammar allows nothing else.
+            return "stop", None
         if enough and token in self.params.stop_token_ids:
             return "stop", token
         if self.num_tokens >= self.max_total:

@@ -804,7 +804,7 @@ class Play:
             if request.state is State.WAITING and request.serial not in held
         ]
         in_order = self.setting.policy == "fcfs" and self.setting.long_prefill_token_threshold is None
-        alone = any(map(is_suspect, admitted))  # for which even those make room that have just been acquitted
+        alone = any(map(is_suspect, admitted))  # for which even those make room that have just been survivor
         # With another policy one may have come meanwhile; a long prompt waits for another.
         if admitted and waiting and in_order and not alone:
             last = max(request.key for request in admitted)
@@ -831,13 +831,13 @@ class Play:
         requests, waiting = core.requests, core.requests.waiting
         assert not requests._by_name and not len(requests), "a request is known for ever"
         assert not (core.planner.exchange or core.planner.computing), "a step is at hand at rest"
-        assert not requests.news.freed, "the block manager is not told what is free"
+        assert not requests.block_updates.freed, "the block manager is not told what is free"
         assert not len(waiting) and not waiting.num_tokens
         assert not any(waiting._queue._short._requests.values()), "somebody stays in the queue"
         assert not len(requests.running)
         assert sorted(requests.running.free_rows) == list(range(self.setting.max_num_seqs)), "rows are lost"
         outputs = core.outputs
-        for name in ("_drawn", "_again", "_finished", "_facts"):
+        for name in ("_sampled", "_resent", "_finished", "_facts"):
             assert not getattr(outputs, name), f"{name} of the outputs holds something at rest"
         assert not outputs.stream.unacknowledged
         assert not len(allocation), "a sequence holds blocks at rest"

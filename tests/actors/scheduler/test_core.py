@@ -14,7 +14,7 @@ from pageant.actors.scheduler.backlog import Limits
 from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, DRAFTER, EXECUTORS, SchedulerCore
 from pageant.actors.scheduler.planning import UncachedShare
 from pageant.actors.scheduler.policies import POLICIES, FairShare, FirstComeFirstServed, make_policy
-from pageant.actors.scheduler.running import PIECE
+from pageant.actors.scheduler.running import TOKENS_SENT_TOGETHER
 from pageant.protocol.allocation import Assigned
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.drafting import Proposed, Speculation
@@ -872,7 +872,7 @@ def test_what_nobody_looks_at_before_its_end_is_sent_in_pieces():
         _, plan = scene.assign()
         seen.append(len(scene.tokens.get("a", ())))
         scene.compute(plan, token)
-    assert seen == [0, *[1] * PIECE, *[1 + PIECE] * (19 - PIECE)]
+    assert seen == [0, *[1] * TOKENS_SENT_TOGETHER, *[1 + TOKENS_SENT_TOGETHER] * (19 - TOKENS_SENT_TOGETHER)]
     assert scene.rest()["a"].num_output_tokens == 20 and scene.tokens["a"] == [*range(100, 120)]
 
 
@@ -1092,7 +1092,7 @@ def test_suspects_that_are_aborted_leave_the_quarantine():
         compute_some(scene, 1)
         die(scene, epoch)
     quarantine = scene.core.requests.waiting.quarantine
-    assert len(quarantine) == 2 and quarantine.on_trial is not None
+    assert len(quarantine) == 2 and quarantine.running_alone is not None
     scene.abort("1", "2")  # one is tried, and one waits for that
     scene.core.check_integrity()
     ends = scene.rest()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pageant.actors.scheduler.deferral import Deferrals
-from pageant.actors.scheduler.plans import Drawn
+from pageant.actors.scheduler.plans import SampledTokens
 from pageant.protocol.arrays import int32, int64
 
-TOKEN = Drawn(int64([7]), int32([99]))
+TOKEN = SampledTokens(int64([7]), int32([99]))
 ROW, PLAN = 2, 5
 
 
@@ -70,9 +70,9 @@ def test_the_token_is_told_with_the_step_that_computes_it(deferrals, rows):
 
 
 def test_the_token_is_told_when_a_step_that_was_planned_ahead_has_computed_it(deferrals, rows):
-    assert deferrals.drew(int32([ROW])) == []
+    assert deferrals.computed(int32([ROW])) == []
     deferrals.arrived(ROW, TOKEN)
-    assert deferrals.drew(int32([0, ROW])) == [TOKEN]
+    assert deferrals.computed(int32([0, ROW])) == [TOKEN]
     assert not rows.stalled
     deferrals.defer(ROW, PLAN + 1)  # and again
     assert deferrals.awaits(ROW, PLAN + 1)

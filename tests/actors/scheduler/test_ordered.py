@@ -17,7 +17,7 @@ def request(key):
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(ordered, "PIECE", 3)
+    monkeypatch.setattr(ordered, "SEGMENT", 3)
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from(["add", "remove", "pop"])), max_size=120))
@@ -33,10 +33,10 @@ def test_it_is_what_a_sorted_list_is(operations):
             assert mine.first() is right[min(right)]
             assert mine.pop() is right.pop(min(right))
         assert bool(mine) == bool(right)
-        assert [entry[1].serial for piece in mine._pieces for entry in piece.entries] == sorted(right)
-        assert mine._lasts == [piece.entries[-1][0] for piece in mine._pieces]
-        assert all(list(piece.firsts) == [key[0] for key, _ in piece.entries] for piece in mine._pieces)
-        assert all(0 < len(piece.entries) <= 6 for piece in mine._pieces)
+        assert [entry[1].serial for piece in mine._unsent for entry in piece.entries] == sorted(right)
+        assert mine._lasts == [piece.entries[-1][0] for piece in mine._unsent]
+        assert all(list(piece.firsts) == [key[0] for key, _ in piece.entries] for piece in mine._unsent)
+        assert all(0 < len(piece.entries) <= 6 for piece in mine._unsent)
 
 
 def test_a_request_that_is_not_there_is_noticed():

@@ -34,7 +34,7 @@ def test_a_step_is_one_batch_by_columns(outputs):
     one, two = request(1), request(2, range(40))
     for each in (one, two):
         outputs.open(each)
-        outputs.learned(each)
+        outputs.update_facts(each)
     outputs.tokens(int64([one.serial, two.serial]), int32([7, 8]))
     outputs.tokens(int64([two.serial]), int32([9]))
     outputs.finish(two, Finished(reason="length", num_output_tokens=2))
@@ -51,7 +51,7 @@ def test_a_step_is_one_batch_by_columns(outputs):
 
 def test_without_tokens_or_ends_there_is_nothing_to_send(outputs):
     outputs.open(request(1))
-    outputs.learned(request(1))
+    outputs.update_facts(request(1))
     assert not outputs
 
 
@@ -59,7 +59,7 @@ def test_what_is_known_at_admission_waits_for_the_first_token(outputs):
     slow, quick = request(1), request(2)
     for each in (slow, quick):
         outputs.open(each)
-        outputs.learned(each)
+        outputs.update_facts(each)
     outputs.tokens(int64([quick.serial]), int32([5]))
     assert outputs.take().facts.keys() == {0}
     outputs.tokens(int64([slow.serial]), int32([6]))
@@ -72,14 +72,14 @@ def test_of_a_request_that_the_detokenizer_ended_nothing_is_kept(outputs):
     outputs.open(stopped)
     outputs.tokens(int64([stopped.serial]), int32([5]))
     outputs.take()
-    outputs.learned(stopped)  # again, after a preemption
+    outputs.update_facts(stopped)  # again, after a preemption
     outputs.tokens(int64([stopped.serial]), int32([6]))
     outputs.drop(stopped)
     assert not outputs
     assert not outputs._facts
 
 
-def piece(count):
+def row_logprobs(count):
     numbers = np.arange(count)
     columns = numbers.astype(np.int32), numbers.astype(np.float32)
     return RowLogprobs(
@@ -98,10 +98,10 @@ def test_a_new_detokenizer_is_told_everything_of_whoever_is_open(outputs):
     for each in (waiting, running):
         outputs.open(each)
     for token in (4, 5):
-        outputs.logprobs(running, piece(1))
+        outputs.logprobs(running, row_logprobs(1))
         draw(outputs, running, token)
         outputs.take()
-    outputs.prompt_logprobs(waiting, piece(2))
+    outputs.prompt_logprobs(waiting, row_logprobs(2))
     outputs.reopen([waiting, running])
     batch = outputs.take()
     assert batch.start == batch.number == 3, "what came before was for the former"

@@ -23,7 +23,7 @@ def scene() -> Scene:
     scene = Scene().ready()
     scene.submit("one", [5, 6, 7], max_tokens=4)
     scene.compute(scene.assign()[1])
-    scene.at_hand = scene.assign()[1]
+    scene.under_way = scene.assign()[1]
     return scene
 
 
@@ -31,7 +31,7 @@ def test_nothing_is_planned_after_the_step_at_hand_and_kept_requests_go_on(scene
     scene.core.pause("keep")
     scene.submit("late", [8, 9])
     assert not scene.core.is_at_rest
-    scene.compute(scene.at_hand)
+    scene.compute(scene.under_way)
     assert scene.out(BLOCKS) == [] and scene.core.is_at_rest
     assert scene.core.num_running == 1, "it keeps its memory"
     assert scene.core.num_waiting == 1
@@ -42,7 +42,7 @@ def test_nothing_is_planned_after_the_step_at_hand_and_kept_requests_go_on(scene
 
 def test_kept_requests_give_up_their_memory_where_that_is_wished(scene):
     scene.core.pause("keep", release=True)
-    scene.compute(scene.at_hand)
+    scene.compute(scene.under_way)
     assert not scene.core.is_at_rest, "the block manager does not know of it yet"
     asked, plan = scene.assign()
     assert (len(asked.freed), plan) == (1, None)
@@ -56,7 +56,7 @@ def test_kept_requests_give_up_their_memory_where_that_is_wished(scene):
 def test_open_requests_are_computed_to_their_ends_and_later_ones_wait(scene):
     scene.core.pause("wait")
     scene.submit("late", [8, 9])
-    plan = scene.at_hand
+    plan = scene.under_way
     while plan is not None:
         assert len(plan.rows) == 1 and not scene.core.is_at_rest
         scene.compute(plan)
@@ -74,7 +74,7 @@ def test_open_requests_are_aborted_and_later_ones_wait(scene):
     scene.out("")
     assert scene.ends["one"].reason == "abort" and scene.ends["one"].num_output_tokens == 1
     assert not scene.core.is_at_rest
-    scene.compute(scene.at_hand)
+    scene.compute(scene.under_way)
     scene.assign()
     assert scene.core.is_at_rest and not len(scene.allocation) and "late" not in scene.ends
     assert scene.core.counters.aborts_running_decode == 1

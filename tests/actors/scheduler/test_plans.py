@@ -2,7 +2,7 @@
 
 from pageant.actors.scheduler.plans import admissions, build_plan
 from pageant.actors.scheduler.request import ScheduledRequest
-from pageant.actors.scheduler.running import Chunks
+from pageant.actors.scheduler.running import ScheduledRows
 from pageant.protocol.allocation import Admitted, Assigned
 from pageant.protocol.arrays import freeze, int32
 from pageant.protocol.sampling import SamplingParams
@@ -36,7 +36,7 @@ def test_running_and_new_requests_share_a_plan():
         blocks_free=1,
         num_blocks=10,
     )
-    chunks = Chunks.of([1], [running.row], [2], [1], [True]) + admissions([new], granted.admitted)
+    chunks = ScheduledRows.of([1], [running.row], [2], [1], [True]) + admissions([new], granted.admitted)
     plan = build_plan(4, granted, [0], chunks, [new], NO_DRAFTS, int32())
     freeze(plan)
     assert (plan.number, plan.epoch, plan.freed_rows.tolist()) == (4, 2, [0])

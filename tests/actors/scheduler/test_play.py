@@ -339,7 +339,7 @@ def _compute_what_continues_a_plan_that_stopped_short(patch: Any) -> None:
 
 
 def _keep_what_was_not_computed(patch: Any) -> None:
-    patch.setattr(Running, "take_back", lambda *_: None)
+    patch.setattr(Running, "withdraw", lambda *_: None)
 
 
 OF_SEVERAL_STEPS = (_compute_what_continues_a_plan_that_stopped_short, _keep_what_was_not_computed)

@@ -3,7 +3,7 @@
 import pytest
 
 from pageant.actors.scheduler.request import ScheduledRequest, State
-from pageant.actors.scheduler.running import Chunks, Running
+from pageant.actors.scheduler.running import Running, ScheduledRows
 from pageant.protocol.arrays import int32
 from pageant.protocol.sampling import SamplingParams
 
@@ -38,7 +38,9 @@ def admitted(running, *requests, cached=0):
     for one in requests:
         running.admit(one, cached)
     rows = [one.row for one in requests]
-    running.leave(Chunks.of([0] * len(rows), rows, [0] * len(rows), [0] * len(rows), [False] * len(rows)))
+    running.leave(
+        ScheduledRows.of([0] * len(rows), rows, [0] * len(rows), [0] * len(rows), [False] * len(rows))
+    )
     return requests
 
 
@@ -76,7 +78,7 @@ def test_what_is_drawn_by_a_step_at_hand_is_planned_upon_and_not_beyond_the_end(
     assert not len(running.choose(9, 9)), "two pending tokens make six"
     running.computed(chunks)
     assert running.leave(chunks) == []
-    running.drew(chunks.rows, int32([7]))
+    running.append_tokens(chunks.rows, int32([7]))
     assert one.output == [7] and running.are_pending(chunks.rows).all()
     assert not len(running.choose(9, 9))
     running.computed(chunks)
@@ -89,11 +91,11 @@ def test_only_those_that_may_have_ended_are_looked_at(running):
         running, request(1), request(2, stop_token_ids=(5,)), request(3, max_total=5), cached=3
     )
     rows = int32([plain.row, stopping.row, full.row])
-    running.drew(rows, int32([7, 7, 7]))
+    running.append_tokens(rows, int32([7, 7, 7]))
     assert running.candidates(rows, int32([7, 7, 7]), ()) == [stopping, full]
     assert running.candidates(rows[:1], int32([9]), (8, 9)) == [plain]
-    assert running.first_drawn(rows) == [plain, stopping, full]
-    assert running.first_drawn(rows) == []
+    assert running.first_sampled(rows) == [plain, stopping, full]
+    assert running.first_sampled(rows) == []
 
 
 def test_a_row_is_held_until_no_step_names_it(running):
@@ -106,15 +108,15 @@ def test_a_row_is_held_until_no_step_names_it(running):
     assert running.leave(chunks) == [one]
     running.release(one)
     assert running.take_freed_rows() == [0] and not running.take_freed_rows()
-    running.check_integrity(Chunks.of())
+    running.check_integrity(ScheduledRows.of())
 
 
 def test_a_lost_row_is_noticed(running):
     admitted(running, request(1))
-    running.check_integrity(Chunks.of())
+    running.check_integrity(ScheduledRows.of())
     running.free_rows.pop()
     with pytest.raises(AssertionError, match="a row belongs to two, or none"):
-        running.check_integrity(Chunks.of())
+        running.check_integrity(ScheduledRows.of())
 
 
 def test_what_there_must_be_room_for_can_be_sent(running):

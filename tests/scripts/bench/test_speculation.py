@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from pageant.actors.scheduler.appetite import Appetite
+from pageant.actors.scheduler.draft_budget import DraftBudget
 from pageant.scripts.cli import app
 
 SMALL = ["--prompt", "12", "--output", "24", "--pairs", "2", "--useless-pairs", "2", "--batch", "3"]
@@ -28,7 +28,7 @@ def test_a_drafter_that_knows_the_answer_is_right_as_often_as_it_is_told():
 def eager(monkeypatch):
     """As many drafts are wanted whatever the clock says that they cost."""
     monkeypatch.setattr(
-        Appetite, "wanted", lambda self, rows: np.full(len(rows), self.settings.tokens, np.int32)
+        DraftBudget, "wanted", lambda self, rows: np.full(len(rows), self.settings.tokens, np.int32)
     )
 
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pageant.actors.scheduler.appetite import Appetite, StepTime
+from pageant.actors.scheduler.draft_budget import DraftBudget, StepTime
 from pageant.protocol.arrays import int32
 from pageant.protocol.drafting import Speculation
 
 SETTINGS = Speculation(method="ngram", tokens=4)
 
 
-def appetite(fixed: float, each: float, rows: int = 8) -> Appetite:
+def appetite(fixed: float, each: float, rows: int = 8) -> DraftBudget:
     """One that has learned what a step takes."""
-    found = Appetite(SETTINGS, rows)
+    found = DraftBudget(SETTINGS, rows)
     for tokens in (1, 2, 5, 9, 3, 7) * 5:
         found.stepped(tokens, fixed + each * tokens)
     return found
 
 
-def verify(found: Appetite, row: int, right: int, of: int = 4, times: int = 20) -> None:
+def verify(found: DraftBudget, row: int, right: int, of: int = 4, times: int = 20) -> None:
     for _ in range(times):
         found.verified(int32([row]), int32([of]), int32([right]))
 
@@ -63,14 +63,14 @@ def test_the_more_a_draft_costs_the_fewer_there_are():
     assert counts == sorted(counts, reverse=True) and counts[0] > counts[-1]
 
 
-def turn(found: Appetite, row: int = 0) -> tuple[int, bool]:
+def turn(found: DraftBudget, row: int = 0) -> tuple[int, bool]:
     """What a row gets in a step, and whether it is tried."""
     found.stepped(1, 0.02)
     (count,) = found.wanted(int32([row]))
     return int(count), not count and bool(found.due(int32([row]))[0])
 
 
-def tired(rows: int = 8) -> Appetite:
+def unprofitable(rows: int = 8) -> DraftBudget:
     """One whose first row is always wrong."""
     found = appetite(fixed=0.02, each=0.0005, rows=rows)
     verify(found, 0, right=0, times=60)
@@ -78,7 +78,7 @@ def tired(rows: int = 8) -> Appetite:
 
 
 def test_who_gets_none_is_tried_ever_more_seldom():
-    found = tired()
+    found = unprofitable()
     tried = []
     for step in range(600):
         count, is_tried = turn(found)
@@ -91,7 +91,7 @@ def test_who_gets_none_is_tried_ever_more_seldom():
 
 
 def test_one_guess_that_was_right_makes_up_for_many():
-    found = tired()
+    found = unprofitable()
     while not turn(found)[1]:
         pass
     found.tried(int32([0]), np.array([True]))
@@ -102,7 +102,7 @@ def test_one_guess_that_was_right_makes_up_for_many():
 
 
 def test_trials_wait_until_their_time_is_earned():
-    found = tired()
+    found = unprofitable()
     found.tried(int32([0]), np.array([True]))  # it will rest as little as can be
     verify(found, 0, right=0, times=60)
     found.spent(2 * 0.02)  # two whole steps, for which two hundred must go by
@@ -129,6 +129,6 @@ def test_a_row_begins_as_the_others_fare():
 
 
 def test_what_is_not_adaptive_always_wants_all():
-    found = Appetite(Speculation(method="ngram", tokens=3, adaptive=False), 2)
+    found = DraftBudget(Speculation(method="ngram", tokens=3, adaptive=False), 2)
     verify(found, 0, right=0)
     assert found.wanted(int32([0, 1])).tolist() == [3, 3]
