@@ -1,7 +1,7 @@
-"""The KV-block manager: which block holds what, and for whom.
+"""The KV-block manager: owns the blocks of KV memory, grants them to sequences, and finds cached prefixes.
 
-`pool` owns the blocks, `hashing` names them, `branches` finds those that are shared in part, `prefixes` what is cached
-of a sequence, and `allocation` serves the scheduler's requests from them. `tiers` and `store` keep below the device
-what there is no room for on it, where that pays (`costs`); `followers` are told what comes and goes. `actor` is the
-shell around it all.
+`pool` owns the blocks. `hashing` names them by the hash of their prefix. `partial_blocks` finds blocks that are
+shared in part, and `prefixes` what is cached of a sequence. `allocation` serves the scheduler's requests.
+`tiers` and `store` keep blocks below the device for which there is no room on it, where that pays (`costs`).
+`followers` get events about stored and removed blocks. `actor` is the shell.
 """

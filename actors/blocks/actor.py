@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from pageant.actors.blocks.allocation import Allocation
-from pageant.actors.blocks.costs import Costs, Move
+from pageant.actors.blocks.costs import Move, MoveCosts
 from pageant.actors.blocks.followers import Follower, Key
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.tiers import Tiers
@@ -25,8 +25,10 @@ from pageant.protocol.tiers import MoveTimes
 
 log = logging.getLogger("pageant.blocks")
 
-SIZE_MAX = 2**50  # bytes
-SLOTS_MAX = 2**26  # of a store, each of which costs some hundred bytes to keep the books on
+# Bytes of a tier.
+SIZE_MAX = 2**50
+# Slots of a tier. Bookkeeping takes some hundred bytes for each.
+SLOTS_MAX = 2**26
 
 
 class BlockManager(Actor):
@@ -44,10 +46,12 @@ class BlockManager(Actor):
 
         Attributes:
             enable_prefix_caching: keep the KV of ended requests, by prefix, while there is room.
-            host_memory: bytes of the executor's host, such as `8GiB`, for blocks that there is no more room for
-                on the device; they come back when that is quicker than to compute them again.
-            disk_space: bytes of its disk, such as `100GiB`, for those that there is no more room for there; in the
-                executor's `disk_path`.
+            host_memory: bytes of the host's memory, such as `8GiB`, for blocks that there is no room for on the
+                device.
+                They are restored where that is quicker than computing them again.
+            disk_space: bytes of the disk, such as `100GiB`, for blocks that there is no room for in the host's
+                memory; in
+                the executor's `disk_path`.
         """
 
         enable_prefix_caching: bool = True
@@ -71,8 +75,11 @@ class BlockManager(Actor):
     def __init__(self, options: Any) -> None:
         super().__init__(options)
         self._allocation: Allocation | None = None
+        # The executor's incarnation; 0 before the first.
         self._epoch = 0
-        self._scheduler = 0  # the incarnation whose sequences these are; earlier ones are dead
+        # The incarnation of the scheduler that owns the sequences. Earlier ones are dead.
+        self._scheduler = 0
+        # Followers, each with an event that is set while it has something to send.
         self._followers: dict[Follower, asyncio.Event] = {}
 
     async def on_start(self) -> None:
@@ -80,7 +87,7 @@ class BlockManager(Actor):
 
     @receives
     def executor_ready(self, event: ExecutorReady) -> None:
-        """A new epoch's memory is empty, whatever was known of the former one's."""
+        """Make an empty pool for a new epoch."""
         if event.epoch > self._epoch:
             self._epoch = event.epoch
             pool = self.pool_class(event.num_blocks, self.options.enable_prefix_caching)
@@ -88,21 +95,21 @@ class BlockManager(Actor):
                 pool, event.block_size, self._make_tiers(event, pool), event.windows
             )
             for follower in self._followers:
-                follower.begin_anew()
+                follower.start_over()
             allocation.follow(self._note if self._followers else None)
             self._wake_followers()
         self.tell("scheduler", PoolReady(epoch=self._epoch))
 
     @receives(concurrent=True)
     async def follow(self, request: FollowBlocks) -> AsyncIterator[BlockEvents]:
-        """Tells of all blocks that there are, and then of every one that is stored or removed."""
-        follower, news = Follower(), asyncio.Event()
-        self._followers[follower] = news
-        news.set()
+        """Stream all blocks that there are, and then every one that is stored or removed."""
+        follower, wake = Follower(), asyncio.Event()
+        self._followers[follower] = wake
+        wake.set()
         try:
             while True:
-                await news.wait()
-                news.clear()
+                await wake.wait()
+                wake.clear()
                 allocation = self._allocation
                 if allocation is not None:
                     allocation.follow(self._note)
@@ -118,16 +125,18 @@ class BlockManager(Actor):
             follower.note(key, block)
 
     def _wake_followers(self) -> None:
-        for follower, news in self._followers.items():
-            if follower.has_news:
-                news.set()
+        for follower, wake in self._followers.items():
+            if follower.has_events:
+                wake.set()
 
     def _make_tiers(self, event: ExecutorReady, pool: BlockPool) -> Tiers | None:
-        """What there is below the device, as far as options and the executor's host have room for it."""
+        """Return the tiers below the device that options and the executor's host have room for; None if there
+        are none.
+        """
         host = self._num_slots("host_memory", event.host_bytes, event.block_bytes)
         disk = self._num_slots("disk_space", event.disk_bytes, event.block_bytes)
         tokens = event.block_size / len(event.windows)
-        return Tiers(pool, Costs(), tokens, host, disk) if host else None
+        return Tiers(pool, MoveCosts(), tokens, host, disk) if host else None
 
     def _num_slots(self, name: str, left: int, block_bytes: int) -> int:
         wanted = parse_bytes(getattr(self.options, name))
@@ -140,20 +149,21 @@ class BlockManager(Actor):
 
     @receives
     def measured(self, event: MoveTimes) -> None:
-        """What the executor's steps and moves take."""
+        """Record the times of the executor's steps and moves."""
         tiers = self._allocation.tiers if self._allocation is not None else None
         if tiers is None or event.epoch != self._epoch:
             return
         for tokens, seconds in zip(event.step_tokens.tolist(), event.step_seconds.tolist(), strict=True):
             tiers.costs.stepped(tokens, seconds)
-        for way, moved in zip(Move, (event.host, event.written, event.read), strict=True):
-            tiers.costs.moved(way, moved)
+        for route, moved in zip(Move, (event.host, event.written, event.read), strict=True):
+            tiers.costs.moved(route, moved)
 
     @receives
     def assign(self, request: Assign) -> None:
-        """Answers with what is granted. A scheduler of a new incarnation holds nothing yet."""
+        """Answer with what is granted. A scheduler of a new incarnation holds nothing yet."""
         if self.sender_incarnation < self._scheduler:
-            return  # it died before this came
+            # The scheduler died before its message came.
+            return
         if self.sender_incarnation > self._scheduler:
             self._follow(self.sender_incarnation)
         meant = request.manager in (0, self.incarnation)
@@ -177,7 +187,7 @@ class BlockManager(Actor):
 
     @receives
     def reset(self, request: ResetPrefixCache) -> PrefixCacheReset:
-        """Forget every cached prefix; whoever runs keeps its blocks."""
+        """Forget every cached prefix. Running sequences keep their blocks."""
         if self._allocation is None:
             return PrefixCacheReset(blocks=0)
         blocks, below = self._allocation.forget_prefixes(below=request.below)
@@ -186,7 +196,7 @@ class BlockManager(Actor):
 
     @receives
     def statistics(self, request: GetPoolStatistics) -> PoolStatistics:
-        """How the pool stands; checked for integrity first when nothing is running."""
+        """Return the state of the pool. Checks its integrity first if no sequence runs."""
         if self._allocation is None:
             return PoolStatistics(
                 num_blocks=0,
@@ -208,7 +218,7 @@ class BlockManager(Actor):
 
     @receives
     def scheduler_down(self, event: ActorDown) -> None:
-        """What a dead scheduler held belongs to nobody."""
+        """Free the sequences of a scheduler that died."""
         if event.incarnation >= self._scheduler:
             self._follow(event.incarnation + 1)
 

@@ -1,10 +1,11 @@
 """The block manager's core: serves the scheduler's `Assign` from a pool. No I/O, no clock.
 
-A block is named, and so can be matched, by the very exchange that grants the tokens that fill it, if they
-are known by then: the plan that computes them precedes every plan that could use them. What is granted is
-therefore always computed.
+A block gets its name in the very exchange that grants the tokens that fill it, if they are known by then. It
+can be matched from then on: the plan that computes its tokens precedes every plan that could use them. What is
+granted is therefore always computed.
 
-Where layers are in several groups, every block here stands for one of each: a stretch of a sequence (see `groups`).
+Where layers are in several groups, "block" in this folder often means a block group: one block of each layer
+group for the same tokens (see `groups`).
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from itertools import chain, islice
 
 import numpy as np
 
-from pageant.actors.blocks.branches import TOKEN_BYTES
+from pageant.actors.blocks.admissions import Admissions
 from pageant.actors.blocks.columns import Columns, rounds
 from pageant.actors.blocks.embeddings import EmbeddingNumbers
-from pageant.actors.blocks.groups import NOTHING, Groups
+from pageant.actors.blocks.groups import NO_BLOCK, Groups
 from pageant.actors.blocks.hashing import block_name, block_names, full_blocks, root_name
-from pageant.actors.blocks.newcomers import Newcomers
+from pageant.actors.blocks.partial_blocks import TOKEN_BYTES
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.prefixes import Prefixes
 from pageant.actors.blocks.sequence import Copies, Filled, Sequence
@@ -35,10 +36,10 @@ class Allocation:
     """All sequences of one scheduler, and their blocks.
 
     Args:
-        pool: where blocks come from.
+        pool: the source of blocks.
         block_size: tokens per block.
-        tiers: where cached blocks go from there.
-        windows: of each group of layers.
+        tiers: keep cached blocks that the pool evicts; None if there are none.
+        windows: the attention window of each layer group.
     """
 
     def __init__(
@@ -51,20 +52,22 @@ class Allocation:
         self.pool, self.block_size, self.tiers = pool, block_size, tiers
         self.groups = Groups(windows, block_size)
         self._num_groups = len(self.groups)
+        # Open sequences by serial. Each has a slot of `_columns`.
         self._sequences: dict[int, Sequence] = {}
         self._columns = Columns(block_size)
         self._prefixes = Prefixes(pool, self.groups, tiers)
         self.follow, self.stored = self._prefixes.follow, self._prefixes.stored
-        self._newcomers = Newcomers(pool, self.groups, self._prefixes, tiers)
+        self._admissions = Admissions(pool, self.groups, self._prefixes, tiers)
         # Twice what the device holds, since there may be tiers below it.
         self._embeddings = EmbeddingNumbers(max(EMBEDDINGS_MIN, 2 * pool.num_blocks * block_size))
+        # The last step that is known to have been computed.
         self._computed_step = 0
         self._blocks_given_back = 0
 
     def assign(self, request: Assign) -> Assigned:
-        """Carries out one exchange; see `protocol/allocation`."""
+        """Carry out one exchange; see `protocol/allocation`."""
         self._computed_step = request.computed_step
-        self._newcomers.begin(self._computed_step)
+        self._admissions.begin(self._computed_step)
         if self.tiers is not None:
             self.tiers.begin(request.step, self._computed_step)
         self._withdraw(request)
@@ -90,20 +93,20 @@ class Allocation:
         )
 
     def release_all(self) -> None:
-        """Frees every sequence: their scheduler is gone, and its last steps may never be computed."""
+        """Free every sequence: their scheduler is gone, and its last steps may never be computed."""
         self._prefixes.forget_uncomputed(self._computed_step)
-        self._newcomers.forget_uncomputed()
+        self._admissions.forget_uncomputed()
         if self.tiers is not None:
-            self.tiers.forget_unsure()
+            self.tiers.forget_uncommitted()
         self._prefixes.close(self._sequences.values())
         for sequence in self._sequences.values():
-            self._let_go(sequence.held)
+            self._release(sequence.held)
         self._sequences.clear()
         self._columns.clear()
 
     def forget_prefixes(self, *, below: bool) -> tuple[int, int]:
-        """No prefix is found any more; sequences keep their blocks. Returns how many blocks held one, on the device and
-        below it.
+        """Forget all cached prefixes; sequences keep their blocks. Return how many blocks had one, on the
+        device and below.
 
         Args:
             below: forget what lower tiers hold, too.
@@ -113,7 +116,7 @@ class Allocation:
         return forgotten, self.tiers.forget_all() if self.tiers is not None and below else 0
 
     def statistics(self) -> PoolStatistics:
-        """How the pool stands."""
+        """Return the state of the pool."""
         pool = self.pool
         return PoolStatistics(
             num_blocks=pool.num_blocks,
@@ -121,7 +124,7 @@ class Allocation:
             blocks_cached=pool.num_cached,
             blocks_held=pool.num_blocks - pool.num_free,
             blocks_given_back=self._blocks_given_back,
-            **vars(self._newcomers.counts),
+            **vars(self._admissions.counts),
             slots_wasted=self._slots_wasted(),
             sequences=len(self._sequences),
             evictions=pool.evictions,
@@ -129,8 +132,11 @@ class Allocation:
         )
 
     def _slots_wasted(self) -> int:
-        """Of the held blocks, those without a token. Only what is behind a sequence's last full block is looked at;
-        what others hold of that besides is full in one of them."""
+        """Return the number of slots of held blocks without a token.
+
+        Only blocks after a sequence's last full one are counted. If another sequence shares such a block, it is
+        full there.
+        """
         filled: dict[int, int] = {}
         seen: Counter[int] = Counter()
         for sequence in self._sequences.values():
@@ -147,7 +153,7 @@ class Allocation:
         )
 
     def check_integrity(self) -> None:
-        """Asserts that every reference to a block is some sequence's."""
+        """Assert that every reference to a block belongs to a sequence."""
         self.pool.check_integrity()
         assert len(self._columns) == len(self._sequences), "every sequence has a slot, and nobody else"
         if self.tiers is not None:
@@ -167,15 +173,16 @@ class Allocation:
     # One step of an exchange each.
 
     def _withdraw(self, request: Assign) -> None:
-        """Takes in that some of what was granted has not been computed. Its tokens are not known yet, so no block is
-        named for them."""
+        """Take back granted tokens that were not computed. They are not known yet, so that no block is named
+        for them.
+        """
         if len(request.withdrawn_serials):
             slots = self._columns.find(request.withdrawn_serials)
             there = slots >= 0
             self._columns.withdraw(slots[there], request.withdrawn_lengths[there])
 
     def _learn(self, request: Assign) -> None:
-        """Takes in the tokens that were drawn, for the names of the blocks that they fill."""
+        """Record sampled tokens, which name the blocks that they fill."""
         if not self.pool.enable_prefix_caching or not len(request.learned_serials):
             return
         serials = np.repeat(request.learned_serials, request.learned_counts)
@@ -188,7 +195,7 @@ class Allocation:
                 self._open_and_fill([self._sequences[serial] for serial in serials[places[due]].tolist()])
 
     def _open_and_fill(self, sequences: list[Sequence]) -> None:
-        """Each has the first token of its tail, or the last, or both."""
+        """Index sequences whose tails have just got their first token, or their last, or both."""
         self._prefixes.open(sequences)
         filled = [sequence for sequence in sequences if sequence.is_full]
         if filled:
@@ -196,7 +203,7 @@ class Allocation:
             self._prefixes.index(chain.from_iterable(map(self._fill, filled)))
 
     def _fill(self, sequence: Sequence) -> list[Filled]:
-        """Its tail is full, and so one more of its stretches."""
+        """Turn a sequence's full tail into a full block group."""
         full = sequence.tail
         sequence.names.append(block_name(sequence.parent(len(sequence.names)), full))
         sequence.contents.append(full)
@@ -208,18 +215,18 @@ class Allocation:
         if sequence is not None:
             self._prefixes.close([sequence])
             self._name_last_block(sequence)
-            self._let_go(sequence.held)
+            self._release(sequence.held)
             self._columns.close(serial)
 
-    def _let_go(self, blocks: list[int]) -> None:
-        """Blocks of a sequence lose a reference."""
+    def _release(self, blocks: list[int]) -> None:
+        """Free one reference of each block of a sequence."""
         self.pool.free(blocks)
         if self.tiers is not None:
             named = ((block, self.pool.name_of(block)) for block in reversed(blocks))
             self.tiers.freed((block, name) for block, name in named if name is not None)
 
-    def _give_back(self, sequence: Sequence, position: int) -> None:
-        """What the token at that position does not reach, nor any later one."""
+    def _free_out_of_window(self, sequence: Sequence, position: int) -> None:
+        """Free the blocks that neither the token at `position` nor any later one reaches."""
         blocks, num_groups = sequence.blocks, self._num_groups
         given: list[int] = []
         for group in self.groups.windowed:
@@ -227,22 +234,22 @@ class Allocation:
             if first > before:
                 places = slice(before * num_groups + group, first * num_groups + group, num_groups)
                 given += blocks[places]
-                blocks[places] = [NOTHING] * (first - before)
+                blocks[places] = [NO_BLOCK] * (first - before)
                 sequence.firsts[group] = first
         if given:
-            self._let_go(given)
+            self._release(given)
             self._blocks_given_back += len(given)
-        self._await_give_back(sequence)
+        self._note_next_free(sequence)
 
-    def _await_give_back(self, sequence: Sequence) -> None:
-        """Notes from which position on there is more of that."""
+    def _note_next_free(self, sequence: Sequence) -> None:
+        """Note the position from which on more blocks can be freed."""
         if self.groups.windowed:
-            self._columns.give_back_from[sequence.slot] = min(
-                self.groups.next_give_back(group, sequence.firsts[group]) for group in self.groups.windowed
+            self._columns.free_from[sequence.slot] = min(
+                self.groups.next_free(group, sequence.firsts[group]) for group in self.groups.windowed
             )
 
     def _name_last_block(self, sequence: Sequence) -> None:
-        """A sequence that is given up leaves its partly filled block to those that continue it."""
+        """Index the partly filled block of a sequence that is freed, for sequences that continue it."""
         known = len(sequence.names) * self.block_size + len(sequence.tail) // TOKEN_BYTES
         index, count = divmod(min(known, sequence.granted), self.block_size)
         computed = sequence.granted_step <= self._computed_step
@@ -254,19 +261,25 @@ class Allocation:
             self._prefixes.index([Filled(sequence, index, [name], [tokens], step, before)])
 
     def _grow_in_order(self, request: Assign) -> tuple[Int32Vector, list[int]]:
-        """Gives running sequences what they lack, up to the first for which there is too little. Returns how many
-        blocks each of those gets, and these blocks."""
+        """Grant running sequences the blocks that they lack, up to the first that does not fit.
+
+        Returns the number of blocks of each granted sequence, int32 [granted], and these blocks.
+        """
         lengths, drafts = request.grow_lengths, request.grow_drafts
         if not len(lengths):
             return int32(), []
         sure = lengths - drafts if len(drafts) else lengths
         slots = self._columns.find(request.grow_serials)
-        unknown = np.flatnonzero(slots < 0)  # they were held by this manager's former life
+        # The former life of this manager held sequences that are unknown here.
+        unknown = np.flatnonzero(slots < 0)
         end = int(unknown[0]) if len(unknown) else len(slots)
-        if self.groups.windowed:  # all of them, before any of them is refused
+        # Free the blocks of all of them before any of them is refused.
+        if self.groups.windowed:
             begins = self._columns.begins(slots, sure, self._computed_step)
-            for index in np.flatnonzero(begins[:end] >= self._columns.give_back_from[slots[:end]]).tolist():
-                self._give_back(self._sequences[int(request.grow_serials[index])], int(begins[index]))
+            for index in np.flatnonzero(begins[:end] >= self._columns.free_from[slots[:end]]).tolist():
+                self._free_out_of_window(
+                    self._sequences[int(request.grow_serials[index])], int(begins[index])
+                )
         short = (lengths[:end] > self._columns.room[slots[:end]]).nonzero()[0]
         given, grown = self._give_blocks(request.grow_serials[short], slots[short], lengths[short])
         if len(given) < len(short):
@@ -283,15 +296,18 @@ class Allocation:
     def _give_blocks(
         self, serials: Int64Vector, slots: Int64Vector, lengths: Int32Vector
     ) -> tuple[list[int], list[int]]:
-        """Gives sequences that have no room for so many tokens what they lack, up to the first for which there is too
-        little. Returns how many blocks each of those gets, and these blocks."""
+        """Grant sequences without room for `lengths` tokens the blocks that they lack, up to the first that
+        does not fit.
+
+        Returns the number of blocks of each granted sequence, and these blocks.
+        """
         if not len(serials):
             return [], []
-        stretches = self._columns.lacked(slots, lengths)
+        block_groups = self._columns.lacked(slots, lengths)
         left = self.pool.num_free // self._num_groups
-        stretches = stretches[: np.searchsorted(np.cumsum(stretches), left, side="right")]
-        self._columns.room[slots[: len(stretches)]] += stretches * self.block_size
-        counts = (stretches * self._num_groups).tolist()
+        block_groups = block_groups[: np.searchsorted(np.cumsum(block_groups), left, side="right")]
+        self._columns.room[slots[: len(block_groups)]] += block_groups * self.block_size
+        counts = (block_groups * self._num_groups).tolist()
         blocks = self.pool.take(sum(counts))
         rest = iter(blocks)
         for serial, count in zip(serials.tolist(), counts, strict=False):
@@ -299,16 +315,18 @@ class Allocation:
         return counts, blocks
 
     def _begin(self, sequence: Sequence, length: int, step: int) -> None:
-        """Gives a new sequence the blocks that it lacks for its first `length` tokens."""
-        stretches = max(len(sequence.blocks) // self._num_groups, -(-length // self.block_size))
-        sequence.blocks += self.pool.take(stretches * self._num_groups - len(sequence.blocks))
-        self._columns.room[sequence.slot] = stretches * self.block_size
+        """Give a new sequence the blocks that it lacks for its first `length` tokens."""
+        block_groups = max(len(sequence.blocks) // self._num_groups, -(-length // self.block_size))
+        sequence.blocks += self.pool.take(block_groups * self._num_groups - len(sequence.blocks))
+        self._columns.room[sequence.slot] = block_groups * self.block_size
         self._columns.grant(sequence.slot, length, step)
         self._prefixes.index(self._nameable(sequence))
 
     def _nameable(self, sequence: Sequence) -> list[Filled]:
-        """Those of its stretches without a name that are full of known tokens once what was granted is computed. They
-        are to be given theirs now."""
+        """Return block groups without a name that are full of known tokens once the granted ones are computed.
+
+        The caller must index them now.
+        """
         first, full = sequence.named, min(sequence.granted // self.block_size, len(sequence.names))
         sequence.named = max(first, full)
         self._columns.unnamed[sequence.slot] = sequence.named < len(sequence.names)
@@ -318,7 +336,7 @@ class Allocation:
         return [Filled(sequence, first, names, contents, sequence.granted_step, sequence.granted_before)]
 
     def _admit_in_order(self, request: Assign, copies: Copies, others: bool) -> list[Admitted]:
-        """Admits as many as there is room for. While there are `others` in the step, none of them holds it up."""
+        """Admit as many sequences as there is room for. With `others` in the step, none of them delays it."""
         budget = request.admission_tokens
         admitted: list[Admitted] = []
         for admission in request.admissions:
@@ -333,7 +351,7 @@ class Allocation:
     def _admit(
         self, admission: Admission, budget: int, request: Assign, copies: Copies, beside: bool
     ) -> Admitted | None:
-        """Admits a sequence with what is cached of it, or leaves everything as it was."""
+        """Admit a sequence with what is cached of it, or leave everything as it was."""
         assert admission.serial not in self._sequences, f"sequence {admission.serial} is admitted twice"
         total = len(admission.token_ids)
         contents: list[bytes] = []
@@ -350,12 +368,12 @@ class Allocation:
         most = admission.num_tokens_max
         budget = budget if most is None else min(budget, most)
         chunk = request.chunk_max if most is None else most
-        placed = self._newcomers.place(
+        placed = self._admissions.place(
             sequence,
             total,
             request.step,
             chunk_max=None if chunk is None else max(chunk, budget),
-            looks=not admission.skip_cache,
+            uses_cache=not admission.skip_cache,
             beside=beside,
             counts=not admission.is_again,
         )
@@ -364,10 +382,10 @@ class Allocation:
             return None
         length = min(total - placed.num_cached, budget)
         self._begin(sequence, placed.num_cached + length, request.step)
-        self._await_give_back(sequence)
+        self._note_next_free(sequence)
         self._sequences[admission.serial] = sequence
         self._prefixes.open([sequence])
-        self._newcomers.fill(sequence, placed, copies, request.step)
+        self._admissions.fill(sequence, placed, copies, request.step)
         return Admitted(
             serial=admission.serial,
             blocks=np.maximum(int32(sequence.blocks), 0),

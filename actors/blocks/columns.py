@@ -1,5 +1,8 @@
-"""What changes of every sequence with every step, by columns: so that a step of any number of decoding sequences is a
-few operations on arrays, and only those are visited that need a block, or have filled one."""
+"""State of sequences that changes with every step, by columns.
+
+A step of any number of decoding sequences is a few operations on arrays. Only sequences that need a block, or
+have filled one, are visited.
+"""
 
 from __future__ import annotations
 
@@ -11,32 +14,45 @@ import numpy.typing as npt
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 
-SLOTS_FIRST = 64  # doubled when they are all taken
+# Slots at first. Their number doubles when all are taken.
+SLOTS_FIRST = 64
+# The slot of a sequence that has none.
+NO_SLOT = -1
 
 
 class Columns:
-    """A slot of every column for each open sequence."""
+    """A slot of every column for each open sequence. Columns are int64 [slots] unless they say otherwise."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
         self.clear()
 
     def clear(self) -> None:
-        """Nobody has a slot."""
-        self._slots: dict[int, int] = {}  # by serial
+        """Free all slots."""
+        # The slot of each open sequence, by serial.
+        self._slots: dict[int, int] = {}
+        # Slots without a sequence.
         self._free: list[int] = []
-        self.room = np.zeros(0, np.int64)  # tokens that its blocks have slots for
-        self.granted = np.zeros(0, np.int64)  # tokens that it has been granted slots for, guesses apart
-        self.granted_step = np.zeros(0, np.int64)  # by the exchange of this step
-        self.granted_before = np.zeros(0, np.int64)  # tokens that it had been granted before that exchange
-        self.second_step = np.zeros(0, np.int64)  # of the exchange that granted these,
-        self.second_before = np.zeros(0, np.int64)  # and tokens that it had been granted before that one
-        self.give_back_from = np.zeros(
-            0, np.int64
-        )  # with a window: a token that reaches fewer blocks than are held
-        self.unnamed = np.zeros(0, np.bool_)  # whether a full block waits to be granted, and so for its name
-        self.tails = np.zeros((0, self._block_size), "<i4")  # known tokens after its last full block
-        self.num_tail = np.zeros(0, np.int64)  # how many
+        # Tokens that the sequence's blocks have slots for.
+        self.room = np.zeros(0, np.int64)
+        # Tokens that it has been granted slots for, drafts excluded. Never above `room`.
+        self.granted = np.zeros(0, np.int64)
+        # The step of the exchange that granted them.
+        self.granted_step = np.zeros(0, np.int64)
+        # Tokens that it had been granted before that exchange.
+        self.granted_before = np.zeros(0, np.int64)
+        # The step of the exchange that granted `granted_before`.
+        self.second_step = np.zeros(0, np.int64)
+        # Tokens that it had been granted before that one.
+        self.second_before = np.zeros(0, np.int64)
+        # With a window: the first token that reaches fewer blocks than are held.
+        self.free_from = np.zeros(0, np.int64)
+        # bool [slots]: a full block group waits to be granted, and thereby indexed.
+        self.unnamed = np.zeros(0, np.bool_)
+        # int32 [slots, block_size]: known tokens after the last full block group.
+        self.tails = np.zeros((0, self._block_size), "<i4")
+        # How many tokens of `tails` are known; below block_size between exchanges.
+        self.num_tail = np.zeros(0, np.int64)
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -45,7 +61,7 @@ class Columns:
         return serial in self._slots
 
     def open(self, serial: int, tail: Int32) -> int:
-        """A sequence comes, with the tokens after its last full block. Returns its slot."""
+        """Give a new sequence a slot and return it. tail: int32 [tokens], the tokens after its last full block."""
         if not self._free:
             self._extend()
         slot = self._slots[serial] = self._free.pop()
@@ -57,7 +73,7 @@ class Columns:
         return slot
 
     def close(self, serial: int) -> None:
-        """It is gone."""
+        """Free the slot of a sequence."""
         self._free.append(self._slots.pop(serial))
 
     def _extend(self) -> None:
@@ -73,19 +89,26 @@ class Columns:
         self._free = list(range(before, before + more))[::-1]
 
     def find(self, serials: Int64) -> Int64:
-        """The slots of some sequences, -1 for one that has none."""
-        return np.fromiter(map(self._slots.get, serials.tolist(), repeat(-1)), np.int64, len(serials))
+        """Return the slots of sequences, or NO_SLOT: int64 [N] in and out."""
+        return np.fromiter(map(self._slots.get, serials.tolist(), repeat(NO_SLOT)), np.int64, len(serials))
 
     # What a step changes.
 
     def lacked(self, slots: Int64, lengths: Int32) -> Int64:
-        """How many stretches each of these lacks, which have no room for so many tokens."""
-        stretches: Int64 = -((self.room[slots] - lengths) // self._block_size)
-        return stretches
+        """Return how many block groups each sequence lacks, none of which has room for `lengths` tokens.
+
+        slots: int64 [N]. lengths: int32 [N]. Returns int64 [N].
+        """
+        block_groups: Int64 = -((self.room[slots] - lengths) // self._block_size)
+        return block_groups
 
     def begins(self, slots: Int64, tokens: Int32, computed_step: int) -> Int64:
-        """The first token that each of these computes when it is granted so many now, or in the two steps before, as
-        far as these have not been computed; -1 for one that may have more such steps behind it."""
+        """Return the first token that each sequence may compute from now on: int64 [N].
+
+        slots: int64 [N]. tokens: int32 [N], the tokens that it is granted now. Counts this grant and the two
+        before, as far as their steps have not been computed. The answer is -1 for a sequence that may have more
+        such steps.
+        """
         granted, before, step = self.granted[slots], self.granted_before[slots], self.granted_step[slots]
         second, second_step = self.second_before[slots], self.second_step[slots]
         # A step's last token may have had to wait, and comes again.
@@ -98,7 +121,7 @@ class Columns:
         return found
 
     def grant(self, slots: Int64 | int, tokens: Int32 | int, step: int) -> None:
-        """They are granted so many tokens, all together."""
+        """Record that sequences have `tokens` slots granted in all. Both are [N] or single numbers."""
         self.second_before[slots] = self.granted_before[slots]
         self.second_step[slots] = self.granted_step[slots]
         self.granted_before[slots] = self.granted[slots]
@@ -106,13 +129,15 @@ class Columns:
         self.granted_step[slots] = step
 
     def withdraw(self, slots: Int64, tokens: Int32) -> None:
-        """Of what they were granted, no more than so many tokens have been computed."""
+        """Record that no more than `tokens` of the granted tokens have been computed. slots, tokens: [N]."""
         for granted in (self.granted, self.granted_before, self.second_before):
             np.minimum.at(granted, slots, tokens)
 
     def learn(self, slots: Int64, token_ids: Int32) -> Int64:
-        """A token of each of these, which are distinct. Returns the places among them of those whose tail has begun
-        with that, or is full."""
+        """Append a token to the tails of N distinct sequences. slots: int64 [N]. token_ids: int32 [N].
+
+        Returns the indices of those whose tail has just begun, or is full.
+        """
         ends = self.num_tail[slots]
         self.tails[slots, ends] = token_ids
         self.num_tail[slots] = ends + 1
@@ -121,7 +146,9 @@ class Columns:
 
 
 def rounds(slots: Int64) -> list[Int64]:
-    """The places of `slots`, parted so that each part has no slot twice, and those of one slot are in order."""
+    """Return the indices of `slots`, int64 [N], in parts without a repeated slot; those of one slot are in
+    order.
+    """
     places = np.arange(len(slots))
     if len(slots) < 2:
         return [places]

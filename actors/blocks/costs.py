@@ -1,9 +1,9 @@
-"""Whether it is quicker to move a block than to compute it again, from what steps and moves have taken.
+"""MoveCosts of moving a block and of computing it again, estimated from the times of steps and moves.
 
-A step takes `a + b * tokens` seconds, of which a block's tokens cost the `b` part: the rest of the batch pays
-for `a` anyway. The line is fitted by least squares over the last few hundred steps; while they are all alike,
-which leaves it open, the mean per token stands in. Before anything has been measured, moving is taken to pay.
-What a move is taken to cost fades from step to step, so that what was slow once is tried again some day.
+A step takes `a + b * tokens` seconds. A block's tokens cost the `b` part: the rest of the batch pays for `a`
+anyway. The line is fitted by least squares over the last few hundred steps. While all steps have the same size,
+which leaves it undetermined, the mean per token replaces it. Before any measurement, moves are assumed to pay.
+The estimated cost of a move decays from step to step, so that a move that was slow once is tried again.
 """
 
 from __future__ import annotations
@@ -12,21 +12,27 @@ import enum
 
 from pageant.protocol.tiers import Moved
 
-DECAY = 0.99  # per step: what was a hundred steps ago counts for a third
-SPREAD_MIN = 0.05  # standard deviation of the tokens over their mean, from which a line is fitted
-FADING = 0.999  # per step: what a move costs is taken for half after seven hundred without one
+# Weight of a measurement, per later step: a hundred steps later it counts for a third.
+DECAY = 0.99
+# The least ratio of the tokens' standard deviation to their mean for which a line is fitted.
+SPREAD_MIN = 0.05
+# Decay of a move's cost, per step: after seven hundred steps without one it is half.
+FADING = 0.999
 
 
 class Move(enum.Enum):
-    """The ways that a block can go."""
+    """Routes of a block."""
 
-    HOST = "host"  # between the device and the host's memory, either way
-    WRITE = "write"  # from there to the disk
-    READ = "read"  # from the disk to the device
+    # Between the device and the host's memory, in either direction.
+    HOST = "host"
+    # From the host's memory to the disk.
+    WRITE = "write"
+    # From the disk to the device.
+    READ = "read"
 
 
-class Costs:
-    """Of computing tokens, and of moving a block."""
+class MoveCosts:
+    """Estimates of computing a token and of moving a block."""
 
     def __init__(self) -> None:
         self._weight = self._tokens = self._seconds = self._squares = self._products = 0.0
@@ -34,24 +40,24 @@ class Costs:
         self._move_seconds = dict.fromkeys(Move, 0.0)
 
     def stepped(self, tokens: int, seconds: float) -> None:
-        """A step computed so many tokens."""
+        """Record a step of `tokens` tokens that took `seconds`."""
         sums = (self._weight, self._tokens, self._seconds, self._squares, self._products)
         new = (1.0, tokens, seconds, tokens * tokens, tokens * seconds)
         self._weight, self._tokens, self._seconds, self._squares, self._products = (
             DECAY * total + value for total, value in zip(sums, new, strict=True)
         )
-        for way in Move:
-            self._move_seconds[way] *= FADING
+        for route in Move:
+            self._move_seconds[route] *= FADING
 
-    def moved(self, way: Move, moved: Moved) -> None:
-        """Blocks were moved."""
+    def moved(self, route: Move, moved: Moved) -> None:
+        """Record moves of blocks."""
         if moved.blocks:
-            self._moves[way] = DECAY * self._moves[way] + moved.blocks
-            self._move_seconds[way] = DECAY * self._move_seconds[way] + moved.seconds
+            self._moves[route] = DECAY * self._moves[route] + moved.blocks
+            self._move_seconds[route] = DECAY * self._move_seconds[route] + moved.seconds
 
     @property
     def seconds_per_token(self) -> float | None:
-        """What one more token in a step costs; None while nothing is known."""
+        """Return the cost of one more token in a step; None before any measurement."""
         if not self._seconds:
             return None
         spread = self._squares * self._weight - self._tokens**2
@@ -63,16 +69,17 @@ class Costs:
 
     @property
     def seconds_per_step(self) -> float | None:
-        """What a step takes; None while nothing is known."""
+        """Return the mean time of a step; None before any measurement."""
         return self._seconds / self._weight if self._seconds else None
 
-    def seconds_per_move(self, way: Move) -> float | None:
-        """What moving one block takes; None while nothing is known."""
-        return self._move_seconds[way] / self._moves[way] if self._move_seconds[way] else None
+    def seconds_per_move(self, route: Move) -> float | None:
+        """Return the time of moving one block; None before any measurement."""
+        return self._move_seconds[route] / self._moves[route] if self._move_seconds[route] else None
 
-    def move_pays(self, tokens: float, *ways: Move) -> bool:
-        """Whether moving a block all these ways costs less than computing its `tokens`."""
+    def move_pays(self, tokens: float, *routes: Move) -> bool:
+        """Tell whether moving a block along all these routes costs less than computing its `tokens`."""
         per_token = self.seconds_per_token
         return (
-            per_token is None or sum(self.seconds_per_move(way) or 0.0 for way in ways) < tokens * per_token
+            per_token is None
+            or sum(self.seconds_per_move(route) or 0.0 for route in routes) < tokens * per_token
         )

@@ -1,7 +1,7 @@
-"""Those who are told which blocks there are. A core: what each has still to be told.
+"""Followers of the cached blocks. A core: holds the changes that each follower has not been sent.
 
-A change takes the place of an earlier one of the same block, so that a follower who is slow is told less and not
-later. One who has fallen too far behind begins anew, with all that there is then.
+A change replaces an earlier one of the same block, so that a slow follower gets fewer events rather than later
+ones. A follower that falls too far behind starts over with all blocks.
 """
 
 from __future__ import annotations
@@ -12,41 +12,46 @@ from itertools import islice
 from pageant.protocol.following import BlockEvents, RemovedBlock, StoredBlock
 
 CHANGES_MAX = 65_536
-BATCH = 2048  # blocks in one message
+# Blocks in one message.
+BATCH = 2048
 
-Key = tuple[str, bytes]  # tier and name
-Told = Callable[[Key, StoredBlock | None], object]
+# Tier and name of a block.
+Key = tuple[str, bytes]
+Listener = Callable[[Key, StoredBlock | None], object]
 
 
 class Follower:
-    """One of them."""
+    """A follower, with the changes to send to it."""
 
     def __init__(self) -> None:
+        # The latest change of each block: stored, or None for removed.
         self._changes: dict[Key, StoredBlock | None] = {}
+        # The follower gets all blocks next, and `_changes` is empty.
         self._is_new = True
 
     def note(self, key: Key, block: StoredBlock | None) -> None:
-        """That block is stored, or there no more."""
+        """Record that a block was stored, or removed (None)."""
         if self._is_new:
-            return  # it is told of everything
+            # All blocks will be sent anyway.
+            return
         self._changes[key] = block
         if len(self._changes) > CHANGES_MAX:
-            self.begin_anew()
+            self.start_over()
 
-    def begin_anew(self) -> None:
-        """Nothing that it knows is of use."""
+    def start_over(self) -> None:
+        """Send all blocks next: earlier events are void."""
         self._is_new = True
         self._changes.clear()
 
     @property
-    def has_news(self) -> bool:
-        """Whether there is anything to tell it."""
+    def has_events(self) -> bool:
+        """Tell whether there is anything to send."""
         return self._is_new or bool(self._changes)
 
     def take(
         self, epoch: int, block_size: int, everything: Callable[[], Iterable[StoredBlock]]
     ) -> Iterator[BlockEvents]:
-        """What it is to be told now. What happens while it is takes its turn after that."""
+        """Return the events to send to this follower now. Changes that come meanwhile are sent after them."""
         reset, self._is_new = self._is_new, False
         changes, self._changes = self._changes, {}
         removed = (RemovedBlock(tier=tier, name=name) for (tier, name), block in changes.items() if not block)

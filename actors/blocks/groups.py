@@ -1,26 +1,27 @@
-"""Which blocks of a sequence attention reaches, where layers have sliding windows.
+"""Layer groups: the blocks of a sequence that attention reaches, where layers have sliding windows.
 
-A token attends over the last `size` tokens, itself included. What lies before that for all tokens to come is given
-back, and a sequence can begin wherever the blocks that its first token reaches are cached, whatever became of those
-before them.
+A token attends over the last `size` tokens, itself included. Blocks that no later token reaches are freed. A
+sequence can begin wherever the blocks that its first token reaches are cached, whatever became of those before
+them.
 
-Where only some layers have a window, or windows differ, layers are in groups of as many, so that every block is as
-large as any other, whoever's it is (after vLLM's hybrid KV cache manager): a sequence has a block of each group for
-every `block_size` of its tokens, next to each other in its table. Such a row of blocks is called a stretch here.
+Where only some layers have a window, or windows differ, layers are in groups of equal size, so that all blocks
+have the same size (after vLLM's hybrid KV cache manager). A sequence has a block of each group for every
+`block_size` of its tokens, next to each other in its table. These blocks together are a block group.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-NOTHING = -1  # stands in a table for a block that was given back, or never had
+# An entry of a block table without a block: it was freed, or never allocated.
+NO_BLOCK = -1
 
 
 class Groups:
-    """The groups of a model's layers, of which the first reaches furthest.
+    """The layer groups of a model. The first reaches furthest.
 
     Args:
-        windows: each group's, in tokens; None is over all.
+        windows: the attention window of each, in tokens; None is unlimited.
     """
 
     def __init__(self, windows: Iterable[int | None], block_size: int) -> None:
@@ -33,20 +34,25 @@ class Groups:
         return len(self.windows)
 
     def first(self, group: int, position: int) -> int:
-        """The first stretch whose block of a group the token at a position reaches."""
+        """Return the first block group whose block of layer group `group` the token at `position` reaches."""
         window = self.windows[group]
         return 0 if window is None else max(0, position - window + 1) // self.block_size
 
-    def next_give_back(self, group: int, first: int) -> int:
-        """The position from which on a group's block of stretch `first` is not reached any more."""
+    def next_free(self, group: int, first: int) -> int:
+        """Return the position from which on no token reaches the block of layer group `group` in block group
+        `first`.
+        """
         window = self.windows[group]
         assert window is not None, "it always is"
         return (first + 1) * self.block_size + window - 1
 
     def num_blocks(self, first_token: int, chunk: int, total: int) -> int:
-        """How many blocks a sequence of `total` tokens holds at most, to the end of these, if it is computed from a
-        token on and in chunks of that size: two of them, for the blocks of one that may not have been computed are not
-        given back. Where more are planned ahead, what a third lacks is granted when the first has been computed."""
+        """Return the most blocks that a sequence of `total` tokens holds, computed from `first_token` on in
+        chunks.
+
+        Two chunks count, since blocks of a chunk that may not have been computed are not freed. Where more are
+        planned ahead, the blocks of a third are granted when the first has been computed.
+        """
         count = 0
         for group, window in enumerate(self.windows):
             end = total
@@ -56,8 +62,11 @@ class Groups:
         return count
 
     def longest(self, end: int, cached: Callable[[int, int], bool]) -> int:
-        """How many stretches a sequence can begin with, at most `end`, so that all blocks that the token after them
-        reaches are cached; `cached` says so of a group's block of a stretch."""
+        """Return the most block groups, at most `end`, that a sequence can begin with.
+
+        All blocks that the token after them reaches must be cached; `cached` tells whether a layer group's
+        block is.
+        """
         for group, window in enumerate(self.windows):
             if window is None:
                 end = next((index for index in range(end) if not cached(group, index)), end)

@@ -1,7 +1,8 @@
 """Names of full blocks: a chained 128-bit blake2b over tokens, so that equal names mean equal prefixes.
 
-The name of a block covers its parent's, hence every token before it, and salt and adapter at the root; the index
-from names to blocks is thereby a prefix tree. 128 bits of a cryptographic hash are taken as equality.
+The name of a block covers its parent's, hence every token before it, and salt and adapter at the root. The
+index from names to blocks is therefore a prefix tree. Equal 128-bit cryptographic hashes are taken as equal
+prefixes.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ def root_name(
     adapter: str | None = None,
     embeddings: int | None = None,
 ) -> bytes:
-    """The parent of every first block. Prefixes under different salts, extra keys or adapters are never shared, nor
-    those of embeddings of different generations (see `EmbeddingNumbers`).
+    """Return the parent of every first block. Prefixes of different salts, extra keys or adapters are never
+    shared, nor those of embeddings of different generations (see `EmbeddingNumbers`).
 
-    Salts and keys are texts that clients choose; each kind is hashed as itself, so that none can stand for another.
+    Salts and keys are texts that clients choose. Each kind is hashed under its own label, so that none can
+    imitate another.
     """
     root = blake2b((salt or "").encode(), digest_size=NAME_BYTES, person=b"pageant-root").digest()
     if adapter is not None:
@@ -39,24 +41,30 @@ def root_name(
 
 
 def block_name(parent: bytes, tokens: bytes) -> bytes:
-    """The name of a block that holds `tokens`, ids as little-endian int32. A partly filled one has a name of
-    its own, which no block follows. The parent is not the
-    hash's key: that would be padded to a round of its own."""
+    """Return the name of a block that holds `tokens`, ids as little-endian int32.
+
+    A partly filled block has a name of its own, which no block follows. The parent is not the hash's key: the
+    key would be padded to a round of its own.
+    """
     return blake2b(parent + tokens, digest_size=NAME_BYTES).digest()
 
 
 def name_in_group(name: bytes, group: int) -> bytes:
-    """The name of the block of a group of layers in a stretch of that name: in the first, the same."""
+    """Return the name of a layer group's block in a block group of that name. In the first layer group it is
+    the same.
+    """
     return name if not group else name + bytes([group])
 
 
 def is_of_first_group(name: bytes) -> bool:
-    """Whether a block of that name is one of the first group."""
+    """Tell whether a block of that name belongs to the first layer group."""
     return len(name) == NAME_BYTES
 
 
 def full_blocks(token_ids: npt.NDArray[np.int32], block_size: int) -> tuple[list[bytes], bytes]:
-    """The tokens of each full block of a sequence, and those after the last."""
+    """Return the tokens of each full block of a sequence, and those after the last, as bytes. token_ids: int32
+    [N].
+    """
     data = np.ascontiguousarray(token_ids, dtype="<i4").tobytes()
     step = 4 * block_size
     end = len(data) - len(data) % step
@@ -64,9 +72,10 @@ def full_blocks(token_ids: npt.NDArray[np.int32], block_size: int) -> tuple[list
 
 
 def block_names(parent: bytes, blocks: Iterable[bytes]) -> list[bytes]:
-    """The names of the blocks of a sequence, whose first follows `parent`."""
+    """Return the names of the blocks of a sequence, the first of which follows `parent`."""
     names = []
-    for tokens in blocks:  # as `block_name` does, whose call would be a tenth of this
+    # The body of `block_name`: a call of it would take a tenth of the time.
+    for tokens in blocks:
         parent = blake2b(parent + tokens, digest_size=NAME_BYTES).digest()
         names.append(parent)
     return names

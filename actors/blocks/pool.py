@@ -1,7 +1,7 @@
 """The pool: a fixed number of blocks, each either held (references > 0) or free.
 
-A free block may still hold a named prefix; it stays in the index until it is given to someone else, the
-least recently freed first. Every operation is O(1) per block.
+A free block may still hold a cached prefix. It stays in the index until it is taken for other tokens, the least
+recently freed block first. Every operation is O(1) per block.
 
     held     references[b] > 0, not in the free list
     free     references[b] == 0, in the free list; cached if it has a name
@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
-Told = Callable[[list[int], list[bytes]], object]
+Listener = Callable[[list[int], list[bytes]], object]
 
 
 def _pass(*_: object) -> None:
@@ -23,47 +23,57 @@ def _pass(*_: object) -> None:
 class BlockPool:
     """Blocks 0 to num_blocks - 1.
 
-    A subclass may order evictions otherwise, by overriding `next_victims` and, to keep its own books,
-    `on_freed` and `on_taken`. All take many blocks at once: a call for each would cost more than what it does.
+    A subclass may change the order of evictions by overriding `next_victims` and, to keep its own books,
+    `on_freed` and `on_taken`. All take many blocks at once: a call for each would cost more than its work.
     """
 
     def __init__(self, num_blocks: int, enable_prefix_caching: bool = True) -> None:
         assert num_blocks > 0, "a pool has at least one block"
         self.num_blocks = num_blocks
         self.enable_prefix_caching = enable_prefix_caching
+        # How many sequences hold each block.
         self._references = [0] * num_blocks
+        # The name of each block, or None.
         self._names: list[bytes | None] = [None] * num_blocks
+        # The block of each name. The inverse of `_names`.
         self._index: dict[bytes, int] = {}
+        # Blocks with no references, next victim first.
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self.evictions = 0
-        self.on_unnamed: Told = _pass  # told of the blocks that lose their names, and of these,
-        self.on_evicted: Told = _pass  # and then if it is for want of room
+        # Called with blocks that lose their names, and the names.
+        self.on_unnamed: Listener = _pass
+        # Called after `on_unnamed` if the blocks were taken for other tokens.
+        self.on_evicted: Listener = _pass
 
     @property
     def num_free(self) -> int:
-        """Blocks that nobody holds, cached ones included."""
+        """Return the number of blocks that no sequence holds, cached ones included."""
         return len(self._free)
 
     # What a subclass may override.
 
     def next_victims(self, count: int) -> list[int]:
-        """The free blocks to be taken next. Here: unnamed ones first, then the least recently freed."""
+        """Return the free blocks to take next. Here: blocks without a name first, then the least recently
+        freed.
+        """
         return list(islice(self._free, count))
 
     def on_freed(self, blocks: list[int]) -> None:
-        """Blocks have just become free, in this order. Here: those without a name are the first to be taken again."""
+        """Note that blocks have just become free, in this order. Here: those without a name are taken first
+        again.
+        """
         names, move = self._names, self._free.move_to_end
         for block in blocks:
             if names[block] is None:
                 move(block, last=False)
 
     def on_taken(self, blocks: list[int]) -> None:
-        """Free blocks are about to be held again."""
+        """Note that free blocks are about to be held again."""
 
     # What the allocation uses.
 
     def take(self, count: int) -> list[int]:
-        """Holds `count` blocks, evicting what is cached in them. The caller knows that there are enough."""
+        """Hold `count` blocks, evicting what is cached in them. The caller knows that there are enough."""
         free, references = self._free, self._references
         assert count <= len(free), f"{count} blocks asked for, {len(free)} free"
         blocks = self.next_victims(count)
@@ -78,7 +88,7 @@ class BlockPool:
         return blocks
 
     def _unname(self, blocks: Iterable[int]) -> tuple[list[int], list[bytes]]:
-        """Takes their names from those that have one; returns these, and the names."""
+        """Remove the names of blocks that have one. Return these blocks, and the names."""
         names, index = self._names, self._index
         unnamed: list[int] = []
         lost: list[bytes] = []
@@ -94,7 +104,7 @@ class BlockPool:
         return unnamed, lost
 
     def match(self, names: Iterable[bytes]) -> list[int]:
-        """Holds the blocks of the longest cached prefix of `names`."""
+        """Hold and return the blocks of the longest cached prefix of `names`."""
         blocks: list[int] = []
         for block in map(self._index.get, names):
             if block is None:
@@ -110,15 +120,15 @@ class BlockPool:
         return blocks
 
     def __contains__(self, name: bytes) -> bool:
-        """Whether a block of that name is cached or held."""
+        """Tell whether a block of that name is cached or held."""
         return name in self._index
 
     def find(self, name: bytes) -> int | None:
-        """The block of that name, if there is one. Nobody holds it for that."""
+        """Return the block of that name, or None. It is not held by that."""
         return self._index.get(name)
 
     def free(self, blocks: Sequence[int]) -> None:
-        """Gives up one reference to each block of a sequence: last first, so that its end is evicted first."""
+        """Free one reference to each block of a sequence: last first, so that its end is evicted first."""
         free, references = self._free, self._references
         freed = []
         for block in reversed(blocks):
@@ -130,8 +140,10 @@ class BlockPool:
         self.on_freed(freed)
 
     def name(self, blocks: Sequence[int], names: Sequence[bytes]) -> list[bool]:
-        """Held blocks hold what their names say. Where another block already does, that one stays indexed.
-        Returns which of these are now."""
+        """Name held blocks, which hold what their names say. Return which of them are indexed now.
+
+        If another block has a name already, that one stays indexed.
+        """
         if not self.enable_prefix_caching:
             return [False] * len(blocks)
         index, named, references = self._index, self._names, self._references
@@ -146,34 +158,34 @@ class BlockPool:
         return fresh
 
     def forget(self, blocks: Iterable[int]) -> None:
-        """Blocks do not hold what their names say: nobody is to find them."""
+        """Remove the names of blocks that do not hold what their names say."""
         self._unname(blocks)
 
     def forget_all(self) -> int:
-        """No block is found by a name any more, held or free. Returns how many were."""
+        """Remove all names, of held and free blocks. Return how many there were."""
         named = [block for block, _ in self.named()]
         self._unname(named)
         return len(named)
 
     @property
     def num_cached(self) -> int:
-        """Free blocks that still hold a prefix. O(free)."""
+        """Return the number of free blocks that still hold a prefix. O(free)."""
         return sum(self._names[block] is not None for block in self._free)
 
     def named(self) -> Iterator[tuple[int, bytes]]:
-        """Every block that has a name."""
+        """Return every block that has a name, with the name."""
         return ((block, name) for name, block in self._index.items())
 
     def name_of(self, block: int) -> bytes | None:
-        """What a block is named, if it is."""
+        """Return the name of a block, or None."""
         return self._names[block]
 
     def references(self, block: int) -> int:
-        """How many sequences hold a block."""
+        """Return how many sequences hold a block."""
         return self._references[block]
 
     def check_integrity(self) -> None:
-        """Asserts what must always hold. O(blocks); called at rest and in tests."""
+        """Assert the invariants. O(blocks); called at rest and in tests."""
         for block, references in enumerate(self._references):
             assert references >= 0, f"block {block} has {references} references"
             assert (block in self._free) == (references == 0), f"block {block}: free list and count disagree"

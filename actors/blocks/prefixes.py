@@ -1,8 +1,9 @@
-"""Where the beginning of a sequence can be found: whole blocks by their names, and parts of one.
+"""The prefix cache: finds the beginning of a sequence, as whole blocks by their names and as a part of one
+block.
 
-Names find whole blocks, on the device and below it. What follows the last of them may be part of a block that is
-cached, or of one that a running sequence is filling (its tail); it is copied, or comes from below. Where there are
-several groups of layers, a stretch of a sequence has a block of each, by a name of its own.
+Names find whole blocks, on the device and below it. The tokens after them may be found in part of a cached
+block, or of a block that a running sequence is filling (its tail). That part is copied, or restored from below.
+With several layer groups, a block group has a block of each, by a name of its own.
 """
 
 from __future__ import annotations
@@ -12,46 +13,53 @@ from itertools import compress, islice
 
 import numpy as np
 
-from pageant.actors.blocks.branches import FANOUT_MAX, TOKEN_BYTES, Branches, common_tokens
-from pageant.actors.blocks.followers import Told
-from pageant.actors.blocks.groups import NOTHING, Groups
+from pageant.actors.blocks.followers import Listener
+from pageant.actors.blocks.groups import NO_BLOCK, Groups
 from pageant.actors.blocks.hashing import is_of_first_group, name_in_group
+from pageant.actors.blocks.partial_blocks import FANOUT_MAX, TOKEN_BYTES, PartialBlockIndex, common_tokens
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.sequence import RESTORED, Filled, Found, Sequence
-from pageant.actors.blocks.shelves import Shelves
+from pageant.actors.blocks.tail_index import TailIndex
 from pageant.actors.blocks.tiers import Tiers
 from pageant.protocol.following import StoredBlock
 
-DEVICE = "device"  # the tier
+# The name of the device's tier.
+DEVICE = "device"
 
 
 class Prefixes:
-    """Of one pool, the tiers below it, and the sequences that run. Those who follow are told of the first group's
-    blocks."""
+    """The prefix cache of one pool, the tiers below it, and the running sequences. Followers get the first
+    group's blocks.
+    """
 
     def __init__(self, pool: BlockPool, groups: Groups, tiers: Tiers | None) -> None:
         self.pool, self.groups, self.block_size, self.tiers = pool, groups, groups.block_size, tiers
-        self._branches = Branches(pool.num_blocks)  # of the first group's blocks
+        # Partial-block index of the first group's blocks.
+        self._partial_blocks = PartialBlockIndex(pool.num_blocks)
         self._others = range(1, len(groups))
-        # Of the others' blocks, by which step they are computed, and how many tokens before it.
+        # For blocks of the other groups: the step that computes each, and how many of its tokens are computed
+        # before.
         self._computed: dict[int, tuple[int, int]] = {}
-        self._tails = Shelves()  # of running sequences, by their slots; filed as `Branches` does
-        self._open: dict[int, Sequence] = {}  # by slot, those whose tails are filed
-        self._told: Told | None = None  # of every block that is stored or removed
+        # Tails of running sequences by slot, indexed as in `PartialBlockIndex`.
+        self._tails = TailIndex()
+        # Sequences whose tails are indexed, by slot.
+        self._open: dict[int, Sequence] = {}
+        # Called with every block that is stored or removed; None if there are no followers.
+        self._listener: Listener | None = None
         self._listen()
 
     def forget_uncomputed(self, computed_step: int) -> None:
-        """No step but those up to that one will ever be computed. Steps are counted anew."""
+        """Forget blocks of steps after `computed_step`, which will never be computed. Steps are numbered anew."""
         named = list(self.pool.named())
         self.pool.forget(block for block, name in named if self._step_of(block, name) > computed_step)
-        self._branches.all_computed()
+        self._partial_blocks.all_computed()
         self._computed = dict.fromkeys(self._computed, (0, 0))
 
     def _step_of(self, block: int, name: bytes) -> int:
-        return self._branches.step_of(block) if is_of_first_group(name) else self._computed[block][0]
+        return self._partial_blocks.step_of(block) if is_of_first_group(name) else self._computed[block][0]
 
     def open(self, sequences: Iterable[Sequence]) -> None:
-        """Files the tails of running sequences, once they have a first token."""
+        """Index the tails of running sequences that have a first token."""
         opened = [sequence for sequence in sequences if sequence.start is None and sequence.tail]
         starts = [one.parent(len(one.names)) + one.tail[:TOKEN_BYTES] for one in opened]
         for sequence, start in zip(opened, starts, strict=True):
@@ -60,7 +68,7 @@ class Prefixes:
         self._tails.add([sequence.slot for sequence in opened], starts)
 
     def close(self, sequences: Iterable[Sequence]) -> None:
-        """Takes them from there: they are full, or their sequences are gone."""
+        """Remove tails from the index: they are full, or their sequences are gone."""
         for sequence in sequences:
             if sequence.start is not None:
                 self._tails.remove([sequence.slot], [sequence.start])
@@ -68,7 +76,7 @@ class Prefixes:
                 sequence.start = None
 
     def index(self, filled: Iterable[Filled]) -> None:
-        """Stretches of sequences hold what they say, and can be found by their names."""
+        """Name blocks of sequences, which can be found by their names from then on."""
         num_groups, size = len(self.groups), self.block_size
         blocks: list[int] = []
         names: list[bytes] = []
@@ -96,21 +104,21 @@ class Prefixes:
         blocks = blocks[::num_groups]
         fresh = self._name(blocks, names)
         branches = zip(blocks, parents, contents, steps, nums_before, strict=True)
-        self._branches.add(compress(branches, fresh))
-        if self._told is not None:
+        self._partial_blocks.add(compress(branches, fresh))
+        if self._listener is not None:
             for block, name in compress(zip(blocks, names, strict=True), fresh):
-                self._told((DEVICE, name), self._stored(block, name))
+                self._listener((DEVICE, name), self._stored(block, name))
 
     def _name(self, blocks: list[int], names: list[bytes]) -> list[bool]:
-        """Blocks get their names; returns which of them are found by those now."""
-        if NOTHING not in blocks:
+        """Name blocks. Return which of them are found by their names now."""
+        if NO_BLOCK not in blocks:
             return self.pool.name(blocks, names)
-        there = [block != NOTHING for block in blocks]
+        there = [block != NO_BLOCK for block in blocks]
         fresh = iter(self.pool.name(list(compress(blocks, there)), list(compress(names, there))))
         return [is_there and next(fresh) for is_there in there]
 
     def find(self, sequence: Sequence, total: int, step: int, tiers: Tiers | None) -> Found:
-        """What is cached of a new sequence of `total` tokens, the last of which is to be computed."""
+        """Return what is cached of a new sequence of `total` tokens, the last of which must be computed."""
         names = sequence.names[: (total - 1) // self.block_size]
         if len(self.groups) > 1 or self.groups.windowed:
             found = self._find_in_groups(names, tiers)
@@ -133,7 +141,7 @@ class Prefixes:
         return found
 
     def _find_in_groups(self, names: list[bytes], tiers: Tiers | None) -> Found:
-        """As many stretches as there can be of which all blocks are cached that the first uncomputed token reaches."""
+        """Find the most block groups of which all blocks are cached that the first uncomputed token reaches."""
         pool, groups = self.pool, self.groups
 
         def cached(group: int, index: int) -> bool:
@@ -145,7 +153,7 @@ class Prefixes:
         for index, name in enumerate(names[: found.num_full]):
             for group, first in enumerate(firsts):
                 if index < first:
-                    found.blocks.append(NOTHING)
+                    found.blocks.append(NO_BLOCK)
                     continue
                 of_group = name_in_group(name, group)
                 block = next(iter(pool.match([of_group])), RESTORED)
@@ -156,9 +164,13 @@ class Prefixes:
         return found
 
     def _find_partial(self, parent: bytes, wanted: bytes, step: int) -> tuple[list[int], int]:
-        """The blocks of a stretch that follows `parent`, and of the tokens `wanted` how many it begins with, computed
-        before this step. Anybody may write to them, or get them, in this very step: the copy comes before."""
-        source, most = self._branches.find(parent, wanted, step)
+        """Return the blocks after `parent` that share most of the first `wanted` tokens, and the number of
+        shared tokens.
+
+        Counts tokens that are computed before `step`. Others may write to these blocks, or get them, in this
+        very step: the copy comes before.
+        """
+        source, most = self._partial_blocks.find(parent, wanted, step)
         sources = [] if source is None else [source]
         if source is not None and self._others:
             sources, most = self._with_other_groups(source, most, step)
@@ -172,8 +184,11 @@ class Prefixes:
         return sources, most
 
     def _with_other_groups(self, source: int, count: int, step: int) -> tuple[list[int], int]:
-        """The blocks of all groups that hold what a block of the first does, and how many of `count` tokens of it are
-        computed in all of them before this step."""
+        """Return the blocks of all groups beside a block of the first, and how many of `count` tokens all of
+        them have.
+
+        Counts tokens that are computed before `step`.
+        """
         name = self.pool.name_of(source)
         assert name is not None, "it was found by that"
         sources = [source]
@@ -188,31 +203,33 @@ class Prefixes:
         return (sources, count) if count > 0 else ([], 0)
 
     def _written(self, sequence: Sequence, granted: int) -> bytes:
-        """What the block of a sequence's tail holds once `granted` tokens of it have been computed."""
+        """Return the tokens in the block of a sequence's tail once `granted` tokens of the sequence are
+        computed.
+        """
         return sequence.tail[: TOKEN_BYTES * max(0, granted - len(sequence.names) * self.block_size)]
 
-    def follow(self, told: Told | None) -> None:
-        """From now on that is told of every block that is stored or removed, in any tier; None ends it."""
-        self._told = told
+    def follow(self, listener: Listener | None) -> None:
+        """Call `listener` with every block that is stored or removed, in any tier; None ends it."""
+        self._listener = listener
         self._listen()
         if self.tiers is not None:
-            self.tiers.follow(told)
+            self.tiers.follow(listener)
 
     def _listen(self) -> None:
-        plain = self._told is None and not self._others
-        self.pool.on_unnamed = self._branches.remove if plain else self._unnamed
+        plain = self._listener is None and not self._others
+        self.pool.on_unnamed = self._partial_blocks.remove if plain else self._unnamed
 
     def _unnamed(self, blocks: list[int], names: list[bytes]) -> None:
         is_first = [is_of_first_group(name) for name in names]
-        self._branches.remove(list(compress(blocks, is_first)), names)
+        self._partial_blocks.remove(list(compress(blocks, is_first)), names)
         for block, name, of_first in zip(blocks, names, is_first, strict=True):
             if not of_first:
                 del self._computed[block]
-            elif self._told is not None:
-                self._told((DEVICE, name), None)
+            elif self._listener is not None:
+                self._listener((DEVICE, name), None)
 
     def stored(self) -> Iterator[StoredBlock]:
-        """Every block that can be found, in every tier."""
+        """Yield every block that can be found, in every tier."""
         for block, name in self.pool.named():
             if is_of_first_group(name):
                 yield self._stored(block, name)
@@ -220,6 +237,6 @@ class Prefixes:
             yield from self.tiers.stored()
 
     def _stored(self, block: int, name: bytes) -> StoredBlock:
-        parent, tokens = self._branches.holds(block)
+        parent, tokens = self._partial_blocks.holds(block)
         token_ids = np.frombuffer(tokens, "<i4")
         return StoredBlock(tier=DEVICE, name=name, parent=parent, token_ids=token_ids)

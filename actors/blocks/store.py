@@ -1,11 +1,11 @@
-"""Memory below the device: which slot holds the block of which name, least recently used first."""
+"""A tier below the device: slots of named blocks, least recently used first."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
-from pageant.actors.blocks.followers import Told
+from pageant.actors.blocks.followers import Listener
 from pageant.protocol.following import StoredBlock
 from pageant.protocol.tiers import TierStatistics
 
@@ -17,21 +17,26 @@ def _pass(*_: object) -> None:
 class Store:
     """Slots `first` to `first + num_slots - 1`, each free or holding a named block. Every operation is O(1).
 
-    A slot that is pinned keeps what it holds; `unpin` lets go of all.
+    A pinned slot keeps its block; `unpin` releases all of them.
 
     Args:
-        lower: what keeps what is given up here, if it is there in time.
+        lower: the tier that blocks are spilled to before they are evicted here, if there is time.
     """
 
     def __init__(self, name: str, num_slots: int, first: int = 0, lower: Store | None = None) -> None:
         self.name, self.num_slots, self.lower = name, num_slots, lower
         self._first = first
+        # Slots of blocks that may be evicted, by name, least recently used first.
         self._slots: OrderedDict[bytes, int] = OrderedDict()
+        # Slots of pinned blocks, by name.
         self._pinned: OrderedDict[bytes, int] = OrderedDict()
+        # Free slots. With the two dicts, each slot exactly once.
         self._free = list(range(first, first + num_slots))[::-1]
-        self._unkept: OrderedDict[bytes, None] = OrderedDict()  # what is not in the store below, oldest first
+        # Names that the lower tier does not hold, oldest first.
+        self._not_below: OrderedDict[bytes, None] = OrderedDict()
         self.saved = self.restored = self.lost = self.tokens_hit = 0
-        self.told: Told | None = None  # of every name that comes or goes
+        # Called with every name that comes or goes; None if there are no followers.
+        self.listener: Listener | None = None
         self.on_lost: Callable[[bytes], object] = _pass
         if lower is not None:
             lower.on_lost = self._lost_below
@@ -47,7 +52,7 @@ class Store:
         yield from self._pinned
 
     def pin(self, name: bytes) -> int | None:
-        """The slot that holds a block, which it keeps until `unpin`; None if there is none."""
+        """Return the slot that holds a block, which keeps it until `unpin`; None if there is none."""
         slot = self._slots.pop(name, None)
         if slot is None:
             return self._pinned.get(name)
@@ -55,17 +60,19 @@ class Store:
         return slot
 
     def unpin(self) -> None:
-        """Whatever was pinned has just been used."""
+        """Release all pinned blocks, as the most recently used ones."""
         if self._pinned:
             self._slots.update(self._pinned)
             for name in self._pinned:
-                if name in self._unkept:
-                    self._unkept.move_to_end(name)
+                if name in self._not_below:
+                    self._not_below.move_to_end(name)
             self._pinned.clear()
 
     def put(self, name: bytes) -> int | None:
-        """A slot that holds that name from now on, perhaps in place of what was used longest ago; None if
-        everything is pinned."""
+        """Return a slot that holds that name from now on, perhaps evicting the least recently used block.
+
+        None if everything is pinned.
+        """
         assert name not in self, "a name is put twice"
         if self._free:
             slot = self._free.pop()
@@ -75,71 +82,74 @@ class Store:
             return None
         self._slots[name] = slot
         if self.lower is not None and name not in self.lower:
-            self._unkept[name] = None
+            self._not_below[name] = None
         self.saved += 1
-        if self.told is not None:
-            self.told((self.name, name), StoredBlock(tier=self.name, name=name))
+        if self.listener is not None:
+            self.listener((self.name, name), StoredBlock(tier=self.name, name=name))
         return slot
 
     def _give_up(self, name: bytes) -> int:
         slot = self._slots.pop(name)
-        self.lost += self.lower is None or name in self._unkept
-        self._unkept.pop(name, None)
+        self.lost += self.lower is None or name in self._not_below
+        self._not_below.pop(name, None)
         self._removed(name)
         return slot
 
     def _removed(self, name: bytes) -> None:
         self.on_lost(name)
-        if self.told is not None:
-            self.told((self.name, name), None)
+        if self.listener is not None:
+            self.listener((self.name, name), None)
 
     def _lost_below(self, name: bytes) -> None:
         if name in self:
-            self._unkept[name] = None
+            self._not_below[name] = None
 
     def forget(self, name: bytes) -> None:
-        """A slot does not hold what was said, after all."""
+        """Free a slot that does not hold its name after all."""
         slot = self._slots.pop(name, None)
         if slot is not None:
             self._free.append(slot)
-            self._unkept.pop(name, None)
+            self._not_below.pop(name, None)
             self.saved -= 1
             self._removed(name)
 
     def clear(self) -> int:
-        """Every slot is free. Returns how many held a block. Nothing may be pinned."""
+        """Free every slot. Return how many held a block. Nothing may be pinned."""
         assert not self._pinned, "an exchange has not ended"
         names = list(self._slots)
         self._free += self._slots.values()
         self._slots.clear()
-        self._unkept.clear()
+        self._not_below.clear()
         for name in names:
             self._removed(name)
         return len(names)
 
     @property
     def num_spare(self) -> int:
-        """Slots that can be had without losing anything."""
-        return self.num_slots - len(self._unkept)
+        """Return the number of slots that can be reused without losing a block."""
+        return self.num_slots - len(self._not_below)
 
     def spill(self) -> tuple[bytes, int, int] | None:
-        """The name of what would be lost first, its slot, and one of the store below that holds it from now on;
-        None if there is nothing to spill, or no room."""
+        """Copy the block that would be lost first to the lower tier. Return its name, its slot and the lower
+        slot.
+
+        None if there is nothing to spill, or no room.
+        """
         assert self.lower is not None, "there is nothing below to spill to"
-        if not self._unkept:
+        if not self._not_below:
             return None
-        name = next(iter(self._unkept))
+        name = next(iter(self._not_below))
         slot = self._slots.get(name)
         if slot is None:
             slot = self._pinned[name]
         to = self.lower.put(name)
         if to is None:
             return None
-        del self._unkept[name]
+        del self._not_below[name]
         return name, slot, to
 
     def statistics(self) -> TierStatistics:
-        """How it stands."""
+        """Return the state of the tier."""
         return TierStatistics(
             name=self.name,
             num_blocks=self.num_slots,
@@ -151,9 +161,9 @@ class Store:
         )
 
     def check_integrity(self) -> None:
-        """Asserts what must always hold. O(slots)."""
+        """Assert the invariants. O(slots)."""
         slots = [*self._slots.values(), *self._pinned.values(), *self._free]
         right = list(range(self._first, self._first + self.num_slots))
         assert sorted(slots) == right, f"a slot of the {self.name} is lost, or had twice"
         unkept = set() if self.lower is None else {name for name in self if name not in self.lower}
-        assert set(self._unkept) == unkept, f"the {self.name} is wrong about what is kept below it"
+        assert set(self._not_below) == unkept, f"the {self.name} is wrong about what is kept below it"

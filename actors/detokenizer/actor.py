@@ -20,17 +20,18 @@ from pageant.protocol.supervision import ActorDown, ActorUp
 from pageant.protocol.thinking import GetMarks, Marks
 from pageant.protocol.tracing import Attribute, TraceContext
 
-SCHEDULER = "scheduler"  # its address
+SCHEDULER = "scheduler"
 
 
 class _Open:
-    """A request whose output is on its way."""
+    """An open request: how much of its output has been delivered, and its facts."""
 
     __slots__ = ("facts", "first_token_at", "num_characters", "num_tokens", "request", "versions_sent")
 
     def __init__(self, request: OpenOutput) -> None:
         self.request = request
-        self.num_tokens = self.num_characters = 0  # of its output, delivered
+        # Delivered tokens and characters of the output.
+        self.num_tokens = self.num_characters = 0
         self.facts = RowFacts(num_cached_tokens=0, num_preemptions=0)
         self.first_token_at: float | None = None
         self.versions_sent: WeightVersionSpans = ()
@@ -38,7 +39,7 @@ class _Open:
 
 
 class _TokenTexts(dict[int, str]):
-    """Each token's text by itself, as far as it was asked for."""
+    """Caches the text of each token, decoded by itself."""
 
     def __init__(self, tokenization: Tokenization) -> None:
         super().__init__()
@@ -61,7 +62,7 @@ class Detokenizer(Actor):
         Attributes:
             model: the checkpoint's folder.
             tokenizer: the folder of the tokenizer; None is the checkpoint's.
-            skip_tokenizer_init: read none: no token has a text.
+            skip_tokenizer_init: load no tokenizer: no token has a text.
         """
 
         model: str
@@ -70,13 +71,18 @@ class Detokenizer(Actor):
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
+        # Open requests, by the scheduler's serials.
         self._requests: dict[int, _Open] = {}
+        # Outputs on their way to each frontend, by its address.
         self._deliveries: dict[str, Delivery] = {}
         self._incoming = Incoming("tokens")
-        # Of the scheduler whose requests these are: its incarnation, and where its stream began.
+
+        # The scheduler that owns the open requests: its incarnation, and the start of its stream.
         self._life = 0, 1
-        self._traces: dict[int, TraceContext] = {}  # by serial, of those whose steps are told of
-        self._marks: dict[tuple[str, str], Marks] = {}  # by their texts
+        # Trace contexts by serial, of requests whose steps are traced.
+        self._traces: dict[int, TraceContext] = {}
+        # Tables of marks, by the marks' texts.
+        self._marks: dict[tuple[str, str], Marks] = {}
 
     async def on_start(self) -> None:
         tokenization = await self.offload(self._load)
@@ -90,7 +96,7 @@ class Detokenizer(Actor):
 
     @receives(concurrent=True)
     async def marks(self, asked: GetMarks) -> Marks:
-        """How marks are spelt in tokens."""
+        """Return the tables of two marks over the tokens."""
         found = self._marks.get((asked.begin, asked.end))
         if found is None:
             found = self._marks[asked.begin, asked.end] = await self.offload(self._spell, asked)
@@ -105,7 +111,7 @@ class Detokenizer(Actor):
 
     @receives
     def tokens(self, batch: TokenBatch) -> None:
-        """One step's tokens."""
+        """Turn one step's tokens into text."""
         arrival = self._incoming.arrive(batch.number, self.sender_incarnation, batch.start)
         if arrival is Arrival.NEXT:
             self._follow_scheduler()
@@ -141,7 +147,7 @@ class Detokenizer(Actor):
             if kept is not None:
                 stopped[serial] = kept
             if index in logprobs or index in prompt_logprobs:
-                # `tokens` are those that count by now
+                # `_push` has removed the tokens that do not count.
                 pieces = logprobs.get(index), prompt_logprobs.get(index)
                 self._add_logprobs(serial, entry, len(tokens), *pieces)
         for frontend in self._deliveries:
@@ -154,7 +160,7 @@ class Detokenizer(Actor):
             )
 
     def _tell_spans(self, batch: TokenBatch, began: float) -> None:
-        """A batch was worked on, also for requests that are traced, which may have ended by now."""
+        """Send spans of traced requests in a batch, which may have ended by now."""
         now = self.clock.now()
         facts: dict[str, Attribute] = {"pageant.batch": batch.number, "pageant.rows": len(batch.serials)}
         traced = [serial for serial in batch.serials.tolist() if serial in self._traces]
@@ -167,7 +173,7 @@ class Detokenizer(Actor):
         self._traces = {serial: self._traces[serial] for serial in self._traces if serial in self._requests}
 
     def _open(self, opened: OpenOutput) -> int | None:
-        """Begins a request, after the output that it brings along; returns what `_push` does."""
+        """Open a request, after the output that it brings along. Return what `_push` returns."""
         if opened.frontend not in self._deliveries:
             self._deliveries[opened.frontend] = Delivery(
                 self._token_texts.__getitem__, self._detokenization.token_bytes
@@ -199,7 +205,7 @@ class Detokenizer(Actor):
         finished: Finished | None,
         known: bool = False,
     ) -> int | None:
-        """Adds a request's tokens. Returns how many count if they end it here, at a stop string.
+        """Add a request's tokens. Return how many output tokens count if a stop string ends it here, else None.
 
         Args:
             known: the frontend has these tokens, but maybe not all of their text.
@@ -208,10 +214,9 @@ class Detokenizer(Actor):
         if not entry.request.detokenize:
             self._deliver(serial, entry, "", [] if known else tokens, finished)
             return None
-        ended_by = (
-            finished is not None and finished.reason == "stop"
-        )  # the last token, which then says nothing
-        is_silent = ended_by and not entry.request.include_stop_str_in_output
+        # The token that ended the request has no visible text.
+        ended_by_token = finished is not None and finished.reason == "stop"
+        is_silent = ended_by_token and not entry.request.include_stop_str_in_output
         delta = self._detokenization.push(serial, tokens[:-1] if is_silent else tokens)
         text, stop = delta.text, delta.stop
         if stop is None:
@@ -235,13 +240,15 @@ class Detokenizer(Actor):
         return stop.num_tokens if stop is not None else None
 
     def rewrite(self, request: OpenOutput, text: str, last: bool) -> str:
-        """Return the text that a request's user gets in place of `text`. A subclass overrides this; here it is `text`.
+        """Return the text that a request's user gets in place of `text`. A subclass overrides this; here it is
+        `text`.
 
-        Called in order for each piece of an answer, as it is decoded: the end of a word may come with the next piece.
-        Stop strings are looked for in the model's own text, before. Runs on the event loop: it must be quick.
+        Called in order for each part of an answer, as it is decoded: the end of a word may come with the next
+        part. Stop strings are searched for in the model's own text, before. Runs on the event loop: it must be
+        quick.
 
         Args:
-            last: no further piece comes; what was held back is returned now.
+            last: no further part comes; what was held back must be returned now.
         """
         return text
 
@@ -287,7 +294,7 @@ class Detokenizer(Actor):
             self.tell(frontend, batch)
 
     def _follow_scheduler(self) -> None:
-        """Where it is a new one, it opens here what its frontends submit again: the former's requests are forgotten."""
+        """Forget the requests of a former scheduler. A new one opens here what its frontends submit again."""
         life = self._incoming.incarnation, self._incoming.start
         if life == self._life:
             return
@@ -300,7 +307,7 @@ class Detokenizer(Actor):
 
     @receives
     def acknowledged(self, message: Acknowledge) -> None:
-        """A frontend has taken in our batches so far."""
+        """Note that a frontend has processed our batches up to a number."""
         delivery = self._deliveries.get(self.sender)
         if delivery is not None and message.incarnation in (0, self.incarnation):
             delivery.stream.acknowledge(message.up_to)
@@ -308,7 +315,7 @@ class Detokenizer(Actor):
 
     @receives
     def resume(self, message: Resume) -> None:
-        """A frontend missed something: it is sent again."""
+        """Send a frontend the batches that it missed."""
         delivery = self._deliveries.get(self.sender)
         if delivery is not None and message.incarnation in (0, self.incarnation):
             for batch in delivery.stream.resume(message.after):
@@ -316,9 +323,11 @@ class Detokenizer(Actor):
 
     @receives
     def peer_up(self, event: ActorUp) -> None:
-        """A new scheduler may have nothing to say, where its former's requests are nobody's any more. A new frontend
-        has asked already, perhaps: what it is to hear may have been sent to the former, of whose end the news came
-        later."""
+        """Follow a new scheduler, and send a new frontend the batches that its former life did not acknowledge.
+
+        A new scheduler may send nothing if no request is left. A new frontend may have asked already: its
+        output may have been sent to its former life before the end of that was known.
+        """
         if event.address == SCHEDULER and event.incarnation > self._incoming.incarnation:
             self._incoming.begin(event.incarnation)
             self._follow_scheduler()
@@ -328,7 +337,7 @@ class Detokenizer(Actor):
 
     @receives
     def peer_down(self, event: ActorDown) -> None:
-        """The scheduler ends the requests of a frontend that is gone; nobody is left to be told, if it stays away."""
+        """Drop the output of a frontend that is down for good. The scheduler ends its requests."""
         delivery = self._deliveries.get(event.address)
         if delivery is not None and event.final:
             delivery.drop()

@@ -1,4 +1,4 @@
-"""The detokenizer's core: the text of many requests, as their tokens come, to the end or a stop string."""
+"""The detokenizer's core: the text of many requests, as their tokens come, up to the end or a stop string."""
 
 from collections.abc import Hashable, Mapping, Sequence
 
@@ -23,6 +23,8 @@ class TextDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DetokenizationStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters of the detokenizer's core."""
+
     num_requests: int
     """Open now."""
     num_held_chars: int
@@ -36,10 +38,10 @@ class DetokenizationStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class Detokenization:
     """The text of many requests, each under a key of the caller's choice.
 
-    The deltas of a request, joined, are `decode(prompt + output)` without its part `decode(prompt)`, up to
-    the first stop string, however the output was chunked. This is exact for byte-level decoders; with byte
-    fallback, on valid UTF-8 (in an invalid run of bytes, characters already emitted cannot be taken back).
-    Held back are at most `max(len(stop)) - 1` characters and the bytes of an unfinished one.
+    The deltas of a request, joined, are `decode(prompt + output)` without its part `decode(prompt)`, up to the
+    first stop string, however the output was chunked. This is exact for byte-level decoders. With byte fallback
+    it is exact on valid UTF-8; in an invalid run of bytes, characters already emitted cannot be revised. Held
+    back are at most `max(len(stop)) - 1` characters and the bytes of an unfinished one.
 
     The first stop string is the one that is completed first; of several completed by the same character, the
     longest. One completed within the first `min_tokens` tokens does not count (as in vLLM).
@@ -53,11 +55,13 @@ class Detokenization:
         self._num_stops = 0
 
     def pieces(self, num_tokens: int) -> list[bytes] | None:
-        """Return the own bytes of so many tokens, by their ids; None where a token's text depends on its neighbours."""
+        """Return the bytes of the first `num_tokens` tokens, by id; None where a token's text depends on its
+        neighbours.
+        """
         return self._decoding.pieces(num_tokens)
 
     def token_bytes(self, token_id: int) -> bytes | None:
-        """Return a token's bytes, where they are no characters by themselves and the decoder tells; else None."""
+        """Return a token's bytes if they are no whole characters and the decoder knows them; else None."""
         return self._decoding.token_bytes(token_id)
 
     def open(
@@ -73,8 +77,8 @@ class Detokenization:
     ) -> None:
         """Begin a request whose output continues the text of the prompt.
 
-        As a rule only the prompt's end is read, and nothing of it is kept. Raises `ValueError` for a key
-        that is open already and for an empty stop string.
+        Usually only the prompt's end is read, and nothing of it is kept. Raises `ValueError` for a key that is
+        open already and for an empty stop string.
         """
         if key in self._streams:
             raise ValueError(f"request {key!r} is open already")
@@ -93,7 +97,8 @@ class Detokenization:
         )
 
     def push(self, key: Hashable, token_ids: Sequence[int]) -> TextDelta:
-        """The text that the next output tokens make visible. Raises `KeyError` for a key that is not open.
+        """Return the text that the next output tokens make visible. Raises `KeyError` for a key that is not
+        open.
 
         After a stop, tokens change nothing: the text is empty and the same stop is returned again.
         """
@@ -105,7 +110,7 @@ class Detokenization:
         return delta
 
     def finish(self, key: Hashable) -> TextDelta:
-        """The text that was held back, an unfinished character as U+FFFD; closes the request.
+        """Return the text that was held back, an unfinished character as U+FFFD; close the request.
 
         Raises `KeyError` for a key that is not open.
         """
@@ -120,6 +125,7 @@ class Detokenization:
         self._streams.pop(key, None)
 
     def statistics(self) -> DetokenizationStatistics:
+        """Return the counters."""
         return DetokenizationStatistics(
             num_requests=len(self._streams),
             num_held_chars=sum(len(stream.held) for stream in self._streams.values()),
@@ -166,10 +172,13 @@ class _Stream:
         self._automaton = automaton
         self._include_stop = include_stop
         self._min_tokens = min_tokens
-        self._special_stops = special_stops  # stop strings that are special tokens, by their ids
+        # Stop strings that are special tokens, by their ids.
+        self._special_stops = special_stops
         self._num_tokens = 0
         self._state = 0
+        # Decoded text that may still become a stop string; "" after a stop.
         self.held = ""
+        # The stop string that ended the text, or None.
         self.match: StopMatch | None = None
 
     def push(self, token_ids: Sequence[int]) -> TextDelta:
@@ -212,7 +221,7 @@ class _Stream:
         return held + stop if self._include_stop else held
 
     def _reveal(self, text: str, automaton: StopAutomaton) -> str:
-        """Add decoded text; what of it, and of the text held back before, can be seen now."""
+        """Add decoded text. Return the visible part of it and of the text held back before."""
         counts = self._num_tokens > self._min_tokens
         self._state, end, stop = automaton.read(self._state, text, until_match=counts)
         seen = self.held + text

@@ -1,13 +1,13 @@
-"""Token ids to text, one stream at a time.
+"""Decoding of token ids to text, one stream at a time.
 
-The text of a token depends on its neighbours (a character's bytes may be spread over several tokens, the
-first word loses its blank), so streams usually decode a window of the last tokens twice and take the
-difference (vLLM, transformers, `tokenizers.decoders.DecodeStream`). With the decoders that nearly all
-language models use, byte-level and sentencepiece with byte fallback, there is no need: the text is the
-concatenation of the tokens' own bytes. So each token's bytes are looked up once, and a stream keeps only the
-bytes of an unfinished character: exact, and in constant time per token. A window is neither: one of skipped
-special tokens loses the blank after it, and `DecodeStream`, otherwise as fast, decodes everything again for
-every byte that completes no character. Any other decoder is served by a window.
+The text of a token depends on its neighbours: a character's bytes may be spread over several tokens, and the
+first word loses its blank. Streams usually decode a window of the last tokens twice and take the difference
+(vLLM, transformers, `tokenizers.decoders.DecodeStream`). The decoders of nearly all language models, byte-level
+and sentencepiece with byte fallback, do not need that: their text is the concatenation of the tokens' own
+bytes. Each token's bytes are therefore looked up once, and a stream keeps only the bytes of an unfinished
+character: exact, and in constant time per token. A window is neither. A window of skipped special tokens loses
+the blank after it. `DecodeStream`, otherwise as fast, decodes everything again for every byte that completes no
+character. Any other decoder is served by a window.
 """
 
 import codecs
@@ -18,19 +18,19 @@ import msgspec
 
 _REPLACEMENT_CHARACTER = "\ufffd"
 _PROMPT_WINDOW_TOKENS = 6
-# Of tokens that each end one character and begin the next, a window sees none complete: it waits this long.
+# The most tokens that a window waits for a complete character. Tokens may each end one character and begin another.
 UNDECODED_TOKENS_MAX = 32
 
 
 class TokenTable(Protocol):
-    """What detokenization needs of a tokenizer; `pageant.models.tokenization.Tokenization` has it."""
+    """The part of a tokenizer that detokenization needs; `pageant.models.tokenization.Tokenization` has it."""
 
     @property
     def special_ids(self) -> frozenset[int]: ...
 
     @property
     def decoder_spec(self) -> Mapping[str, Any] | None:
-        """The decoder as in tokenizer.json; None, or a kind unknown here, means to use `decode` alone."""
+        """Return the decoder as in tokenizer.json. None, or a kind unknown here, means to use `decode` alone."""
 
     def id_to_token(self, token_id: int, /) -> str | None: ...
 
@@ -38,22 +38,22 @@ class TokenTable(Protocol):
 
 
 class StreamDecoder(Protocol):
-    """The text of one request's tokens, without regard to stop strings."""
+    """Decodes one request's tokens, without regard to stop strings."""
 
     @property
     def num_pending(self) -> int:
-        """Bytes or tokens that are not text yet."""
+        """Return the number of bytes or tokens that are not text yet."""
 
     def feed(self, token_id: int) -> str: ...
 
     def feed_all(self, token_ids: Sequence[int]) -> str:
-        """As if one by one."""
+        """Decode tokens as if one by one."""
 
     def flush(self) -> str: ...
 
 
 class Decoding:
-    """How the tokens of one tokenizer become text: makes a decoder for each stream."""
+    """Makes a decoder for each stream of one tokenizer's tokens."""
 
     def __init__(self, tokenizer: TokenTable) -> None:
         self._tokenizer = tokenizer
@@ -65,7 +65,9 @@ class Decoding:
             self._pieces[True] = _PieceTable(tokenizer, rules, tokenizer.special_ids)
 
     def pieces(self, num_tokens: int) -> list[bytes] | None:
-        """Return each token's own bytes, by its id; None where the decoder does not work token by token."""
+        """Return the bytes of the first `num_tokens` tokens, by id; None where the decoder does not work token
+        by token.
+        """
         if not self._pieces:
             return None
         pieces = (self._pieces[False][token] for token in range(num_tokens))
@@ -77,7 +79,7 @@ class Decoding:
         skip_special_tokens: bool,
         spaces_between_special_tokens: bool = True,
     ) -> StreamDecoder:
-        """A decoder for the output that continues a prompt.
+        """Return a decoder for the output that continues a prompt.
 
         Where tokens are decoded one by one, there is never a blank between special ones.
         """
@@ -87,13 +89,13 @@ class Decoding:
         return _WindowDecoder(self._tokenizer, skipped, prompt_token_ids, spaces_between_special_tokens)
 
     def token_bytes(self, token_id: int) -> bytes | None:
-        """Return a token's bytes, where they are no characters by themselves; None for any other token."""
+        """Return a token's bytes if they are no whole characters; None for any other token."""
         piece = self._pieces[False][token_id] if self._pieces else ""
         return piece if isinstance(piece, bytes) else None
 
 
 class _PieceRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How a decoder makes a token's own bytes, read from its description."""
+    """Rules by which a decoder turns a token into bytes, read from its description."""
 
     byte_level: bool = False
     byte_fallback: bool = False
@@ -101,11 +103,11 @@ class _PieceRules(msgspec.Struct, frozen=True, kw_only=True):
     dropped_at_start: str | None = None
     """Metaspace: the character that is dropped, instead of replaced, in a text's first token."""
     stripped_at_start: str | None = None
-    """Strip: what is taken off the beginning of the text, once."""
+    """Strip: the text that is removed from the beginning, once."""
 
 
 class _PieceTable(dict[int, str | bytes]):
-    """The text of each token; its bytes where they are not characters by themselves. Filled on demand."""
+    """The text of each token, or its bytes where they are no whole characters. Filled on demand."""
 
     def __init__(self, tokenizer: TokenTable, rules: _PieceRules, skipped: frozenset[int]) -> None:
         self.rules = rules
@@ -116,7 +118,7 @@ class _PieceTable(dict[int, str | bytes]):
         return token_id not in self._skipped and self._tokenizer.id_to_token(token_id) is not None
 
     def first_piece(self, token_id: int) -> str | bytes:
-        """The piece of a token that is the first of its text."""
+        """Return the text or bytes of a token that is the first of its text."""
         dropped = self.rules.dropped_at_start
         if dropped is None:
             return self[token_id]
@@ -138,7 +140,7 @@ class _PieceTable(dict[int, str | bytes]):
 
 
 class _PieceDecoder:
-    """Decodes by concatenating tokens' bytes; the state is the beginning of an unfinished character."""
+    """Decodes by concatenating tokens' bytes. Its state is the beginning of an unfinished character."""
 
     __slots__ = ("_at_start", "_pending", "_pieces")
 
@@ -161,12 +163,14 @@ class _PieceDecoder:
             try:
                 return "".join(map(self._pieces.__getitem__, token_ids))  # type: ignore[arg-type]
             except TypeError:
-                pass  # some are bytes
+                # Some tokens are bytes.
+                pass
         return "".join([self.feed(token_id) for token_id in token_ids])
 
     def flush(self) -> str:
         pending, self._pending = self._pending, b""
-        if self._pieces.rules.byte_fallback:  # which replaces each byte, not what could have been a character
+        # Byte fallback replaces each byte, not each run that could have been a character.
+        if self._pieces.rules.byte_fallback:
             return _REPLACEMENT_CHARACTER * len(pending)
         return pending.decode(errors="replace")
 
@@ -175,7 +179,7 @@ class _PieceDecoder:
             return ""
         rules = self._pieces.rules
         text = self._append(self._pieces.first_piece(token_id))
-        # What is stripped is stripped from the text, so it waits for the first character.
+        # The prefix is stripped from the text, not from a token, so that it waits for the first character.
         self._at_start = rules.stripped_at_start is not None and not text
         return text.removeprefix(rules.stripped_at_start or "")
 
@@ -193,7 +197,7 @@ class _PieceDecoder:
 class _WindowDecoder:
     """Decodes by comparing the text of the last tokens with and without the new ones, for any decoder.
 
-    Exact where a token's text depends on a few neighbours only and characters end with tokens now and then.
+    Exact where a token's text depends on a few neighbours only, and characters end with tokens now and then.
     """
 
     def __init__(
@@ -241,9 +245,9 @@ class _WindowDecoder:
         return new_text
 
     def _prompt_window(self, prompt_token_ids: Sequence[int]) -> list[int]:
-        """The prompt's last tokens; more of them where the window would begin inside of a character.
+        """Return the prompt's last tokens; more of them where the window would begin inside of a character.
 
-        Skipped tokens never enter the window: one made of them alone would look like the start of a text.
+        Skipped tokens never enter the window: a window of them alone would look like the start of a text.
         """
         size = _PROMPT_WINDOW_TOKENS
         while True:
@@ -258,7 +262,7 @@ class _WindowDecoder:
 
 
 def _piece_rules(spec: Mapping[str, Any] | None) -> _PieceRules | None:
-    """How to decode token by token; None where a token's text depends on more than the token."""
+    """Return the rules of decoding token by token; None where a token's text depends on more than the token."""
     if spec is None:
         return None
     steps = list(spec["decoders"]) if spec["type"] == "Sequence" else [spec]
@@ -272,7 +276,9 @@ def _piece_rules(spec: Mapping[str, Any] | None) -> _PieceRules | None:
 
 
 def _sentencepiece_rules(steps: list[Mapping[str, Any]], kinds: list[str]) -> _PieceRules | None:
-    """`Replace* ByteFallback? Fuse Strip?`, as converted from sentencepiece (Llama 2, Mistral, Gemma)."""
+    """Return the rules of `Replace* ByteFallback? Fuse Strip?`, as converted from sentencepiece (Llama 2,
+    Mistral, Gemma).
+    """
     replacements = []
     while kinds and kinds[0] == "Replace" and "String" in steps[0]["pattern"]:
         replacements.append((steps[0]["pattern"]["String"], steps[0]["content"]))
@@ -290,7 +296,7 @@ def _sentencepiece_rules(steps: list[Mapping[str, Any]], kinds: list[str]) -> _P
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """GPT-2's characters for bytes: printable ones stand for themselves, others for one from U+0100 on."""
+    """Return GPT-2's characters for bytes: printable ones stand for themselves, others for one from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     moved = [byte for byte in range(0x100) if byte not in printable]
     alphabet = {chr(byte): byte for byte in printable}
@@ -302,7 +308,9 @@ _BYTE_FALLBACK_TOKENS = frozenset(f"<0x{byte:02{case}}>" for byte in range(0x100
 
 
 def _byte_level_bytes(token: str) -> bytes:
-    """A token outside of the alphabet, such as an added one with a blank, stands for its own text."""
+    """Return the bytes of a token. A token outside of the alphabet, such as an added one with a blank, is its
+    own text.
+    """
     try:
         return bytes([_BYTE_LEVEL_ALPHABET[char] for char in token])
     except KeyError:
@@ -317,7 +325,9 @@ def _text_if_possible(data: bytes) -> str | bytes:
 
 
 def _unfinished_bytes(pieces_backwards: Iterable[str | bytes]) -> bytes:
-    """The beginning of a character that a text ends with, given its pieces from the last to the first."""
+    """Return the beginning of a character that a text ends with, given its tokens' bytes from the last to the
+    first.
+    """
     end = b""
     for piece in pieces_backwards:
         if len(end) >= 3 or (isinstance(piece, str) and piece):

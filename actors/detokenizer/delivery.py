@@ -1,4 +1,4 @@
-"""What goes to one frontend: one numbered `OutputBatch` per step, merged while the frontend is slow."""
+"""Delivery of outputs to one frontend: one numbered `OutputBatch` per step, merged while the frontend is slow."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from pageant.protocol.serving import Finished, OutputBatch, WeightVersionSpans
 
 @dataclass(slots=True)
 class _Row:
+    """Outputs of one request that are not sent yet."""
+
     request_id: str
     text_start: int
     token_start: int
@@ -25,17 +27,18 @@ class _Row:
 
 
 class Delivery:
-    """Collects rows for a frontend until it has credit for a batch. Slow ones have theirs merged.
+    """Collects rows for a frontend until it has credit for a batch. A slow frontend's rows are merged.
 
     Args:
-        text_of: a single token's text.
-        bytes_of: a single token's bytes, where they are no characters by themselves; else None.
+        text_of: returns a single token's text.
+        bytes_of: returns a single token's bytes where they are no whole characters; else None.
     """
 
     def __init__(self, text_of: Callable[[int], str], bytes_of: Callable[[int], bytes | None]) -> None:
         self._text_of, self._bytes_of = text_of, bytes_of
         self.stream: Outgoing[OutputBatch] = Outgoing("outputs")
-        self._rows: dict[int, _Row] = {}  # by the scheduler's serials: a frontend may submit a request twice
+        # Rows by the scheduler's serials: a frontend may submit a request twice.
+        self._rows: dict[int, _Row] = {}
         self._token_texts: dict[int, str] = {}
 
     def add(
@@ -49,7 +52,7 @@ class Delivery:
         token_start: int,
         weight_versions: WeightVersionSpans = (),
     ) -> None:
-        """Add the next output of a request, which begins at those places in it.
+        """Add the next output of a request, which begins at these positions of its whole output.
 
         Args:
             weight_versions: all of the request's so far, where its frontend does not have them yet.
@@ -65,7 +68,7 @@ class Delivery:
     def add_logprobs(
         self, serial: int, logprobs: RowLogprobs | None, prompt_logprobs: RowLogprobs | None, *, texts: bool
     ) -> None:
-        """What belongs to the output that was just added; with the texts of the tokens in it, or without."""
+        """Add log-probabilities of the output that was just added, with or without the texts of their tokens."""
         row = self._rows[serial]
         row.logprobs += [logprobs] if logprobs is not None else []
         row.prompt_logprobs += [prompt_logprobs] if prompt_logprobs is not None else []
@@ -75,11 +78,11 @@ class Delivery:
                 self._token_texts.update((token, self._text_of(token)) for token in tokens)
 
     def drop(self) -> None:
-        """What is not sent yet is not wanted any more: its frontend has not seen it, and asks again."""
+        """Drop output that was not sent: its frontend submits the requests again."""
         self._rows, self._token_texts = {}, {}
 
     def take(self) -> OutputBatch | None:
-        """The batch that is to be sent now: None without rows, or without credit."""
+        """Return the batch to send now; None without rows, or without credit."""
         if not self._rows or not self.stream.open:
             return None
         rows, self._rows = list(self._rows.values()), {}

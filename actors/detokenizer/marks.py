@@ -1,4 +1,4 @@
-"""Texts as automata over tokens, by the tokens' own bytes; see `Mark`."""
+"""Automata that find texts in tokens, by the tokens' own bytes; see `Mark`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["spell_begin", "spell_end"]
 
 
 def spell_end(text: bytes, pieces: Sequence[bytes]) -> Mark:
-    """Return the automaton that finds a text anywhere in what tokens write.
+    """Return the automaton that finds a text anywhere in the tokens' output.
 
     Args:
         pieces: the bytes of each token, by its id.
@@ -20,12 +20,14 @@ def spell_end(text: bytes, pieces: Sequence[bytes]) -> Mark:
 
 
 def spell_begin(text: bytes, pieces: Sequence[bytes]) -> Mark:
-    """Return the automaton that finds a text with nothing but blanks before it. Arguments as of `spell_end`."""
+    """Return the automaton that finds a text with only blanks before it. The arguments are those of
+    `spell_end`.
+    """
     begins = {}
     for token, piece in enumerate(pieces):
-        said = piece.lstrip()
-        if said and (text.startswith(said) or said.startswith(text)):
-            begins[token] = min(len(said), len(text))
+        written = piece.lstrip()
+        if written and (text.startswith(written) or written.startswith(text)):
+            begins[token] = min(len(written), len(text))
     blanks = tuple(token for token, piece in enumerate(pieces) if not piece.strip())
     return _mark(text, pieces, begins, anywhere=False, blanks=blanks)
 
@@ -45,7 +47,7 @@ def _mark(
     silent = [token for token, piece in enumerate(pieces) if not piece]
     goes_on: list[dict[int, int]] = [{}]
     for state in range(1, len(text)):
-        # Where the text has begun, a token that might have begun it is just another one.
+        # Once the text has begun, a token that could begin it continues it or ends the match.
         found = {} if anywhere else dict.fromkeys(begins, 0)
         found |= dict.fromkeys(silent, state)
         for token in by_first.get(text[state], ()):
@@ -63,21 +65,23 @@ def _mark(
     return Mark(length=len(text), begins=begins, goes_on=tuple(goes_on), rest=rest, blanks=blanks)
 
 
-def _state_of(text: bytes, said: bytes) -> int:
-    """Return the state after bytes that follow nothing of a text."""
-    if text in said:
+def _state_of(text: bytes, written: bytes) -> int:
+    """Return the state after bytes that continue no part of a text."""
+    if text in written:
         return len(text)
-    longest = min(len(text) - 1, len(said))
-    return next((length for length in range(longest, 0, -1) if said.endswith(text[:length])), 0)
+    longest = min(len(text) - 1, len(written))
+    return next((length for length in range(longest, 0, -1) if written.endswith(text[:length])), 0)
 
 
-def _prefix_of(text: bytes, said: bytes) -> int:
-    """Return how much of a text some bytes write that begin it; 0 where they write something else."""
-    return min(len(said), len(text)) if text.startswith(said) or said.startswith(text) else 0
+def _prefix_of(text: bytes, written: bytes) -> int:
+    """Return how many bytes of a text the given bytes write, from its beginning; 0 if they write something
+    else.
+    """
+    return min(len(written), len(text)) if text.startswith(written) or written.startswith(text) else 0
 
 
 def _written(text: bytes, tokens: dict[bytes, int]) -> tuple[int, ...]:
-    """Return the tokens that write a text, each the longest that there is; none where some byte has no token."""
+    """Return the tokens that write a text, each the longest possible; none if some byte has no token."""
     found: list[int] = []
     while text:
         piece = next((text[:length] for length in range(len(text), 0, -1) if text[:length] in tokens), None)

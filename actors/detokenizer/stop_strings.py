@@ -1,18 +1,19 @@
-"""Stop strings: found as the text comes, whatever tokens it comes in.
+"""Stop strings, found as the text comes, in whatever tokens.
 
-An automaton (Aho and Corasick 1975) reads each character once. Its state is at the same time the longest end
-of the text that could still become a stop string, which is held back.
+An automaton (Aho and Corasick 1975) reads each character once. Its state is also the longest end of the text
+that could still become a stop string, which is held back.
 """
 
 from collections import deque
 
 
 class StopAutomaton:
-    """Aho-Corasick over a request's stop strings; states are numbered, 0 is "nothing matched so far"."""
+    """Aho-Corasick automaton over a request's stop strings. States are numbered; 0 is "nothing matched so far"."""
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._next: list[dict[str, int]] = [{}]
-        self._stop: list[str | None] = [None]  # the longest stop string that ends in this state
+        # By state, the longest stop string that ends in it, or None.
+        self._stop: list[str | None] = [None]
         depth = [0]
         for stop in stops:
             state = 0
@@ -27,7 +28,7 @@ class StopAutomaton:
         self._first_chars = frozenset(self._next[0])
 
     def read(self, state: int, text: str, *, until_match: bool) -> tuple[int, int, str | None]:
-        """The state after `text`; or at the first match, with its end in `text` and the stop string."""
+        """Return the state after `text`; or at the first match, with its end in `text` and the stop string."""
         if state == 0 and self._first_chars.isdisjoint(text):
             return 0, 0, None
         following, fallback = self._next, self._fallback
@@ -48,7 +49,7 @@ class StopAutomaton:
         return self._next[state][char]
 
     def _link(self) -> None:
-        """Breadth first: where each state goes when its next character does not fit."""
+        """Compute, breadth first, the state to fall back to when the next character does not fit."""
         queue = deque([0])
         while queue:
             state = queue.popleft()
@@ -59,9 +60,8 @@ class StopAutomaton:
                 continue
             suffix = self._fallback[state]
             self._stop[state] = self._stop[state] or self._stop[suffix]
-            if not self._next[
-                state
-            ]:  # a whole stop string, met where it does not count: no longer a beginning
+            # A complete stop string that did not count is no longer the beginning of one.
+            if not self._next[state]:
                 self.num_held[state] = self.num_held[suffix]
 
     def _longest_suffix(self, parent: int, char: str) -> int:

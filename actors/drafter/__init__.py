@@ -1,4 +1,4 @@
-"""The drafter: guesses what comes next, in an actor of its own."""
+"""The drafter: makes drafts of the next tokens, in an actor of its own."""
 
 from __future__ import annotations
 

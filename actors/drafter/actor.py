@@ -1,4 +1,4 @@
-"""The drafter's shell: tokens in, guesses out."""
+"""The drafter's shell: tokens in, drafts out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("pageant.drafter")
 
 
 class DrafterActor(Actor):
-    """Proposes what may come next; the next step says what of it is right."""
+    """Proposes drafts, which the next step verifies."""
 
     role = DRAFTER
 
@@ -26,23 +26,26 @@ class DrafterActor(Actor):
         """Options of the drafter.
 
         Attributes:
-            speculation: the method, and how many tokens at most.
+            speculation: the method, and the most tokens.
         """
 
         speculation: Speculation = Speculation(method="ngram")
 
         def __post_init__(self) -> None:
-            load_drafter(self.speculation)  # one that cannot be made is refused before anything starts
+            # A drafter that cannot be made is refused before anything starts.
+            load_drafter(self.speculation)
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
         self._drafter = load_drafter(options.speculation)
-        self._scheduler = 0  # the incarnation whose sequences these are
+        # The incarnation of the scheduler that owns the open sequences.
+        self._scheduler = 0
+        # Serials of open sequences.
         self._open: set[int] = set()
 
     @receives
     def propose(self, message: Propose) -> None:
-        """Takes in what was drawn, and answers with drafts."""
+        """Record the tokens that were sampled, and answer with drafts."""
         began = self.clock.now()
         if self.sender_incarnation != self._scheduler:
             self._scheduler = self.sender_incarnation
@@ -50,7 +53,7 @@ class DrafterActor(Actor):
         try:
             counts, token_ids = self._guess(message)
         except Exception:
-            # Nobody waits in vain, and nothing is lost but guesses: whoever is new gets them from a new drafter.
+            # The scheduler gets an answer, and loses only drafts. Later sequences get theirs from a new drafter.
             log.exception("the drafter %s failed", self.options.speculation.method)
             self._drafter = load_drafter(self.options.speculation)
             self._open.clear()

@@ -1,4 +1,4 @@
-"""What a drafter of one's own is: see docs/writing-a-drafter.md."""
+"""The interface of drafters; see docs/writing-a-drafter.md."""
 
 from __future__ import annotations
 
@@ -16,23 +16,27 @@ __all__ = ["Drafter", "SequenceDrafter", "load_drafter"]
 
 
 class Drafter(Protocol):
-    """Guesses for many sequences at a time. Made with the topology's `Speculation`."""
+    """Makes drafts for many sequences at a time. Constructed with the topology's `Speculation`."""
 
     def open(self, serial: int, token_ids: Int32Vector) -> None:
-        """Follow a sequence, of which these tokens are known."""
+        """Follow a sequence with these known tokens, int32 [tokens]."""
 
     def close(self, serial: int) -> None:
-        """Forget it."""
+        """Forget a sequence."""
 
     def propose(
         self, serials: Int64Vector, counts: Int32Vector, token_ids: Int32Vector, wanted: Int32Vector
     ) -> tuple[Int32Vector, Int32Vector]:
-        """Sequence `serials[i]` has `counts[i]` new tokens, next in `token_ids`. Return how many drafts there are for
-        each, at most `wanted[i]`, and all of them in one."""
+        """Return drafts for N sequences.
+
+        serials: int64 [N]. counts: int32 [N], the new tokens of each. token_ids: int32 [sum of counts], the new
+        tokens, sequence by sequence. wanted: int32 [N], the most drafts for each. Returns the number of drafts
+        of each, int32 [N], and all drafts, int32 [their sum].
+        """
 
 
 class SequenceDrafter:
-    """A `Drafter` that guesses for one sequence at a time, from its tokens: a subclass has `guess`."""
+    """A `Drafter` that makes drafts for one sequence at a time, from its tokens. A subclass implements `guess`."""
 
     def __init__(self, settings: Speculation) -> None:
         self.settings = settings
@@ -43,7 +47,7 @@ class SequenceDrafter:
         raise NotImplementedError
 
     def open(self, serial: int, token_ids: Int32Vector) -> None:
-        """See `Drafter`."""
+        """Follow a sequence; token_ids: int32 [tokens]. See `Drafter`."""
         self._tokens[serial] = token_ids.tolist()
 
     def close(self, serial: int) -> None:
@@ -53,7 +57,7 @@ class SequenceDrafter:
     def propose(
         self, serials: Int64Vector, counts: Int32Vector, token_ids: Int32Vector, wanted: Int32Vector
     ) -> tuple[Int32Vector, Int32Vector]:
-        """See `Drafter`."""
+        """Return drafts for N sequences: int32 [N] and int32 [drafts]. See `Drafter`."""
         new = np.split(token_ids, np.cumsum(counts)[:-1])
         guesses: list[int] = []
         found = []
@@ -67,7 +71,7 @@ class SequenceDrafter:
 
 
 def load_drafter(settings: Speculation) -> Drafter:
-    """The drafter of that method, or the class that `module:Class` names.
+    """Return the drafter of that method, or of the class that `module:Class` names.
 
     Raises:
         TopologyError: there is no such class, or it lacks a method.

@@ -1,4 +1,4 @@
-"""Prompts to token ids, and back."""
+"""The tokenizer actor: prompts to token ids, and back."""
 
 from __future__ import annotations
 

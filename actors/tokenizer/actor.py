@@ -1,4 +1,4 @@
-"""The tokenizer: prompts become token ids, off the event loop."""
+"""The tokenizer: turns prompts into token ids, off the event loop."""
 
 from __future__ import annotations
 
@@ -28,10 +28,14 @@ from pageant.protocol.tokenizing import (
 
 log = logging.getLogger("pageant.tokenizer")
 
-SHORT_CHARACTERS = 2048  # a shorter text is tokenized in less time than a thread costs
-LONG_CHARACTERS = 500_000  # so many have 100 MB of tokens at most
-USUAL_LENGTH_MAX = 8  # characters for each token; of a long text with more, the tokens are counted first
-SHORT_TOKENS = 2048  # likewise, to be made text again
+# A text of at most so many characters is tokenized in less time than handing it to a thread takes.
+SHORT_CHARACTERS = 2048
+# The tokens of so many characters take at most 100 MB.
+LONG_CHARACTERS = 500_000
+# Characters per token. The tokens of a long text with more are counted before it is tokenized.
+USUAL_LENGTH_MAX = 8
+# At most so many tokens are decoded in less time than handing them to a thread takes.
+SHORT_TOKENS = 2048
 
 
 class Tokenizer(Actor):
@@ -50,7 +54,7 @@ class Tokenizer(Actor):
         Attributes:
             model: the checkpoint's folder.
             tokenizer: the folder of the tokenizer; None is the checkpoint's.
-            skip_tokenizer_init: read none: every text is refused, and token ids have no text.
+            skip_tokenizer_init: load no tokenizer: every text is refused, and token ids have no text.
             chat_template: the Jinja template of conversations; None is the tokenizer's own.
         """
 
@@ -80,23 +84,24 @@ class Tokenizer(Actor):
         )
 
     def _now(self) -> datetime.datetime:
-        """Wall-clock time, for templates that tell the model the date."""
+        """Return the wall-clock time, for templates that tell the model the date."""
         return datetime.datetime.fromtimestamp(self.clock.wall(), datetime.UTC).replace(tzinfo=None)
 
     @receives(concurrent=True)
     async def tokenize(self, request: Tokenize) -> Tokenized | NotTokenized:
-        """A text's token ids."""
+        """Return a text's token ids."""
         return await self._tokenized(request.text, request)
 
     @receives(concurrent=True)
     async def tokenize_chat(self, request: TokenizeChat) -> Tokenized | NotTokenized:
-        """A conversation's token ids, as the checkpoint's template renders it."""
+        """Return a conversation's token ids, as the checkpoint's template renders it."""
         if request.chat_template is not None and self._request_templates is None:
             self._request_templates = RequestTemplates(self._tokenization.special_tokens)
         try:
             text = await self.offload(self._render, request)
         except ChatTemplateFailed as error:
-            log.warning("%s", error)  # its text is the template's, and not for everybody
+            # The error's text is the template's, which clients must not see.
+            log.warning("%s", error)
             return NotTokenized(reason=error.summary, parameter="messages")
         except ChatTemplateError as error:
             return NotTokenized(reason=str(error), parameter=_blamed(str(error)))
@@ -140,7 +145,7 @@ class Tokenizer(Actor):
     def _render_by(
         self, template: str, request: TokenizeChat, messages: list[dict[str, Any]], tools: Any
     ) -> str:
-        """Render a conversation by a template of the request's own."""
+        """Render a conversation with a template of the request's own."""
         assert self._request_templates is not None, "made before"
         return self._request_templates.render(
             Rendering(
@@ -156,7 +161,7 @@ class Tokenizer(Actor):
 
     @receives(concurrent=True)
     async def detokenize(self, request: Detokenize) -> Detokenized:
-        """Whole outputs' texts."""
+        """Return the texts of whole outputs."""
         if len(request.token_ids) <= SHORT_TOKENS:
             return self._detokenized(request)
         return await self.offload(self._detokenized, request)
@@ -180,7 +185,7 @@ class Tokenizer(Actor):
 
 
 def _blamed(complaint: str) -> str:
-    """The parameter that is said to be wrong: a complaint begins with it, or is about the messages."""
+    """Return the parameter at fault: a message begins with its name, or is about the messages."""
     name = re.match(r"\w*", complaint)
     return (
         name[0]
@@ -190,7 +195,7 @@ def _blamed(complaint: str) -> str:
 
 
 def _for_template(message: ChatMessage) -> dict[str, Any]:
-    """A turn as templates know it, with the arguments of its calls as data where they are JSON objects."""
+    """Return a turn as templates know it, with the arguments of its calls as data if they are JSON objects."""
     turn = {
         field: value
         for field, value in msgspec.structs.asdict(message).items()

@@ -1,7 +1,7 @@
-"""Chat templates that requests bring along, rendered in a process of their own.
+"""Chat templates of requests, rendered in a process of their own.
 
-A template is a program. The checkpoint's own is the operator's choice; a request's may loop without end or build texts
-without bound, which jinja's sandbox does not prevent. The process has bounds of time and memory.
+A template is a program. The checkpoint's own is the operator's choice. A request's may loop without end or
+build texts without bound, which jinja's sandbox does not prevent. The process has bounds of time and memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TEXT, _REFUSED = b"t", b"r"
 
 
 class Rendering(msgspec.Struct, frozen=True):
-    """What a template is rendered with; `now` is the wall clock's time."""
+    """Arguments of a rendering; `now` is the wall clock's time."""
 
     template: str
     messages: list[dict[str, Any]]
@@ -37,10 +37,10 @@ class Rendering(msgspec.Struct, frozen=True):
 
 
 class RequestTemplates:
-    """Renders requests' templates. May be used by several threads; its processes start with the first.
+    """Renders requests' templates. May be used by several threads; its processes start with the first call.
 
     Args:
-        special_tokens: the tokenizer's, by their names.
+        special_tokens: the tokenizer's special tokens, by their names.
     """
 
     def __init__(self, special_tokens: Mapping[str, str], limits: IsolatedLimits = LIMITS) -> None:
@@ -68,7 +68,9 @@ class RequestTemplates:
 
 
 def open_renderer(argument: str) -> Callable[[bytes], bytes]:
-    """Return the function that renders an encoded `Rendering`; its answer says whether it is a text or an error."""
+    """Return the function that renders an encoded `Rendering`; its answer tells whether it is a text or an
+    error.
+    """
     special_tokens = msgspec.json.decode(argument, type=dict[str, str])
     clock = [datetime.min]
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pageant.actors.blocks.allocation import Allocation
-from pageant.actors.blocks.costs import Costs, Move
+from pageant.actors.blocks.costs import Move, MoveCosts
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.tiers import Tiers
 from pageant.protocol.allocation import Admission, Assign, Assigned
@@ -85,7 +85,7 @@ class RandomBlocks:
         self.tiers: Tiers | None = None
         if shape.host_slots:
             tokens = shape.block_size / len(shape.windows)
-            self.tiers = Tiers(pool, Costs(), tokens, shape.host_slots, shape.disk_slots)
+            self.tiers = Tiers(pool, MoveCosts(), tokens, shape.host_slots, shape.disk_slots)
         self.core = Allocation(pool, shape.block_size, self.tiers, shape.windows)
         self.held: dict[int, _Held] = {}
         self.operations = 0

@@ -93,7 +93,7 @@ def test_a_stale_epoch(monkeypatch):
     few = shorten(seed)
     assert 1 <= len(few) <= 2 < len(faults) and set(few) <= set(faults)
     assert EngineSimulation(seed, faults=few).run().violation is not None
-    assert run_seed(seed).violation == found, "a failing seed fails again in the same way"
+    assert run_seed(seed).violation == found, "a failing seed fails again in the same route"
 
 
 def test_blocks_given_back_too_early(monkeypatch):

@@ -16,9 +16,9 @@ from pageant.protocol.supervision import ActorDown, ActorUp
 @pytest.fixture
 def manager():
     actor = BlockManager(BlockManager.Options())
-    actor.told = []
+    actor.listener = []
     actor._cell = SimpleNamespace(
-        node=SimpleNamespace(tell=lambda address, message, cell: actor.told.append((address, message))),
+        node=SimpleNamespace(tell=lambda address, message, cell: actor.listener.append((address, message))),
         incarnation=2,
         sender="scheduler",
         sender_incarnation=1,
@@ -34,7 +34,7 @@ def ready(epoch):
 
 def ask(manager, *, serial=1, epoch=1, incarnation=1, freed=(), meant=0):
     manager._cell.sender_incarnation = incarnation
-    manager.told.clear()
+    manager.listener.clear()
     manager.assign(
         Assign(
             step=3,
@@ -51,7 +51,7 @@ def ask(manager, *, serial=1, epoch=1, incarnation=1, freed=(), meant=0):
             manager=meant,
         )
     )
-    answers = [message for _, message in manager.told if isinstance(message, Assigned)]
+    answers = [message for _, message in manager.listener if isinstance(message, Assigned)]
     return answers[0] if answers else None
 
 
@@ -69,10 +69,12 @@ def test_what_was_meant_for_another_manager_is_refused_and_names_nothing(manager
 
 def test_the_scheduler_is_told_of_the_pool_whenever_either_comes_up(manager):
     manager.scheduler_up(ActorUp(address="scheduler", incarnation=1))
-    assert manager.told == []
+    assert manager.listener == []
     manager.executor_ready(ready(1))
     manager.scheduler_up(ActorUp(address="scheduler", incarnation=2))
-    assert [(address, type(m), m.epoch) for address, m in manager.told] == [("scheduler", PoolReady, 1)] * 2
+    assert [(address, type(m), m.epoch) for address, m in manager.listener] == [
+        ("scheduler", PoolReady, 1)
+    ] * 2
 
 
 def test_a_new_epoch_empties_the_pool_and_the_same_one_does_not(manager):

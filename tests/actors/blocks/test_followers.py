@@ -92,7 +92,7 @@ def test_a_change_takes_the_place_of_an_earlier_one():
         follower.note(("host", b"a"), change)
     (events,) = follower.take(1, 4, list)
     assert (events.stored, len(events.removed), events.reset) == ((), 1, False)
-    assert not follower.has_news
+    assert not follower.has_events
 
 
 def test_nobody_is_told_of_anything_when_the_last_one_has_left():
@@ -102,4 +102,4 @@ def test_nobody_is_told_of_anything_when_the_last_one_has_left():
     manager.core.follow(None)
     manager.assign(admit=[(1, range(16))])
     manager.assign(freed=[1], admit=[(2, range(20, 36))])
-    assert not router.follower.has_news
+    assert not router.follower.has_events

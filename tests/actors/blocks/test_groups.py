@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from pageant.actors.blocks.allocation import Allocation
-from pageant.actors.blocks.costs import Costs
+from pageant.actors.blocks.costs import MoveCosts
 from pageant.actors.blocks.groups import Groups
 from pageant.actors.blocks.hashing import is_of_first_group
 from pageant.actors.blocks.pool import BlockPool
@@ -29,7 +29,7 @@ def test_a_block_is_given_back_from_the_first_token_on_that_does_not_reach_it(si
     groups = Groups((size,), 4)
     for index in range(6):
         reached = [position for position in range(4 * index, 60) if groups.first(0, position) <= index]
-        assert groups.next_give_back(0, index) == reached[-1] + 1
+        assert groups.next_free(0, index) == reached[-1] + 1
 
 
 def _is_in(cached, group, index):
@@ -60,7 +60,7 @@ def test_the_longest_prefix_is_the_one_of_which_all_that_is_reached_is_cached(wi
 def make(num_blocks=8, size=6, slots=0):
     manager = Manager(num_blocks)
     pool = BlockPool(num_blocks)
-    tiers = Tiers(pool, Costs(), 4, slots) if slots else None
+    tiers = Tiers(pool, MoveCosts(), 4, slots) if slots else None
     manager.core = Allocation(pool, 4, tiers, (size,))
     return manager
 
@@ -224,10 +224,10 @@ def test_a_long_prompt_is_admitted_with_room_for_what_windows_reach_of_it():
 
 
 def test_those_who_follow_are_told_of_the_first_group_alone():
-    manager, told = Manager(num_blocks=20, windows=(None, 6)), {}
-    manager.core.follow(told.__setitem__)
+    manager, listener = Manager(num_blocks=20, windows=(None, 6)), {}
+    manager.core.follow(listener.__setitem__)
     manager.assign(admit=[(1, range(8))])
-    assert len(told) == 2
+    assert len(listener) == 2
     assert len(list(manager.core.stored())) == 2
 
 

@@ -97,7 +97,7 @@ def _evict_without_saving(patch):
 
 
 def _believe_what_was_lost(patch):
-    patch.setattr(Tiers, "forget_unsure", lambda self: self._unsure.clear())
+    patch.setattr(Tiers, "forget_uncommitted", lambda self: self._uncommitted.clear())
 
 
 def _spill_to_where_it_is_read(patch):

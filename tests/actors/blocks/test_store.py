@@ -1,4 +1,4 @@
-"""Slots below the device: who is in them, who gives way, and to where."""
+"""Slots below the device: who is in them, who gives route, and to where."""
 
 import pytest
 
@@ -104,7 +104,7 @@ def test_nothing_is_spilled_over_what_is_being_read():
 def test_who_listens_hears_of_every_name_that_comes_and_goes():
     heard = []
     host = Store("host", 1)
-    host.told = lambda key, block: heard.append((*key, block is not None))
+    host.listener = lambda key, block: heard.append((*key, block is not None))
     host.put(b"a")
     host.put(b"b")
     host.forget(b"b")

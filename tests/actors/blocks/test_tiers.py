@@ -6,7 +6,7 @@ import pytest
 
 from pageant.actors.blocks import tiers as module
 from pageant.actors.blocks.allocation import Allocation
-from pageant.actors.blocks.costs import Costs, Move
+from pageant.actors.blocks.costs import Move, MoveCosts
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.tiers import Tiers
 from pageant.protocol.tiers import DISK, Moved
@@ -21,7 +21,7 @@ def nothing_is_saved_ahead(monkeypatch):
 def make(num_blocks=4, slots=16, disk=0):
     manager = Manager(num_blocks)
     pool = BlockPool(num_blocks)
-    manager.core = Allocation(pool, 4, Tiers(pool, Costs(), 4, slots, disk))
+    manager.core = Allocation(pool, 4, Tiers(pool, MoveCosts(), 4, slots, disk))
     return manager
 
 

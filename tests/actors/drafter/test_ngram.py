@@ -30,7 +30,7 @@ def expected(tokens, wanted):
     """By the words of the module: a scan."""
     ends = [i for i in range(len(tokens) - 2, 0, -1) if tokens[i - 1 : i + 1] == tokens[-2:]][:_CANDIDATES]
 
-    def alike(end):
+    def equal(end):
         count = 0
         while count < min(_PAST_MAX, end + 1) and tokens[end - count] == tokens[-1 - count]:
             count += 1
@@ -38,7 +38,7 @@ def expected(tokens, wanted):
 
     if not ends:
         return []
-    best = max(ends, key=lambda end: (alike(end), end))
+    best = max(ends, key=lambda end: (equal(end), end))
     period = len(tokens) - 1 - best
     return [tokens[best + 1 + ahead % period] for ahead in range(wanted)]
 
@@ -104,7 +104,7 @@ def test_a_sequence_grows_out_of_its_room_and_leaves_it_to_others():
         propose(drafter, {1: [token]}, 1)
     assert propose(drafter, {1: [1001]}, 3) == {1: [1002, 1003, 1004]}
     size = drafter.num_bytes
-    drafter.open(2, int32(text[:200]))  # in the room that the first has left
+    drafter.open(2, int32(text[:200]))  # in the capacity that the first has left
     assert drafter.num_bytes == size
     drafter.close(1)
     drafter.open(3, int32([7, 8, 9, 7, 8]))

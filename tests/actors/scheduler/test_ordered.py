@@ -16,7 +16,7 @@ def request(key):
 
 
 @pytest.fixture(autouse=True)
-def small_pieces(monkeypatch):
+def small_segments(monkeypatch):
     monkeypatch.setattr(ordered, "SEGMENT", 3)
 
 
@@ -33,10 +33,12 @@ def test_it_is_what_a_sorted_list_is(operations):
             assert mine.first() is right[min(right)]
             assert mine.pop() is right.pop(min(right))
         assert bool(mine) == bool(right)
-        assert [entry[1].serial for piece in mine._unsent for entry in piece.entries] == sorted(right)
-        assert mine._lasts == [piece.entries[-1][0] for piece in mine._unsent]
-        assert all(list(piece.firsts) == [key[0] for key, _ in piece.entries] for piece in mine._unsent)
-        assert all(0 < len(piece.entries) <= 6 for piece in mine._unsent)
+        assert [entry[1].serial for segment in mine._segments for entry in segment.entries] == sorted(right)
+        assert mine._lasts == [segment.entries[-1][0] for segment in mine._segments]
+        assert all(
+            list(segment.firsts) == [key[0] for key, _ in segment.entries] for segment in mine._segments
+        )
+        assert all(0 < len(segment.entries) <= 6 for segment in mine._segments)
 
 
 def test_a_request_that_is_not_there_is_noticed():

@@ -1,4 +1,4 @@
-"""Shelves against lists."""
+"""TailIndex against lists."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import gc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pageant.actors.blocks.shelves import Shelves
+from pageant.actors.blocks.tail_index import TailIndex
 
 KEYS = [b"a", b"b", b"c"]
 
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.sampled_from(KEYS))))
 def test_what_is_filed_is_found_the_newest_first(moves: list[tuple[int, bytes]]) -> None:
-    shelves = Shelves()
+    shelves = TailIndex()
     filed: dict[int, bytes] = {}  # oldest first
     for number, key in moves:
         if number in filed:
@@ -44,7 +44,7 @@ def gone_through(root: object) -> int:
 
 
 def test_the_garbage_collector_has_no_more_to_go_through_for_more_numbers() -> None:
-    few, many = Shelves(), Shelves()
+    few, many = TailIndex(), TailIndex()
     few.add([0, 1], [b"a", b"a"])
     many.add(range(1000), [str(number % 100).encode() for number in range(1000)])
     assert gone_through(many) == gone_through(few)
