@@ -1,8 +1,8 @@
-"""Functions on tensors: what the executor computes with. Knows no model.
+"""Functions on tensors that the executor computes with. Knows no model.
 
-Backends are chosen once, at start, with `load`. `reference` is plain torch, and the oracle that the
-faster ones are tested against; its contract is `pageant.kernels.base.Kernels`. `cpu` is C++, compiled on
-first use; `triton` is for GPUs.
+A backend is chosen once, at start, with `load`. `reference` is plain torch, and the oracle of the faster ones'
+tests; its contract is `pageant.kernels.base.Kernels`. `cpu` is C++, compiled on first use; `triton` is for
+GPUs.
 
 Importing this package loads no torch: only `load` and the submodules do.
 """
@@ -29,13 +29,15 @@ log = logging.getLogger("pageant.kernels")
 def load(backend: str = "auto", device: str = "cpu", *, deterministic: bool = False) -> Kernels:
     """Return the kernels of a backend, ready to run on `device` ("cpu", "cuda", "cuda:1", ...).
 
-    With `deterministic`, which `cpu` alone knows, a row's bits are the same whatever else is in its step.
+    With `deterministic`, which only `cpu` offers, a row's bits are the same whatever else is in its step.
+    `auto` is the fastest backend that runs on this device. Where the C++ of `cpu` cannot be compiled, or
+    `triton` cannot be loaded, that is the reference, and a warning is logged once.
 
-    `auto` is the fastest backend that runs on this device here; where the C++ of `cpu` cannot be compiled, or
-    `triton` cannot be loaded, that is the reference, and a warning says so once.
-    Raises ValueError, naming the known backends, when `backend` is none of them, not for this device, or asked to be
-    `deterministic` and is not, and `pageant.kernels.cpu.BuildError` when it is `cpu` and cannot be compiled,
-    ImportError when it is `triton` and that is not installed.
+    Raises:
+        ValueError: `backend` is unknown (the message names the known ones), not for this device, or not
+            deterministic.
+        pageant.kernels.cpu.BuildError: `backend` is `cpu` and cannot be compiled.
+        ImportError: `backend` is `triton` and that is not installed.
     """
     if deterministic and (backend not in ("auto", "cpu") or device != "cpu"):
         raise ValueError(
@@ -64,7 +66,7 @@ def load(backend: str = "auto", device: str = "cpu", *, deterministic: bool = Fa
 
 
 def _fastest(device: str) -> Kernels:
-    """The reference runs on every device."""
+    """Return the fastest backend for a device; the reference runs on every device."""
     if device != "cpu":
         reason = why_not_triton(device)
         if reason is None:
@@ -81,7 +83,7 @@ def _fastest(device: str) -> Kernels:
 
 
 def why_not_triton(device: str) -> str | None:
-    """Return what keeps the `triton` backend from running on a GPU, in words, or None."""
+    """Return, in words, what keeps the `triton` backend from running on a GPU, or None."""
     try:
         import torch
 
@@ -101,5 +103,5 @@ def why_not_triton(device: str) -> str | None:
 
 @functools.cache
 def _warn(reason: str) -> None:
-    """Warns once for each reason."""
+    """Warn once for each reason."""
     log.warning("the slower reference kernels are used: %s", reason)

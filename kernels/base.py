@@ -1,10 +1,10 @@
-"""The contract of a kernel backend, and the two batches that its functions take.
+"""The contract of a kernel backend, and the batches that its functions take.
 
-Shapes are written with T tokens in the step, S sequences, R rows to sample, H query heads, Hkv key and
-value heads (H is a multiple of Hkv), D the head's size, V the vocabulary, L the context's length.
+Shapes are written with T tokens in the step, S sequences, R rows to sample, H query heads, Hkv key and value
+heads (H is a multiple of Hkv), D the head's size, V the vocabulary, L the context's length.
 
-A layer's KV cache is two tensors `[num_blocks, Hkv, block_size, D]`, one for keys and one for values: a
-head's tokens lie together inside a block, which is how attention reads them.
+A layer's KV cache is two tensors `[num_blocks, Hkv, block_size, D]`, one for keys and one for values. A head's
+tokens are contiguous inside a block, which is the order in which attention reads them.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ KVCache = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AttentionBatch:
-    """Where the tokens of one step stand in their sequences and in the KV cache.
+    """The packed tokens of one step: their sequences, positions and KV slots.
 
-    The step is packed: its T tokens are those of sequence 0, then those of sequence 1, and so on. A new
-    batch is made for each step and never written to while in use, since a backend derives what all
-    layers share from it once, and keeps that in `derived`.
+    The T tokens are those of sequence 0, then those of sequence 1, and so on. A new batch is made for each step
+    and never written to while in use, since a backend derives once what all layers share, and keeps it in
+    `derived`.
 
-    Positions and slots are apart, so that a token's place in memory need not follow its place in the
-    text. A token attends over the entries `j` of its sequence's table with `j < context_lengths[s]` and
-    `j <= positions[t]`, and with a window also `j > positions[t] - window`.
+    Positions and slots are separate, so that a token's place in memory need not follow its place in the text. A
+    token attends over the entries `j` of its sequence's table with `j < context_lengths[s]` and `j <=
+    positions[t]`, and with a window also `j > positions[t] - window`.
 
-    A token with `ancestors` belongs to a tree of drafts. Its sequence's n tokens of this step, at most 64
-    of them, are the last n entries of its table, in order. It attends over all entries before those n,
-    with a window only those `j > positions[t] - window`, and over those of the n that its mask names, with
-    a window only where `positions[i] > positions[t] - window`: `positions` are the depths in the text, so
-    that siblings share one, and no entry's number is compared with them. Its own bit is set, or it does
-    not attend to itself. A mask that names all tokens up to its own is what causality is, bit by bit.
+    A token with `ancestors` belongs to a tree of drafts. Its sequence's n tokens of this step, at most 64, are
+    the last n entries of its table, in order. It attends over all entries before those n, with a window only
+    over those with `j > positions[t] - window`. Of the n it attends over those that its mask names, with a
+    window only where `positions[i] > positions[t] - window`. `positions` are depths in the text, so that
+    siblings share one; they are not compared with the indices of entries. A token's own bit is set, or it does
+    not attend to itself. A mask that names all tokens up to its own gives causal attention, bit by bit.
     """
 
     query_starts: Tensor
@@ -75,7 +75,7 @@ class AttentionBatch:
 
     @property
     def groups(self) -> tuple[AttentionBatch, ...]:
-        """The step in each group of layers."""
+        """Return the step in each layer group."""
         return self, *self.others
 
     @classmethod
@@ -91,7 +91,11 @@ class AttentionBatch:
         max_context_length: int,
         ancestors: Tensor | None = None,
     ) -> AttentionBatch:
-        """A step for G groups of layers, with block_tables [G, S, max_blocks] and slots [G, T], whole or one by one."""
+        """Return a step for G layer groups.
+
+        block_tables: int32 [G, S, max_blocks]. slots: int64 [G, T]. Both may be one tensor or a sequence of G.
+        The other arguments are the fields of the class.
+        """
         found: tuple[AttentionBatch, ...] = ()
         for group in reversed(range(len(slots))):
             batch = cls(
@@ -111,7 +115,7 @@ class AttentionBatch:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class HeadNorms:
-    """A root-mean-square norm of every query head, and one of every key head."""
+    """Root-mean-square norms of all query heads and of all key heads."""
 
     query: Tensor
     """[D], float32 where `wide`."""
@@ -123,7 +127,7 @@ class HeadNorms:
 
 
 class TokenMasks(NamedTuple):
-    """Which tokens some of the rows of logits may draw."""
+    """Masks of the tokens that some rows of logits may sample."""
 
     rows: Tensor
     """int64 [n]: which rows, each at most once."""
@@ -132,7 +136,9 @@ class TokenMasks(NamedTuple):
 
 
 class NeededLogits(NamedTuple):
-    """Which logits of a step somebody reads: for backends that have said so (`pageant.kernels.cpu.narrowing`)."""
+    """The logits of a step that will be read, for backends that compute others not at all
+    (`pageant.kernels.cpu.narrowing`).
+    """
 
     which: Tensor
     """int64, as the backend has it."""
@@ -142,7 +148,7 @@ class NeededLogits(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SamplingTensors:
-    """How each row's token is drawn. A row is a function of its own entries and logits alone."""
+    """Sampling parameters of each row. A row's token depends on its own entries and logits alone."""
 
     temperature: Tensor
     """float32 [R]: below 1e-5 the row is greedy, and every other field is ignored."""
@@ -161,7 +167,7 @@ class SamplingTensors:
 
 
 class TokenLogprobs(NamedTuple):
-    """Of each row: the natural logarithms of probabilities, float32, before any filter or temperature.
+    """Natural logarithms of probabilities of each row, float32, before any filter or temperature.
 
     Tokens are ranked by their logits from 1 on, the lowest id first among equals.
     """
@@ -178,19 +184,20 @@ class TokenLogprobs(NamedTuple):
 
 @runtime_checkable
 class Kernels(Protocol):
-    """What every backend offers. All tensors lie on one device; nothing is mutated unless said.
+    """The functions of every backend. All tensors are on one device; nothing is mutated unless the method says
+    so.
 
-    Rows of activations may be views into wider rows (a split of a fused projection): the last two
-    dimensions of a query, key or value are contiguous, the first has any stride. So may rows of results.
+    Rows of activations may be views into wider rows (a split of a fused projection). The last two dimensions of
+    a query, key or value are contiguous; the first has any stride. So may rows of results.
     """
 
     name: str
     tiled_dtypes: frozenset[torch.dtype]
-    """Of which `linear` likes weights in tiles better than in rows: see `pageant.kernels.tiled`."""
+    """Dtypes for which `linear` is faster with tiled weights than with row-major ones: see `pageant.kernels.tiled`."""
     quantized_tiles: frozenset[torch.dtype]
-    """Of x, for which products like quantised weights in tiles better: see `pageant.kernels.quantized`."""
+    """Dtypes of x for which products with tiled quantised weights are faster: see `pageant.kernels.quantized`."""
     halves: frozenset[torch.dtype]
-    """Of hidden states, for which a head of 8 bits is liked in halves: see `pageant.kernels.halves`."""
+    """Dtypes of hidden states for which an 8-bit head is faster in halves: see `pageant.kernels.halves`."""
 
     def write_kv(
         self, key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor
@@ -232,27 +239,27 @@ class Kernels(Protocol):
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """Root-mean-square norm over the last dimension of x [..., N], by weight [N].
+        """Return the root-mean-square norm over the last dimension of x [..., N], times weight [N].
 
-        In float32, cast back to x's dtype before the weight is multiplied in, as transformers does.
+        Computed in float32, and cast back to x's dtype before the multiplication by the weight, as transformers
+        does.
         """
         ...
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """Return (rms_norm(x + residual), x + residual); x and residual are [T, N]."""
+        """Return (rms_norm(x + residual), x + residual); x and residual are [T, N] of one dtype."""
         ...
 
     def wide_rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """As `rms_norm`, but the weight, float32 [N], is multiplied in before the one cast to x's dtype.
-
-        Gemma and OLMo 2 have it so. (Gemma's 1 + weight is added up when the weights are loaded.)
+        """Return the norm of `rms_norm`, with the weight, float32 [N], multiplied in before the one cast to x's
+        dtype.
         """
         ...
 
     def add_wide_rms_norm(
         self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
     ) -> tuple[Tensor, Tensor]:
-        """Return (wide_rms_norm(x + residual), x + residual); x and residual are [T, N]."""
+        """Return (wide_rms_norm(x + residual), x + residual); x and residual are [T, N] of one dtype."""
         ...
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
@@ -265,7 +272,7 @@ class Kernels(Protocol):
     def add_layer_norm(
         self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
     ) -> tuple[Tensor, Tensor]:
-        """Return (layer_norm(x + residual), x + residual); x and residual are [T, N]."""
+        """Return (layer_norm(x + residual), x + residual); x and residual are [T, N] of one dtype."""
         ...
 
     def rope(self, query: Tensor, key: Tensor, cos_sin_cache: Tensor, positions: Tensor) -> None:
@@ -289,31 +296,36 @@ class Kernels(Protocol):
         slots: Tensor,
         norms: HeadNorms | None = None,
     ) -> None:
-        """All that a step's new heads go through before attention: norms, `rope`, `write_kv`, in that order.
+        """Prepare a step's new heads for attention: norms, `rope` and `write_kv`, in that order.
 
-        query [T, H, D] is normalised and rotated in place, key [T, Hkv, D] on its way into the cache, where
-        value [T, Hkv, D] goes too. Without norms or cos_sin_cache, there is no norm or no rotation.
-        Mutates query and the caches, and may leave anything in key.
+        query [T, H, D] is normalised and rotated in place, key [T, Hkv, D] on its way into the cache, which
+        gets value [T, Hkv, D] too. All three and the caches have one dtype; positions and slots are int64 [T].
+        Without norms or cos_sin_cache, there is no norm or no rotation. Mutates query and the caches, and may
+        leave anything in key.
         """
         ...
 
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:
-        """Return silu(gate) * up, [T, I], of gate_up [T, 2I]: gate first, then up."""
+        """Return silu(gate) * up, [T, I], of gate_up [T, 2I] of the same dtype: gate first, then up."""
         ...
 
     def gelu_and_mul(self, gate_up: Tensor, tanh: bool) -> Tensor:
-        """Return gelu(gate) * up, [T, I], of gate_up [T, 2I]: gate first, then up. `tanh`: see `gelu`."""
+        """Return gelu(gate) * up, [T, I], of gate_up [T, 2I] of the same dtype: gate first, then up. `tanh`:
+        see `gelu`.
+        """
         ...
 
     def act_and_mul(self, gate_up: Tensor, activation: str) -> Tensor:
-        """`silu_and_mul` or `gelu_and_mul`, by the activation's name: "silu", "gelu" or "gelu_tanh"."""
+        """Return act(gate) * up, [T, I], of gate_up [T, 2I] of the same dtype; the activation is "silu", "gelu"
+        or "gelu_tanh".
+        """
         ...
 
     def gelu(self, x: Tensor, tanh: bool) -> Tensor:
-        """Return x's Gaussian error linear unit, of its shape and dtype (Hendrycks, Gimpel, 2016).
+        """Return x's Gaussian error linear unit, of its shape [...] and dtype (Hendrycks, Gimpel, 2016).
 
-        Exactly, by the error function, or by its tanh approximation (`gelu_new`, `gelu_pytorch_tanh`).
-        In float32, cast back once.
+        Exactly, by the error function, or by its tanh approximation (`gelu_new`, `gelu_pytorch_tanh`). In
+        float32, cast back once.
         """
         ...
 
@@ -338,15 +350,15 @@ class Kernels(Protocol):
         ...
 
     def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tensor:
-        """Return x @ weight.T + bias: x [T, N], weight [M, N], bias [M]; returns [T, M].
+        """Return x @ weight.T + bias: x [T, N], weight [M, N], bias [M]; returns [T, M] in x's dtype.
 
-        A quantised weight stands for what it is dequantised to (`pageant.kernels.quantized` says how near), and one
-        in tiles for its rows.
+        A quantised weight counts as what it is dequantised to (`pageant.kernels.quantized` says how nearly),
+        and one in tiles as its row-major matrix.
         """
         ...
 
     def gated_linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None, activation: str) -> Tensor:
-        """Return act(gate) * up, [T, I], of what `linear` makes with weight [2I, N]: gate first, then up.
+        """Return act(gate) * up, [T, I] in x's dtype, of `linear` with weight [2I, N]: gate first, then up.
 
         The activation is "silu", "gelu" or "gelu_tanh" (see `gelu`).
         """

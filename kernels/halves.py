@@ -1,11 +1,11 @@
-"""Weights of 8 bits whose upper halves can be read alone: see `pageant.kernels.quantized`.
+"""8-bit weights whose upper halves can be read alone; see `pageant.kernels.quantized`.
 
-To find out which of many results are large, the upper four bits of each weight are enough, if what the lower four are
-worth is not known to be anything but random: then a result is within a few standard deviations of what the upper ones
-make. So what lies in memory is not q but q + 128 + r, where r, from 0 to 15, is a random number that is the same for an
-input in all rows. Whatever q is, the lower half of this is each of 16 numbers with the same probability, which is what
-subtractive dither does (Roberts: Picture coding using pseudo-random noise, 1962). And q is at most 112, which takes
-nothing from most groups of weights: their scale has the sign that makes the number of the largest size -128.
+The upper four bits of each weight suffice to find out which of many results are large, if the lower four are
+random. A result is then within a few standard deviations of what the upper halves give. Memory therefore holds
+not q but q + 128 + r. r, from 0 to 15, is a random number that is the same for an input in all rows. Whatever q
+is, the lower half of this sum is each of 16 numbers with the same probability, as in subtractive dither
+(Roberts: Picture coding using pseudo-random noise, 1962). q is at most 112, which costs most groups of weights
+nothing: their scale has the sign that makes the number of the largest size -128.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from pageant.kernels.philox import philox4x32
 __all__ = ["HALVED_INPUTS_MAX", "HALVED_MOST", "join", "split"]
 
 HALVED_INPUTS_MAX = 1 << 14
-"""Inputs of a weight in halves, at most."""
+"""The most inputs of a weight in halves."""
 HALVED_MOST = 112
-"""What q is at most; it is -128 at least."""
+"""The largest q; the smallest is -128."""
 _GROUP = 32
 
 
 @functools.cache
 def _raised() -> Tensor:
-    """128 + r of each input, uint8. (csrc/halves.h has the same r.)"""
+    """Return 128 + r of each input, uint8. (csrc/halves.h has the same r.)"""
     zero = torch.zeros(1, dtype=torch.int64)
     quads = torch.arange(HALVED_INPUTS_MAX // 4)
     words = torch.stack(philox4x32((quads, zero, zero, zero), (zero, zero)), dim=1)
@@ -45,7 +45,7 @@ def split(q: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def join(upper: Tensor, lower: Tensor) -> Tensor:
-    """Return q of these halves."""
+    """Return q, int8 [M, P], of its upper and lower halves, uint8 [M, P / 2]."""
     value = _unpacked(upper) << 4 | _unpacked(lower)
     return (value - _raised()[: value.shape[-1]]).view(torch.int8)
 

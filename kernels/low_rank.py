@@ -1,4 +1,4 @@
-"""What low-rank adapters add to a product."""
+"""Low-rank adapters, added to a product."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ __all__ = ["Addition", "LowRank"]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LowRank:
-    """x @ down @ up, whose outputs are in parts: each has some columns of x @ down and a matrix of its own.
+    """The product x @ down @ up, whose outputs are in parts. Each part has some columns of x @ down and a
+    matrix of its own.
 
-    All are contiguous, of one dtype, and have their inputs as rows, other than a weight: what is added to part i of the
-    outputs, from `starts[i]` on, is (x @ down)[:, the next of the columns] @ ups[i].
+    All matrices are contiguous, of one dtype, and have their inputs as rows, unlike a weight. Part i of the
+    outputs, from `starts[i]` on, is (x @ down)[:, the next columns] @ ups[i].
     """
 
     down: Tensor
@@ -33,13 +34,13 @@ class LowRank:
         return sum(matrix.nbytes for matrix in (self.down, *self.ups))
 
     def to(self, device: torch.device, dtype: torch.dtype) -> LowRank:
-        """The same there, in that dtype."""
+        """Return a copy on that device, in that dtype."""
         down, *ups = (matrix.to(device, dtype).contiguous() for matrix in (self.down, *self.ups))
         return LowRank(down, tuple(ups), self.starts)
 
 
 class Addition(NamedTuple):
-    """An adapter, and its tokens of a step. No token has two."""
+    """An adapter, and its tokens of a step. No token has two adapters."""
 
     tokens: Tensor | None
     """int64 [n], each once; None is all of them."""

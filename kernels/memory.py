@@ -1,8 +1,8 @@
-"""Memory on a CPU for what is large and stays: weights and the KV cache, in huge pages where the system has them.
+"""CPU memory for large and lasting tensors: weights and the KV cache, in huge pages where the system has them.
 
-What streams from memory then does so a fifth to a quarter faster, since the processor looks up one place in 512 and
-goes on reading ahead where a small page would have ended. (A product of 400 MB of weights with one row, on four cores
-of an AMD EPYC in turns with small pages: 1.23 to 1.29 times as fast; with 16 rows 1.10 to 1.21.)
+Streaming from such memory is a fifth to a quarter faster: the processor looks up one page in 512, and goes on
+prefetching where a small page would have ended. (A product of 400 MB of weights with one row, on four cores of
+an AMD EPYC in turns with small pages: 1.23 to 1.29 times as fast; with 16 rows 1.10 to 1.21.)
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ from math import prod
 import torch
 from torch import Tensor
 
-__all__ = ["Pages", "give_back", "zeros"]
+__all__ = ["Pages", "release", "zeros"]
 
-_HUGE = 2 << 20  # bytes
-_AT_LEAST = 64 << 20  # that are asked for at a time
+# Bytes of a huge page.
+_HUGE = 2 << 20
+# The least bytes that are asked for at a time.
+_AT_LEAST = 64 << 20
 _LINE = 64
 
 
 class Pages:
-    """Room for tensors that stay together, side by side, so that small ones lie in huge pages too.
+    """Memory for tensors that live as long as one another, side by side, so that small ones are in huge pages
+    too.
 
-    It is given back when the last of them goes.
+    It is freed with the last of them.
     """
 
     def __init__(self, device: torch.device | str) -> None:
@@ -33,7 +36,7 @@ class Pages:
         self._left = torch.empty(0, dtype=torch.uint8)
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Return room for numbers, filled with whatever was there before."""
+        """Return an uninitialised tensor [*shape] of a dtype."""
         if self._device.type != "cpu":
             return torch.empty(shape, dtype=dtype, device=self._device)
         num_bytes = prod(shape) * dtype.itemsize
@@ -45,11 +48,11 @@ class Pages:
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> Tensor:
-    """Return zeros, which on a CPU take no memory before they are written to.
+    """Return zeros [*shape] of a dtype, which on a CPU take no memory before they are written to.
 
-    It is private memory mapped from nothing, which the system hands out page by page: gigabytes are there at once, and
-    cost what is used of them. `torch.zeros` would write to all of it (3.5 s for 4 GiB on the machine where this was
-    measured, against under a millisecond).
+    The memory is an anonymous private mapping, which the system hands out page by page: gigabytes are available
+    at once, and cost only what is used of them. `torch.zeros` would write to all of it (3.5 s for 4 GiB on the
+    machine where this was measured, against under a millisecond).
     """
     num_bytes = prod(shape) * dtype.itemsize
     if torch.device(device).type != "cpu" or num_bytes == 0 or not hasattr(mmap, "MAP_ANONYMOUS"):
@@ -64,9 +67,10 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str
     return whole[start : start + num_bytes].view(dtype).view(shape)
 
 
-def give_back() -> None:
-    """Give memory that is free back to the system and to the device, as far as they take it."""
-    with contextlib.suppress(OSError, AttributeError):  # of glibc's alone
+def release() -> None:
+    """Release free memory to the system and to the device, as far as they take it."""
+    # Only glibc has this function.
+    with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()

@@ -28,8 +28,8 @@ _WEYL_1 = 0xBB67AE85
 def philox4x32(counter: Words4, key: tuple[Tensor, Tensor]) -> Words4:
     """Return the four random words of each counter under its key.
 
-    All are int64 tensors of values in [0, 2**32) that broadcast against one another, and so are the
-    four results, of the broadcast shape. Words of the counter and the key come least significant first.
+    All are int64 tensors of values in [0, 2**32) that broadcast against one another, and so are the four
+    results, of the broadcast shape [...]. Words of the counter and the key come least significant first.
     """
     word_0, word_1, word_2, word_3 = counter
     key_0, key_1 = key

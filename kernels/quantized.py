@@ -1,27 +1,29 @@
-"""Weights of 8, 5 or 4 bits: how they lie in memory, and what they stand for.
+"""Weights of 8, 5 or 4 bits: their layout in memory, and their values.
 
-Weight-only and symmetric: 32 inputs in a row share a scale, and a weight is `scale * q` with a whole q in
-[-128, 127], [-16, 15] or [-8, 7]. The scale may be negative, so that the number of the largest size gets the end of the
-range that has one step more. Which scale is best is tried out: the squared error of a few near that one, and of
-the least-squares scale of the best of those.
+Quantisation is weight-only and symmetric. 32 inputs in a row share a scale, and a weight is `scale * q` with an
+integer q in [-128, 127], [-16, 15] or [-8, 7]. The scale may be negative, so that the number of the largest
+size gets the end of the range that has one step more. The best scale is found by trial: the squared error of a
+few candidates near that one, and of the least-squares scale of the best of them.
 
-A product takes a weight for the numbers it stands for. What it rounds is the backend's: the reference rounds the
-weights to the dtype of its x and multiplies in that, and the C++ kernels may round bfloat16 x to 8 bits as well, each
-32 numbers by a scale of their own.
+A product takes a weight for its values. Rounding is up to the backend. The reference rounds the weights to the
+dtype of its x and multiplies in that. The C++ kernels may round bfloat16 x to 8 bits as well, each 32 numbers
+by a scale of their own.
 
-Rows lie apart from one another, as in the weight itself, so that part of a fused weight is a slice of it and an
-embedding is a gather. Inputs are padded to a multiple of 64: a row is int8 [P], or, with 4 bits, uint8 [P / 2],
-where of 64 inputs i is the lower half of byte i and 32 + i is the upper one, 8 more than they are. With 5 bits they are
-16 more, and it is uint8 [5 P / 8]: those 32 bytes have the lower 4 bits of each, and of 8 bytes after them number
-i % 4 has the fifth of i in bit i / 4, and number 4 + i % 4 that of 32 + i.
+Rows are separate, as in the weight itself, so that part of a fused weight is a slice of it and an embedding is
+a gather. Inputs are padded to a multiple of 64, a k block. A row is int8 [P], or, with 4 bits, uint8 [P / 2]:
+of the 64 inputs, i is the lower half of byte i and 32 + i is the upper one, each raised by 8. With 5 bits,
+inputs are raised by 16, and a row is uint8 [5 P / 8]. The first 32 bytes have the lower 4 bits of each. Of the
+next 8 bytes, number i % 4 has the fifth bit of i in bit i / 4, and number 4 + i % 4 that of 32 + i.
 
-Or they are in tiles, where kernels like that better (`Kernels.quantized_tiles`): of 16 rows, a strip, each 64 inputs
-are side by side, and of those 4 bytes of each row after 4 of the one before. So a product reads one piece of memory,
-and finds the same inputs of 16 rows in a vector, or in a line of a tile. Strips lie as rows did.
+Weights may be in tiles instead, where kernels prefer that (`Kernels.quantized_tiles`). In a panel of 16 rows,
+the k blocks of all rows are side by side, and in these 4 bytes of each row follow 4 of the row before. A
+product then reads one contiguous piece of memory, and finds the same inputs of 16 rows in a vector, or in a
+line of a tile. Panels follow each other as rows did.
 
-A head of 8 bits may be in tiles in halves (`Kernels.halves`, `pageant.kernels.halves`): the upper four bits of its
-numbers lie as 4 bits do, and so do the lower ones, somewhere else. Then q is in [-128, 112]; and so that no matrix has
-a larger error than by rounding to the nearest of 255 numbers, more scales are tried.
+An 8-bit head may be in tiles in halves (`Kernels.halves`, `pageant.kernels.halves`). The upper four bits of its
+numbers have the layout of 4 bits, and so do the lower ones, in another tensor. q is then in [-128, 112]. More
+candidates for the scale are tried, so that no matrix has a larger error than by rounding to the nearest of 255
+numbers.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from torch import Tensor
 
 from pageant.kernels.halves import HALVED_INPUTS_MAX, HALVED_MOST, join, split
 from pageant.kernels.memory import Pages
-from pageant.kernels.strips import STRIP, as_rows, as_strips, strips_of
+from pageant.kernels.panels import PANEL_ROWS, as_panels, as_rows, panels_of
 
 __all__ = [
     "GROUP",
@@ -51,11 +53,11 @@ __all__ = [
 
 Bits = Literal[8, 5, 4]
 GROUP = 32
-_UNIT = 64
+_K_BLOCK = 64
 
 
 class _Rounding(NamedTuple):
-    """Whole numbers that weights become, and what is tried for the one of the largest size.
+    """The range of q, and the divisors that are tried for the number of the largest size.
 
     (csrc/quantized.cpp has the same.)
     """
@@ -71,12 +73,13 @@ _ROUNDING = {
     4: _Rounding(-8, 7, (-9.0, -8.5, -8.0, -7.5, -7.0)),
 }
 _ROUNDING_HALVED = _Rounding(-128, HALVED_MOST, tuple(float(whole) for whole in range(-128, -107)))
-_CHUNK = 1 << 20  # numbers that are quantised at a time
+# Numbers that are quantised at a time.
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class QuantizedWeight:
-    """A matrix [M, N], or a stack of them, along whose last dimension it is quantised."""
+    """A matrix [M, N], or a stack of them, quantised along the last dimension."""
 
     bits: Bits
     values: Tensor
@@ -87,42 +90,43 @@ class QuantizedWeight:
     in_tiles: bool = False
     """Values are [..., M / 16, P / 64, 2 bits, 16, 4] then, and scales [..., M / 16, P / 64, 16, 2]."""
     lower: Tensor | None = None
-    """The lower halves of a matrix of 8 bits in tiles, uint8 [M / 16, P / 64, 8, 16, 4]; its values are the upper ones
-    then, and lie alike."""
+    """The lower halves of an 8-bit matrix in tiles, uint8 [M / 16, P / 64, 8, 16, 4]. `values` are then the upper
+    halves, in the same layout."""
 
     def __getitem__(self, index: int | slice | Tensor) -> QuantizedWeight:
-        """Part of the first dimension: a matrix of a stack, or some rows. A view where a tensor's is one.
+        """Return part of the first dimension: a matrix of a stack, or some rows. A view where a tensor's is
+        one.
 
-        Raises ValueError where rows in tiles are not a slice of whole strips.
+        Raises ValueError if rows in tiles are not a slice of whole panels.
         """
         if self.in_tiles and len(self.shape) == 2:
-            index = strips_of(index, self.shape[0])
+            index = panels_of(index, self.shape[0])
         values, scales = self.values[index], self.scales[index]
         lower = None if self.lower is None else self.lower[index]
-        outer = (*values.shape[:-5], values.shape[-5] * STRIP) if self.in_tiles else values.shape[:-1]
+        outer = (*values.shape[:-5], values.shape[-5] * PANEL_ROWS) if self.in_tiles else values.shape[:-1]
         return replace(self, values=values, scales=scales, shape=(*outer, self.shape[-1]), lower=lower)
 
     @property
     def in_halves(self) -> bool:
-        """Whether values are the upper halves of numbers."""
+        """Tell whether `values` are the upper halves of numbers."""
         return self.lower is not None
 
     def in_rows(self) -> QuantizedWeight:
-        """The same weight not in tiles: itself, or a copy."""
+        """Return the weight row-major: itself, or a copy."""
         if not self.in_tiles:
             return self
         scales, *values = (as_rows(_fours(part)).flatten(-2).view(part.dtype) for part in self._parts())
         return QuantizedWeight(self.bits, join(*values) if self.in_halves else values[0], scales, self.shape)
 
     def fill(self, rows: QuantizedWeight) -> None:
-        """Take the numbers of a weight of the same shape that is not in tiles."""
+        """Copy the numbers of a row-major weight of the same shape."""
         values = split(rows.values) if self.in_halves else (rows.values,)
         for ours, theirs in zip(self._parts(), (rows.scales, *values), strict=True):
             if not self.in_tiles:
                 ours.copy_(theirs)
                 continue
             to = _fours(ours)  # [..., M / 16, P / 64, fours, 16]
-            to.copy_(as_strips(torch.unflatten(theirs.view(torch.int32), -1, to.shape[-3:-1])))
+            to.copy_(as_panels(torch.unflatten(theirs.view(torch.int32), -1, to.shape[-3:-1])))
 
     @property
     def nbytes(self) -> int:
@@ -130,7 +134,7 @@ class QuantizedWeight:
         return sum(part.nbytes for part in self._parts())
 
     def _parts(self) -> tuple[Tensor, ...]:
-        """The scales, and the values or both halves of them."""
+        """Return the scales, and the values or both halves of them."""
         values = (self.values,) if self.lower is None else (self.values, self.lower)
         return self.scales, *values
 
@@ -145,24 +149,26 @@ def empty_quantized(
     in_tiles: bool = False,
     in_halves: bool = False,
 ) -> QuantizedWeight:
-    """Room for a weight, filled with whatever was there before, on a device or beside others.
+    """Return an uninitialised weight, on a device or in pages beside others.
 
-    Rows of one in tiles are whole strips; one `in_halves` is in tiles too.
+    Rows of a weight in tiles are whole panels; a weight `in_halves` is in tiles too.
     """
     pages = room if isinstance(room, Pages) else Pages(room)
     *outer, inputs = shape
-    padded = -(-inputs // _UNIT) * _UNIT
+    padded = -(-inputs // _K_BLOCK) * _K_BLOCK
     if in_tiles:
         *stack, rows = outer
-        assert rows % STRIP == 0, "strips are whole"
-        strips = (*stack, rows // STRIP, padded // _UNIT)
-        scales = pages.empty((*strips, STRIP, _UNIT // GROUP), torch.bfloat16)
+        assert rows % PANEL_ROWS == 0, "panels are whole"
+        panels = (*stack, rows // PANEL_ROWS, padded // _K_BLOCK)
+        scales = pages.empty((*panels, PANEL_ROWS, _K_BLOCK // GROUP), torch.bfloat16)
         if in_halves:
             assert bits == 8 and not stack and inputs <= HALVED_INPUTS_MAX, "a matrix that can have halves"
-            upper, lower = (pages.empty((*strips, _UNIT // 8, STRIP, 4), torch.uint8) for _ in range(2))
+            upper, lower = (
+                pages.empty((*panels, _K_BLOCK // 8, PANEL_ROWS, 4), torch.uint8) for _ in range(2)
+            )
             return QuantizedWeight(bits, upper, scales, tuple(shape), in_tiles, lower)
         values = pages.empty(
-            (*strips, _UNIT * bits // 32, STRIP, 4), torch.int8 if bits == 8 else torch.uint8
+            (*panels, _K_BLOCK * bits // 32, PANEL_ROWS, 4), torch.int8 if bits == 8 else torch.uint8
         )
         return QuantizedWeight(bits, values, scales, tuple(shape), in_tiles)
     return QuantizedWeight(
@@ -174,7 +180,7 @@ def empty_quantized(
 
 
 def quantize(weight: Tensor, into: QuantizedWeight) -> None:
-    """Quantise a matrix [M, N] into room of that shape, a few rows at a time."""
+    """Quantise a matrix [M, N] of any dtype into a weight of that shape, a few rows at a time."""
     for part, room in in_parts(weight, into, _CHUNK):
         q, scales = _quantize(part.float(), _ROUNDING_HALVED if into.in_halves else _ROUNDING[into.bits])
         room.fill(QuantizedWeight(into.bits, _pack(q, into.bits), scales.bfloat16(), room.shape))
@@ -187,15 +193,18 @@ def fill_codes(codes: Tensor, scales: Tensor, into: QuantizedWeight) -> None:
     into: [M, N], not in halves, mutated.
     """
     assert not into.in_halves, "halves do not hold every code"
-    padding = -codes.shape[1] % _UNIT
+    padding = -codes.shape[1] % _K_BLOCK
     groups = torch.unflatten(torch.nn.functional.pad(codes, (0, padding)), 1, (-1, GROUP))
     scales = torch.nn.functional.pad(scales, (0, groups.shape[1] - scales.shape[1]))
     into.fill(QuantizedWeight(into.bits, _pack(groups, into.bits), scales.bfloat16(), into.shape))
 
 
 def in_parts(weight: Tensor, into: QuantizedWeight, numbers: int) -> Iterator[tuple[Tensor, QuantizedWeight]]:
-    """Some rows of a matrix at a time, whole strips of about so many numbers, and the room that is theirs."""
-    rows = max(1, numbers // max(1, weight.shape[1]) // STRIP) * STRIP
+    """Yield some rows of a matrix [M, N] of any dtype at a time, and the part of `into` that receives them.
+
+    The rows are whole panels of about `numbers` numbers.
+    """
+    rows = max(1, numbers // max(1, weight.shape[1]) // PANEL_ROWS) * PANEL_ROWS
     for start in range(0, weight.shape[0], rows):
         stop = min(start + rows, weight.shape[0])
         yield weight[start:stop], into[start:stop]
@@ -203,7 +212,7 @@ def in_parts(weight: Tensor, into: QuantizedWeight, numbers: int) -> Iterator[tu
 
 def _quantize(weight: Tensor, rounding: _Rounding) -> tuple[Tensor, Tensor]:
     """Return q, float32 [M, P / 32, 32], and scales [M, P / 32], of weight, float32 [M, N]."""
-    padding = -weight.shape[1] % _UNIT
+    padding = -weight.shape[1] % _K_BLOCK
     groups = torch.unflatten(torch.nn.functional.pad(weight, (0, padding)), 1, (-1, GROUP))
     largest = groups.gather(2, groups.abs().argmax(2, keepdim=True))
     best = torch.full_like(largest, torch.inf), largest, groups  # errors, scales, q
@@ -218,7 +227,7 @@ def _quantize(weight: Tensor, rounding: _Rounding) -> tuple[Tensor, Tensor]:
 def _better(
     best: tuple[Tensor, Tensor, Tensor], groups: Tensor, scales: Tensor, rounding: _Rounding
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The best so far, or what these scales make where that is better."""
+    """Return the best result so far, or that of these scales if its error is smaller, group by group."""
     scales = scales.bfloat16().float()
     inverse = torch.where(scales.abs() < 1e-30, 0, 1 / scales)
     q = (groups * inverse).clamp_(rounding.least, rounding.most).round_()
@@ -229,7 +238,7 @@ def _better(
 
 
 def _fours(part: Tensor) -> Tensor:
-    """Values or scales in tiles by four bytes: int32 [..., M / 16, P / 64, fours, 16]."""
+    """Return values or scales in tiles by four bytes: int32 [..., M / 16, P / 64, fours, 16]."""
     fours = part.view(torch.int32).squeeze(-1)
     return fours if part.dtype != torch.bfloat16 else fours.unsqueeze(-2)
 
@@ -239,26 +248,27 @@ def _pack(q: Tensor, bits: Bits) -> Tensor:
         return q.to(torch.int8).flatten(1)
     raised = torch.unflatten((q + 2 ** (bits - 1)).to(torch.uint8), 1, (-1, 2))  # [M, P / 64, 2, 32]
     low, high = (raised & 15).unbind(2)
-    units = low | high << 4
+    k_blocks = low | high << 4
     if bits == 5:
         fifths = torch.unflatten(raised >> 4, 3, (8, 4)) << _bit_places(q.device)
-        units = torch.cat((units, fifths.sum(3, dtype=torch.uint8).flatten(2)), dim=2)
-    return units.flatten(1)
+        k_blocks = torch.cat((k_blocks, fifths.sum(3, dtype=torch.uint8).flatten(2)), dim=2)
+    return k_blocks.flatten(1)
 
 
 def _bit_places(device: torch.device) -> Tensor:
-    """Return the numbers of a byte's bits, uint8 [8, 1]. They are made on the device: a CUDA graph captures no copy of
-    the host's memory."""
+    """Return the numbers of a byte's bits, uint8 [8, 1], made on the device: a CUDA graph captures no copy from
+    the host.
+    """
     return torch.arange(8, dtype=torch.uint8, device=device)[:, None]
 
 
 def dequantize(weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
-    """Return the matrix, or the stack of them, that a weight stands for."""
+    """Return the values of a weight in `dtype`: [M, N], or [..., M, N] of a stack."""
     weight = weight.in_rows()
     values = weight.values
     if weight.bits < 8:
-        units = torch.unflatten(values, -1, (-1, _UNIT * weight.bits // 8))
-        lower, fifths = units[..., :GROUP], units[..., GROUP:]
+        k_blocks = torch.unflatten(values, -1, (-1, _K_BLOCK * weight.bits // 8))
+        lower, fifths = k_blocks[..., :GROUP], k_blocks[..., GROUP:]
         raised = torch.stack((lower & 15, lower >> 4), dim=-2)  # [..., P / 64, 2, 32]
         if weight.bits == 5:
             places = torch.unflatten(fifths, -1, (2, 1, 4)) >> _bit_places(fifths.device)

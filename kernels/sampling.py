@@ -1,10 +1,10 @@
-"""Stateless sampling: the noise that draws a token, and the filters that go before it.
+"""Stateless sampling: the noise that samples a token, and the filters before it.
 
-A row's token is argmax(filtered logits + Gumbel noise), which draws from their softmax exactly (Gumbel,
-1954; Maddison, Tarlow, Minka: A* sampling, 2014). The noise is a function of (seed, sample, position,
-token id) and of nothing else, so a request's tokens are the same in any batch, after a preemption and
-on any shard of the vocabulary. Drawing from the inverse of the cumulative distribution was turned down:
-there the last bits of any logit can move every token after it.
+A row's token is argmax(filtered logits + Gumbel noise), which samples from their softmax exactly (Gumbel, 1954;
+Maddison, Tarlow, Minka: A* sampling, 2014). The noise is a function of (seed, sample, position, token id) and
+of nothing else. A request's tokens are therefore the same in any batch, after a preemption and on any shard of
+the vocabulary. Sampling by the inverse of the cumulative distribution was rejected: there the last bits of any
+logit can change every token after it.
 
 The noise of token v, for a row with its seed, sample and position:
 
@@ -15,12 +15,12 @@ The noise of token v, for a row with its seed, sample and position:
 
 It is computed in float64 and rounded to float32 once: in float32, u would be 1 for the largest words.
 
-The filters, in vLLM's order: the temperature divides the logits; then min_p, top_k and top_p. Each looks
-at what the one before it left, and each is a threshold, so that tokens of equal logit stay or go together:
+The filters are in vLLM's order: the temperature divides the logits; then come min_p, top_k and top_p. Each
+works on what the one before it left. Each is a threshold, so that tokens of equal logit stay or go together:
 - min_p keeps tokens whose probability is at least min_p times the largest one;
 - top_k keeps tokens whose logit is at least the k-th largest one;
-- top_p keeps tokens whose probability is at least that of the last token needed for the most probable
-  ones to sum to at least top_p.
+- top_p keeps tokens whose probability is at least that of the last token needed for the most probable ones
+  to sum to at least top_p.
 """
 
 from __future__ import annotations
@@ -100,13 +100,13 @@ def filter_logits(logits: Tensor, params: SamplingTensors) -> Tensor:
 
 
 def _apply_min_p(logits: Tensor, min_p: Tensor) -> None:
-    """Mutates logits, whose maximum is 0: there, log(min_p) is the threshold."""
+    """Drop tokens by min_p. Mutates logits, whose maximum is 0: there, log(min_p) is the threshold."""
     if bool((min_p > 0).any()):
         logits.masked_fill_(logits < min_p.log()[:, None], _NOWHERE)
 
 
 def _apply_top_k(logits: Tensor, top_k: Tensor) -> None:
-    """Mutates logits."""
+    """Drop tokens by top_k. Mutates logits."""
     rows = ((top_k > 0) & (top_k < logits.shape[-1])).nonzero()[:, 0]
     if rows.numel() == 0:
         return
@@ -116,7 +116,9 @@ def _apply_top_k(logits: Tensor, top_k: Tensor) -> None:
 
 
 def _apply_top_p(logits: Tensor, top_p: Tensor) -> None:
-    """Mutates logits. Each row first looks at its most probable tokens, then, if need be, at all."""
+    """Drop tokens by top_p. Mutates logits. Each row first sorts its most probable tokens, then, if needed,
+    all.
+    """
     rows = (top_p < 1).nonzero()[:, 0]
     vocab_size = logits.shape[-1]
     for size in sorted({min(_NUCLEUS_GUESS, vocab_size), vocab_size}):

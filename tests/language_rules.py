@@ -71,15 +71,29 @@ class Classes:
                     self.methods[key] = self.methods.get(key, "") + (ast.get_docstring(method) or "")
 
     def inherited(self, class_name: str, method: str) -> str:
-        """Return the docstrings of the methods of that name in all base classes."""
+        """Return the docstrings of the methods of that name in all base classes.
+
+        A class that a docstring names in backticks, as in "implements `Kernels`", counts as a base.
+        """
         found, pending, seen = "", [class_name], {class_name}
         while pending:
-            for base in sorted(self.bases.get(pending.pop(), ())):
+            name = pending.pop()
+            for base in sorted(self.bases.get(name, set()) | self.named(self.docstrings.get(name, ""))):
                 if base not in seen:
                     seen.add(base)
                     pending.append(base)
                     found += " " + self.methods.get((base, method), "")
         return found
+
+    def named(self, docstring: str) -> set[str]:
+        """Return the classes that a docstring names in backticks."""
+        names = re.findall(r"`(?:[\w.]+\.)?([A-Z]\w*)`", docstring)
+        return {name for name in names if name in self.docstrings}
+
+    def referred(self, docstring: str) -> str:
+        """Return the docstrings of the methods that a docstring names, as in "See `Kernels.sample`"."""
+        names = re.findall(r"`(?:[\w.]+\.)?([A-Z]\w*)\.(\w+)`", docstring)
+        return " ".join(self.methods.get(name, "") for name in names)
 
 
 def _last_name(node: ast.expr) -> str:
@@ -145,11 +159,13 @@ def unsaid_units(source: str, classes: Classes) -> list[tuple[int, str, str]]:
     """Return line, name and fault of each public function that takes or returns arrays or times and does not say which.
 
     An array needs a shape in brackets (or the word scalar), and a dtype unless its annotation declares one. A time
-    needs its unit in its name or in the docstring. The docstrings of the class and of overridden methods count.
+    needs its unit in its name or in the docstring. The docstrings of the class, of overridden methods and of methods
+    that the docstring refers to count.
     """
     found: list[tuple[int, str, str]] = []
     for owner, node in _public_functions(ast.parse(source)):
         text = ast.get_docstring(node) or ""
+        text += " " + classes.referred(text)
         if owner is not None:
             text += " " + classes.docstrings.get(owner, "") + classes.inherited(owner, node.name)
             if node.name == "__init__":

@@ -101,9 +101,9 @@ class SleepingExecutor(Actor):
         elif self._model is not None:
             self._model.park()
         if "torch" in sys.modules:
-            from pageant.kernels.memory import give_back
+            from pageant.kernels.memory import release
 
-            give_back()
+            release()
 
     def inherit(self, left: object) -> None:
         """Keep the weights that an executor leaves, or that another sleeper kept, if they are to be kept."""

@@ -1,14 +1,14 @@
 """The CPU backend: C++ kernels for float32, bfloat16 and float16, compiled on first use.
 
-Each function takes the arguments of `pageant.kernels.base.Kernels`. What the C++ does not do (other
-dtypes, `rope` without a cache) goes to the reference. The wrappers are as short as they are since a small
-model's step is mostly made of them: no checks, hardly a view, and one allocation where there is a result (by
-`new_empty` with sizes one by one, which takes half the time of `torch.empty` with a tuple).
+Each method has the contract of `pageant.kernels.base.Kernels`. Cases that the C++ lacks (other dtypes, `rope`
+without a cache) go to the reference. The step of a small model consists mostly of these wrappers, so that they
+are as short as possible: no checks, hardly a view, and one allocation for a result. (`new_empty` with sizes one
+by one takes half the time of `torch.empty` with a tuple.)
 
-Row invariance: a row's bits do not depend on what else is in the step nor on how its prompt was chunked, where
-all is computed here. That is so in bfloat16 with AVX2, and in float32 with AVX-512, where it costs nothing. Below,
-`linear` of many rows is torch's, which is faster there, and with AMX a quantised product of many rows does not round x
-as one of few does; `deterministic=True` does without either.
+Row invariance: a row's bits depend neither on what else is in the step nor on how its prompt was chunked, where
+all is computed here. That holds in bfloat16 with AVX2, and in float32 with AVX-512, where it costs nothing.
+Below these levels, `linear` of many rows is torch's, which is faster there. With AMX, a quantised product of
+many rows rounds x otherwise than one of few rows. `deterministic=True` does without either.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NO_NORMS = (None, None, False, 0.0)
 
 
 class CpuKernels(WeightKernels):
-    """Implements `pageant.kernels.base.Kernels`, whose docstrings are the contract.
+    """The `Kernels` of a CPU; the docstrings there are the contract.
 
     Raises BuildError where the library can be neither found nor compiled.
     """
@@ -70,7 +70,7 @@ class CpuKernels(WeightKernels):
                 batch.context_lengths.shape[0],
             )
         tokens, heads, head_dim = query.shape
-        output = self._rows_apart(query.dtype, tokens, heads * head_dim)
+        output = self._empty_padded(query.dtype, tokens, heads * head_dim)
         functions.attention(
             query.data_ptr(),
             query.stride(0),
@@ -220,7 +220,7 @@ class CpuKernels(WeightKernels):
         if functions is None or x.dim() != 2:
             return super().gelu(x, tanh)
         rows, width = x.shape
-        y = self._rows_apart(x.dtype, rows, width)
+        y = self._empty_padded(x.dtype, rows, width)
         act = functions.gelu_tanh if tanh else functions.gelu
         act(x.data_ptr(), x.stride(0), y.data_ptr(), y.stride(0), rows, width)
         return y
@@ -241,13 +241,15 @@ class CpuKernels(WeightKernels):
         bits: Tensor | None = None,
         places: Tensor | None = None,
     ) -> Tensor:
-        """As `sample`, with masks that lie in a table.
+        """Sample as `sample` does, with masks in a table. Returns int64 [R].
 
         Args:
-            slots: int64 [R], which of the table's masks each row has; none is UNMASKED, or no argument for all; of a
-                row that is VOID, token 0 is drawn.
+            logits: float32 [R, V].
+            slots: int64 [R], the mask of each row in the table. A row that is UNMASKED has none, as all have
+                without the
+                argument. The token of a row that is VOID is 0.
             bits: int32 [S, V / 32 rounded up], see `TokenMasks`.
-            places: int64 [R], where each row's logits are; in its own, if there is no argument.
+            places: int64 [R], the row of `logits` that each row samples from; None is its own.
         """
         rows, vocab_size = logits.shape
         tokens = torch.empty(rows, dtype=torch.int64)
@@ -311,7 +313,7 @@ class CpuKernels(WeightKernels):
         if x.dim() != 2:
             y = self._empty(x.dtype, x.numel() // x.shape[-1], x.shape[-1])
             return self._norm_into(y, kernel, x.reshape(y.shape), weight, bias, eps).view(x.shape)
-        return self._norm_into(self._rows_apart(x.dtype, *x.shape), kernel, x, weight, bias, eps)
+        return self._norm_into(self._empty_padded(x.dtype, *x.shape), kernel, x, weight, bias, eps)
 
     @staticmethod
     def _norm_into(
@@ -346,7 +348,7 @@ class CpuKernels(WeightKernels):
         eps: float,
     ) -> tuple[Tensor, Tensor]:
         rows, size = x.shape
-        y, total = self._rows_apart(x.dtype, rows, size), self._empty(x.dtype, rows, size)
+        y, total = self._empty_padded(x.dtype, rows, size), self._empty(x.dtype, rows, size)
         kernel(
             x.data_ptr(),
             x.stride(0),
@@ -365,7 +367,7 @@ class CpuKernels(WeightKernels):
 
     def _act_and_mul(self, kernel: Callable[..., None], gate_up: Tensor) -> Tensor:
         rows, width = gate_up.shape
-        y = self._rows_apart(gate_up.dtype, rows, width // 2)
+        y = self._empty_padded(gate_up.dtype, rows, width // 2)
         kernel(gate_up.data_ptr(), gate_up.stride(0), y.data_ptr(), y.stride(0), rows, width // 2)
         return y
 

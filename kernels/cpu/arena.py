@@ -1,8 +1,8 @@
-"""Memory that is used again and again, since to get it from the system costs more than to write to it.
+"""Memory that is reused, since getting it from the system costs more than writing to it.
 
-What torch asks for and gives back by the megabyte comes in small pages, which the system clears one by one when they
-are first touched: of the processor's time for a prompt of 2,048 tokens (0.6 billion weights, four threads of a Xeon)
-that was between nothing and a seventh, as it happened.
+What torch allocates and frees by the megabyte comes in small pages, which the system clears one by one when
+they are first touched. For a prompt of 2,048 tokens (0.6 billion weights, four threads of a Xeon) that was
+between nothing and a seventh of the processor's time.
 """
 
 from __future__ import annotations
@@ -21,23 +21,27 @@ from pageant.kernels import memory
 __all__ = ["Arena"]
 
 _ALIGNMENT = 64
-_HUGE = 2 << 20  # bytes: from there on pieces are whole huge pages
+# Bytes of a huge page. Larger pieces are whole huge pages.
+_HUGE = 2 << 20
 
 Piece = npt.NDArray[np.uint8]
 
 
 class Arena:
-    """Memory in pieces, taken by one thread at a time. A piece is used again once no tensor refers to it, whichever
-    thread let go of it.
+    """Memory in pieces, taken by one thread at a time. A piece is reused once no tensor refers to it, in any
+    thread.
 
-    For recorded calls (see `recording`) that is as right when they are made again as when they were recorded, since
-    their order is the same. So any number of recordings may share an arena, as long as never two of them run at once.
+    For recorded calls (see `recording`) that is as right at every replay as when they were recorded, since
+    their order is the same. Any number of recordings may share an arena, as long as no two of them run at once.
 
     Args:
-        lasting: pieces stay for good, as recordings need them to. What is larger than all before is then twice as large
-            as it has to be, which takes no memory until it is written to, so that logits of one row, of two, and so on,
-            do not have a piece each. Otherwise a piece that is too small goes back to the system when a larger one is
-            needed, so that there are never more than were in use at once.
+        lasting: pieces stay for good, as recordings need them to. A piece larger than all before is then twice
+            as large
+            as asked for, which takes no memory until it is written to. Logits of one row, of two, and so on,
+            then share
+            one piece. Otherwise a piece that is too small is released when a larger one is needed, so that
+            there are
+            never more than were in use at once.
     """
 
     def __init__(self, *, lasting: bool) -> None:
@@ -46,7 +50,7 @@ class Arena:
         self._largest = 0  # bytes of a piece
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Return a tensor of memory that nothing refers to."""
+        """Return an uninitialised tensor [*shape] of a dtype, in memory that nothing refers to."""
         size = prod(shape) * dtype.itemsize
         piece = self._take(size)
         view = piece[:size]

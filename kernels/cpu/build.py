@@ -1,9 +1,9 @@
-"""Compiling the C++ sources once for each machine, and finding what was compiled before.
+"""Compilation of the C++ sources, once for each machine.
 
-The compiler is called directly: without torch's headers, all is compiled in a few seconds. A library's name
-holds a hash of all that it was made from, so that a library that is there is right, and nothing ever has to
-be compared or removed. It is written elsewhere and renamed into place, so that nobody sees half of one; a
-lock lets processes that start together wait for the first of them rather than compile alike.
+The compiler is called directly: without torch's headers, all is compiled in a few seconds. A library's name has
+a hash of all that it was made from. A library that exists is therefore right, and none ever has to be compared
+or removed. It is written elsewhere and renamed into place, so that no process sees half of one. A lock lets
+processes that start together wait for the first of them instead of compiling the same.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class BuildError(RuntimeError):
 
 
 class BadLevel(BuildError):
-    """They were compiled, and do not work on this machine."""
+    """The kernels were compiled, and do not work on this machine."""
 
 
 def build(level: str) -> Path:
     """Return the shared library for an instruction set, compiling it if it is not in the cache.
 
-    Raises BuildError with what the compiler said, or if there is none.
+    Raises BuildError with the compiler's output, or if there is no compiler.
     """
     compiler = find_compiler()
     if not compiler:
@@ -76,7 +76,7 @@ def build(level: str) -> Path:
 
 
 def cache_folder() -> Path:
-    """PAGEANT_CACHE, or `pageant` in the user's cache folder.
+    """Return PAGEANT_CACHE, or `pageant` in the user's cache folder.
 
     Raises BuildError where there is none.
     """
@@ -89,7 +89,9 @@ def cache_folder() -> Path:
 
 
 def find_compiler() -> list[str]:
-    """The command of CXX, which may have arguments, or of the first C++ compiler there is; empty if there is none."""
+    """Return the command of CXX, which may have arguments, or of the first C++ compiler there is; empty if
+    there is none.
+    """
     named = shlex.split(os.environ.get("CXX", ""))
     for command in [named] if named else [["g++"], ["clang++"], ["c++"]]:
         path = shutil.which(command[0])
@@ -99,7 +101,7 @@ def find_compiler() -> list[str]:
 
 
 def _fingerprint(compiler: list[str], flags: tuple[str, ...]) -> str:
-    """A hash of all that a library is made from."""
+    """Return a hash of all that a library is made from."""
     version = subprocess.run([*compiler, "--version"], capture_output=True, check=False).stdout
     digest = hashlib.blake2b(digest_size=12)
     for part in (*compiler, *flags, platform.machine()):
@@ -111,14 +113,16 @@ def _fingerprint(compiler: list[str], flags: tuple[str, ...]) -> str:
 
 
 def _compile(compiler: list[str], flags: tuple[str, ...], library: Path, *, tried: bool) -> None:
-    """Compile every source side by side, and link them; put them on trial if they are to be `tried`."""
+    """Compile every source side by side, and link them; if `tried`, test the library in a process of its own
+    first.
+    """
     with tempfile.TemporaryDirectory(dir=library.parent, prefix="build-") as folder:
         objects = [Path(folder) / f"{source.stem}.o" for source in sorted(SOURCES.glob("*.cpp"))]
         running = [
             _start([*compiler, *flags, "-c", str(SOURCES / f"{made.stem}.cpp"), "-o", str(made)])
             for made in objects
         ]
-        # All are waited for before any is judged: none may write into a folder that is gone.
+        # Wait for all of them before reporting a failure: none may write into a folder that is gone.
         said = [(process.args, process.communicate()[1], process.returncode) for process in running]
         linked = Path(folder) / library.name
         if not any(code for _, _, code in said):

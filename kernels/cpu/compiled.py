@@ -1,4 +1,4 @@
-"""What the kernels of the CPU backend stand on: the compiled library, room for results, and recordings."""
+"""Base of the CPU backend: the compiled library, memory for results, and recordings."""
 
 from __future__ import annotations
 
@@ -15,27 +15,31 @@ from pageant.kernels.reference import ReferenceKernels
 
 __all__ = ["ACTIVATIONS", "CompiledKernels"]
 
-ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2}  # numbers, as the library takes them
+# The library's numbers of activations.
+ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2}
 
 _ALL = 1 << 62
-_LARGE = 1 << 18  # numbers of a result, from which on its memory is kept
-_LINE = 64  # bytes of the caches'
-_TILE_ROWS = 16  # of x, that a tile takes
+# Results with so many numbers or more are in memory that is reused.
+_LARGE = 1 << 18
+# Bytes of a cache line.
+_LINE = 64
+# Rows of x in a tile.
+_TILE_ROWS = 16
 _EMPTY = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)}
-# Up to how many rows `linear` is ours, (float32, bfloat16), where torch's is faster: measured on a Zen 4
-# (scripts/bench/kernels.py). Elsewhere all of them are.
+# The most rows (float32, bfloat16) that `linear` computes itself: torch is faster for more, as measured on a Zen 4
+# (scripts/bench/kernels.py). Levels that are not listed compute all of them.
 _ROWS_OWN_MAX = {"avx2": (32, _ALL), "portable": (4, 4)}
 # Quantised products of bfloat16 with more rows are by tiles of unpacked weights, on the level `amx`.
 _ROWS_ALIKE = 80
-# With more rows than these, activations are made and multiplied in while a product is in registers, where it is not
-# by a matrix unit's tiles: fewer rows have ways that are faster.
+# With more rows than these, the activation is fused into a product that uses no matrix unit. Fewer rows have faster
+# kernels.
 _GATED_MORE, _QUANTIZED_GATED_MORE = 8, 80
 
 
 class CompiledKernels(ReferenceKernels):
-    """The library of a level, the best that this machine has unless it is named.
+    """The compiled `Kernels` of a level: the best one of this machine, unless it is named.
 
-    Raises BuildError where it can be neither found nor compiled.
+    Raises BuildError where the library can be neither found nor compiled.
     """
 
     def __init__(self, level: str | None = None, *, deterministic: bool = False) -> None:
@@ -55,18 +59,19 @@ class CompiledKernels(ReferenceKernels):
             self.quantized_gated_more = self.rows_alike if by_unit else _QUANTIZED_GATED_MORE
         self.tiled_dtypes = frozenset({torch.bfloat16} if self._library.tiled_linear else ())
         self.unit_dtypes = frozenset({torch.bfloat16} if by_unit else ())
-        """Those whose products are by a matrix unit's tiles."""
+        """Dtypes whose products use a matrix unit's tiles."""
         takers = (dtype for dtype, functions in self._functions.items() if functions.takes_tiles)
         self.quantized_tiles = frozenset(takers)
         self.halves = frozenset(dtype for dtype, functions in self._functions.items() if functions.screen)
 
     def capture(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """Call `run`, and return what does the same to the same memory again, without Python.
+        """Call `run` and record its kernel calls. Return the function that repeats them in the same memory,
+        without Python.
 
-        All that comes from here shares memory for intermediate results, and so does what each returns: good until
-        the next call. Not to be called while another thread uses these kernels.
+        All recordings share memory for intermediate results, and so does what each returns, [...] of any dtype:
+        valid until the next call. Not to be called while another thread uses these kernels.
 
-        Raises NotRecordable (a RuntimeError) where something is computed outside of the library.
+        Raises NotRecordable (a RuntimeError) if something is computed outside of the library.
         """
         library, functions, large = self._library, self._functions, self._large
         recorded = RecordedLibrary(library)
@@ -87,13 +92,13 @@ class CompiledKernels(ReferenceKernels):
         return again
 
     def _empty(self, dtype: torch.dtype, rows: int, columns: int) -> Tensor:
-        """Room for a result."""
+        """Return memory for a result."""
         if self._large is None or rows * columns < _LARGE:
             return _EMPTY[dtype].new_empty(rows, columns)
         return self._large.empty((rows, columns), dtype)
 
-    def _rows_apart(self, dtype: torch.dtype, rows: int, columns: int) -> Tensor:
-        """Room for what will be multiplied. Its rows do not share sets of the caches, where tiles read many at once."""
+    def _empty_padded(self, dtype: torch.dtype, rows: int, columns: int) -> Tensor:
+        """Return memory for a factor. Its rows do not share sets of the caches, where tiles read many at once."""
         line = _LINE // dtype.itemsize
         if rows <= _TILE_ROWS or columns % (2 * line) != 0 or dtype not in self.unit_dtypes:
             return self._empty(dtype, rows, columns)

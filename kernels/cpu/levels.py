@@ -1,4 +1,4 @@
-"""The instruction sets that the C++ sources are compiled for: the best one that this machine has."""
+"""Instruction sets that the C++ sources are compiled for, and the best one of this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AVX512 = (
 
 _AVX512_HAS = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx2", "fma", "f16c"})
 
-# From best to plainest: what the processor must have, and what the compiler is told.
+# From best to plainest: the features that the processor must have, and the compiler's flags.
 _LEVELS: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {
     "amx": (
         _AVX512_HAS | {"avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8"},
@@ -40,20 +40,21 @@ _LEVELS: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {
 }
 LEVELS = tuple(_LEVELS)
 CPU_INFO = Path("/proc/cpuinfo")
-ON_TRIAL = frozenset({"amx", "emulated_amx"})  # used only after a trial: see `pageant.kernels.cpu.trial`
+# Levels that are used only after a trial: see `pageant.kernels.cpu.trial`.
+ON_TRIAL = frozenset({"amx", "emulated_amx"})
 
 
 def levels_here() -> list[str]:
-    """The levels that run here, the best one first; only the one that the environment's PAGEANT_CPU_LEVEL names,
-    if there is such.
+    """Return the levels that run here, the best one first; only the one that PAGEANT_CPU_LEVEL names, if it is
+    set.
 
     Raises ValueError when that is no level, or one that this processor lacks.
     """
     vendor, features = _processor()
     possible = [level for level, (needed, _) in _LEVELS.items() if needed <= features]
     if vendor == "GenuineIntel" and "avx512_fp16" in features and "avx512_bf16" in possible:
-        # Since Sapphire Rapids a product of pairs of bfloat16, where it is not AMX's, takes four times as long as one
-        # of floats, of which it does the work of two.
+        # Since Sapphire Rapids, a bfloat16 dot product outside of AMX takes four times as long as a float32 FMA, and
+        # does the work of two.
         possible.remove("avx512_bf16")
         possible.insert(possible.index("avx512_vnni") + 1, "avx512_bf16")
     wanted = os.environ.get("PAGEANT_CPU_LEVEL")
@@ -65,9 +66,9 @@ def levels_here() -> list[str]:
 
 
 def compiler_flags(level: str) -> tuple[str, ...]:
-    """What tells a compiler to use the instructions of a level.
+    """Return the compiler's flags for a level.
 
-    With what is emulated go the vectors that a processor with AMX has, if this one has them.
+    The emulated level also gets the vectors that a processor with AMX has, if this one has them.
     """
     needed, vectors = _LEVELS["avx512_vnni"]
     beside = vectors if level == "emulated_amx" and needed <= _processor()[1] else ()
@@ -75,7 +76,9 @@ def compiler_flags(level: str) -> tuple[str, ...]:
 
 
 def _processor() -> tuple[str, frozenset[str]]:
-    """Its vendor, and its features by Linux's names, without those that the kernel has switched off."""
+    """Return the processor's vendor, and its features by Linux's names, without those that the kernel has
+    disabled.
+    """
     if platform.machine() not in ("x86_64", "AMD64") or not CPU_INFO.exists():
         return "", frozenset()
     found: dict[str, str] = {}

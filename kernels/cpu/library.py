@@ -18,8 +18,7 @@ __all__ = ["Functions", "Library", "load_library"]
 
 log = logging.getLogger("pageant.kernels")
 
-# Numbers cross as pointers do, since ctypes converts those in half the time; on every machine that this is
-# for, both are passed alike.
+# Integers are passed as pointers, which ctypes converts in half the time. The supported ABIs pass both in the same way.
 _WORD, _REAL = ctypes.c_void_p, ctypes.c_double
 _TYPED: dict[str, list[Any]] = {
     "linear": [_WORD] * 11,
@@ -41,9 +40,9 @@ _TYPED: dict[str, list[Any]] = {
 class Library:
     """The functions of one compiled library. Calls release the GIL.
 
-    A function that takes numbers of a type is called with `f32`, `bf16` or `f16`, as in `library.bf16.linear`.
+    A function for numbers of one type is an attribute of `f32`, `bf16` or `f16`, as in `library.bf16.linear`.
 
-    Raises BadLevel where the system does not let this process use the level's registers, and BuildError where it does
+    Raises BadLevel if the system does not let this process use the level's registers, and BuildError if it does
     not let it load the library.
     """
 
@@ -56,7 +55,7 @@ class Library:
             raise BuildError(
                 f"{path} cannot be loaded ({error}): set PAGEANT_CACHE to a folder that may hold programs"
             ) from error
-        # Each process asks for itself: without leave the first use of a tile ends it, whatever a trial found.
+        # Each process needs the permission itself: without it the first use of a tile ends it, whatever a trial found.
         if not self._library.pageant_allowed():
             raise BadLevel(f"the system does not let this process use what the {level} kernels are made of")
         self.f32 = Functions(self._library, "f32")
@@ -78,7 +77,7 @@ class Library:
         if hasattr(self._library, "pageant_quantized_gated_linear"):
             self.quantized_gated_linear = _function(self._library, "quantized_gated_linear", [_WORD] * 12)
         self.by_unit = bool(self._library.pageant_by_unit())
-        """Whether products of bfloat16 are by a matrix unit's tiles."""
+        """Products of bfloat16 use a matrix unit's tiles."""
         self.gate = _function(self._library, "gate", [_WORD] * 7)
         self.narrow = _function(self._library, "narrow", [_WORD] * 17)
         self.narrow_rest = _function(self._library, "narrow_rest", [_WORD] * 15)
@@ -88,18 +87,18 @@ class Library:
         _follow_torch(self._library)
 
     def thread_count(self) -> int:
-        """How many threads a call from this thread is spread over."""
+        """Return how many threads a call from this thread uses."""
         return int(self._threads())
 
 
 class Functions:
-    """Those for one type of numbers, as attributes."""
+    """The functions for one type of numbers, as attributes."""
 
     def __init__(self, library: ctypes.CDLL, suffix: str) -> None:
         for name, types in _TYPED.items():
             setattr(self, name, _function(library, f"{name}_{suffix}", types))
         self.takes_tiles = bool(library[f"pageant_takes_tiles_{suffix}"]())
-        """Whether products take quantised weights in tiles."""
+        """Products take quantised weights in tiles."""
         self.screen: Function | None = None  # where products take such of 8 bits in halves, too
         if hasattr(library, f"pageant_screen_{suffix}"):
             self.screen = _function(library, f"screen_{suffix}", [_WORD] * 15)
@@ -126,7 +125,7 @@ def _follow_torch(library: ctypes.CDLL) -> None:
 
 
 def _openmp_runtimes() -> list[str]:
-    """OpenMP libraries in this process, torch's own first."""
+    """Return the OpenMP libraries in this process, torch's own first."""
     import torch  # noqa: F401 - which loads them
 
     maps = Path("/proc/self/maps")

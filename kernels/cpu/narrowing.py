@@ -1,7 +1,8 @@
-"""Which logits are needed: those that masks leave.
+"""Narrowing of logits: computes only those that masks leave.
 
-Between the two calls here, those of the rows that are needed whole can be computed, and masks waited for. Rows have
-slots in a table of masks, as for `CpuKernels.sample_by_table`: UNMASKED may draw anything, and VOID draws nothing.
+Between `narrow` and `narrow_rest`, the logits of rows that are needed whole can be computed while masks are
+awaited. Rows have slots in a table of masks, as for `CpuKernels.sample_by_table`: a row in slot UNMASKED may
+sample any token, and one in slot VOID samples none.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ from pageant.kernels.cpu.compiled import CompiledKernels
 
 __all__ = ["UNMASKED", "VOID", "Narrowed", "NarrowingKernels", "Rest"]
 
-UNMASKED, VOID = -1, -2  # as in slots.h
+# Slots of rows without a mask and of void rows, as in slots.h.
+UNMASKED, VOID = -1, -2
 
 
 class Narrowed(NamedTuple):
-    """Hidden states [R, N] in the `order` in which they are needed, int64 [R]: first those whose logits are needed
-    whole, which `needed` is.
+    """The outcome of `narrow`.
 
-    `patience` int64 [R + 1] is for how long masks are to be waited for then: not at all where no rows are left.
-    `spared` int64 [1] is what share of all logits need not be computed with masks as they are in the table, in
-    millionths; `began` int64 [1] is when all of this was known, in nanoseconds of a steady clock.
+    Hidden states [R, N] are in the `order` in which they are needed, int64 [R]: first those whose logits are
+    needed whole, which are `needed`. `patience`, int64 [R + 1], is the time to wait for masks then: none where
+    no rows are left. `spared`, int64 [1], is the share of all logits that need not be computed with the masks
+    in the table, in millionths. `began`, int64 [1], is the time at which all of this was known, in nanoseconds
+    of a steady clock.
     """
 
     hidden: Tensor
@@ -38,8 +41,10 @@ class Narrowed(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """The logits that are needed then, where each row is, int64 [R], and how many rows are not needed whole, int64
-    [1]."""
+    """The outcome of `narrow_rest`: the logits that are needed then, and the place of each row, int64 [R].
+
+    `narrow`, int64 [1], is the number of rows that are not needed whole.
+    """
 
     needed: NeededLogits
     places: Tensor
@@ -47,21 +52,24 @@ class Rest(NamedTuple):
 
 
 class NarrowingKernels(CompiledKernels):
-    """What narrows, and what waits for masks meanwhile: as part of recordings."""
+    """The `Kernels` of recordings that narrow logits by masks, and wait for masks."""
 
     def gate(
         self, table: Tensor, slots: Tensor, expected: Tensor, patience: Tensor, *, ends: bool = True
     ) -> Tensor:
-        """Waits until each table[slots[i]] is expected[i], but where slots[i] is negative. A recording ends with this
-        call, if it `ends` it, where that takes too long when it is played.
+        """Wait until each table[slots[i]] is expected[i], except where slots[i] is negative.
+
+        If that takes too long at a replay and `ends` is set, the recording ends with this call.
 
         Args:
-            table: int64 [S], which another thread may be writing to: what it wrote before that is there then.
+            table: int64 [S], which another thread may be writing to. Its earlier writes are visible after the
+                call.
             slots, expected: int64 [n].
-            patience: int64 [n + 1], nanoseconds to wait for at most, by how many of them are missing.
+            patience: int64 [n + 1], the most nanoseconds to wait, by how many of them are missing.
 
         Returns:
-            int64 [3]: 1 if all came, else 0, the nanoseconds that were waited, and a steady clock's when that began.
+            int64 [3]: 1 if all came, else 0; the nanoseconds waited; and a steady clock's time at the
+            beginning.
         """
         outcome = torch.empty(3, dtype=torch.int64)
         pointers = [part.data_ptr() for part in (table, slots, expected)]
@@ -77,14 +85,16 @@ class NarrowingKernels(CompiledKernels):
         expected: Tensor,
         patience: Tensor,
     ) -> Narrowed:
-        """Put hidden states [R, N] in order: by their masks, if all are there; by what is in the table, if they will be
-        waited for; else all of them are needed whole.
+        """Put hidden states [R, N] in the order in which their logits are needed.
+
+        The order goes by their masks if all are there, and by the masks in the table if the others will be
+        awaited. Otherwise all rows are needed whole.
 
         Args:
             slots: int64 [R].
             bits: int32 [S, V / 32 rounded up], the masks of the table.
             table, expected: see `gate`.
-            patience: int64 [R + 1 or more], nanoseconds to wait at most, by how many masks are missing.
+            patience: int64 [R + 1 or more], the most nanoseconds to wait, by how many masks are missing.
         """
         rows = len(hidden)
         ordered = hidden.new_empty(*hidden.shape)
@@ -108,11 +118,15 @@ class NarrowingKernels(CompiledKernels):
         expected: Tensor,
         narrowed: Narrowed,
     ) -> Rest:
-        """Return what is needed besides, now: rows whose masks have not come are needed whole. Mutates what was
-        narrowed, for the same arguments: its order goes by the masks that have come."""
+        """Return the further logits that are needed now: rows whose masks have not come are needed whole.
+
+        Mutates `narrowed`, which `narrow` returned for the same arguments (hidden [R, N], slots int64 [R]): its
+        order now goes by the masks that have come.
+        """
         rows, words = len(hidden), bits.shape[1]
         places, narrow_rows = (torch.empty(n, dtype=torch.int64) for n in (rows, 1))
-        needed = torch.empty(3 + 2 * words, dtype=torch.int64)  # at most every other strip of 16 tokens
+        # At most every other panel of 16 tokens is needed.
+        needed = torch.empty(3 + 2 * words, dtype=torch.int64)
         self._library.narrow_rest(
             *_rows(hidden),
             *_masks(slots, bits, table, expected),

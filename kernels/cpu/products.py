@@ -1,4 +1,4 @@
-"""Weights as the library's products take them."""
+"""Calls of the library's products, one for each layout of weights."""
 
 from __future__ import annotations
 
@@ -34,8 +34,11 @@ def product(
     unrounded: int | None,
     needed: Tensor | None = None,
 ) -> None:
-    """Write x @ weight.T + bias at one of two addresses, or what is needed of it (see `narrowing`). Rows may be any
-    distance apart, but are whole themselves."""
+    """Write x @ weight.T + bias, [T, M], at one of two addresses, or the needed part of it (see `narrowing`).
+
+    x: [T, N]. weight: [M, N], of x's dtype. Rows are contiguous, at any stride. `y` is an address for x's
+    dtype, `unrounded` one for float32.
+    """
     x_stride, x_step = x.stride()
     weight_stride, weight_step = weight.stride()
     if x_step != 1 or weight_step != 1:
@@ -59,9 +62,10 @@ def quantized_product(
     rows_alike: int,
     needed: Tensor | None = None,
 ) -> None:
-    """The same. With up to `rows_alike` rows, and with more, a row's bits are its own.
+    """Write what `product` writes, [T, M], for a quantised weight [M, N] and x of any dtype.
 
-    A weight in tiles is for functions that take them.
+    Within up to `rows_alike` rows, and within more, a row's bits do not depend on the others. A weight in tiles
+    is for functions that take them.
     """
     x_stride, x_step = x.stride()
     if x_step != 1:
@@ -88,7 +92,9 @@ def tiled_product(
     unrounded: int | None,
     needed: Tensor | None = None,
 ) -> None:
-    """The same with a weight in tiles, all of bfloat16; `library` is one that has such products."""
+    """Write what `product` writes, [T, M], for a weight in tiles, all of bfloat16. `library` must have such
+    products.
+    """
     x_stride, x_step = x.stride()
     if x_step != 1:
         return tiled_product(library, x.contiguous(), weight, bias, y, unrounded, needed)
@@ -109,7 +115,7 @@ def _results(
     unrounded: int | None,
     needed: Tensor | None,
 ) -> tuple[int | None, ...]:
-    """What the arguments of these have after the factors."""
+    """Return the arguments that follow the factors in these products."""
     bias_at = None if bias is None else bias.data_ptr()
     needed_at = None if needed is None else needed.data_ptr()
     return bias_at, y, unrounded, *x.shape, weight.shape[0], needed_at
@@ -118,7 +124,10 @@ def _results(
 def tiled_gated_product(
     library: Library, x: Tensor, weight: TiledWeight, bias: Tensor | None, y: Tensor, activation: int
 ) -> None:
-    """Write what an activation of the first half of that product gates. `library` is one that has this."""
+    """Write act(gate) * up, [T, I], of the product with a weight [2I, N] in tiles, bfloat16.
+
+    `library` must have such products.
+    """
     (rows, inputs), (x_stride, x_step) = x.shape, x.stride()
     if x_step != 1:
         return tiled_gated_product(library, x.contiguous(), weight, bias, y, activation)
@@ -133,9 +142,10 @@ def tiled_gated_product(
 def quantized_gated_product(
     library: Library, x: Tensor, weight: QuantizedWeight, bias: Tensor | None, y: Tensor, activation: int
 ) -> None:
-    """Write what an activation gates of a product with a quantised weight in tiles, for many rows of bfloat16.
+    """Write act(gate) * up, [T, I], of the product with a quantised weight [2I, N] in tiles, for many rows of
+    bfloat16.
 
-    `library` is one that has such products.
+    `library` must have such products.
     """
     if x.stride(1) != 1:
         return quantized_gated_product(library, x.contiguous(), weight, bias, y, activation)
@@ -156,7 +166,7 @@ def quantized_gated_product(
 
 
 def low_rank_products(functions: Functions, x: Tensor, y: Tensor, additions: Sequence[Addition]) -> None:
-    """Add x @ down @ up to y, for each adapter's tokens."""
+    """Add x @ down @ up to y for each adapter's tokens. x: [T, N]. y: [T, M], of the same dtype, mutated."""
     if x.stride(1) != 1:
         x = x.contiguous()
     table = np.array([_row(len(x), *addition) for addition in additions], np.int64)
@@ -167,7 +177,7 @@ def low_rank_products(functions: Functions, x: Tensor, y: Tensor, additions: Seq
 
 
 def _row(rows: int, tokens: Tensor | None, low_rank: LowRank) -> tuple[int, ...]:
-    """An `Addition` of low_rank.cpp. Of an adapter it is always the same."""
+    """Return an `Addition` of low_rank.cpp. The part of the adapter is kept with it."""
     parts = low_rank.derived.get(_PARTS)
     if parts is None:
         each = zip(low_rank.ups, low_rank.starts, strict=True)
@@ -183,8 +193,11 @@ def _row(rows: int, tokens: Tensor | None, low_rank: LowRank) -> tuple[int, ...]
 
 
 def expert_weights(gate_up: Weight, down: Weight) -> tuple[int | None, ...] | None:
-    """Addresses of both with their scales, bits, 0 if they are not quantised, and whether the first is in tiles; None
-    where one is quantised otherwise than the other."""
+    """Return the addresses of both weights with their scales, the bits (0 if not quantised), and whether they
+    are in tiles.
+
+    None if one is quantised otherwise than the other.
+    """
     if isinstance(gate_up, Tensor) and isinstance(down, Tensor):
         return gate_up.data_ptr(), None, down.data_ptr(), None, 0, False
     if (

@@ -1,7 +1,7 @@
-"""Kernel calls that are recorded once and made again without Python: to a CPU what a CUDA graph is to a GPU.
+"""Recording of kernel calls and their replay without Python: the CPU's counterpart of a CUDA graph.
 
-A decode step of one sequence is some nine calls a layer, each of which costs the interpreter several microseconds
-in which the machine's threads have nothing to do. A recording is bound to shapes and addresses, as a graph is.
+A decode step of one sequence is some nine calls a layer. Each costs the interpreter several microseconds in
+which the machine's threads have nothing to do. A recording is bound to shapes and addresses, as a graph is.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _EMPTY = (torch.ops.aten.new_empty.default, torch.ops.aten.empty.memory_format)
 
 
 class NotRecordable(RuntimeError):
-    """What was run computes something outside the library."""
+    """A recorded function computes something outside of the library."""
 
 
 class RecordedLibrary:
-    """A library whose calls are made and noted."""
+    """A library whose calls are made and recorded."""
 
     def __init__(self, library: Library) -> None:
         self.calls: list[tuple[Function, tuple[Any, ...]]] = []
@@ -53,21 +53,21 @@ class RecordedLibrary:
         self._library = library
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        return _noted(getattr(self._library, name), self.calls)
+        return _recorded_call(getattr(self._library, name), self.calls)
 
 
 class RecordedFunctions:
-    """Those for one type of numbers."""
+    """The functions for one type of numbers, whose calls are made and recorded."""
 
     def __init__(self, functions: Functions, calls: list[tuple[Function, tuple[Any, ...]]]) -> None:
         self._functions = functions
         self._calls = calls
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        return _noted(getattr(self._functions, name), self._calls)
+        return _recorded_call(getattr(self._functions, name), self._calls)
 
 
-def _noted(function: Function, calls: list[tuple[Function, tuple[Any, ...]]]) -> Callable[..., None]:
+def _recorded_call(function: Function, calls: list[tuple[Function, tuple[Any, ...]]]) -> Callable[..., None]:
     def call(*arguments: Any) -> None:
         calls.append((function, arguments))
         function(*arguments)
@@ -76,11 +76,13 @@ def _noted(function: Function, calls: list[tuple[Function, tuple[Any, ...]]]) ->
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is active, torch takes memory from the arena, and makes views; what else it does is refused."""
+    """Lets torch take memory from the arena and make views while it is active, and refuses all else."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing here is compiled. Else torch loads its compiler at the first operation: 1.3 s, and 90 MB."""
+        """Keep torch from loading its compiler at the first operation, which takes 1.3 s and 90 MB: nothing
+        here is compiled.
+        """
         return False
 
     def __init__(self, arena: Arena) -> None:
@@ -90,7 +92,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Called for each operation on tensors."""
+        """Handle an operation on tensors."""
         kwargs = kwargs or {}
         if func in _EMPTY:
             tensor = args[0] if isinstance(args[0], Tensor) else None

@@ -1,4 +1,6 @@
-"""Which logits the drawn token can have: those whose bounds say so, which cost half as much to read as they do."""
+"""Screening of logits: computes only those that the sampled token can have, by bounds that cost half as much to
+read.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +9,21 @@ from torch import Tensor
 
 from pageant.kernels.base import NeededLogits, SamplingTensors
 from pageant.kernels.cpu.narrowing import NarrowingKernels
+from pageant.kernels.panels import PANEL_ROWS
 from pageant.kernels.quantized import QuantizedWeight
-from pageant.kernels.strips import STRIP
 
 __all__ = ["ScreeningKernels"]
 
 
 class ScreeningKernels(NarrowingKernels):
-    """What screens logits, as part of recordings."""
+    """The `Kernels` of recordings that screen logits."""
 
     def screen(self, hidden: Tensor, head: QuantizedWeight, params: SamplingTensors) -> NeededLogits:
-        """Return which logits of one hidden state [1, N] are needed to draw its token with the first of `params`.
+        """Return the logits of one hidden state [1, N] that are needed to sample its token with the first of
+        `params`.
 
-        What is not needed is -inf then, in `into`, and what is drawn is the same token, but for one in 10^13. All are
-        needed where `top_p` decides alone, or `top_k` is above 256.
+        Logits that are not needed are -inf in `into`. The sampled token is the same, except for one in 10^13.
+        All logits are needed where `top_p` decides alone, or `top_k` is above 256.
 
         Args:
             head: [V, N], in halves; for hidden states of a dtype of `halves`.
@@ -30,7 +33,7 @@ class ScreeningKernels(NarrowingKernels):
         assert screen is not None
         vocab_size, size = head.shape
         logits = self._empty(torch.float32, 1, vocab_size)
-        needed = torch.empty(3 + 2 * (vocab_size // STRIP), dtype=torch.int64)
+        needed = torch.empty(3 + 2 * (vocab_size // PANEL_ROWS), dtype=torch.int64)
         screen(
             hidden.data_ptr(),
             head.values.data_ptr(),

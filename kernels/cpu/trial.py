@@ -1,7 +1,7 @@
 """A trial of a compiled library in a process of its own: `python -m pageant.kernels.cpu.trial LIBRARY`.
 
-A level whose instructions a system announces and then refuses, or computes otherwise than is believed here, must
-not take an engine down. So a level that asks for more than ordinary registers is tried once, after it was
+A system may announce instructions and then refuse them, or compute otherwise than is assumed here. That must
+not take an engine down. A level that needs more than ordinary registers is therefore tried once, after it was
 compiled. Exits with 0 if products of all shapes are right.
 """
 
@@ -42,15 +42,15 @@ TILED_SHAPES = (
 
 
 def passes(path: Path) -> bool:
-    """Whether the library may be used, and multiplies rightly, with weights in rows and in tiles.
+    """Tell whether the library may be used and multiplies correctly, with row-major and tiled weights.
 
-    The same row alone has the same bits.
+    A row by itself must have the same bits as among others.
     """
     return is_right(ctypes.CDLL(str(path)))
 
 
 def is_right(library: Any) -> bool:
-    """The same of a library that is loaded."""
+    """Tell the same of a library that is loaded."""
     if not library.pageant_allowed():
         return False
     return all(_multiplies(library, _multiply, 1e-4, *shape) for shape in SHAPES) and all(
@@ -72,7 +72,7 @@ def _multiplies(library: Any, multiply: Multiply, error: float, rows: int, outpu
 def _multiply(
     library: Any, x: npt.NDArray[np.uint16], weight: npt.NDArray[np.uint16]
 ) -> npt.NDArray[np.float32]:
-    """[rows, outputs], unrounded."""
+    """Return the product, float32 [rows, outputs], unrounded."""
     (rows, inputs), outputs = x.shape, len(weight)
     y = np.empty((rows, outputs), np.float32)
     pointers = [x.ctypes.data, inputs, weight.ctypes.data, inputs, None, None, y.ctypes.data]
@@ -83,7 +83,7 @@ def _multiply(
 def _multiply_tiles(
     library: Any, x: npt.NDArray[np.uint16], weight: npt.NDArray[np.uint16]
 ) -> npt.NDArray[np.float64]:
-    """The same rounded to bfloat16, with the weight in tiles: `pageant.kernels.tiled` says how it lies there."""
+    """Return the product rounded to bfloat16, with the weight in tiles (see `pageant.kernels.tiled`)."""
     (rows, inputs), outputs = x.shape, len(weight)
     tiles = weight.reshape(outputs // 16, 16, inputs // 32, 16, 2).transpose(0, 2, 3, 1, 4).copy()
     y = np.empty((rows, outputs), np.uint16)
@@ -93,7 +93,7 @@ def _multiply_tiles(
 
 
 def _bfloat16(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint16]:
-    """Cut off rather than rounded, which is as good here."""
+    """Convert to bfloat16 by truncation, which is exact enough here."""
     return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
 
 
@@ -102,7 +102,7 @@ def _widened(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float64]:
 
 
 def main(path: str) -> int:
-    """The exit code."""
+    """Return the exit code."""
     return 0 if passes(Path(path)) else 1
 
 

@@ -1,6 +1,6 @@
 """Products with weights: plain ones, quantised ones, and both in tiles.
 
-Weights in tiles are for dtypes whose products take them; others are given a copy in rows.
+Weights in tiles are for dtypes whose products take them; other dtypes get a row-major copy.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from pageant.kernels.tiled import LinearWeight, TiledWeight
 
 __all__ = ["WeightKernels"]
 
-_QUANTIZED_TOGETHER = 8 << 20  # numbers
+# Numbers that are quantised at a time.
+_QUANTIZED_TOGETHER = 8 << 20
 
 
 class WeightKernels(ScreeningKernels):
-    """What multiplies, embeds and quantises; see `pageant.kernels.base.Kernels`."""
+    """The `Kernels` that multiply, embed and quantise."""
 
     def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tensor:
         """See `Kernels.linear`."""
@@ -60,7 +61,7 @@ class WeightKernels(ScreeningKernels):
         """See `Kernels.gated_linear`."""
         rows, number = x.shape[0], ACTIVATIONS[activation]
         if x.dtype == torch.bfloat16 and self._gates_at_once(weight, rows):
-            y = self._rows_apart(x.dtype, rows, weight.shape[0] // 2)
+            y = self._empty_padded(x.dtype, rows, weight.shape[0] // 2)
             if isinstance(weight, TiledWeight):
                 tiled_gated_product(self._library, x, weight, bias, y, number)
             elif isinstance(weight, QuantizedWeight):
@@ -69,7 +70,7 @@ class WeightKernels(ScreeningKernels):
         return super().gated_linear(x, weight, bias, activation)
 
     def _gates_at_once(self, weight: LinearWeight, rows: int) -> bool:
-        """Whether `gated_linear` of so many rows of bfloat16 never has the product in memory."""
+        """Tell whether `gated_linear` of `rows` rows of bfloat16 never has the product in memory."""
         if isinstance(weight, TiledWeight):
             return rows > self.gated_more
         return isinstance(weight, QuantizedWeight) and weight.in_tiles and rows > self.quantized_gated_more
@@ -92,7 +93,9 @@ class WeightKernels(ScreeningKernels):
             low_rank_products(functions, x, y, additions)
 
     def logits(self, hidden: Tensor, weight: LinearWeight, needed: NeededLogits | None = None) -> Tensor:
-        """See `Kernels.logits`. What is not needed (`narrowing`) stays as it is in memory."""
+        """Compute logits; see `Kernels.logits`. Those that are not needed (`narrowing`) stay as they are in
+        memory.
+        """
         weight = self._tiled_or_plain(weight, hidden.dtype)
         functions, rows = self._functions.get(hidden.dtype), hidden.shape[0]
         whole = isinstance(weight, Tensor)
@@ -215,11 +218,11 @@ class WeightKernels(ScreeningKernels):
         return y
 
     def _tiled_or_plain(self, weight: LinearWeight, dtype: torch.dtype) -> LinearWeight:
-        """The weight, plain if it is in tiles that products of this dtype do not take."""
+        """Return the weight, row-major if it is in tiles that products of this dtype do not take."""
         return (
             weight.plain() if isinstance(weight, TiledWeight) and dtype not in self.tiled_dtypes else weight
         )
 
     def _as_taken(self, weight: QuantizedWeight, dtype: torch.dtype) -> QuantizedWeight:
-        """The weight, in rows where products of this dtype do not take tiles."""
+        """Return the weight, row-major where products of this dtype do not take tiles."""
         return weight if dtype in self.quantized_tiles else weight.in_rows()

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pageant.kernels.base import NeededLogits
+from pageant.kernels.panels import PANEL_ROWS
 from pageant.kernels.quantized import QuantizedWeight, dequantize
-from pageant.kernels.strips import STRIP
 from pageant.kernels.tiled import LinearWeight, TiledWeight
 
 __all__ = ["embed", "linear", "logits"]
@@ -26,7 +26,7 @@ def logits(hidden: Tensor, weight: LinearWeight, needed: NeededLogits | None = N
     if hidden.is_cuda and hidden.dtype != torch.float32:
         return torch.mm(hidden, _plain(weight, hidden.dtype).T, out_dtype=torch.float32)
     wide = hidden.float()
-    size = max(1, _CHUNK // weight.shape[1] // STRIP) * STRIP
+    size = max(1, _CHUNK // weight.shape[1] // PANEL_ROWS) * PANEL_ROWS
     parts = [
         F.linear(wide, _plain(weight[start : start + size], hidden.dtype).float())
         for start in range(0, weight.shape[0], size)

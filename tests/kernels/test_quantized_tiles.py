@@ -56,8 +56,8 @@ def test_parts_are_views_of_the_whole_and_come_back_in_rows(bits: Bits) -> None:
 
 
 @pytest.mark.parametrize("rows", [slice(8, 32), slice(0, 24), slice(0, 32, 2), 3, torch.tensor([0, 1])])
-def test_parts_of_strips_are_refused(rows: int | slice | Tensor) -> None:
-    with pytest.raises(ValueError, match="expected strips of 16"):
+def test_parts_of_panels_are_refused(rows: int | slice | Tensor) -> None:
+    with pytest.raises(ValueError, match="expected panels of 16"):
         empty_quantized((32, 64), 8, "cpu", in_tiles=True)[rows]
 
 

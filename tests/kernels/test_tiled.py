@@ -44,8 +44,8 @@ def test_rows_are_a_view_and_hold_what_they_are_given() -> None:
 
 
 @pytest.mark.parametrize("rows", [slice(8, 32), slice(0, 24), slice(0, 32, 2)])
-def test_parts_of_strips_are_refused(rows: slice) -> None:
-    with pytest.raises(ValueError, match="expected strips of 16"):
+def test_parts_of_panels_are_refused(rows: slice) -> None:
+    with pytest.raises(ValueError, match="expected panels of 16"):
         in_tiles(torch.randn(32, 32))[rows]
 
 
@@ -62,7 +62,7 @@ def test_columns_are_taken_for_what_they_are() -> None:
 @pytest.mark.parametrize(
     ("rows", "inputs", "fits"), [((48, 16, 16), 64, True), ((40, 8), 64, False), ((16,), 48, False)]
 )
-def test_whole_strips_of_whole_tiles_fit(rows: tuple[int, ...], inputs: int, fits: bool) -> None:
+def test_whole_panels_of_whole_tiles_fit(rows: tuple[int, ...], inputs: int, fits: bool) -> None:
     assert fit_tiles(rows, inputs) == fits
 
 
