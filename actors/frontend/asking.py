@@ -1,4 +1,4 @@
-"""What comes with prompts, under our names or vLLM's, brought into one form."""
+"""Arguments of calls with several prompts, under our names or vLLM's, converted to one form."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class CallSettings(RequestSettings, total=False):
 
 @dataclass(frozen=True)
 class Asked:
-    """What comes with the requests of one call: the same number of entries in each list.
+    """Arguments of one call, with the same number of entries in each list.
 
     Attributes:
-        progress: whether a bar is shown; None is what the caller does otherwise.
+        progress: show a bar; None leaves it to the caller's default.
     """
 
     params: list[SamplingParams]
@@ -102,7 +102,7 @@ def either(ours: Any, theirs: Any, our_name: str, their_name: str) -> Any:
 
 
 def _progress(given: dict[str, Any]) -> bool | None:
-    """Whether a bar is shown; vLLM's users may give a class of bars, which is one of ours."""
+    """Return whether to show a bar. vLLM's users may give a class of bars, which counts as one of ours."""
     shown = either(given.pop("progress", None), given.pop("use_tqdm", None), "progress", "use_tqdm")
     return None if shown is None else bool(shown)
 

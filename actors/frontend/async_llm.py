@@ -93,22 +93,22 @@ class AsyncLLM(Members, Engine):
 
     @property
     def dead_error(self) -> PageantError | None:
-        """Why no request is answered any more; None while they are."""
+        """Return why no request is answered any more; None while they are."""
         return self._session.failure()
 
     @property
     def errored(self) -> bool:
-        """Whether no request is answered any more."""
+        """Tell whether requests are not answered any more."""
         return self.dead_error is not None
 
     @property
     def is_running(self) -> bool:
-        """Whether requests are answered."""
+        """Tell whether requests are answered."""
         return not self.errored
 
     @property
     def is_stopped(self) -> bool:
-        """Whether no request is answered any more."""
+        """Tell whether requests are not answered any more."""
         return self.errored
 
     async def check_health(self) -> None:
@@ -148,7 +148,7 @@ class AsyncLLM(Members, Engine):
                 await asyncio.sleep(DRAIN_LOOK_SECONDS)
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """End every request, actor, process and thread."""
+        """End every request, actor, process and thread. `timeout`, in seconds, is vLLM's and has no effect."""
         self._session.stop()
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
@@ -156,7 +156,7 @@ class AsyncLLM(Members, Engine):
         return ("generate",)
 
     async def is_tracing_enabled(self) -> bool:
-        """Whether traces are sent anywhere."""
+        """Tell whether traces are exported."""
         return self._session.topology.settings.get("otlp_traces_endpoint") is not None
 
     async def do_log_stats(self) -> None:

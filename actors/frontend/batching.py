@@ -83,7 +83,7 @@ class Batch:
         return self._openings[first : self._next]
 
     def ended(self, index: int) -> None:
-        """On the node's loop: one more request is complete."""
+        """Count a request that is complete, and open the next ones. Called on the node's loop."""
         self.num_finished += 1
         self._num_open -= self._openings[index].params.num_sequences
         if self._next < len(self._openings):
@@ -95,7 +95,7 @@ class Batch:
             self.done.set_result(None)
 
     def fail(self, error: PageantError) -> None:
-        """On the node's loop: the call ends with this error; its other requests are aborted."""
+        """End the call with an error; its other requests are aborted. Called on the node's loop."""
         self._next = len(self._openings)
         if not self.done.done():
             self.done.set_exception(error)

@@ -28,20 +28,21 @@ NOT_TAKEN = tuple(row for row in BEAMS.values() if row.kind is Kind.NOT_YET)
 
 
 class BeamSearchParams(Parameters, frozen=True, kw_only=False, forbid_unknown_fields=True):
-    """How to search.
+    """Parameters of a beam search.
 
     Attributes:
-        beam_width: how many beams live at a time, and are returned.
-        max_tokens: most tokens of a beam.
+        beam_width: the number of beams that live at a time, and are returned.
+        max_tokens: the most tokens of a beam.
         ignore_eos: beams do not end at the model's end tokens.
         length_penalty: a beam's score is its log-probability divided by its length to this power.
-        temperature, include_stop_str_in_output, structured_outputs, skip_special_tokens, watermarking: vLLM's, taken
+        temperature, include_stop_str_in_output, structured_outputs, skip_special_tokens, watermarking: vLLM's,
+            accepted
             where they ask for nothing.
         early_stopping: True ends when `beam_width` beams have ended; False, when no beam of the length reached
             can be better than those; "never", when none of any length can be.
 
     Raises:
-        BadRequest: a value out of range.
+        BadRequest: a value is out of range.
     """
 
     beam_width: int
@@ -125,11 +126,11 @@ class BeamSearch:
         self.done = False
 
     def prompts(self) -> list[npt.NDArray[np.int32]]:
-        """The live beams, to be continued by a token each, as `request_params` say."""
+        """Return the live beams, int32 [tokens] each, to be continued by one token as `request_params` say."""
         return [int32([*self.prompt.tolist(), *tokens]) for _, tokens in self._live]
 
     def request_params(self, vocab_size: int) -> SamplingParams:
-        """Of each beam's request."""
+        """Return the sampling parameters of each beam's request."""
         return SamplingParams(
             temperature=0, max_tokens=1, logprobs=min(self._num_kept, vocab_size), detokenize=False
         )
@@ -179,7 +180,7 @@ class BeamSearch:
         )
 
     def _can_improve(self, length: int) -> bool:
-        """Whether a live beam could still be among the best, as `early_stopping` judges."""
+        """Tell whether a live beam could still be among the best, as `early_stopping` judges."""
         params = self.params
         if len(self._ended) < params.beam_width:
             return True

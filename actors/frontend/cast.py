@@ -30,7 +30,9 @@ LIFECYCLE = "lifecycle"
 
 
 def _called_for(topology: Topology) -> Iterator[str]:
-    """What a topology needs though it does not name it. What is no proper setting is refused where it is read."""
+    """Yield the actors that a topology needs without naming them. Invalid settings are refused where they are
+    read.
+    """
     speculation = topology.settings.get("speculation")
     if isinstance(speculation, Mapping) and speculation.get("method") not in DEVICE_METHODS:
         yield DRAFTER
@@ -77,7 +79,7 @@ DEFAULT_CAST = Cast(
 
 
 def model_settings(topology: Topology) -> dict[str, Any]:
-    """What the checkpoint says that the actors need to know: paths, sizes, end tokens.
+    """Return the settings that the checkpoint gives the actors: paths, sizes, end tokens.
 
     Raises:
         TopologyError: no model is named, `max_model_len` is beyond it, or an adapter is not for it.
@@ -242,11 +244,11 @@ def _served(
 
 
 def limits_of(model: ServedModel) -> tuple[Limits, int | None]:
-    """What requests to a model may ask for, and how long answers are that nobody set a length for, if it says so.
+    """Return the limits of requests to a model, and the default length of answers, if the checkpoint sets one.
 
     Raises:
         TopologyError: a setting is out of range.
-        CheckpointError: generation_config.json is.
+        CheckpointError: generation_config.json is invalid.
     """
     folder, most, config_from = Path(model.folder), model.max_logprobs, model.generation_config
     if isinstance(most, bool) or not isinstance(most, int) or most < -1:

@@ -259,19 +259,19 @@ class Engine(AsyncOperations):
 
     @property
     def default_params(self) -> SamplingParams:
-        """Of requests that bring none: what the checkpoint's generation_config.json says."""
+        """Return the parameters of requests without any: those of the checkpoint's generation_config.json."""
         return SamplingParams.of(self._session.limits.defaults)
 
     # Looking in.
 
     @property
     def model_name(self) -> str:
-        """What the model is called: `served_model_name`, or where it was found."""
+        """Return the model's name: `served_model_name`, or its path."""
         return self._session.model_name
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the checkpoint says how a conversation is to be rendered."""
+        """Tell whether the checkpoint has a template for conversations."""
         return self._session.has_chat_template
 
     async def statistics(self) -> list[NodeStatistics]:
@@ -280,12 +280,12 @@ class Engine(AsyncOperations):
         return found
 
     async def scheduler_statistics(self) -> SchedulerStatistics:
-        """How many requests there are, and what happened so far."""
+        """Return the numbers of requests, and the scheduler's counters."""
         found: SchedulerStatistics = await self._in_thread(self._session.scheduler_statistics)
         return found
 
     async def pool_statistics(self) -> PoolStatistics:
-        """How the KV pool stands."""
+        """Return the state of the KV pool."""
         found: PoolStatistics = await self._in_thread(self._session.pool_statistics)
         return found
 
@@ -318,18 +318,18 @@ class Engine(AsyncOperations):
     async def record(
         self, path: str | Path, *, texts: bool = False, kinds: Sequence[str] = KINDS
     ) -> AsyncIterator[None]:
-        """For as long as this lasts, what the actors are told is written to a file, for `pageant replay`.
+        """Record the messages that the actors receive, for as long as the context lasts, for `pageant replay`.
 
             async with engine.record("busy-hour.recording"):
                 ...
 
         Args:
-            path: of a new file.
-            texts: keep prompts, outputs and what else is text; without, only token ids are kept.
-            kinds: of messages, or `*` for all.
+            path: a new file.
+            texts: keep prompts, outputs and other texts; without it, only token ids are kept.
+            kinds: the kinds of messages to record, or `*` for all.
 
         Raises:
-            OSError: the file is there already, or (at the end) could not be written to.
+            OSError: the file exists already, or (at the end) could not be written to.
         """
         session = self._session
         recorder = await self._in_thread(partial(session.start_recording, texts=texts), Path(path), kinds)

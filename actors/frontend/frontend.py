@@ -1,8 +1,8 @@
 """The frontend actor: carries a user's requests into the topology, and their outputs out of it.
 
-It lives on the root node. The user's side hands it requests by `open`, on this node's loop; what comes back
-goes to each request's sink, and each sink's hub is told once per step, so that a user's own loop wakes up
-once per step and not once per token. It may speak to the actors of several models, each request to one.
+It lives on the root node. The user's side hands it requests by `open`, on this node's loop. Outputs go to each
+request's sink. Each sink's hub is told once per step, so that a user's own loop wakes up once per step and not
+once per token. It may talk to the actors of several models, each request to one.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Frontend(Actor):
         return running if request.submitted else []
 
     def lost(self, replica: str) -> str | None:
-        """Why a model's requests are not answered any more: an actor of it will not come back."""
+        """Return why a model's requests are not answered any more (an actor is down for good), or None."""
         return self._peers[replica].lost
 
     def adapters(self, replica: str) -> tuple[str, ...]:
@@ -169,7 +169,7 @@ class Frontend(Actor):
         return tuple(self._peers[replica].adapters)
 
     def wire_ids(self, request_id: str) -> list[str]:
-        """What the topology calls the samples of an open request."""
+        """Return the topology's names of the samples of an open request."""
         return self._requests[request_id].wire_ids
 
     async def ready_model(self, replica: str) -> ServedModel:
@@ -366,7 +366,7 @@ class Frontend(Actor):
             self._submit_again(peers)
 
     def _submit_again(self, peers: Peers) -> None:
-        """Someone new may not know of our open requests, or have had their ends die with a former life."""
+        """Submit the open requests again: a new actor may not know them, or their ends died with a former life."""
         now = self.clock.now()
         for sequence in self._open.values():
             if sequence.request.submitted and sequence.request.peers is peers:
@@ -401,7 +401,7 @@ class Frontend(Actor):
 
     @receives
     def statistics(self, question: GetFrontendStatistics) -> FrontendStatistics:
-        """What was counted so far of a model, and the oldest of its requests that are open."""
+        """Return the counters of a model, and its oldest open requests."""
         now, peers = self.clock.now(), self._peers[question.replica]
         requests = [request for request in self._requests.values() if request.peers is peers]
         return FrontendStatistics(
@@ -419,13 +419,13 @@ class Frontend(Actor):
         )
 
     def http_counts(self) -> dict[str, dict[str, int]]:
-        """What an HTTP server counts besides."""
+        """Return the counters of an HTTP server, which a subclass has."""
         return {}
 
     # Ends.
 
     def _fail_all(self, error: PageantError) -> None:
-        """At our own end, with which the schedulers, who watch us, end what we had."""
+        """Fail every request when this actor ends. The schedulers, which watch it, end them too."""
         for request in list(self._requests.values()):
             self._fail(request, error, aborts=False)
 

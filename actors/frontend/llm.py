@@ -222,7 +222,7 @@ class LLM(Members, SyncOperations):
 
     @property
     def default_params(self) -> SamplingParams:
-        """Of prompts that bring none: what the checkpoint's generation_config.json says."""
+        """Return the parameters of prompts without any: those of the checkpoint's generation_config.json."""
         return SamplingParams.of(self._session.limits.defaults)
 
     def _prompts(self, prompts: Any, params: Any, given: Mapping[str, Any]) -> tuple[list[Any], Asked]:
@@ -286,11 +286,11 @@ class LLM(Members, SyncOperations):
         return self._session.statistics()
 
     def scheduler_statistics(self) -> SchedulerStatistics:
-        """How many requests there are, and what happened so far."""
+        """Return the numbers of requests, and the scheduler's counters."""
         return self._session.scheduler_statistics()
 
     def pool_statistics(self) -> PoolStatistics:
-        """How the KV pool stands."""
+        """Return the state of the KV pool."""
         return self._session.pool_statistics()
 
 
@@ -309,7 +309,7 @@ def _at(index: int, check: Any, *arguments: Any) -> Any:
 
 
 def _final_only(params: list[sampling.SamplingParams]) -> list[sampling.SamplingParams]:
-    """As they are, but for what each output holds; those that are one stay one."""
+    """Return the parameters with only a final output; equal objects stay one object."""
     final, each = RequestOutputKind.FINAL_ONLY, {id(one): one for one in params}
     replaced = {name: msgspec.structs.replace(one, output_kind=final) for name, one in each.items()}
     return [replaced[id(one)] for one in params]

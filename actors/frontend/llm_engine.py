@@ -88,7 +88,7 @@ class LLMEngine(Members, SyncOperations):
 
     @property
     def default_params(self) -> SamplingParams:
-        """Of requests that bring none: what the checkpoint's generation_config.json says."""
+        """Return the parameters of requests without any: those of the checkpoint's generation_config.json."""
         return SamplingParams.of(self._session.limits.defaults)
 
     def add_request(
@@ -103,10 +103,10 @@ class LLMEngine(Members, SyncOperations):
         priority: int = 0,
         **settings: Any,
     ) -> str:
-        """Takes a request, and returns its name; its outputs come from `step`.
+        """Take a request, and return its name; its outputs come from `step`.
 
         Args:
-            arrival_time: requests are timed when they come.
+            arrival_time: seconds since 1970; vLLM's, without effect: requests are timed when they come.
             settings: see `CallSettings`.
 
         Raises:
@@ -173,15 +173,15 @@ class LLMEngine(Members, SyncOperations):
         self._session.abort(names)
 
     def has_unfinished_requests(self) -> bool:
-        """Whether any request has not shown its end."""
+        """Tell whether the end of any request has not been returned."""
         return bool(self._open)
 
     def get_num_unfinished_requests(self) -> int:
-        """How many have not."""
+        """Return how many requests have not returned their end."""
         return len(self._open)
 
     def has_unfinished_requests_dp(self, has_unfinished: bool) -> bool:
-        """Whether any has: there is one copy of a model."""
+        """Return the argument: there is one copy of a model."""
         return has_unfinished
 
     def get_metrics(self) -> list[Metric]:
@@ -233,7 +233,7 @@ class _Steps:
         self.pending: list[tuple[_Sink, _Event]] = []
 
     def flush(self) -> None:
-        """On the node's loop: the step is complete."""
+        """Pass on the outputs of a step that is complete. Called on the node's loop."""
         pending, self.pending = self.pending, []
         self.ready.put(pending)
 

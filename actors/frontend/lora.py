@@ -43,17 +43,17 @@ class LoRARequest(MutableParameters, eq=False):
 
     @property
     def adapter_id(self) -> int:
-        """Its number."""
+        """Return its number."""
         return self.lora_int_id
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Return its name."""
         return self.lora_name
 
     @property
     def path(self) -> str:
-        """Its folder."""
+        """Return its folder."""
         return self.lora_path
 
     def __eq__(self, other: object) -> bool:

@@ -26,10 +26,11 @@ class NotHere(Unsupported, AttributeError):
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What is known of a model.
+    """Facts about a model, under vLLM's names.
 
     Attributes:
-        model: its folder. tokenizer: that of its tokenizer; None where it has none.
+        model: the model's folder.
+        tokenizer: the tokenizer's folder; None where it has none.
         max_model_len: tokens of the longest request.
     """
 
@@ -93,7 +94,7 @@ class Members:
 
     @property
     def model_config(self) -> ModelConfig:
-        """What is known of the model."""
+        """Return facts about the model."""
         served, limits = self._session.served, self._session.limits
         return ModelConfig(
             model=served.folder,

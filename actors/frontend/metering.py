@@ -1,7 +1,7 @@
-"""What a frontend counts of its requests: tokens, ends, errors, and how long everything took.
+"""A frontend's counters of its requests: tokens, ends, errors, and times.
 
-Counted here, where a request begins and ends, so that times are those that users see. Names and meanings of the
-histograms are vLLM's, whose dashboards people have.
+They are counted where a request begins and ends, so that times are those that users see. Names and meanings of
+the histograms are vLLM's, for which dashboards exist.
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ class Metering:
             self._max_tokens.observe(params.max_tokens)
 
     def stepped(self, num_tokens: int, num_steady: int, now: float) -> None:
-        """A batch brought tokens: one each to `num_steady` sequences that had their last with the batch before."""
+        """Count a batch of tokens, received at `now` seconds.
+
+        `num_steady` sequences got one token each, and had their last token with the batch before.
+        """
         self.output_tokens += num_tokens
         if num_steady:
             self._gaps.observe(now - self.stepped_at, num_steady)
@@ -98,7 +101,7 @@ class Metering:
         self.errors[KINDS.get(type(error), "failure")] += 1
 
     def histograms(self) -> dict[str, HistogramCounts]:
-        """By the name of their metric."""
+        """Return the histograms, by the name of their metric."""
         named = {
             "time_to_first_token_seconds": self.first_token,
             "inter_token_latency_seconds": self._gaps,

@@ -42,7 +42,7 @@ class Gauge(Metric):
 
 @dataclass
 class Histogram(Metric):
-    """How many values were at most each bound; `+Inf` is all of them."""
+    """A histogram: the number of values that were at most each bound; `+Inf` is all of them."""
 
     count: int
     sum: float

@@ -1,6 +1,7 @@
 """Operations on a running model: the methods that `Engine` and `LLM` share.
 
-Each is one message to the lifecycle actor. What it changes outlives the death of any actor or process but the root's.
+Each is one message to the lifecycle actor. Its changes outlive the death of any actor or process but the
+root's.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Operations:
         return self._ask(ResumeModel(replica=self._session.replica))
 
     def state(self) -> Future[ModelState]:
-        """Ask how the model is served."""
+        """Ask for the state of the model."""
         return self._ask(GetModelState(replica=self._session.replica))
 
     def reset_prefix_cache(self, reset_running_requests: bool) -> Future[PrefixCacheReset]:
@@ -151,7 +152,7 @@ class AsyncOperations:
         await asyncio.wrap_future(self._operations.resume())
 
     async def is_paused(self) -> bool:
-        """Return whether somebody paused the model."""
+        """Tell whether the model is paused."""
         return (await asyncio.wrap_future(self._operations.state())).paused is not None
 
     async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
@@ -184,7 +185,7 @@ class AsyncOperations:
         await asyncio.wrap_future(self._operations.wake_up(tags))
 
     async def is_sleeping(self) -> bool:
-        """Return whether the model sleeps."""
+        """Tell whether the model sleeps."""
         return (await asyncio.wrap_future(self._operations.state())).sleep_level > 0
 
     async def update_weights(
@@ -259,7 +260,7 @@ class SyncOperations:
         self._operations.resume().result()
 
     def is_paused(self) -> bool:
-        """Return whether somebody paused the model."""
+        """Tell whether the model is paused."""
         return self._operations.state().result().paused is not None
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
@@ -276,7 +277,7 @@ class SyncOperations:
         self._operations.wake_up(tags).result()
 
     def is_sleeping(self) -> bool:
-        """Return whether the model sleeps."""
+        """Tell whether the model sleeps."""
         return self._operations.state().result().sleep_level > 0
 
     def update_weights(

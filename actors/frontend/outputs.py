@@ -1,4 +1,4 @@
-"""What a user gets back, with the names that users of such engines know."""
+"""Outputs for users, with the names that users of such engines know."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ TokenLogprobs = dict[int, Logprob]
 
 @dataclass(frozen=True)
 class RequestMetrics:
-    """When and how long, in seconds.
+    """Times of a request, in seconds.
 
     Attributes:
         arrival_time: when the request came, since 1970.
-        first_token_time: from then to its first token; None if it had none.
-        queue_time: before it was admitted. prefill_time: from then to its first token. decode_time: from then
-            to its end.
-        num_generation_tokens: of all its samples.
+        first_token_time: from its arrival to its first token; None if it had none.
+        queue_time: from its submission to its admission.
+        prefill_time: from its admission to its first token.
+        decode_time: from its first token to its end.
+        num_generation_tokens: tokens of all its samples.
     """
 
     arrival_time: float
@@ -60,27 +61,27 @@ class RequestMetrics:
 
     @property
     def first_token_latency(self) -> float:
-        """Seconds from its arrival to its first token; 0 if it had none."""
+        """Return the time from arrival to the first token; 0 if it had none."""
         return self.first_token_time or 0.0
 
     @property
     def first_token_ts(self) -> float:
-        """The time of its first token; 0 if it had none."""
+        """Return the time of the first token; 0 if it had none."""
         return 0.0 if self.first_token_time is None else self.arrival_time + self.first_token_time
 
     @property
     def last_token_ts(self) -> float:
-        """The time of its last token; 0 if it had none."""
+        """Return the time of the last token; 0 if it had none."""
         return 0.0 if self.first_token_time is None else self.first_token_ts + self.decode_time
 
     @property
     def scheduled_ts(self) -> float:
-        """The time of its admission."""
+        """Return the time of its admission."""
         return self.queued_ts + self.queue_time
 
     @property
     def queued_ts(self) -> float:
-        """The time of its submission to a scheduler."""
+        """Return the time of its submission to a scheduler."""
         before = (self.first_token_time or 0.0) - self.prefill_time - self.queue_time
         return self.arrival_time + max(0.0, before)
 
@@ -132,7 +133,7 @@ class CompletionOutput:
     new_token_ids: list[int] = field(default_factory=list)
 
     def finished(self) -> bool:
-        """Return whether it has ended."""
+        """Tell whether it has ended."""
         return self.finish_reason is not None
 
 
@@ -206,7 +207,7 @@ def _append(completion: CompletionOutput, later: CompletionOutput) -> None:
 
 
 class Arrived(NamedTuple):
-    """What one step brought to one sample of a request."""
+    """One step's output of one sample of a request."""
 
     sample: int
     text: str
@@ -221,7 +222,7 @@ class Arrived(NamedTuple):
 
     @property
     def is_news(self) -> bool:
-        """Whether there is anything in it."""
+        """Tell whether it has any output."""
         return bool(
             self.text or self.token_ids or self.finished is not None or self.prompt_logprobs is not None
         )
@@ -255,12 +256,12 @@ class _Sample:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether anything came since it was last shown."""
+        """Tell whether output has come since it was last shown."""
         more = len(self.token_ids) > self.shown_tokens or len(self.texts) > self.shown_texts
         return more or (self.finished is not None and not self.shown_end)
 
     def output(self, index: int, params: SamplingParams, lora: LoRARequest | None) -> CompletionOutput:
-        """As of now; what is new is since the last call."""
+        """Return the output as of now; the new part is what came since the last call."""
         new_text = "".join(self.texts[self.shown_texts :])
         new_token_ids = self.token_ids[self.shown_tokens :]
         delta = params.output_kind is RequestOutputKind.DELTA
@@ -335,11 +336,11 @@ class Completion:
 
     @property
     def finished(self) -> bool:
-        """Whether there will be no more. An error of one sample ends the others."""
+        """Tell whether no more output will come. An error of one sample ends the others."""
         return not self._left or self.failed is not None
 
     def endings(self, reason: FinishReason) -> list[Arrived]:
-        """What ends the samples that have not ended, though nobody tells of it any more."""
+        """Return ends for the samples that have not ended, when no actor will report them any more."""
         return [
             Arrived(one.index, "", [], Finished(reason=reason, num_output_tokens=len(one.token_ids)))
             for one in self._samples
@@ -347,7 +348,7 @@ class Completion:
         ]
 
     def failure(self) -> PageantError:
-        """What to raise for a request that failed."""
+        """Return the error to raise for a request that failed."""
         assert self.failed is not None
         kinds: dict[str, type[PageantError]] = {"overload": Overloaded, "request": BadRequest}
         return kinds.get(self.failed.cause or "", RequestFailed)(self.failed.message or "it failed")

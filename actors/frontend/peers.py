@@ -20,9 +20,9 @@ CAST = ("tokenizer", *RUNNING_CAST)
 
 
 class Peers:
-    """Those of a model that are up, with their features; what came from them last, and what was counted of it.
+    """The actors of a model that are up, with their features; and the counters of its requests.
 
-    Asked for each request, so the answers are made when news comes.
+    They are asked for each request, so that answers are made when actors come and go.
     """
 
     def __init__(self, model: ServedModel) -> None:
@@ -48,12 +48,12 @@ class Peers:
         self._changed = asyncio.Event()
 
     def address(self, role: str) -> str:
-        """Of an actor, or of a group."""
+        """Return the address of an actor, or of a group."""
         return self.model.replica + role
 
     @property
     def complete(self) -> bool:
-        """Return whether every role has an actor that is up."""
+        """Tell whether every role has an actor that is up."""
         return self._features.keys() >= set(CAST)
 
     async def wait(self) -> None:
@@ -72,12 +72,12 @@ class Peers:
 
     @property
     def is_at_rest(self) -> bool:
-        """Return whether nothing can come of the model's step loop, because somebody wants it so."""
+        """Tell whether the model's step loop is stopped on purpose."""
         return self.is_asleep or self.is_paused
 
     @property
     def is_paused(self) -> bool:
-        """Return whether somebody paused the model, so that nothing comes of its step loop."""
+        """Tell whether the model is paused, so that its step loop brings nothing."""
         return bool(self._facts.get("scheduler", {}).get(PAUSED))
 
     def role(self, role: str) -> list[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""What becomes of a request before it is submitted: its prompt is tokenised and all that it asks for is checked."""
+"""Preparation of requests before they are submitted: the prompt is tokenized, and all parameters are checked."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ AnyPrompt = Tokenize | TokenizeChat | npt.NDArray[np.int32]
 
 
 class Prepared(NamedTuple):
-    """What a request is submitted with; `text` is its prompt's, if it has one.
+    """The arguments of a submission. token_ids: int32 [tokens]. `text` is the prompt's text, if it has one.
 
-    With `embeds`, the prompt is of embeddings, and its token ids are placeholders.
+    With `embeds`, the prompt consists of embeddings, and its token ids are placeholders.
     """
 
     text: str | None
@@ -48,7 +48,7 @@ class Prepared(NamedTuple):
 
 
 class Preparation:
-    """Of the requests to one model."""
+    """Prepares the requests to one model."""
 
     def __init__(self, frontend: Actor, peers: Peers) -> None:
         self._peers = peers
@@ -113,7 +113,9 @@ class Preparation:
         raise BadRequest(answer.reason, answer.parameter)
 
     async def _tokenize_bad_words(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-        """As in vLLM: each as it begins a text and, where that is another token, as it follows a blank."""
+        """Tokenize each word as in vLLM: as it begins a text and, if its first token then differs, as it
+        follows a blank.
+        """
         found: dict[tuple[int, ...], None] = {}
         for word in words:
             alone = Tokenize(text=word.lstrip() or word, add_special_tokens=False)
@@ -150,7 +152,7 @@ class Preparation:
         return Thinking(begin=found.begin, end=found.end, is_open=said.endswith(begin))
 
     async def _marks_of_model(self) -> ReasoningMarks | None:
-        """Around what the model thinks, by its chat template."""
+        """Return the marks around the model's reasoning, from its chat template."""
         model = self._peers.model
         if self._own_marks is None and model.tokenizer is not None:
             self._own_marks = await self._frontend.offload(
@@ -173,7 +175,7 @@ class Preparation:
 
 
 def _bounded(prompt: AnyPrompt, params: SamplingParams, max_model_len: int) -> AnyPrompt:
-    """With how many tokens it may have at most, unless it is cut to fit."""
+    """Return the prompt with the most tokens that it may have, unless it is truncated."""
     if isinstance(prompt, np.ndarray) or params.truncate_prompt_tokens is not None:
         return prompt
     return msgspec.structs.replace(prompt, tokens_max=max_model_len - 1)

@@ -45,7 +45,7 @@ class _Bar:
 
 
 class LoadProgress(_Bar):
-    """How far the loading of the weights is."""
+    """Shows the progress of loading weights."""
 
     def update(self, progress: Progress) -> None:
         """Takes in a progress message."""
@@ -59,7 +59,7 @@ class LoadProgress(_Bar):
 
 
 class BatchProgress(_Bar):
-    """How many requests of a batch are complete, and how fast tokens come."""
+    """Shows how many requests of a batch are complete, and the rate of tokens."""
 
     def __init__(self, shown: bool, total: int) -> None:
         super().__init__(shown and total > 0)

@@ -30,14 +30,14 @@ PROMPT_CHARACTERS_MAX = 64_000_000
 
 @dataclass(frozen=True)
 class Limits:
-    """What requests to a model may ask for.
+    """Limits of requests to a model.
 
     Attributes:
-        max_logprobs: of the likeliest tokens that are told of at one place; -1 is all.
+        max_logprobs: the most likely tokens that are reported at one place; -1 is all.
         defaults: the parameters of a request that brings none.
-        adapters: the names of the model's.
-        has_tokenizer: whether texts can be tokenized; without one, requests are of token ids alone.
-        embeds_size: of the embeddings that a prompt may be; None is a model that takes none.
+        adapters: the names of the model's adapters.
+        has_tokenizer: texts can be tokenized; without one, requests consist of token ids alone.
+        embeds_size: the width of a prompt's embeddings; None if the model takes none.
     """
 
     vocab_size: int
@@ -50,20 +50,23 @@ class Limits:
 
 
 class RequestSettings(TypedDict, total=False):
-    """Of one request, besides its prompt and its parameters.
+    """Settings of one request, besides its prompt and its parameters.
 
     Attributes:
-        priority: lower is sooner, with a policy that looks at it.
-        tenant: whose share of the service it takes, with a policy that looks at it.
-        deadline: seconds from now; then it ends with `abort`, and keeps the tokens that it has. If it could not be
+        priority: a lower number is sooner, with a policy that reads it.
+        tenant: whose share of the service it takes, with a policy that reads it.
+        deadline: seconds from now; then it ends with `abort`, and keeps the tokens that it has. If it could not
+            be
             submitted by then, it ends with `RequestExpired`.
         cache_salt: its cached prefixes are shared only with requests of the same salt.
-        extra_keys: likewise, of the same keys: what its KV depends on besides tokens, where an executor of your own
+        extra_keys: likewise, of the same keys: what its KV depends on besides tokens, where an executor of your
+            own
             computes with an image, say.
         adapter: the name of the model's adapter that computes it; None is the model as it is.
         traceparent: the span that it is a part of, as W3C writes it, where requests are traced.
-        reasoning_marks: the texts before and after what the model thinks, for `thinking_token_budget`; None is those of
-            its chat template.
+        reasoning_marks: the texts before and after the model's reasoning, for `thinking_token_budget`; None is
+            those
+            of its chat template.
     """
 
     priority: int
@@ -138,10 +141,11 @@ def check_name(name: str, value: object, shortest: int = 1) -> None:
 def check_prompt(
     prompt: object, limits: Limits, params: SamplingParams
 ) -> Tokenize | npt.NDArray[np.int32] | EmbeddedPrompt:
-    """A text as a request to the tokenizer, token ids as an array, embeddings as rows; truncated if `params` say so.
+    """Return a text as a request to the tokenizer, token ids as int32 [tokens], or embeddings as rows, truncated
+    if `params` say so.
 
     Raises:
-        BadRequest: none of them, empty, too long, or not of this model.
+        BadRequest: it is none of them, empty, too long, or has ids or rows that are not of this model.
     """
     if isinstance(prompt, Mapping):
         if prompt.get(EMBEDS) is not None:
@@ -230,10 +234,10 @@ def check_text(text: str, place: str) -> None:
 def check_token_ids(
     ids: Sequence[Any] | npt.NDArray[Any], limits: Limits, name: str = "prompt"
 ) -> npt.NDArray[np.int32]:
-    """Token ids as an int32 array. `name` is what the parameter is called that has them.
+    """Return token ids as int32 [tokens]. `name` is the name of their parameter.
 
     Raises:
-        BadRequest: none, too many, or one that is not an id of this model; names its index.
+        BadRequest: there are none or too many, or one is not an id of this model; names its index.
     """
     vocab_size = limits.vocab_size
     check_length(len(ids), limits.max_model_len, name)
@@ -248,7 +252,7 @@ def check_token_ids(
 
 
 def check_vocabulary(token_ids: npt.NDArray[np.int32], vocab_size: int, name: str = "prompt") -> None:
-    """Refuses what the tokenizer makes of a text, where it knows tokens that the model has no embeddings for."""
+    """Refuse token ids, int32 [tokens], that the tokenizer knows and the model has no embeddings for."""
     if len(token_ids) and token_ids.max() >= vocab_size:
         token = int(token_ids[token_ids >= vocab_size][0])
         raise BadRequest(
@@ -314,7 +318,7 @@ def _check_without_tokenizer(params: SamplingParams) -> None:
 
 
 def check_allowed(params: SamplingParams, bad_words: Sequence[Sequence[int]]) -> None:
-    """That something may be drawn.
+    """Check that some token may be sampled.
 
     Raises:
         BadRequest: each allowed token is a bad word by itself.

@@ -29,10 +29,10 @@ from pageant.protocol.tokenizing import Tokenize, TokenizeChat
 
 
 class Hub(Protocol):
-    """Where sinks' outputs leave this loop."""
+    """Passes sinks' outputs on to another loop."""
 
     def flush(self) -> None:
-        """Everything of this step has been given to the sinks."""
+        """Pass on the outputs of a step, all of which the sinks have got."""
 
 
 class Sink(Protocol):
@@ -40,7 +40,7 @@ class Sink(Protocol):
 
     @property
     def hub(self) -> Hub:
-        """Where its outputs leave."""
+        """Return the hub that passes its outputs on."""
 
     def accepted(self, prompt: str | None, prompt_token_ids: list[int]) -> None:
         """The request is on its way."""
@@ -49,7 +49,7 @@ class Sink(Protocol):
         """The next piece of one of its samples; the last of each says how it ended. An error is the last."""
 
     def failed(self, error: PageantError) -> None:
-        """There will be no (more) output."""
+        """Fail the request: there will be no (more) output."""
 
 
 @dataclass(eq=False)
@@ -88,7 +88,7 @@ class OpenRequest:
     trace: RequestTrace | None = None
 
     def metrics(self, finished: Finished) -> RequestMetrics:
-        """Of its sample that ended last."""
+        """Return the times of the request, by its sample that ended last."""
         first = self.first_token_at
         return RequestMetrics(
             arrival_time=self.arrival_time,
@@ -101,7 +101,7 @@ class OpenRequest:
         )
 
     def entry(self, now: float, running: Sequence[OpenSequence]) -> OpenRequestEntry:
-        """For who looks in: with those of its sequences that have not ended."""
+        """Return an entry for statistics at `now` seconds, with the sequences that have not ended."""
         submits = [sequence.submit for sequence in running if sequence.submit is not None]
         return OpenRequestEntry(
             request_id=self.opening.request_id,
@@ -128,12 +128,12 @@ class OpenSequence:
     weight_versions: WeightVersionSpans = ()
 
     def begin(self, submit: Submit, now: float) -> Submit:
-        """It is submitted, for the first time."""
+        """Record the first submission, at `now` seconds."""
         self.submit, self.submitted_at = submit, now
         return submit
 
     def again(self, now: float, detokenizer: int) -> Submit:
-        """The same submission with what has come since, and what is left of its time."""
+        """Return the submission with the output so far, and what is left of its time at `now` seconds."""
         assert self.submit is not None, "it was never submitted"
         self.resumed = True
         age = now - self.submitted_at
@@ -150,7 +150,7 @@ class OpenSequence:
         )
 
     def take(self, arrived: Arrived, text_start: int, token_start: int) -> Arrived | None:
-        """What is new in a piece of output that begins at those places; None if it begins after what is here."""
+        """Return the new part of output that begins at these positions; None if output before it is missing."""
         characters, tokens = self.num_characters - text_start, len(self.token_ids) - token_start
         if characters < 0 or tokens < 0:
             return None

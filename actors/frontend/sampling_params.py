@@ -20,14 +20,15 @@ _LISTS = ("stop", "stop_token_ids", "bad_words")
 
 
 class SamplingParams(MutableParameters):
-    """How a request's tokens are drawn and when they end.
+    """Parameters of a request's sampling and of its end.
 
-    The parameters are those of `pageant.protocol.sampling.SamplingParams`, which says what each means. Values are
-    checked when it is made and when a request begins with it. That request is not changed by what is changed later.
-    Parameters of vLLM's that are not there are taken where they ask for nothing; docs/from-vllm.md lists them.
+    The parameters are those of `pageant.protocol.sampling.SamplingParams`, which documents each. Values are
+    checked when the object is made and when a request begins with it. Later changes to the object do not change
+    that request. Parameters of vLLM's that are not there are accepted where they ask for nothing;
+    docs/from-vllm.md lists them.
 
     Raises:
-        BadRequest: a value out of range, or a parameter that is not there; names the parameter.
+        BadRequest: a value is out of range, or a parameter is unknown; names the parameter.
     """
 
     n: int = 1
@@ -121,7 +122,7 @@ class SamplingParams(MutableParameters):
 
     @property
     def num_logprobs(self) -> int | None:
-        """How many of the likeliest tokens are told of at each place; None is none."""
+        """Return how many of the likeliest tokens are reported at each place; None is none."""
         return self.logprobs
 
 

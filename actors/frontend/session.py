@@ -165,7 +165,7 @@ class Session:
 
     @property
     def limits(self) -> Limits:
-        """What requests may ask for now. Adapters come and go."""
+        """Return the present limits of requests. Adapters come and go."""
         frontend = self.frontend
         if frontend is not None:
             adapters = frontend.adapters(self.replica)
@@ -175,7 +175,7 @@ class Session:
 
     @property
     def frontend(self) -> Frontend | None:
-        """This process's, on the node's loop; None while it is started again."""
+        """Return this process's frontend, on the node's loop; None while it is restarted."""
         cell = self._cluster.node.cells.get(FRONTEND) if self._cluster is not None else None
         if cell is None or cell.closed:
             return None
@@ -226,7 +226,7 @@ class Session:
         weakref.finalize(owner, self._stop_soon).atexit = False  # what is at exit is `stop`'s
 
     def _stop_soon(self) -> None:
-        """As `stop`, without waiting: garbage is collected in any thread, the node's own too."""
+        """Stop without waiting: garbage is collected in any thread, the node's own too."""
         thread = self._thread
         if thread is None or self._cluster is None or self._process != os.getpid():
             return
@@ -353,12 +353,12 @@ class Session:
         return answer
 
     def pool_statistics(self) -> PoolStatistics:
-        """How the KV pool stands; its integrity is checked when nothing runs."""
+        """Return the state of the KV pool; its integrity is checked when no request runs."""
         answer: PoolStatistics = self.ask(f"{self.replica}blocks", GetPoolStatistics())
         return answer
 
     def tokenize(self, prompt: Tokenize | npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """A checked prompt's token ids.
+        """Return the token ids of a checked prompt, int32 [tokens].
 
         Raises:
             BadRequest: the prompt is at fault.
@@ -375,10 +375,10 @@ class Session:
     def begin_search(
         self, prompt: Tokenize | npt.NDArray[np.int32] | EmbeddedPrompt, params: BeamSearchParams
     ) -> BeamSearch:
-        """A beam search from a checked prompt.
+        """Return a beam search from a checked prompt; token ids are int32 [tokens].
 
         Raises:
-            BadRequest: the prompt is of embeddings.
+            BadRequest: the prompt consists of embeddings.
         """
         if isinstance(prompt, EmbeddedPrompt):
             raise BadRequest(
@@ -387,7 +387,7 @@ class Session:
         return BeamSearch(self.tokenize(prompt), params, self._end_tokens, self.limits.max_model_len)
 
     def end_search(self, search: BeamSearch) -> BeamSearchOutput:
-        """What a search found, as text."""
+        """Return the beams that a search found, as text."""
         token_ids = [token for beam in search.best for token in beam]
         counts = int32([len(beam) for beam in search.best])
         request = Detokenize(counts=counts, token_ids=int32(token_ids))
@@ -395,7 +395,7 @@ class Session:
         return search.output(answer.texts)
 
     def start_recording(self, path: Path, kinds: Sequence[str], *, texts: bool) -> Recorder:
-        """From now on what the actors are told is written to a new file."""
+        """Start to record the messages that the actors receive, into a new file."""
         self._check_open()
         assert self._thread is not None and self._cluster is not None
         recorder = Recorder(self._cluster.node, path, topology=self.model_name, kinds=kinds, texts=texts)
@@ -422,7 +422,7 @@ class Session:
     def asking(
         self, address: str, request: Any, timeout: float = 30.0, *, deaths_max: int | None = None
     ) -> Future[Any]:
-        """As `ask`, without waiting; to cancel it cancels the handler."""
+        """Ask without waiting. Cancelling the future cancels the handler."""
         self._check_open()
         assert self._thread is not None and self._cluster is not None
         asked = self._cluster.node.ask(

@@ -1,4 +1,4 @@
-"""What `Engine` and `LLM` take as keyword arguments, under the names that it has everywhere."""
+"""Keyword arguments of `Engine` and `LLM`, under the names that they have everywhere."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class EngineSettings(TypedDict, total=False):
 
 @contextmanager
 def speaking_of(settings: Mapping[str, Any]) -> Iterator[None]:
-    """Within it, what is wrong with one of these arguments is an ArgumentError, under the name that was given."""
+    """Turn errors about these arguments into ArgumentErrors, under the names that were given."""
     try:
         yield
     except TopologyError as error:

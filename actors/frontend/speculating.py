@@ -1,4 +1,4 @@
-"""What `speculation` stands for, before anything is loaded. Knows no torch."""
+"""Resolution of `speculation` before anything is loaded. Knows no torch."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def _settled(speculation: Any) -> Any:
 
 
 def _method_of(model: str) -> str:
-    """By the names of its tensors: those who publish heads write many things in config.json, or nothing."""
+    """Return the method of a checkpoint by its tensors' names: the config.json of published heads is not
+    reliable.
+    """
     files = Checkpoint(Path(model)).weight_files
     names = {name.removeprefix("model.") for file in files for name in read_header(file)}
     if any(_MEDUSA.fullmatch(name) for name in names):

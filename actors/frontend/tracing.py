@@ -1,5 +1,5 @@
-"""What is told of a request when it has ended: its spans (the whole of it, and how each of its sequences spent the
-time), and a line of the log.
+"""Spans and log lines of requests that have ended: one span for the whole, and one for each phase of each
+sequence.
 
 Names of attributes are OpenTelemetry's for generative models where it has any, else vLLM's.
 """
@@ -24,17 +24,17 @@ log = logging.getLogger("pageant.requests")
 
 @dataclass(frozen=True)
 class RequestTrace:
-    """Of a request that is traced: its span, and the one that this is a part of."""
+    """The span of a traced request, and the span that it is a part of."""
 
     context: TraceContext
     parent_id: str | None
 
 
 class Tracing:
-    """Which requests are traced, and their spans.
+    """Decides which requests are traced, and makes their spans.
 
     Args:
-        share: of those whose client does not say.
+        share: the traced share of requests whose client does not decide.
     """
 
     def __init__(self, tracer: Tracer, share: float) -> None:
@@ -48,7 +48,7 @@ class Tracing:
         return RequestTrace(self._tracer.child(parent), parent.span_id) if parent.sampled else None
 
     def ended(self, trace: RequestTrace, request: OpenRequest, now: float) -> None:
-        """A request has ended."""
+        """Send the spans of a request that ended at `now` seconds."""
         whole = self._tracer.span(
             "llm_request",
             trace.context,
@@ -69,7 +69,7 @@ class Tracing:
     def _phases(
         self, trace: RequestTrace, request: OpenRequest, sample: int, finished: Finished
     ) -> Iterator[Span]:
-        """How a sequence spent its time, as the scheduler measured it."""
+        """Yield the phases of a sequence, as the scheduler measured them."""
         facts: dict[str, dict[str, Attribute]] = {
             "queue": {"pageant.preemptions": finished.num_preemptions},
             "prefill": {"pageant.cached_tokens": finished.num_cached_tokens},
@@ -105,7 +105,7 @@ class Tracing:
 
 
 def log_end(request: OpenRequest, now: float) -> None:
-    """A line of the log, with the same as facts, where it says that much."""
+    """Log a request that ended at `now` seconds, with facts, if the log's level includes it."""
     if not log.isEnabledFor(logging.INFO):
         return
     first = request.first_token_at

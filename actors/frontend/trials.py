@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 class Trials:
-    """What one frontend asks of an address."""
+    """The requests of one frontend to an address, with a guard against requests that kill the actor there."""
 
     def __init__(self, asker: Actor, address: str) -> None:
         self._asker, self._address = asker, address
@@ -35,7 +35,8 @@ class Trials:
         self._changed = asyncio.Event()
 
     async def ask(self, request: Request[R], timeout: float) -> R:
-        """The answer. The actor's deaths are outlived, but for that of which this is the cause.
+        """Return the answer within `timeout` seconds. Outlives the actor's deaths, unless this request causes
+        them.
 
         Raises:
             RequestFailed: the actor dies of it.

@@ -19,13 +19,13 @@ from pageant.protocol.statistics import Observation
 
 
 class Version(msgspec.Struct, kw_only=True):
-    """This software's."""
+    """The version of this software."""
 
     version: str
 
 
 class Index(msgspec.Struct, kw_only=True):
-    """What is found at a server: its models, and the paths of its routes."""
+    """An overview of a server: its models, and the paths of its routes."""
 
     name: str
     version: str
@@ -35,7 +35,7 @@ class Index(msgspec.Struct, kw_only=True):
 
 
 class Load(msgspec.Struct, kw_only=True):
-    """How many requests are open at this server."""
+    """The number of requests that are open at this server."""
 
     server_load: int
 
@@ -116,18 +116,18 @@ def routes(service: Service, observe: Callable[[], Awaitable[Observation]]) -> l
 
     @get("/", opt=describe(answer=Index))
     async def index(request: Request[Any, Any, Any]) -> Index:
-        """What is served here, and where."""
+        """List the models and routes of this server."""
         paths = sorted({route.path_format for route in request.app.routes})
         return Index(name="Pageant", version=VERSION, models=list(service.models), routes=paths)
 
     @get("/version", opt=describe(answer=Version))
     async def version() -> Version:
-        """This software's version."""
+        """Return the version of this software."""
         return Version(version=VERSION)
 
     @get("/load", opt=describe(answer=Load))
     async def load() -> Load:
-        """How many requests are open at this server."""
+        """Count the requests that are open at this server."""
         return Load(server_load=service.num_open)
 
     @get("/server_info", opt=describe(answer=ServerInfo))
@@ -142,7 +142,7 @@ def routes(service: Service, observe: Callable[[], Awaitable[Observation]]) -> l
 
     @get("/docs", opt=describe(media="text/html"))
     async def docs(request: Request[Any, Any, Any]) -> Response[str]:
-        """The same as a page for people."""
+        """Show the API document as a page for people."""
         return Response(docs_page(document(request.app)), media_type="text/html")
 
     return [index, version, load, info, openapi, docs]

@@ -61,7 +61,7 @@ class Choice:
         return self._parser.num_reasoning_tokens if self._parser is not None else 0
 
     def begin(self, prompt: str | None) -> None:
-        """What it continues is known."""
+        """Start the parser: the prompt that the choice continues is known."""
         if self._parser is not None:
             self._parser.begin(prompt)
 
@@ -86,7 +86,7 @@ class Choice:
             self.weight_versions = arrived.finished.weight_versions
 
     def take(self) -> Piece:
-        """What has come since the last call."""
+        """Return the output that has come since the last call."""
         text = self._texts[0] if len(self._texts) == 1 else "".join(self._texts)
         token_ids, logprobs = self._token_ids, self._logprobs
         self._texts, self._token_ids = [], []
@@ -134,7 +134,7 @@ class PromptAnswers:
             self.hub.num_running -= 1
 
     def failed(self, error: PageantError) -> None:
-        """There will be no (more) output."""
+        """Fail the response: there will be no (more) output."""
         self.hub.fail(renamed(error, self.hub.names))
 
 
@@ -209,7 +209,7 @@ class Answers:
         self._waiter.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        """Nothing more comes, and what has come does not count."""
+        """End the response with an error. Output that has come does not count."""
         self.error = self.error or error
         self.flush()
 
@@ -234,7 +234,7 @@ class Answers:
 
     @property
     def done(self) -> bool:
-        """Whether everything has ended, and was taken."""
+        """Tell whether everything has ended and was taken."""
         return not self.num_running and not self.fresh
 
     async def wait(self) -> None:

@@ -83,7 +83,7 @@ def _origin_guard(allowed: Sequence[str]) -> Guard:
 
 
 def _is_foreign(connection: ASGIConnection[Any, Any, Any, Any], allowed: Sequence[str]) -> bool:
-    """Whether a web page calls that is neither the server's own nor of an origin that may."""
+    """Tell whether a web page calls that is neither the server's own nor of an allowed origin."""
     origin = connection.headers.get("origin")
     if origin is None or {"*", origin} & {*allowed}:
         return False

@@ -14,8 +14,10 @@ Step = Literal["begins", "goes on", "ends"]
 
 @dataclass
 class Block:
-    """One of them: its place in the row, and what it holds so far. A call has an id and a name; that of a custom tool
-    holds a text."""
+    """A content block: its index, and its content so far.
+
+    A call has an id and a name; a custom tool's call holds a text.
+    """
 
     kind: Kind
     place: int
@@ -26,7 +28,7 @@ class Block:
 
     @property
     def text(self) -> str:
-        """All of it; of a call, its arguments."""
+        """Return the whole text; of a call, its arguments."""
         return "".join(self.pieces)
 
 
@@ -39,8 +41,10 @@ class Blocks:
         self._is_open = False
 
     def feed(self, said: Said) -> Iterator[tuple[Step, Block, str]]:
-        """What a piece does to the row, step by step; with the text that is new. What goes on with the open call comes
-        before all else: a piece that ends a call may hold what follows it, too."""
+        """Yield the steps by which a parsed delta changes the blocks, with the new text of each.
+
+        A continuation of the open call comes first: a delta that ends a call may also hold what follows it.
+        """
         open_call = self._call if self._is_open else None
         for call in said.calls:
             if call.number == open_call:

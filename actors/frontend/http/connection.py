@@ -1,8 +1,8 @@
-"""What a connection may do before it is a request.
+"""Limits of a connection before it is a request.
 
-uvicorn bounds neither the size of a request's head, nor the time that its head and its body take; a connection's
-protocol here does, for otherwise a few clients that never finish theirs would take up all there are. And what is
-refused here is refused in the same shape as everything else.
+uvicorn bounds neither the size of a request's head, nor the time of its head and body. The protocol here does:
+otherwise a few clients that never finish theirs would take all connections. What is refused here is refused in
+the same shape as everything else.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """What is no HTTP has no request that could be answered; the connection ends."""
+        """End a connection whose input is no HTTP: there is no request to answer."""
         error = Error(message=msg, type="invalid_request_error")
         self._end("400 Bad Request", encode(ErrorBody(error=error)))
 
@@ -134,7 +134,7 @@ class Connection(HttpToolsProtocol):
         self._within(HEAD_SECONDS_MAX)
 
     def _within(self, seconds: float | None) -> None:
-        """What is next must come within this time."""
+        """Abort the connection if nothing comes within `seconds`; None ends the limit."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self.loop.call_later(seconds, self.transport.abort) if seconds is not None else None

@@ -31,7 +31,7 @@ _LEFT = "client disconnected prematurely"  # as Litestar says it, in an error of
 
 
 class Error(msgspec.Struct, kw_only=True):
-    """What went wrong. `param` is the field that it is about."""
+    """An error for a client. `param` is the field that it is about."""
 
     message: str
     type: str
@@ -46,7 +46,7 @@ class ErrorBody(msgspec.Struct, kw_only=True):
 
 
 class TypedErrorBody(ErrorBody, kw_only=True):
-    """The same for Anthropic's clients, who look for its type there, and for other kinds of it."""
+    """An error for Anthropic's clients, who look for its type here, and for other types."""
 
     type: str = "error"
 
@@ -66,7 +66,7 @@ def anthropic_kind(error: Error) -> str:
 
 
 class NotFound(Exception):
-    """There is no such thing as the client names."""
+    """The client named a thing that does not exist."""
 
     def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -91,7 +91,7 @@ def failure(finished: Finished) -> Exception:
 
 
 def status_and_body(error: BaseException) -> tuple[int, Error]:
-    """What a client is told of an error."""
+    """Return the HTTP status and the body of an error."""
     match error:
         case BadRequest():
             return 400, Error(
@@ -126,14 +126,14 @@ def status_and_body(error: BaseException) -> tuple[int, Error]:
 
 
 def told(error: BaseException) -> ErrorBody:
-    """The same as a body, where there is no status any more."""
+    """Return the body of an error in a stream, which has no status any more."""
     status, body = status_and_body(error)
     _log("a stream", status, error)
     return ErrorBody(error=body)
 
 
 def _log(what: str, status: int, error: BaseException) -> None:
-    """What the client is not told."""
+    """Log the part of an error that the client does not see."""
     if status == 503:
         log.warning("%s was turned away: %s", what, error)
     elif status >= 500:

@@ -1,7 +1,7 @@
-"""Whether an engine is alive: its step loop is asked for a token, and has a while to bring anything at all.
+"""Health of an engine: its step loop is asked for a token, and has some time to bring anything at all.
 
-Any output since the question will do, the probe's own or another's: so a busy engine, in whose queue the probe
-waits, is as healthy as it is, and a hung one is not, whatever its mailboxes say.
+Any output since the question will do, the probe's own or another's. A busy engine, in whose queue the probe
+waits, is therefore healthy, and a hung one is not, whatever its mailboxes hold.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Health:
         self._questions: dict[str, _Question] = {}
 
     def stepped(self, replica: str) -> None:
-        """Something came out of a model's step loop."""
+        """Note output of a model's step loop."""
         question = self._questions.pop(replica, None)
         if question is not None and not question.stepped.done():
             question.stepped.set_result(None)
 
     async def check(self, seconds: float) -> bool:
-        """Whether every model's loop brought something within that time, but for those that are at rest."""
+        """Tell whether every model's loop brought output within `seconds`, except for models at rest."""
         replicas = {one.replica: one for one in self._service.models.values() if one.adapter is None}
         try:
             async with asyncio.timeout(seconds):

@@ -1,4 +1,4 @@
-"""Where the server listens, and uvicorn as it serves there."""
+"""Sockets of the server, and uvicorn as it serves there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients call what is called otherwise inside, so that an error names the parameter that they wrote."""
+"""Clients' names of parameters that have other names inside, so that an error names what the client wrote."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def renamed(error: E, names: Names) -> E | BadRequest:
 
 @contextlib.contextmanager
 def written_as(names: Names) -> Iterator[None]:
-    """Within it, what is wrong with a request is named so."""
+    """Rename the parameter of errors raised within the context."""
     try:
         yield
     except BadRequest as error:

@@ -29,7 +29,9 @@ def describe(
     media: str = "application/json",
     query: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
-    """What a handler takes and gives, for its `opt`. `query` has the parameters of its query, each with a schema."""
+    """Return the `opt` of a handler: its input and output. `query` has the parameters of its query, each with a
+    schema.
+    """
     return {"request": request, "answer": answer, "streams": streams, "media": media, "query": query}
 
 
@@ -78,7 +80,7 @@ def _schema(shape: Shape, known: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _operation(path: str, method: str, handler: Any, known: dict[Any, Any]) -> dict[str, Any]:
-    """What can be done at a path."""
+    """Return the OpenAPI operation of a path."""
     said, opt = (handler.fn.__doc__ or "").strip(), handler.opt
     good: dict[str, Any] = {"description": "It was done."}
     if opt["answer"] is not None or opt["media"] != "application/json":

@@ -46,20 +46,20 @@ Ask = Callable[[Request[Any], float], Awaitable[Any]]
 
 
 class Status(msgspec.Struct, kw_only=True):
-    """The answer of a route that only does something."""
+    """The outcome of an operation."""
 
     status: str
 
 
 class IsPaused(msgspec.Struct, kw_only=True):
-    """Answer of `/is_paused`: of any of the models that were asked for, and of each by name."""
+    """Tells which of the models that were asked for are paused, by name, and whether any is."""
 
     is_paused: bool
     models: dict[str, bool]
 
 
 class IsSleeping(msgspec.Struct, kw_only=True):
-    """Answer of `/is_sleeping`: of any of the models that were asked for, and the level of each; 0 is awake."""
+    """Tells the sleep level of each model that was asked for, by name (0 is awake), and whether any sleeps."""
 
     is_sleeping: bool
     models: dict[str, int]
@@ -91,7 +91,7 @@ class WeightInfo(msgspec.Struct, kw_only=True):
 
 
 class CacheReset(msgspec.Struct, kw_only=True):
-    """Answer of `/reset_prefix_cache`: blocks that held a prefix, on the device and below it."""
+    """The number of blocks that held a prefix, on the device and below it."""
 
     status: str
     blocks: int
@@ -192,7 +192,7 @@ def routes(operators: Operators) -> list[Any]:
 
     @get("/is_paused", opt=describe(answer=IsPaused, query=(_MODEL,)))
     async def is_paused(request: Http) -> IsPaused:
-        """Say whether a model is paused."""
+        """Tell whether a model is paused."""
         operators.check()
         states = await operators.states(request)
         paused = {name: state.paused is not None for name, state in states.items()}
@@ -240,7 +240,7 @@ def routes(operators: Operators) -> list[Any]:
 
     @get("/is_sleeping", opt=describe(answer=IsSleeping, query=(_MODEL,)))
     async def is_sleeping(request: Http) -> IsSleeping:
-        """Say whether a model sleeps."""
+        """Tell whether a model sleeps."""
         operators.check()
         levels = {name: state.sleep_level for name, state in (await operators.states(request)).items()}
         return IsSleeping(is_sleeping=any(levels.values()), models=levels)

@@ -81,7 +81,7 @@ def convert(data: dict[str, Any], shape: type[R]) -> R:
 
 
 def _complaint(error: msgspec.ValidationError) -> BadRequest:
-    """What msgspec says, about which field."""
+    """Return msgspec's message as an error about a field."""
     message = str(error)
     found = re.search(r"`\$\.?([A-Za-z_]+)", message) or re.search(r"required field `(\w+)`", message)
     return BadRequest(message[:MESSAGE_MAX], found[1] if found else None)

@@ -81,7 +81,7 @@ class Models:
         return self._parents[self._first]
 
     def visible(self) -> dict[str, Served]:
-        """Those that are there for the caller at hand, by name."""
+        """Return the models that the present caller may see, by name."""
         who = caller()
         return {name: one for name, one in self._all.items() if one.owner is None or who.owns(one.owner)}
 

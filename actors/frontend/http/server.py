@@ -256,7 +256,7 @@ class HttpServer(Frontend):
 
     @property
     def url(self) -> str:
-        """Where it is found."""
+        """Return the server's URL."""
         scheme = "https" if self.options.ssl_certfile else "http"
         host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
         return f"{scheme}://{host}:{self.port}"
@@ -274,12 +274,12 @@ class HttpServer(Frontend):
 
     @receives
     def address(self, _: GetServer) -> ServerAddress:
-        """Where it is found."""
+        """Return the server's URL and models."""
         return ServerAddress(url=self.url, models=tuple(self.service.models))
 
     @receives
     def http_statistics(self, _: GetHttpStatistics) -> HttpStatistics:
-        """How it stands."""
+        """Return the server's counters."""
         return HttpStatistics(
             open_requests=self.service.num_open,
             streamed_tokens=self.service.pacemaker.streamed_tokens,
@@ -298,7 +298,7 @@ class HttpServer(Frontend):
 
     @receives
     def abort_named(self, asked: AbortNamed) -> AbortedNamed:
-        """The same of requests that run here."""
+        """Abort requests by their names for clients, of those that run here."""
         who = Caller(asked.tenant, asked.is_operator)
         return AbortedNamed(names=tuple(self.service.abort_all(asked.names, who)))
 
@@ -312,7 +312,7 @@ class HttpServer(Frontend):
 
     @property
     def is_ready(self) -> bool:
-        """Whether requests are taken."""
+        """Tell whether requests are accepted."""
         return not self.service.draining and all(peers.complete for peers in self._peers.values())
 
     async def _ask_lifecycle(self, request: Request[Any], seconds: float) -> Any:
@@ -327,7 +327,7 @@ class HttpServer(Frontend):
         return await self.ask("observer", GetObservation(open_max=OPEN_SHOWN_MAX), timeout=STATISTICS_SECONDS)
 
     def http_counts(self) -> dict[str, dict[str, int]]:
-        """Of requests that came over HTTP."""
+        """Return counters of requests that came over HTTP."""
         service = self.service
         return {
             "fields_without_effect": dict(service.fields_passed_over),

@@ -1,4 +1,5 @@
-"""What the routes ask for: requests taken in and answered, tokens and texts, and whether all is well.
+"""The service behind the routes: takes in and answers requests, converts tokens and texts, and tells whether
+all is well.
 
 It stands between the routes, which know shapes, and the server actor, which knows the topology.
 """
@@ -72,7 +73,7 @@ NO_DEFAULTS = RequestDefaults()
 
 
 class Engine(Protocol):
-    """What the service needs of the server actor."""
+    """The part of the server actor that the service needs."""
 
     def open(self, opening: Opening) -> None:
         """Takes a request."""
@@ -184,7 +185,7 @@ class Service:
 
     @staticmethod
     def part_of(traceparent: str | None) -> None:
-        """What the running task takes is a part of that, at its client's."""
+        """Make requests that the running task takes a part of a client's trace."""
         _TRACEPARENT.set(traceparent)
 
     async def take(self, request: Http, shape: type[R], kind: str) -> Taken[R]:
@@ -197,7 +198,7 @@ class Service:
         return self.check(await request.body(), shape, kind, request.headers.get(REQUEST_ID))
 
     def check(self, body: bytes, shape: type[R], kind: str, request_id: str | None = None) -> Taken[R]:
-        """The same of a body."""
+        """Check and convert the body of a request."""
         asked, passed_over = read(body, shape)
         asked = self._defaults.laid_under(asked)
         served = self.model(asked.model)

@@ -54,7 +54,7 @@ class Model(msgspec.Struct, kw_only=True):
 
 
 class ModelList(msgspec.Struct, kw_only=True):
-    """All of them."""
+    """A list of all models."""
 
     data: list[Model]
     object: Literal["list"] = "list"

@@ -30,7 +30,7 @@ class Siblings:
         self._server = server
 
     async def ask(self, request: Request[R]) -> list[R]:
-        """What those answer that can."""
+        """Ask all other servers, and return the answers of those that are up."""
         answers = await asyncio.gather(*(self._ask(name, request) for name in await self._names()))
         return [answer for answer in answers if answer is not None]
 

@@ -41,26 +41,26 @@ class Direct(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether that can be done: the client reads."""
+        """Tell whether a direct write is possible: the client reads."""
 
     def write(self, body: bytes) -> None:
         """The next part."""
 
 
 class Telling(Protocol):
-    """How an answer is told, event by event."""
+    """Writes a response in one API's shape, event by event."""
 
     def first(self) -> Sequence[bytes]:
-        """What is known before anything has come."""
+        """Return the events before any output."""
 
     def next(self, piece: Piece) -> Sequence[bytes]:
-        """The next of a choice."""
+        """Return the events of a choice's next delta."""
 
     def last(self) -> Sequence[bytes]:
-        """The end, when all choices have ended."""
+        """Return the events after all choices have ended."""
 
     def failed(self, error: ErrorBody) -> Sequence[bytes]:
-        """The end, if something went wrong."""
+        """Return the last events of a response that failed."""
 
 
 class Pacemaker:
@@ -77,7 +77,7 @@ class Pacemaker:
         self.streamed_tokens = 0
 
     async def run(self) -> None:
-        """For ever."""
+        """Tick for ever."""
         while True:
             await asyncio.sleep(self.tick_seconds)
             for stream in list(self.streams):
@@ -119,7 +119,7 @@ class Teller:
         self._wrote = False
 
     async def tell(self) -> None:
-        """All of it. Then the request is closed.
+        """Write the whole stream, then close the request.
 
         Raises:
             Disconnected: the client has gone.
@@ -148,7 +148,7 @@ class Teller:
             answers.close()
 
     def _events(self) -> list[bytes]:
-        """What has come."""
+        """Return the events of the output that has come."""
         events: list[bytes] = []
         for piece in self._answers.take():
             events += self._telling.next(piece)
@@ -189,7 +189,7 @@ class EventStream(Response[Any]):
         self._answers, self._telling, self._pacemaker = answers, telling, pacemaker
 
     def to_asgi_response(self, *_: Any, **__: Any) -> Any:
-        """As Litestar asks for it."""
+        """Return the response, as Litestar calls for it."""
         return self._respond
 
     async def _respond(self, scope: Any, receive: Receive, send: Callable[[Any], Awaitable[None]]) -> None:
@@ -218,7 +218,7 @@ class ByteStream(Response[Any]):
         self._events, self._pacemaker = events, pacemaker
 
     def to_asgi_response(self, *_: Any, **__: Any) -> Any:
-        """As Litestar asks for it."""
+        """Return the response, as Litestar calls for it."""
         return self._respond
 
     async def _respond(self, scope: Any, receive: Receive, send: Callable[[Any], Awaitable[None]]) -> None:
@@ -277,7 +277,7 @@ async def _disconnected(receive: Receive) -> None:
 
 @contextlib.asynccontextmanager
 async def until_gone(receive: Receive, answers: Answers) -> AsyncIterator[None]:
-    """Within it, `answers` fail with `Disconnected` if the client leaves."""
+    """Fail `answers` with `Disconnected` if the client leaves within the context."""
 
     async def watch() -> None:
         await _disconnected(receive)

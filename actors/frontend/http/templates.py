@@ -11,11 +11,12 @@ _MARK = "\ue000text\ue000"
 
 
 class Template:
-    """What an encoder writes around the text, found by encoding a mark once; so both write the same.
+    """The constant parts of an event around its text, found by encoding a mark once, so that both write the
+    same.
 
     Args:
         make: the body of the event for a choice's index and a text.
-        frame: what makes an event of a body.
+        frame: turns a body into an event.
     """
 
     def __init__(self, make: Callable[[int, str], Any], frame: Frame) -> None:

@@ -22,7 +22,7 @@ _USER_LENGTH_MAX = 64  # as OpenAI has it
 
 @dataclass(frozen=True)
 class Caller:
-    """Who sent the request at hand.
+    """The sender of the present request.
 
     Attributes:
         tenant: the name of the key; None where no keys are asked for.

@@ -26,7 +26,7 @@ class AbortRequest(msgspec.Struct, kw_only=True):
 
 
 class Aborted(msgspec.Struct, kw_only=True):
-    """Those that were still running."""
+    """Names of the requests that were still running."""
 
     aborted: list[str]
 
@@ -43,17 +43,17 @@ def routes(
 
     @get("/health", opt=describe())
     async def health() -> Response[None]:
-        """200 if the step loop brings something within its time; 503 if not."""
+        """Answer 200 if the step loop brings output within its time; 503 if not."""
         return Response(None, status_code=200 if await is_healthy() else 503)
 
     @get("/ready", opt=describe())
     async def ready() -> Response[None]:
-        """200 while requests are taken; 503 while a part is missing, or the server shuts down."""
+        """Answer 200 while requests are accepted; 503 while an actor is missing, or the server shuts down."""
         return Response(None, status_code=200 if is_ready() else 503)
 
     @route("/ping", http_method=[HttpMethod.GET, HttpMethod.POST], status_code=200, opt=describe())
     async def ping() -> Response[None]:
-        """The same as `/health`, under the name that SageMaker asks for."""
+        """Answer as `/health` does, under the name that SageMaker asks for."""
         return await health.fn()  # type: ignore[no-any-return]
 
     @get("/metrics", media_type="text/plain; version=0.0.4", opt=describe(media="text/plain"))

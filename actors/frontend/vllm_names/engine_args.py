@@ -93,7 +93,7 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """As argparse does, of the flags in one spelling."""
+        """Parse known arguments as argparse does, with the flags in one spelling."""
         given = list(sys.argv[1:] if args is None else args)
         known = self._option_string_actions
         if "--config" not in known:

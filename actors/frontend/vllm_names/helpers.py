@@ -9,7 +9,7 @@ from typing import Any
 
 
 class UsageContext(StrEnum):
-    """For whom an engine works; nobody is told."""
+    """The caller of an engine, as vLLM has it; nothing is reported."""
 
     UNKNOWN_CONTEXT = "UNKNOWN_CONTEXT"
     LLM_CLASS = "LLM_CLASS"

@@ -151,7 +151,7 @@ _INTERNAL = frozenset(
 
 
 class _Refusing(type):
-    """Of classes that vLLM has and we have not: whoever makes one, or asks one for anything, is told why."""
+    """Metaclass of vLLM's classes that do not exist here: making or using one raises the reason."""
 
     _row: Row
 

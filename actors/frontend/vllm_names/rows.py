@@ -11,7 +11,7 @@ from pageant.protocol.checks import to_builtin
 
 
 class Kind(StrEnum):
-    """What becomes of a name."""
+    """The status of a vLLM name here."""
 
     SAME = "same"
     RENAMED = "renamed"
@@ -20,7 +20,7 @@ class Kind(StrEnum):
 
 
 class Form(StrEnum):
-    """How a flag's value is written on a command line."""
+    """The form of a flag's value on a command line."""
 
     FLAG = "flag"  # --x or --no-x
     VALUE = "value"
@@ -58,7 +58,7 @@ class Row:
     read: Callable[[Any], Any] | None = None
 
     def is_neutral(self, value: Any) -> bool:
-        """Whether a value asks for nothing."""
+        """Tell whether a value asks for nothing."""
         if value is None:
             return True
         value = getattr(value, "value", value)  # members of an enum
@@ -74,7 +74,7 @@ class Row:
         )
 
     def refusal(self, value: Any) -> str:
-        """Why a value that is not neutral is refused."""
+        """Return why a value that is not neutral is refused."""
         instead = self.expected() if self.neutral else "none"
         advice = f"; {self.nearest}" if self.nearest else ""
         return f"found {value!r:.200}; expected {instead}: {self.meaning}{advice}"

@@ -137,7 +137,7 @@ def test_output_is_told_with_the_weights_that_drew_it(outputs):
     outputs.open(one)
     for version, tokens in (("a", [5, 6]), ("a", [7]), ("b", []), ("c", [8])):
         one.draw_with(version)
-        outputs.learned(one)
+        outputs.update_facts(one)
         one.output += tokens
         for token in tokens:
             outputs.tokens(int64([1]), int32([token]))

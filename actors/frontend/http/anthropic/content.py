@@ -78,7 +78,7 @@ class Block(msgspec.Struct, kw_only=True):
 
     @property
     def is_mute(self) -> bool:
-        """Whether nothing of it can be told to a model."""
+        """Tell whether nothing of the block can be passed to a model."""
         return self.type not in (*_TEXTS, *_CALLS, *_RESULTS, "thinking", "document")
 
 

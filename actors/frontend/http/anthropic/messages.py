@@ -46,7 +46,7 @@ class MessageAnswer(msgspec.Struct, kw_only=True):
 
 
 class TokenCount(msgspec.Struct, kw_only=True):
-    """How many tokens a chat has before its answer."""
+    """The number of tokens of a chat before its answer."""
 
     input_tokens: int
 
@@ -94,7 +94,7 @@ class MessagesTelling:
         return (event("error", error=msgspec.structs.replace(error.error, type=kind)),)
 
     async def whole(self, pieces: list[Piece]) -> MessageAnswer:
-        """All of it."""
+        """Return the whole message."""
         self._finished = pieces[0].finished
         steps = [*self._blocks.feed(pieces[0].said), *self._blocks.end()]
         return self._message([_shown(block, whole=True) for step, block, _ in steps if step == "ends"])

@@ -79,7 +79,7 @@ class CountRequest(msgspec.Struct, kw_only=True):
 
     @property
     def _budget(self) -> Any:
-        """How many tokens the model may think, if it thinks."""
+        """Return the most tokens of the model's reasoning, if it is enabled; else None."""
         thinking = self.thinking or {}
         return thinking.get("budget_tokens") if thinking.get("type") == "enabled" else None
 

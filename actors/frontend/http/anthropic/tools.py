@@ -70,7 +70,7 @@ class Tool(msgspec.Struct, kw_only=True):
 
     @property
     def is_told(self) -> bool:
-        """Whether a model can be told of it; others are run by Anthropic's servers."""
+        """Tell whether the model is offered the tool. Others are run by Anthropic's servers."""
         is_function = self.type in (None, "custom") or self.input_schema is not None
         return is_function or self._defined is not None
 
@@ -93,7 +93,7 @@ class Tool(msgspec.Struct, kw_only=True):
 
 
 class ToolChoice(msgspec.Struct, kw_only=True):
-    """Which of them."""
+    """The choice of the tools that may be called."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None

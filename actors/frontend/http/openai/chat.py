@@ -88,7 +88,7 @@ class ChatRequest(Generation, kw_only=True):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def names(self) -> Names:
-        """What the client calls what is called otherwise inside."""
+        """Return the client's names of parameters that have other names inside."""
         newer = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
         return {**TEMPLATES, "prompt": "messages", "logprobs": "top_logprobs", "max_tokens": newer}
 
@@ -131,7 +131,7 @@ class ChatRequest(Generation, kw_only=True):
         )
 
     def echoed(self) -> str:
-        """What every choice begins with."""
+        """Return the text that every choice begins with."""
         final = self.messages[-1]
         if not self.echo or self.add_generation_prompt is not False or final.role != "assistant":
             return ""
@@ -148,14 +148,14 @@ class ChatRequest(Generation, kw_only=True):
 
 
 class FunctionCall(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What is called, or the next of its arguments, which are JSON."""
+    """A function's name, or the next part of its arguments, which are JSON."""
 
     name: str | None = None
     arguments: str = msgspec.field(default_factory=str)
 
 
 class CustomCall(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What custom tool is called, or the next of its input, which is a text."""
+    """A custom tool's name, or the next part of its input, which is a text."""
 
     name: str | None = None
     input: str = msgspec.field(default_factory=str)
@@ -290,7 +290,7 @@ class ChatTelling:
         return (self._frame(encode(error)), self._frame(b"[DONE]"))
 
     async def whole(self, pieces: list[Piece]) -> ChatCompletion:
-        """All of it."""
+        """Return the whole response."""
         return self.response(pieces)
 
     def response(self, pieces: Sequence[Piece]) -> ChatCompletion:
@@ -336,7 +336,7 @@ class ChatTelling:
         )
 
     def _about(self, piece: Piece) -> dict[str, Any]:
-        """What is said of a piece beside what it says."""
+        """Return the fields of a delta besides its content."""
         asked = self._asked
         about: dict[str, Any] = {}
         if piece.finished is not None:

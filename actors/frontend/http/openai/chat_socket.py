@@ -23,7 +23,7 @@ Socket = WebSocket[Any, Any, Any]
 
 
 class _Inbox:
-    """What the client sends, kept while an answer is on its way."""
+    """Requests that the client sends while an answer is on its way."""
 
     def __init__(self, socket: Socket) -> None:
         self._socket = socket
@@ -38,7 +38,9 @@ class _Inbox:
         return text.encode("utf-8", "replace") if text is not None else bytes(message.get("bytes") or b"")
 
     async def receive(self) -> Any:
-        """For whom it is enough to know whether the client is still there."""
+        """Receive and keep a message, for a caller that only needs to know whether the client is still
+        connected.
+        """
         if len(self._kept) >= WAITING_MAX:
             return {"type": "websocket.disconnect"}
         self._kept.append(await self._socket.receive())

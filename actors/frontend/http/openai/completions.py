@@ -165,7 +165,7 @@ class CompletionTelling:
         return (sse(encode(error)), sse(b"[DONE]"))
 
     def whole(self, pieces: Sequence[Piece], firsts: Sequence[str]) -> Completion:
-        """All of it. `firsts` are the texts of the prompts' first tokens, if they are echoed."""
+        """Return the whole completion. `firsts` are the texts of the prompts' first tokens, if they are echoed."""
         return msgspec.structs.replace(
             self._body,
             choices=[self._choice(piece, firsts) for piece in pieces],

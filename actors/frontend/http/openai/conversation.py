@@ -33,11 +33,12 @@ VOLATILE_LINES = (r"x-anthropic-billing-header:.*",)
 
 @dataclass(frozen=True)
 class ConversationRules:
-    """What the operator says of conversations.
+    """The operator's rules for conversations.
 
     Attributes:
-        volatile_lines: regular expressions of lines that are left out at the beginning of a system message's part,
-            since they change with every request, and no prefix would ever be found in the cache.
+        volatile_lines: regular expressions of lines that are left out at the beginning of a system message's
+            part.
+            They change with every request, and no prefix would ever be found in the cache.
         takes_templates: requests may bring chat templates of their own.
         template_kwargs: variables of templates, where a request does not set them.
     """

@@ -24,7 +24,7 @@ class EventLog:
         self._wake()
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Mark the log as complete."""
         self._is_complete = True
         self._wake()
 

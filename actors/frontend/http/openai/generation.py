@@ -1,4 +1,4 @@
-"""What requests for completions and for chats have in common."""
+"""Fields that requests for completions and for chats share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ class StreamOptions(msgspec.Struct, kw_only=True):
 
 
 class Generation(msgspec.Struct, kw_only=True):
-    """None is the default of the checkpoint's generation_config.json, or else of `SamplingParams`."""
+    """Fields of sampling. None is the default of the checkpoint's generation_config.json, or of
+    `SamplingParams`.
+    """
 
     model: str | None = None
     n: int | None = None
@@ -83,19 +85,20 @@ class Generation(msgspec.Struct, kw_only=True):
         return default if self.max_tokens is None else self.max_tokens
 
     def num_logprobs(self) -> int | None:
-        """How many likely tokens to tell of at each place; None tells no log-probability."""
+        """Return how many likely tokens to report at each place; None reports no log-probabilities."""
         raise NotImplementedError
 
     def sampling_params(
         self, defaults: SamplingParams, max_tokens: int | None, num_prompts: int = 1
     ) -> SamplingParams:
-        """How the answer is drawn.
+        """Return the sampling parameters of the request.
 
         Args:
-            defaults: of what the request does not say; `max_tokens`: of its answer's length.
+            defaults: the values of fields that the request leaves out.
+            max_tokens: the default length of its answer.
 
         Raises:
-            BadRequest: a value out of range.
+            BadRequest: a value is out of range.
         """
         given: dict[str, Any] = {
             name: getattr(self, name) for name in _SAMPLED if getattr(self, name) is not None
@@ -132,18 +135,18 @@ class Generation(msgspec.Struct, kw_only=True):
             raise BadRequest("stream_options is given; expected stream to be true with it", "stream_options")
 
     def structure(self) -> Structure:
-        """What the answer's text has to be.
+        """Return the constraint on the answer's text.
 
         Raises:
-            BadRequest: it makes no sense.
+            BadRequest: the constraint makes no sense.
         """
         return asked_for(self.response_format, self.structured_outputs)
 
     def settings(self) -> RequestSettings:
-        """What is said of the request, besides its prompt and its parameters.
+        """Return the settings of the request besides its prompt and its parameters.
 
         Raises:
-            BadRequest: a value out of range.
+            BadRequest: a value is out of range.
         """
         return check_settings(
             {
@@ -163,12 +166,12 @@ class Generation(msgspec.Struct, kw_only=True):
 
     @property
     def tells_usage(self) -> bool:
-        """Whether a stream ends with its usage."""
+        """Tell whether a stream ends with its usage."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     @property
     def tells_usage_always(self) -> bool:
-        """Whether every chunk tells it."""
+        """Tell whether every chunk has the usage."""
         return (
             self.tells_usage
             and self.stream_options is not None

@@ -13,7 +13,7 @@ LOWEST = -9999.0  # JSON has no infinity: what a mask leaves out
 
 
 class TextLogprobs(msgspec.Struct, kw_only=True):
-    """Of a completion: `text_offset` is where each token begins in its text."""
+    """Log-probabilities of a completion; `text_offset` is the index of each token's text."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -22,7 +22,7 @@ class TextLogprobs(msgspec.Struct, kw_only=True):
 
 
 class ChatLogprob(msgspec.Struct, kw_only=True):
-    """Of a token of a message."""
+    """The log-probability of a token of a message."""
 
     token: str
     logprob: float
@@ -30,19 +30,19 @@ class ChatLogprob(msgspec.Struct, kw_only=True):
 
 
 class ChatTokenLogprob(ChatLogprob, kw_only=True):
-    """With the likeliest at its place."""
+    """A sampled token of a message, with the likeliest tokens at its place."""
 
     top_logprobs: list[ChatLogprob]
 
 
 class ChatLogprobs(msgspec.Struct, kw_only=True):
-    """Of a message."""
+    """Log-probabilities of a message."""
 
     content: list[ChatTokenLogprob]
 
 
 class PromptLogprob(msgspec.Struct, kw_only=True):
-    """Of a token of a prompt, by its id."""
+    """The log-probability of a prompt's token, by its id."""
 
     logprob: float
     rank: int | None
@@ -56,8 +56,10 @@ def text_logprobs(
     as_ids: bool,
     first: str = "",
 ) -> tuple[TextLogprobs, int]:
-    """Of the tokens of a text that begins at `offset` of the whole; the very `first` has a text only. And where they
-    end."""
+    """Return the log-probabilities of tokens whose text begins at `offset`, and the offset after them.
+
+    The first token of a prompt has a text only, `first`.
+    """
     shape = TextLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
     for place, token_id in zip(places, token_ids, strict=True):
         own = place[token_id] if place is not None else Logprob(0.0, None, first)
@@ -80,7 +82,9 @@ def chat_logprobs(
     as_ids: bool,
     listed: Sequence[int] | None = None,
 ) -> ChatLogprobs:
-    """Of the tokens of a message, each with the `most` likeliest at its place, or with the `listed` tokens."""
+    """Return the log-probabilities of a message's tokens, each with the `most` likeliest, or with the `listed`
+    tokens.
+    """
     return ChatLogprobs(
         content=[
             ChatTokenLogprob(
@@ -97,7 +101,7 @@ def chat_logprobs(
 def prompt_logprobs(
     places: Sequence[TokenLogprobs | None],
 ) -> list[dict[str, PromptLogprob] | None]:
-    """Of the tokens of a prompt."""
+    """Return the log-probabilities of a prompt's tokens."""
     return [
         None
         if place is None

@@ -22,7 +22,7 @@ def routes(service: Service) -> list[Any]:
 
     @get("/v1/models/{name:path}", opt=describe(answer=Model))
     async def model(name: FromPath[str]) -> Model:
-        """One of them."""
+        """Show one model."""
         return service.shown(service.model(name.lstrip("/")))
 
     return [models, model]

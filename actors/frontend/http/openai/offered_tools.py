@@ -85,7 +85,7 @@ class OfferedTool(msgspec.Struct, kw_only=True):
 
     @property
     def is_told(self) -> bool:
-        """Whether a model can be told of it; other kinds need a service of somebody else's."""
+        """Tell whether the model is offered the tool. Other kinds need a service elsewhere."""
         return self.type in ("function", "custom")
 
     def tool(self, place: str) -> Tool:

@@ -14,7 +14,7 @@ __all__ = ["OutputLogprobs"]
 
 @dataclass
 class _Spelt:
-    """What is left of a token's text, and its log-probability until that was told."""
+    """The rest of a token's text, and its log-probability until that was reported."""
 
     rest: bytes
     entry: ChatTokenLogprob | None

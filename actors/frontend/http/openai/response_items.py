@@ -45,7 +45,9 @@ class Item(msgspec.Struct, kw_only=True):
 
     @property
     def kind(self) -> str:
-        """Its type; without one it is a message, if it has a role, or stands for another item."""
+        """Return its type. An item without one is a message if it has a role, and else a reference to another
+        item.
+        """
         return self.type or ("message" if self.role is not None or self.id is None else "item_reference")
 
     def turn(self, place: str) -> Turn | None:

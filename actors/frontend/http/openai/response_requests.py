@@ -99,7 +99,7 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
     reasoning: dict[str, Any] | None = None
 
     def fields_without_effect(self, formats: Formats = NO_FORMATS) -> list[str]:
-        """Those that are given and known, and of no consequence here."""
+        """Return the fields that are known and given, and have no effect here."""
         names = [f"reasoning.{name}" for name in self.reasoning or {} if self._is_idle(name)]
         names += [f"tools:{kind}"[:128] for tool in self.tools or () for kind in tool.left_out()]
         names += [UNHELD for tool in self.tools or () if tool.has_unheld(formats)]
@@ -121,11 +121,11 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
 
     @property
     def is_stored(self) -> bool:
-        """Whether it can be asked for afterwards, as it is unless it says otherwise."""
+        """Tell whether the response can be retrieved afterwards, which is the default."""
         return self.store is not False
 
     def turns(self) -> list[Turn]:
-        """Its own, without those of a response that it follows."""
+        """Return its own turns, without those of a response that it follows."""
         if isinstance(self.input, str):
             return [Turn(role="user", content=self.input)]
         turns: list[Turn] = []
@@ -173,7 +173,7 @@ def _is_mute(item: Item, index: int) -> bool:
 
 
 def _one(first: Turn, second: Turn) -> Turn:
-    """What the model said in one turn comes back as several items."""
+    """Merge two items of one turn of the model, which come back separately."""
     texts = [turn.content for turn in (first, second) if isinstance(turn.content, str)]
     thoughts = [turn.reasoning_content for turn in (first, second) if turn.reasoning_content]
     return Turn(

@@ -183,7 +183,7 @@ def _called(block: Block) -> CalledTool:
 
 
 def turns_of(blocks: list[Block]) -> list[Turn]:
-    """What the model said, as turns of the conversation that goes on from there."""
+    """Return the model's content blocks as turns of the conversation that continues them."""
     reasoning = "".join(block.text for block in blocks if block.kind == "reasoning")
     text = "".join(block.text for block in blocks if block.kind == "text")
     calls = tuple(_called(block) for block in blocks if block.kind == "call")

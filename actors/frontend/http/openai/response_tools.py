@@ -31,7 +31,7 @@ class ResponseTool(msgspec.Struct, kw_only=True):
 
     @property
     def is_told(self) -> bool:
-        """Whether a model can be told of it."""
+        """Tell whether the model is offered the tool."""
         where = self.environment if isinstance(self.environment, dict) else {}
         if self.type == "shell" and where.get("type", "local") != "local":
             return False  # it is to run at OpenAI's
@@ -76,7 +76,7 @@ class ResponseTool(msgspec.Struct, kw_only=True):
 
 
 class CallForm(msgspec.Struct, frozen=True):
-    """How a call is told to the client: which type it has, and the tool's name within its namespace."""
+    """The form in which a client gets a call: its type, and the tool's name within its namespace."""
 
     name: str
     namespace: str | None = None

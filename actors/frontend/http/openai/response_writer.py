@@ -56,12 +56,14 @@ class ResponseWriter:
     # What becomes of the request.
 
     def accepted(self) -> None:
-        """It is on its way; until then it was queued."""
+        """Mark the response as in progress; until then it was queued."""
         if self._response.status == "queued":
             self._response.status = "in_progress"
 
     def closed(self) -> None:
-        """Nobody will hear more of it. If it was not told to the end, it failed, or its client has gone."""
+        """Finish the stored response when its stream ends. If it is incomplete, it failed, or its client has
+        gone.
+        """
         if self._keep.answers is not None and self._answers.error is not None:
             if isinstance(self._answers.error, Disconnected):
                 self._response.status = "cancelled"
@@ -70,7 +72,7 @@ class ResponseWriter:
                 self.fail(told(self._answers.error))
 
     def fail(self, error: ErrorBody) -> None:
-        """It has come to nothing."""
+        """Mark the response as failed."""
         response = self._response
         response.status = "failed"
         response.error = {"code": str(error.error.code or "server_error"), "message": error.error.message}
@@ -106,7 +108,7 @@ class ResponseWriter:
     # Whole.
 
     async def whole(self, pieces: list[Piece]) -> ResponseObject:
-        """All of it."""
+        """Return the whole response."""
         for step, block, text in self._steps(pieces[0]):
             self._tokens_of(step, block, text)
         for _ in self._blocks.end():

@@ -128,13 +128,13 @@ def routes(service: Service, store: ResponseStore, siblings: Siblings) -> list[A
 
 
 async def _in_background(answers: Answers, writer: ResponseWriter) -> None:
-    """Nobody waits for it: what it comes to is in the store."""
+    """Complete a response that no connection waits for: its outcome is in the store."""
     with contextlib.suppress(Exception):  # what went wrong is in the store too, and was logged
         await writer.whole(await answers.whole())
 
 
 async def _log_events(service: Service, answers: Answers, writer: ResponseWriter, log: EventLog) -> None:
-    """The same of one whose events may be followed."""
+    """Complete a background response whose events may be followed."""
     try:
         with contextlib.suppress(Disconnected):
             await Teller(answers, writer, log.write, answers.leave, service.pacemaker).tell()

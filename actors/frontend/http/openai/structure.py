@@ -1,4 +1,6 @@
-"""What an answer has to look like, by `response_format`, `structured_outputs` and tools; and what reads it."""
+"""Constraints on an answer, from `response_format`, `structured_outputs` and tools; and the parser that reads
+it.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,7 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     whitespace_pattern: str | None = None
 
     def asked(self) -> StructuredOutputsParams:
-        """What it asks for."""
+        """Return the constraint as the engine takes it."""
         return StructuredOutputsParams(**msgspec.structs.asdict(self))
 
     def unenforced(self) -> list[str]:
@@ -115,7 +117,7 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 
 
 class ToolFunction(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What can be called."""
+    """A function that can be called."""
 
     name: str
     description: str | None = None
@@ -131,7 +133,7 @@ class Tool(msgspec.Struct, kw_only=True):
 
 
 class ChosenFunction(msgspec.Struct, kw_only=True):
-    """Its name."""
+    """The name of a function that must be called."""
 
     name: str
 
@@ -147,10 +149,10 @@ ToolChoice = Literal["none", "auto", "required"] | ChosenTool
 
 
 def asked_for(response_format: ResponseFormat | None, structured: StructuredOutputs | None) -> Structure:
-    """What a request says of its answer's text.
+    """Return a request's constraint on its answer's text.
 
     Raises:
-        BadRequest: both, or one that makes no sense.
+        BadRequest: both are given, or one makes no sense.
     """
     if structured is not None and response_format is not None and response_format.type != "text":
         raise BadRequest(
@@ -163,7 +165,7 @@ def asked_for(response_format: ResponseFormat | None, structured: StructuredOutp
 
 
 class Structure(msgspec.Struct, frozen=True):
-    """What the text of an answer has to be, if anything, and the field that says so."""
+    """The constraint on an answer's text, if any, and the field that sets it."""
 
     asked: StructuredOutputsParams | None = None
     place: str = "structured_outputs"
@@ -185,13 +187,13 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
         parallel: bool | None,
         held: dict[str, dict[str, Any]] | None = None,
     ) -> Tools | None:
-        """Return those that may be called; None where none may.
+        """Return the tools that may be called; None if none may.
 
         Args:
             held: the schemas that arguments follow though their tool is not `strict`, by name.
 
         Raises:
-            BadRequest: a name that cannot be, or is not there.
+            BadRequest: a name is invalid, or is not there.
         """
         if not tools:
             if choice in (None, "none", "auto"):
@@ -220,11 +222,11 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_forced(self) -> bool:
-        """Whether one has to be called."""
+        """Tell whether a tool must be called."""
         return self.choice != "auto"
 
     def _schemas(self) -> dict[str, dict[str, Any] | None]:
-        """By name, of those that may be called; None where their arguments are free."""
+        """Return the schemas of callable tools by name; None where the arguments are free."""
         chosen = self.choice.function.name if isinstance(self.choice, ChosenTool) else None
         functions = [tool.function for tool in self.tools if chosen in (None, tool.function.name)]
         return {
@@ -235,7 +237,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
         } | {one.name: self.held[one.name] for one in functions if one.name in self.held}
 
     def structure(self, formats: Formats, text: Structure) -> Structure:
-        """What the answer has to be, whose text, if it has any, has to be that."""
+        """Return the constraint on the answer; `text` is the constraint on its text, if it has any."""
         form, schemas = formats.forced if self.is_forced else formats.tools, self._schemas()
         is_strict = any(tool.function.strict or tool.function.name in self.held for tool in self.tools)
         if form is None or not (self.is_forced or (is_strict and text.asked is None) or _is_json(text)):
@@ -278,7 +280,7 @@ def _json_schema(asked: StructuredOutputsParams) -> Any:
 
 
 def with_reasoning(asked: StructuredOutputsParams | None, formats: Formats) -> StructuredOutputsParams | None:
-    """What the answer has to be after what the model thinks, if it does."""
+    """Return the constraint on the answer after the model's reasoning, if it reasons."""
     if asked is None or formats.reasoning is None:
         return asked
     begin, end, _ = formats.reasoning
@@ -293,7 +295,9 @@ def parser(
     tells_reasoning: bool,
     customs: frozenset[str] = frozenset(),
 ) -> Callable[[], OutputParser] | None:
-    """What makes the reader of a choice's text; None takes all of it for content. `customs` are custom tools' names."""
+    """Return the maker of parsers of a choice's text; None takes all of it as content. `customs` are custom
+    tools' names.
+    """
     form: ToolFormat | None = None
     if tools is not None:
         form = formats.forced if tools.is_forced else formats.tools
@@ -321,6 +325,6 @@ def parser(
 
 
 def shows_special(formats: Formats, tools: Tools | None) -> bool:
-    """Whether special tokens must have a text, since some of them mean something to the reader."""
+    """Tell whether special tokens must have a text, since some of them mean something to the parser."""
     form = formats.tools if tools is not None else None
     return formats.special or (form is not None and form.special)

@@ -43,10 +43,10 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
 
     def question(self, served: Served, rules: ConversationRules = DEFAULT_RULES) -> Tokenize | TokenizeChat:
-        """What the tokenizer is asked.
+        """Return the question to the tokenizer.
 
         Raises:
-            BadRequest: neither a prompt nor messages, or both, or not good ones.
+            BadRequest: neither a prompt nor messages are given, or both, or invalid ones.
         """
         if (self.prompt is None) == (self.messages is None):
             raise BadRequest("expected either prompt or messages", "prompt")

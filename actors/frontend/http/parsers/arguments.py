@@ -1,5 +1,7 @@
-"""What the arguments of a call look like in formats that do not write them as a JSON object, as trees of structural
-tags: each of a schema's properties has a place of its own."""
+"""Arguments of calls in formats that do not write them as a JSON object, as trees of structural tags.
+
+Each of a schema's properties has a place of its own.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ Tree = dict[str, Any]
 
 
 def const(value: str) -> Tree:
-    """This text."""
+    """Return the tree of a constant text."""
     return {"type": "const_string", "value": value}
 
 
@@ -64,7 +66,7 @@ def resolved(schema: Any, root: Any) -> Any:
 
 
 def _is_free(schema: dict[str, Any]) -> bool:
-    """Whether it says nothing of which arguments there are."""
+    """Tell whether a schema leaves the arguments free."""
     return "properties" not in schema and schema.get("additionalProperties", True) is not False
 
 
@@ -106,7 +108,7 @@ _XML_NAME = re.compile(r"[^<>\s]+")
 
 
 def is_text(schema: Any) -> bool:
-    """Whether a value of this schema is a string, which is then written without quotes."""
+    """Tell whether a value of this schema is a string, which is then written without quotes."""
     return isinstance(schema, dict) and schema.get("type") == "string"
 
 
@@ -145,7 +147,7 @@ def _xml_text(schema: dict[str, Any]) -> Tree:
 
 
 def _types(schema: Any, root: Any, depth: int = 0) -> set[str]:
-    """Which types of JSON a schema allows, as far as it says so; anything else has "any" among them."""
+    """Return the JSON types that a schema allows, as far as it tells; anything else has "any" among them."""
     schema = resolved(schema, root)
     if not isinstance(schema, dict) or depth > _REFERENCES_MAX:
         return {"any"}

@@ -1,7 +1,7 @@
-"""What becomes of a chat's text: content, reasoning, or calls of tools.
+"""Parsers of a chat's text: content, reasoning, and calls of tools.
 
-Every choice of a chat has a parser of its own, which sees its text exactly once, in order, and says what each
-piece means. Completions have none: their text is what it is.
+Every choice of a chat has a parser of its own. It reads the choice's text exactly once, in order, and
+classifies each delta. Completions have none: their text is content.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class CallPiece(NamedTuple):
 
 
 class Said(NamedTuple):
-    """What a piece of text means."""
+    """A parsed delta: the meaning of a piece of text."""
 
     content: str = ""
     reasoning: str = ""

@@ -31,10 +31,10 @@ _NAME_LENGTH_MAX = 256
 
 
 class Calls:
-    """Those of one choice, numbered as they come. A reader's `read` is its format.
+    """The calls of one choice, numbered as they come. A subclass reads one format in `read`.
 
     Args:
-        schemas: of the tools' arguments, by the tools' names.
+        schemas: the schemas of the tools' arguments, by the tools' names.
     """
 
     has_marks = True  # that say what a call is; else an answer in JSON may look like one

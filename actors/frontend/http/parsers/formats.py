@@ -1,4 +1,4 @@
-"""Which formats a model writes its calls and its thoughts in, and what those look like as grammars."""
+"""Formats in which models write calls and reasoning, and their grammars."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pageant.actors.frontend.http.parsers.scanner import Reading, Scanner, as_co
 
 
 class Marks(NamedTuple):
-    """Around what a model thinks. `ids` are those of the marks' tokens, where each mark is one token."""
+    """The marks around a model's reasoning. `ids` are their token ids, if each mark is one token."""
 
     begin: str
     end: str

@@ -36,12 +36,12 @@ class Unfinished(Malformed):
 
 
 def as_content(text: str) -> Said:
-    """It means what it says."""
+    """Return a text as content."""
     return Said(content=text)
 
 
 class Scanner:
-    """What has come and was not read yet. `read` is what has been since the last `mark`, if that is of interest."""
+    """Text that has come and was not read yet. It keeps what was read since the last `mark`."""
 
     def __init__(self) -> None:
         self._rest = ""
@@ -59,7 +59,7 @@ class Scanner:
         self._read = [text]
 
     def since_mark(self) -> str:
-        """What has been read since."""
+        """Return the text that was read since the last `mark`."""
         return "".join(self._read)
 
     def _take(self, count: int) -> str:
@@ -112,7 +112,7 @@ class Scanner:
             yield None
 
     def comes(self, *texts: str) -> Reading[str | None]:
-        """Whether one of the texts is next, which then is read."""
+        """Read one of the texts if it is next, and return it; else None."""
         while True:
             for text in texts:
                 if self._rest.startswith(text):
@@ -123,14 +123,17 @@ class Scanner:
             yield None
 
     def next_is(self, mark: str) -> Reading[bool]:
-        """Whether the next character that is no blank is this one. Nothing is read."""
+        """Tell whether `mark` is the next character that is no blank. Nothing is read."""
         while not self._ended and not self._rest.lstrip(_BLANKS):
             yield None
         return self._rest.lstrip(_BLANKS).startswith(mark)
 
     def looks_like(self, pattern: re.Pattern[str], begun: re.Pattern[str], length_max: int) -> Reading[bool]:
-        """Whether what is next matches. That is not known while all that there is may be the beginning of a match, and
-        shorter than so many characters."""
+        """Tell whether the next text matches.
+
+        The answer waits while the text may be the beginning of a match and is shorter than `length_max`
+        characters.
+        """
         while not self._ended and len(self._rest) < length_max and begun.fullmatch(self._rest):
             yield None
         return pattern.match(self._rest) is not None

@@ -1,4 +1,4 @@
-"""One format of calls: its marks, and what calls in it look like as grammars."""
+"""Formats in which models write calls and reasoning, and their grammars."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _DEFINITIONS = ("$defs", "definitions")
 
 @dataclass(frozen=True, kw_only=True)
 class ToolFormat:
-    """How calls are written: `head`, then each call with `separator` between, then `tail`.
+    """A format of calls: `head`, then each call with `separator` between, then `tail`.
 
     Attributes:
-        begin, end: around a call's arguments; `NAME` stands for its name.
-        trigger: what a text has wherever calls are, perhaps in its midst.
-        opening: without a trigger, calls are all of a text, which begins with this character.
-        special: whether its marks may be special tokens, which then must have a text.
-        id_length: of the ids that the model knows calls by; None is any.
-        arguments: what those of a schema look like.
-        found_by: each of these in a chat template says that it is this format.
+        begin, end: around a call's arguments; `NAME` is replaced by its name.
+        trigger: a text that occurs wherever calls are, perhaps in the middle of other text.
+        opening: without a trigger, calls are the whole text, which begins with this character.
+        special: its marks may be special tokens, which then must have a text.
+        id_length: the length of the ids by which the model knows calls; None is any.
+        arguments: converts a schema to the tree of its arguments.
+        found_by: texts that identify this format if a chat template has all of them.
     """
 
     reader: type[calls.Calls]
