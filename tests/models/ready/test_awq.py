@@ -82,7 +82,7 @@ def test_older_names_of_keys_are_understood(copied: Callable[[str], Any]) -> Non
             "modules_to_not_convert is 'q_proj'; expected a list of strings",
         ),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_a_configuration_that_is_not_the_weights_is_refused(
     copied: Callable[[str], Any], config: dict[str, Any], found: str
@@ -107,7 +107,7 @@ def test_a_configuration_that_is_not_the_weights_is_refused(
             f"{Q_PROJ}.qweight has shape [128, 32]; expected [128, 16]",
         ),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_tensors_that_make_no_sense_are_refused(
     copied: Callable[[str], Any], part: str, change: Callable[[Any], Any], found: str

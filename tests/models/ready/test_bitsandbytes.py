@@ -85,7 +85,7 @@ def test_blocks_run_on_from_row_to_row(
         (STATE, lambda _: state(shape=[64, 64], blocksize=2**60), "absmax has shape [64]; expected [1]"),
         (STATE, lambda _: state(shape=[64, 64], nested_offset=float("inf")), "nested_offset inf"),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_tensors_that_make_no_sense_are_refused(
     copied: Callable[[str], Any], part: str, change: Callable[[Any], Any], found: str
@@ -104,7 +104,7 @@ def test_tensors_that_make_no_sense_are_refused(
         ({"llm_int8_skip_modules": ["q_proj"]}, f"expected a dense {Q_PROJ}, which config.json excludes"),
         ({"load_in_4bit": False, "load_in_8bit": True}, "weight has dtype U8; expected I8"),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_a_configuration_that_is_not_the_weights_is_refused(
     copied: Callable[[str], Any], config: dict[str, Any], found: str

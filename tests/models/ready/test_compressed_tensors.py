@@ -107,7 +107,7 @@ def groups(**weights: Any) -> dict[str, Any]:
         ({"ignore": ["re:.*q_proj"]}, f"expected a dense {Q_PROJ}, which config.json excludes"),
         ({"ignore": ["re:("]}, "ignore is '('; expected a regular expression"),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_a_configuration_that_is_not_the_weights_is_refused(
     copied: Callable[[str], Any], config: dict[str, Any], found: str
@@ -181,7 +181,7 @@ def test_a_configuration_that_is_not_the_weights_is_refused(
         ("ct_mxfp4", "weight_scale", lambda _: None, f"no {Q_PROJ}.weight_scale beside"),
         ("ct_mxfp4", "weight_packed", lambda old: old[:, :8], f"{Q_PROJ}.weight_packed has shape [64, 8]"),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_tensors_that_make_no_sense_are_refused(
     copied: Callable[[str], Any], name: str, part: str, change: Callable[[Any], Any], found: str

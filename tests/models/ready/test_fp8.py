@@ -140,7 +140,7 @@ def test_an_excluded_module_is_as_it_is(
             f"{Q_PROJ}.weight has dtype F8_E5M2",
         ),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_tensors_that_make_no_sense_are_refused(
     family: Callable[[str], Any],
@@ -167,7 +167,7 @@ def test_tensors_that_make_no_sense_are_refused(
         ({"fmt": "e5m2"}, "fmt is 'e5m2'; expected 'e4m3'"),
         ({"ignored_layers": ["q_proj"]}, f"expected a dense {Q_PROJ}, which config.json excludes"),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_a_configuration_that_is_not_the_weights_is_refused(
     family: Callable[[str], Any],

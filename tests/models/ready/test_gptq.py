@@ -150,7 +150,7 @@ class Target:
             "up_proj.qweight has shape [8, 96]; expected [16, 96]",
         ),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_a_configuration_that_is_not_the_weights_is_refused(
     copied: Callable[[str], Any], config: dict[str, Any], found: str
@@ -204,7 +204,7 @@ def changed(tensor: torch.Tensor, value: float, place: tuple[int, ...] = (1, 3))
         ),
         ("qzeros", lambda old: changed(old, 0x78787878), f"{Q_PROJ}.qzeros has the zeros 7, 8; expected 7"),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_tensors_that_make_no_sense_are_refused(
     copied: Callable[[str], Any], part: str, change: Callable[[Any], Any], found: str

@@ -85,7 +85,7 @@ def test_a_configuration_in_config_json_is_read_too(folder: Path) -> None:
         ({"quant_algo": None}, "no quant_algo; expected a string"),
         ({"exclude_modules": ["*q_proj"]}, f"expected a dense {Q_PROJ}, which hf_quant_config.json excludes"),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_a_configuration_that_is_not_the_weights_is_refused(
     folder: Path, refused: Callable[[Path], str], changes: dict[str, Any], found: str
