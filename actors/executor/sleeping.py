@@ -1,4 +1,4 @@
-"""What stands in an executor's place while it sleeps: it has no KV cache, computes nothing, and says so.
+"""An actor in the place of a sleeping executor: it has no KV cache, computes nothing, and says so.
 
 It is another actor than the executor, so that an executor's life has one state: it computes. What the executor was, and
 will be when it wakes, stands in this one's options; the two follow one another as any actor does that is swapped. So
@@ -137,7 +137,7 @@ class SleepingExecutor(Actor):
 
     @receives
     def peer(self, event: ActorUp | ActorDown) -> None:
-        """Nobody is watched."""
+        """Ignore the event: no peer is watched."""
 
     @receives
     async def load_adapter(self, request: LoadAdapter) -> AdapterLoaded:
@@ -161,7 +161,7 @@ class SleepingExecutor(Actor):
 
     @receives
     def statistics(self, request: GetExecutorStatistics) -> ExecutorStatistics:
-        """What it keeps."""
+        """Return the statistics of a sleeping executor."""
         kept = 0 if self._model is None else self._model.num_bytes
         return ExecutorStatistics(
             device=self.options.device,

@@ -22,7 +22,7 @@ Int64 = npt.NDArray[np.int64]
 
 
 class StepState(IntEnum):
-    """Where a step is on its way. Those of the executor's queue are the further the longer they have been there."""
+    """The state of a step. In the executor's queue, an older step is never in an earlier state than a newer one."""
 
     RECEIVED = 0
     """Its plan has come, and is not in the batch: it may need tokens of the steps before."""
@@ -91,17 +91,17 @@ class Step:
 
     @property
     def may_stop_short(self) -> bool:
-        """Whether fewer steps may be computed than its plan says."""
+        """Tell whether fewer steps may be computed than the plan says."""
         return self.plan.num_steps > 1 or self.plan.continues
 
     @property
     def parts(self) -> list[StepInputs]:
-        """Its steps, one after another."""
+        """Return the steps of the plan, in order."""
         return [self.inputs, *self.further]
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens each of its steps computes."""
+        """Return the number of tokens that each of the steps computes."""
         return len(self.inputs.positions)
 
     def work(self, number: int) -> Work:
@@ -114,7 +114,7 @@ class Step:
 
     @property
     def awaited(self) -> Undrawn:
-        """What it is drawn from, while it awaits masks."""
+        """The logits to sample from, while the step awaits masks."""
         assert self.launched.undrawn is not None, "it awaits masks"
         return self.launched.undrawn
 

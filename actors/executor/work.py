@@ -1,4 +1,4 @@
-"""What passes between an executor's loop and its computing thread: frozen inputs there, an outcome back."""
+"""Messages between an executor's event loop and its computing thread: frozen inputs, and an outcome back."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class DrawnSteps:
         self.failed: dict[int, str] = {}
 
     def token_ids(self) -> Int64:
-        """Of all rows, step after step."""
+        """Return the token ids of all rows, step after step."""
         return np.concatenate([np.empty(0, np.int64), *(step.token_ids() for step in self._steps)])
 
     def logprobs(self) -> tuple[Logprobs | None, Logprobs | None]:

@@ -11,7 +11,7 @@ import random
 import pytest
 
 import pageant
-from pageant.actors.blocks.costs import Costs
+from pageant.actors.blocks.costs import MoveCosts
 from pageant.actors.executor.tiers.disk import DiskFile
 
 BLOCK_SIZE = 4
@@ -78,7 +78,7 @@ def tokens_alone(checkpoint, asked):
 @pytest.fixture
 def moving_pays(monkeypatch):
     """What is quicker for models this small is a matter of chance."""
-    monkeypatch.setattr(Costs, "move_pays", lambda self, tokens, *ways: True)
+    monkeypatch.setattr(MoveCosts, "move_pays", lambda self, tokens, *ways: True)
 
 
 def test_every_request_gets_the_tokens_that_it_gets_alone(checkpoint, asked, alone, moving_pays, tmp_path):
