@@ -42,13 +42,13 @@ class Runner:
 
 
 class Fails(Executor):
-    def _make_runner(self):
+    def open_runner(self):
         global broken
         life = len(list(lives.iterdir()))
         (lives / f"{{life}}-{{os.getpid()}}").touch()
         broken = broken or life == {start}
         call_device()
-        return Runner(super()._make_runner(), {step} if life == 0 else -1)
+        return Runner(super().open_runner(), {step} if life == 0 else -1)
 """
 
 

@@ -196,7 +196,7 @@ FINE = {"messages": QUESTION, "max_tokens": 2}
         (TEXT, {"prompt": ["x"] * 5000}, 400, "prompt", "at most 128"),
         (TEXT, {"prompt": "x " * 5000}, 400, "prompt", "max_model_len is 1024"),
         (TEXT, {"prompt": "\ud800"}, 400, None, ""),
-        (TEXT, {"prompt": {"a": 1}}, 400, "prompt", "Expected `str | array`"),
+        (TEXT, {"prompt": {"a": 1}}, 400, "prompt", "Expected `str | array | null`"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])

@@ -147,11 +147,11 @@ def open_compiler(argument):
     return compile_or_die
 
 
-isolated.IsolatedTrial.opener = f"{{__name__}}:open_compiler"
-
-
 class Counted(Grammar):
-    pass
+    def __init__(self, options):
+        # Only in this actor's process: the module is also imported where the topology is checked.
+        isolated.IsolatedTrial.opener = f"{{__name__}}:open_compiler"
+        super().__init__(options)
 """
 
 

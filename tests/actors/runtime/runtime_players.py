@@ -64,7 +64,7 @@ class HoldBeside(Request[Pong], frozen=True, kw_only=True):
     name: str
 
 
-class Count(Request[Pong], frozen=True, kw_only=True):
+class CountTo(Request[Pong], frozen=True, kw_only=True):
     n: int
     fail_at: int = -1
 
@@ -171,7 +171,7 @@ class Echo(Actor):
         return await self.hold_on(request.name)
 
     @receives(concurrent=True)
-    async def count(self, request: Count) -> AsyncIterator[Pong]:
+    async def count(self, request: CountTo) -> AsyncIterator[Pong]:
         try:
             for value in range(request.n):
                 if value == request.fail_at:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
-from runtime_players import Count, Echo, GetLog, Hold, HoldBeside, Note, Ping, Pong, Reverse
+from runtime_players import CountTo, Echo, GetLog, Hold, HoldBeside, Note, Ping, Pong, Reverse
 
 from pageant.actors.runtime.node import Node
 from pageant.protocol.arrays import int32
@@ -192,7 +192,7 @@ async def test_asks_in_flight_fail_when_the_node_goes_and_so_do_those_of_its_age
 
 async def test_what_a_dead_node_asked_is_cancelled(pair):
     asked = [pair.ask(Hold(name="serial")), pair.ask(HoldBeside(name="beside"))]
-    stream = pair.a.stream("echo", Count(n=10**9), SECONDS)
+    stream = pair.a.stream("echo", CountTo(n=10**9), SECONDS)
     await settle()
     without_a = Directory(version=2, nodes=directory(1).nodes[1:], actors=directory(1).actors)
     pair.b.update(without_a)
@@ -207,7 +207,7 @@ async def test_what_a_dead_node_asked_is_cancelled(pair):
 
 
 async def test_a_stream_to_a_dead_node_lets_its_producer_go(pair):
-    stream = pair.a.stream("echo", Count(n=10**9), SECONDS, credit=4)
+    stream = pair.a.stream("echo", CountTo(n=10**9), SECONDS, credit=4)
     assert (await anext(stream)).value == 0
     await settle()
     produced = pair.echo.log.count("produced")
@@ -219,7 +219,7 @@ async def test_a_stream_to_a_dead_node_lets_its_producer_go(pair):
 
 
 async def test_a_stream_over_a_broken_link_ends_its_producer(pair):
-    stream = pair.a.stream("echo", Count(n=10**9), SECONDS, credit=4)
+    stream = pair.a.stream("echo", CountTo(n=10**9), SECONDS, credit=4)
     assert (await anext(stream)).value == 0
     pair.to_a.broken = True
     await anext(stream), await anext(stream), await anext(stream)

@@ -7,7 +7,7 @@ import os
 
 import pytest
 from runtime_players import (
-    Count,
+    CountTo,
     CountInOrder,
     Crash,
     Fail,
@@ -93,10 +93,10 @@ async def test_an_ask_that_nobody_takes_names_what_is_taken(cluster):
 
 
 async def test_a_stream_brings_every_item_in_order_and_ends(cluster):
-    items = [item.value async for item in cluster.node.stream("echo", Count(n=300), SECONDS)]
+    items = [item.value async for item in cluster.node.stream("echo", CountTo(n=300), SECONDS)]
     assert items == list(range(300))
     assert [item.value async for item in cluster.node.stream("echo", CountInOrder(n=3), SECONDS)] == [0, 1, 2]
-    assert [item.value async for item in cluster.node.stream("echo", Count(n=0), SECONDS)] == []
+    assert [item.value async for item in cluster.node.stream("echo", CountTo(n=0), SECONDS)] == []
     assert [item.value async for item in cluster.node.stream("echo", Ping(value=4), SECONDS)] == [4]
     assert conversations(cluster) == 0
 
@@ -104,21 +104,21 @@ async def test_a_stream_brings_every_item_in_order_and_ends(cluster):
 async def test_a_stream_that_fails_brings_what_came_before(cluster):
     seen = []
     with pytest.raises(RemoteError, match="no 3"):
-        async for item in cluster.node.stream("echo", Count(n=9, fail_at=3), SECONDS):
+        async for item in cluster.node.stream("echo", CountTo(n=9, fail_at=3), SECONDS):
             seen.append(item.value)
     assert seen == [0, 1, 2]
     assert (await ask(cluster, Ping())).value == 0
 
 
 async def test_asking_for_a_stream_is_refused_and_blocks_nobody(cluster):
-    for request in (Count(n=10**9), CountInOrder(n=10**9)):
+    for request in (CountTo(n=10**9), CountInOrder(n=10**9)):
         with pytest.raises(RemoteError, match=r"use stream\(\)"):
             await ask(cluster, request)
     assert (await ask(cluster, Ping(value=1))).value == 1
 
 
 async def test_leaving_a_stream_cancels_its_producer(cluster):
-    stream = cluster.node.stream("echo", Count(n=10**9), SECONDS)
+    stream = cluster.node.stream("echo", CountTo(n=10**9), SECONDS)
     async for item in stream:
         if item.value == 100:
             break
@@ -128,7 +128,7 @@ async def test_leaving_a_stream_cancels_its_producer(cluster):
 
 
 async def test_credit_holds_the_producer_back(cluster):
-    stream = cluster.node.stream("echo", Count(n=10**9), SECONDS, credit=8)
+    stream = cluster.node.stream("echo", CountTo(n=10**9), SECONDS, credit=8)
     taken = 0
     async for _ in stream:
         taken += 1

@@ -58,7 +58,7 @@ def test_of_what_ended_nothing_stays():
         queue.push(request := waiting(key))
         end(queue, request)
     assert len(queue) == 1
-    assert sum(len(piece.entries) for piece in queue._short._requests[""]._unsent) == 1
+    assert sum(len(piece.entries) for piece in queue._short._requests[""]._segments) == 1
     assert list(queue.first(1)) == [head]
 
 

@@ -7,6 +7,7 @@ from pageant.kernels.base import Kernels
 # Gathers, what is done while loading, and what is seldom done: torch is as good. And what is put together from others.
 SHARED = {
     "embed",
+    "gather_columns",
     "quantize",
     "name",
     "move_slots",

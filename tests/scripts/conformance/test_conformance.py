@@ -244,6 +244,10 @@ class OfTiers(BlockManager):
 
     tiers_class = Tiers
 
+    def __init_subclass__(cls) -> None:
+        replaced = {name for name in vars(cls.tiers_class) if not name.startswith("__")}
+        assert replaced <= set(dir(Tiers)), "what a faulty class replaces is there to replace"
+
     @receives
     def executor_ready(self, event: ExecutorReady) -> None:
         super().executor_ready(event)
@@ -255,7 +259,7 @@ class Credulous(OfTiers):
     """Believes that a dead scheduler's last step moved what it was to move."""
 
     class tiers_class(Tiers):
-        def forget_unsure(self):
+        def forget_uncommitted(self):
             """Nothing is forgotten."""
 
 
