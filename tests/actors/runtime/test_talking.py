@@ -7,8 +7,8 @@ import os
 
 import pytest
 from runtime_players import (
-    CountTo,
     CountInOrder,
+    CountTo,
     Crash,
     Fail,
     GetLog,
