@@ -266,7 +266,7 @@ class Executor(Adapting, Succeeding):
         """A step that never returns is a death like any other."""
         while True:
             await asyncio.sleep(min(LOOK_SECONDS, self.options.step_patience / 2))
-            self.core.watch(self.clock.now())
+            self.core.watch(self.clock.now(), preparing=self._runner.is_preparing)
             self._perform()
 
     @receives(concurrent=True)

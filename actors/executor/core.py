@@ -36,7 +36,7 @@ from pageant.actors.executor.instructions import (
 )
 from pageant.actors.executor.metering import Metering
 from pageant.actors.executor.multi_step import MultiStep
-from pageant.actors.executor.pace import HangWatch, Pace
+from pageant.actors.executor.pace import UNKNOWN_SECONDS, HangWatch, Pace
 from pageant.actors.executor.runners.model_runner import Drawn
 from pageant.actors.executor.steps import Step, StepState
 from pageant.actors.executor.tiers.moving import Move, Moving
@@ -350,13 +350,20 @@ class ExecutorCore:
         """Go on without masks that have been waited for long enough."""
         self._guided.tick(now)
 
-    def watch(self, now: float) -> None:
-        """Fail if a step has not returned for so long that nobody waits for it any more."""
+    def watch(self, now: float, *, preparing: bool = False) -> None:
+        """Fail if a step has not returned for so long that nobody waits for it any more.
+
+        Args:
+            preparing: a kernel is compiled now, for the step that is computed.
+        """
         late = (kept.step for kept in self._guided.drawing)
         computing = (step for step in self.steps if step.state > PACKED)
         step = next(chain(computing, late), None)
-        seconds = self._hang_watch.look(step, now)
-        if step is not None and seconds > step.plan.num_steps * self._pace.patience(step.num_tokens):
+        seconds = self._hang_watch.look(step, now, preparing=preparing)
+        if step is None:
+            return
+        patience = step.plan.num_steps * self._pace.patience(step.num_tokens)
+        if seconds > (UNKNOWN_SECONDS if self._hang_watch.prepares else patience):
             self._out.append(Fail(self._hang_watch.hung(step.num_tokens, seconds)))
 
     def check_integrity(self) -> None:

@@ -151,7 +151,7 @@ def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
             gpu_memory_utilization=options.gpu_memory_utilization,
             max_num_batched_tokens=options.max_num_batched_tokens,
         )
-    return runner(
+    made = runner(
         Path(options.model),
         dtype=options.dtype,
         quantization=options.quantization,
@@ -172,6 +172,9 @@ def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
         speculation=options.speculation,
         **others,
     )
+    if isinstance(made, CudaRunner):
+        made.prepare()
+    return made
 
 
 def load_weights(options: ExecutorOptions) -> LoadedModel:

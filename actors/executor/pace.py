@@ -57,11 +57,18 @@ class HangWatch:
         """What was first in line at the last look."""
         self._since = 0.0
         """When it was first seen there."""
+        self.prepares = False
+        """Whether it has been seen to wait for a kernel to be compiled, which takes longer than any step."""
 
-    def look(self, first: object | None, now: float) -> float:
-        """Return for how many seconds this has been first in line; 0 where nothing is."""
+    def look(self, first: object | None, now: float, *, preparing: bool = False) -> float:
+        """Return for how many seconds this has been first in line; 0 where nothing is.
+
+        Args:
+            preparing: a kernel is compiled now, for whatever is first.
+        """
         if first is not self._watched:
-            self._watched, self._since = first, now
+            self._watched, self._since, self.prepares = first, now, False
+        self.prepares = self.prepares or preparing
         return 0.0 if first is None else now - self._since
 
     @staticmethod

@@ -49,6 +49,11 @@ class PlainRunner:
         return {}
 
     @property
+    def is_preparing(self) -> bool:
+        """See `ModelRunner`."""
+        return False
+
+    @property
     def preparations(self) -> dict[str, int]:
         """See `ModelRunner`."""
         return {}

@@ -154,6 +154,11 @@ class SimulatedRunner:
         return {"kv": self._kv.nbytes}
 
     @property
+    def is_preparing(self) -> bool:
+        """See `ModelRunner`."""
+        return False
+
+    @property
     def preparations(self) -> dict[str, int]:
         """See `model_runner.ModelRunner`."""
         return {}

@@ -27,6 +27,7 @@ _SHORT_MAX = 8  # tokens of a sequence that share the decode kernel's tile, at m
 _SHORT_ROWS_MAX = 64  # and rows of that tile, where it holds several tokens
 _SPLIT_TILES = 4  # of a context's entries are worth a program of their own
 _SPLITS_MAX = 64
+_MERGED = 16  # splits at a time
 _PROGRAMS_PER_PROCESSOR = 16  # where contexts are split: about four waves of them, so that the last is short
 
 
@@ -50,7 +51,8 @@ def paged_attention(
     )
     arguments = (query, key_cache, value_cache, output, batch, factor, cap, window)
     most = min(_SHORT_MAX, max(1, _SHORT_ROWS_MAX * key_cache.shape[1] // heads))
-    short = batch.max_query_length if batch.max_query_length <= most else 1
+    short = next_power_of_2(max(1, batch.max_query_length))  # each is a variant of the kernel
+    short = short if short <= most else 1
     sequences = batch.context_lengths.shape[0]
     if sequences > 1 or batch.max_query_length <= short:
         _decode(*arguments, short=short)
@@ -96,8 +98,9 @@ def _decode(
         factor,
         cap,
         window or _NO_WINDOW,
+        splits,
         SHORT=short,
-        SPLITS=splits,
+        SPLIT=splits > 1,
         TREES=batch.ancestors is not None,
         **_shapes(heads, kv_heads, head_dim, block_size, rows, tiles, window, cap, query.dtype),
     )
@@ -107,11 +110,12 @@ def _decode(
             tops,
             output,
             batch.query_starts,
+            splits,
             HEADS=heads,
             DIM=head_dim,
             DIM_TILE=next_power_of_2(head_dim),
             SHORT=short,
-            SPLITS=splits,
+            PARTS=_MERGED,
             num_warps=4,
         )
 

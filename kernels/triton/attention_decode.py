@@ -14,7 +14,7 @@ from pageant.kernels.triton.attention_tile import attend, load_masks, load_query
 __all__ = ["decode", "merge_splits"]
 
 
-@triton.jit(do_not_specialize=["window"])
+@triton.jit(do_not_specialize=["window", "table_stride", "splits"])
 def decode(
     query,
     keys,
@@ -32,6 +32,7 @@ def decode(
     factor,
     cap,
     window,
+    splits,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
@@ -44,10 +45,10 @@ def decode(
     TREES: tl.constexpr,
     PRECISION: tl.constexpr,
     SHORT: tl.constexpr,
-    SPLITS: tl.constexpr,
+    SPLIT: tl.constexpr,
 ):
-    """Program (sequence, key head, split). With one split, writes output [T, H, D]; with more, its part of
-    split_sums [S * SHORT, H, SPLITS, D], and of split_tops [S * SHORT, H, SPLITS, 2] the top and the total."""
+    """Program (sequence, key head, split). Unless SPLIT, writes output [T, H, D]; otherwise its part of
+    split_sums [S * SHORT, H, splits, D], and of split_tops [S * SHORT, H, splits, 2] the top and the total."""
     sequence = tl.program_id(0)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
@@ -63,7 +64,7 @@ def decode(
     mask = load_masks(ancestors, begin, there, ROWS, HEADS // KV_HEADS, TREES)
     first, last, clear_first, clear_last = visible_span(there, position, mask, context, own, window)
     tiles_begin = first // ENTRIES
-    share = tl.cdiv(tl.cdiv(last, ENTRIES) - tiles_begin, SPLITS)
+    share = tl.cdiv(tl.cdiv(last, ENTRIES) - tiles_begin, splits)
     share_begin = tl.minimum((tiles_begin + split * share) * ENTRIES, last)
     share_stop = tl.minimum((tiles_begin + (split + 1) * share) * ENTRIES, last)
     sums, tops, totals = attend(
@@ -98,32 +99,33 @@ def decode(
     )
     dim = tl.arange(0, DIM_TILE)
     written = there[:, None] & (dim[None, :] < DIM)
-    if SPLITS == 1:
+    if not SPLIT:
         attended = sums / tl.where(there, totals, 1.0)[:, None]
         tl.store(output + places[:, None] + dim[None, :], attended.to(output.dtype.element_ty), mask=written)
     else:
         GROUPS: tl.constexpr = HEADS // KV_HEADS
         row = tl.arange(0, ROWS)
         line = (sequence.to(tl.int64) * SHORT + row // GROUPS) * HEADS + kv_head * GROUPS + row % GROUPS
-        line = line * SPLITS + split
+        line = line * splits + split
         tl.store(split_sums + line[:, None] * DIM + dim[None, :], sums, mask=written)
         tl.store(split_tops + line * 2, tops, mask=there)
         tl.store(split_tops + line * 2 + 1, totals, mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def merge_splits(
     split_sums,
     split_tops,
     output,
     query_starts,
+    splits,
     HEADS: tl.constexpr,
     DIM: tl.constexpr,
     DIM_TILE: tl.constexpr,
     SHORT: tl.constexpr,
-    SPLITS: tl.constexpr,
+    PARTS: tl.constexpr,
 ):
-    """Program (sequence * SHORT + token, head): one row of output."""
+    """Program (sequence * SHORT + token, head): one row of output, from PARTS splits at a time."""
     sequence = tl.program_id(0) // SHORT
     token = tl.program_id(0) % SHORT
     head = tl.program_id(1)
@@ -132,11 +134,24 @@ def merge_splits(
     if (token >= length) | (length > SHORT):
         return
     dim = tl.arange(0, DIM_TILE)
-    line = (tl.program_id(0).to(tl.int64) * HEADS + head) * SPLITS + tl.arange(0, SPLITS)
-    tops = tl.load(split_tops + line * 2)
-    weights = tl.exp2(tops - tl.max(tops))  # a split with nothing to do has minus infinity, and so 0
-    total = tl.sum(weights * tl.load(split_tops + line * 2 + 1))
-    sums = tl.load(split_sums + line[:, None] * DIM + dim[None, :], mask=dim[None, :] < DIM, other=0.0)
-    merged = tl.sum(sums * weights[:, None], 0) / total
+    line = (tl.program_id(0).to(tl.int64) * HEADS + head) * splits
+    top = tl.full((), float("-inf"), dtype=tl.float32)
+    total = tl.full((), 0.0, dtype=tl.float32)
+    merged = tl.zeros([DIM_TILE], dtype=tl.float32)
+    for start in range(0, splits, PARTS):
+        part = start + tl.arange(0, PARTS)
+        there = part < splits
+        tops = tl.load(split_tops + (line + part) * 2, mask=there, other=float("-inf"))
+        risen = tl.maximum(top, tl.max(tops))
+        # A split with nothing to do has minus infinity; while all had, so has the top.
+        base = tl.where(risen == float("-inf"), 0.0, risen)
+        weights, shrink = tl.exp2(tops - base), tl.exp2(top - base)
+        totals = tl.load(split_tops + (line + part) * 2 + 1, mask=there, other=0.0)
+        total = total * shrink + tl.sum(weights * totals)
+        there_of = there[:, None] & (dim[None, :] < DIM)
+        sums = tl.load(split_sums + (line + part)[:, None] * DIM + dim[None, :], mask=there_of, other=0.0)
+        merged = merged * shrink + tl.sum(sums * weights[:, None], 0)
+        top = risen
+    merged = merged / total
     place = ((begin + token).to(tl.int64) * HEADS + head) * DIM
     tl.store(output + place + dim, merged.to(output.dtype.element_ty), mask=dim < DIM)

@@ -14,7 +14,7 @@ from pageant.kernels.triton.mathematics import segment_of_tile
 __all__ = ["prefill"]
 
 
-@triton.jit(do_not_specialize=["num_sequences", "window"])
+@triton.jit(do_not_specialize=["num_sequences", "window", "table_stride"])
 def prefill(
     query,
     keys,

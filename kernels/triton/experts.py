@@ -16,10 +16,10 @@ import triton.language as tl
 from torch import Tensor
 
 from pageant.kernels.quantized import GROUP, QuantizedWeight, Weight
-from pageant.kernels.triton.launching import cdiv, next_power_of_2
+from pageant.kernels.triton.launching import cdiv, interpreted, next_power_of_2
 from pageant.kernels.triton.mathematics import activate, segment_of_tile
-from pageant.kernels.triton.products import weight_tile
 from pageant.kernels.triton.tuning import product_tiles
+from pageant.kernels.triton.unpacking import load_tile, unit_offsets
 
 __all__ = ["choose_experts", "expert_down", "expert_gate_up", "moe", "order_places", "route", "weigh_experts"]
 
@@ -97,12 +97,15 @@ def moe(
     first, second = _weight(gate_up), _weight(down)
     order, starts = _order(experts.flatten(), num_experts)
     tiles = product_tiles(cdiv(places, num_experts), x.dtype, x.device)
+    # Quantised weights are read in units of 64 inputs.
+    depth = tiles.depth if first.bits == second.bits == 16 else max(64, tiles.depth)
     # No more experts can have been chosen than there are places.
     row_tiles = places // tiles.rows + num_experts
     shape = {
         "ROWS": tiles.rows,
         "COLUMNS": tiles.columns,
-        "DEPTH": tiles.depth,
+        "DEPTH": depth,
+        "FAST": x.dtype == torch.bfloat16 and not interpreted(x.device),
         "PRECISION": "tf32x3" if x.dtype == torch.float32 else "ieee",
         "num_warps": tiles.warps,
         "num_stages": tiles.stages,
@@ -122,6 +125,7 @@ def moe(
         ACTIVATION=activation,
         PADDED=first.padded,
         BITS=first.bits,
+        EVEN=hidden % depth == 0,
         **shape,
     )
     made = torch.empty((places, hidden), dtype=x.dtype, device=x.device)
@@ -136,6 +140,7 @@ def moe(
         INNER=inner,
         PADDED=second.padded,
         BITS=second.bits,
+        EVEN=inner % depth == 0,
         **shape,
     )
     output = torch.empty((tokens, hidden), dtype=x.dtype, device=x.device)
@@ -147,7 +152,7 @@ def moe(
 
 
 class _Weight(NamedTuple):
-    """A stack of matrices as `weight_tile` takes it."""
+    """A stack of matrices as `load_tile` takes it."""
 
     tensors: tuple[Tensor, Tensor | None]
     padded: int
@@ -227,6 +232,8 @@ def expert_gate_up(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
+    EVEN: tl.constexpr,
+    FAST: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Program (tile of places, columns): act(x @ gate.T) * (x @ up.T), in the places' order."""
@@ -239,18 +246,27 @@ def expert_gate_up(
     token = tl.load(order + row, mask=there, other=0) // TOP_K
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     lines = x + token.to(tl.int64)[:, None] * stride
-    gates = tl.cast(expert, tl.int64) * (2 * INNER) + column[None, :]
+    gates = tl.cast(expert, tl.int64) * (2 * INNER) + tl.minimum(column, INNER - 1)
     dtype: tl.constexpr = middle.dtype.element_ty
     gate = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
     up = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
+    offset = unit_offsets(BITS, DEPTH)
     for start in range(0, HIDDEN, DEPTH):
-        depth = start + tl.arange(0, DEPTH)
-        weighed = (depth[:, None] < HIDDEN) & (column[None, :] < INNER)
+        depth = start + offset
+        gate_low, gate_high = load_tile(
+            values, scales, gates, start, PADDED, BITS, COLUMNS, DEPTH, EVEN, FAST, False, dtype
+        )
+        up_low, up_high = load_tile(
+            values, scales, gates + INNER, start, PADDED, BITS, COLUMNS, DEPTH, EVEN, FAST, False, dtype
+        )
         left = tl.load(lines + depth[None, :], mask=there[:, None] & (depth[None, :] < HIDDEN), other=0.0)
-        gate_part = weight_tile(values, scales, gates, depth[:, None], weighed, PADDED, BITS, dtype)
-        up_part = weight_tile(values, scales, gates + INNER, depth[:, None], weighed, PADDED, BITS, dtype)
-        gate = tl.dot(left, gate_part, gate, input_precision=PRECISION)
-        up = tl.dot(left, up_part, up, input_precision=PRECISION)
+        gate = tl.dot(left, tl.trans(gate_low), gate, input_precision=PRECISION)
+        up = tl.dot(left, tl.trans(up_low), up, input_precision=PRECISION)
+        if BITS < 8:
+            depth += 32
+            left = tl.load(lines + depth[None, :], mask=there[:, None] & (depth[None, :] < HIDDEN), other=0.0)
+            gate = tl.dot(left, tl.trans(gate_high), gate, input_precision=PRECISION)
+            up = tl.dot(left, tl.trans(up_high), up, input_precision=PRECISION)
     gate = activate(gate.to(dtype).to(tl.float32), ACTIVATION).to(dtype)
     tl.store(
         middle + row.to(tl.int64)[:, None] * INNER + column[None, :],
@@ -275,6 +291,8 @@ def expert_down(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
+    EVEN: tl.constexpr,
+    FAST: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Program (tile of places, columns): each place's line of middle @ down.T, put back where it belongs."""
@@ -286,15 +304,21 @@ def expert_down(
     there = row < stop
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     lines = middle + row.to(tl.int64)[:, None] * INNER
-    outputs = tl.cast(expert, tl.int64) * HIDDEN + column[None, :]
+    outputs = tl.cast(expert, tl.int64) * HIDDEN + tl.minimum(column, HIDDEN - 1)
     dtype: tl.constexpr = made.dtype.element_ty
     sums = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
+    offset = unit_offsets(BITS, DEPTH)
     for start in range(0, INNER, DEPTH):
-        depth = start + tl.arange(0, DEPTH)
+        depth = start + offset
+        low, high = load_tile(
+            values, scales, outputs, start, PADDED, BITS, COLUMNS, DEPTH, EVEN, FAST, False, dtype
+        )
         left = tl.load(lines + depth[None, :], mask=there[:, None] & (depth[None, :] < INNER), other=0.0)
-        weighed = (depth[:, None] < INNER) & (column[None, :] < HIDDEN)
-        right = weight_tile(values, scales, outputs, depth[:, None], weighed, PADDED, BITS, dtype)
-        sums = tl.dot(left, right, sums, input_precision=PRECISION)
+        sums = tl.dot(left, tl.trans(low), sums, input_precision=PRECISION)
+        if BITS < 8:
+            depth += 32
+            left = tl.load(lines + depth[None, :], mask=there[:, None] & (depth[None, :] < INNER), other=0.0)
+            sums = tl.dot(left, tl.trans(high), sums, input_precision=PRECISION)
     place = tl.load(order + row, mask=there, other=0)
     tl.store(
         made + place.to(tl.int64)[:, None] * HIDDEN + column[None, :],

@@ -48,7 +48,7 @@ def top_logprobs(logits: Tensor, tokens: Tensor, k: int) -> TokenLogprobs:
         logits.stride(0),
         vocab_size,
         parts,
-        K=k,
+        k,
         PART=part,
         num_warps=8,
     )
@@ -62,15 +62,15 @@ def top_logprobs(logits: Tensor, tokens: Tensor, k: int) -> TokenLogprobs:
         logits.stride(0),
         vocab_size,
         parts,
-        K=k,
+        k,
         PARTS=next_power_of_2(parts),
-        PICKS=next_power_of_2(max(1, parts * k)),
+        PICKS=next_power_of_2(parts) * next_power_of_2(max(1, k)),
         num_warps=4,
     )
     return result
 
 
-@triton.jit(do_not_specialize=["vocab_size", "parts"])
+@triton.jit(do_not_specialize=["parts", "k"])
 def scan_logits(
     logits,
     tokens,
@@ -82,7 +82,7 @@ def scan_logits(
     stride,
     vocab_size,
     parts,
-    K: tl.constexpr,
+    k,
     PART: tl.constexpr,
 ):
     """Program (row, part)."""
@@ -101,10 +101,10 @@ def scan_logits(
     base = tl.where(top == float("-inf"), 0.0, top)
     tl.store(sums + place, tl.sum(tl.exp(values - base)))
     tl.store(befores + place, tl.sum(before.to(tl.int32)).to(tl.float32))
-    for turn in range(K):
+    for turn in range(k):
         value, winner, there = _pick(values, token, there, vocab_size)
-        tl.store(picked + place * K + turn, value)
-        tl.store(picks + place * K + turn, winner)
+        tl.store(picked + place * k + turn, value)
+        tl.store(picks + place * k + turn, winner)
 
 
 @triton.jit
@@ -115,7 +115,7 @@ def _pick(values, token, there, vocab_size):
     return value, winner, there & (token != winner)
 
 
-@triton.jit(do_not_specialize=["vocab_size", "parts"])
+@triton.jit(do_not_specialize=["parts", "k"])
 def merge_scans(
     logits,
     tokens,
@@ -131,7 +131,7 @@ def merge_scans(
     stride,
     vocab_size,
     parts,
-    K: tl.constexpr,
+    k,
     PARTS: tl.constexpr,
     PICKS: tl.constexpr,
 ):
@@ -149,10 +149,10 @@ def merge_scans(
     before = tl.sum(tl.load(befores + row * parts + part, mask=of_row, other=0.0))
     tl.store(ranks + row, before.to(tl.int32) + 1)
     pick = tl.arange(0, PICKS)
-    values = tl.load(picked + row * parts * K + pick, mask=pick < parts * K, other=float("-inf"))
-    token = tl.load(picks + row * parts * K + pick, mask=pick < parts * K, other=0)
-    there = (pick < parts * K) & (token < vocab_size)
-    for turn in range(K):
+    values = tl.load(picked + row * parts * k + pick, mask=pick < parts * k, other=float("-inf"))
+    token = tl.load(picks + row * parts * k + pick, mask=pick < parts * k, other=0)
+    there = (pick < parts * k) & (token < vocab_size)
+    for turn in range(k):
         value, winner, there = _pick(values, token, there, vocab_size)
-        tl.store(top_tokens + row * K + turn, winner)
-        tl.store(top_logprobs + row * K + turn, value - top - shift)
+        tl.store(top_tokens + row * k + turn, winner)
+        tl.store(top_logprobs + row * k + turn, value - top - shift)

@@ -10,7 +10,7 @@ __all__ = ["activate", "gelu", "gelu_tanh", "segment_of_tile", "silu", "tanh"]
 
 @triton.jit
 def tanh(x):
-    """By the exponential function; right at both ends, and within 1e-7 of the truth everywhere."""
+    """Return tanh(x), float32, computed by exp2: exact at both ends, within 1e-7 everywhere."""
     return 1.0 - 2.0 / (tl.exp2(x * 2.885390081777927) + 1.0)  # 2 log2(e)
 
 
@@ -44,9 +44,11 @@ def activate(x, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def segment_of_tile(starts, num_segments, tile, SIZE: tl.constexpr):
-    """Which segment a tile belongs to, where segment s, of rows starts[s]:starts[s+1], has its first tile at
-    starts[s] // SIZE + s: so each has room for as many tiles of SIZE rows as it needs, and no table is made.
-    Returns (segment, number of the tile within it), which may be one too many: the caller looks."""
+    """Return (segment, number of the tile within it) of a tile.
+
+    Segment s has rows starts[s]:starts[s+1], int32, and its first tile is starts[s] // SIZE + s. So each segment has
+    room for as many tiles of SIZE rows as it needs, and no table is made. A segment's last tile may be empty.
+    """
     low = 0
     high = num_segments
     while high - low > 1:

@@ -1,8 +1,9 @@
 """Products with quantised weights. Those with whole weights are cuBLAS's.
 
-Few rows of x are a matter of bandwidth: their kernel reads the weight as it lies in memory, 8, 5 or 4 bits wide, and
-widens it in registers; the inputs are split over programs where the outputs do not fill the device. For many rows
-the weight is widened once, into memory, and the product is cuBLAS's.
+Few rows of x are a matter of bandwidth: the kernel reads the weight as it lies in memory, 8, 5 or 4 bits wide, and
+widens it in registers (`unpacking`); the inputs are split over programs where the outputs do not fill the device, and
+`merge_parts` adds the programs' parts in their order. For very many rows the weight is widened once, into memory, and
+the product is cuBLAS's.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from pageant.kernels.reference.products import linear as whole_linear
 from pageant.kernels.reference.products import logits as whole_logits
 from pageant.kernels.tiled import LinearWeight
 from pageant.kernels.triton.launching import cdiv, interpreted, processors
+from pageant.kernels.triton.tuning import quantized_tiles
+from pageant.kernels.triton.unpacking import load_tile, pair_inputs, unit_offsets
 
-__all__ = ["linear", "logits", "multiply_few", "weight_tile", "widen", "widen_rows"]
+__all__ = ["linear", "logits", "merge_parts", "multiply_quantized", "weight_tile", "widen", "widen_rows"]
 
-_FEW = 64  # rows for which the weight is read once, or a few times from the cache
-_COLUMNS, _DEPTH = 32, 128
+_ROWS_MAX = 256  # of x, for which the weight is widened in registers
+_STEPS_MIN = 4  # tiles of the inputs that are worth a program of their own
 _SPLITS_MAX = 16
 
 
@@ -31,17 +34,16 @@ def linear(x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tenso
     """See `Kernels.linear`."""
     if not isinstance(weight, QuantizedWeight):
         return whole_linear(x, weight, bias)
-    if x.shape[0] > _FEW:
+    if x.shape[0] > _ROWS_MAX:
         return F.linear(x, widen(weight, x.dtype), bias)
-    product = _multiply(x, weight, x.dtype if bias is None else torch.float32)
-    return product if bias is None else product.add_(bias).to(x.dtype)
+    return _multiply(x, weight, x.dtype, bias)
 
 
 def logits(hidden: Tensor, weight: LinearWeight, needed: NeededLogits | None = None) -> Tensor:
     """See `Kernels.logits`."""
     if not isinstance(weight, QuantizedWeight):
         return whole_logits(hidden, weight)
-    if hidden.shape[0] > _FEW:
+    if hidden.shape[0] > _ROWS_MAX:
         return whole_logits(hidden, widen(weight, hidden.dtype))
     return _multiply(hidden, weight, torch.float32)
 
@@ -65,38 +67,55 @@ def widen(weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
     return output
 
 
-def _multiply(x: Tensor, weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
-    """x @ weight.T for few rows, in dtype."""
+def _multiply(x: Tensor, weight: QuantizedWeight, dtype: torch.dtype, bias: Tensor | None = None) -> Tensor:
+    """x @ weight.T + bias, in dtype."""
     rows, inputs = x.shape
-    outputs = weight.shape[0]
+    outputs, padded = weight.shape[0], weight.scales.shape[-1] * GROUP
     assert x.stride(1) == 1 or inputs == 1
-    padded = weight.scales.shape[-1] * GROUP
-    columns, depth = (16, 64) if interpreted(x.device) else (_COLUMNS, _DEPTH)
-    programs = cdiv(outputs, columns) * cdiv(rows, 16)
-    splits = max(1, min(4 * processors(x.device) // max(1, programs), cdiv(padded, 4 * depth), _SPLITS_MAX))
-    partial = torch.empty(
-        (splits, rows, outputs), dtype=torch.float32 if splits > 1 else dtype, device=x.device
-    )
-    multiply_few[(cdiv(outputs, columns), cdiv(rows, 16), splits)](
+    tiles = quantized_tiles(rows, x.dtype, x.device)
+    steps = cdiv(padded, tiles.depth)
+    grid = cdiv(outputs, tiles.columns), cdiv(rows, tiles.rows)
+    share = _steps_of_a_program(grid[0] * grid[1], steps, x.device)
+    splits = cdiv(steps, share)
+    output = torch.empty((rows, outputs), dtype=dtype, device=x.device)
+    parts = output
+    if splits > 1:
+        parts = torch.empty((splits, rows, outputs), dtype=torch.float32, device=x.device)
+    multiply_quantized[(*grid, splits)](
         x,
         weight.values,
         weight.scales,
-        partial,
+        bias if splits == 1 else None,
+        parts,
         rows,
         x.stride(0),
+        share,
         OUTPUTS=outputs,
         INPUTS=inputs,
         PADDED=padded,
         BITS=weight.bits,
-        ROWS=16,
-        COLUMNS=columns,
-        DEPTH=depth,
-        SPLITS=splits,
+        ROWS=tiles.rows,
+        COLUMNS=tiles.columns,
+        DEPTH=tiles.depth,
+        EVEN=inputs % tiles.depth == 0,
+        FAST=x.dtype == torch.bfloat16 and not interpreted(x.device),
+        WEIGHTS_FIRST=tiles.weights_first,
         PRECISION="tf32x3" if x.dtype == torch.float32 else "ieee",
-        num_warps=4,
-        num_stages=4,
+        num_warps=tiles.warps,
+        num_stages=tiles.stages,
     )
-    return partial[0] if splits == 1 else partial.sum(0).to(dtype)
+    if splits > 1:
+        columns = 1024
+        merge_parts[(rows, cdiv(outputs, columns))](
+            parts, bias, output, rows * outputs, splits, OUTPUTS=outputs, COLUMNS=columns, num_warps=4
+        )
+    return output
+
+
+def _steps_of_a_program(programs: int, steps: int, device: torch.device) -> int:
+    """Return the number of input tiles of a program: few enough to fill the device, enough to be worth a program."""
+    splits = max(1, min(4 * processors(device) // max(1, programs), steps // _STEPS_MIN, _SPLITS_MAX))
+    return cdiv(steps, splits)
 
 
 @triton.jit
@@ -143,14 +162,16 @@ def widen_rows(
     tl.store(output + row * INPUTS + depth, tile, mask=there)
 
 
-@triton.jit(do_not_specialize=["rows"])
-def multiply_few(
+@triton.jit(do_not_specialize=["rows", "share"])
+def multiply_quantized(
     x,
     values,
     scales,
-    partial,
+    bias,
+    parts,
     rows,
     stride,
+    share,
     OUTPUTS: tl.constexpr,
     INPUTS: tl.constexpr,
     PADDED: tl.constexpr,
@@ -158,27 +179,79 @@ def multiply_few(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
-    SPLITS: tl.constexpr,
+    EVEN: tl.constexpr,
+    FAST: tl.constexpr,
+    WEIGHTS_FIRST: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Program (outputs, rows, split of the inputs): its part of partial [SPLITS, rows, OUTPUTS]."""
+    """Program (outputs, rows, split of the inputs, `share` tiles each): its part of parts [splits, rows, OUTPUTS].
+
+    With WEIGHTS_FIRST the transposed product is computed: the weight's tile stays in the registers that it was widened
+    in. Otherwise it goes through shared memory, which is where Hopper's products of many rows read it.
+    """
     dtype: tl.constexpr = x.dtype.element_ty
-    SHARE: tl.constexpr = (INPUTS + DEPTH * SPLITS - 1) // (DEPTH * SPLITS) * DEPTH
+    PAIRED: tl.constexpr = WEIGHTS_FIRST and FAST and BITS == 8
+    STEPS: tl.constexpr = (PADDED + DEPTH - 1) // DEPTH
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     split = tl.program_id(2)
-    sums = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
-    for start in range(split * SHARE, tl.minimum((split + 1) * SHARE, INPUTS), DEPTH):
-        depth = start + tl.arange(0, DEPTH)
-        known = (row[:, None] < rows) & (depth[None, :] < INPUTS)
-        left = tl.load(x + row.to(tl.int64)[:, None] * stride + depth[None, :], mask=known, other=0.0)
-        there = (depth[:, None] < INPUTS) & (column[None, :] < OUTPUTS)
-        line = column.to(tl.int64)[None, :]
-        right = weight_tile(values, scales, line, depth[:, None], there, PADDED, BITS, dtype)
-        sums = tl.dot(left, right, sums, input_precision=PRECISION)
+    line = tl.minimum(column, OUTPUTS - 1).to(tl.int64)
+    offset = unit_offsets(BITS, DEPTH)
+    known = row < rows
+    lines = x + row.to(tl.int64)[:, None] * stride
+    shape: tl.constexpr = [COLUMNS, ROWS] if WEIGHTS_FIRST else [ROWS, COLUMNS]
+    sums = tl.zeros(shape, dtype=tl.float32)
+    for step in range(split * share, tl.minimum((split + 1) * share, STEPS)):
+        depth = step * DEPTH + offset
+        low, high = load_tile(
+            values, scales, line, step * DEPTH,
+            PADDED, BITS, COLUMNS, DEPTH, EVEN, FAST, PAIRED, dtype,
+        )  # fmt: skip
+        left = _load_inputs(lines, depth, known, INPUTS, EVEN)
+        if PAIRED:
+            left = pair_inputs(left)
+        sums = _add_product(sums, left, low, WEIGHTS_FIRST, PRECISION)
+        if BITS != 8:
+            left = _load_inputs(lines, depth + 32, known, INPUTS, EVEN)
+            sums = _add_product(sums, left, high, WEIGHTS_FIRST, PRECISION)
+    if WEIGHTS_FIRST:
+        sums = tl.trans(sums)
+    written = known[:, None] & (column[None, :] < OUTPUTS)
+    if bias is not None:
+        sums += tl.load(bias + column, mask=column < OUTPUTS, other=0.0).to(tl.float32)[None, :]
     place = (split.to(tl.int64) * rows + row)[:, None] * OUTPUTS + column[None, :]
-    tl.store(
-        partial + place,
-        sums.to(partial.dtype.element_ty),
-        mask=(row[:, None] < rows) & (column[None, :] < OUTPUTS),
-    )
+    tl.store(parts + place, sums.to(parts.dtype.element_ty), mask=written)
+
+
+@triton.jit
+def _load_inputs(lines, depth, known, INPUTS: tl.constexpr, EVEN: tl.constexpr):
+    """Inputs `depth` of some rows of x; 0 where there are none."""
+    if EVEN:
+        loaded = tl.load(lines + depth[None, :], mask=known[:, None], other=0.0)
+    else:
+        loaded = tl.load(lines + depth[None, :], mask=known[:, None] & (depth < INPUTS)[None, :], other=0.0)
+    return loaded
+
+
+@triton.jit
+def _add_product(sums, left, right, WEIGHTS_FIRST: tl.constexpr, PRECISION: tl.constexpr):
+    """sums + left @ right.T, or its transpose."""
+    if WEIGHTS_FIRST:
+        sums = tl.dot(right, tl.trans(left), sums, input_precision=PRECISION)
+    else:
+        sums = tl.dot(left, tl.trans(right), sums, input_precision=PRECISION)
+    return sums
+
+
+@triton.jit(do_not_specialize=["splits"])
+def merge_parts(parts, bias, output, size, splits, OUTPUTS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Program (row, some outputs): adds the parts [splits, rows, OUTPUTS] in their order, each `size` numbers apart."""
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    there = column < OUTPUTS
+    place = tl.program_id(0).to(tl.int64) * OUTPUTS + column
+    total = tl.zeros([COLUMNS], dtype=tl.float32)
+    for split in range(splits):
+        total += tl.load(parts + tl.cast(split, tl.int64) * size + place, mask=there, other=0.0)
+    if bias is not None:
+        total += tl.load(bias + column, mask=there, other=0.0).to(tl.float32)
+    tl.store(output + place, total.to(output.dtype.element_ty), mask=there)

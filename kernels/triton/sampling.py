@@ -117,14 +117,14 @@ def find_limits(
 
 @triton.jit
 def _distance(line, token, top, temperature, vocab_size):
-    """Of tokens from the top: at least 0, infinite past the vocabulary, rounded as the reference rounds."""
+    """Return tokens' distances from the top: at least 0, infinite past the vocabulary, rounded as in the reference."""
     logit = tl.load(line + token, mask=token < vocab_size, other=float("-inf"))
     return tl.abs(tl.div_rn(logit - top, temperature))
 
 
 @triton.jit
 def _measure(line, top, temperature, limit, vocab_size, MASS: tl.constexpr, TILE: tl.constexpr):
-    """(how many tokens are within the limit, and their weight: their number again, or their mass)."""
+    """Return (the number of tokens within the limit, their weight: the number again, or the mass)."""
     counts = tl.zeros([TILE], dtype=tl.int32)
     masses = tl.zeros([TILE], dtype=tl.float32)
     for start in range(0, vocab_size, TILE):

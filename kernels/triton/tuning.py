@@ -14,7 +14,15 @@ import torch
 
 from pageant.kernels.triton.launching import interpreted, next_power_of_2
 
-__all__ = ["Attention", "Product", "attention_tiles", "family", "product_tiles"]
+__all__ = [
+    "Attention",
+    "Product",
+    "Quantized",
+    "attention_tiles",
+    "family",
+    "product_tiles",
+    "quantized_tiles",
+]
 
 Family = Literal["interpreter", "hopper", "ampere", "consumer"]
 
@@ -36,6 +44,18 @@ class Product(NamedTuple):
     depth: int
     warps: int
     stages: int
+
+
+class Quantized(NamedTuple):
+    """Rows, columns and depth of the tile of a product with a quantised weight; threads / 32; tiles in flight; whether
+    the weight is the product's first operand, from registers."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+    weights_first: bool
 
 
 # (family, kernel), for elements of two bytes: by the head's size, the first that is large enough. The pipeliner
@@ -94,6 +114,19 @@ _PRODUCT: dict[Family, dict[int, Product]] = {
     "ampere": {16: Product(16, 64, 128, 4, 4), 64: Product(64, 64, 64, 4, 4), 1 << 30: Product(128, 64, 64, 8, 3)},
     "consumer": {16: Product(16, 64, 64, 4, 3), 64: Product(64, 64, 32, 4, 3), 1 << 30: Product(128, 64, 32, 8, 2)},
 }  # fmt: skip
+# By the number of rows, the first that is large enough. Two warps share a program where the weight comes first: four
+# would make it a product of Hopper's, which reads the weight from shared memory. Each warp has many columns, so that x,
+# which it reads whole, costs little. gpu_check.variants counts the instructions for each weight.
+_QUANTIZED: dict[int, Quantized] = {
+    8: Quantized(8, 128, 128, 2, 4, True),
+    16: Quantized(16, 128, 128, 2, 4, True),
+    32: Quantized(32, 64, 64, 2, 4, True),
+    64: Quantized(64, 128, 128, 4, 3, False),
+    1 << 30: Quantized(128, 128, 128, 8, 3, False),
+}
+_QUANTIZED_FLOAT16 = Quantized(16, 64, 64, 4, 3, True)
+_QUANTIZED_FLOAT32 = Quantized(16, 32, 64, 4, 2, True)
+_QUANTIZED_INTERPRETED = Quantized(16, 16, 64, 1, 1, True)
 _PRODUCT_FLOAT32 = Product(16, 32, 32, 4, 2)
 _PRODUCT_INTERPRETED = Product(16, 16, 16, 1, 1)
 
@@ -133,3 +166,12 @@ def product_tiles(rows: int, dtype: torch.dtype, device: torch.device) -> Produc
     if dtype.itemsize == 4:
         return _PRODUCT_FLOAT32
     return next(tiles for most, tiles in _PRODUCT[found].items() if rows <= most)
+
+
+def quantized_tiles(rows: int, dtype: torch.dtype, device: torch.device) -> Quantized:
+    """Return the tile of a product of so many rows with a quantised weight."""
+    if family(device) == "interpreter":
+        return _QUANTIZED_INTERPRETED
+    if dtype != torch.bfloat16:
+        return _QUANTIZED_FLOAT32 if dtype == torch.float32 else _QUANTIZED_FLOAT16
+    return next(tiles for most, tiles in _QUANTIZED.items() if rows <= most)

@@ -13,18 +13,23 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pageant.actors.executor.batch.inputs import StepInputs
+from pageant.actors.executor.batch.inputs import SamplingColumns, StepInputs
 from pageant.actors.executor.batch.scoring import Scoring
+from pageant.actors.executor.batch.shaping import NOTHING
 from pageant.actors.executor.guided.undrawn import Undrawn
-from pageant.actors.executor.runners.graphs import Capture, CudaCapture, DecodeGraphs
+from pageant.actors.executor.runners.graphs import Capture, CudaCapture, StepGraphs
 from pageant.actors.executor.runners.memory import device_budget
 from pageant.actors.executor.runners.model_runner import Drawn
 from pageant.actors.executor.runners.runner import DrawnHere, TorchRunner
 from pageant.actors.executor.runners.staging import Staging
 from pageant.actors.executor.tiers.host_memory import DeviceHostMemory
-from pageant.kernels.base import AttentionBatch, SamplingTensors
+from pageant.kernels.base import AttentionBatch, SamplingTensors, TokenMasks
 
 __all__ = ["CudaRunner"]
+
+
+LOGPROBS_PREPARED = (1, 2, 4, 8, 16, 20)
+"""Numbers of likeliest tokens that kernels are compiled for at the start, one for each variant of the kernel."""
 
 
 class DrawnOnDevice(DrawnHere):
@@ -69,24 +74,25 @@ class CudaRunner(TorchRunner):
         self._share = gpu_memory_utilization
         if options["device"] != "cpu":
             self.host_class = DeviceHostMemory
-        self._tokens_max = max_num_batched_tokens
+        self._tokens_max, self._block_size = max_num_batched_tokens, options["block_size"]
         super().__init__(*arguments, **options)
         self._staging = Staging(self.device)
-        self._graphs: DecodeGraphs | None = None
+        self._graphs: StepGraphs | None = None
         # The reference kernels look at what is on the device, which a graph cannot.
         if capture is None and self.device.type == "cuda" and self._kernels.name == "triton":
             capture = CudaCapture()
         if capture is not None and not self._decoder.taps:
-            self._graphs = DecodeGraphs(
+            self._graphs = StepGraphs(
                 self._passes.forward,
                 capture,
                 self._staging,
                 last_drawn=self._last_drawn,
                 max_num_seqs=options["max_num_seqs"],
-                max_model_len=options["max_model_len"],
+                max_model_len=self.max_model_len,
                 block_size=options["block_size"],
                 spare_block=self.num_blocks,
                 num_groups=len(self.windows),
+                tokens_max=max_num_batched_tokens,
             )
 
     @property
@@ -99,6 +105,91 @@ class CudaRunner(TorchRunner):
 
             loaded = num_loaded()
         return {"kernels_loaded": loaded, "graphs_captured": captured}
+
+    @property
+    def is_preparing(self) -> bool:
+        """See `ModelRunner`."""
+        if self._kernels.name != "triton":
+            return False
+        from pageant.kernels.triton.loading import is_loading
+
+        return is_loading()
+
+    @torch.inference_mode()
+    def prepare(self) -> None:
+        """Compile kernels and capture graphs for all steps that need no drafts, so that none has to wait for that.
+
+        Kernels are compiled by processes of their own, side by side, where that has not been done before.
+        """
+        with self._on_device():
+            if self._kernels.name == "triton":
+                from pageant.kernels.triton.precompiling import collect_launches, compile_in_parallel
+
+                with collect_launches() as launches:
+                    self._compute_all_kinds()
+                compile_in_parallel(list(launches), _architecture(self.device))
+            self._compute_all_kinds()
+            if self._graphs is not None:
+                self._graphs.prepare()
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+
+    def _compute_all_kinds(self) -> None:
+        """Compute, without graphs, what steps launch; in the spare block, so that nothing is changed that is read."""
+        if self._graphs is not None:
+            for shape in self._graphs.shapes():
+                hidden = self._graphs.compute(shape)
+                self._draw_all_ways(self._decoder.logits(hidden[: shape.sequences]))
+        hidden = self._compute(self._largest_step())
+        self._draw_all_ways(self._decoder.logits(hidden[:1]))
+
+    def _draw_all_ways(self, logits: Tensor) -> None:
+        rows, vocabulary = logits.shape
+        every = torch.arange(rows, device=self.device)
+        floats, ints = torch.ones(rows, device=self.device), torch.zeros_like(every, dtype=torch.int32)
+        params = SamplingTensors(
+            temperature=floats,
+            top_k=ints,
+            top_p=floats,
+            min_p=floats,
+            seed=every,
+            sample=ints,
+            position=every,
+        )
+        bits = torch.full((rows, -(-vocabulary // 32)), -1, dtype=torch.int32, device=self.device)
+        for masks in (None, TokenMasks(every, bits)):
+            self._kernels.sample(logits, params, masks)
+        for count in LOGPROBS_PREPARED:
+            if count <= vocabulary:
+                self._kernels.top_logprobs(logits, every % vocabulary, count)
+
+    def _largest_step(self) -> StepInputs:
+        """A prompt of as many tokens as a step may have, all in the spare block."""
+        tokens = min(self._tokens_max, self.max_model_len)
+        nothing, ints = np.zeros(tokens, np.int64), np.zeros(0, np.int32)
+        groups, width = len(self.windows), -(-tokens // self._block_size)
+        return StepInputs(
+            token_ids=nothing,
+            unknown=nothing[:0],
+            unknown_rows=nothing[:0],
+            positions=np.arange(tokens),
+            slots=np.full((groups, tokens), self.num_blocks * self._block_size),
+            query_starts=np.array([0, tokens], np.int32),
+            context_lengths=np.array([tokens], np.int32),
+            block_tables=np.full((groups, 1, width), self.num_blocks, np.int32),
+            max_query_length=tokens,
+            max_context_length=tokens,
+            last_tokens=nothing[:0],
+            rows=ints,
+            tenures=nothing[:0],
+            sampling=SamplingColumns(
+                *(np.zeros(0, np.float32), ints, np.zeros(0, np.float32), np.zeros(0, np.float32)),
+                *(nothing[:0], ints, nothing[:0], NOTHING),
+            ),
+            scores=None,
+            copy_sources=ints,
+            copy_destinations=ints,
+        )
 
     @torch.inference_mode()
     def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
@@ -216,3 +307,8 @@ class CudaRunner(TorchRunner):
         )
         hidden = self._decoder.forward(nothing, nothing, batch, caches)
         self._decoder.logits(hidden[:1].expand(max_num_seqs, -1).contiguous())
+
+
+def _architecture(device: torch.device) -> str:
+    """The device's compute capability as compilers write it, such as sm_90."""
+    return "sm_{}{}".format(*torch.cuda.get_device_capability(device))

@@ -1,36 +1,53 @@
-"""Decode steps as CUDA graphs: hundreds of kernels that are launched at once.
+"""Steps as CUDA graphs: hundreds of kernels that are launched at once.
 
-A graph is bound to shapes and addresses, so a step is padded to the next of a few batch sizes, and its inputs are
-copied to where the graph reads them. What is too much is a row of one token that attends to itself in a spare
-block. Attention launches as many programs as the longest context can need, so there is a graph for each range of
-lengths, too: short contexts do not pay for `max_model_len`. A graph is captured when a step first needs it, after
-that step was computed without: nothing is captured at start. All share the memory of what they compute between.
+A graph is bound to shapes and addresses, so a step is padded to the next of a few shapes, and its inputs are copied to
+where the graph reads them. Tokens that are too many belong to no sequence and write to a spare block; sequences that
+are too many are empty. There is a graph for each of two ranges of context lengths, since attention launches as many
+programs as the longest context can need: short contexts do not pay for `max_model_len`.
+
+`prepare` captures all shapes that plain steps have, before the first step. A shape that only some models need, for
+drafts to verify, is captured when a step first has it, after that step was computed without. All share the memory of
+what they compute between.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pageant.actors.executor.batch.inputs import UNKNOWN, StepInputs
-from pageant.actors.executor.runners.staging import Staging
+from pageant.actors.executor.runners.staging import Staging, packed_bytes
 from pageant.kernels.base import AttentionBatch
 
-__all__ = ["Capture", "CudaCapture", "DecodeGraphs", "is_decode", "padded_context", "padded_size"]
+__all__ = ["Capture", "CudaCapture", "GraphShape", "StepGraphs", "is_decode", "padded_context", "padded_size"]
 
 log = logging.getLogger("pageant.executor")
 
 _SIZES = (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512)
-_CONTEXT_MIN = 1024
-_CONTEXT_STEP = 4
+_MIXED_SIZES = (16, 32, 64, 96, 128, 192, 256, 384, 512)
+"""Tokens of a step that has prompts. With more, a GPU computes for longer than a host needs to launch the kernels."""
+_FEW_SEQUENCES = 16
+"""Sequences of a mixed step, for which there is a graph beside that for all: empty ones are not for nothing."""
+_SHORT_CONTEXT = 2048
+_VERIFIED_MAX = 8
+"""Tokens of a sequence with drafts, at most; such a step is padded to a power of two of each sequence."""
 
 Forward = Callable[[Tensor, Tensor, AttentionBatch], Tensor]
+
+
+class GraphShape(NamedTuple):
+    """What a graph is captured for: numbers that its steps do not exceed."""
+
+    tokens: int
+    sequences: int
+    query_length: int
+    context_length: int
 
 
 def is_decode(inputs: StepInputs) -> bool:
@@ -38,17 +55,17 @@ def is_decode(inputs: StepInputs) -> bool:
     return inputs.max_query_length == 1 and len(inputs.positions) == len(inputs.context_lengths)
 
 
-def padded_size(rows: int) -> int | None:
+def padded_size(rows: int, sizes: tuple[int, ...] = _SIZES) -> int | None:
     """The least batch size of a graph that holds so many rows."""
-    return next((size for size in _SIZES if size >= rows), None)
+    return next((size for size in sizes if size >= rows), None)
 
 
 def padded_context(longest: int, max_model_len: int) -> int:
     """The upper end of the range of lengths that the longest context is in."""
-    reach = _CONTEXT_MIN
-    while reach < longest:
-        reach *= _CONTEXT_STEP
-    return min(reach, max_model_len)
+    # A graph of its own is worth it where it spares most of the programs.
+    if longest <= _SHORT_CONTEXT and max_model_len >= 2 * _SHORT_CONTEXT:
+        return _SHORT_CONTEXT
+    return max_model_len
 
 
 class Capture(Protocol):
@@ -94,13 +111,31 @@ class _Slot:
     replay: Callable[[], Tensor] | None = None
 
 
-class DecodeGraphs:
-    """Computes the hidden states of decode steps.
+class _Padded(NamedTuple):
+    """A step's arrays at the size of a shape, in the order in which they are sent."""
+
+    token_ids: np.ndarray
+    sources: np.ndarray
+    """The rows whose last drawn tokens these are instead, or UNKNOWN."""
+    positions: np.ndarray
+    lengths: np.ndarray
+    starts: np.ndarray
+    slots: list[np.ndarray]
+    """By group of layers."""
+
+    def arrays(self) -> list[np.ndarray]:
+        """All of them."""
+        return [*self[:5], *self.slots]
+
+
+class StepGraphs:
+    """Computes the hidden states of steps.
 
     Args:
         forward: of token ids, positions and a batch; it must not wait for the device.
         last_drawn: int64 [rows of the batch], the token that each drew last.
         spare_block: of the KV cache, that belongs to no sequence.
+        tokens_max: of a step, at most.
     """
 
     def __init__(
@@ -115,6 +150,7 @@ class DecodeGraphs:
         block_size: int,
         spare_block: int,
         num_groups: int = 1,
+        tokens_max: int = 0,
     ) -> None:
         self._forward = forward
         self._capture: Capture | None = capture
@@ -123,6 +159,7 @@ class DecodeGraphs:
         self._max_model_len = max_model_len
         self._block_size = block_size
         self._spare_block = spare_block
+        self._tokens_max = tokens_max
         self._rows_max = padded_size(max_num_seqs) or max(_SIZES)
         width = -(-max_model_len // block_size)
         device = last_drawn.device
@@ -131,8 +168,7 @@ class DecodeGraphs:
             torch.full((self._rows_max, width), spare_block, dtype=torch.int32, device=device)
             for _ in range(num_groups)
         ]
-        self._starts = torch.arange(self._rows_max + 1, dtype=torch.int32, device=device)
-        self._slots: dict[tuple[int, int], _Slot] = {}
+        self._slots: dict[GraphShape, _Slot] = {}
 
     @property
     def num_captured(self) -> int:
@@ -141,70 +177,134 @@ class DecodeGraphs:
 
     def takes(self, inputs: StepInputs) -> bool:
         """Whether a step can be computed here."""
-        fits = is_decode(inputs) and len(inputs.positions) <= self._rows_max
-        return self._capture is not None and fits and not (inputs.adapted or inputs.embedded)
+        plain = not (inputs.adapted or inputs.embedded) and inputs.ancestors is None
+        return self._capture is not None and plain and self._shape_of(inputs) is not None
+
+    def shapes(self) -> Iterator[GraphShape]:
+        """Yield the shapes of decodes and of mixed steps, the largest first: the smaller ones reuse its memory."""
+        contexts = sorted(
+            {padded_context(length, self._max_model_len) for length in (1, self._max_model_len)}
+        )
+        for context in reversed(contexts):
+            for tokens in reversed(_MIXED_SIZES):
+                if tokens <= max(self._tokens_max, _MIXED_SIZES[0]) and self._tokens_max:
+                    few = min(_FEW_SEQUENCES, self._rows_max)
+                    for sequences in sorted({few, min(tokens, self._rows_max)}, reverse=True):
+                        yield GraphShape(tokens, sequences, tokens, context)
+            for size in reversed(_SIZES):
+                if size <= self._rows_max:
+                    yield GraphShape(size, size, 1, context)
+
+    def prepare(self) -> None:
+        """Capture all of `shapes`; writes to the spare block alone."""
+        for shape in self.shapes():
+            if self._capture is None:
+                return
+            self._computed(shape, self._staging.send(self._nothing(shape).arrays(), self._slot(shape).memory))
+
+    def compute(self, shape: GraphShape) -> Tensor:
+        """Compute a step of no token, without a graph; return hidden states [shape.tokens, hidden_size]."""
+        sent = self._staging.send(self._nothing(shape).arrays(), self._slot(shape).memory)
+        return self._run_of(shape, sent)()
 
     def run(self, inputs: StepInputs) -> Tensor:
-        """Return hidden states [rows, hidden_size], good until the next call."""
-        rows = len(inputs.positions)
-        size = padded_size(rows)
-        assert size is not None and self._capture is not None
+        """Return hidden states [tokens, hidden_size], good until the next call."""
+        shape = self._shape_of(inputs)
+        assert shape is not None and self._capture is not None
+        slot = self._slot(shape)
+        sent = self._staging.send(self.pad(inputs, shape).arrays(), slot.memory)
+        self._send_tables(inputs)
+        hidden = slot.replay() if slot.replay is not None else self._computed(shape, sent)
+        return hidden[: len(inputs.positions)]
+
+    def _shape_of(self, inputs: StepInputs) -> GraphShape | None:
+        """The least shape that holds a step; None if there is none."""
+        tokens, sequences = len(inputs.positions), len(inputs.context_lengths)
+        if sequences > self._rows_max:
+            return None
         context = padded_context(inputs.max_context_length, self._max_model_len)
-        arrays = self.pad(inputs, size)
-        slot = self._slots.get((size, context))
-        if slot is None:
-            memory = torch.empty(
-                size * (32 + 8 * len(self._tables)) + 16 * len(self._tables) + 256,
-                dtype=torch.uint8,
-                device=self._last_drawn.device,
-            )
-            slot = self._slots[size, context] = _Slot(memory)
-        token_ids, sources, positions, lengths, *slots = self._staging.send(arrays, slot.memory)
-        self._send_tables(inputs, size)
-        if slot.replay is not None:
-            return slot.replay()[:rows]
+        if is_decode(inputs):
+            size = padded_size(sequences)
+            return None if size is None else GraphShape(size, size, 1, context)
+        if inputs.verifying is not None and inputs.max_query_length <= _VERIFIED_MAX:
+            length, size = 1 << (inputs.max_query_length - 1).bit_length(), padded_size(sequences)
+            return None if size is None else GraphShape(length * size, size, length, context)
+        padded = padded_size(tokens, _MIXED_SIZES)
+        if padded is None or not self._tokens_max:
+            return None
+        few = sequences <= _FEW_SEQUENCES
+        most = min(_FEW_SEQUENCES if few else padded, self._rows_max)
+        return GraphShape(padded, most, padded, context)
+
+    def _slot(self, shape: GraphShape) -> _Slot:
+        if shape not in self._slots:
+            size = packed_bytes(self._nothing(shape).arrays())
+            memory = torch.empty(size, dtype=torch.uint8, device=self._last_drawn.device)
+            self._slots[shape] = _Slot(memory)
+        return self._slots[shape]
+
+    def _computed(self, shape: GraphShape, sent: list[Tensor]) -> Tensor:
+        """Compute a step whose inputs are where its graph is to read them, then capture the graph."""
+        run = self._run_of(shape, sent)
+        hidden = run().clone()
+        assert self._capture is not None
+        try:
+            self._slots[shape].replay = self._capture(run)
+        except Exception as error:
+            # The step itself was computed above. What a capture may raise is torch's, Triton's or the driver's.
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            log.warning("steps are computed without CUDA graphs: %s", reason)
+            self._capture = None
+        return hidden
+
+    def _run_of(self, shape: GraphShape, sent: list[Tensor]) -> Callable[[], Tensor]:
+        """Return what computes a step of a shape from its inputs."""
+        token_ids, sources, positions, lengths, starts, *slots = sent
 
         def run() -> Tensor:
             batch = AttentionBatch.of_groups(
-                [table[:size] for table in self._tables],
+                [table[: shape.sequences] for table in self._tables],
                 slots,
-                query_starts=self._starts[: size + 1],
+                query_starts=starts,
                 context_lengths=lengths,
                 positions=positions,
-                max_query_length=1,
-                max_context_length=context,
+                max_query_length=shape.query_length,
+                max_context_length=shape.context_length,
             )
             drawn = self._last_drawn[sources.clamp(min=0)]
             return self._forward(torch.where(sources == UNKNOWN, token_ids, drawn), positions, batch)
 
-        hidden = run().clone()
-        try:
-            slot.replay = self._capture(run)
-        except Exception as error:
-            # The step itself was computed above. What a capture may raise is torch's, Triton's or the driver's.
-            reason = str(error).partition("\n")[0] or type(error).__name__
-            log.warning("decode steps are computed without CUDA graphs: %s", reason)
-            self._capture = None
-        return hidden[:rows]
+        return run
 
-    def pad(self, inputs: StepInputs, size: int) -> list[np.ndarray]:
-        """Token ids, the rows whose last drawn tokens they are instead (or UNKNOWN), positions, context lengths, and
-        the slots in each group of layers, of `size` rows."""
-        rows = len(inputs.positions)
-        token_ids, sources, positions = (np.zeros(size, np.int64) for _ in range(3))
-        slots = np.full((len(inputs.slots), size), self._spare_block * self._block_size)
-        lengths = np.ones(size, np.int32)
-        token_ids[:rows] = inputs.token_ids
-        token_ids[inputs.unknown] = 0  # looked up before it is replaced
-        sources[:] = UNKNOWN
-        sources[inputs.unknown] = inputs.unknown_rows
-        positions[:rows] = inputs.positions
-        slots[:, :rows] = inputs.slots
-        lengths[:rows] = inputs.context_lengths
-        return [token_ids, sources, positions, lengths, *slots]
+    def _nothing(self, shape: GraphShape) -> _Padded:
+        """A step of no token."""
+        token_ids, positions = (np.zeros(shape.tokens, np.int64) for _ in range(2))
+        return _Padded(
+            token_ids=token_ids,
+            sources=np.full(shape.tokens, UNKNOWN, np.int64),
+            positions=positions,
+            lengths=np.ones(shape.sequences, np.int32),
+            starts=np.zeros(shape.sequences + 1, np.int32),
+            slots=[
+                np.full(shape.tokens, self._spare_block * self._block_size, np.int64) for _ in self._tables
+            ],
+        )
 
-    def _send_tables(self, inputs: StepInputs, size: int) -> None:
+    def pad(self, inputs: StepInputs, shape: GraphShape) -> _Padded:
+        """Return a step's arrays at the size of a shape."""
+        padded, tokens, sequences = self._nothing(shape), len(inputs.positions), len(inputs.context_lengths)
+        padded.token_ids[:tokens] = inputs.token_ids
+        padded.token_ids[inputs.unknown] = 0  # looked up before it is replaced
+        padded.sources[inputs.unknown] = inputs.unknown_rows
+        padded.positions[:tokens] = inputs.positions
+        padded.lengths[:sequences] = inputs.context_lengths
+        padded.starts[: sequences + 1] = inputs.query_starts
+        padded.starts[sequences + 1 :] = tokens
+        for ours, theirs in zip(padded.slots, inputs.slots, strict=True):
+            ours[:tokens] = theirs
+        return padded
+
+    def _send_tables(self, inputs: StepInputs) -> None:
         _, rows, width = inputs.block_tables.shape
         for table, sent in zip(self._tables, self._staging.send(list(inputs.block_tables)), strict=True):
             table[:rows, :width] = sent
-            table[rows:size, 0] = self._spare_block

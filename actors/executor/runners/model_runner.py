@@ -107,6 +107,10 @@ class ModelRunner(Protocol):
         """How many kernels were loaded and graphs captured, by the names of `ExecutorStatistics`; none on a CPU."""
 
     @property
+    def is_preparing(self) -> bool:
+        """Whether the step at hand waits for a kernel to be compiled: seconds. Asked from another thread."""
+
+    @property
     def host(self) -> Host:
         """Where blocks go that there is no room for."""
 

@@ -189,6 +189,11 @@ class TorchRunner:
         return {"weights": self._loaded.num_bytes, "kv_cache": self._kv_bytes, "free": free, "total": total}
 
     @property
+    def is_preparing(self) -> bool:
+        """See `ModelRunner`."""
+        return False
+
+    @property
     def preparations(self) -> dict[str, int]:
         """See `ModelRunner`."""
         return {}

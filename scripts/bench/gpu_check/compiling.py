@@ -19,8 +19,9 @@ from typing import Any
 
 import torch
 import triton
-from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
+
+from pageant.kernels.triton.precompiling import Driver
 
 __all__ = ["DEVICES", "SHARED_MAX", "compile_launches", "inspect_cubin", "longest_loop"]
 
@@ -40,25 +41,6 @@ _TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 Heard = Callable[[Any, Any, float], None]
 """Is told the function, what it was compiled to, and the seconds that took."""
-
-
-class Driver:
-    """As much of a driver as a compilation asks for."""
-
-    def __init__(self, arch: str) -> None:
-        self._target = GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
-
-    def get_current_target(self) -> GPUTarget:
-        """Return the architecture."""
-        return self._target
-
-    def get_current_device(self) -> int:
-        """Return the only device's number."""
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        """Return the default stream."""
-        return 0
 
 
 def compile_launches(arch: str, heard: Heard, *, share: tuple[int, int] = (0, 1)) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pageant.actors.executor.batch.inputs import UNKNOWN, SamplingColumns, StepInputs
 from pageant.actors.executor.batch.shaping import NOTHING
-from pageant.actors.executor.runners.graphs import CudaCapture, DecodeGraphs
+from pageant.actors.executor.runners.graphs import CudaCapture, StepGraphs
 from pageant.actors.executor.runners.staging import Staging
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache
 from pageant.models.checkpoint import Checkpoint
@@ -108,7 +108,7 @@ class Stepper:
                 part.normal_()
         self._drawn = torch.zeros(max_num_seqs, dtype=torch.int64, device=bench.device)
         self._staging = Staging(bench.device)
-        self._graphs = DecodeGraphs(
+        self._graphs = StepGraphs(
             lambda tokens, positions, batch: decoder.forward(tokens, positions, batch, self._caches),
             CudaCapture() if bench.on_gpu else lambda run: run,
             self._staging,

@@ -20,13 +20,15 @@ import torch
 
 from pageant.kernels.base import AttentionBatch, HeadNorms, SamplingTensors
 from pageant.kernels.quantized import Bits, empty_quantized
-from pageant.kernels.triton import TritonKernels, products
+from pageant.kernels.triton import TritonKernels
 from pageant.scripts.bench.gpu_check.compiling import DEVICES, SHARED_MAX, compile_launches, inspect_cubin
 
 __all__ = ["compile_variants"]
 
 _SPILLED_MAX = 16  # bytes of stack: a word or two may be put aside, not a tile
-_ATTENTION, _ALL = "attention", "all"
+_ATTENTION, _CORE, _ALL = "attention", "core", "all"
+_ROWS = {_CORE: (1, 512), _ALL: (1, 16, 32, 64, 256, 512)}
+"""Rows of x that quantised weights are compiled for: of each tile, or of the first and of a weight that is widened."""
 
 Labels = dict[str, Any]
 
@@ -51,12 +53,20 @@ class Reporter:
             "seconds": round(seconds, 1),
             **found,
         }
-        if name == "multiply_few":
-            threads, weights = kernel.metadata.num_warps * 32, products._COLUMNS * products._DEPTH
-            line["per_weight"] = round(found["loop"] * threads / weights, 1)
+        if name == "multiply_quantized":
+            constants = _constants(function, kernel)
+            weights = constants["COLUMNS"] * constants["DEPTH"]
+            line["rows"] = constants["ROWS"]
+            line["per_weight"] = round(found["loop"] * kernel.metadata.num_warps * 32 / weights, 2)
         self.kernels.add(name)
         self.unfit += line["shared"] > line["shared_max"] or found["stack"] > _SPILLED_MAX
         print(json.dumps(line), flush=True)
+
+
+def _constants(function: Any, kernel: Any) -> dict[str, Any]:
+    """Return the constants that a kernel was compiled for, by their names."""
+    names = function.arg_names
+    return {names[place[0]]: value for place, value in kernel.src.constants.items() if len(place) == 1}
 
 
 def empty(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
@@ -118,9 +128,9 @@ def _experts(dtype: torch.dtype) -> None:
         kernels.moe(empty(tokens, 2048, dtype=dtype), gate_up, down, weights, experts, "silu")
 
 
-def _quantized(dtype: torch.dtype, width: Bits) -> None:
+def _quantized(dtype: torch.dtype, width: Bits, what: str) -> None:
     weight = empty_quantized((4096, 4096), width, "meta")
-    for rows in (1, 512):
+    for rows in _ROWS[what]:
         TritonKernels().linear(empty(rows, 4096, dtype=dtype), weight)
     gate_up, down = (empty_quantized(shape, width, "meta") for shape in ((8, 1536, 2048), (8, 2048, 768)))
     x, weights, experts = empty(4, 2048, dtype=dtype), empty(4, 2, dtype=torch.float32), empty(4, 2)
@@ -156,7 +166,7 @@ def _launches(dtype: torch.dtype, what: str) -> Iterator[tuple[Labels, Any]]:
     yield {}, lambda: _experts(dtype)
     widths: tuple[Bits, ...] = (8, 5, 4)
     for width in widths:
-        yield {"bits": width}, lambda width=width: _quantized(dtype, width)
+        yield {"bits": width}, lambda width=width: _quantized(dtype, width, what)
     yield {}, _sampling
 
 
@@ -179,9 +189,9 @@ def main() -> int:
     parser.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
     parser.add_argument(
         "--what",
-        choices=(_ALL, _ATTENTION),
+        choices=(_ALL, _CORE, _ATTENTION),
         default=_ALL,
-        help="every kernel, or attention over heads of 128 alone",
+        help="every kernel; with one tile for quantised weights; or attention over heads of 128 alone",
     )
     options = parser.parse_args()
     architectures = options.arch.split(",")

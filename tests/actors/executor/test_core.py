@@ -216,6 +216,24 @@ def test_a_step_that_does_not_return_is_a_death():
         play.perform()
 
 
+def test_a_step_whose_kernel_is_compiled_is_waited_for():
+    play = Play(0)
+    play.add(0, guided=False, penalised=False)
+    play.plan()
+    play.turn(play.lane)
+    play.plan()
+    play.core.watch(play.now)
+    play.wait(9.0)
+    play.core.watch(play.now, preparing=True)
+    play.wait(500.0)
+    play.core.watch(play.now)
+    play.perform()
+    play.wait(100.0)
+    play.core.watch(play.now)
+    with pytest.raises(StepHung, match=r"has not returned for 609\.0 s"):
+        play.perform()
+
+
 def test_a_row_whose_grammar_never_says_anything_fails():
     play = Play(0)
     play.add(0, guided=True, penalised=False)

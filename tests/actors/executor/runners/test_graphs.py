@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from pageant.actors.executor.runners.cuda import CudaRunner
 from pageant.actors.executor.runners.graphs import CudaCapture, padded_context, padded_size
 from pageant.actors.executor.runners.memory import device_budget
 from pageant.actors.executor.runners.runner import TorchRunner
+from pageant.scripts.bench.gpu_check.models import step_inputs
 
 BLOCKS, BLOCK_SIZE = 40, 4
 
@@ -50,16 +52,18 @@ def test_padded_and_replayed_steps_draw_the_same_tokens(cuda_runner, generate, d
     replays = Replays()
     drawn = generate(cuda_runner(replays), 12, temperature)
     assert drawn == generate(TorchRunner(demo, **options), 12, temperature)
-    assert (replays.captured, replays.played) == (1, 11), "the first decode is computed, then captured"
+    assert (replays.captured, replays.played) == (2, 11), (
+        "the prompts and the first decode are computed, then captured"
+    )
 
 
 def test_a_step_with_adapters_is_no_replay_of_one_without(cuda_runner, generate, demo, options, adapters):
     replays, options["adapters"] = Replays(), adapters
     runner = cuda_runner(replays)
     bare = generate(runner, 6)
-    assert (replays.captured, replays.played) == (1, 5)
+    assert (replays.captured, replays.played) == (2, 5)
     adapted = generate(runner, 6, adapters={0: "one", 3: "two"})
-    assert (replays.captured, replays.played) == (1, 5), "none of these steps was"
+    assert (replays.captured, replays.played) == (2, 5), "none of these steps was"
     assert adapted == generate(TorchRunner(demo, **options), 6, adapters={0: "one", 3: "two"})
     assert [step[1] for step in adapted] == [step[1] for step in bare], "row 2 has none"
     assert all([step[place] for step in adapted] != [step[place] for step in bare] for place in (0, 2)), (
@@ -83,8 +87,67 @@ def test_what_cannot_be_captured_is_computed_and_said_once(cuda_runner, generate
     assert drawn == generate(TorchRunner(demo, **options), 4)
     said = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert said == [
-        "decode steps are computed without CUDA graphs: operation not permitted when stream is capturing"
+        "steps are computed without CUDA graphs: operation not permitted when stream is capturing"
     ]
+
+
+def test_after_its_preparation_a_runner_captures_nothing(cuda_runner, generate, demo, options):
+    replays = Replays()
+    runner = cuda_runner(replays)
+    runner.prepare()
+    captured = replays.captured
+    assert captured == runner.preparations["graphs_captured"] == len(set(runner._graphs.shapes()))
+    used = runner.num_blocks
+    assert not any(bool(part[:used].any()) for cache in runner._kv_caches for part in cache), (
+        "but in the spare block"
+    )
+    assert generate(runner, 4, 1.0) == generate(TorchRunner(demo, **options), 4, 1.0)
+    assert (replays.captured, replays.played) == (captured, 5)
+
+
+def test_shapes_hold_every_plain_step_there_can_be(cuda_runner):
+    graphs = cuda_runner(Replays())._graphs
+    shapes = set(graphs.shapes())
+    for count in range(1, 5):
+        for new in range(1, 65):
+            if count * new <= 64:
+                assert graphs._shape_of(step_inputs([(new, 64)] * count)) in shapes
+    assert graphs._shape_of(step_inputs([(1, 64)] * 5)) is None, "there are 4 rows"
+
+
+STEPS = {
+    "a prompt": ([(37, 37)], False, 64),
+    "prompts and decodes": ([(9, 9), (1, 30), (20, 40), (1, 5)], False, 32),
+    "drafts": ([(3, 20), (1, 7), (5, 30)], True, 32),
+    "drafts of one": ([(2, 20)], True, 2),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+@torch.inference_mode()
+def test_a_padded_step_has_the_hidden_states_of_its_tokens(cuda_runner, options, name):
+    lengths, verifies, tokens = STEPS[name]
+    options |= {"block_size": 16, "num_blocks": 8}
+    runner = cuda_runner(Replays())
+    generator = torch.Generator().manual_seed(1)
+    for cache in runner._kv_caches:
+        for part in cache:
+            part.normal_(generator=generator)
+    inputs = step_inputs(lengths, draws_after_each=verifies)
+    if verifies:
+        inputs = replace(inputs, verifying=object())
+    right = runner._compute(inputs).clone()
+    assert runner._graphs.takes(inputs)
+    for _ in range(2):  # computed, then played
+        torch.testing.assert_close(runner._graphs.run(inputs), right, atol=1e-5, rtol=1e-5)
+    assert [shape.tokens for shape in runner._graphs._slots] == [tokens]
+
+
+def test_steps_with_trees_are_no_replays(cuda_runner):
+    inputs = step_inputs([(3, 20)], draws_after_each=True)
+    trees = replace(inputs, ancestors=inputs.positions, verifying=object())
+    graphs = cuda_runner(Replays())._graphs
+    assert graphs.takes(inputs) and not graphs.takes(trees)
 
 
 class CudaStreams:
@@ -149,7 +212,7 @@ def test_whatever_a_capture_raises_the_step_was_computed(cuda_runner, generate, 
     assert generate(cuda_runner(refuse), 4) == generate(TorchRunner(demo, **options), 4)
     said = [record.message for record in caplog.records if record.levelname == "WARNING"]
     reason = "odd" if str(error) else "AssertionError"
-    assert said == [f"decode steps are computed without CUDA graphs: {reason}"]
+    assert said == [f"steps are computed without CUDA graphs: {reason}"]
 
 
 def test_without_graphs_the_same_tokens_are_drawn(cuda_runner, generate, demo, options):
@@ -162,10 +225,11 @@ def test_a_batch_is_padded_to_the_next_size(rows, size):
 
 
 @pytest.mark.parametrize(
-    ("longest", "reach"), [(1, 1024), (1024, 1024), (1025, 4096), (20000, 65536), (90000, 100000)]
+    ("longest", "most", "reach"),
+    [(1, 100_000, 2048), (2048, 100_000, 2048), (2049, 100_000, 100_000), (1, 4095, 4095), (1, 4096, 2048)],
 )
-def test_lengths_are_in_few_ranges_up_to_the_models_own(longest, reach):
-    assert padded_context(longest, 100_000) == reach
+def test_lengths_are_in_two_ranges_up_to_the_models_own(longest, most, reach):
+    assert padded_context(longest, most) == reach
 
 
 def test_the_budget_is_what_others_the_weights_and_a_step_leave_of_the_share():
