@@ -25,6 +25,7 @@ LENGTH_BYTES = 4
 ANSWER_BYTES_MAX = 1 << 26
 READY = b"ready"
 START_SECONDS_MAX = 60.0
+WALL_FACTOR = 6.0
 _MODULE = "pageant.actors.runtime.isolated"
 
 
@@ -39,7 +40,8 @@ class IsolatedLimits:
     """Limits of a process for one input.
 
     Attributes:
-        seconds: time after which the process is killed.
+        seconds: processor time after which the process is killed. By the clock it may take `WALL_FACTOR` times as
+            long, since on a busy machine the processor is others' most of the time.
         memory_bytes: address space beyond what the process has when it is ready.
         stack_bytes: stack of the thread that calls the function. The caller's own threads should have more.
     """
@@ -174,39 +176,41 @@ class _Worker:
         """
         self._await_ready()
         assert self._process.stdin is not None, "it is a pipe"
+        patience = _Patience(self._process.pid, seconds)
         try:
             self._process.stdin.write(len(data).to_bytes(LENGTH_BYTES, "little") + data)
             self._process.stdin.flush()
         except OSError:
             raise self._death() from None
-        return self._receive(seconds)
+        return self._receive(patience)
 
     def _await_ready(self) -> None:
         if self._is_ready:
             return
         try:
-            said = self._receive(START_SECONDS_MAX)
+            said = self._receive(_Patience(self._process.pid, START_SECONDS_MAX))
         except IsolatedDeath as error:
             raise OSError(f"{_MODULE} did not start: {error}") from None
         if said != READY:
             raise OSError(f"{_MODULE} did not start: {said[:500].decode(errors='replace')}")
         self._is_ready = True
 
-    def _receive(self, seconds: float) -> bytes:
-        deadline = time.monotonic() + seconds
-        length = int.from_bytes(self._read(LENGTH_BYTES, deadline, seconds), "little")
+    def _receive(self, patience: _Patience) -> bytes:
+        length = int.from_bytes(self._read(LENGTH_BYTES, patience), "little")
         if length > ANSWER_BYTES_MAX:
             raise IsolatedDeath(f"its answer has {length} bytes; at most {ANSWER_BYTES_MAX} are taken")
-        return self._read(length, deadline, seconds)
+        return self._read(length, patience)
 
-    def _read(self, count: int, deadline: float, seconds: float) -> bytes:
+    def _read(self, count: int, patience: _Patience) -> bytes:
         assert self._process.stdout is not None, "it is a pipe"
         pipe, read = self._process.stdout.fileno(), b""
         with selectors.DefaultSelector() as selector:
             selector.register(pipe, selectors.EVENT_READ)
             while len(read) < count:
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise IsolatedDeath(f"it takes more than {seconds:g} seconds")
+                if not selector.select(max(0.0, left := patience.seconds_left())):
+                    if left > 0:
+                        continue
+                    raise IsolatedDeath(f"it takes more than {patience.seconds:g} seconds")
                 piece = os.read(pipe, count - len(read))
                 if not piece:
                     raise self._death()
@@ -228,3 +232,27 @@ class _Worker:
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
+
+
+class _Patience:
+    """How long a process may still take for the input that it has now."""
+
+    def __init__(self, pid: int, seconds: float) -> None:
+        self._pid = pid
+        self.seconds = seconds
+        self._end = time.monotonic() + WALL_FACTOR * seconds
+        self._end_of_processor_time = self._processor_seconds() + seconds
+
+    def seconds_left(self) -> float:
+        """Return after how many seconds the process is over its time at the earliest; 0 or less is now."""
+        return min(self._end - time.monotonic(), self._end_of_processor_time - self._processor_seconds())
+
+    def _processor_seconds(self) -> float:
+        """Return the processor time of all threads of the process; 0 if it has ended."""
+        try:
+            with open(f"/proc/{self._pid}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            return 0.0
+        user, system = int(fields[11]), int(fields[12])  # fields 14 and 15 of proc(5)
+        return (user + system) / os.sysconf("SC_CLK_TCK")

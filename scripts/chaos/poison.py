@@ -55,7 +55,7 @@ def poison(engine: dict[str, Any], *, requests: int, seconds: float, path: Path 
     figures = asyncio.run(run(given, requests=requests, seconds=seconds))
     missed = bars_missed(figures)
     rows = [(name, str(value)) for name, value in figures.items() if not isinstance(value, dict)]
-    outcomes = [(name, str(value)) for name, value in figures["outcomes"].items()]
+    outcomes = [(name, str(count)) for of in ("outcomes", "failures") for name, count in figures[of].items()]
     verdicts = [f"missed: {one}" for one in missed] or ["every bar holds"]
     publish(figures, [*table(("what", "figure"), [*rows, *outcomes]), BAR, *verdicts], path)
     return len(missed)
@@ -107,6 +107,7 @@ async def run(settings: dict[str, Any], *, requests: int, seconds: float) -> dic
         "health_checks": health.checks,
         "unhealthy": health.unhealthy,
         "outcomes": dict(outcomes.most_common()),
+        "failures": dict(Counter(ordinary.failed)),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 
 
@@ -24,6 +25,9 @@ def open_player(argument: str) -> Callable[[bytes], bytes]:
             case b"spin":
                 while True:
                     pass
+            case b"wait":
+                time.sleep(float(rest))
+                return b"waited"
             case b"fill":
                 held = []
                 while True:

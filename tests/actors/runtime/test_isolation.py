@@ -62,6 +62,15 @@ def test_what_takes_too_long_is_ended(isolation):
         one.call(b"spin")
 
 
+def test_time_that_the_processor_is_others_is_not_counted(isolation, monkeypatch):
+    """A function that waits stands for one that a busy machine keeps waiting."""
+    one = isolation(seconds=0.2)
+    assert one.call(b"wait 0.5") == b"waited"
+    monkeypatch.setattr("pageant.actors.runtime.isolation.WALL_FACTOR", 2.0)
+    with pytest.raises(IsolatedDeath, match=r"it takes more than 0\.2 seconds"):
+        one.call(b"wait 60")
+
+
 def test_what_takes_too_much_memory_is_ended(isolation):
     one = isolation(memory_bytes=64 * MIB)
     with pytest.raises(IsolatedDeath):

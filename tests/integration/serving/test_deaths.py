@@ -32,7 +32,9 @@ def text_of(lines) -> str:
 
 
 def test_requests_of_a_frontend_that_is_gone_are_aborted_and_their_blocks_freed(start):
-    session = start(APART | {"max_model_len": 1024})
+    apart = APART["nodes"] | {"device": {"process": True}}
+    actors = APART["actors"] | {"executor": {"nodes": ["device"]}}
+    session = start({"nodes": apart, "actors": actors, "max_model_len": 1024})
     gone, stays = session.served_at().split(" on ")[1].split(", ")
     with httpx.Client(base_url=stays, timeout=60) as other, httpx.Client(base_url=gone, timeout=60) as http:
         right = other.post(COMPLETIONS, json=ENDLESS).text.splitlines()
@@ -42,10 +44,13 @@ def test_requests_of_a_frontend_that_is_gone_are_aborted_and_their_blocks_freed(
         ):
             ours, theirs = lost.iter_lines(), kept.iter_lines()
             begun = [next(ours), next(theirs)][1:]
+            device = pid_of(session, "device")
+            os.kill(device, signal.SIGSTOP)  # so that neither ends meanwhile
             assert session.scheduler_statistics().num_running == 2
             os.kill(pid_of(session, "web-0"), signal.SIGKILL)
             while session.scheduler_statistics().num_running > 1:
                 pass
+            os.kill(device, signal.SIGCONT)
             assert text_of([*begun, *theirs]) == text_of(right)
     counters = session.scheduler_statistics().counters
     assert sum(count for name, count in counters.items() if name.startswith("aborts")) == 1
