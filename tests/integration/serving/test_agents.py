@@ -97,8 +97,36 @@ def test_a_custom_tools_text_is_held_to_its_regular_expression(client, choice):
         assert item.type == "custom_tool_call" and item.input == call.custom.input
 
 
+LINES = """
+start: "*** Begin" LF (add | context)+ "*** End"
+add: "+" /[^\\n]*/ LF
+context: "@@ " /(.+)/ LF
+%import common.LF
+"""
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_a_custom_tools_text_is_held_to_its_lark_grammar(client, choice):
+    in_chat, in_response = with_format("lark", LINES)
+    right = '*** Begin\n@@ def f("a"):\n+\treturn "\\n"\n+\n*** End'
+    for said in (right, "*** Begin\nno\n*** End", right.replace("\n", " "), right.replace("*** End", "")):
+        options = {"tools": [in_chat], "tool_choice": choice, "temperature": 0, "max_tokens": 400}
+        (choices,) = chat(client, called_with(said), **options).choices
+        if choices.finish_reason == "length":
+            continue  # it is held, and never comes to its end
+        (call,) = choices.message.tool_calls
+        assert re.fullmatch(r"\*\*\* Begin\n((\+.*|@@ .+)\n)+\*\*\* End", call.custom.input), (
+            call.custom.input
+        )
+        assert (call.custom.input == said) == (said == right)
+    response = client.responses.create(
+        model="puppet", input=called_with(right), tools=[in_response], tool_choice=choice, temperature=0
+    )
+    assert [(item.type, item.input) for item in response.output] == [("custom_tool_call", right)]
+
+
 def test_a_grammar_that_a_custom_tools_text_is_not_held_to_is_named(http):
-    in_chat, in_response = with_format("lark", 'start: "a" | "b"')
+    in_chat, in_response = with_format("lark", "start: /(?i)a/")
     chat_body = {"messages": [{"role": "user", "content": CALL_PATCH}], "tools": [in_chat]}
     namespace = {"type": "namespace", "name": "files", "description": "", "tools": [in_response]}
     for path, body in (
@@ -109,12 +137,13 @@ def test_a_grammar_that_a_custom_tools_text_is_not_held_to_is_named(http):
         answer = http.post(path, json={"model": "puppet", **body})
         assert answer.status_code == 200, answer.text
         assert answer.headers["x-pageant-fields-without-effect"] == "tools:custom.format"
-    held = {**chat_body, "tools": [with_format("regex", "[a-z]+")[0]]}
-    answer = http.post("/v1/chat/completions", json={"model": "puppet", **held})
-    assert "x-pageant-fields-without-effect" not in answer.headers
-    wrong = {**chat_body, "tools": [with_format("regex", "(")[0]]}
-    answer = http.post("/v1/chat/completions", json={"model": "puppet", **wrong})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools"), answer.text
+    for syntax, right, wrong in (("regex", "[a-z]+", "("), ("lark", "start: /[a-z]+/", "start: other")):
+        held = {**chat_body, "tools": [with_format(syntax, right)[0]]}
+        answer = http.post("/v1/chat/completions", json={"model": "puppet", **held})
+        assert "x-pageant-fields-without-effect" not in answer.headers
+        refused = {**chat_body, "tools": [with_format(syntax, wrong)[0]]}
+        answer = http.post("/v1/chat/completions", json={"model": "puppet", **refused})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools"), answer.text
 
 
 def test_a_custom_tools_call_is_an_item_of_a_response_and_its_result_comes_back(client):

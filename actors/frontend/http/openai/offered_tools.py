@@ -13,7 +13,10 @@ from pageant.actors.frontend.http.openai.structure import (
     ToolChoice,
     ToolFunction,
 )
+from pageant.actors.frontend.http.parsers.arguments import HeldText
 from pageant.actors.frontend.http.parsers.formats import Formats
+from pageant.actors.frontend.http.parsers.lark_strings import Unescapable, escaped_grammar
+from pageant.actors.frontend.http.parsers.tool_format import Held
 from pageant.protocol.errors import BadRequest
 
 UNHELD = "tools:custom.format"
@@ -29,7 +32,7 @@ CUSTOM_PARAMETERS: dict[str, Any] = {
 class CustomTool(msgspec.Struct, kw_only=True):
     """A tool that is called with a text. `format` may say by a grammar how the text is written: the model is told.
 
-    The text is held to a grammar whose `syntax` is regex, where the model has a form of calls (`unheld`).
+    The text is held to that grammar, where the model has a form of calls and the grammar can be applied (`unheld`).
     """
 
     name: str
@@ -47,11 +50,13 @@ class CustomTool(msgspec.Struct, kw_only=True):
             name=self.name, description="\n\n".join(lines) or None, parameters=CUSTOM_PARAMETERS
         )
 
-    def held_arguments(self) -> dict[str, Any] | None:
-        """Return the schema that its calls' arguments are held to; None where they are free."""
+    def held_arguments(self) -> Held | None:
+        """Return what its calls' arguments are held to; None where they are free."""
         grammar = _grammar(self.format)
-        if grammar is None or grammar.get("syntax") != "regex":
+        if grammar is None or not _can_hold(grammar):
             return None
+        if grammar["syntax"] == "lark":
+            return HeldText("input", grammar["definition"])
         text = {"type": "string", "pattern": f"^(?:{grammar['definition']})$"}
         return {**CUSTOM_PARAMETERS, "properties": {"input": text}}
 
@@ -64,12 +69,25 @@ def _grammar(form: Any) -> dict[str, Any] | None:
     return grammar if isinstance(grammar, dict) and isinstance(grammar.get("definition"), str) else None
 
 
+def _can_hold(grammar: dict[str, Any]) -> bool:
+    """Whether a text within a call can be held to a grammar: to a regular expression, or to one in Lark's form whose
+    parts can be escaped as JSON escapes the text.
+    """
+    if grammar.get("syntax") != "lark":
+        return grammar.get("syntax") == "regex"
+    try:
+        escaped_grammar(grammar["definition"])
+    except Unescapable:
+        return False
+    return True
+
+
 def unheld(form: Any, formats: Formats) -> bool:
-    """Whether a custom tool's format has a grammar that calls are not held to: one in Lark's syntax, which the grammar
-    backend cannot apply to a text that JSON escapes; or any, where the model has no form of calls.
+    """Whether a custom tool's format has a grammar that calls are not held to: it cannot be applied, or the model has
+    no form of calls.
     """
     grammar = _grammar(form)
-    return grammar is not None and (grammar.get("syntax") != "regex" or formats.tools is None)
+    return grammar is not None and (formats.tools is None or not _can_hold(grammar))
 
 
 class OfferedTool(msgspec.Struct, kw_only=True):
@@ -178,10 +196,10 @@ def chosen(choice: Choice | None) -> ToolChoice | None:
     return ChosenTool(function=ChosenFunction(name=choice.chosen()))
 
 
-def held_arguments(tools: tuple[OfferedTool, ...] | None) -> dict[str, dict[str, Any]]:
-    """Return the schemas that calls of custom tools are held to, by name."""
+def held_arguments(tools: tuple[OfferedTool, ...] | None) -> dict[str, Held]:
+    """Return what calls of custom tools are held to, by name."""
     found = {one.custom.name: one.custom.held_arguments() for one in tools or () if one.custom is not None}
-    return {name: schema for name, schema in found.items() if schema is not None}
+    return {name: held for name, held in found.items() if held is not None}
 
 
 def customs(tools: tuple[OfferedTool, ...] | None) -> frozenset[str]:

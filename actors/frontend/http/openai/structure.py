@@ -15,7 +15,7 @@ from pageant.actors.frontend.http.parsers.base import OutputParser
 from pageant.actors.frontend.http.parsers.custom_calls import CustomCalls
 from pageant.actors.frontend.http.parsers.formats import Formats
 from pageant.actors.frontend.http.parsers.reading import ChatParser
-from pageant.actors.frontend.http.parsers.tool_format import ANY_OBJECT, ToolFormat
+from pageant.actors.frontend.http.parsers.tool_format import ANY_OBJECT, Held, ToolFormat
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.json_schemas import unenforced
 from pageant.protocol.structured_outputs import StructuredOutputsParams
@@ -172,12 +172,12 @@ class Structure(msgspec.Struct, frozen=True):
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
-    """A request's tools, and which of them may be called. `held` are schemas that arguments of some always follow."""
+    """A request's tools, and which of them may be called. `held` is what arguments of some always follow."""
 
     tools: tuple[Tool, ...]
     choice: ToolChoice
     one: bool
-    held: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
+    held: dict[str, Held] = msgspec.field(default_factory=dict)
 
     @classmethod
     def of(
@@ -185,12 +185,12 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
         tools: tuple[Tool, ...] | None,
         choice: ToolChoice | None,
         parallel: bool | None,
-        held: dict[str, dict[str, Any]] | None = None,
+        held: dict[str, Held] | None = None,
     ) -> Tools | None:
         """Return the tools that may be called; None if none may.
 
         Args:
-            held: the schemas that arguments follow though their tool is not `strict`, by name.
+            held: what arguments follow though their tool is not `strict`, by name.
 
         Raises:
             BadRequest: a name is invalid, or is not there.
@@ -225,8 +225,8 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
         """Tell whether a tool must be called."""
         return self.choice != "auto"
 
-    def _schemas(self) -> dict[str, dict[str, Any] | None]:
-        """Return the schemas of callable tools by name; None where the arguments are free."""
+    def _schemas(self) -> dict[str, Held | None]:
+        """Return what the arguments of callable tools are held to, by name; None where the arguments are free."""
         chosen = self.choice.function.name if isinstance(self.choice, ChosenTool) else None
         functions = [tool.function for tool in self.tools if chosen in (None, tool.function.name)]
         return {

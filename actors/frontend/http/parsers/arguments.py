@@ -8,12 +8,27 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from keyword import iskeyword, kwlist
 from typing import Any
 
 from pageant.actors.frontend.http.parsers.base import encodable
+from pageant.actors.frontend.http.parsers.lark_strings import escaped_grammar
 
 Tree = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class HeldText:
+    """The only argument of a call, a text that follows a grammar.
+
+    Attributes:
+        name: of the argument.
+        grammar: in Lark's form; `escaped_grammar` takes it.
+    """
+
+    name: str
+    grammar: str
 
 
 def const(value: str) -> Tree:
@@ -28,6 +43,14 @@ def sequence(*elements: Tree) -> Tree:
 
 def _either(*elements: Tree) -> Tree:
     return {"type": "or", "elements": elements}
+
+
+def _regex(pattern: str) -> Tree:
+    return {"type": "regex", "pattern": pattern}
+
+
+def _grammar(grammar: str) -> Tree:
+    return {"type": "grammar", "grammar": grammar}
 
 
 _REFERENCES_MAX = 16  # one to another
@@ -75,11 +98,33 @@ def as_json(schema: dict[str, Any]) -> Tree:
     return {"type": "json_schema", "json_schema": schema}
 
 
+_BLANK = r"( |\n {0,32})?"
+
+
+def text_as_json(text: HeldText) -> Tree:
+    """An object with one string."""
+    before, after = rf'\{{{_BLANK}"{text.name}"{_BLANK}:{_BLANK}"', rf'"{_BLANK}\}}'
+    return sequence(_regex(before), _grammar(escaped_grammar(text.grammar)), _regex(after))
+
+
+def text_as_python(text: HeldText) -> Tree:
+    """`input="x"`."""
+    return sequence(const(f'{text.name}="'), _grammar(escaped_grammar(text.grammar)), const('"'))
+
+
+def text_as_xml(text: HeldText) -> Tree:
+    """`<parameter=input>`, the text as it is, `</parameter>`."""
+    begin, end = f"{PARAMETER}{text.name}>\n", f"\n{PARAMETER_END}"
+    return sequence(
+        {"type": "tag", "begin": begin, "content": _grammar(text.grammar), "end": end}, const("\n")
+    )
+
+
 def as_python(schema: dict[str, Any]) -> Tree:
     """`a=1, b="x"`: values are JSON, which are Python's literals but for three words; and those are read too."""
     schema = _with_definitions(resolved(schema, schema), schema)
     if _is_free(schema):
-        any_argument = sequence({"type": "grammar", "grammar": _PYTHON_NAME}, const("="), as_json({}))
+        any_argument = sequence(_grammar(_PYTHON_NAME), const("="), as_json({}))
         return {
             "type": "tags_with_separator",
             "tags": [{"type": "tag", "begin": "", "content": any_argument, "end": ""}],
@@ -139,10 +184,10 @@ def _xml_text(schema: dict[str, Any]) -> Tree:
         return _either(*(const(str(one)) for one in schema.get("enum", [schema.get("const")])))
     if "pattern" in schema:
         whole = re.sub(r"^(?!\^)", ".*", re.sub(r"(?<!\$)$", ".*", schema["pattern"]))
-        return {"type": "regex", "pattern": whole.removeprefix("^").removesuffix("$")}
+        return _regex(whole.removeprefix("^").removesuffix("$"))
     if "minLength" in schema or "maxLength" in schema:
         bounds = f"{schema.get('minLength', 0)},{schema.get('maxLength', '')}"
-        return {"type": "regex", "pattern": f".{{{bounds}}}"}
+        return _regex(f".{{{bounds}}}")
     return {"type": "any_text"}
 
 

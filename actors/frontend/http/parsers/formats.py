@@ -25,6 +25,7 @@ TOOL_FORMATS = {
         separator="\n",
         trigger="<tool_call>",
         arguments=arguments.as_xml,
+        text=arguments.text_as_xml,
         found_by=("<function=", "<parameter="),
     ),
     "hermes": ToolFormat(
@@ -86,6 +87,7 @@ TOOL_FORMATS = {
         tail="]",
         opening="[",
         arguments=arguments.as_python,
+        text=arguments.text_as_python,
         found_by=("[func_name1(params_name1=params_value1",),
     ),
     "llama3_json": ToolFormat(
@@ -156,6 +158,7 @@ TOOL_FORMATS = {
         tail="]<|tool_call_end|>",
         trigger="<|tool_call_start|>",
         arguments=arguments.as_python,
+        text=arguments.text_as_python,
         special=True,
         found_by=("<|tool_call_start|>",),
     ),

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from pageant.actors.frontend.http.parsers import arguments, calls
-from pageant.actors.frontend.http.parsers.arguments import const
+from pageant.actors.frontend.http.parsers.arguments import HeldText, const, text_as_json
 from pageant.protocol.errors import BadRequest
 
-__all__ = ["ANY_OBJECT", "ToolFormat"]
+__all__ = ["ANY_OBJECT", "Held", "ToolFormat"]
 
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
+Held = dict[str, Any] | HeldText
+"""What a call's arguments are held to: a schema, or the grammar of their one text."""
 _DEFINITIONS = ("$defs", "definitions")
 
 
@@ -28,6 +30,7 @@ class ToolFormat:
         special: its marks may be special tokens, which then must have a text.
         id_length: the length of the ids by which the model knows calls; None is any.
         arguments: converts a schema to the tree of its arguments.
+        text: converts a held text to the tree of the arguments that it alone is.
         found_by: texts that identify this format if a chat template has all of them.
     """
 
@@ -43,14 +46,13 @@ class ToolFormat:
     special: bool = False
     id_length: int | None = None
     arguments: Callable[[dict[str, Any]], arguments.Tree] = arguments.as_json
+    text: Callable[[HeldText], arguments.Tree] = text_as_json
 
-    def calls(
-        self, tools: Mapping[str, dict[str, Any] | None], *, one: bool, optional: bool = False
-    ) -> dict[str, Any]:
+    def calls(self, tools: Mapping[str, Held | None], *, one: bool, optional: bool = False) -> dict[str, Any]:
         """Calls and nothing else, as a tree of structural tags.
 
         Args:
-            tools: by name, the schemas of their arguments.
+            tools: by name, what their arguments are held to; None is any object.
             one: there is a single call.
 
         Raises:
@@ -67,9 +69,7 @@ class ToolFormat:
             return inner
         return {"type": "sequence", "elements": [const(self.head), inner, const(self.tail)]}
 
-    def json_or_calls(
-        self, answer: Any, tools: Mapping[str, dict[str, Any] | None], *, one: bool
-    ) -> dict[str, Any]:
+    def json_or_calls(self, answer: Any, tools: Mapping[str, Held | None], *, one: bool) -> dict[str, Any]:
         """JSON by a schema, or calls; `calls` says what it raises.
 
         Where calls are objects with nothing before them, there is one, and a schema of either: the grammar's lexer
@@ -79,7 +79,7 @@ class ToolFormat:
             return arguments.as_json(either)
         return {"type": "or", "elements": [arguments.as_json(answer), self.calls(tools, one=one)]}
 
-    def text_with_calls(self, tools: Mapping[str, dict[str, Any] | None], *, one: bool) -> dict[str, Any]:
+    def text_with_calls(self, tools: Mapping[str, Held | None], *, one: bool) -> dict[str, Any]:
         """Any text, with calls where it has the trigger; or either."""
         if not self.trigger:
             other = {"type": "regex", "pattern": rf"([^\s\{self.opening}](.|\n)*)?"}
@@ -97,24 +97,27 @@ class ToolFormat:
             "stop_after_first": one,
         }
 
-    def _tag(self, name: str, schema: dict[str, Any] | None) -> dict[str, Any]:
+    def _tag(self, name: str, held: Held | None) -> dict[str, Any]:
         try:
-            content = self.arguments(ANY_OBJECT if schema is None else schema)
+            if isinstance(held, HeldText):
+                content = self.text(held)
+            else:
+                content = self.arguments(ANY_OBJECT if held is None else held)
         except (AttributeError, TypeError, ValueError):  # such as `properties` that are no object
             raise BadRequest(f"tools: the parameters of {name} are no JSON schema", "tools") from None
         begin = self.begin.replace("NAME", name)
         return {"type": "tag", "begin": begin, "content": content, "end": self.end}
 
 
-def _one_of(answer: Any, tools: Mapping[str, dict[str, Any] | None]) -> dict[str, Any] | None:
+def _one_of(answer: Any, tools: Mapping[str, Held | None]) -> dict[str, Any] | None:
     """A schema of an answer, or of a call as `llama3_json` has it; None where the answer's refers to itself as a whole.
-    What a tool's own schema defines stays with the answer: arguments of such a tool are any."""
+    What a tool's own schema defines stays with the answer: arguments of such a tool are any; and so is a held text."""
     if not isinstance(answer, dict) or '"$ref":"#"' in json.dumps(answer, separators=(",", ":")):
         return None
     inner = {key: value for key, value in answer.items() if key not in _DEFINITIONS}
     options = [inner]
     for name, schema in tools.items():
-        free = schema is None or any(key in schema for key in _DEFINITIONS)
+        free = not isinstance(schema, dict) or any(key in schema for key in _DEFINITIONS)
         properties = {"name": {"const": name}, "parameters": ANY_OBJECT if free else schema}
         options.append(
             {
