@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pageant.actors.frontend.http.parsers import arguments, calls
-from pageant.actors.frontend.http.parsers.arguments import HeldText, const, text_as_json
+from pageant.actors.frontend.http.parsers.arguments import HeldText, Tree, const, text_as_json
 from pageant.protocol.errors import BadRequest
 
 __all__ = ["ANY_OBJECT", "Held", "ToolFormat"]
@@ -45,8 +45,8 @@ class ToolFormat:
     tail: str = ""
     special: bool = False
     id_length: int | None = None
-    arguments: Callable[[dict[str, Any]], arguments.Tree] = arguments.as_json
-    text: Callable[[HeldText], arguments.Tree] = text_as_json
+    arguments: Callable[[dict[str, Any]], Tree] = arguments.as_json
+    text: Callable[[HeldText], Tree] = text_as_json
 
     def calls(self, tools: Mapping[str, Held | None], *, one: bool, optional: bool = False) -> dict[str, Any]:
         """Calls and nothing else, as a tree of structural tags.
