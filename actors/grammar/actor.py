@@ -21,6 +21,7 @@ from pageant.actors.grammar.isolated import IsolatedTrial
 from pageant.actors.grammar.masking import DraftMasking
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.address import SUPERVISOR
+from pageant.actors.runtime.isolation import WALL_FACTOR
 from pageant.protocol.arrays import int64
 from pageant.protocol.errors import PageantError
 from pageant.protocol.guiding import (
@@ -90,7 +91,8 @@ class Grammar(Actor):
             model: the checkpoint's folder.
             tokenizer: the folder of the tokenizer; None is the checkpoint's.
             vocab_size, eos_token_ids: the model's.
-            compile_seconds_max: what takes longer to compile is refused.
+            compile_seconds_max: a source that takes more processor time to compile is refused; without `isolate`, one
+                that takes longer by the clock.
             isolate: compile each source in a process of its own first, which alone ends where the compiler does.
             killers: sources that ended such a process: why, by their hashes. The actor sets it for its next life.
             cache_size: compiled grammars that are kept, those in use apart.
@@ -195,7 +197,8 @@ class Grammar(Actor):
     ) -> None:
         try:
             backend, limit = await self._load(), self.options.compile_seconds_max
-            most = limit if self._trial is None else 2 * limit  # a source is compiled twice then
+            # With a trial, a source is compiled twice, and the trial itself ends what takes too much processor time.
+            most = limit if self._trial is None else 2 * WALL_FACTOR * limit
             await self._threads.acquire()  # the limit is for what it takes itself, not for what is before it
             working: asyncio.Future[LLMatcher | GrammarError] = asyncio.get_running_loop().create_future()
             self.spawn(self._work(backend, asked, working))
