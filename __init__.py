@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pageant.actors.frontend.sampling_params import SamplingParams
     from pageant.actors.frontend.vllm_names.engine_args import AsyncEngineArgs, EngineArgs
     from pageant.models.errors import CheckpointError
+    from pageant.models.quantizing.quantizer import quantize
     from pageant.protocol.errors import (
         ArgumentError,
         BadRequest,
@@ -67,6 +68,7 @@ _HOMES = {
     "StructuredOutputsParams": "pageant.protocol.structured_outputs",
     "BadRequest": "pageant.protocol.errors",
     "CheckpointError": "pageant.models.errors",
+    "quantize": "pageant.models.quantizing.quantizer",
     "DeadlineExceeded": "pageant.protocol.errors",
     "EngineClosed": "pageant.protocol.errors",
     "Overloaded": "pageant.protocol.errors",
@@ -113,6 +115,7 @@ __all__ = [
     "TopologyError",
     "Unsupported",
     "__version__",
+    "quantize",
 ]
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from pageant.kernels.base import Kernels
@@ -19,7 +16,9 @@ from pageant.kernels.tiled import TiledWeight
 from pageant.models.checkpoint import HEAD, Checkpoint
 from pageant.models.decoder import Decoder
 from pageant.models.errors import CheckpointError
+from pageant.models.mapped_files import MappedFiles
 from pageant.models.native import NativeDecoder
+from pageant.models.placing import fill_plain
 from pageant.models.quantization import QUANTIZATIONS, Quantization
 from pageant.models.ready.filling import fill
 from pageant.models.ready.module import ReadyModule
@@ -164,7 +163,7 @@ def _parts(items: list[_Item]) -> Iterator[list[_Item]]:
 
 def _load_part(decoder: NativeDecoder, items: list[_Item], report: _Report) -> None:
     """Copy some items. The files' mappings end with the function, and with them the pages that were read."""
-    with _Files() as files:
+    with MappedFiles() as files:
         for item in items:
             tensors = {role: files.read(info) for role, info in item.parts.items()}
             if item.module is None or item.form is None:
@@ -175,33 +174,6 @@ def _load_part(decoder: NativeDecoder, items: list[_Item], report: _Report) -> N
             report.read(item.num_bytes)
 
 
-class _Files:
-    """Safetensors files, each mapped when its first tensor is read, until the context ends."""
-
-    def __init__(self) -> None:
-        self._stack = ExitStack()
-        self._opened: dict[Path, Any] = {}
-
-    def __enter__(self) -> _Files:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._opened.clear()
-        self._stack.close()
-
-    def read(self, info: TensorInfo) -> Tensor:
-        """Return a tensor, a view of the file's mapping. Raises CheckpointError."""
-        try:
-            if info.file not in self._opened:
-                self._opened[info.file] = self._stack.enter_context(safe_open(info.file, framework="pt"))
-            tensor: Tensor = self._opened[info.file].get_tensor(info.name)
-        except SafetensorError as error:
-            raise CheckpointError(
-                info.file, str(error), "a safetensors file", "Download it again."
-            ) from error
-        return tensor
-
-
 def _copy(decoder: NativeDecoder, tensor: Tensor, place: Place) -> None:
     """Copy one tensor into its place."""
     weight = decoder.weight(place)
@@ -210,14 +182,7 @@ def _copy(decoder: NativeDecoder, tensor: Tensor, place: Place) -> None:
     elif isinstance(weight, TiledWeight):
         weight.fill(_matrix(tensor, place))
     else:
-        _fill(weight, tensor, place.plus)
-
-
-def _fill(weight: Tensor, tensor: Tensor, plus: float) -> None:
-    """Copy a checkpoint's tensor into its place, cast on the way. Mutates weight."""
-    weight.copy_(tensor.view(weight.shape))
-    if plus:
-        weight.add_(plus)
+        fill_plain(weight, tensor, place.plus)
 
 
 def _matrix(tensor: Tensor, place: Place) -> Tensor:

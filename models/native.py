@@ -18,6 +18,7 @@ from pageant.models.kv_cache import allocate_kv_caches
 from pageant.models.layer_groups import LayerGroups
 from pageant.models.layers import DecoderLayer
 from pageant.models.norm import Norm
+from pageant.models.placing import view_of
 from pageant.models.projection import Projection
 from pageant.models.quantization import Quantization, quantized_bits
 from pageant.models.ready.weights import Form, Key
@@ -155,24 +156,9 @@ class NativeDecoder:
         return allocate_kv_caches(self.groups.layers_per_block, shape, self.dtype, self.device)
 
     def weight(self, place: Place) -> LinearWeight:
-        """Return the view of the weights that a checkpoint's tensor belongs in.
-
-        It has the place's shape, but for rows interleaved by head, which it splits: [H, 3, D, ...]. What is
-        quantised or in tiles has the rows as they are here, neither transposed nor interleaved: [M, N].
-        """
-        whole: LinearWeight
-        whole = (self._weights if place.layer is None else self._layer_weights[place.layer])[place.name]
-        if place.expert is not None:
-            assert not isinstance(whole, TiledWeight), "no linear map is a stack"
-            whole = whole[place.expert]
-        rows = place.shape[-1] if place.transposed else place.shape[0]
-        if isinstance(whole, QuantizedWeight | TiledWeight):
-            return whole[place.row : place.row + rows]
-        if place.interleaved_heads is not None:
-            split: Tensor = whole.view(3, place.interleaved_heads, -1, *whole.shape[1:]).transpose(0, 1)
-            return split
-        part: Tensor = whole[place.row : place.row + rows]
-        return part.T if place.transposed else part
+        """Return the view of the weights that a checkpoint's tensor belongs in; see `view_of`."""
+        weights = self._weights if place.layer is None else self._layer_weights[place.layer]
+        return view_of(weights[place.name], place)
 
     def weights(self) -> Iterator[LinearWeight]:
         """All of them."""

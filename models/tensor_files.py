@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pageant.models.errors import CheckpointError
 
-__all__ = ["TensorInfo", "read_header", "read_values"]
+__all__ = ["TensorInfo", "element_bytes", "read_header", "read_values"]
 
 _HEADER_BYTES_MAX = 100_000_000  # the format's own limit
 _DIMENSIONS_MAX = 16
@@ -59,6 +59,11 @@ class TensorInfo:
     num_bytes: int
     offset: int = 0
     """The tensor's first byte, counted from the start of the file."""
+
+
+def element_bytes(dtype: str) -> int:
+    """Return the bytes of one element of a dtype, by the format's name."""
+    return np.dtype(_NUMPY[dtype]).itemsize
 
 
 def read_values(info: TensorInfo) -> npt.NDArray[Any]:

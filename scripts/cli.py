@@ -308,6 +308,39 @@ def pool(
     command.pool(url, api_key, as_json=json)
 
 
+@app.command()
+def quantize(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A checkpoint's folder or a hub id.")],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="The new checkpoint's folder.")],
+    scheme: Annotated[
+        str,
+        typer.Option(
+            help="w4a16, w8a16, w8a8 (activations too, where engines round them), "
+            "int4 or int8 (scales of 32 inputs, as --quantization has them)."
+        ),
+    ],
+    group_size: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Inputs that share a scale; -1 is a whole row. "
+            "[default: of w4a16 the largest of 128, 64 and 32 that divides all rows, of w8a16 a whole row]",
+        ),
+    ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE",
+            help="Leave it as it is: a name, or a regular expression after re:; may be given several times.",
+        ),
+    ] = None,
+) -> None:
+    """Write a model's weights in 8 or 4 bits, in compressed-tensors' format. Heads and embeddings stay as they are."""
+    from pageant.scripts.commands import quantize as command
+
+    command.quantize(model, out, scheme, group_size=group_size, ignore=tuple(ignore or ()))
+
+
 @topology_app.command("check", cls=EngineCommand)
 @with_engine_options
 def topology_check(engine: dict[str, Any]) -> None:

@@ -13,7 +13,15 @@ from pageant.models.errors import CheckpointError
 from pageant.models.ready.module import ReadyModule
 from pageant.models.tensor_files import TensorInfo
 
-__all__ = ["QUANTISED", "Method", "find_method", "is_part", "read_group_size", "read_pattern"]
+__all__ = [
+    "QUANTISED",
+    "Method",
+    "find_method",
+    "is_part",
+    "pattern_expected",
+    "read_group_size",
+    "read_pattern",
+]
 
 _FORMATS = {
     "gptq": "gptq",
@@ -142,12 +150,21 @@ def read_pattern(config: Config, key: str, pattern: str) -> re.Pattern[str]:
 
     Raises CheckpointError for one that is none, or that could take for ever: a repetition of a repetition.
     """
+    expected = pattern_expected(pattern)
+    if expected is not None:
+        raise config.wrong(key, pattern, expected)
+    return re.compile(pattern)
+
+
+def pattern_expected(pattern: str) -> str | None:
+    """Return what is expected of a pattern that is no regular expression, or could take for ever; None: it is fine."""
     if len(pattern) > _PATTERN_MAX or _NESTED.search(pattern):
-        raise config.wrong(key, pattern, "a regular expression without repetitions of repetitions")
+        return "a regular expression without repetitions of repetitions"
     try:
-        return re.compile(pattern)
+        re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise config.wrong(key, pattern, f"a regular expression ({error})") from None
+        return f"a regular expression ({error})"
+    return None
 
 
 def read_group_size(config: Config, key: str = "group_size") -> int | None:

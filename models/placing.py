@@ -1,0 +1,37 @@
+"""Views of fused weights: the part that one tensor of a checkpoint belongs in."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from pageant.kernels.quantized import QuantizedWeight
+from pageant.kernels.tiled import LinearWeight, TiledWeight
+from pageant.models.weights import Place
+
+__all__ = ["fill_plain", "view_of"]
+
+
+def view_of(whole: LinearWeight, place: Place) -> LinearWeight:
+    """Return the view of a weight that a checkpoint's tensor belongs in.
+
+    It has the place's shape, but for rows interleaved by head, which it splits: [H, 3, D, ...]. What is
+    quantised or in tiles has the rows as they are here, neither transposed nor interleaved: [M, N].
+    """
+    if place.expert is not None:
+        assert not isinstance(whole, TiledWeight), "no linear map is a stack"
+        whole = whole[place.expert]
+    rows = place.shape[-1] if place.transposed else place.shape[0]
+    if isinstance(whole, QuantizedWeight | TiledWeight):
+        return whole[place.row : place.row + rows]
+    if place.interleaved_heads is not None:
+        split: Tensor = whole.view(3, place.interleaved_heads, -1, *whole.shape[1:]).transpose(0, 1)
+        return split
+    part: Tensor = whole[place.row : place.row + rows]
+    return part.T if place.transposed else part
+
+
+def fill_plain(view: Tensor, tensor: Tensor, plus: float) -> None:
+    """Copy a checkpoint's tensor [*place.shape] into its view, cast on the way. Mutates view, which has any dtype."""
+    view.copy_(tensor.view(view.shape))
+    if plus:
+        view.add_(plus)
