@@ -6,23 +6,19 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pageant.actors.frontend.async_llm import AsyncLLM
-    from pageant.actors.frontend.async_llm import AsyncLLM as AsyncLLMEngine
-    from pageant.actors.frontend.beams import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
-    from pageant.actors.frontend.engine import Engine
-    from pageant.actors.frontend.llm import LLM
-    from pageant.actors.frontend.llm_engine import LLMEngine
-    from pageant.actors.frontend.lora import LoRARequest
-    from pageant.actors.frontend.outputs import (
-        CompletionOutput,
-        Logprob,
-        RequestFailed,
-        RequestMetrics,
-        RequestOutput,
-    )
-    from pageant.actors.frontend.prompt_types import PromptType, TextPrompt, TokensPrompt
-    from pageant.actors.frontend.sampling_params import SamplingParams
-    from pageant.actors.frontend.vllm_names.engine_args import AsyncEngineArgs, EngineArgs
+    from pageant.actors.client.async_llm import AsyncLLM
+    from pageant.actors.client.async_llm import AsyncLLM as AsyncLLMEngine
+    from pageant.actors.client.beams import BeamSearchParams
+    from pageant.actors.client.engine import Engine
+    from pageant.actors.client.llm import LLM
+    from pageant.actors.client.llm_engine import LLMEngine
+    from pageant.actors.client.lora import LoRARequest
+    from pageant.actors.client.outputs import CompletionOutput, RequestOutput
+    from pageant.actors.client.prompt_types import PromptType, TextPrompt, TokensPrompt
+    from pageant.actors.client.sampling_params import SamplingParams
+    from pageant.actors.client.vllm_names.engine_args import AsyncEngineArgs, EngineArgs
+    from pageant.actors.frontend.beam_search import BeamSearchOutput, BeamSearchSequence
+    from pageant.actors.frontend.outputs import Logprob, RequestFailed, RequestMetrics
     from pageant.models.errors import CheckpointError
     from pageant.models.quantizing.quantizer import quantize
     from pageant.protocol.errors import (
@@ -42,29 +38,29 @@ if TYPE_CHECKING:
     from pageant.protocol.structured_outputs import StructuredOutputsParams as GuidedDecodingParams
 
 _HOMES = {
-    "BeamSearchOutput": "pageant.actors.frontend.beams",
-    "BeamSearchParams": "pageant.actors.frontend.beams",
-    "BeamSearchSequence": "pageant.actors.frontend.beams",
-    "Engine": "pageant.actors.frontend.engine",
-    "LLM": "pageant.actors.frontend.llm",
-    "LLMEngine": "pageant.actors.frontend.llm_engine",
-    "AsyncLLM": "pageant.actors.frontend.async_llm",
-    "AsyncLLMEngine": "pageant.actors.frontend.async_llm:AsyncLLM",
-    "AsyncEngineArgs": "pageant.actors.frontend.vllm_names.engine_args",
-    "EngineArgs": "pageant.actors.frontend.vllm_names.engine_args",
-    "LoRARequest": "pageant.actors.frontend.lora",
-    "PromptType": "pageant.actors.frontend.prompt_types",
-    "TextPrompt": "pageant.actors.frontend.prompt_types",
-    "TokensPrompt": "pageant.actors.frontend.prompt_types",
+    "BeamSearchOutput": "pageant.actors.frontend.beam_search",
+    "BeamSearchParams": "pageant.actors.client.beams",
+    "BeamSearchSequence": "pageant.actors.frontend.beam_search",
+    "Engine": "pageant.actors.client.engine",
+    "LLM": "pageant.actors.client.llm",
+    "LLMEngine": "pageant.actors.client.llm_engine",
+    "AsyncLLM": "pageant.actors.client.async_llm",
+    "AsyncLLMEngine": "pageant.actors.client.async_llm:AsyncLLM",
+    "AsyncEngineArgs": "pageant.actors.client.vllm_names.engine_args",
+    "EngineArgs": "pageant.actors.client.vllm_names.engine_args",
+    "LoRARequest": "pageant.actors.client.lora",
+    "PromptType": "pageant.actors.client.prompt_types",
+    "TextPrompt": "pageant.actors.client.prompt_types",
+    "TokensPrompt": "pageant.actors.client.prompt_types",
     "GuidedDecodingParams": "pageant.protocol.structured_outputs:StructuredOutputsParams",
     "ArgumentError": "pageant.protocol.errors",
-    "CompletionOutput": "pageant.actors.frontend.outputs",
+    "CompletionOutput": "pageant.actors.client.outputs",
     "Logprob": "pageant.actors.frontend.outputs",
     "RequestMetrics": "pageant.actors.frontend.outputs",
     "RequestOutputKind": "pageant.protocol.sampling",
     "RequestFailed": "pageant.actors.frontend.outputs",
-    "RequestOutput": "pageant.actors.frontend.outputs",
-    "SamplingParams": "pageant.actors.frontend.sampling_params",
+    "RequestOutput": "pageant.actors.client.outputs",
+    "SamplingParams": "pageant.actors.client.sampling_params",
     "StructuredOutputsParams": "pageant.protocol.structured_outputs",
     "BadRequest": "pageant.protocol.errors",
     "CheckpointError": "pageant.models.errors",
@@ -119,20 +115,24 @@ __all__ = [
 ]
 
 
-class _VllmPaths:
-    """Finds modules under vLLM's paths, such as `pageant.sampling_params`, where there is no file of ours."""
+class _OtherPaths:
+    """Finds modules under vLLM's paths, such as `pageant.sampling_params`, and under paths that they had before."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
-        """Asked by Python's import system after all other finders."""
+        """Return how to import a module; the import system asks after all other finders."""
         if not name.startswith("pageant."):
             return None
-        from pageant.actors.frontend.vllm_names.modules import spec_of
+        if name.startswith("pageant.actors."):
+            from pageant.actors.runtime import moved
+
+            return moved.spec_of(name)
+        from pageant.actors.client.vllm_names.modules import spec_of
 
         return spec_of(name)
 
 
-sys.meta_path.append(_VllmPaths)
+sys.meta_path.append(_OtherPaths)
 
 
 def __getattr__(name: str) -> Any:
@@ -154,8 +154,8 @@ def __getattr__(name: str) -> Any:
 
 def _of_vllm(name: str) -> Any:
     """A public name of vLLM's that is not there: a class that says why when it is used."""
-    from pageant.actors.frontend.vllm_names.methods import EXPORTS
-    from pageant.actors.frontend.vllm_names.modules import find
+    from pageant.actors.client.vllm_names.methods import EXPORTS
+    from pageant.actors.client.vllm_names.modules import find
 
     if name not in EXPORTS:
         raise AttributeError(f"module 'pageant' has no attribute {name!r}")

@@ -7,10 +7,15 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-from pageant.actors.frontend.vllm_names.command_line import FLAGS, plain_flags, taken_apart, with_config
-from pageant.actors.frontend.vllm_names.engine import ENGINE
-from pageant.actors.frontend.vllm_names.server import SERVER
-from pageant.actors.frontend.vllm_names.translating import translated
+from pageant.actors.client.vllm_names.command_line import (
+    FLAGS,
+    plain_flags,
+    taken_apart,
+    with_config,
+)
+from pageant.actors.client.vllm_names.engine import ENGINE
+from pageant.actors.client.vllm_names.server import SERVER
+from pageant.actors.client.vllm_names.translating import translated
 from pageant.protocol.checks import expected
 from pageant.protocol.errors import ArgumentError, TopologyError
 from pageant.scripts.help_text import write_options_in_groups
@@ -96,7 +101,7 @@ def _unknown(flag: str, own: dict[str, int]) -> str:
 
 def _keys() -> set[str]:
     """Settings that every topology has."""
-    from pageant.actors.frontend.cast import DEFAULT_CAST
+    from pageant.actors.client.cast import DEFAULT_CAST
     from pageant.actors.runtime.classes import load_actor_class
     from pageant.actors.runtime.topology import FORM
 

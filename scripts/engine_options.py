@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from pageant.actors.frontend.vllm_names.values import adapters as read_adapters
+from pageant.actors.client.vllm_names.values import adapters as read_adapters
 from pageant.scripts.engine_command import vllms_flags
 from pageant.scripts.shared_options import SHARED
 

@@ -1,4 +1,5 @@
-"""The faces of the engine in a user's own process: `Engine` (async) and `LLM` (sync).
+"""The frontend: the actor that carries requests into a topology, and their outputs out of it.
 
-`frontend` is the actor that speaks for them, `session` what both stand on, `cast` the default topology.
+`frontend` is the actor; `requests` are those that are open; `preparing` checks and tokenizes them before they
+are submitted. The client library and the HTTP server stand on it.
 """

@@ -18,7 +18,12 @@ import msgspec
 from pageant.actors.frontend.outputs import Arrived, RequestFailed
 from pageant.actors.frontend.peers import CAST, Peers
 from pageant.actors.frontend.preparing import Preparation
-from pageant.actors.frontend.requests import Hub, Opening, OpenRequest, OpenSequence
+from pageant.actors.frontend.requests import (
+    Hub,
+    Opening,
+    OpenRequest,
+    OpenSequence,
+)
 from pageant.actors.frontend.tracing import Tracing, log_end
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.address import replica_of, role_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pageant.actors.frontend.http.parsers.formats import formats_of
+from pageant.actors.parsers.formats import formats_of
 from pageant.models.tokenization import read_chat_templates
 
 

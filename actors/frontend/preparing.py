@@ -11,7 +11,12 @@ import numpy.typing as npt
 from pageant.actors.frontend.embeds import EmbeddedPrompt
 from pageant.actors.frontend.marks import reasoning_marks
 from pageant.actors.frontend.peers import CAST, Peers
-from pageant.actors.frontend.prompts import check_allowed, check_length, check_vocabulary, truncated
+from pageant.actors.frontend.prompts import (
+    check_allowed,
+    check_length,
+    check_vocabulary,
+    truncated,
+)
 from pageant.actors.frontend.requests import Opening
 from pageant.actors.frontend.trials import Trials
 from pageant.actors.runtime import Actor

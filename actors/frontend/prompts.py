@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.frontend.embeds import EmbeddedPrompt, read_embeds
-from pageant.actors.frontend.sampling_params import frozen
 from pageant.protocol.arrays import int32
 from pageant.protocol.checks import check_encodable, check_integer, check_number, expected, to_builtin
 from pageant.protocol.errors import BadRequest
@@ -281,7 +280,6 @@ def check_params(params: object, limits: Limits, place: str = "params") -> Sampl
     """
     if params is None:
         return limits.defaults
-    params = frozen(params)
     vocab_size = limits.vocab_size
     if not isinstance(params, SamplingParams):
         raise BadRequest(f"{place} is a {type(params).__name__}; expected SamplingParams", place)

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pageant.actors.frontend.engine import Engine
+from pageant.actors.client.engine import Engine
 from pageant.protocol.sampling import SamplingParams
 from pageant.scripts.bench.progress import rounds
 from pageant.scripts.bench.report import Json, publish

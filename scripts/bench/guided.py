@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from pageant.actors.frontend.llm import LLM
+from pageant.actors.client.llm import LLM
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.structured_outputs import StructuredOutputsParams
 from pageant.scripts.bench.progress import rounds

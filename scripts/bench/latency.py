@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import typer
 
-from pageant.actors.frontend.engine import Engine
+from pageant.actors.client.engine import Engine
 from pageant.actors.runtime import receives
 from pageant.actors.runtime.yaml import merge
 from pageant.actors.scheduler.actor import Scheduler

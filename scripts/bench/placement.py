@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pageant.actors.frontend.llm import LLM
+from pageant.actors.client.llm import LLM
 from pageant.protocol.sampling import SamplingParams
 from pageant.scripts.bench.progress import rounds
 from pageant.scripts.bench.report import Json, in_turns, publish, table

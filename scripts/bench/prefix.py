@@ -18,8 +18,8 @@ from typing import Annotated, Any
 
 import typer
 
+from pageant.actors.client.llm import LLM
 from pageant.actors.executor.options import ExecutorOptions
-from pageant.actors.frontend.llm import LLM
 from pageant.protocol.sampling import SamplingParams
 from pageant.scripts.bench.models import suit
 from pageant.scripts.bench.progress import rounds

@@ -153,7 +153,7 @@ async def _gigabytes_per_second(echo: _Echo, size: int) -> float:
 
 def idle_cpu_percent(seconds: float) -> float:
     """CPU time that an engine with nothing to do takes, of one core, all its processes together."""
-    from pageant.actors.frontend.llm import LLM
+    from pageant.actors.client.llm import LLM
     from pageant.protocol.sampling import SamplingParams
 
     with LLM(DEMO_MODEL, progress=False) as llm:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pageant.actors.frontend.llm import LLM
+from pageant.actors.client.llm import LLM
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.supervision import NodeStatistics
 from pageant.scripts.bench.progress import rounds

@@ -23,10 +23,10 @@ import numpy as np
 import torch
 import typer
 
+from pageant.actors.client.llm import LLM
 from pageant.actors.drafter.base import SequenceDrafter
 from pageant.actors.drafter.ngram import NgramDrafter
 from pageant.actors.executor.batch.processors import ProcessedRow
-from pageant.actors.frontend.llm import LLM
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.drafting import Speculation
 from pageant.protocol.sampling import SamplingParams

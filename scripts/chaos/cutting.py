@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from pageant.actors.frontend.engine import Engine
+from pageant.actors.client.engine import Engine
 from pageant.actors.runtime.transport.keys import make_keys, write_keys
 from pageant.protocol.supervision import Directory, GetDirectory
 from pageant.scripts.bench.report import publish, table

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from pageant.actors.frontend.engine import Engine
+from pageant.actors.client.engine import Engine
 from pageant.protocol.supervision import Directory, GetDirectory
 from pageant.scripts.chaos.load import Load
 

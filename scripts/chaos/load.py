@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pageant.actors.frontend.engine import Engine
-from pageant.actors.frontend.outputs import RequestOutput
+from pageant.actors.client.engine import Engine
+from pageant.actors.client.outputs import RequestOutput
 from pageant.protocol.errors import PageantError
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.structured_outputs import StructuredOutputsParams

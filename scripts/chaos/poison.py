@@ -11,8 +11,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from pageant.actors.frontend.cast import HTTP
-from pageant.actors.frontend.engine import Engine
+from pageant.actors.client.cast import HTTP
+from pageant.actors.client.engine import Engine
 from pageant.actors.runtime.yaml import merge
 from pageant.protocol.errors import BadRequest, PageantError
 from pageant.protocol.fronting import GetServer, ServerAddress

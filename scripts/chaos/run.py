@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from pageant.actors.frontend.engine import Engine
+from pageant.actors.client.engine import Engine
 from pageant.scripts.bench.report import publish, table
 from pageant.scripts.chaos.killing import PAUSE_SECONDS_MAX, Killer
 from pageant.scripts.chaos.load import Load, mixed_requests, undisturbed, verdict

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pageant.actors.frontend.engine import Engine
+from pageant.actors.client.engine import Engine
 from pageant.protocol.errors import BadRequest, PageantError
 from pageant.protocol.sampling import SamplingParams
 from pageant.scripts.commands.chat_backends import (

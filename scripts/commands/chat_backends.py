@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from pageant.actors.frontend.engine import Engine
+from pageant.actors.client.engine import Engine
 from pageant.protocol.errors import BadRequest, PageantError, PeerGone
 from pageant.protocol.sampling import SamplingParams
 

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from pageant.actors.frontend.engine import Engine
-from pageant.actors.frontend.outputs import RequestOutput
-from pageant.actors.frontend.progress import LoadProgress
+from pageant.actors.client.engine import Engine
+from pageant.actors.client.outputs import RequestOutput
+from pageant.actors.client.progress import LoadProgress
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.sampling import SamplingParams
 from pageant.scripts.commands.pool import describe

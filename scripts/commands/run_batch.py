@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pageant.actors.frontend.cast import HTTP
-from pageant.actors.frontend.progress import BatchProgress, LoadProgress
+from pageant.actors.client.cast import HTTP
+from pageant.actors.client.progress import BatchProgress, LoadProgress
 from pageant.actors.runtime.loop import new_event_loop
 from pageant.actors.runtime.yaml import merge
 from pageant.protocol.errors import BadRequest

@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 
-from pageant.actors.frontend.cast import HTTP
-from pageant.actors.frontend.http.listening import listener
-from pageant.actors.frontend.progress import LoadProgress
-from pageant.actors.frontend.session import Session
-from pageant.actors.frontend.settings import speaking_of, topology_of
-from pageant.actors.frontend.vllm_names.command_line import spelling
-from pageant.actors.frontend.vllm_names.translating import server_options
+from pageant.actors.client.cast import HTTP
+from pageant.actors.client.progress import LoadProgress
+from pageant.actors.client.session import Session
+from pageant.actors.client.settings import speaking_of, topology_of
+from pageant.actors.client.vllm_names.command_line import spelling
+from pageant.actors.client.vllm_names.translating import server_options
+from pageant.actors.http.listening import listener
 from pageant.actors.runtime.address import role_of
 from pageant.actors.runtime.logs import configure
 from pageant.actors.runtime.yaml import merge

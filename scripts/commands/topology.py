@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from pageant.actors.frontend.session import resolve_topology
-from pageant.actors.frontend.settings import topology_of
+from pageant.actors.client.session import resolve_topology
+from pageant.actors.client.settings import topology_of
 from pageant.actors.runtime.address import replica_of, role_of
 from pageant.actors.runtime.placement import AUTO_BESIDE, AUTO_PROCESSES
 from pageant.actors.runtime.plans import ActorPlan

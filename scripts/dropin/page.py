@@ -6,10 +6,15 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from pageant.actors.frontend.http.parsers.names import REASONING_PARSERS, TOOL_PARSERS
-from pageant.actors.frontend.vllm_names import engine, methods, requests, server
-from pageant.actors.frontend.vllm_names.modules import WORKINGS
-from pageant.actors.frontend.vllm_names.rows import Kind, Row
+from pageant.actors.client.vllm_names import (
+    engine,
+    methods,
+    requests,
+    server,
+)
+from pageant.actors.client.vllm_names.modules import WORKINGS
+from pageant.actors.client.vllm_names.rows import Kind, Row
+from pageant.actors.parsers.names import REASONING_PARSERS, TOOL_PARSERS
 
 PAGE = Path(__file__).parents[2] / "docs" / "from-vllm.md"
 RESULTS = PAGE.parent / "benchmarks" / "dropin.json"
@@ -19,7 +24,7 @@ INTRODUCTION = """\
 # From vLLM
 
 This page is a reference: every name that vLLM 0.32's users type, and what it means in Pageant. It is written from the
-table in `actors/frontend/vllm_names` by `python -m pageant.scripts.dropin.page`; edit the table, not this page.
+table in `actors/client/vllm_names` by `python -m pageant.scripts.dropin.page`; edit the table, not this page.
 
 ```python
 from pageant import LLM, SamplingParams  # was: from vllm import LLM, SamplingParams

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 import pageant
+from pageant.actors.client.cast import DEFAULT_CAST
 from pageant.actors.executor.simulated_model import NUM_TOKENS
-from pageant.actors.frontend.cast import DEFAULT_CAST
 from pageant.actors.runtime.classes import load_actor_class
 from pageant.actors.runtime.lease import LeaseTerms
 from pageant.actors.runtime.plans import ActorPlan, NodePlan

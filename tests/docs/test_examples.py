@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import pageant
-from pageant.actors.frontend.cast import DEFAULT_CAST
+from pageant.actors.client.cast import DEFAULT_CAST
 from pageant.actors.runtime.resolving import resolve
 from pageant.actors.runtime.topology import read
 from pageant.scripts.conformance import run

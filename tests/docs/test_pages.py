@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import pageant
-from pageant.actors.frontend.cast import DEFAULT_CAST
+from pageant.actors.client.cast import DEFAULT_CAST
 from pageant.actors.runtime.classes import load_object
 from pageant.actors.runtime.topology import FORM
 

@@ -30,8 +30,8 @@ import typer.main
 from transformers import AutoModelForCausalLM
 
 import pageant
-from pageant.actors.frontend.session import resolve_topology
-from pageant.actors.frontend.settings import topology_of
+from pageant.actors.client.session import resolve_topology
+from pageant.actors.client.settings import topology_of
 from pageant.actors.runtime.transport.keys import make_keys, write_keys
 from pageant.scripts.cli import app
 from tests.random_adapters import save_adapter

@@ -15,8 +15,8 @@ import pytest
 
 import pageant
 from pageant import BeamSearchParams, SamplingParams
-from pageant.actors.frontend.session import Session
-from pageant.actors.frontend.settings import topology_of
+from pageant.actors.client.session import Session
+from pageant.actors.client.settings import topology_of
 from pageant.protocol.errors import BadRequest, TopologyError
 from pageant.scripts.replay.load import read_load
 from pageant.scripts.replay.run import play_stand_in

@@ -12,8 +12,8 @@ import pytest
 
 import pageant
 from pageant import SamplingParams
-from pageant.actors.frontend.session import Session
-from pageant.actors.frontend.settings import topology_of
+from pageant.actors.client.session import Session
+from pageant.actors.client.settings import topology_of
 from pageant.protocol.statistics import GetExecutorStatistics
 
 PROMPT = list(range(10, 30))
@@ -190,7 +190,7 @@ async def test_more_requests_than_may_be_open_are_refused_at_once(checkpoint, mo
 
 
 def test_closing_during_a_batch_larger_than_the_window_ends_the_call(checkpoint, monkeypatch):
-    monkeypatch.setattr("pageant.actors.frontend.batching.WINDOW", 8)
+    monkeypatch.setattr("pageant.actors.client.batching.WINDOW", 8)
     llm = pageant.LLM(checkpoint.path, placement="one", progress=False, threads=1, num_blocks=64)
     caught: list[BaseException] = []
 
@@ -247,7 +247,7 @@ def test_an_empty_batch_is_an_empty_answer(llm):
 
 
 def test_a_batch_far_larger_than_the_window_is_complete(checkpoint, monkeypatch):
-    monkeypatch.setattr("pageant.actors.frontend.batching.WINDOW", 8)
+    monkeypatch.setattr("pageant.actors.client.batching.WINDOW", 8)
     with pageant.LLM(checkpoint.path, placement="one", progress=False, threads=1, num_blocks=64) as llm:
         outputs = llm.generate(
             [[4 + i % 200] for i in range(100)], SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)

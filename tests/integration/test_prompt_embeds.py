@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import pageant
-from pageant.actors.frontend.prompt_types import EmbedsPrompt
+from pageant.actors.client.prompt_types import EmbedsPrompt
 
 GREEDY = pageant.SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 EMBEDS = {"enable_prompt_embeds": True, "placement": "one", "progress": False, "threads": 1}

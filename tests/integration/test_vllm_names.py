@@ -14,8 +14,8 @@ from pageant import (
     SamplingParams,
     TokensPrompt,
 )
-from pageant.actors.frontend.vllm_names import methods
-from pageant.actors.frontend.vllm_names.rows import Kind
+from pageant.actors.client.vllm_names import methods
+from pageant.actors.client.vllm_names.rows import Kind
 from tests.random_adapters import save_adapter
 
 PROMPT = [5, 6, 7, 8]

@@ -6,11 +6,11 @@ import socket
 
 import pytest
 
-from pageant.actors.frontend.cast import DEFAULT_CAST, HTTP
-from pageant.actors.frontend.vllm_names.command_line import spelling
-from pageant.actors.frontend.vllm_names.engine import ENGINE
-from pageant.actors.frontend.vllm_names.rows import Form, Kind
-from pageant.actors.frontend.vllm_names.server import SERVER
+from pageant.actors.client.cast import DEFAULT_CAST, HTTP
+from pageant.actors.client.vllm_names.command_line import spelling
+from pageant.actors.client.vllm_names.engine import ENGINE
+from pageant.actors.client.vllm_names.rows import Form, Kind
+from pageant.actors.client.vllm_names.server import SERVER
 from pageant.actors.runtime.classes import load_actor_class
 from pageant.protocol.errors import ArgumentError, ConfigurationError
 from pageant.scripts.cli import app

@@ -1,6 +1,12 @@
 """Metrics as objects, read from the page that Prometheus gets."""
 
-from pageant.actors.frontend.metrics import Counter, Gauge, Histogram, Vector, read_page
+from pageant.actors.client.metrics import (
+    Counter,
+    Gauge,
+    Histogram,
+    Vector,
+    read_page,
+)
 
 PAGE = """\
 # HELP pageant:other_total Ours.

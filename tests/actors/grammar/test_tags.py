@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from pageant.actors.frontend.http.parsers.arguments import as_python, as_xml
-from pageant.actors.frontend.http.parsers.base import joined
-from pageant.actors.frontend.http.parsers.formats import TOOL_FORMATS
 from pageant.actors.grammar.errors import GrammarError
+from pageant.actors.parsers.arguments import as_python, as_xml
+from pageant.actors.parsers.base import joined
+from pageant.actors.parsers.formats import TOOL_FORMATS
 from pageant.protocol.structured_outputs import StructuredOutputsParams as Asked
 
 ANY = {"type": "any_text"}
@@ -146,7 +146,7 @@ def test_calls_that_a_format_allows_are_those_that_it_reads(takes, form):
     assert not takes(single, written(form, GOOD)) and not takes(many, "It rains.")
     wrong = written(form, [("weather", '{"city": ""}')]).replace("city", "town")
     assert not takes(many, wrong)
-    from pageant.actors.frontend.http.parsers.reading import ChatParser
+    from pageant.actors.parsers.reading import ChatParser
 
     ids = itertools.count()
     said = ChatParser(None, form.reader(lambda: str(next(ids)), TOOLS)).feed(written(form, GOOD), (), True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pageant.actors.client.cast import DEFAULT_CAST
 from pageant.actors.detokenizer import Detokenizer
-from pageant.actors.frontend.cast import DEFAULT_CAST
 from pageant.actors.runtime import Actor
 from pageant.actors.runtime.resolving import resolve
 from pageant.actors.runtime.topology import parse

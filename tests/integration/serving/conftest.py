@@ -10,9 +10,9 @@ import openai
 import pytest
 
 import pageant
-from pageant.actors.frontend.cast import HTTP
-from pageant.actors.frontend.session import Session
-from pageant.actors.frontend.settings import topology_of
+from pageant.actors.client.cast import HTTP
+from pageant.actors.client.session import Session
+from pageant.actors.client.settings import topology_of
 from pageant.actors.runtime.yaml import merge
 
 DEMO = Path(pageant.__file__).parent / "models" / "demo"

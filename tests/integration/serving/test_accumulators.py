@@ -16,8 +16,8 @@ import anthropic
 import openai
 import pytest
 
-from pageant.actors.frontend.http.answers import PromptAnswers
 from pageant.actors.frontend.outputs import RequestFailed
+from pageant.actors.http.answers import PromptAnswers
 
 HERE = Path(__file__).parent
 SEQUENCES = HERE / "sequences.json"

@@ -9,9 +9,9 @@ import httpx
 import openai
 import pytest
 
-from pageant.actors.frontend.cast import HTTP
-from pageant.actors.frontend.session import Session
-from pageant.actors.frontend.settings import topology_of
+from pageant.actors.client.cast import HTTP
+from pageant.actors.client.session import Session
+from pageant.actors.client.settings import topology_of
 from pageant.scripts.puppet import make_puppet
 
 PATCH = '*** Begin "x"\n+u'

@@ -319,8 +319,8 @@ def test_who_is_one_too_many_is_told_to_come_back(start):
 
 
 def test_a_head_or_a_body_that_does_not_come_is_not_waited_for(url, monkeypatch, http, answers_rightly):
-    monkeypatch.setattr("pageant.actors.frontend.http.connection.HEAD_SECONDS_MAX", 0.2)
-    monkeypatch.setattr("pageant.actors.frontend.http.connection.BODY_SECONDS_MAX", 0.3)
+    monkeypatch.setattr("pageant.actors.http.connection.HEAD_SECONDS_MAX", 0.2)
+    monkeypatch.setattr("pageant.actors.http.connection.BODY_SECONDS_MAX", 0.3)
     half = head(SHORT)[:-5]
     for begun in (b"", b"POST", half):
         with socket.create_connection(address(url), timeout=30) as connection:

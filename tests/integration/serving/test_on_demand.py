@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 import pageant
-from pageant.actors.frontend.session import Session
-from pageant.actors.frontend.settings import topology_of
+from pageant.actors.client.session import Session
+from pageant.actors.client.settings import topology_of
 
 from .conftest import DEMO, SMALL
 

@@ -136,7 +136,7 @@ def test_they_are_refused_where_the_server_does_not_take_them(http, rows):
 
 
 def test_what_open_requests_hold_is_bounded(server, rows, monkeypatch):
-    monkeypatch.setattr("pageant.actors.frontend.http.service.EMBEDS_BYTES_MAX", rows.nbytes * 3 // 2)
+    monkeypatch.setattr("pageant.actors.http.service.EMBEDS_BYTES_MAX", rows.nbytes * 3 // 2)
     for _ in range(3):  # one after another
         complete(server, prompt_embeds=written(rows))
     answer = server.post("/v1/completions", json=ASKED | {"prompt_embeds": [written(rows)] * 2})

@@ -8,8 +8,8 @@ import signal
 import httpx
 import pytest
 
-from pageant.actors.frontend.session import Session
-from pageant.actors.frontend.settings import topology_of
+from pageant.actors.client.session import Session
+from pageant.actors.client.settings import topology_of
 from pageant.protocol.fronting import GetServer
 
 from .conftest import SMALL

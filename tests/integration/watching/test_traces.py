@@ -7,9 +7,9 @@ import pytest
 from websockets.sync.client import connect
 
 import pageant
-from pageant.actors.frontend.cast import HTTP
-from pageant.actors.frontend.session import Session
-from pageant.actors.frontend.settings import topology_of
+from pageant.actors.client.cast import HTTP
+from pageant.actors.client.session import Session
+from pageant.actors.client.settings import topology_of
 from pageant.actors.runtime.yaml import merge
 from pageant.protocol.statistics import GetObservation
 

@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 import pageant
-from pageant.actors.frontend.cast import HTTP
-from pageant.actors.frontend.session import Session
-from pageant.actors.frontend.settings import topology_of
+from pageant.actors.client.cast import HTTP
+from pageant.actors.client.session import Session
+from pageant.actors.client.settings import topology_of
 from pageant.protocol.errors import BadRequest, PeerGone
 from pageant.scripts.cli import app
 

@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from pageant.actors.frontend.vllm_names import engine
+from pageant.actors.client.vllm_names import engine
 from pageant.scripts.dropin import page
 from pageant.scripts.dropin.cases import OFFLINE, ONLINE
 from pageant.scripts.dropin.hub import Hub

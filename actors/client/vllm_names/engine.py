@@ -1,0 +1,464 @@
+"""Arguments of the engine: of `LLM(...)`, `EngineArgs`, and so of `vllm serve`, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pageant.actors.client.vllm_names import values
+from pageant.actors.client.vllm_names.rows import (
+    Form,
+    Row,
+    flag,
+    no_effect,
+    not_yet,
+    renamed,
+    same,
+    table,
+)
+
+ONE_DEVICE = "a model runs on one device"
+NO_MEDIA = "requests with images, audio or video are refused, so there is nothing to tune"
+NO_KERNELS = "it chooses how results are computed, not which; `kernels` is the choice here"
+NO_MAMBA = "no model with state-space or linear-attention layers is served"
+HUB = "files are read as they are found; the Hugging Face Hub's own client downloads them"
+METRICS = "counters are always kept, and cost nothing until somebody asks"
+OBSERVER = {"observer": {"options": {"vllm_metrics": True}}}
+REPLICAS = "start several servers behind a load balancer"
+
+
+def _any_traces(value: Any) -> bool:
+    modules = value if isinstance(value, list | tuple) else str(value).split(",")
+    known = ("all", "model", "worker")
+    if any(one not in known for one in modules):
+        raise ValueError(f"found {value!r:.80}; expected some of {', '.join(known)}")
+    return True
+
+
+MODEL = (
+    same("model", "a checkpoint's folder, or a hub id", text=True),
+    same(
+        "served_model_name",
+        "what the model is called outside; of several names, all",
+        form=Form.MANY,
+        text=True,
+        read=values.names,
+    ),
+    same("tokenizer", "a folder or hub id of another tokenizer", text=True),
+    flag(same("skip_tokenizer_init", "serve token ids alone")),
+    same("chat_template", "a file, or the template itself", text=True),
+    same("revision", "of the checkpoint on the hub", text=True),
+    same("tokenizer_revision", "of the tokenizer on the hub", text=True),
+    no_effect("code_revision", "no code from a checkpoint is ever run"),
+    flag(
+        no_effect(
+            "trust_remote_code", "no code from a checkpoint is ever run; a model that needs it is refused"
+        )
+    ),
+    same("dtype", "also `half` and `float`", read=values.dtype, text=True),
+    same("max_model_len", "`4k`, `4K`; `auto` and -1 are as much as memory holds", read=values.length),
+    same(
+        "quantization",
+        "`int8` and `int4`, made while loading; a checkpoint's own method, such as `gptq` or `compressed-tensors`",
+        short=("-q",),
+        text=True,
+    ),
+    not_yet("quantization_config", None, "weights of all layers are quantised alike", "use quantization"),
+    flag(no_effect("allow_deprecated_quantization", "no method here is deprecated")),
+    same("seed", "from which requests without a seed draw theirs"),
+    same("max_logprobs", "-1 is the whole vocabulary"),
+    not_yet(
+        "logprobs_mode",
+        "raw_logprobs",
+        "log-probabilities are those of the model, before temperature and filters",
+    ),
+    flag(not_yet("use_fp64_gumbel", False, "sampling noise is float32")),
+    flag(
+        no_effect("disable_cascade_attn", "there is no cascade attention: shared prefixes are cached blocks")
+    ),
+    not_yet("disable_sliding_window", False, "layers keep the windows that their model was made with"),
+    flag(
+        same(
+            "enable_prompt_embeds",
+            "prompts may be `prompt_embeds`: tensors in Python, safetensors in base64 over HTTP (never pickles)",
+        )
+    ),
+    same("hf_overrides", "laid over the checkpoint's config.json; functions are refused"),
+    same("hf_config_path", "a folder or hub id, whose config.json is read instead of the model's", text=True),
+    not_yet("hf_token", (True,), "the hub's own client knows the token", "set HF_TOKEN", form=Form.OPTIONAL),
+    no_effect(
+        "config_format",
+        "a configuration's format is found from its files",
+        neutral=("auto", "hf", "mistral"),
+    ),
+    no_effect(
+        "tokenizer_mode",
+        "a tokenizer's format is found from its files",
+        neutral=("auto", "hf", "slow", "mistral"),
+    ),
+    no_effect(
+        "model_impl",
+        "our own implementation where there is one, else that of transformers",
+        neutral=("auto", "vllm", "transformers"),
+    ),
+    not_yet("runner", ("auto", "generate"), "models generate text; pooling is not served"),
+    not_yet("convert", ("auto", "none"), "models generate text; pooling is not served"),
+    not_yet("pooler_config", None, "models generate text; pooling is not served"),
+    same("generation_config", "`vllm` is `none`", read=values.generation_config, text=True),
+    same("override_generation_config", "laid over the checkpoint's generation_config.json"),
+    not_yet("model_weights", "", "weights are read from the model's own folder"),
+    not_yet(
+        "model_class_overrides", (), "an architecture's class is ours", "see docs/adding-an-architecture.md"
+    ),
+    not_yet("io_processor_plugin", None, "requests and answers have one form"),
+    same(
+        "logits_processors",
+        "classes, or their `module:Class` names; in vLLM's form or ours",
+        form=Form.MANY,
+        text=True,
+        read=values.object_names,
+    ),
+)
+
+LOADING = (
+    no_effect(
+        "load_format",
+        "safetensors are read, from a folder or the hub",
+        neutral=("auto", "safetensors", "hf", "mistral"),
+    ),
+    not_yet("download_dir", None, "the hub's client keeps its downloads", "set HF_HOME"),
+    no_effect("ignore_patterns", HUB, form=Form.MANY),
+    no_effect("safetensors_load_strategy", "tensors are read one by one, each once"),
+    no_effect("safetensors_prefetch_num_threads", "tensors are read one by one, each once"),
+    no_effect("safetensors_prefetch_block_size", "tensors are read one by one, each once"),
+    no_effect("pt_load_map_location", "pickles are never read"),
+    not_yet("model_loader_extra_config", (), "there is one way to load weights"),
+    no_effect("max_parallel_loading_workers", "one process loads the weights"),
+    flag(no_effect("use_tqdm_on_load", "a bar is shown where a person watches; `progress=False` hides it")),
+    not_yet("weight_transfer_config", None, "weights come from checkpoints", "see docs/serving.md"),
+)
+
+PARALLEL = (
+    not_yet("tensor_parallel_size", 1, f"{ONE_DEVICE}; its layers are not split", REPLICAS, short=("-tp",)),
+    not_yet(
+        "pipeline_parallel_size", 1, f"{ONE_DEVICE}; its layers are not spread", REPLICAS, short=("-pp",)
+    ),
+    not_yet("data_parallel_size", 1, "a server runs one copy of a model", REPLICAS, short=("-dp",)),
+    not_yet("data_parallel_rank", None, "a server runs one copy of a model", REPLICAS, short=("-dpn",)),
+    not_yet("data_parallel_start_rank", None, "a server runs one copy of a model", REPLICAS, short=("-dpr",)),
+    not_yet("data_parallel_size_local", 1, "a server runs one copy of a model", REPLICAS, short=("-dpl",)),
+    not_yet("data_parallel_address", None, "a server runs one copy of a model", REPLICAS, short=("-dpa",)),
+    not_yet("data_parallel_rpc_port", None, "a server runs one copy of a model", REPLICAS, short=("-dpp",)),
+    no_effect("data_parallel_backend", "a server runs one copy of a model", short=("-dpb",)),
+    not_yet("data_parallel_hybrid_lb", False, "no copies, so nothing to balance", REPLICAS, short=("-dph",)),
+    not_yet(
+        "data_parallel_external_lb", False, "no copies, so nothing to balance", REPLICAS, short=("-dpe",)
+    ),
+    not_yet(
+        "data_parallel_multi_port_external_lb",
+        False,
+        "no copies, so nothing to balance",
+        REPLICAS,
+        short=("-dpm",),
+    ),
+    not_yet("prefill_context_parallel_size", 1, f"{ONE_DEVICE}; prompts are not split", short=("-pcp",)),
+    not_yet("decode_context_parallel_size", 1, f"{ONE_DEVICE}; its KV cache is not split", short=("-dcp",)),
+    no_effect("dcp_comm_backend", f"{ONE_DEVICE}, which has nobody to talk to"),
+    flag(no_effect("dcp_q_replicate", f"{ONE_DEVICE}, which has nobody to talk to")),
+    no_effect("dcp_kv_cache_interleave_size", f"{ONE_DEVICE}; its KV cache is not split"),
+    no_effect("cp_kv_cache_interleave_size", f"{ONE_DEVICE}; its KV cache is not split"),
+    flag(no_effect("enable_expert_parallel", f"{ONE_DEVICE}, which has all its experts", short=("-ep",))),
+    flag(no_effect("enable_ep_weight_filter", f"{ONE_DEVICE}, which has all its experts")),
+    flag(no_effect("enable_eplb", f"{ONE_DEVICE}, which has all its experts")),
+    no_effect("eplb_config", f"{ONE_DEVICE}, which has all its experts"),
+    no_effect("expert_placement_strategy", f"{ONE_DEVICE}, which has all its experts"),
+    not_yet("enable_elastic_ep", False, f"{ONE_DEVICE}; experts do not move"),
+    no_effect("elastic_ep_max_dp_size", f"{ONE_DEVICE}; experts do not move"),
+    no_effect("all2all_backend", f"{ONE_DEVICE}, which has nobody to talk to"),
+    flag(no_effect("disable_custom_all_reduce", f"{ONE_DEVICE}, which has nobody to talk to")),
+    flag(no_effect("disable_nccl_for_dp_synchronization", f"{ONE_DEVICE}, which has nobody to talk to")),
+    flag(no_effect("enable_nccl_comm_suspend", f"{ONE_DEVICE}, which has nobody to talk to")),
+    flag(no_effect("enable_hc_sp", f"{ONE_DEVICE}, which has nobody to talk to")),
+    flag(no_effect("enable_batch_sharded_sampling", f"{ONE_DEVICE}, which draws all tokens")),
+    flag(no_effect("enable_dbo", f"{ONE_DEVICE}: no communication to overlap with")),
+    no_effect("ubatch_size", f"{ONE_DEVICE}: no communication to overlap with"),
+    no_effect("dbo_decode_token_threshold", f"{ONE_DEVICE}: no communication to overlap with"),
+    no_effect("dbo_prefill_token_threshold", f"{ONE_DEVICE}: no communication to overlap with"),
+    no_effect("dp_sync_interval", "a server runs one copy of a model"),
+    no_effect(
+        "distributed_executor_backend",
+        "`placement` says which process computes",
+        neutral=("uni", "mp", "external_launcher"),
+    ),
+    not_yet(
+        "nnodes", 1, ONE_DEVICE, "a topology places actors on hosts: see docs/topologies.md", short=("-n",)
+    ),
+    not_yet("node_rank", 0, "a node joins by its name", "use `pageant node --join`", short=("-r",)),
+    no_effect("master_addr", "a node is told whom to join: `pageant node --join`"),
+    no_effect("master_port", "a node is told whom to join: `pageant node --join`"),
+    no_effect("distributed_timeout_seconds", "nodes hold leases: `suspicion_seconds`"),
+    no_effect("cpu_distributed_timeout_seconds", "nodes hold leases: `suspicion_seconds`"),
+    not_yet("device_ids", None, "a model runs on one device", "use device, such as cuda:1"),
+    not_yet("numa_bind", False, "processes are not bound to NUMA nodes", "start them under numactl"),
+    not_yet("numa_bind_nodes", None, "processes are not bound to NUMA nodes", "use numactl", form=Form.MANY),
+    not_yet("numa_bind_cpus", None, "processes are not bound to cores", "use taskset", form=Form.MANY),
+    not_yet("worker_cls", "auto", "an executor is an actor of a topology", "set actors.executor.class"),
+    not_yet("worker_extension_cls", "", "an executor is an actor of a topology", "set actors.executor.class"),
+    not_yet("ray_workers_use_nsight", False, "Ray is not used"),
+    flag(no_effect("enable_shm_tensor_arena", "actors on one host share memory where it is faster")),
+    flag(
+        no_effect(
+            "enable_fault_tolerance", "it always is: whatever dies is started again, and requests go on"
+        )
+    ),
+    no_effect("fault_tolerance_config", "a topology's `restarts` and leases say it: see docs/survival.md"),
+)
+
+MEMORY = (
+    same("gpu_memory_utilization", "of a GPU's memory"),
+    same("block_size", "tokens of a KV block"),
+    renamed("kv_cache_memory_bytes", "kv_cache_memory", "a number, `4g` or `4GiB`", read=values.size),
+    renamed("num_gpu_blocks_override", "num_blocks", "exactly so many KV blocks"),
+    not_yet("kv_cache_dtype", "auto", "the KV cache has the model's data type"),
+    not_yet("kv_cache_dtype_skip_layers", (), "the KV cache has the model's data type", form=Form.MANY),
+    flag(same("enable_prefix_caching", "on unless it is switched off")),
+    no_effect("prefix_caching_hash_algo", "blocks are named by 128 bits of blake2b"),
+    no_effect("prefix_cache_retention_interval", "the least recently used blocks go first"),
+    no_effect("prefix_match_unit", "prefixes are matched to the token"),
+    renamed(
+        "disable_hybrid_kv_cache_manager",
+        "group_layers",
+        "layers with other windows have blocks of their own",
+        form=Form.FLAG,
+        read=lambda value: not value,
+    ),
+    renamed("kv_offloading_size", "host_memory", "in GiB", read=values.gibibytes),
+    not_yet(
+        "kv_offloading_backend", "native", "KV blocks go to the host's memory and to a disk", "use disk_path"
+    ),
+    not_yet("kv_transfer_config", None, "KV blocks stay with their engine", "use host_memory or disk_path"),
+    not_yet("kv_events_config", None, "changes of the KV cache are not published", "see docs/recording.md"),
+    not_yet("ec_transfer_config", None, "there are no encoders"),
+    no_effect("ec_manager_config", "there are no encoders"),
+    flag(no_effect("kv_sharing_fast_prefill", "layers that share KV are computed once already")),
+    flag(no_effect("swa_bounded_replay", "blocks that no window reaches are given back")),
+    not_yet("cpu_offload_gb", 0, "weights stay on their device", "use quantization"),
+    not_yet("cpu_offload_params", (), "weights stay on their device", "use quantization", form=Form.MANY),
+    no_effect("offload_backend", "weights stay on their device"),
+    not_yet("offload_group_size", 0, "weights stay on their device", "use quantization"),
+    no_effect("offload_num_in_group", "weights stay on their device"),
+    no_effect("offload_prefetch_step", "weights stay on their device"),
+    not_yet("offload_params", (), "weights stay on their device", "use quantization", form=Form.MANY),
+    flag(no_effect("enable_cumem_allocator", "memory is torch's own")),
+    flag(no_effect("enable_sleep_mode", "every engine can sleep")),
+    flag(no_effect("sleep_mode_offload_cudagraph", "graphs are recorded again when a model wakes up")),
+    no_effect("sleep_preserve_parameter_names", "all weights sleep alike", form=Form.MANY),
+)
+
+SCHEDULING = (
+    same("max_num_seqs", "most requests in a batch", read=values.quantity),
+    same("max_num_batched_tokens", "most tokens computed in a step; `8k`", read=values.quantity),
+    not_yet("max_num_scheduled_tokens", None, "one budget bounds a step", "use max_num_batched_tokens"),
+    not_yet("max_num_active_seqs", None, "one bound is on a batch", "use max_num_seqs"),
+    renamed("max_num_queued_reqs", "max_waiting_requests", "others are refused at once"),
+    renamed(
+        "max_num_queued_tokens", "max_waiting_tokens", "others are refused at once", read=values.quantity
+    ),
+    renamed("scheduling_policy", "policy", "`fcfs` and `priority`, and ours: shortest, fair, deadline"),
+    not_yet("scheduler_cls", None, "a scheduler is an actor of a topology", "set actors.scheduler.class"),
+    same(
+        "long_prefill_token_threshold",
+        "of a longer prompt, no more is computed in a step",
+        read=values.positive_or_none,
+    ),
+    flag(no_effect("long_prefill_token_threshold_adaptive", "chunks follow the step's budget")),
+    flag(same("async_scheduling", "plan a step while one is computed; on unless it is switched off")),
+    flag(
+        no_effect(
+            "enable_chunked_prefill",
+            "prompts are always computed in chunks of max_num_batched_tokens at most",
+        )
+    ),
+    flag(no_effect("disable_chunked_mm_input", NO_MEDIA)),
+    flag(no_effect("scheduler_reserve_full_isl", "a request is admitted when its next chunk fits")),
+    no_effect("prefill_schedule_interval", "prompts and decodes share every step"),
+    no_effect("watermark", "a request is admitted when its next chunk fits"),
+    no_effect("stream_interval", "what a step brings is sent at once"),
+    no_effect("performance_mode", "steps are planned by measured times"),
+)
+
+KERNELS = (
+    flag(no_effect("enforce_eager", "nothing is compiled at start that eager execution would avoid")),
+    no_effect("compilation_config", NO_KERNELS, short=("-cc",)),
+    no_effect("optimization_level", NO_KERNELS),
+    no_effect("cudagraph_capture_sizes", NO_KERNELS, form=Form.MANY),
+    no_effect("max_cudagraph_capture_size", NO_KERNELS),
+    no_effect("attention_backend", NO_KERNELS),
+    no_effect("attention_config", NO_KERNELS, short=("-ac",)),
+    no_effect("kernel_config", NO_KERNELS),
+    no_effect("ir_op_priority", NO_KERNELS),
+    no_effect("moe_backend", NO_KERNELS),
+    no_effect("linear_backend", NO_KERNELS),
+    no_effect("sparse_indexer_topk_backend", NO_KERNELS),
+    flag(no_effect("enable_flashinfer_autotune", NO_KERNELS)),
+    no_effect("jit_monitor_mode", NO_KERNELS),
+    flag(no_effect("jit_monitor_verbose", NO_KERNELS)),
+    no_effect("mamba_config", NO_MAMBA),
+    no_effect("mamba_backend", NO_MAMBA),
+    no_effect("mamba_block_size", NO_MAMBA),
+    no_effect("mamba_cache_dtype", NO_MAMBA),
+    no_effect("mamba_cache_mode", NO_MAMBA),
+    no_effect("mamba_cache_philox_rounds", NO_MAMBA),
+    no_effect("mamba_ssm_cache_dtype", NO_MAMBA),
+    no_effect("mamba_ssu_algorithm", NO_MAMBA),
+    flag(no_effect("enable_mamba_cache_stochastic_rounding", NO_MAMBA)),
+    flag(no_effect("enable_mamba_shared_prefix_checkpoint", NO_MAMBA)),
+    no_effect("gdn_prefill_backend", NO_MAMBA),
+    no_effect("kda_decode_backend", NO_MAMBA),
+    no_effect("kda_prefill_backend", NO_MAMBA),
+    flag(no_effect("use_replayssm", NO_MAMBA)),
+    no_effect("replayssm_buffer_len", NO_MAMBA),
+    not_yet("engram_config", None, "no model with n-gram memories is served"),
+    not_yet("diffusion_config", None, "no diffusion model is served", short=("-dc",)),
+)
+
+ADAPTERS = (
+    flag(no_effect("enable_lora", "adapters are served where any are named")),
+    no_effect("max_loras", "a batch mixes any number of adapters"),
+    no_effect("max_cpu_loras", "adapters stay where they are computed"),
+    same("max_lora_rank", "refuses larger ones"),
+    not_yet("lora_dtype", "auto", "adapters have the model's data type"),
+    not_yet("lora_target_modules", None, "an adapter's own file says where it goes", form=Form.MANY),
+    flag(no_effect("fully_sharded_loras", ONE_DEVICE)),
+    not_yet("default_mm_loras", None, "requests with images or audio are refused"),
+    not_yet("enable_tower_connector_lora", False, "there are no encoders"),
+    flag(no_effect("specialize_active_lora", NO_KERNELS)),
+    not_yet("enable_mixed_moe_lora_format", False, "adapters of experts are not taken"),
+    not_yet("enable_moe_shared_loras", False, "adapters of experts are not taken"),
+    not_yet("max_lora_cls_labels", None, "models generate text; classifiers are not served"),
+)
+
+MULTIMODAL = (
+    flag(no_effect("language_model_only", "requests with images, audio or video are refused anyway")),
+    no_effect("limit_mm_per_prompt", "requests with images, audio or video are refused anyway"),
+    no_effect("allowed_local_media_path", "requests with images, audio or video are refused anyway"),
+    no_effect("allowed_media_domains", "requests with images are refused anyway", form=Form.MANY),
+    not_yet("enable_mm_embeds", False, "requests with images, audio or video are refused"),
+    flag(no_effect("interleave_mm_strings", NO_MEDIA)),
+    no_effect("media_io_kwargs", NO_MEDIA),
+    no_effect("mm_processor_kwargs", NO_MEDIA),
+    no_effect("mm_processor_cache_gb", NO_MEDIA),
+    no_effect("mm_processor_cache_type", NO_MEDIA),
+    no_effect("mm_processor_device", NO_MEDIA),
+    no_effect("mm_hasher_algorithm", NO_MEDIA),
+    no_effect("mm_shm_cache_max_object_size_mb", NO_MEDIA),
+    not_yet("mm_encoder_only", False, "requests with images, audio or video are refused"),
+    no_effect("mm_encoder_tp_mode", NO_MEDIA),
+    no_effect("mm_encoder_attn_backend", NO_MEDIA),
+    no_effect("mm_encoder_attn_dtype", NO_MEDIA),
+    no_effect("mm_encoder_fp8_scale_path", NO_MEDIA),
+    no_effect("mm_encoder_fp8_scale_save_path", NO_MEDIA),
+    no_effect("mm_encoder_fp8_scale_save_margin", NO_MEDIA),
+    flag(no_effect("mm_device_do_normalize", NO_MEDIA)),
+    no_effect("mm_ipc_gpu_memory_gb", NO_MEDIA),
+    no_effect("mm_tensor_ipc", NO_MEDIA),
+    flag(no_effect("skip_mm_profiling", NO_MEDIA)),
+    no_effect("video_pruning_method", NO_MEDIA),
+    no_effect("video_pruning_rate", NO_MEDIA),
+    flag(no_effect("enable_mm_processor_stats", NO_MEDIA)),
+    no_effect("renderer_num_workers", "a tokenizer actor renders prompts; `actors.tokenizer.count` has more"),
+)
+
+GENERATING = (
+    renamed(
+        "speculative_config",
+        "speculation",
+        "methods ngram, draft_model, eagle, eagle3 and medusa",
+        short=("-sc",),
+        read=values.speculation,
+    ),
+    renamed("spec_method", "speculation", "its method"),
+    renamed("spec_model", "speculation", "its model"),
+    renamed("spec_tokens", "speculation", "its tokens"),
+    no_effect("structured_outputs_config", "one backend compiles all grammars; requests say the rest"),
+    no_effect(
+        "reasoning_config",
+        "`thinking_token_budget` bounds thoughts; the marks around them are the reasoning parser's",
+    ),
+    same("reasoning_parser", "of servers; names of vLLM's choose ours", text=True),
+    not_yet("tokens_only", False, "there is no server of token ids alone", "use skip_tokenizer_init"),
+    not_yet("reasoning_parser_plugin", "", "the marks around reasoning are built in", "use reasoning_parser"),
+    not_yet("watermark_config", None, "texts bear no watermark"),
+    flag(no_effect("enable_trace_replay", "requests may always bring their output: trace_decode_token_ids")),
+    not_yet("enable_return_routed_experts", False, "the experts of a token are not told"),
+    not_yet("return_sampling_mask", False, "the tokens that filters leave are not told", "use logprobs=-1"),
+    not_yet("aux_output_config", None, "outputs are tokens and their log-probabilities"),
+)
+
+WATCHING = (
+    flag(
+        renamed(
+            "disable_log_stats",
+            "actors",
+            "False adds an observer, which `get_metrics` asks; a server has one",
+            read=lambda value: {} if value else OBSERVER,
+        )
+    ),
+    flag(no_effect("aggregate_engine_logging", METRICS)),
+    flag(no_effect("enable_log_requests", "`--log-level debug` tells of each request")),
+    no_effect("show_hidden_metrics_for_version", METRICS),
+    flag(no_effect("kv_cache_metrics", METRICS)),
+    no_effect("kv_cache_metrics_sample", METRICS),
+    flag(no_effect("cudagraph_metrics", METRICS)),
+    flag(no_effect("enable_mfu_metrics", METRICS)),
+    flag(no_effect("enable_logging_iteration_details", "`detailed_traces` tells of each step")),
+    not_yet("custom_histogram_buckets", None, "histograms have fixed buckets"),
+    not_yet("per_request_spec_decode_metrics", "none", "drafts are counted for all requests together"),
+    same("otlp_traces_endpoint", "where traces go", text=True),
+    renamed(
+        "collect_detailed_traces", "detailed_traces", "any of its values", form=Form.MANY, read=_any_traces
+    ),
+    not_yet("profiler_config", None, "torch's profiler is not run", "use detailed_traces or `pageant top`"),
+    not_yet("enable_layerwise_nvtx_tracing", False, "layers leave no marks for profilers"),
+    not_yet("logging_config", None, "logging is set up by two options", "use --log-level and --log-format"),
+    not_yet("log_config_file", None, "logging is set up by two options", "use --log-level and --log-format"),
+    no_effect("log_level", "a level of the command line; in Python, logging's own"),
+    flag(no_effect("fail_on_environ_validation", "unknown environment variables are not looked at")),
+    no_effect("shutdown_timeout", "`pageant serve --drain-seconds` lets requests finish"),
+    not_yet("additional_config", (), "there are no platform plugins"),
+)
+
+OLDER = (
+    no_effect("swap_space", "requests that make room are computed again, or kept as `host_memory` says"),
+    not_yet("task", ("auto", "generate"), "models generate text; pooling is not served"),
+    no_effect("guided_decoding_backend", "one backend compiles all grammars"),
+    no_effect("max_seq_len_to_capture", NO_KERNELS),
+    no_effect("preemption_mode", "the quicker of recomputation and `host_memory` is chosen"),
+    flag(no_effect("use_v2_block_manager", "there is one block manager")),
+    flag(no_effect("disable_log_requests", "`--log-level debug` tells of each request")),
+    no_effect("num_scheduler_steps", "`max_steps_per_plan` steps are planned at once where nobody waits"),
+    not_yet("worker_use_ray", False, "Ray is not used"),
+    not_yet("calculate_kv_scales", False, "the KV cache has the model's data type"),
+    no_effect("max_num_partial_prefills", "prompts share a step's budget in their order"),
+    no_effect("num_lookahead_slots", "drafts get blocks as they need them"),
+    no_effect("override_neuron_config", NO_KERNELS),
+    not_yet("override_pooler_config", None, "models generate text; pooling is not served"),
+    flag(no_effect("disable_async_output_proc", "outputs are always processed beside steps")),
+    flag(no_effect("disable_mm_preprocessor_cache", NO_MEDIA)),
+    not_yet("qlora_adapter_name_or_path", None, "adapters are named one by one", "use adapters"),
+    no_effect("scheduler_delay_factor", "prompts and decodes share every step"),
+)
+
+GROUPS: dict[str, tuple[Row, ...]] = {
+    "Model": MODEL,
+    "Loading": LOADING,
+    "Parallelism": PARALLEL,
+    "Memory": MEMORY,
+    "Scheduling": SCHEDULING,
+    "Kernels": KERNELS,
+    "Adapters": ADAPTERS,
+    "Images, audio and video": MULTIMODAL,
+    "Generation": GENERATING,
+    "Watching": WATCHING,
+    "Names of earlier versions": OLDER,
+}
+ENGINE = table(*(row for rows in GROUPS.values() for row in rows))

@@ -1,0 +1,52 @@
+"""Defaults of requests that the operator sets."""
+
+import pytest
+
+from pageant.actors.http.defaults import RequestDefaults
+from pageant.actors.http.openai.chat import ChatRequest
+from pageant.actors.http.openai.completions import CompletionRequest
+from pageant.actors.http.openai.conversation import ConversationRules, tokenize_chat
+from pageant.actors.http.openai.generation import StreamOptions
+from pageant.actors.http.openai.turns import Turn
+
+USAGE = RequestDefaults(usage_in_streams=True)
+
+
+def completion(**given):
+    return CompletionRequest(prompt="x", **given)
+
+
+def test_without_defaults_a_request_is_the_one_that_came():
+    asked = completion(stream=True)
+    assert RequestDefaults().laid_under(asked) is asked
+    assert RequestDefaults(True, True).laid_under("no request") == "no request"
+
+
+@pytest.mark.parametrize("options", [None, StreamOptions(include_usage=False)])
+def test_every_stream_ends_with_the_usage(options):
+    asked = USAGE.laid_under(completion(stream=True, stream_options=options))
+    assert asked.tells_usage and not asked.tells_usage_always
+
+
+def test_usage_with_every_chunk_where_it_is_asked_for_and_none_without_a_stream():
+    asked = USAGE.laid_under(
+        completion(stream=True, stream_options=StreamOptions(continuous_usage_stats=True))
+    )
+    assert asked.tells_usage_always
+    assert USAGE.laid_under(completion()).stream_options is None
+
+
+@pytest.mark.parametrize("said,found", [(None, True), (False, False), (True, True)])
+def test_tokens_are_ids_unless_a_request_says_otherwise(said, found):
+    asked = RequestDefaults(tokens_as_ids=True).laid_under(completion(return_tokens_as_token_ids=said))
+    assert asked.return_tokens_as_token_ids is found
+
+
+def test_variables_of_templates_are_there_where_a_request_does_not_set_them():
+    rules = ConversationRules(template_kwargs={"enable_thinking": False, "more": 1})
+    turns = [Turn(role="user", content="x")]
+    assert tokenize_chat(turns, rules=rules).template_kwargs == '{"enable_thinking":false,"more":1}'
+    found = tokenize_chat(turns, template_kwargs={"more": 2}, rules=rules)
+    assert found.template_kwargs == '{"enable_thinking":false,"more":2}'
+    asked = ChatRequest(messages=turns, chat_template_kwargs={"enable_thinking": True})
+    assert asked.conversation(rules).template_kwargs == '{"enable_thinking":true,"more":1}'
