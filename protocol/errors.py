@@ -32,11 +32,22 @@ class PageantError(Exception):
 
 
 class BadRequest(PageantError, ValueError):
-    """A request that cannot be served as it is. `parameter` names the parameter that is wrong."""
+    """A request that cannot be served as it is.
 
-    def __init__(self, message: str, parameter: str | None = None) -> None:
+    `parameter` names the parameter that is wrong, and `place` the part of it that the message begins with. Without a
+    `place`, the message may begin with the parameter itself.
+    """
+
+    def __init__(self, message: str, parameter: str | None = None, place: str | None = None) -> None:
         super().__init__(message)
-        self.parameter = parameter
+        self.parameter, self.place = parameter, place or parameter
+
+    def renamed(self, parameter: str) -> BadRequest:
+        """Return the error for a client that knows the parameter by another name."""
+        message, place = str(self), self.place or ""
+        rest = message[len(place) :]
+        begins = bool(place) and message.startswith(place) and not rest[:1].isalnum() and rest[:1] != "_"
+        return BadRequest(parameter + rest if begins else message, parameter)
 
 
 class ConfigurationError(PageantError, ValueError):

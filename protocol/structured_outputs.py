@@ -16,6 +16,7 @@ SOURCE_CHARACTERS_MAX = 262_144
 CHOICES_MAX = 4096
 CHOICE_LENGTH_MAX = 1024
 
+PARAMETER = "structured_outputs"
 KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 """Fields of `StructuredOutputsParams` of which exactly one is given."""
 _TEXTS = ("json", "regex", "grammar", "structural_tag")
@@ -70,21 +71,19 @@ class StructuredOutputsParams(Parameters, frozen=True, kw_only=True, forbid_unkn
         given = [name for name in KINDS if getattr(self, name) is not None]
         if len(given) != 1:
             found = " and ".join(given) or "none of them"
-            raise BadRequest(f"structured_outputs has {found}; expected one of {', '.join(KINDS)}", _place())
+            raise BadRequest(f"structured_outputs has {found}; expected one of {', '.join(KINDS)}", PARAMETER)
         for name in (*_TEXTS, "whitespace_pattern", "reasoning_end", "reasoning_begin"):
             _check_text(name, getattr(self, name))
         if self.choice is not None:
             if not self.choice:
-                raise BadRequest("structured_outputs.choice is empty; expected at least one text", _place())
+                raise _wrong("choice", "is empty; expected at least one text")
             check_strings("structured_outputs.choice", self.choice, CHOICES_MAX, CHOICE_LENGTH_MAX)
         if self.reasoning_begin is not None and self.reasoning_end is None:
-            raise BadRequest("structured_outputs.reasoning_begin needs a reasoning_end", _place())
+            raise _wrong("reasoning_begin", "needs a reasoning_end")
         for name in ("json_object", "disable_any_whitespace", "disable_additional_properties"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, bool):
-                raise BadRequest(
-                    f"structured_outputs.{name} is {value!r:.80}; expected true or false", _place()
-                )
+                raise _wrong(name, f"is {value!r:.80}; expected true or false")
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> StructuredOutputsParams:
@@ -96,7 +95,7 @@ class StructuredOutputsParams(Parameters, frozen=True, kw_only=True, forbid_unkn
         for name in fields:
             if name not in cls.__struct_fields__:
                 known = ", ".join(cls.__struct_fields__)
-                raise BadRequest(f"structured_outputs has {name!r:.80}; expected {known}", _place())
+                raise BadRequest(f"structured_outputs has {name!r:.80}; expected {known}", PARAMETER)
         return cls(**fields)
 
     def after(self, prompt: str) -> StructuredOutputsParams:
@@ -116,15 +115,17 @@ class StructuredOutputsParams(Parameters, frozen=True, kw_only=True, forbid_unkn
         return next(name for name in KINDS if getattr(self, name) is not None)
 
 
-def _place() -> str:
-    return "structured_outputs"
+def _wrong(name: str, reason: str) -> BadRequest:
+    """Return the error of a field; `reason` goes on from its name."""
+    place = f"{PARAMETER}.{name}"
+    return BadRequest(f"{place} {reason}", PARAMETER, place)
 
 
 def _written(name: str, value: dict[str, Any]) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise BadRequest(f"structured_outputs.{name} is no JSON: {error}", _place()) from None
+        raise _wrong(name, f"is no JSON: {error}") from None
 
 
 def _check_text(name: str, text: object) -> None:
@@ -132,6 +133,4 @@ def _check_text(name: str, text: object) -> None:
         return
     if not isinstance(text, str) or not 1 <= len(text) <= SOURCE_CHARACTERS_MAX:
         found = f"has {len(text)} characters" if isinstance(text, str) else f"is a {type(text).__name__}"
-        raise BadRequest(
-            f"structured_outputs.{name} {found}; expected a text of 1 to {SOURCE_CHARACTERS_MAX}", _place()
-        )
+        raise _wrong(name, f"{found}; expected a text of 1 to {SOURCE_CHARACTERS_MAX}")

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from pageant.actors.frontend.prompts import check_text
+from pageant.actors.http.chat.conversation import TEMPLATES, ConversationRules, tokenize_chat
+from pageant.actors.http.chat.turns import Turn
 from pageant.actors.http.naming import written_as
-from pageant.actors.http.openai.conversation import TEMPLATES, ConversationRules, tokenize_chat
-from pageant.actors.http.openai.turns import Turn
 from pageant.protocol.checks import to_builtin
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.tokenizing import TokenizeChat

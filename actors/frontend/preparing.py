@@ -176,7 +176,8 @@ class Preparation:
         """Refuses a request whose output cannot be made to look as it asks."""
         answer = await self._grammar.ask(CompileGrammar(structured_outputs=asked), COMPILE_SECONDS)
         if isinstance(answer, GrammarRefused):
-            raise BadRequest(f"structured_outputs.{asked.kind}: {answer.reason}", "structured_outputs")
+            place = f"structured_outputs.{asked.kind}"
+            raise BadRequest(f"{place}: {answer.reason}", "structured_outputs", place)
 
 
 def _bounded(prompt: AnyPrompt, params: SamplingParams, max_model_len: int) -> AnyPrompt:

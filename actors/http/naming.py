@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
@@ -18,18 +17,15 @@ AS_INSIDE: Names = {}
 
 
 def through(inner: Names, outer: Names) -> Names:
-    """The names of a request that was made of another one: `outer` has what that one's client wrote."""
+    """Return the names of a request that was made of another one: `outer` has what that one's client wrote."""
     return {**outer, **{name: outer.get(theirs, theirs) for name, theirs in inner.items()}}
 
 
 def renamed(error: E, names: Names) -> E | BadRequest:
-    """An error, in its client's words."""
-    if not isinstance(error, BadRequest) or error.parameter is None:
+    """Return an error in its client's words."""
+    if not isinstance(error, BadRequest) or error.parameter is None or error.parameter not in names:
         return error
-    theirs = names.get(error.parameter)
-    if theirs is None:
-        return error
-    return BadRequest(re.sub(rf"^{error.parameter}\b(\.\w+)?", theirs, str(error)), theirs)
+    return error.renamed(names[error.parameter])
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -60,7 +59,7 @@ def _tidied(
 
 
 def _refuse_older(names: Iterable[str]) -> None:
-    """vLLM's older names of structured outputs are not passed over: the answer would not be what is asked."""
+    """Refuse vLLM's older names of structured outputs: passed over, the answer would not be what is asked."""
     for name in names:
         if name in OLDER:
             raise BadRequest(
@@ -69,7 +68,7 @@ def _refuse_older(names: Iterable[str]) -> None:
 
 
 def convert(data: dict[str, Any], shape: type[R]) -> R:
-    """The request in a decoded body.
+    """Return the request in a decoded body.
 
     Raises:
         BadRequest: see `read`.
@@ -81,14 +80,23 @@ def convert(data: dict[str, Any], shape: type[R]) -> R:
 
 
 def _complaint(error: msgspec.ValidationError) -> BadRequest:
-    """Return msgspec's message as an error about a field."""
+    """Return msgspec's error as one about a field."""
     message = str(error)
-    found = re.search(r"`\$\.?([A-Za-z_]+)", message) or re.search(r"required field `(\w+)`", message)
-    return BadRequest(message[:MESSAGE_MAX], found[1] if found else None)
+    return BadRequest(message[:MESSAGE_MAX], _field_of(message))
+
+
+def _field_of(message: str) -> str | None:
+    """Return the field of a body that msgspec complains about, which its errors hold in their text alone."""
+    _, _, path = message.rpartition(" - at `$")
+    field = path.removeprefix(".").partition("`")[0].partition(".")[0].partition("[")[0]
+    if field:
+        return field
+    _, missing, name = message.partition("required field `")
+    return name.partition("`")[0] if missing else None
 
 
 def as_json(value: Any, name: str, bytes_max: int) -> str:
-    """A value that is passed on as it is, as JSON.
+    """Return a value that is passed on as it is, as JSON.
 
     Raises:
         BadRequest: too long.

@@ -22,6 +22,7 @@ from pageant.actors.http import (
 )
 from pageant.actors.http.anthropic import messages
 from pageant.actors.http.app import make_app
+from pageant.actors.http.chat.conversation import VOLATILE_LINES, ConversationRules, check_lines
 from pageant.actors.http.defaults import RequestDefaults
 from pageant.actors.http.health import Health
 from pageant.actors.http.openai import (
@@ -35,7 +36,6 @@ from pageant.actors.http.openai import (
     responses,
     tokens,
 )
-from pageant.actors.http.openai.conversation import VOLATILE_LINES, ConversationRules, check_lines
 from pageant.actors.http.openai.response_store import ResponseStore
 from pageant.actors.http.served import Served
 from pageant.actors.http.service import Service

@@ -24,10 +24,10 @@ from pageant.actors.frontend.embeds import EmbeddedPrompt
 from pageant.actors.frontend.prompts import RequestSettings, check_params
 from pageant.actors.frontend.requests import Opening
 from pageant.actors.http.answers import Answers, Piece
+from pageant.actors.http.chat.conversation import DEFAULT_RULES, ConversationRules
 from pageant.actors.http.defaults import RequestDefaults
 from pageant.actors.http.errors import Draining
 from pageant.actors.http.naming import AS_INSIDE, Names
-from pageant.actors.http.openai.conversation import DEFAULT_RULES, ConversationRules
 from pageant.actors.http.reading import read
 from pageant.actors.http.served import Models, Served
 from pageant.actors.http.shapes import Model
@@ -206,7 +206,8 @@ class Service:
     def check(self, body: bytes, shape: type[R], kind: str, request_id: str | None = None) -> Taken[R]:
         """Check and convert the body of a request."""
         asked, passed_over = read(body, shape)
-        asked = self._defaults.laid_under(asked)
+        if hasattr(asked, "with_defaults"):
+            asked = asked.with_defaults(self._defaults)
         served = self.model(asked.model)
         if hasattr(asked, "fields_without_effect"):
             passed_over += asked.fields_without_effect(served.formats)

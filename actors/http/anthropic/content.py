@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from pageant.actors.http.openai.turns import (
+from pageant.actors.http.chat.turns import (
     CalledFunction,
     CalledTool,
     Turn,

@@ -9,14 +9,14 @@ import msgspec
 from litestar import Response, post
 
 from pageant.actors.http.answers import Answers, Piece
-from pageant.actors.http.anthropic.requests import NAMES, CountRequest, MessagesRequest
+from pageant.actors.http.anthropic.requests import CountRequest, MessagesRequest
 from pageant.actors.http.blocks import Block, Blocks, Step
+from pageant.actors.http.chat_answers import begin
 from pageant.actors.http.errors import ErrorBody, anthropic_kind
-from pageant.actors.http.openai.chat import begin
-from pageant.actors.http.openai.tokens import tokenized
 from pageant.actors.http.openapi import describe
 from pageant.actors.http.service import Http, Service, respond
 from pageant.actors.http.streams import encode
+from pageant.actors.http.tokenizing import tokenized
 from pageant.protocol.serving import Finished
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
@@ -171,7 +171,7 @@ def routes(service: Service) -> list[Any]:
     async def messages(request: Http) -> Response[Any]:
         """Answer a conversation, as Anthropic's API does."""
         taken = await service.take(request, MessagesRequest, "msg")
-        answers = begin(service, taken.asked.chat(taken.served.formats), taken.served, taken.name, NAMES)
+        answers = begin(service, [taken.asked.chat(taken.served, service.rules)], taken.served, taken.name)
         telling = MessagesTelling(answers, taken.served.name)
         told = telling if taken.asked.stream else None
         return await respond(service, request, answers, telling.whole, told, taken.headers)
@@ -180,7 +180,7 @@ def routes(service: Service) -> list[Any]:
     async def count_tokens(request: Http) -> Response[bytes]:
         """Count the tokens of a conversation."""
         taken = await service.take(request, CountRequest, "msg")
-        question = taken.asked.chat().conversation(service.rules)
+        question = taken.asked.conversation(service.rules)
         count = len((await tokenized(service, taken.served, question)).token_ids)
         told = encode(TokenCount(input_tokens=count))
         return Response(told, headers=taken.headers, media_type="application/json")

@@ -6,18 +6,44 @@ from typing import Any
 
 import msgspec
 
+from pageant.actors.frontend.prompts import RequestSettings, check_settings
 from pageant.actors.http.anthropic.content import Block, MessageTurn
 from pageant.actors.http.anthropic.tools import Tool, ToolChoice
-from pageant.actors.http.openai.chat import ChatRequest, as_chat
-from pageant.actors.http.openai.turns import ContentPart, Turn
+from pageant.actors.http.chat.conversation import (
+    DEFAULT_RULES,
+    TEMPLATES,
+    ConversationRules,
+    tokenize_chat,
+)
+from pageant.actors.http.chat.request import Chat, params_of
+from pageant.actors.http.chat.structure import ResponseFormat, Structure, asked_for
+from pageant.actors.http.chat.tools import Tool as ChatTool
+from pageant.actors.http.chat.tools import Tools
+from pageant.actors.http.chat.turns import ContentPart, Turn
+from pageant.actors.http.naming import Names, written_as
+from pageant.actors.http.reading import convert
+from pageant.actors.http.served import Served
+from pageant.actors.http.tenants import tenant_of
 from pageant.actors.parsers.formats import NO_FORMATS, Formats
 from pageant.protocol.errors import BadRequest
+from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.tokenizing import TokenizeChat
 
-NAMES = {  # of a chat's parameters
-    **{"response_format": "output_config.format", "structured_outputs": "output_config.format"},
-    **{"stop": "stop_sequences", "parallel_tool_calls": "tool_choice"},
+NAMES: Names = {
+    **TEMPLATES,
+    "prompt": "messages",
+    "stop": "stop_sequences",
+    "structured_outputs": "output_config.format",
+    "response_format": "output_config.format",
     "thinking_token_budget": "thinking.budget_tokens",
 }
+"""The client's names of parameters, by the names inside."""
+
+
+class _Format(msgspec.Struct, kw_only=True):
+    """The format of an answer, at the place where errors look for it."""
+
+    response_format: ResponseFormat | None = None
 
 
 class CountRequest(msgspec.Struct, kw_only=True):
@@ -30,37 +56,54 @@ class CountRequest(msgspec.Struct, kw_only=True):
     tool_choice: ToolChoice | None = None
     thinking: dict[str, Any] | None = None
 
-    def chat_fields(self) -> dict[str, Any]:
-        """The chat that it means, as fields of a `ChatRequest`.
+    def conversation(self, rules: ConversationRules = DEFAULT_RULES) -> TokenizeChat:
+        """Return the messages, as the tokenizer takes them. A last message of the assistant's is one to go on from.
 
-        A last message of the assistant's is one to go on from.
+        Raises:
+            BadRequest: what is wrong with one of them.
         """
+        with written_as(NAMES):
+            turns = self._turns()
+            goes_on = turns[-1].role == "assistant" and not turns[-1].tool_calls
+            is_shown = self.tool_choice is None or self.tool_choice.type != "none"
+            return tokenize_chat(
+                turns,
+                add_generation_prompt=not goes_on,
+                continue_final_message=goes_on,
+                tools=self._offered() if is_shown else None,
+                template_kwargs=self.template_kwargs(),
+                rules=rules,
+            )
+
+    def template_kwargs(self) -> dict[str, Any]:
+        """Return further variables of the chat template. Templates have no common name for whether the model thinks."""
+        if self.thinking is None:
+            return {}
+        thinks = self.thinking.get("type") != "disabled"
+        return {"enable_thinking": thinks, "thinking": thinks}
+
+    def _turns(self) -> list[Turn]:
         messages = enumerate(self.messages)
         turns = [turn for index, message in messages for turn in message.turns(f"messages[{index}]")]
         if not turns:
             raise BadRequest("messages is empty; expected at least one message", "messages")
-        if self.system is not None:
-            turns.insert(0, self._system(self.system))
-        goes_on = turns[-1].role == "assistant" and not turns[-1].tool_calls
-        fields: dict[str, Any] = {
-            "model": self.model,
-            "messages": tuple(turns),
-            "add_generation_prompt": not goes_on,
-            "continue_final_message": goes_on,
-        }
-        if self.thinking is not None:
-            thinks = self.thinking.get("type") != "disabled"
-            fields["chat_template_kwargs"] = {"enable_thinking": thinks, "thinking": thinks}
-        tools = [tool.chat_tool(f"tools[{i}]") for i, tool in enumerate(self.tools or ()) if tool.is_told]
+        return turns if self.system is None else [self._system(self.system), *turns]
+
+    def _offered(self) -> tuple[ChatTool, ...]:
+        """Return the tools that the model is offered."""
+        return tuple(tool.chat_tool(f"tools[{i}]") for i, tool in enumerate(self.tools or ()) if tool.is_told)
+
+    def callable(self) -> Tools | None:
+        """Return the tools that may be called.
+
+        Raises:
+            BadRequest: what is wrong with them.
+        """
+        if not self.tools:
+            return None
         choice = self.tool_choice
-        if tools:
-            fields["tools"] = tools
-            fields["tool_choice"] = "auto" if choice is None else choice.chat_choice()
-            if choice is not None and choice.disable_parallel_tool_use:
-                fields["parallel_tool_calls"] = False
-        elif self.tools and choice is not None:
-            fields["tool_choice"] = choice.chat_choice()
-        return fields
+        parallel = False if choice is not None and choice.disable_parallel_tool_use else None
+        return Tools.of(self._offered(), None if choice is None else choice.chat_choice(), parallel)
 
     @staticmethod
     def _system(system: str | tuple[Block, ...]) -> Turn:
@@ -71,11 +114,6 @@ class CountRequest(msgspec.Struct, kw_only=True):
         return Turn(
             role="system", content=tuple(ContentPart(text=text) for text in texts if text is not None)
         )
-
-    def chat(self, formats: Formats = NO_FORMATS) -> ChatRequest:
-        """The chat that it means, to a model of these formats: one that marks its thoughts keeps to their budget."""
-        budget = {} if formats.reasoning is None else {"thinking_token_budget": self._budget}
-        return as_chat(self.chat_fields() | budget, NAMES)
 
     @property
     def _budget(self) -> Any:
@@ -105,17 +143,56 @@ class MessagesRequest(CountRequest, kw_only=True):
     service_tier: str | None = None
     output_config: dict[str, Any] | None = None
 
-    def chat_fields(self) -> dict[str, Any]:
+    def template_kwargs(self) -> dict[str, Any]:
         """See `CountRequest`."""
+        effort = (self.output_config or {}).get("effort")
+        if effort is None:
+            return super().template_kwargs()
+        if not isinstance(effort, str):
+            name = "output_config.effort"
+            raise BadRequest(f"{name} is {effort!r:.80}; expected a text", name)
+        thinks = effort != "none"
+        given = {"reasoning_effort": effort, "enable_thinking": thinks, "thinking": thinks}
+        return {**given, **super().template_kwargs()}
+
+    def chat(self, served: Served, rules: ConversationRules) -> Chat:
+        """Return the chat that it means, to a model: one that marks its thoughts keeps to their budget.
+
+        Raises:
+            BadRequest: what is wrong with it.
+        """
+        with written_as(NAMES):
+            return Chat(
+                params=self._params(served),
+                conversation=self.conversation(rules),
+                settings=self._settings(),
+                tools=self.callable(),
+                structure=self._structure(),
+                stream=bool(self.stream),
+                names=NAMES,
+            )
+
+    def _settings(self) -> RequestSettings:
+        tenant = tenant_of(self._user)
+        return check_settings({"priority": 0, "tenant": tenant, "cache_salt": None, "deadline": None})
+
+    def _params(self, served: Served) -> SamplingParams:
+        given = {
+            "temperature": self.temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "stop": self.stop_sequences,
+            "thinking_token_budget": None if served.formats.reasoning is None else self._budget,
+        }
+        given = {name: value for name, value in given.items() if value is not None}
+        return params_of({**given, "max_tokens": self.max_tokens}, served.limits.defaults)
+
+    def _structure(self) -> Structure:
+        """Return the constraint on the answer's text."""
         form = (self.output_config or {}).get("format")
         if isinstance(form, dict) and form.get("type") == "json_schema":
             form = {"type": "json_schema", "json_schema": {"name": "output", "schema": form.get("schema")}}
-        return super().chat_fields() | {
-            "response_format": form,
-            **{"max_tokens": self.max_tokens, "stop": self.stop_sequences, "stream": self.stream},
-            **{"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p},
-            **{"user": self._user, "reasoning_effort": (self.output_config or {}).get("effort")},
-        }
+        return asked_for(convert({"response_format": form}, _Format).response_format, None)
 
     @property
     def _user(self) -> str | None:

@@ -6,6 +6,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from pageant.actors.http.chat.tools import ChosenFunction, ChosenTool, ToolFunction
+from pageant.actors.http.chat.tools import Tool as ChatTool
+from pageant.actors.http.chat.tools import ToolChoice as ChatToolChoice
 from pageant.protocol.errors import BadRequest
 
 __all__ = ["Tool", "ToolChoice"]
@@ -74,8 +77,8 @@ class Tool(msgspec.Struct, kw_only=True):
         is_function = self.type in (None, "custom") or self.input_schema is not None
         return is_function or self._defined is not None
 
-    def chat_tool(self, place: str) -> dict[str, Any]:
-        """Return the same as chats have it.
+    def chat_tool(self, place: str) -> ChatTool:
+        """Return the tool as chats have it.
 
         Raises:
             BadRequest: it has no name.
@@ -85,11 +88,7 @@ class Tool(msgspec.Struct, kw_only=True):
         description, schema = self.description, self.input_schema
         if schema is None and self._defined is not None:
             description, schema = description or self._defined[0], self._defined[1]
-        given = {"name": self.name, "description": description, "parameters": schema}
-        return {
-            "type": "function",
-            "function": {key: value for key, value in given.items() if value is not None},
-        }
+        return ChatTool(function=ToolFunction(name=self.name, description=description, parameters=schema))
 
 
 class ToolChoice(msgspec.Struct, kw_only=True):
@@ -99,8 +98,8 @@ class ToolChoice(msgspec.Struct, kw_only=True):
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
 
-    def chat_choice(self) -> Any:
-        """Return the same as chats have it.
+    def chat_choice(self) -> ChatToolChoice:
+        """Return the choice as chats have it.
 
         Raises:
             BadRequest: it says that a tool has to be called, and not which.
@@ -108,5 +107,5 @@ class ToolChoice(msgspec.Struct, kw_only=True):
         if self.type == "tool":
             if self.name is None:
                 raise BadRequest("tool_choice has no name; expected a tool's", "tool_choice")
-            return {"type": "function", "function": {"name": self.name}}
-        return {"auto": "auto", "any": "required", "none": "none"}[self.type]
+            return ChosenTool(function=ChosenFunction(name=self.name))
+        return "required" if self.type == "any" else self.type

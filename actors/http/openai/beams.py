@@ -1,6 +1,6 @@
 """`use_beam_search`: requests whose choices are the best beams of a search, `n` of them for each prompt.
 
-A search is many requests, one for each live beam and token (see `actors.frontend.beams`). What it finds is told as the
+A search is many requests, one for each live beam and token (see `frontend.beam_search`). What it finds is told as the
 answer of one request would be, so that all shapes of answers are the same as without.
 """
 

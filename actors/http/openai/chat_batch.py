@@ -9,13 +9,13 @@ import msgspec
 from litestar import Response, post
 
 from pageant.actors.http.answers import Piece
+from pageant.actors.http.chat.turns import Turn
+from pageant.actors.http.chat_answers import begin
 from pageant.actors.http.openai.chat import (
-    ChatCompletion,
-    ChatRequest,
     ChatTelling,
-    begin_all,
 )
-from pageant.actors.http.openai.turns import Turn
+from pageant.actors.http.openai.chat_requests import ChatRequest
+from pageant.actors.http.openai.chat_shapes import ChatCompletion
 from pageant.actors.http.openapi import describe
 from pageant.actors.http.service import Http, Service, respond
 from pageant.protocol.errors import BadRequest
@@ -55,7 +55,12 @@ def routes(service: Service) -> list[Any]:
         """Answer several conversations, with one choice for each."""
         taken = await service.take(request, ChatBatchRequest, "chatcmpl")
         chats, created = taken.asked.chats(), service.now()
-        answers = begin_all(service, chats, taken.served, taken.name)
+        answers = begin(
+            service,
+            [chat.chat(taken.served, service.rules, num_chats=len(chats)) for chat in chats],
+            taken.served,
+            taken.name,
+        )
         tellings = [ChatTelling(chat, answers, taken.served.name, created) for chat in chats]
 
         async def whole(pieces: list[Piece]) -> ChatCompletion:

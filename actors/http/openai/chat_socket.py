@@ -12,8 +12,10 @@ from typing import Any
 from litestar import WebSocket, websocket
 from litestar.exceptions import WebSocketException
 
+from pageant.actors.http.chat_answers import begin
 from pageant.actors.http.errors import Disconnected, told
-from pageant.actors.http.openai.chat import ChatRequest, ChatTelling, begin
+from pageant.actors.http.openai.chat import ChatTelling
+from pageant.actors.http.openai.chat_requests import ChatRequest
 from pageant.actors.http.service import Service
 from pageant.actors.http.streams import (
     ABORT,
@@ -81,7 +83,7 @@ async def _answer(service: Service, socket: Socket, inbox: _Inbox, body: bytes) 
     try:
         taken = service.check(body, ChatRequest, "chatcmpl")
         taken.asked.stream = True
-        answers = begin(service, taken.asked, taken.served, taken.name)
+        answers = begin(service, [taken.asked.chat(taken.served, service.rules)], taken.served, taken.name)
     except Exception as error:
         await write([encode(told(error)), b"[DONE]"])
         return

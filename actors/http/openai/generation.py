@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import msgspec
 
 from pageant.actors.frontend.prompts import RequestSettings, check_settings
-from pageant.actors.http.openai.structure import (
-    ResponseFormat,
-    Structure,
-    StructuredOutputs,
-    asked_for,
-)
+from pageant.actors.http.chat.request import params_of
+from pageant.actors.http.chat.structure import ResponseFormat, Structure, StructuredOutputs, asked_for
+from pageant.actors.http.defaults import RequestDefaults
 from pageant.actors.http.tenants import tenant_of
 from pageant.actors.parsers.formats import NO_FORMATS, Formats
 from pageant.protocol.errors import BadRequest
@@ -104,9 +101,7 @@ class Generation(msgspec.Struct, kw_only=True):
             name: getattr(self, name) for name in _SAMPLED if getattr(self, name) is not None
         }
         given |= {"max_tokens": self.max_output_tokens(max_tokens), "logprobs": self.num_logprobs()}
-        params = SamplingParams(
-            **{**msgspec.structs.asdict(defaults), **given, "extra_args": self.vllm_xargs or None}
-        )
+        params = params_of(given | {"extra_args": self.vllm_xargs or None}, defaults)
         self._check(params, num_prompts)
         return params
 
@@ -163,6 +158,16 @@ class Generation(msgspec.Struct, kw_only=True):
         idle = _DRAWN if self.use_beam_search else _SEARCHED
         names = [name for name in idle if getattr(self, name) is not None]
         return names + [name for one in asked if one is not None for name in one.unenforced()]
+
+    def with_defaults(self, defaults: RequestDefaults) -> Self:
+        """Return the request with the operator's defaults for what it leaves open."""
+        changed: dict[str, object] = {}
+        if defaults.usage_in_streams and self.stream:
+            options = self.stream_options or StreamOptions()
+            changed["stream_options"] = msgspec.structs.replace(options, include_usage=True)
+        if defaults.tokens_as_ids and self.return_tokens_as_token_ids is None:
+            changed["return_tokens_as_token_ids"] = True
+        return msgspec.structs.replace(self, **changed) if changed else self
 
     @property
     def tells_usage(self) -> bool:

@@ -8,6 +8,8 @@ import msgspec
 from litestar import Response, post
 
 from pageant.actors.http.openai import chat, completions
+from pageant.actors.http.openai.chat_requests import ChatRequest
+from pageant.actors.http.openai.chat_shapes import ChatCompletion
 from pageant.actors.http.openapi import describe
 from pageant.actors.http.reading import read
 from pageant.actors.http.service import Http, Service
@@ -15,8 +17,8 @@ from pageant.protocol.errors import BadRequest
 
 NOTHING = msgspec.Raw(b"null")
 SHAPES = (
-    (chat.ChatRequest, completions.CompletionRequest),
-    (chat.ChatCompletion, completions.Completion),
+    (ChatRequest, completions.CompletionRequest),
+    (ChatCompletion, completions.Completion),
 )
 
 

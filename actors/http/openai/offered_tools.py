@@ -6,13 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from pageant.actors.http.openai.structure import (
-    ChosenFunction,
-    ChosenTool,
-    Tool,
-    ToolChoice,
-    ToolFunction,
-)
+from pageant.actors.http.chat.tools import ChosenFunction, ChosenTool, Tool, ToolChoice, ToolFunction
 from pageant.actors.parsers.arguments import HeldText
 from pageant.actors.parsers.formats import Formats
 from pageant.actors.parsers.lark_strings import Unescapable, escaped_grammar

@@ -6,10 +6,7 @@ from typing import Any
 
 import msgspec
 
-from pageant.actors.http.openai.client_tools import CLIENT_TOOLS
-from pageant.actors.http.openai.opaque import opened
-from pageant.actors.http.openai.response_tools import qualified
-from pageant.actors.http.openai.turns import (
+from pageant.actors.http.chat.turns import (
     CalledCustom,
     CalledFunction,
     CalledTool,
@@ -17,6 +14,9 @@ from pageant.actors.http.openai.turns import (
     Turn,
     check_medium,
 )
+from pageant.actors.http.openai.client_tools import CLIENT_TOOLS
+from pageant.actors.http.openai.opaque import opened
+from pageant.actors.http.openai.response_tools import qualified
 from pageant.protocol.errors import BadRequest
 
 __all__ = ["Item", "is_reference"]

@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from pageant.actors.http.chat.structure import StructuredOutputs
+from pageant.actors.http.chat.turns import Turn
 from pageant.actors.http.openai.offered_tools import UNHELD
 from pageant.actors.http.openai.response_items import Item, is_reference
 from pageant.actors.http.openai.response_tools import ResponseTool, chat_choice, chat_tools
-from pageant.actors.http.openai.structure import StructuredOutputs
-from pageant.actors.http.openai.turns import Turn
 from pageant.actors.parsers.formats import NO_FORMATS, Formats
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.json_schemas import unenforced

@@ -9,17 +9,17 @@ import msgspec
 
 from pageant.actors.http.answers import Answers
 from pageant.actors.http.blocks import Block
-from pageant.actors.http.openai.client_tools import CLIENT_TOOLS, called_with
-from pageant.actors.http.openai.logprobs import ChatTokenLogprob
-from pageant.actors.http.openai.opaque import sealed
-from pageant.actors.http.openai.response_requests import ResponseRequest
-from pageant.actors.http.openai.response_tools import CallForm
-from pageant.actors.http.openai.turns import (
+from pageant.actors.http.chat.turns import (
     CalledCustom,
     CalledFunction,
     CalledTool,
     Turn,
 )
+from pageant.actors.http.openai.client_tools import CLIENT_TOOLS, called_with
+from pageant.actors.http.openai.logprobs import ChatTokenLogprob
+from pageant.actors.http.openai.opaque import sealed
+from pageant.actors.http.openai.response_requests import ResponseRequest
+from pageant.actors.http.openai.response_tools import CallForm
 
 NO_FORMS: Mapping[str, CallForm] = {}
 _CALL_PREFIXES = {

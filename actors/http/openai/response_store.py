@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from pageant.actors.http.answers import Answers
+from pageant.actors.http.chat.turns import Turn
 from pageant.actors.http.openai.event_log import EventLog
 from pageant.actors.http.openai.response_shapes import ResponseObject
-from pageant.actors.http.openai.turns import Turn
 from pageant.actors.http.streams import encode
 from pageant.actors.http.tenants import Caller
 from pageant.protocol.fronting import FollowResponse, UsedResponse, UseResponse

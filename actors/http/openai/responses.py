@@ -10,8 +10,10 @@ from litestar import Response, delete, get, post
 from litestar.params import FromPath, FromQuery
 
 from pageant.actors.http.answers import Answers
+from pageant.actors.http.chat.turns import Turn
+from pageant.actors.http.chat_answers import begin
 from pageant.actors.http.errors import Disconnected, NotFound
-from pageant.actors.http.openai.chat import as_chat, begin
+from pageant.actors.http.openai.chat_requests import as_chat
 from pageant.actors.http.openai.event_log import EventLog
 from pageant.actors.http.openai.input_items import (
     LIMIT,
@@ -25,7 +27,6 @@ from pageant.actors.http.openai.response_requests import NAMES, ResponseRequest
 from pageant.actors.http.openai.response_shapes import Deleted, ResponseObject, response_of
 from pageant.actors.http.openai.response_store import ResponseStore, Stored
 from pageant.actors.http.openai.response_writer import ResponseWriter
-from pageant.actors.http.openai.turns import Turn
 from pageant.actors.http.openapi import describe
 from pageant.actors.http.service import Http, Service, respond
 from pageant.actors.http.siblings import Siblings
@@ -70,7 +71,8 @@ def routes(service: Service, store: ResponseStore, siblings: Siblings) -> list[A
         if not isinstance(asked.input, str):
             asked.input = await resolved(asked.input, lambda one: use(one, "show", "input"))
         chat = as_chat(asked.chat_fields(before), NAMES)
-        answers = begin(service, chat, taken.served, taken.name, NAMES)
+        neutral = chat.chat(taken.served, service.rules, NAMES)
+        answers = begin(service, [neutral], taken.served, taken.name)
         response = response_of(asked, service.new_id("resp"), taken.served.name, service.now())
         log = EventLog() if asked.background and asked.stream else None
         items = encode(input_items(asked.input, response.id, items_before)).decode()

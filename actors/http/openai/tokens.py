@@ -9,23 +9,20 @@ from litestar import Response, get, post
 from litestar.params import FromQuery
 
 from pageant.actors.frontend.prompts import check_prompt, check_token_ids
-from pageant.actors.http.errors import NotFound
-from pageant.actors.http.naming import renamed
-from pageant.actors.http.openai.conversation import (
+from pageant.actors.http.chat.conversation import (
     DEFAULT_RULES,
-    TEMPLATES,
     ConversationRules,
     tokenize_chat,
 )
-from pageant.actors.http.openai.turns import Turn
+from pageant.actors.http.chat.turns import Turn
+from pageant.actors.http.errors import NotFound
 from pageant.actors.http.openapi import describe
 from pageant.actors.http.served import Served
 from pageant.actors.http.service import Http, Service
 from pageant.actors.http.streams import encode
+from pageant.actors.http.tokenizing import tokenized
 from pageant.protocol.errors import BadRequest
-from pageant.protocol.tokenizing import Tokenize, TokenizeChat, Tokenized
-
-LENGTHS_MAX = 4  # times max_model_len: how long a prompt may be of which the tokens are told or counted
+from pageant.protocol.tokenizing import Tokenize, TokenizeChat
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
@@ -86,26 +83,6 @@ class DetokenizeAnswer(msgspec.Struct, kw_only=True):
     """The text of token ids, special ones included."""
 
     prompt: str
-
-
-async def tokenized(service: Service, served: Served, question: Tokenize | TokenizeChat) -> Tokenized:
-    """A prompt's tokens, also where there are too many for an answer: who counts them wants to know.
-
-    Raises:
-        BadRequest: the prompt is at fault, or has more tokens than anybody could mean.
-    """
-    most, names = LENGTHS_MAX * served.limits.max_model_len, TEMPLATES
-    if isinstance(question, TokenizeChat):
-        names = {**TEMPLATES, "prompt": "messages"}
-    answer = await service.ask(served, "tokenizer", msgspec.structs.replace(question, tokens_max=most))
-    if not isinstance(answer, Tokenized):
-        raise renamed(BadRequest(answer.reason, answer.parameter), names)
-    if (count := len(answer.token_ids)) > most:
-        reason = (
-            f"the prompt has {count} tokens; at most {most} are told of, {LENGTHS_MAX} times max_model_len"
-        )
-        raise renamed(BadRequest(reason, "prompt"), names)
-    return answer
 
 
 def routes(service: Service) -> list[Any]:

@@ -2,12 +2,12 @@
 
 import pytest
 
+from pageant.actors.http.chat.conversation import ConversationRules, tokenize_chat
+from pageant.actors.http.chat.turns import Turn
 from pageant.actors.http.defaults import RequestDefaults
-from pageant.actors.http.openai.chat import ChatRequest
+from pageant.actors.http.openai.chat_requests import ChatRequest
 from pageant.actors.http.openai.completions import CompletionRequest
-from pageant.actors.http.openai.conversation import ConversationRules, tokenize_chat
 from pageant.actors.http.openai.generation import StreamOptions
-from pageant.actors.http.openai.turns import Turn
 
 USAGE = RequestDefaults(usage_in_streams=True)
 
@@ -18,27 +18,25 @@ def completion(**given):
 
 def test_without_defaults_a_request_is_the_one_that_came():
     asked = completion(stream=True)
-    assert RequestDefaults().laid_under(asked) is asked
-    assert RequestDefaults(True, True).laid_under("no request") == "no request"
+    assert asked.with_defaults(RequestDefaults()) is asked
 
 
 @pytest.mark.parametrize("options", [None, StreamOptions(include_usage=False)])
 def test_every_stream_ends_with_the_usage(options):
-    asked = USAGE.laid_under(completion(stream=True, stream_options=options))
+    asked = completion(stream=True, stream_options=options).with_defaults(USAGE)
     assert asked.tells_usage and not asked.tells_usage_always
 
 
 def test_usage_with_every_chunk_where_it_is_asked_for_and_none_without_a_stream():
-    asked = USAGE.laid_under(
-        completion(stream=True, stream_options=StreamOptions(continuous_usage_stats=True))
-    )
+    every_chunk = StreamOptions(continuous_usage_stats=True)
+    asked = completion(stream=True, stream_options=every_chunk).with_defaults(USAGE)
     assert asked.tells_usage_always
-    assert USAGE.laid_under(completion()).stream_options is None
+    assert completion().with_defaults(USAGE).stream_options is None
 
 
 @pytest.mark.parametrize("said,found", [(None, True), (False, False), (True, True)])
 def test_tokens_are_ids_unless_a_request_says_otherwise(said, found):
-    asked = RequestDefaults(tokens_as_ids=True).laid_under(completion(return_tokens_as_token_ids=said))
+    asked = completion(return_tokens_as_token_ids=said).with_defaults(RequestDefaults(tokens_as_ids=True))
     assert asked.return_tokens_as_token_ids is found
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from pageant.actors.http.anthropic.requests import CountRequest, MessagesRequest
-from pageant.actors.http.openai.chat import ChatRequest
+from pageant.actors.http.openai.chat_requests import ChatRequest
 from pageant.actors.http.openai.completions import CompletionRequest
 from pageant.actors.http.openai.response_requests import ResponseRequest
 from pageant.actors.http.openai.tokens import TokenizeRequest

@@ -10,11 +10,15 @@ import pytest
 from litestar import Request, get
 from litestar.testing import TestClient
 
+from pageant.actors.frontend.prompts import Limits
 from pageant.actors.http.anthropic.requests import MessagesRequest
 from pageant.actors.http.app import make_app
-from pageant.actors.http.openai.chat import ChatRequest
+from pageant.actors.http.chat.conversation import DEFAULT_RULES
+from pageant.actors.http.openai.chat_requests import ChatRequest
 from pageant.actors.http.openai.response_requests import ResponseRequest
+from pageant.actors.http.served import Served
 from pageant.actors.http.tenants import EVERYBODY, Keys
+from pageant.protocol.sampling import SamplingParams
 
 
 @get("/whose")
@@ -42,19 +46,16 @@ def test_with_keys_each_is_a_tenant_whatever_users_it_names():
         assert client.get("/whose").status_code == 401
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        msgspec.convert({"input": "x", "user": "ann"}, ResponseRequest).chat_fields([]),
-        msgspec.convert(
-            {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "metadata": {"user_id": "ann"}},
-            MessagesRequest,
-        ).chat_fields(),
-    ],
-    ids=["responses", "messages"],
-)
-def test_other_shapes_name_users_too(fields):
-    assert fields["user"] == "ann"
+def test_other_shapes_name_users_too():
+    limits = Limits(vocab_size=10, max_model_len=8, max_logprobs=1, defaults=SamplingParams())
+    served = Served("m", "", limits, None)
+    response = msgspec.convert({"input": "x", "user": "ann"}, ResponseRequest)
+    message = msgspec.convert(
+        {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "metadata": {"user_id": "ann"}},
+        MessagesRequest,
+    )
+    assert response.chat_fields([])["user"] == "ann"
+    assert message.chat(served, DEFAULT_RULES).settings["tenant"] == "ann"
 
 
 def test_a_key_alone_is_an_operators_and_of_several_only_those_that_are_named_so():

@@ -19,7 +19,7 @@ def asked(*messages, shape=MessagesRequest, **fields):
 
 
 def turns(*blocks, role="user"):
-    return asked({"role": role, "content": list(blocks)}, USER).chat().conversation().messages[:-1]
+    return asked({"role": role, "content": list(blocks)}, USER).conversation().messages[:-1]
 
 
 def result(content, **more):
@@ -70,7 +70,7 @@ def test_what_an_assistant_did_is_told_and_what_servers_did_is_named():
     given = asked({"role": "assistant", "content": blocks}, {"role": "user", "content": [result("r")]})
     kinds = ("redacted_thinking", "server_tool_use", "web_search_tool_result")
     assert given.fields_without_effect() == [f"messages[].content:{kind}" for kind in kinds]
-    said, _ = given.chat().conversation().messages
+    said, _ = given.conversation().messages
     assert (said.content, said.reasoning_content) == ("a", "hm")
     assert [(call.id, call.name, call.arguments) for call in said.tool_calls] == [
         ("t", "f", "{}"),
@@ -90,7 +90,7 @@ def test_images_and_files_are_refused_with_their_place(kind):
 @pytest.mark.parametrize("content", [None, "", []], ids=str)
 @pytest.mark.parametrize("role", ["user", "assistant", "system"])
 def test_contents_may_be_empty(role, content):
-    first, _ = asked({"role": role, "content": content}, USER).chat().conversation().messages
+    first, _ = asked({"role": role, "content": content}, USER).conversation().messages
     assert first.content == ""
 
 
@@ -105,7 +105,7 @@ def test_tools_with_a_schema_of_ours_or_theirs_are_told_and_others_are_named():
     ]
     given = asked(tools=tools)
     assert given.fields_without_effect() == ["tools:web_search_20250305", "tools:computer_20250124"]
-    told = [tool["function"] for tool in json.loads(given.chat().conversation().tools)]
+    told = [tool["function"] for tool in json.loads(given.conversation().tools)]
     assert [tool["name"] for tool in told] == ["f", "g", "bash", "str_replace_based_edit_tool"]
     assert all(tool["parameters"]["type"] == "object" for tool in told)
 
@@ -113,19 +113,19 @@ def test_tools_with_a_schema_of_ours_or_theirs_are_told_and_others_are_named():
 @pytest.mark.parametrize("shape", [MessagesRequest, CountRequest])
 @pytest.mark.parametrize(("kind", "thinks"), [("disabled", False), ("adaptive", True), ("enabled", True)])
 def test_whether_it_thinks_reaches_the_template(shape, kind, thinks):
-    given = asked(shape=shape, thinking={"type": kind}).chat().conversation()
+    given = asked(shape=shape, thinking={"type": kind}).conversation()
     assert json.loads(given.template_kwargs)["enable_thinking"] is thinks
 
 
 def test_efforts_reach_the_template():
-    given = asked(output_config={"effort": "high"}).chat().conversation()
+    given = asked(output_config={"effort": "high"}).conversation()
     assert json.loads(given.template_kwargs)["reasoning_effort"] == "high"
 
 
 def test_a_billing_line_in_front_of_the_system_prompt_is_left_out():
     blocks = [f"x-anthropic-billing-header: cch={number};" for number in (1, 2)]
     given = [
-        asked(system=[{"type": "text", "text": block}, {"type": "text", "text": "Be brief."}]).chat()
+        asked(system=[{"type": "text", "text": block}, {"type": "text", "text": "Be brief."}])
         for block in blocks
     ]
     first, second = (chat.conversation().messages for chat in given)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pageant.actors.http.openai.chat import as_chat
+from pageant.actors.http.openai.chat_requests import as_chat
 from pageant.actors.http.openai.response_requests import NAMES, ResponseRequest
 from pageant.actors.http.reading import read
 from pageant.protocol.errors import BadRequest

@@ -7,8 +7,8 @@ import json
 import pytest
 from openai.types.chat import ChatCompletionMessage
 
-from pageant.actors.http.openai.chat import ChatRequest
-from pageant.actors.http.openai.conversation import ConversationRules, check_lines
+from pageant.actors.http.chat.conversation import ConversationRules, check_lines
+from pageant.actors.http.openai.chat_requests import ChatRequest
 from pageant.actors.http.openai.response_requests import ResponseRequest
 from pageant.actors.http.reading import read
 from pageant.protocol.errors import BadRequest

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from pageant.actors.http.chat.turns import ContentPart, Turn
 from pageant.actors.http.naming import Names
-from pageant.actors.http.openai.turns import ContentPart, Turn
 from pageant.actors.http.reading import as_json
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.tokenizing import ChatMessage, TokenizeChat
