@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
 
 from pageant.models.checkpoint import Checkpoint, resolve
 from pageant.models.mapped_files import MappedFiles
+from pageant.models.quantizing.calibration import Calibration, read_sequences
 from pageant.models.quantizing.folder import appearing_whole, copy_others, refuse_existing
+from pageant.models.quantizing.layerwise import Solving, round_by_layers
 from pageant.models.quantizing.packing import pack, part_layouts
 from pageant.models.quantizing.rounded import Rounded, check_finite, round_off
 from pageant.models.quantizing.rounding import choose_scales, round_to_codes
@@ -39,14 +41,21 @@ class Quantized:
     """Bytes of the original's tensors."""
     error: float
     """Norm of all that rounding changed, as a share of the norm of all weights that were quantised."""
+    tokens: int | None
+    """The most tokens of calibration that a matrix saw; None without calibration."""
+    unseen: int
+    """Experts that saw none of them: their weights were rounded to the nearest."""
 
     @property
     def description(self) -> str:
         """One line for a user."""
         size = self.scheme.group_size
         scales = "each row" if size is None else f"{size} inputs"
+        how = "rounded to the nearest" if self.tokens is None else f"by GPTQ with {self.tokens} tokens"
+        unseen = f"; {self.unseen} matrices of experts saw none of them" if self.unseen else ""
         return (
-            f"{self.path}: {self.matrices} matrices in {self.scheme.bits} bits with a scale for {scales}; "
+            f"{self.path}: {self.matrices} matrices in {self.scheme.bits} bits with a scale for {scales}, "
+            f"{how}{unseen}; "
             f"{self.num_bytes / 1e6:.1f} MB of weights, from {self.num_bytes_before / 1e6:.1f} MB; "
             f"weights are off by {self.error:.2%} of their norm"
         )
@@ -59,13 +68,16 @@ def quantize(
     *,
     group_size: int | None = None,
     ignore: Sequence[str] = (),
+    calibrate: Calibration | str | Path | None = None,
+    solving: Solving | None = None,
     shard_bytes: int = SHARD_BYTES,
     progress: Progress | None = None,
 ) -> Quantized:
     """Write a quantised checkpoint of a model into a new folder, in compressed-tensors' format.
 
-    Each weight is rounded to the nearest code. Embeddings, heads and routers stay as they are.
-    One matrix is in memory at a time. The folder appears when it is whole.
+    Each weight is rounded to the nearest code, or by GPTQ where there are texts to calibrate by.
+    Embeddings, heads and routers stay as they are. One matrix is in memory at a time, or one layer and the texts'
+    hidden states. The folder appears when it is whole.
 
     Args:
         model: A checkpoint's folder, or a model's id on the hub, of an architecture in `models/architectures`.
@@ -73,6 +85,8 @@ def quantize(
         scheme: "w4a16", "w8a16", "w8a8", "int8" or "int4".
         group_size: Inputs that share a scale; -1 is a whole row, and None the scheme's own.
         ignore: Modules to leave as they are, by name, or as regular expressions after "re:".
+        calibrate: A file of texts like those that the model will see; see `calibration`.
+        solving: Settings of GPTQ.
         shard_bytes: The most bytes of tensors in a file.
 
     Raises:
@@ -85,6 +99,11 @@ def quantize(
     checkpoint.check()
     selection = select(checkpoint, ignore)
     chosen = choose_scheme(scheme, group_size, selection.targets)
+    found = _to_nearest(selection.targets, chosen)
+    solving = solving or Solving()
+    if calibrate is not None:
+        sequences = _sequences(checkpoint, calibrate)
+        found = round_by_layers(checkpoint, selection, chosen, sequences, solving)
     units = list(_units(checkpoint, selection, chosen))
     num_bytes = sum(layout.num_bytes for unit in units for layout in unit)
     tally = _Tally(len(selection.targets), progress)
@@ -92,15 +111,26 @@ def quantize(
         copy_others(checkpoint.path, folder)
         with ShardWriter(folder, units, shard_bytes) as writer:
             _copy_dense(checkpoint, selection, writer)
-            for rounded in tally.counted(_to_nearest(selection.targets, chosen)):
+            for rounded in tally.counted(found):
                 for name, part in pack(rounded.target.name, rounded.codes, rounded.scales, chosen).items():
                     writer.write(name, part)
             writer.finish()
         # A folder without a configuration is no checkpoint: it comes last.
-        section = quantization_config(chosen, selection.ignored, act_order=False)
+        act_order = calibrate is not None and solving.act_order
+        section = quantization_config(chosen, selection.ignored, act_order=act_order)
         config = {**checkpoint.config, "quantization_config": section}
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    return Quantized(target, chosen, tally.total, num_bytes, checkpoint.num_bytes, tally.error)
+    sizes = (num_bytes, checkpoint.num_bytes)
+    return Quantized(target, chosen, tally.total, *sizes, tally.error, tally.tokens, tally.unseen)
+
+
+def _sequences(checkpoint: Checkpoint, calibrate: Calibration | str | Path) -> list[list[int]]:
+    """Read the texts of calibration: token ids of each."""
+    if not isinstance(calibrate, Calibration):
+        calibrate = Calibration(Path(calibrate).expanduser())
+    spec = checkpoint.spec()
+    calibrate = replace(calibrate, length=min(calibrate.length, spec.max_model_len))
+    return read_sequences(calibrate, checkpoint.path, spec.vocab_size)
 
 
 def _units(checkpoint: Checkpoint, selection: Selection, scheme: Scheme) -> Iterator[list[Layout]]:
@@ -144,6 +174,8 @@ class _Tally:
         self.total = total
         self._progress = progress
         self._done, self._error, self._norm = 0, 0.0, 0.0
+        self.tokens: int | None = None
+        self.unseen = 0
 
     def counted(self, found: Iterable[Rounded]) -> Iterator[Rounded]:
         """Yield all, each counted when it has been used."""
@@ -152,6 +184,9 @@ class _Tally:
             self._done += 1
             self._error += rounded.error
             self._norm += rounded.norm
+            if rounded.tokens is not None:
+                self.tokens = max(self.tokens or 0, rounded.tokens)
+                self.unseen += rounded.tokens == 0
             if self._progress is not None:
                 self._progress(self._done, self.total, rounded.target.name)
 

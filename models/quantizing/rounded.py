@@ -27,12 +27,17 @@ class Rounded(NamedTuple):
     """Squared norm of what rounding changed."""
     norm: float
     """Squared norm of the weight."""
+    tokens: int | None
+    """Tokens of calibration that it saw; None without calibration."""
 
 
-def round_off(target: Target, weight: Tensor, codes: Tensor, scales: Tensor) -> Rounded:
+def round_off(
+    target: Target, weight: Tensor, codes: Tensor, scales: Tensor, tokens: int | None = None
+) -> Rounded:
     """Return a quantised linear map with its error: weight float32 [M, N], codes int8 [M, N], scales float32 [M, G]."""
     error = (dequantised(codes, scales) - weight).square().sum(dtype=torch.float64)
-    return Rounded(target, codes, scales, float(error), float(weight.square().sum(dtype=torch.float64)))
+    norm = weight.square().sum(dtype=torch.float64)
+    return Rounded(target, codes, scales, float(error), float(norm), tokens)
 
 
 def check_finite(info: TensorInfo, tensor: Tensor) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -12,15 +14,43 @@ from pageant.protocol.errors import ArgumentError
 
 __all__ = ["quantize"]
 
+_OPTIONS = {
+    "sequences": "sequences",
+    "length": "sequence-length",
+    "act_order": "act-order",
+    "damping": "damping",
+}
+"""The command's names of fields."""
 _LINES = 10  # of progress, where it is not shown in place
 
 
-def quantize(model: str, out: str, scheme: str, **options: Any) -> None:
-    """Quantise, with progress on standard error; say why not and end with 1. Options: see `quantizer.quantize`."""
+def quantize(
+    model: str,
+    out: str,
+    scheme: str,
+    calibrate: Path | None,
+    reading: Mapping[str, Any],
+    solving: Mapping[str, Any],
+    **options: Any,
+) -> None:
+    """Quantise, with progress on standard error; say why not and end with 1.
+
+    reading: fields of `Calibration`, None where one was not given; solving: those of `Solving`. options: see
+    `quantizer.quantize`.
+    """
+    from pageant.models.quantizing.calibration import Calibration
+    from pageant.models.quantizing.layerwise import Solving
     from pageant.models.quantizing.quantizer import quantize as write
 
     progress = _Progress()
+    given = {name: value for name, value in reading.items() if value is not None}
+    settings = {name: value for name, value in solving.items() if value is not None}
     try:
+        if calibrate is None and (given or settings):
+            name = _OPTIONS[next(iter(given | settings))]
+            raise ArgumentError(name, "found without calibrate; expected a file of texts beside it")
+        if calibrate is not None:
+            options |= {"calibrate": Calibration(calibrate, **given), "solving": Solving(**settings)}
         written = write(model, out, scheme, progress=progress, **options)
     except (CheckpointError, ArgumentError) as error:
         progress.end()

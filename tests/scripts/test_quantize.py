@@ -35,7 +35,9 @@ def test_a_checkpoint_is_written_with_progress_on_standard_error(model: Path, tm
     result = CliRunner().invoke(app, ["quantize", str(model), str(out), "--scheme", "w4a16"])
     assert result.exit_code == 0, result.output
     (line,) = result.stdout.splitlines()
-    assert line.startswith(f"{out}: 14 matrices in 4 bits with a scale for 64 inputs; ")
+    assert line.startswith(
+        f"{out}: 14 matrices in 4 bits with a scale for 64 inputs, rounded to the nearest; "
+    )
     told = result.stderr.splitlines()
     assert len(told) == 10 and told[-1] == "14 of 14 matrices, model.layers.1.mlp.down_proj"
     Checkpoint(out).check()
@@ -78,3 +80,33 @@ def test_a_model_that_is_not_there_and_one_that_is(model: Path, tmp_path: Path) 
 def test_it_is_a_function_too(model: Path, tmp_path: Path) -> None:
     written = pageant.quantize(model, tmp_path / "out", "w8a8")
     assert written.matrices == 14 and written.path == tmp_path / "out"
+
+
+def test_texts_to_calibrate_by_are_counted(model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "ids.jsonl"
+    file.write_text('{"token_ids": [1, 2, 3, 4, 5]}\n{"token_ids": [6, 7]}\n')
+    command = ["quantize", str(model), str(tmp_path / "out"), "--scheme", "int4", "--calibrate", str(file)]
+    result = CliRunner().invoke(
+        app, [*command, "--sequence-length", "4", "--no-act-order", "--damping", "0.1"]
+    )
+    assert result.exit_code == 0, result.output
+    assert "by GPTQ with 6 tokens; " in result.stdout
+    Checkpoint(tmp_path / "out").check()
+
+
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        (["--sequences", "5"], "sequences"),
+        (["--sequence-length", "5"], "sequence-length"),
+        (["--no-act-order"], "act-order"),
+        (["--damping", "0.1"], "damping"),
+    ],
+)
+def test_settings_of_a_calibration_need_one(
+    model: Path, tmp_path: Path, option: list[str], name: str
+) -> None:
+    command = ["quantize", str(model), str(tmp_path / "out"), "--scheme", "int4", *option]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"pageant: {name}: found without calibrate; expected a file of texts")
