@@ -4,6 +4,7 @@ express.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from decimal import Decimal
@@ -72,7 +73,24 @@ def prepare(schema: Any) -> None:
             del one["format"]
         if isinstance(one.get("uniqueItems"), bool):
             del one["uniqueItems"]
+        if _are_values(one.get("oneOf")) and "anyOf" not in one:
+            one["anyOf"] = one.pop("oneOf")
         _narrow(one)
+
+
+def _are_values(options: Any) -> bool:
+    """Tell whether the options of a `oneOf` are lists of values without one in two of them: any of them is one."""
+    if not isinstance(options, list):
+        return False
+    values: list[Any] = []
+    for option in options:
+        if not isinstance(option, dict):
+            return False
+        found = option.get("enum", [option["const"]] if "const" in option else None)
+        if not isinstance(found, list):
+            return False
+        values += found
+    return len({json.dumps(value, sort_keys=True) for value in values}) == len(values)
 
 
 def is_exact(value: int) -> bool:

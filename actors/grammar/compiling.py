@@ -27,6 +27,13 @@ REASON_LENGTH_MAX = 500
 LEXER_STATES_MAX = 50_000
 STEP_FUEL = 100_000
 START_FUEL = 500_000
+_PHRASES = {
+    "NoExtensionBias": "no text that ends follows it",
+    "oneOf constraints are not supported. Enable 'coerce_one_of' option to approximate oneOf with anyOf": (
+        "oneOf has options that a value could follow two of; expected anyOf"
+    ),
+}
+"""What llguidance says in terms of its own options and states, and what it means."""
 WALK_TOKENS = 4  # that each grammar is followed for when it is compiled
 
 
@@ -111,6 +118,8 @@ class Compiler:
 def _first_line(text: str) -> str:
     """What went wrong, without the state that it left."""
     text = text.split("\n<")[0].strip()
+    for theirs, ours in _PHRASES.items():
+        text = text.replace(theirs, ours)
     return text[:REASON_LENGTH_MAX] or "it cannot be followed"
 
 

@@ -6,6 +6,7 @@ clients null is what is not given.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -38,10 +39,16 @@ class Outline:
 
 @dataclass(eq=False)
 class StructOutline:
-    """A struct's fields: an outline of each, where it may hold structs; and those that may be left out, not null."""
+    """A struct's fields: an outline of each, where it may hold structs; and those that may be left out, not null.
+
+    Attributes:
+        is_read: tells of an object whether anything but its type is read; None is always. It is the shape's own
+            `is_read`, of shapes that pass over objects of types that are not known.
+    """
 
     tag_field: str | None
     is_closed: bool
+    is_read: Callable[[dict[str, Any]], bool] | None = None
     fields: dict[str, Outline | None] = field(default_factory=dict)
     not_null: set[str] = field(default_factory=set)
 
@@ -77,6 +84,9 @@ def tidy(value: Any, outline: Outline | None, place: str, unknown: dict[str, Non
 
 def tidy_struct(value: dict[str, Any], struct: StructOutline, place: str, unknown: dict[str, None]) -> None:
     """Do the same with an object that is a struct; `place` stands before the names of its fields."""
+    if struct.is_read is not None and not struct.is_read(value):
+        for name in [name for name in value if name != "type"]:
+            del value[name]
     for name in list(value):
         if name not in struct.fields:
             if name == struct.tag_field:
@@ -95,7 +105,9 @@ def tidy_struct(value: dict[str, Any], struct: StructOutline, place: str, unknow
 def _of_struct(info: inspect.StructType, known: dict[type, StructOutline]) -> StructOutline:
     if info.cls in known:  # a struct may hold others of its own kind
         return known[info.cls]
-    outline = known[info.cls] = StructOutline(info.tag_field, info.forbid_unknown_fields)
+    outline = known[info.cls] = StructOutline(
+        info.tag_field, info.forbid_unknown_fields, getattr(info.cls, "is_read", None)
+    )
     for one in info.fields:
         outline.fields[one.encode_name] = _of_type(one.type, known)
         if not one.required and not _takes_null(one.type):

@@ -88,3 +88,18 @@ def test_what_is_valid_by_the_narrower_schema_is_valid_by_the_original(bounds, v
 )
 def test_which_integers_survive_a_double(value, exact):
     assert is_exact(value) == exact
+
+
+@pytest.mark.parametrize(
+    ("options", "becomes"),
+    [
+        ([{"const": "a", "title": "A"}, {"const": "b"}], "anyOf"),
+        ([{"enum": [1, 2]}, {"const": "1"}, {"const": {"a": 1}}], "anyOf"),
+        ([{"enum": ["a", "b"]}, {"const": "b"}], "oneOf"),
+        ([{"const": {"a": 1, "b": 2}}, {"const": {"b": 2, "a": 1}}], "oneOf"),
+        ([{"const": 1}, {"type": "integer"}], "oneOf"),
+    ],
+)
+def test_one_of_different_values_is_any_of_them(options, becomes):
+    schema = {"properties": {"a": {"oneOf": options}}}
+    assert prepared(schema) == {"properties": {"a": {becomes: options}}}

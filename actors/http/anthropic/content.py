@@ -17,6 +17,7 @@ from pageant.protocol.errors import BadRequest
 
 _TEXTS = ("text", "tool_reference", "search_result")
 _CALLS, _RESULTS = ("tool_use", "mcp_tool_use"), ("tool_result", "mcp_tool_result")
+_READ = (*_TEXTS, *_CALLS, *_RESULTS, "thinking", "document")
 
 
 class Block(msgspec.Struct, kw_only=True):
@@ -39,6 +40,11 @@ class Block(msgspec.Struct, kw_only=True):
     source: Any = None
     cache_control: Any = None
     citations: Any = None
+
+    @staticmethod
+    def is_read(given: dict[str, Any]) -> bool:
+        """Tell whether its fields are read. Other types may have other values under the same names."""
+        return given.get("type") in _READ
 
     def said(self, place: str) -> str | None:
         """Return the block's text; None where it has none.
@@ -84,7 +90,7 @@ class Block(msgspec.Struct, kw_only=True):
     @property
     def is_mute(self) -> bool:
         """Tell whether nothing of the block can be passed to a model."""
-        return self.type not in (*_TEXTS, *_CALLS, *_RESULTS, "thinking", "document")
+        return self.type not in _READ
 
 
 Content = str | tuple[Block, ...] | None

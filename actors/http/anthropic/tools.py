@@ -66,10 +66,16 @@ class Tool(msgspec.Struct, kw_only=True):
     type: str | None = None
     cache_control: Any = None
 
+    @staticmethod
+    def is_read(given: dict[str, Any]) -> bool:
+        """Tell whether its fields are read. Other types may have other values under the same names."""
+        kind = given.get("type")
+        is_function = kind in (None, "custom") or given.get("input_schema") is not None
+        return is_function or (isinstance(kind, str) and _defined(kind) is not None)
+
     @property
     def _defined(self) -> tuple[str, dict[str, Any]] | None:
-        kind, _, version = (self.type or "").rpartition("_")
-        return _DEFINED.get(kind) if version.isdigit() else None
+        return _defined(self.type or "")
 
     @property
     def is_told(self) -> bool:
@@ -89,6 +95,12 @@ class Tool(msgspec.Struct, kw_only=True):
         if schema is None and self._defined is not None:
             description, schema = description or self._defined[0], self._defined[1]
         return ChatTool(function=ToolFunction(name=self.name, description=description, parameters=schema))
+
+
+def _defined(kind: str) -> tuple[str, dict[str, Any]] | None:
+    """Return the description and the schema of a tool that Anthropic has defined, by its type."""
+    name, _, version = kind.rpartition("_")
+    return _DEFINED.get(name) if version.isdigit() else None
 
 
 class ToolChoice(msgspec.Struct, kw_only=True):

@@ -10,6 +10,7 @@ from pageant.protocol.errors import BadRequest
 from pageant.protocol.tokenizing import ChatMessage, ToolCall
 
 TEXT_PARTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
+_SPOKEN = (*TEXT_PARTS, "refusal", "thinking")
 MEDIA = ("image", "audio", "video", "file", "document", "computer_screenshot")
 """What a part's type begins with, perhaps after `input_`, that is refused: passed over, it would be missed."""
 
@@ -23,10 +24,22 @@ class ContentPart(msgspec.Struct, kw_only=True):
     type: str = "text"
     text: str | None = None
     refusal: str | None = None
-    thinking: str | None = None
+    thinking: str | tuple[dict[str, Any], ...] | None = None
     cache_control: Any = None
     annotations: Any = None
     logprobs: Any = None
+
+    @staticmethod
+    def is_read(given: dict[str, Any]) -> bool:
+        """Tell whether its fields are read. Other types may have other values under the same names."""
+        return given.get("type", "text") in _SPOKEN
+
+    def thought(self) -> str:
+        """Return what the model thought: a text, or as Mistral has it, parts with one."""
+        if self.thinking is None or isinstance(self.thinking, str):
+            return self.thinking or ""
+        texts = [part.get("text") for part in self.thinking]
+        return "".join(text for text in texts if isinstance(text, str))
 
     def said(self, place: str, parameter: str = "messages") -> str | None:
         """Return the part's text; None where it has none that a model could be told.
@@ -102,7 +115,7 @@ class Turn(msgspec.Struct, kw_only=True):
     content: str | tuple[str | ContentPart, ...] | None = None
     name: str | None = None
     refusal: str | None = None
-    reasoning_content: str | None = None
+    reasoning_content: Any = None
     reasoning: Any = None
     tool_calls: tuple[CalledTool, ...] | None = None
     tool_call_id: str | None = None
@@ -125,21 +138,23 @@ class Turn(msgspec.Struct, kw_only=True):
 
     def thoughts(self) -> str | None:
         """Return what the model thought before it said this, by whichever name the client has it."""
-        if self.reasoning_content:
-            return self.reasoning_content
-        if isinstance(self.reasoning, str) and self.reasoning:
-            return self.reasoning
+        for given in (self.reasoning_content, self.reasoning):
+            if isinstance(given, str) and given:
+                return given
         parts = self.content if isinstance(self.content, tuple) else ()
-        return "".join(part.thinking or "" for part in parts if isinstance(part, ContentPart)) or None
+        return "".join(part.thought() for part in parts if isinstance(part, ContentPart)) or None
 
     def passed_over(self) -> list[str]:
         """Return the places of what is known here, and cannot be told to a model."""
         parts = self.content if isinstance(self.content, tuple) else ()
-        kinds = [part.type for part in parts if isinstance(part, ContentPart) and _says_nothing(part)]
+        kinds = [part.type for part in parts if isinstance(part, ContentPart) and says_nothing(part)]
         places = [f"messages[].content:{kind}"[:128] for kind in kinds]
-        return places + ["messages[].reasoning"] * (
-            self.reasoning is not None and not _is_text(self.reasoning)
-        )
+        thoughts = {"reasoning_content": self.reasoning_content, "reasoning": self.reasoning}
+        return places + [
+            f"messages[].{name}"
+            for name, given in thoughts.items()
+            if given is not None and not isinstance(given, str)
+        ]
 
     def message(self, place: str) -> ChatMessage:
         """Return the turn as the tokenizer takes it. `developer`, which few templates know, is a newer `system`.
@@ -166,11 +181,8 @@ class Turn(msgspec.Struct, kw_only=True):
 _ROLES = {"developer": "system", "function": "tool"}
 
 
-def _says_nothing(part: ContentPart) -> bool:
+def says_nothing(part: ContentPart) -> bool:
+    """Tell whether a part has nothing that a model could be told."""
     return (
         part.text is None and part.refusal is None and part.thinking is None and part.type not in TEXT_PARTS
     )
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)

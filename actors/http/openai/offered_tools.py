@@ -84,6 +84,9 @@ def unheld(form: Any, formats: Formats) -> bool:
     return grammar is not None and (formats.tools is None or not _can_hold(grammar))
 
 
+_TOLD = ("function", "custom")
+
+
 class OfferedTool(msgspec.Struct, kw_only=True):
     """A tool of a request's. A function's fields may stand beside its type, as in the Responses API."""
 
@@ -95,10 +98,15 @@ class OfferedTool(msgspec.Struct, kw_only=True):
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
+    @staticmethod
+    def is_read(given: dict[str, Any]) -> bool:
+        """Tell whether its fields are read. Other types may have other values under the same names."""
+        return given.get("type", "function") in _TOLD
+
     @property
     def is_told(self) -> bool:
         """Tell whether the model is offered the tool. Other kinds need a service elsewhere."""
-        return self.type in ("function", "custom")
+        return self.type in _TOLD
 
     def tool(self, place: str) -> Tool:
         """Return it as a function.

@@ -21,7 +21,8 @@ from pageant.protocol.errors import BadRequest
 
 __all__ = ["Item", "is_reference"]
 
-_CALL, _OUTPUT = "_call", "_call_output"
+_CALL = "_call"
+_KINDS = ("message", "reasoning", "item_reference")
 
 
 class Item(msgspec.Struct, kw_only=True):
@@ -29,7 +30,7 @@ class Item(msgspec.Struct, kw_only=True):
 
     type: str | None = None
     role: str | None = None
-    content: str | tuple[str | ContentPart, ...] | dict[str, Any] | None = None
+    content: str | tuple[str | ContentPart, ...] | None = None
     id: str | None = None
     status: str | None = None
     call_id: str | None = None
@@ -42,6 +43,12 @@ class Item(msgspec.Struct, kw_only=True):
     operation: Any = None
     summary: Any = None
     encrypted_content: str | None = None
+
+    @staticmethod
+    def is_read(given: dict[str, Any]) -> bool:
+        """Tell whether its fields are read. Other types may have other values under the same names."""
+        kind = given.get("type")
+        return kind in (*_KINDS, None) or (isinstance(kind, str) and kind.endswith((_CALL, "_output")))
 
     @property
     def kind(self) -> str:
@@ -59,8 +66,6 @@ class Item(msgspec.Struct, kw_only=True):
         kind = self.kind
         if kind == "message":
             self._need(place, "role")
-            if isinstance(self.content, dict):
-                raise BadRequest(f"{place}.content is an object; expected a text or a list of parts", "input")
             return Turn(role=self.role or "", content=_text(self.content, f"{place}.content"))
         if kind == "reasoning":
             return Turn(role="assistant", reasoning_content=self._thoughts(place))

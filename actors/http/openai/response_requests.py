@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from pageant.actors.http.chat.structure import StructuredOutputs
-from pageant.actors.http.chat.turns import Turn
+from pageant.actors.http.chat.turns import ContentPart, Turn, says_nothing
 from pageant.actors.http.openai.offered_tools import UNHELD
 from pageant.actors.http.openai.response_items import Item, is_reference
 from pageant.actors.http.openai.response_tools import ResponseTool, chat_choice, chat_tools
@@ -104,7 +104,7 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
         names += [f"tools:{kind}"[:128] for tool in self.tools or () for kind in tool.left_out()]
         names += [UNHELD for tool in self.tools or () if tool.has_unheld(formats)]
         items = enumerate(self.input) if not isinstance(self.input, str) else ()
-        names += [f"input:{item.kind}"[:128] for index, item in items if _is_mute(item, index)]
+        names += [name for index, item in items for name in _passed_over(item, index)]
         names += [f"include:{one}" for one in self.include or () if one not in (LOGPROBS, ENCRYPTED)]
         if self.text is not None and self.text.format is not None:
             names += [f"text.format ({name})" for name in unenforced(self.text.format.get("schema"))]
@@ -170,6 +170,15 @@ def _is_mute(item: Item, index: int) -> bool:
         return not is_reference(item) and item.turn(f"input[{index}]") is None
     except BadRequest:
         return False
+
+
+def _passed_over(item: Item, index: int) -> list[str]:
+    """Return the places of what an item has, and no model can be told of: the whole of it, or parts."""
+    if _is_mute(item, index):
+        return [f"input:{item.kind}"[:128]]
+    parts = item.content if isinstance(item.content, tuple) else ()
+    mute = [part for part in parts if isinstance(part, ContentPart) and says_nothing(part)]
+    return [f"input[].content:{part.type}"[:128] for part in mute]
 
 
 def _one(first: Turn, second: Turn) -> Turn:

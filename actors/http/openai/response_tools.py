@@ -13,6 +13,8 @@ from pageant.protocol.errors import BadRequest
 
 __all__ = ["CallForm", "ResponseTool", "call_forms", "chat_choice", "chat_tools", "qualified"]
 
+_TOLD = ("function", "custom", "namespace", *CLIENT_TOOLS)
+
 
 class ResponseTool(msgspec.Struct, kw_only=True):
     """A tool that the model may call: a function, a custom tool, one that clients run, or a namespace of such.
@@ -25,17 +27,21 @@ class ResponseTool(msgspec.Struct, kw_only=True):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
-    format: Any = None
+    format: dict[str, Any] | None = None
     tools: tuple[ResponseTool, ...] | None = None
-    environment: Any = None
+    environment: dict[str, Any] | None = None
+
+    @staticmethod
+    def is_read(given: dict[str, Any]) -> bool:
+        """Tell whether its fields are read. Other types may have other values under the same names."""
+        return given.get("type", "function") in _TOLD
 
     @property
     def is_told(self) -> bool:
         """Tell whether the model is offered the tool."""
-        where = self.environment if isinstance(self.environment, dict) else {}
-        if self.type == "shell" and where.get("type", "local") != "local":
+        if self.type == "shell" and (self.environment or {}).get("type", "local") != "local":
             return False  # it is to run at OpenAI's
-        return self.type in ("function", "custom", "namespace", *CLIENT_TOOLS)
+        return self.type in _TOLD
 
     def chat_tools(self, place: str, namespace: str | None = None) -> list[dict[str, Any]]:
         """Return the same as chats have it.

@@ -104,3 +104,52 @@ def test_what_is_wrong_is_said_of_its_place():
     with pytest.raises(BadRequest, match=r"`\$.messages\[0\].role`") as refused:
         unknown(ChatRequest, messages=[{"role": 1, "content": None}])
     assert refused.value.parameter == "messages"
+
+
+ODD = {
+    "name": 3,
+    "content": 4,
+    "input": 1,
+    "text": [],
+    "thinking": 0,
+    "tools": 5,
+    "parameters": "no",
+    "function": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("shape", "body"),
+    [
+        (ChatRequest, {"messages": [USER], "tools": [{"type": "future", **ODD}]}),
+        (ChatRequest, {"messages": [{"role": "user", "content": [{"type": "future", **ODD}]}]}),
+        (ResponseRequest, {"input": "a", "tools": [{"type": "future", **ODD}]}),
+        (ResponseRequest, {"input": [USER, {"type": "future", "role": {}, **ODD}]}),
+        (ResponseRequest, {"input": [{"role": "user", "content": [{"type": "future", **ODD}]}]}),
+        (
+            MessagesRequest,
+            {"max_tokens": 1, "messages": [USER], "tools": [{"type": "future_20300101", **ODD}]},
+        ),
+        (
+            MessagesRequest,
+            {"max_tokens": 1, "messages": [{"role": "user", "content": [{"type": "future", **ODD}]}]},
+        ),
+    ],
+)
+def test_objects_of_types_that_are_not_known_may_hold_anything(shape, body):
+    request, names = read(json.dumps({"model": "m", **body}).encode(), shape)
+    assert any("future" in name for name in [*request.fields_without_effect(), *names])
+
+
+@pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
+def test_thoughts_that_are_no_text_are_named(field):
+    replayed = {"role": "assistant", "content": "a", field: [{"type": "reasoning.text", "text": "hm"}]}
+    request, _ = read(json.dumps({"messages": [replayed]}).encode(), ChatRequest)
+    assert request.fields_without_effect() == [f"messages[].{field}"]
+
+
+def test_thoughts_in_parts_of_a_part_are_thoughts():
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "h"}, {"type": "text", "text": "m"}]}
+    replayed = {"role": "assistant", "content": [thought, {"type": "text", "text": "a"}]}
+    request, unknown = read(json.dumps({"messages": [replayed]}).encode(), ChatRequest)
+    assert (request.messages[0].thoughts(), request.messages[0].text(""), unknown) == ("hm", "a", [])
