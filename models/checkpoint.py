@@ -12,7 +12,10 @@ from pageant.models import architectures
 from pageant.models.config import Config, read_json
 from pageant.models.errors import CheckpointError
 from pageant.models.foreign import foreign_spec
+from pageant.models.gguf.families import names_of
+from pageant.models.gguf.folder import FILES, as_folder
 from pageant.models.hub import resolve
+from pageant.models.names import Names
 from pageant.models.ready import QUANTISED, ReadyWeights, find_method
 from pageant.models.spec import DecoderSpec, ModelSpec
 from pageant.models.tensor_files import TensorInfo, read_header
@@ -36,14 +39,14 @@ _BUFFERS = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cach
 
 
 class Checkpoint:
-    """A folder with config.json and safetensors weights, in the layout of transformers.
+    """A folder with config.json and safetensors weights, in the layout of transformers, or a GGUF file (see `gguf`).
 
     Files are read when first asked for. Everything here raises CheckpointError.
     """
 
     def __init__(self, path: Path | str) -> None:
         """Refuses at once a folder that is missing or has no config.json, and code in a checkpoint."""
-        self.path = Path(path)
+        self.path = as_folder(Path(path))
         if not self.path.is_dir():
             found = "a file" if self.path.exists() else "no such folder"
             raise CheckpointError(self.path, found, "a checkpoint's folder", "Check the path.")
@@ -73,6 +76,21 @@ class Checkpoint:
         """The file in `architectures` for it; None is a model that transformers' own code must run."""
         return architectures.find(self._config)
 
+    @property
+    def is_gguf(self) -> bool:
+        """True where its weights are in GGUF files."""
+        return FILES in self.config
+
+    @cached_property
+    def names(self) -> Names | None:
+        """The modules by the names of this checkpoint's tensors; None where there is no architecture."""
+        if self.architecture is None or not self.is_gguf:
+            return None if self.architecture is None else self.architecture.names
+        names = names_of(self.architecture.name)
+        if names is None:
+            raise self._config.wrong("architectures", self.architecture.name, "one that GGUF files can have")
+        return names
+
     def spec(self) -> ModelSpec:
         """What config.json says: a `DecoderSpec` where there is an architecture."""
         if self.architecture is None:
@@ -95,8 +113,9 @@ class Checkpoint:
     def decoder(self) -> tuple[DecoderSpec, Places]:
         """The decoder that config.json describes, and where each tensor goes in it."""
         assert self.architecture is not None, "a model without an architecture has no specification"
+        assert self.names is not None, "an architecture has names"
         spec = self.architecture.spec(self._config)
-        places = self.architecture.places(spec)
+        places = self.names.places(spec)
         if spec.tie_word_embeddings:
             places = {self._name_of_tied(name, place): place for name, place in places.items()}
         return spec, places
@@ -143,7 +162,9 @@ class Checkpoint:
 
     @cached_property
     def weight_files(self) -> tuple[Path, ...]:
-        """The safetensors files, in the order of their names: one, or the shards of the index."""
+        """The files with weights, in the order of their names: one, or the shards of an index or of a GGUF file."""
+        if self.is_gguf:
+            return tuple((self.path / name).resolve() for name in self._config.texts(FILES))
         if (self.path / _WEIGHTS).is_file():
             return (self.path / _WEIGHTS,)
         index = self.path / _INDEX
@@ -157,9 +178,9 @@ class Checkpoint:
 
     @cached_property
     def _shard_of(self) -> Mapping[str, str]:
-        """The index's shard of each tensor; empty where all weights are in one file."""
+        """The index's shard of each tensor; empty where all weights are in one file, and for GGUF files."""
         index = self.path / _INDEX
-        if (self.path / _WEIGHTS).is_file():
+        if self.is_gguf or (self.path / _WEIGHTS).is_file():
             return {}
         if not index.is_file():
             raise self._no_weights()
@@ -177,7 +198,7 @@ class Checkpoint:
         """
         found: dict[str, TensorInfo] = {}
         for name, info in self.saved_tensors.items():
-            known = name if self.architecture is None else self.architecture.names.canonical(name)
+            known = name if self.names is None else self.names.canonical(name)
             if known in found:
                 names = f"{found[known].name} and {name}"
                 raise CheckpointError(
@@ -238,7 +259,7 @@ class Checkpoint:
         """
         _ = self.spec(), self.eos_token_ids, self.dtype, self.tensors
         if self.architecture is not None:
-            self._check_tensors(self.architecture, *self.decoder())
+            self._check_tensors(*self.decoder())
 
     def refuse_quantization(self, quantization: str | None) -> None:
         """Raise CheckpointError where weights that come quantised are to be quantised once more."""
@@ -250,9 +271,7 @@ class Checkpoint:
                 "Leave it out, or use the model's original checkpoint.",
             )
 
-    def _check_tensors(
-        self, architecture: architectures.Architecture, spec: DecoderSpec, places: Places
-    ) -> None:
+    def _check_tensors(self, spec: DecoderSpec, places: Places) -> None:
         ready = self.ready
         if ready is None:
             self._refuse_undescribed()
@@ -261,7 +280,7 @@ class Checkpoint:
         missing = [name for name in dense if name not in self.tensors]
         if missing:
             raise self._wrong_tensors("missing", missing, "every tensor of the architecture")
-        superfluous = (*_BUFFERS, *architecture.names.ignored)
+        superfluous = (*_BUFFERS, *(() if self.names is None else self.names.ignored))
         copies = {HEAD} if spec.tie_word_embeddings else set()
         extra = [
             info.name

@@ -1,4 +1,4 @@
-"""Weights from safetensors straight into their fused places: memory never holds the model twice."""
+"""Weights from files straight into their fused places: memory never holds the model twice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pageant.models.decoder import Decoder
 from pageant.models.errors import CheckpointError
 from pageant.models.mapped_files import MappedFiles
 from pageant.models.native import NativeDecoder
-from pageant.models.placing import fill_plain
+from pageant.models.placing import as_rows, fill_plain
 from pageant.models.quantization import QUANTIZATIONS, Quantization
 from pageant.models.ready.filling import fill
 from pageant.models.ready.module import ReadyModule
@@ -26,7 +26,7 @@ from pageant.models.ready.weights import Form
 from pageant.models.tensor_files import TensorInfo
 from pageant.models.weights import Place, Places
 
-__all__ = ["as_rows", "load_decoder"]
+__all__ = ["load_decoder"]
 
 log = logging.getLogger("pageant.models")
 
@@ -182,20 +182,13 @@ def _copy(decoder: NativeDecoder, tensor: Tensor, place: Place) -> None:
     elif isinstance(weight, TiledWeight):
         weight.fill(_matrix(tensor, place))
     else:
-        fill_plain(weight, tensor, place.plus)
+        fill_plain(weight, tensor, place)
 
 
 def _matrix(tensor: Tensor, place: Place) -> Tensor:
     """A checkpoint's tensor as the decoder has it: [out, in]."""
-    rows = as_rows(tensor, place.interleaved_heads)
+    rows = as_rows(tensor, place)
     return rows.T if place.transposed else rows
-
-
-def as_rows(tensor: Tensor, interleaved_heads: int | None) -> Tensor:
-    """A checkpoint's matrix [rows, columns] with its rows in the decoder's order; see `Place.interleaved_heads`."""
-    if interleaved_heads is None:
-        return tensor
-    return tensor.view(interleaved_heads, 3, -1, tensor.shape[1]).transpose(0, 1).flatten(0, 2)
 
 
 class _Report:

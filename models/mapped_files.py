@@ -1,4 +1,4 @@
-"""Tensors of safetensors files, memory-mapped."""
+"""Tensors of weight files, memory-mapped."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from pageant.models.errors import CheckpointError
+from pageant.models.gguf.folder import SUFFIX
+from pageant.models.gguf.mapping import map_tensor
 from pageant.models.tensor_files import TensorInfo
 
 __all__ = ["MappedFiles"]
 
 
 class MappedFiles:
-    """Safetensors files, each mapped when its first tensor is read, until the context ends."""
+    """Weight files. Those of safetensors are mapped from their first tensor on, until the context ends."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -30,7 +32,12 @@ class MappedFiles:
         self._stack.close()
 
     def read(self, info: TensorInfo) -> Tensor:
-        """Return a tensor [*info.shape] of its saved dtype, a view of the file's mapping. Raises CheckpointError."""
+        """Return a tensor [*info.shape] of its saved dtype, a view of the file's mapping. Raises CheckpointError.
+
+        Blocks of GGUF files are uint8 (see `gguf.mapping`).
+        """
+        if info.file.suffix == SUFFIX:
+            return map_tensor(info)
         try:
             if info.file not in self._opened:
                 self._opened[info.file] = self._stack.enter_context(safe_open(info.file, framework="pt"))

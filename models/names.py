@@ -38,6 +38,8 @@ class Names:
     """How the names of superfluous tensors end: constants that older exports saved among the weights."""
     transposed: bool = False
     """Whether the layers' matrices are saved as [in, out]."""
+    rotates_pairs: bool = False
+    """Whether rows of queries and keys are saved so that those which are turned together are neighbours."""
     norm_offset: float = 0.0
     """What the family adds to the weights of its norms when it uses them."""
 
@@ -88,6 +90,7 @@ class Names:
                     expert=expert,
                     transposed=transposed,
                     interleaved_heads=part.interleaved_heads if part is not None else None,
+                    paired_heads=part.heads if part is not None and self.rotates_pairs else None,
                     plus=self.norm_offset if name.endswith("norm.weight") else 0.0,
                 ),
             )

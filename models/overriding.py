@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pageant.models.cache import cache_folder, make_folder
 from pageant.models.config import read_json
 from pageant.models.errors import CheckpointError
 
@@ -45,14 +43,10 @@ def override_config(
     content = json.dumps(_laid_over(read_json(source), overrides), indent=1, sort_keys=True)
     files = sorted(file for file in folder.absolute().iterdir() if file.name != _CONFIG)
     named = "\0".join([content, *map(str, files)])
-    made = (cache or _cache()) / hashlib.blake2b(named.encode(), digest_size=12).hexdigest()
+    made = (cache or cache_folder("overridden")) / hashlib.blake2b(named.encode(), digest_size=12).hexdigest()
     if not made.is_dir():
-        _make(made, content, files)
+        make_folder(made, {_CONFIG: content}, {file.name: file for file in files})
     return made
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pageant" / "overridden"
 
 
 def _laid_over(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,18 +74,3 @@ def _in_words_of(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> Map
     parameters = {**scaling, **({} if theta is None else {"rope_theta": theta})}
     rest = {key: value for key, value in overrides.items() if key not in older}
     return {**rest, "rope_parameters": parameters}
-
-
-def _make(made: Path, content: str, files: list[Path]) -> None:
-    """Make the folder, whole or not at all: several engines may start at once."""
-    made.parent.mkdir(parents=True, exist_ok=True)
-    partly = Path(tempfile.mkdtemp(dir=made.parent))
-    try:
-        (partly / _CONFIG).write_text(content)
-        for file in files:
-            (partly / file.name).symlink_to(file)
-        partly.rename(made)
-    except OSError:
-        shutil.rmtree(partly, ignore_errors=True)
-        if not made.is_dir():  # another was not quicker
-            raise

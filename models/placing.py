@@ -8,7 +8,7 @@ from pageant.kernels.quantized import QuantizedWeight
 from pageant.kernels.tiled import LinearWeight, TiledWeight
 from pageant.models.weights import Place
 
-__all__ = ["fill_plain", "view_of"]
+__all__ = ["as_rows", "fill_plain", "view_of"]
 
 
 def view_of(whole: LinearWeight, place: Place) -> LinearWeight:
@@ -30,8 +30,21 @@ def view_of(whole: LinearWeight, place: Place) -> LinearWeight:
     return part.T if place.transposed else part
 
 
-def fill_plain(view: Tensor, tensor: Tensor, plus: float) -> None:
+def fill_plain(view: Tensor, tensor: Tensor, place: Place) -> None:
     """Copy a checkpoint's tensor [*place.shape] into its view, cast on the way. Mutates view, which has any dtype."""
-    view.copy_(tensor.view(view.shape))
-    if plus:
-        view.add_(plus)
+    rows = tensor if place.paired_heads is None else as_rows(tensor, place)
+    view.copy_(rows.view(view.shape))
+    if place.plus:
+        view.add_(place.plus)
+
+
+def as_rows(tensor: Tensor, place: Place) -> Tensor:
+    """Return a checkpoint's matrix or bias [rows, ...], of any dtype, with its rows in the decoder's order.
+
+    See `Place.interleaved_heads` and `Place.paired_heads`.
+    """
+    if place.paired_heads is not None:
+        return tensor.reshape(place.paired_heads, -1, 2, *tensor.shape[1:]).transpose(1, 2).flatten(0, 2)
+    if place.interleaved_heads is None:
+        return tensor
+    return tensor.view(place.interleaved_heads, 3, -1, *tensor.shape[1:]).transpose(0, 1).flatten(0, 2)

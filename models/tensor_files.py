@@ -1,7 +1,8 @@
-"""Safetensors headers: what a file holds, known without reading a weight.
+"""Headers of weight files: what a file holds, known without reading a weight.
 
-A file is eight bytes of header length (little endian), that many bytes of JSON, then the tensors; the
-header gives each one's dtype, shape and byte range. So a file that was cut short shows in its size.
+A safetensors file is eight bytes of header length (little endian), that many bytes of JSON, then the tensors; the
+header gives each one's dtype, shape and byte range. So a file that was cut short shows in its size. Headers of GGUF
+files are read in `gguf`.
 https://huggingface.co/docs/safetensors (format)
 """
 
@@ -50,7 +51,7 @@ _REMEDY = "Download the file again."
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """A tensor in a file: its dtype by the format's name ("BF16", "F32", ...), and its shape."""
+    """A tensor in a file: its dtype by the format's name ("BF16", "F32", ...; "Q4_K" in GGUF), and its shape."""
 
     file: Path
     name: str
@@ -83,10 +84,14 @@ def read_values(info: TensorInfo) -> npt.NDArray[Any]:
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
-    """Return the tensors of a file by name, in the order in which they lie in it.
+    """Return the tensors of a safetensors or GGUF file by name, in the order in which they lie in it.
 
-    Raises CheckpointError when the file cannot be read, is no safetensors file, or is not whole.
+    Raises CheckpointError when the file cannot be read, is of another kind, or is not whole.
     """
+    if path.suffix == ".gguf":
+        from pageant.models.gguf.tensors import read_tensors  # which needs this module
+
+        return read_tensors(path)
     try:
         size = path.stat().st_size
         with path.open("rb") as file:

@@ -46,6 +46,8 @@ class Place:
     """The checkpoint has [in, out], and the tensor [out, in]."""
     interleaved_heads: int | None = None
     """The checkpoint's rows are each head's query, key and value in turn, for so many heads."""
+    paired_heads: int | None = None
+    """Each of so many heads has its rows in pairs: the first of its one half, the first of its other, and so on."""
     plus: float = 0.0
     """What is added to the checkpoint's values."""
 
@@ -58,6 +60,8 @@ class Part:
     row: int
     rows: int
     interleaved_heads: int | None = None
+    heads: int | None = None
+    """Heads that are turned by their positions, where these rows are such."""
 
 
 Places = Mapping[str, Place]
@@ -88,8 +92,8 @@ def layer_parts(spec: DecoderSpec, layer: LayerSpec) -> dict[str, Part]:
     """The parts of a layer's fused modules, by the names that `names` has for them."""
     query, kv = spec.attention.query_size, spec.attention.kv_size
     parts = {
-        "query": Part("qkv", 0, query),
-        "key": Part("qkv", query, kv),
+        "query": Part("qkv", 0, query, heads=spec.attention.num_heads),
+        "key": Part("qkv", query, kv, heads=spec.attention.num_kv_heads),
         "value": Part("qkv", query + kv, kv),
         "qkv_by_head": Part("qkv", 0, query + 2 * kv, spec.attention.num_heads),
     }

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pageant.models.checkpoint import has_chat_template
+from pageant.models.gguf.folder import refuse_without_tokenizer
 from pageant.models.hub import resolve
 from pageant.protocol.errors import TopologyError
 
@@ -38,6 +39,8 @@ def tokenizer_settings(settings: Mapping[str, Any], model: Path) -> dict[str, An
             "tokenizer_revision", "found it without `tokenizer`; expected both, or `revision`"
         )
     folder = model if wanted is None else resolve(wanted, revision)
+    if not skip:
+        refuse_without_tokenizer(folder)
     return {
         "tokenizer": str(folder.absolute()),
         "skip_tokenizer_init": skip,

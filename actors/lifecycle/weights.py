@@ -19,6 +19,7 @@ from pageant.actors.lifecycle.sleep import still
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.config import read_json
 from pageant.models.errors import CheckpointError
+from pageant.models.gguf.folder import as_folder
 from pageant.protocol.errors import BadRequest, PageantError, RemoteError, Unsupported
 from pageant.protocol.lifecycle import DropPrepared, PauseMode, PrepareWeights
 
@@ -50,6 +51,7 @@ def check(options: dict[str, Any], folder: str, version: str | None) -> CheckedW
         raise Unsupported("this topology's executor has no option 'model', which names its checkpoint")
     path = Path(folder).absolute()
     try:
+        path = as_folder(path)
         present, other = Checkpoint(Path(options["model"])), Checkpoint(path)
         other.check()
         _check_shape(present, other)

@@ -104,7 +104,7 @@ class AdapterCheckpoint:
         """
         self._refuse_other_kinds(base)
         assert base.architecture is not None, "others have just been refused"
-        places = base.decoder()[1]
+        places = base.architecture.places(base.decoder()[0])
         canonical = base.architecture.names.canonical
         found: dict[str, Target] = {}
         for name in self.tensors:

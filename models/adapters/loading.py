@@ -17,8 +17,8 @@ from pageant.models.adapters.checkpoint import RANK_MAX, AdapterCheckpoint, Targ
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.decoder import Decoder
 from pageant.models.errors import CheckpointError
-from pageant.models.loading import as_rows
 from pageant.models.native import NativeDecoder
+from pageant.models.placing import as_rows
 from pageant.models.projection import Projection
 
 __all__ = ["Adapters"]
@@ -112,9 +112,6 @@ def _fused(targets: Sequence[Target], tensors: Mapping[str, Tensor]) -> LowRank:
     down = torch.cat([tensors[target.down].float() for target in targets]).T
     return LowRank(
         F.pad(down, (0, -down.shape[1] % VECTOR)),
-        tuple(
-            target.scale * as_rows(tensors[target.up].float(), target.place.interleaved_heads).T
-            for target in targets
-        ),
+        tuple(target.scale * as_rows(tensors[target.up].float(), target.place).T for target in targets),
         tuple(target.place.row for target in targets),
     )

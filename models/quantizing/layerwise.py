@@ -200,7 +200,7 @@ def _read(
             info = checkpoint.tensors[name]
             tensor = files.read(info)
             check_finite(info, tensor)
-            fill_plain(cast("Tensor", view_of(weights[place.name], place)), tensor, place.plus)
+            fill_plain(cast("Tensor", view_of(weights[place.name], place)), tensor, place)
     return weights
 
 

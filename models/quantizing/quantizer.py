@@ -10,6 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from pageant.models.checkpoint import Checkpoint, resolve
+from pageant.models.errors import CheckpointError
 from pageant.models.mapped_files import MappedFiles
 from pageant.models.quantizing.calibration import Calibration, read_sequences
 from pageant.models.quantizing.folder import appearing_whole, copy_others, refuse_existing
@@ -96,6 +97,10 @@ def quantize(
     target = Path(out).expanduser().absolute()
     refuse_existing(target)
     checkpoint = Checkpoint(resolve(str(model)))
+    if checkpoint.is_gguf:
+        raise CheckpointError(
+            Path(model), "a GGUF file", "a checkpoint of safetensors", "Quantise the original checkpoint."
+        )
     checkpoint.check()
     selection = select(checkpoint, ignore)
     chosen = choose_scheme(scheme, group_size, selection.targets)

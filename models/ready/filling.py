@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
@@ -47,8 +48,8 @@ def fill(
     as_codes = isinstance(weight, QuantizedWeight) and _is_kept(module, form)
     order = torch.from_numpy(form.order) if as_codes and form.order is not None else None
     heads = place.interleaved_heads
-    for rows in [slice(0, module.outputs)] if heads is not None else _chunks(module):
-        some = _by_kind(module.decode(parts, rows), heads)
+    for rows in [slice(0, module.outputs)] if heads is not None else _chunks(module, _rows_of_a_head(place)):
+        some = _in_order(module.decode(parts, rows), place)
         room = weight if heads is not None else weight[rows]
         if not isinstance(room, QuantizedWeight):
             _fill_plain(room, some.plain(), heads)
@@ -73,17 +74,28 @@ def _is_kept(module: ReadyModule, form: Form) -> bool:
     return np.array_equal(module.order, form.order)
 
 
-def _chunks(module: ReadyModule) -> Iterator[slice]:
-    count = max(1, _AT_A_TIME // max(1, module.inputs) // ROWS) * ROWS
+def _rows_of_a_head(place: Place) -> int:
+    """Rows that have to be decoded together, since they change places."""
+    return 1 if place.paired_heads is None else place.shape[0] // place.paired_heads
+
+
+def _chunks(module: ReadyModule, together: int = 1) -> Iterator[slice]:
+    """Yield rows to decode at a time: whole heads of `together` rows, and whole blocks of `ROWS`."""
+    rows = math.lcm(ROWS, together)
+    count = max(1, _AT_A_TIME // max(1, module.inputs) // rows) * rows
     for start in range(0, module.outputs, count):
         yield slice(start, min(start + count, module.outputs))
 
 
-def _by_kind(rows: Grouped, interleaved_heads: int | None) -> Grouped:
-    """Rows in the decoder's order; see `Place.interleaved_heads`."""
-    if interleaved_heads is None:
+def _in_order(rows: Grouped, place: Place) -> Grouped:
+    """Rows in the decoder's order; see `Place.interleaved_heads` and `Place.paired_heads`."""
+    order = torch.arange(len(rows.values))
+    if place.paired_heads is not None:
+        order = order.view(-1, _rows_of_a_head(place) // 2, 2).transpose(1, 2).flatten()
+    elif place.interleaved_heads is not None:
+        order = order.view(place.interleaved_heads, 3, -1).transpose(0, 1).flatten()
+    else:
         return rows
-    order = torch.arange(len(rows.values)).view(interleaved_heads, 3, -1).transpose(0, 1).flatten()
     return Grouped(rows.values[order], rows.scales[order], rows.group, rows.groups)
 
 

@@ -31,6 +31,7 @@ _FORMATS = {
     "fbgemm_fp8": "fp8",
     "modelopt": "modelopt",
     "bitsandbytes": "bitsandbytes",
+    "gguf": "gguf",
 }
 """The module of this package for each `quant_method`."""
 QUANTISED = (
@@ -57,7 +58,7 @@ class Method(ABC):
     Raises CheckpointError for a configuration that makes no sense or asks for what is not supported.
     """
 
-    title: ClassVar[str]
+    title: str
     """The format's name, for messages."""
     suffixes: ClassVar[tuple[str, ...]]
     """What follows a module's name in those of its tensors, bias apart."""

@@ -26,7 +26,8 @@ from pageant.kernels.quantized import QuantizedWeight, dequantize
 from pageant.kernels.reference import ReferenceKernels
 from pageant.kernels.tiled import LinearWeight, TiledWeight
 from pageant.models import Checkpoint, CheckpointError
-from pageant.models.loading import as_rows, load_decoder
+from pageant.models.loading import load_decoder
+from pageant.models.placing import as_rows
 from pageant.models.quantization import QUANTIZATIONS, Quantization
 
 
@@ -57,7 +58,7 @@ def test_weights_in_tiles_are_those_in_rows(any_family: Any, monkeypatch: pytest
     num_tiled = 0
     for name, ours in weights_of(any_family, "bfloat16", backend="reference").items():
         if isinstance(ours, TiledWeight):
-            rows = as_rows(theirs[name], places[name].interleaved_heads).bfloat16()
+            rows = as_rows(theirs[name], places[name]).bfloat16()
             assert torch.equal(ours.plain(), rows.T if places[name].transposed else rows), name
             num_tiled += 1
     assert (num_tiled > 0) == (spec.hidden_size % 32 == 0)

@@ -85,6 +85,7 @@ def convert(model: Path, quantization: str, folder: Path) -> None:
     kinds = gguf.GGMLQuantizationType
     for name, values in _tensors(model):
         renamed = names.get_name(name, try_suffixes=(".weight",))
+        assert renamed is not None, f"llama.cpp has no name for {name}"
         kind = kinds.F32 if values.ndim == 1 else kinds.Q8_0
         if quantization == "int4" and name.endswith("proj.weight"):
             kind = kinds.Q4_0

@@ -22,7 +22,8 @@ from pageant.kernels.quantized import QuantizedWeight, dequantize
 from pageant.kernels.tiled import TiledWeight
 from pageant.models import Checkpoint, CheckpointError
 from pageant.models.adapters.loading import Adapters
-from pageant.models.loading import as_rows, load_decoder
+from pageant.models.loading import load_decoder
+from pageant.models.placing import as_rows
 from pageant.models.ready.filling import dequantised
 from pageant.models.tensor_files import read_header
 
@@ -166,7 +167,7 @@ def test_every_family_has_its_modules_where_they_belong(
     for weight, module in quantised.ready.modules.items():
         place = places[weight]
         parts = {role: saved[info.name] for role, info in module.parts.items()}
-        expected, room = as_rows(dequantised(module, parts), place.interleaved_heads), decoder.weight(place)
+        expected, room = as_rows(dequantised(module, parts), place), decoder.weight(place)
         if isinstance(room, QuantizedWeight):
             assert torch.equal(dequantize(room, torch.float32), expected), weight
             num_kept += 1
@@ -407,7 +408,8 @@ MEASURE = """
 import itertools, sys
 from pageant import kernels
 from pageant.models import Checkpoint, loading
-from pageant.models.loading import as_rows, load_decoder
+from pageant.models.loading import load_decoder
+from pageant.models.placing import as_rows
 from pageant.models.ready import filling
 
 def own_bytes():

@@ -1,0 +1,64 @@
+"""Every family that llama.cpp has a name for computes what transformers does, from a file in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from pageant.models.architectures import ARCHITECTURES
+from pageant.models.gguf.families import FAMILIES
+
+IDS = [5, 9, 7, 11, 30, 2, 8, 17, 90, 33, 41, 3, 200, 77, 12, 6, 55, 101]
+FORMS = (
+    *(
+        "llama",
+        "llama3_tied",
+        "llama_biased",
+        "mistral",
+        "mixtral",
+        "qwen2",
+        "qwen2_yarn",
+        "qwen2_moe",
+        "qwen3",
+    ),
+    *("qwen3_moe", "gemma", "gemma2", "gemma3", "phi3", "granite", "smollm3", "olmo2", "olmo3", "starcoder2"),
+    *("gpt2", "gpt_neox"),
+)
+
+
+def logits_of(decoder: Any, pages: Any) -> torch.Tensor:
+    """Compute in two chunks and a decode, past every window."""
+    run = pages(decoder)
+    chunks = (IDS[:10], IDS[10:-1], IDS[-1:])
+    return torch.cat([run.step({"a": chunk})["a"] for chunk in chunks])
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_logits_are_those_of_transformers(written: Callable[..., Any], pages: Any, name: str) -> None:
+    file = written(name)
+    with torch.inference_mode():
+        expected = file.model(torch.tensor([IDS])).logits[0]
+    assert expected.square().mean().sqrt() > 0.1, "logits that are all but zero would be near to anything"
+    torch.testing.assert_close(logits_of(file.load(), pages), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_rotations_of_long_contexts_are_those_of_the_model(written: Callable[..., Any], pages: Any) -> None:
+    """transformers switches the divisors by the length of a text, and this engine by the longest that it serves."""
+    file = written("phi3_long")
+    model = file.model
+    with torch.inference_mode():
+        expected = model(torch.tensor([IDS])).logits[0]
+        found = logits_of(file.load(max_model_len=64), pages)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    scaling = file.checkpoint().spec().layers[0].rope.scaling
+    assert scaling.long_factors == tuple(model.config.rope_parameters["long_factor"])
+
+
+def test_all_architectures_but_those_without_a_name_can_come_as_files() -> None:
+    named = {family.architecture for family in FAMILIES.values()}
+    assert named <= set(ARCHITECTURES)
+    # Mistral is a llama to llama.cpp, without its window.
+    assert set(ARCHITECTURES) - named == {"MistralForCausalLM"}
