@@ -7,8 +7,9 @@ from torch import Tensor
 
 from pageant.kernels.base import AttentionBatch, HeadNorms, Kernels, KVCache
 from pageant.models.decoder import Wanted
+from pageant.models.joint import Joint
 from pageant.models.norm import Norm
-from pageant.models.projection import Projection
+from pageant.models.projection import Projection, output_projection
 from pageant.models.spec import DecoderSpec, NormSpec
 from pageant.models.weights import Weights
 
@@ -25,13 +26,15 @@ class Attention:
         rotary: Tensor | None,
         weights: Weights,
         kernels: Kernels,
+        joint: Joint | None = None,
     ) -> None:
         attention = spec.attention
         self._kernels = kernels
         self._rotary = rotary
         self._head_dim = attention.head_dim
         self._split = [attention.num_heads, attention.num_kv_heads, attention.num_kv_heads]
-        self._qkv, self._o = (Projection(module, weights, kernels) for module in ("qkv", "o"))
+        self._qkv = Projection("qkv", weights, kernels)
+        self._o = output_projection("o", weights, kernels, joint)
         self.projections = {"qkv": self._qkv, "o": self._o}
         self._scale, self._window, self._softcap = attention.scale, window, attention.softcap
         self._norms = self._head_norms = None

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache, NeededLogits
+from pageant.kernels.collectives.base import Collectives
 from pageant.kernels.tiled import LinearWeight
 from pageant.models.layer_groups import LayerGroups
 from pageant.models.spec import ModelSpec
@@ -82,6 +83,14 @@ class Decoder(Protocol):
     @property
     def windows(self) -> tuple[int | None, ...]:
         """How many tokens each layer attends over, the present one included; None is all of them."""
+        ...
+
+    def join(self, collectives: Collectives) -> None:
+        """Compute with the other ranks of a group from now on; for a decoder of a rank's share of the weights.
+
+        All ranks then call `forward` and `logits` in the same order, with the same arguments. The logits of all ranks
+        come together on rank 0; on others, `logits` returns a part that nobody needs.
+        """
         ...
 
     def forward(

@@ -9,6 +9,7 @@ from torch import Tensor
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache
 from pageant.models.attention import Attention
 from pageant.models.decoder import Wanted
+from pageant.models.joint import Joint
 from pageant.models.mlp import make_mlp
 from pageant.models.norm import Norm
 from pageant.models.spec import DecoderSpec, LayerSpec
@@ -38,10 +39,11 @@ class DecoderLayer:
         rotary: Tensor | None,
         weights: Weights,
         kernels: Kernels,
+        joint: Joint | None = None,
     ) -> None:
-        attention = Attention(spec, layer.window, rotary, weights, kernels)
+        attention = Attention(spec, layer.window, rotary, weights, kernels, joint)
         self._attention = _scaled(attention, spec.residual_scale)
-        mlp = make_mlp(layer, weights, kernels)
+        mlp = make_mlp(layer, weights, kernels, joint)
         self._mlp = _scaled(mlp, spec.residual_scale)
         self.projections = {**attention.projections, **mlp.projections}
         if spec.arrangement != "post_norm":

@@ -16,6 +16,7 @@ from pageant.kernels.tiled import TiledWeight
 from pageant.models.checkpoint import HEAD, Checkpoint
 from pageant.models.decoder import Decoder
 from pageant.models.errors import CheckpointError
+from pageant.models.joint import Joint
 from pageant.models.mapped_files import MappedFiles
 from pageant.models.native import NativeDecoder
 from pageant.models.placing import as_rows, fill_plain
@@ -23,10 +24,12 @@ from pageant.models.quantization import QUANTIZATIONS, Quantization
 from pageant.models.ready.filling import fill
 from pageant.models.ready.module import ReadyModule
 from pageant.models.ready.weights import Form
+from pageant.models.sharding import Piece, Shard, local_spec, objection_to, pieces
+from pageant.models.spec import DecoderSpec
 from pageant.models.tensor_files import TensorInfo
 from pageant.models.weights import Place, Places
 
-__all__ = ["load_decoder"]
+__all__ = ["check_ranks", "load_decoder"]
 
 log = logging.getLogger("pageant.models")
 
@@ -47,6 +50,7 @@ def load_decoder(
     max_model_len: int | None = None,
     quantization: Quantization | None = None,
     progress: Progress | None = None,
+    shard: Shard | None = None,
 ) -> Decoder:
     """Return the decoder of a checkpoint, its weights cast to `dtype` ("auto" is the checkpoint's own).
 
@@ -56,6 +60,7 @@ def load_decoder(
     embeddings depend on it. `progress` is called with the bytes of weights read so far and in all. Files
     are memory-mapped, a part at a time, and copied tensor by tensor, cast on the way.
     A checkpoint without an architecture of its own here is loaded and run by transformers (`fallback`).
+    With a `shard`, the decoder is that of a rank's share of the model, and computes once it has joined the others.
     Raises CheckpointError (see `Checkpoint.check`), which also refuses to quantise such a one, and ValueError
     for an unknown dtype or quantization.
     """
@@ -66,6 +71,8 @@ def load_decoder(
         raise ValueError(f"unknown quantization {quantization!r}: expected one of {', '.join(QUANTIZATIONS)}")
     checkpoint.refuse_quantization(quantization)
     checkpoint.check()
+    if shard is not None:
+        check_ranks(checkpoint, shard.ranks)
     if checkpoint.architecture is None:
         if quantization is not None:
             raise CheckpointError(
@@ -82,11 +89,14 @@ def load_decoder(
         _check_tied_head(checkpoint, places)
     ready = checkpoint.ready
     forms = None if ready is None else ready.forms
-    decoder = NativeDecoder(spec, torch_dtype, device, kernels, max_model_len, quantization, forms)
+    local, joint = spec, None
+    if shard is not None:
+        local, joint = local_spec(spec, shard), Joint(shard.rank, shard.ranks, spec.vocab_size)
+    decoder = NativeDecoder(local, torch_dtype, device, kernels, max_model_len, quantization, forms, joint)
     items = list(_items(checkpoint, places))
     report = _Report(progress, sum(item.num_bytes for item in items))
     for some in _parts(items):
-        _load_part(decoder, some, report)
+        _load_part(decoder, some, report, lambda place: _pieces(spec, shard, place))
     if ready is not None:
         log.info("%s: %s", checkpoint.path.name, ready.description)
     return decoder
@@ -161,17 +171,68 @@ def _parts(items: list[_Item]) -> Iterator[list[_Item]]:
     yield part
 
 
-def _load_part(decoder: NativeDecoder, items: list[_Item], report: _Report) -> None:
+def _pieces(spec: DecoderSpec, shard: Shard | None, place: Place) -> Iterator[Piece | None]:
+    """Yield the parts of a checkpoint's tensor that are read; None is all of it."""
+    if shard is None:
+        yield None
+    else:
+        yield from pieces(spec, shard, place)
+
+
+def _load_part(
+    decoder: NativeDecoder,
+    items: list[_Item],
+    report: _Report,
+    pieces_of: Callable[[Place], Iterator[Piece | None]],
+) -> None:
     """Copy some items. The files' mappings end with the function, and with them the pages that were read."""
     with MappedFiles() as files:
         for item in items:
             tensors = {role: files.read(info) for role, info in item.parts.items()}
             if item.module is None or item.form is None:
                 (tensor,) = tensors.values()
-                _copy(decoder, tensor, item.place)
+                for piece in pieces_of(item.place):
+                    if piece is None:
+                        _copy(decoder, tensor, item.place)
+                    else:
+                        _copy(decoder, _cut(tensor, piece), piece.place)
             else:
                 fill(decoder.weight(item.place), item.module, tensors, item.form, item.place, decoder)
             report.read(item.num_bytes)
+
+
+def _cut(tensor: Tensor, piece: Piece) -> Tensor:
+    """Return a view of a part of a checkpoint's tensor, of a file's mapping: the rest is not read."""
+    rows, columns = slice(*piece.rows), slice(*piece.columns or (None, None))
+    if tensor.dim() == 1:
+        return tensor[rows]
+    return tensor[columns, rows] if piece.place.transposed else tensor[rows, columns]
+
+
+def check_ranks(checkpoint: Checkpoint, ranks: int) -> None:
+    """Refuse a model that cannot be shared out over so many ranks.
+
+    Raises:
+        CheckpointError: it says why, and how many would do.
+    """
+    if checkpoint.architecture is None:
+        name = (checkpoint.config.get("architectures") or ["?"])[0]
+        found, expected = (
+            f"architecture {name}, which transformers' own code computes whole",
+            "tensor_parallel: 1",
+        )
+    elif checkpoint.quantization_method is not None:
+        found = (
+            f"weights quantised by {checkpoint.quantization_method}, which are not shared out in this version"
+        )
+        expected = "tensor_parallel: 1"
+    elif objection := objection_to(checkpoint.decoder()[0], ranks):
+        found, _, expected = objection.partition("; expected ")
+    else:
+        return
+    raise CheckpointError(
+        checkpoint.path, f"tensor_parallel: {ranks}, and {found}", expected, "Change tensor_parallel."
+    )
 
 
 def _copy(decoder: NativeDecoder, tensor: Tensor, place: Place) -> None:

@@ -9,26 +9,37 @@ import torch
 from torch import Tensor
 
 from pageant.kernels.base import Kernels
-from pageant.models.projection import Projection
+from pageant.models.joint import Joint
+from pageant.models.projection import Projection, output_projection
 from pageant.models.spec import LayerSpec, MLPSpec, MoESpec
 from pageant.models.weights import Weights
 
 __all__ = ["MLP", "MixtureOfExperts", "make_mlp"]
 
 
-def make_mlp(layer: LayerSpec, weights: Weights, kernels: Kernels) -> MLP | MixtureOfExperts:
-    """Return the one that the layer has."""
+def make_mlp(
+    layer: LayerSpec, weights: Weights, kernels: Kernels, joint: Joint | None = None
+) -> MLP | MixtureOfExperts:
+    """Return the one that the layer has; `joint` where its weights are shared out over ranks."""
     if isinstance(layer.mlp, MoESpec):
-        return MixtureOfExperts(layer.mlp, weights, kernels)
-    return MLP(layer.mlp, weights, kernels)
+        return MixtureOfExperts(layer.mlp, weights, kernels, joint)
+    return MLP(layer.mlp, weights, kernels, joint=joint)
 
 
 class MLP:
     """Two projections with an activation between them, gated or not."""
 
-    def __init__(self, spec: MLPSpec, weights: Weights, kernels: Kernels, prefix: str = "") -> None:
+    def __init__(
+        self,
+        spec: MLPSpec,
+        weights: Weights,
+        kernels: Kernels,
+        prefix: str = "",
+        joint: Joint | None = None,
+    ) -> None:
         first, down = f"{prefix}gate_up" if spec.gated else f"{prefix}up", f"{prefix}down"
-        self._first, self._down = (Projection(module, weights, kernels) for module in (first, down))
+        self._first = Projection(first, weights, kernels)
+        self._down = output_projection(down, weights, kernels, joint)
         self.projections = {first: self._first, down: self._down}
         self._activated: Callable[[Tensor], Tensor]
         if spec.gated:
@@ -46,8 +57,8 @@ class MLP:
 class MixtureOfExperts:
     """Each token's experts, weighted, and where there is one the expert that all share."""
 
-    def __init__(self, spec: MoESpec, weights: Weights, kernels: Kernels) -> None:
-        self._spec = spec
+    def __init__(self, spec: MoESpec, weights: Weights, kernels: Kernels, joint: Joint | None = None) -> None:
+        self._spec, self._joint = spec, joint
         self._kernels = kernels
         self._router = weights["router.weight"]
         self._experts = weights["expert_gate_up.weight"], weights["expert_down.weight"]
@@ -55,7 +66,7 @@ class MixtureOfExperts:
         self._shared: MLP | None = None
         if spec.shared_size is not None:
             shared = MLPSpec(size=spec.shared_size, activation=spec.activation)
-            self._shared = MLP(shared, weights, kernels, prefix="shared_")
+            self._shared = MLP(shared, weights, kernels, prefix="shared_", joint=joint)
             self._switch = weights["shared_switch.weight"]
             self.projections = self._shared.projections
 
@@ -64,6 +75,8 @@ class MixtureOfExperts:
         spec, kernels = self._spec, self._kernels
         chosen = kernels.route(kernels.linear(x, self._router), spec.top_k, spec.normalise)
         output = kernels.moe(x, *self._experts, *chosen, spec.activation)
+        if self._joint is not None:
+            output = self._joint.sum(output.float(), x.dtype)
         if self._shared is not None:
             output += torch.sigmoid(kernels.linear(x, self._switch)) * self._shared(x)
         return output

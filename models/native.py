@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache, NeededLogits
+from pageant.kernels.collectives.base import Collectives
 from pageant.kernels.halves import HALVED_INPUTS_MAX
 from pageant.kernels.memory import Pages
 from pageant.kernels.quantized import Bits, QuantizedWeight, Weight, empty_quantized
 from pageant.kernels.tiled import LinearWeight, TiledWeight, empty_tiled, fit_tiles
 from pageant.models.decoder import Embedded, Wanted
+from pageant.models.joint import Joint
 from pageant.models.kv_cache import allocate_kv_caches
 from pageant.models.layer_groups import LayerGroups
 from pageant.models.layers import DecoderLayer
@@ -44,16 +46,19 @@ class NativeDecoder:
         max_model_len: int | None = None,
         quantization: Quantization | None = None,
         forms: Mapping[Key, Form] | None = None,
+        joint: Joint | None = None,
     ) -> None:
         """`max_model_len` is how many positions are served, where it is fewer than the spec's.
 
-        Weights are kept in what `quantization` says, or in the forms that a quantised checkpoint's have.
+        Weights are kept in what `quantization` says, or in the forms that a quantised checkpoint's have. With `joint`,
+        the spec is that of a rank's share of the model, whose weights these are.
         """
         self.spec = spec
         self.dtype = dtype
         self.device = torch.device(device)
         self.kernels = kernels
         self._quantization, self._forms = quantization, forms or {}
+        self._joint = joint
         self.taps: tuple[int, ...] = ()
         self.tapped: Tensor | None = None
         self.groups = LayerGroups.one(self.windows)
@@ -70,7 +75,7 @@ class NativeDecoder:
             rope: rotary_table(rope, max_model_len or spec.max_model_len, self.device) for rope in ropes
         }
         self._layers = [
-            DecoderLayer(spec, layer, tables[layer.rope] if layer.rope else None, weights, kernels)
+            DecoderLayer(spec, layer, tables[layer.rope] if layer.rope else None, weights, kernels, joint)
             for layer, weights in zip(spec.layers, self._layer_weights, strict=True)
         ]
         self._final_norm = Norm(spec.norm, "final_norm", self._weights, kernels)
@@ -78,6 +83,11 @@ class NativeDecoder:
         self._embedding_scale = None
         if spec.embedding_scale is not None:
             self._embedding_scale = torch.tensor(spec.embedding_scale, dtype=dtype, device=self.device)
+
+    def join(self, collectives: Collectives) -> None:
+        """See `Decoder.join`."""
+        assert self._joint is not None, "the whole model is here"
+        self._joint.join(collectives)
 
     def forward(
         self,
@@ -103,7 +113,7 @@ class NativeDecoder:
         return self._final_norm.add(hidden, residual)[0]
 
     def _embed(self, token_ids: Tensor, positions: Tensor, embedded: Embedded | None) -> Tensor:
-        hidden = self.kernels.embed(token_ids, self._weights["embedding.weight"], self.dtype)
+        hidden = self._embed_ids(token_ids)
         if embedded is not None and self.spec.scales_given_embeddings:
             hidden[embedded.tokens] = embedded.rows
         if self._embedding_scale is not None:
@@ -114,9 +124,17 @@ class NativeDecoder:
             hidden += self.kernels.embed(positions, self._weights["position_embedding.weight"], self.dtype)
         return hidden
 
+    def _embed_ids(self, token_ids: Tensor) -> Tensor:
+        weight = self._weights["embedding.weight"]
+        if self._joint is not None:
+            return self._joint.embed(token_ids, weight, self.dtype, self.kernels)
+        return self.kernels.embed(token_ids, weight, self.dtype)
+
     def logits(self, hidden: Tensor, needed: NeededLogits | None = None) -> Tensor:
         """See `Decoder.logits`."""
         logits = self.kernels.logits(hidden, self._lm_head, needed)
+        if self._joint is not None:
+            logits = self._joint.gather_logits(logits)
         if not self._logits_are_shaped:
             return logits
         assert needed is None or needed.into is None, "what is there already would be shaped twice"

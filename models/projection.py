@@ -6,9 +6,10 @@ from torch import Tensor
 
 from pageant.kernels.base import Kernels
 from pageant.kernels.low_rank import Addition
+from pageant.models.joint import Joint
 from pageant.models.weights import Weights
 
-__all__ = ["Projection"]
+__all__ = ["JointProjection", "Projection", "output_projection"]
 
 
 class Projection:
@@ -45,3 +46,29 @@ class Projection:
     def _sorted(self, x: Tensor) -> Tensor:
         """Return x with its columns in the order of the weight's inputs."""
         return x if self._order is None else self._gather(x, self._order)
+
+
+class JointProjection(Projection):
+    """A projection whose inputs are shared out over ranks: each adds a part, and all have the sum.
+
+    The bias is whole on each rank, and added once.
+    """
+
+    def __init__(self, module: str, weights: Weights, kernels: Kernels, joint: Joint) -> None:
+        super().__init__(module, weights, kernels)
+        self._joint, self._unrounded = joint, kernels.logits
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return [T, out] for this rank's part of the inputs, x [T, in of this rank]."""
+        assert not self.additions, "adapters are not shared out"
+        part = self._unrounded(self._sorted(x), self._weight)
+        return self._joint.sum(part, x.dtype, self._bias)
+
+
+def output_projection(module: str, weights: Weights, kernels: Kernels, joint: Joint | None) -> Projection:
+    """Return a projection back to the width of the stream. With `joint`, its inputs are shared out over ranks."""
+    return (
+        Projection(module, weights, kernels)
+        if joint is None
+        else JointProjection(module, weights, kernels, joint)
+    )

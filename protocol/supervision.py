@@ -5,6 +5,7 @@
                                           incarnation. Nodes tell their watchers `ActorUp` and `ActorDown`.
     node/X ──ActorFailed──▶ supervisor    whenever an actor of X crashes
     node/X ──RenewLease──▶ supervisor ──LeaseGranted──▶ node/X      once per heartbeat
+    supervisor ──StopActor──▶ node/X      when another member of the actor's group has died
     supervisor ──StopNode──▶ node/*       at the end
 
     actor ──ActorChanged──▶ supervisor    an actor that is up has new facts; watchers with a handler are told
@@ -118,6 +119,14 @@ class StartActor(Message, frozen=True, kw_only=True):
     """Its `Options` as JSON. The node validates them."""
     folder: str = ""
     """Where its module is looked for, too, after everywhere else; "" is nowhere."""
+
+
+class StopActor(Message, frozen=True, kw_only=True):
+    """End this life of an actor in order. Nothing is answered: the supervisor knows that it ends."""
+
+    name: str
+    incarnation: int
+    reason: str
 
 
 class ActorStarted(Message, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from pageant.actors.executor.batch.processors import Processors
 from pageant.actors.executor.computing import ComputingThread
 from pageant.actors.executor.core import ExecutorCore
 from pageant.actors.executor.device_errors import is_device_error
+from pageant.actors.executor.groups.leading import Leading
 from pageant.actors.executor.guided.keeping import SOON_SECONDS
 from pageant.actors.executor.guided_draws import GRAMMAR
 from pageant.actors.executor.instructions import (
@@ -48,12 +49,13 @@ LOOK_SECONDS = 1.0  # between two looks at whether steps return
 PROGRESS_STEPS = 100  # messages about the loading of the weights, at most
 
 
-class Executor(Adapting, Succeeding):
-    """Computes the steps of one device."""
+class Executor(Leading, Adapting, Succeeding):
+    """Computes the steps of one device, or leads a group of executors that compute them together."""
 
     role = EXECUTOR
     features = EXECUTOR.features
     heavy = True
+    follower = "pageant.actors.executor.groups.rank:Rank"
     soon_seconds = SOON_SECONDS
 
     class Options(ExecutorOptions, frozen=True, kw_only=True):
@@ -77,19 +79,33 @@ class Executor(Adapting, Succeeding):
             mask_patience=options.mask_patience,
         )
         self._disk: DiskFile | None = None
+        self._joined = {}
         self._reported = 0
         if options.device != "cpu":
             self.offload_threads = 2  # one waits for tokens while the other launches the next step
 
     async def on_start(self) -> None:
-        self._runner = await self.offload(self.open_runner)
-        self._thread = ComputingThread(self._runner, self.core.cut, self.clock, self.soon_seconds)
+        leads = self.options.num_members > 1
+        self._runner = await (self._lead() if leads else self.offload(self.open_runner))
+        self._thread = self.open_thread(leads)
         self.core.start(self.incarnation, len(self._runner.windows), launches_ahead=self.offload_threads == 1)
         await self._load_added()
         self.spawn(self._watch_steps())
         self.watch("scheduler")
         self.watch("blocks")
         self.watch(GRAMMAR)
+
+    async def on_stop(self) -> None:
+        await self._leave_group()
+
+    def open_thread(self, leads: bool) -> ComputingThread:
+        """Return the computing thread of the runner."""
+        thread: type[ComputingThread] = ComputingThread
+        if leads:
+            from pageant.actors.executor.groups.leading_runner import LeadingThread
+
+            thread = LeadingThread
+        return thread(self._runner, self.core.cut, self.clock, self.soon_seconds)
 
     def loses_process(self, error: BaseException) -> bool:
         """Return whether the device failed: each call to it from this process would fail again."""
@@ -113,6 +129,7 @@ class Executor(Adapting, Succeeding):
             progress=self._report,
             disk=self._disk,
             **self._take_inherited(),
+            **self._joined,
         )
 
     def _report(self, done: int, total: int) -> None:
@@ -202,6 +219,7 @@ class Executor(Adapting, Succeeding):
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
             case Launch():
+                self._order(instruction.work)
                 self.spawn(self._launch(instruction))
             case Send():
                 self.tell(instruction.address, instruction.message)
@@ -220,10 +238,15 @@ class Executor(Adapting, Succeeding):
             case ForgetAdapter():
                 self._runner.remove_adapter(instruction.key)
             case Fail():
+                self._abort(str(instruction.error))
                 raise instruction.error
 
     async def _launch(self, order: Launch) -> None:
-        outcome = await self.offload(self._compute, order.work)
+        try:
+            outcome = await self.offload(self._compute, order.work)
+        except Exception as error:
+            await self._outlive_cause(error)
+            raise
         self.core.launched(order.step, outcome, self.clock.now())
         self._perform()
 
@@ -248,7 +271,8 @@ class Executor(Adapting, Succeeding):
         self._perform()
 
     async def _move(self, move: Move) -> None:
-        seconds = await self.offload_beside("moves", self._timed_move, move)
+        moved = self.offload_beside("moves", self._timed_move, move)
+        seconds, _ = await asyncio.gather(moved, self._move_elsewhere(move))
         self.core.moved(seconds)
         self._perform()
 

@@ -21,10 +21,13 @@ from pageant.protocol.lifecycle import AddedAdapter
 if TYPE_CHECKING:
     from pageant.actors.executor.runners.loaded_model import LoadedModel
     from pageant.actors.executor.runners.model_runner import ModelRunner
+    from pageant.kernels.collectives.base import Collectives
 
 __all__ = ["ExecutorOptions", "load_weights", "make_runner"]
 
 THREADS_MAX = 1024
+RANKS_MAX = 64
+"""Members of a group: more than the key heads of any model that is known here."""
 
 
 class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
@@ -63,6 +66,12 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
         mask_patience: seconds; a request fails whose grammar does not say for so long what may follow. (A grammar that
             is down is waited for.)
         step_patience: seconds; a step that takes longer, and 20 times as long as expected, is a death.
+        tensor_parallel: executors that compute each layer together, with a share of its weights each.
+        pipeline_parallel: executors that compute the layers in turn; 1.
+        expert_parallel: whole experts on each executor; False.
+        tensor_segments: parts that sums over the executors are taken in; None is one for each.
+        collectives: how executors of a group exchange tensors: by memory that they share (`shm`), by torch.distributed
+            (`gloo`), or `auto`: the first of these that can be.
     """
 
     model: str
@@ -92,6 +101,11 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
     speculation: Speculation | None = None
     mask_patience: float = 60.0
     step_patience: float = 10.0
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    expert_parallel: bool = False
+    tensor_segments: int | None = None
+    collectives: Literal["auto", "shm", "gloo"] = "auto"
 
     def __post_init__(self) -> None:
         for name in ("mask_patience", "step_patience"):
@@ -129,13 +143,69 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
                 f"num_blocks is {self.num_blocks}, of {self.block_size} tokens each; a request of max_model_len "
                 f"{self.max_model_len} needs {-(-self.max_model_len // self.block_size)}"
             )
+        check_group(self)
+
+    @property
+    def num_members(self) -> int:
+        """See `ActorOptions`."""
+        return self.tensor_parallel * self.pipeline_parallel
+
+    @property
+    def members_because(self) -> str:
+        """See `ActorOptions`."""
+        return f"tensor_parallel: {self.tensor_parallel}"
+
+
+def check_group(options: ExecutorOptions) -> None:
+    """Check the options that make a group of executors, and what cannot be had with one yet.
+
+    Raises:
+        ValueError: names the option, what was found and what was expected.
+    """
+    size = options.tensor_parallel
+    if not 1 <= size <= RANKS_MAX:
+        raise ValueError(f"tensor_parallel is {size}; expected 1 to {RANKS_MAX}")
+    if options.pipeline_parallel != 1:
+        raise ValueError(
+            f"pipeline_parallel is {options.pipeline_parallel}; expected 1: stages of layers are not in this version; "
+            "tensor_parallel shares each layer out"
+        )
+    if options.expert_parallel:
+        raise ValueError(
+            "expert_parallel is True; expected False: whole experts on an executor are not in this version; "
+            "tensor_parallel shares each expert out"
+        )
+    if options.tensor_segments not in (None, size):
+        raise ValueError(
+            f"tensor_segments is {options.tensor_segments}; expected {size}, one for each of tensor_parallel, or none"
+        )
+    if size > 1:
+        _check_with_group(options, f"with tensor_parallel {size}")
+
+
+def _check_with_group(options: ExecutorOptions, group: str) -> None:
+    if not options.device.startswith("cpu"):
+        raise ValueError(
+            f"device is {options.device!r}; expected cpu {group}: groups of GPUs are not in this version"
+        )
+    if options.speculation is not None and options.speculation.on_device:
+        raise ValueError(
+            f"speculation is of method {options.speculation.method!r}; expected ngram {group}: a drafter on the device "
+            "reads weights that are shared out"
+        )
+    if options.adapters or options.added_adapters:
+        names = ", ".join([*options.adapters, *options.added_adapters])
+        raise ValueError(
+            f"adapters is {names}; expected none {group}: adapters are not shared out in this version"
+        )
 
 
 def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
     """The runner for the device, with its model loaded: seconds of work.
 
     Args:
-        others: the runner's arguments that are no options: clock, progress, disk, loaded.
+        others: the runner's arguments that are no options: clock, progress, disk, loaded; of a group's member,
+            collectives and num_near.
     """
     # torch's OpenMP threads spin at its barriers, for seconds of CPU time where cores are shared with
     # anyone else; about 50 microseconds are enough. It is read when torch is loaded.
@@ -144,7 +214,7 @@ def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
     from pageant.actors.executor.runners.runner import TorchRunner
 
     memory = options.kv_cache_memory
-    runner: Callable[..., ModelRunner] = TorchRunner
+    runner: Callable[..., ModelRunner] = TorchRunner if options.num_members == 1 else _member_runner(**others)
     if options.device != "cpu":
         runner = partial(
             CudaRunner,
@@ -177,12 +247,28 @@ def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
     return made
 
 
-def load_weights(options: ExecutorOptions) -> LoadedModel:
-    """The weights that `make_runner` would load, for it to take over later."""
+def _member_runner(*, collectives: Collectives, **others: Any) -> Callable[..., ModelRunner]:
+    """Return the runner's class for this rank of a group."""
+    from pageant.actors.executor.groups.following_runner import FollowingRunner
+    from pageant.actors.executor.groups.leading_runner import LeadingRunner
+
+    return FollowingRunner if collectives.rank else LeadingRunner
+
+
+def load_weights(
+    options: ExecutorOptions, rank: int = 0, progress: Callable[[int, int], None] | None = None
+) -> LoadedModel:
+    """The weights that `make_runner` would load, for it to take over later.
+
+    Args:
+        rank: among the members of a group, for its share of them.
+        progress: see `load_decoder`.
+    """
     from pageant.actors.executor.runners.loaded_model import LoadedModel, ModelKey
 
     key = ModelKey(
         *(str(Path(options.model)), options.dtype, options.device, options.kernels, options.max_model_len),
         *(options.quantization, options.deterministic, options.max_lora_rank, options.weight_version),
+        *(rank, options.num_members),
     )
-    return LoadedModel(key, options.adapters)
+    return LoadedModel(key, options.adapters, progress)

@@ -83,6 +83,7 @@ class PlainExecutor(Executor):
 
     features: frozenset[Feature] = frozenset()
     loads_weights = False
+    follower = ""
 
     def open_runner(self) -> ModelRunner:
         """Return the runner. Called once, in the executor's own thread."""

@@ -52,6 +52,7 @@ class SimulatedExecutor(Executor):
     """The real shell and batch, over a `SimulatedRunner`."""
 
     loads_weights = False
+    follower = ""
     soon_seconds = 0.0  # nothing may wait but in simulated time
     features = Executor.features - {
         *(Feature.TOP_K, Feature.TOP_P, Feature.MIN_P, Feature.EXTRA_ARGS, Feature.PROMPT_EMBEDS)

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 
 from pageant.actors.frontend.metering import Metering
-from pageant.actors.runtime.address import role_of
+from pageant.actors.runtime.address import is_follower, role_of
 from pageant.actors.runtime.streams import Incoming
 from pageant.protocol.errors import GivenUp
 from pageant.protocol.fronting import ServedModel
@@ -85,7 +85,9 @@ class Peers:
         return self._features.get(role, [])
 
     def came(self, event: ActorUp) -> None:
-        """One is up."""
+        """One is up. Of a group of executors, the first speaks for all."""
+        if _is_spoken_for(event.address):
+            return
         self._up[event.address], self._known[event.address] = event.features, None
         self.changed(event)
         if role_of(event.address) == "detokenizer":
@@ -94,6 +96,8 @@ class Peers:
 
     def changed(self, event: ActorUp | ActorChanged) -> None:
         """Take over the facts of one that is up."""
+        if _is_spoken_for(event.address):
+            return
         self._facts[role_of(event.address)] = event.facts
         longest = event.facts.get(MAX_MODEL_LEN)
         if isinstance(longest, int):
@@ -113,6 +117,8 @@ class Peers:
 
     def went(self, event: ActorDown) -> None:
         """One is down."""
+        if _is_spoken_for(event.address):
+            return
         self._up.pop(event.address, None)
         if event.final:
             self._known[event.address] = event.reason
@@ -132,3 +138,7 @@ class Peers:
                 name, why = next(reversed(reasons.items()))
                 return f"{name} is down and will not be restarted: {why}"
         return None
+
+
+def _is_spoken_for(address: str) -> bool:
+    return role_of(address) == "executor" and is_follower(address)

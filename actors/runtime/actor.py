@@ -43,6 +43,16 @@ ASK_TIMEOUT = 30.0  # seconds; every ask has a deadline
 class ActorOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of an actor's options: the fields that its entry in a topology may set, validated before it starts."""
 
+    @property
+    def num_members(self) -> int:
+        """Return how many actors these options make of the entry. Several fall and rise as one."""
+        return 1
+
+    @property
+    def members_because(self) -> str:
+        """Return the options that say so, for error messages, such as `size: 2`."""
+        return ""
+
 
 class Actor:
     """Base class of actors. A node makes the actor and calls `on_start` before the first message.
@@ -52,12 +62,15 @@ class Actor:
         features: the features of its role that it honours.
         offload_threads: how many functions given to `offload` may run at once.
         heavy: the actor holds so much memory that its next life must not begin before that memory is free.
+        follower: `module:Class` of the members after the first, where its options make several of it
+            (`ActorOptions.num_members`). They take the same options.
     """
 
     role: ClassVar[Role | None] = None
     features: frozenset[str] = frozenset()
     offload_threads: int = 1
     heavy: bool = False
+    follower: ClassVar[str] = ""
     handlers: ClassVar[dict[type[Message], Handler]] = {}
 
     class Options(ActorOptions, frozen=True, kw_only=True):

@@ -32,6 +32,12 @@ def role_of(address: str) -> str:
     return group_of(address).rpartition("/")[2]
 
 
+def is_follower(address: str) -> bool:
+    """Tell whether an actor's full name is that of a later member of its group: not the only one, nor the first."""
+    index = address.rpartition("/")[2]
+    return index.isdecimal() and index != "0"
+
+
 def candidates(address: str, replica: str) -> tuple[str, ...]:
     """Return the full names that an address may mean, best first."""
     return (replica + address, address) if replica else (address,)

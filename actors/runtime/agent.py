@@ -11,7 +11,7 @@ from typing import Any
 
 from pageant.actors.runtime.actor import Actor, receives
 from pageant.actors.runtime.address import SUPERVISOR
-from pageant.actors.runtime.cell import StoppedWhileStarting
+from pageant.actors.runtime.cell import Cell, StoppedWhileStarting
 from pageant.actors.runtime.classes import decode_options, load_actor_class
 from pageant.actors.runtime.lease import Tenure
 from pageant.actors.runtime.node import Node
@@ -28,6 +28,7 @@ from pageant.protocol.supervision import (
     NodeStatistics,
     RenewLease,
     StartActor,
+    StopActor,
     StopNode,
 )
 
@@ -63,6 +64,8 @@ class NodeAgent(Actor):
         self._tenure = Tenure(node.clock.now())
         # The latest incarnation that was ordered of each actor.
         self._ordered: dict[str, int] = {}
+        # Lives that are being ended on an order, by the actor's name.
+        self._ending: dict[str, asyncio.Event] = {}
 
     def keep_lease(self, on_lapse: Callable[[], None] | None) -> None:
         """Start to renew this node's lease at the root.
@@ -145,10 +148,30 @@ class NodeAgent(Actor):
         )
         self.tell(SUPERVISOR, started)
 
+    @receives
+    def stop_actor(self, order: StopActor) -> None:
+        """End a life of an actor, concurrently with others. Its next life waits for that."""
+        cell = self._node.cells.get(order.name)
+        if cell is not None and cell.incarnation == order.incarnation:
+            log.info("%s#%d stops: %s", order.name, order.incarnation, order.reason)
+            self._ending[order.name] = ended = asyncio.Event()
+            self.spawn(self._stop(cell, ended))
+
+    async def _stop(self, cell: Cell, ended: asyncio.Event) -> None:
+        try:
+            await cell.stop()
+            self._node.remove(cell)
+        finally:
+            ended.set()
+            if self._ending.get(cell.name) is ended:
+                del self._ending[cell.name]
+
     async def _replace(self, order: StartActor) -> object | None:
         """End an earlier life of the actor that still runs here. Return the object that it leaves for the next
         one.
         """
+        if (ending := self._ending.get(order.name)) is not None:
+            await ending.wait()
         former = self._node.cells.get(order.name)
         if former is None or former.incarnation >= order.incarnation:
             return None

@@ -22,6 +22,8 @@ class ActorPlan:
     device: str | None = None
     """Places the actor on whichever node that joins by itself has such a device free."""
     folder: str = ""
+    bound: str = ""
+    """The group that it falls and rises with, as one; "" for an actor that lives by itself."""
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,8 @@ def resolve(
         known = {name: cls for name, cls in classes.items() if not prefix or name.startswith(prefix)}
         _check_settings(sorted(own), prefix, known, cast)
         _check_needs(chosen[prefix], prefix, classes, cast)
+    sizes = {name: _size(classes[name], name, spec, chosen, cast) for name, spec in specs.items()}
+    specs = {name: _with_members(name, spec, *sizes[name]) for name, spec in specs.items()}
     wanted = written.wanted(specs)
     nodes, where = place(topology.placement, root, written.plans, wanted, cast.root_actors)
     nodes = written.with_launcher(nodes)
@@ -124,7 +126,10 @@ def resolve(
                 written.check_option(found_device, home, f"{entry_of(name)}.options.device")
             device = spec.device if home == UNPLACED else None
             member = f"{name}/{index}" if grouped else name
-            actors.append(ActorPlan(member, home, spec.cls or "", options, device))
+            is_bound = sizes[name][0] > 1
+            path = cls.follower if is_bound and index else spec.cls or ""
+            bound = name if is_bound else ""
+            actors.append(ActorPlan(member, home, path, options, device, bound=bound))
     return Resolved(
         root=root,
         nodes=_in_link_order(nodes, root),
@@ -190,10 +195,48 @@ def _with_defaults(
             raise TopologyError(f"{place}.nodes", "found none; expected at least one")
         if spec.count is not None and not 1 <= spec.count <= 1024:
             raise TopologyError(f"{place}.count", f"found {spec.count}; expected 1 to 1024")
-        members = max(spec.count or 1, len(spec.nodes or ()))
-        if name in cast.single and members > 1:
-            raise TopologyError(place, f"found {members} of it; expected exactly one")
         yield prefix + name, msgspec.structs.replace(spec, cls=cls)
+
+
+def _size(
+    cls: Any, name: str, spec: ActorSpec, chosen: Mapping[str, Mapping[str, Any]], cast: Cast
+) -> tuple[int, str]:
+    """Return how many actors an entry's options make of it, as a group that lives as one, and which options.
+
+    Raises:
+        TopologyError: there is exactly one of such an actor otherwise, and the entry says another number.
+    """
+    options = msgspec.json.decode(
+        _options(cls, name, spec.options, chosen[replica_of(name)]), type=cls.Options
+    )
+    size, because = options.num_members, options.members_because
+    found = max(spec.count or 1, len(spec.nodes or ()))
+    if size == 1 and found > 1 and role_of(name) in cast.single:
+        raise TopologyError(entry_of(name), f"found {found} of it; expected exactly one")
+    if size > 1 and not cls.follower:
+        raise TopologyError(
+            f"{entry_of(name)}.class",
+            f"{cls.__qualname__} leads no group; expected one that does, for {because}",
+        )
+    return size, because
+
+
+def _with_members(name: str, spec: ActorSpec, size: int, because: str) -> ActorSpec:
+    """Return an entry with as many members as its options make of it.
+
+    Raises:
+        TopologyError: it says another number.
+    """
+    if size == 1:
+        return spec
+    place = entry_of(name)
+    if spec.nodes is not None and len(spec.nodes) != size:
+        raise TopologyError(
+            f"{place}.nodes", f"found {len(spec.nodes)} nodes; expected {size}, for {because}"
+        )
+    if spec.count not in (None, size):
+        raise TopologyError(f"{place}.count", f"found {spec.count}; expected {size}, for {because}, or none")
+    return msgspec.structs.replace(spec, count=size)
 
 
 def _check_nodes(specs: Mapping[str, ActorSpec], nodes: Mapping[str, NodePlan]) -> None:

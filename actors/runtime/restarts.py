@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from pageant.actors.runtime.bonds import Bonds, Stop
 from pageant.actors.runtime.devices import CPU, choose
 from pageant.actors.runtime.lease import Leases, LeaseTerms
 from pageant.actors.runtime.lives import ActorLife, NodeLife, RestartLimits
@@ -63,7 +64,7 @@ class Publish:
     """Send every node the present directory."""
 
 
-Instruction = Launch | Start | GiveUp | Fence | Publish
+Instruction = Launch | Start | Stop | GiveUp | Fence | Publish
 
 
 class Supervision:
@@ -90,6 +91,7 @@ class Supervision:
         self.root = root
         self._nodes = {plan.name: NodeLife(plan=plan) for plan in nodes}
         self._actors = {plan.name: ActorLife(plan=plan) for plan in actors}
+        self._bonds = Bonds(self._actors)
         self._version = self._visitors = 0
         root_state = self._nodes[root]
         root_state.begin()
@@ -147,14 +149,16 @@ class Supervision:
         state = self._nodes.get(node)
         if state is None:
             return []
+        stops: list[Stop] = []
         if state.plan.joins and state.incarnation < incarnation == state.issued:
             state.expected_until = -math.inf
-            self._end_actors_of(node, "its node was replaced")  # whose end nobody saw
+            replaced = "its node was replaced"  # whose end nobody saw
+            stops = self._bonds.fall(self._end_actors_of(node, replaced), replaced)
             state.mark_exited("replaced")
             state.begin()
             state.incarnation = incarnation
         if state.incarnation != incarnation or state.up or not state.alive:
-            return []
+            return [*stops]
         state.endpoint, state.pid, state.devices = endpoint, pid, devices
         state.suspicion = ""  # that it would not come
         state.ready(now)
@@ -162,19 +166,21 @@ class Supervision:
         wanted = state.plan.device
         if wanted is not None and choose(wanted, devices, ()) is None:
             return [
+                *stops,
                 Publish(),
                 *self._refuse(node, f"node {node} is to have {wanted}; it has {_listed(devices)}"),
             ]
-        self._place_by_device()
-        return [Publish(), *self._start_actors_of(node), *self._give_up_unplaced()]
+        placed = self._place_by_device()
+        begun = [*self._start_actors_of(node), *self._start(placed)]
+        return [*stops, Publish(), *begun, *self._give_up_unplaced()]
 
     def _refuse(self, node: str, reason: str) -> list[Instruction]:
         """Mark all actors of a node as down for good."""
-        given_up: list[Instruction] = []
-        for actor in self._end_actors_of(node, reason):
+        ended = self._end_actors_of(node, reason)
+        for actor in ended:
             actor.final = True
-            given_up.append(GiveUp(actor.plan.name, 1, reason, ""))
-        return given_up
+        stops = self._bonds.fall(ended, reason)
+        return [*stops, *(GiveUp(actor.plan.name, 1, reason, "") for actor in ended)]
 
     def _place_by_device(self) -> list[ActorLife]:
         """Place actors that want a device, and have no node, on free devices. Return the ones that were placed."""
@@ -228,9 +234,11 @@ class Supervision:
         if state.suspicion:
             reason, state.suspicion = f"{state.suspicion}; {reason}", ""
         state.end(reason, traceback, now, self.limits)
-        instructions: list[Instruction] = [Publish()]
-        for actor in self._end_actors_of(node, state.reason):
+        ended = self._end_actors_of(node, state.reason)
+        for actor in ended:
             actor.final = state.final
+        instructions: list[Instruction] = [*self._bonds.fall(ended, state.reason), Publish()]
+        for actor in ended:
             if state.final:
                 trace = traceback or actor.traceback
                 instructions.append(GiveUp(actor.plan.name, state.early_deaths, reason, trace))
@@ -265,8 +273,8 @@ class Supervision:
             state.suspicion = reason
             return [Fence(node, incarnation, reason)]
         state.mark_exited(reason)
-        self._end_actors_of(node, reason)
-        return [Publish(), *(self._start(actor) for actor in self._place_by_device())]
+        stops = self._bonds.fall(self._end_actors_of(node, reason), reason)
+        return [*stops, Publish(), *self._start(self._place_by_device())]
 
     def _launch(self, node: NodeLife, now: float) -> Launch:
         launch = Launch(node.plan.name, node.begin())
@@ -288,7 +296,7 @@ class Supervision:
         return [actor for actor in self._actors.values() if actor.plan.node == node]
 
     def plan_of(self, name: str) -> ActorPlan | None:
-        """Return an actor's plan, if it is up and may be swapped; else None."""
+        """Return an actor's plan, if it is up and is not being swapped; else None."""
         actor = self._actors.get(name)
         return actor.plan if actor is not None and actor.up and actor.former is None else None
 
@@ -300,7 +308,7 @@ class Supervision:
         assert self.plan_of(plan.name) is not None, f"{plan.name} is not up"
         actor.former, actor.plan = actor.plan, plan
         actor.mark_exited(SWAPPED)
-        return [Publish(), self._start(actor)]
+        return [Publish(), *self._start([actor])]
 
     def roll_back(self, name: str, error: str) -> list[Instruction]:
         """Restore the former plan of an actor whose successor has not started; do nothing if there is none any
@@ -311,7 +319,7 @@ class Supervision:
             return []
         actor.restore_former()
         actor.mark_exited(error)
-        return [Publish(), self._start(actor)]
+        return [Publish(), *self._start([actor])]
 
     def actor_started(
         self,
@@ -349,38 +357,49 @@ class Supervision:
         return None if actor is None else actor.plan
 
     def amend(self, name: str, change: Callable[[ActorPlan], ActorPlan]) -> ActorPlan:
-        """Change the plan of an actor's next life; its present one goes on. Return the new plan.
+        """Change the plan of the next life of an actor, and of its group; the present one goes on. Return the new
+        plan.
 
         Until a successor has started, the former plan is changed likewise.
         """
         actor = self._actors[name]
-        actor.plan = change(actor.plan)
-        if actor.former is not None:
-            actor.former = change(actor.former)
+        for member in self._bonds.members(actor):
+            member.plan = change(member.plan)
+            if member.former is not None:
+                member.former = change(member.former)
         return actor.plan
 
     def actor_failed(
         self, name: str, incarnation: int, error: str, traceback: str, now: float, *, permanent: bool = False
     ) -> list[Instruction]:
-        """Decide what follows an actor's death; `permanent` is as in `ActorFailed`."""
+        """Decide what follows the death of an actor, or of a group by that of a member; `permanent` is as in
+        `ActorFailed`.
+        """
         actor = self._actors.get(name)
         if actor is None or actor.incarnation != incarnation or not actor.alive:
             return []
         # A successor that failed to start is no death of the former actor.
         if actor.former is not None:
             return self.roll_back(name, error)
-        actor.end(error, traceback, now, self.limits, permanent=permanent)
-        give_up: list[Instruction] = (
-            [GiveUp(name, actor.early_deaths, error, traceback)] if actor.final else []
-        )
-        return [Publish(), *give_up]
+        stops = self._bonds.end(actor, error, traceback, now, self.limits, permanent=permanent)
+        deaths = self._bonds.members(actor)[0].early_deaths
+        give_up: list[Instruction] = [GiveUp(name, deaths, error, traceback)] if actor.final else []
+        return [*stops, Publish(), *give_up]
+
+    def is_alive(self, name: str, incarnation: int) -> bool:
+        """Tell whether this life of an actor goes on, as far as is known here."""
+        actor = self._actors.get(name)
+        return actor is not None and actor.alive and actor.incarnation == incarnation
 
     def charged(self, name: str, deaths: int) -> None:
         """Take `deaths` off the early deaths of an actor, or of each of a group, and of its node
         (`DeathsCharged`).
         """
+        named = self._actors.get(name)
+        bound = named.plan.bound if named is not None else ""
         for actor in self._actors.values():
-            if actor.plan.name != name and not actor.plan.name.startswith(f"{name}/"):
+            is_bound = bool(bound) and actor.plan.bound == bound
+            if actor is not named and not is_bound and not actor.plan.name.startswith(f"{name}/"):
                 continue
             actor.forgive(deaths)
             if (node := self._nodes.get(actor.plan.node)) is not None:
@@ -396,7 +415,8 @@ class Supervision:
             instructions += self._lease_over(name, incarnation)
         for actor in self._actors.values():
             if actor.retry_at is not None and actor.retry_at <= now:
-                instructions.append(self._start(actor))
+                actor.retry_at = None  # a group whose nodes are not all up begins when they are
+                instructions += self._start([actor])
         return instructions
 
     def wake_at(self) -> float | None:
@@ -433,18 +453,23 @@ class Supervision:
         return [name for name, node in self._nodes.items() if node.up]
 
     def _start_actors_of(self, node: str) -> list[Instruction]:
-        return [self._start(actor) for actor in self._actors_of(node) if not actor.alive and not actor.final]
+        return self._start(self._actors_of(node))
 
-    def _start(self, actor: ActorLife) -> Start:
-        plan = actor.plan
-        order = StartActor(
-            name=plan.name,
-            incarnation=actor.begin(),
-            cls=plan.cls,
-            options=plan.options,
-            folder=plan.folder,
-        )
-        return Start(plan.node, order)
+    def _start(self, actors: Iterable[ActorLife]) -> list[Instruction]:
+        """Begin the next life of actors that are down, each with its group."""
+        begun = self._bonds.rising(actors, lambda node: node in self._nodes and self._nodes[node].up)
+        return [Start(actor.plan.node, _order(actor)) for actor in begun]
+
+
+def _order(actor: ActorLife) -> StartActor:
+    plan = actor.plan
+    return StartActor(
+        name=plan.name,
+        incarnation=actor.incarnation,
+        cls=plan.cls,
+        options=plan.options,
+        folder=plan.folder,
+    )
 
 
 def _listed(devices: Sequence[str]) -> str:

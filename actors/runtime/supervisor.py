@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from pageant.actors.runtime.actor import Actor, receives
+from pageant.actors.runtime.bonds import Stop
 from pageant.actors.runtime.launcher import Launcher, Process
 from pageant.actors.runtime.plans import ActorPlan
 from pageant.actors.runtime.restarts import Fence, GiveUp, Instruction, Launch, Publish, Start, Supervision
@@ -30,6 +31,7 @@ from pageant.protocol.supervision import (
     Progress,
     RenewLease,
     Startup,
+    StopActor,
     StopNode,
     SwapActor,
     Swapped,
@@ -122,6 +124,10 @@ class RootSupervisor(Actor):
         plan = self.core.plan_of(request.name)
         if plan is None:
             raise PeerGone(f"{request.name} is not up, and cannot be swapped now")
+        if plan.bound:
+            raise BadRequest(
+                f"{request.name} is one of a group that lives as one, and cannot be swapped", "name"
+            )
         plan = await self.offload(successor, plan, request.cls, request.options, request.folder)
         if self.core.plan_of(request.name) is None:
             raise PeerGone(f"{request.name} died before it could be swapped")
@@ -179,7 +185,10 @@ class RootSupervisor(Actor):
         has_started = self._outcome is not None and not self._outcome.error
         is_news = self._failures.get(event.name) != event.error
         self._failures[event.name] = event.error
-        level = logging.ERROR if has_started and is_news and not self._stopping else logging.INFO
+        # Another member of its group may have died first: that is the cause, and this a consequence.
+        is_cause = self.core.is_alive(event.name, event.incarnation)
+        is_error = has_started and is_news and is_cause and not self._stopping
+        level = logging.ERROR if is_error else logging.INFO
         log.log(level, "%s#%d failed %s: %s", event.name, event.incarnation, when, event.error)
         await self._carry_out(
             self.core.actor_failed(
@@ -240,6 +249,8 @@ class RootSupervisor(Actor):
                     self.spawn(self._launch(node, incarnation))  # which may take its time
                 case Start(node, order):
                     self.tell(f"node/{node}", order)
+                case Stop(node, name, life, reason):
+                    self.tell(f"node/{node}", StopActor(name=name, incarnation=life, reason=reason))
                 case Publish():
                     directory = self.core.directory()
                     if self._on_directory is not None:

@@ -8,7 +8,7 @@ from typing import Any
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.address import SUPERVISOR, replica_of
 from pageant.actors.scheduler.backlog import Limits
-from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, DRAFTER, SchedulerCore
+from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, DRAFTER, EXECUTOR, SchedulerCore
 from pageant.actors.scheduler.policies import make_policy
 from pageant.protocol.allocation import Assigned, PoolReady
 from pageant.protocol.drafting import Proposed, Speculation
@@ -129,7 +129,7 @@ class Scheduler(Actor):
 
     async def on_start(self) -> None:
         self._began = self.clock.now()
-        for address in ("executor/*", "blocks", "detokenizer"):
+        for address in (EXECUTOR, "blocks", "detokenizer"):
             self.watch(address)
         if self.options.speculation is not None and not self.options.speculation.on_device:
             self.watch(DRAFTER)
@@ -266,7 +266,7 @@ class Scheduler(Actor):
     @receives
     def peer_down(self, event: ActorDown) -> None:
         """Take back the work of an actor that died. It is done again when the successor is up."""
-        if event.address.startswith("executor/"):
+        if event.address == EXECUTOR:
             if self.core.executor_gone(event.incarnation, died=event.reason != SWAPPED):
                 self.tell(SUPERVISOR, DeathsCharged(name=replica_of(self.name) + event.address))
         elif event.address == BLOCKS:

@@ -23,7 +23,7 @@ from pageant.protocol.outputs import Stopped
 from pageant.protocol.serving import Abort, Submit
 from pageant.protocol.stepping import ExecutorReady, LateTokens, StepResult
 
-EXECUTORS, BLOCKS, DETOKENIZER, DRAFTER = "executor/*", "blocks", "detokenizer", "drafter"
+EXECUTOR, BLOCKS, DETOKENIZER, DRAFTER = "executor/0", "blocks", "detokenizer", "drafter"
 
 Outbox = list[tuple[str, Message]]
 
@@ -153,7 +153,7 @@ class SchedulerCore:
             assert self._epoch is not None, "it is served"
             cut = self.planner.cut_short(self._epoch, aborted=aborted)
             if cut is not None:
-                self._outbox.append((EXECUTORS, cut))
+                self._outbox.append((EXECUTOR, cut))
             assign = self.planner.begin(self._epoch, self._manager)
             if assign is not None:
                 self._outbox.append((BLOCKS, assign))
@@ -171,7 +171,7 @@ class SchedulerCore:
             return
         plan = self.planner.granted(message)
         if plan is not None:
-            self._outbox.append((EXECUTORS, plan))
+            self._outbox.append((EXECUTOR, plan))
         self._advance()
 
     def stepped(self, message: StepResult, now: float = 0.0) -> None:

@@ -21,6 +21,7 @@ from pageant.models.decoder import Decoder
 from pageant.models.loading import load_decoder
 from pageant.models.parking import Parked
 from pageant.models.quantization import Quantization
+from pageant.models.sharding import Shard
 
 __all__ = ["LoadedModel", "ModelKey"]
 
@@ -37,6 +38,9 @@ class ModelKey(NamedTuple):
     deterministic: bool = False
     max_lora_rank: int = RANK_MAX
     weight_version: str = ""
+    rank: int = 0
+    """Whose share of the weights it is, among the ranks of a group."""
+    num_ranks: int = 1
 
 
 class LoadedModel:
@@ -69,6 +73,7 @@ class LoadedModel:
             max_model_len=key.max_model_len,
             quantization=key.quantization,
             progress=progress,
+            shard=Shard(key.rank, key.num_ranks) if key.num_ranks > 1 else None,
         )
         self.adapters = Adapters(adapters, checkpoint, self.decoder, key.max_lora_rank)
         self._parked: Parked | None = None

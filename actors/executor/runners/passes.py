@@ -29,6 +29,8 @@ class Passes:
 
     Args:
         last_drawn: int64 [rows of the batch], on the device: the token that each drew last.
+        records: whether passes may be recorded. Those of a group's ranks are not: what ranks exchange is no call of
+            the kernels' library.
     """
 
     def __init__(
@@ -42,13 +44,14 @@ class Passes:
         block_size: int,
         clock: Callable[[], float] = lambda: 0.0,
         adapters: Adapters | None = None,
+        records: bool = True,
     ) -> None:
         self.decoder = decoder
         self._adapters = adapters
         self._kv_caches = kv_caches
         self._last_drawn = last_drawn
         self._programs: StepPrograms | None = None
-        if isinstance(decoder.kernels, CpuKernels) and not decoder.taps:
+        if records and isinstance(decoder.kernels, CpuKernels) and not decoder.taps:
             self._programs = StepPrograms(
                 self.forward,
                 decoder.logits,

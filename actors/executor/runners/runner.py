@@ -18,7 +18,13 @@ from pageant.actors.executor.batch.shaping import NOTHING, shape_logits
 from pageant.actors.executor.guided.undrawn import Undrawn
 from pageant.actors.executor.on_device import to_device
 from pageant.actors.executor.runners.loaded_model import LoadedModel, ModelKey
-from pageant.actors.executor.runners.memory import available_bytes, choose_pool_size, total_bytes
+from pageant.actors.executor.runners.memory import (
+    PoolSize,
+    available_bytes,
+    choose_pool_size,
+    host_budget,
+    total_bytes,
+)
 from pageant.actors.executor.runners.model_runner import Drawn, KnownTokens
 from pageant.actors.executor.runners.passes import Passes
 from pageant.actors.executor.runners.programs import Awaiting
@@ -28,6 +34,7 @@ from pageant.actors.executor.runners.undrawn_logits import UndrawnLogits
 from pageant.actors.executor.tiers.disk import DiskFile
 from pageant.actors.executor.tiers.host_memory import HostMemory
 from pageant.kernels.base import SamplingTensors, TokenMasks
+from pageant.kernels.collectives.base import Collectives
 from pageant.models.adapters.checkpoint import RANK_MAX
 from pageant.models.layer_groups import LayerGroups
 from pageant.models.quantization import Quantization
@@ -70,6 +77,8 @@ class TorchRunner:
         clock: to tell how long drafts take to be made, and recorded steps.
         weight_version: of what is in the checkpoint's folder.
         loaded: the weights, if they are there already. Those of another model, or for another device, are passed over.
+        collectives: this rank's side of the group that computes the model together; None where it is alone.
+        num_near: how many ranks of the group share this host's memory, this one included.
     """
 
     spare_blocks = 0  # of the KV cache, behind those that sequences get
@@ -100,6 +109,8 @@ class TorchRunner:
         disk: DiskFile | None = None,
         weight_version: str = "",
         loaded: LoadedModel | None = None,
+        collectives: Collectives | None = None,
+        num_near: int = 1,
     ) -> None:
         if device == "cpu":
             torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
@@ -108,6 +119,7 @@ class TorchRunner:
         key = ModelKey(
             *(str(model), dtype, device, backend, max_model_len),
             *(quantization, deterministic, max_lora_rank, weight_version),
+            *((0, 1) if collectives is None else (collectives.rank, collectives.size)),
         )
         if loaded is None or loaded.key != key:
             loaded = LoadedModel(key, adapters or {}, progress)
@@ -116,12 +128,18 @@ class TorchRunner:
             loaded.have_adapters(adapters or {})
         self._loaded = loaded
         self._kernels, self._decoder, self._adapters = loaded.kernels, loaded.decoder, loaded.adapters
+        self._collectives = collectives
+        if collectives is not None:
+            self._decoder.join(collectives)
         self.kernels = self._kernels.name
         self.dtype = str(self._decoder.dtype).removeprefix("torch.")
         self._proposer = load_proposer(speculation, self._decoder, dtype, max_model_len)
         block_bytes = self._arrange_blocks(block_size, max_model_len, group_layers=group_layers)
         if budget_bytes is None and num_blocks is None:
             budget_bytes = self._kv_budget(block_size, max_num_seqs)
+            if budget_bytes is None and num_near > 1:
+                longest = -(-max_model_len // block_size) * len(self.windows) * block_bytes
+                budget_bytes = host_budget(longest) // num_near
         pool = choose_pool_size(
             num_blocks,
             block_bytes=block_bytes,
@@ -132,8 +150,8 @@ class TorchRunner:
             num_groups=len(self.windows),
             may_shorten=fit_max_model_len,
         )
-        self.num_blocks, self.max_model_len = pool.num_blocks, pool.max_model_len
-        max_model_len = pool.max_model_len
+        self.num_blocks, self.max_model_len = self._agreed(pool)
+        max_model_len = self.max_model_len
         room = Room(self.num_blocks + self.spare_blocks, block_size, max_num_seqs, max_model_len)
         self._kv_bytes = room.num_blocks * block_bytes
         self._last_drawn = torch.zeros(max_num_seqs, dtype=torch.int64, device=self.device)  # by row
@@ -146,6 +164,16 @@ class TorchRunner:
             f" in {len(self.windows)} groups of layers" if len(self.windows) > 1 else "",
             self.num_blocks * block_bytes / 2**20,
         )
+
+    def _agreed(self, pool: PoolSize) -> tuple[int, int]:
+        """Return the blocks, and the tokens of the longest request, that every rank of the group has memory for."""
+        if self._collectives is None:
+            return pool.num_blocks, pool.max_model_len
+        mine = torch.tensor([pool.num_blocks, pool.max_model_len])
+        everyone = torch.empty(self._collectives.size, 2, dtype=torch.int64)
+        self._collectives.all_gather(mine, everyone)
+        num_blocks, max_model_len = everyone.amin(0).tolist()
+        return num_blocks, max_model_len
 
     def _arrange_blocks(self, block_size: int, max_model_len: int, *, group_layers: bool) -> int:
         """Settles what a block holds, and returns the bytes of one. Where drafts are made with keys and values of their
@@ -180,6 +208,7 @@ class TorchRunner:
             block_size=room.block_size,
             clock=self._clock,
             adapters=self._adapters,
+            records=self._collectives is None,
         )
 
     @property
@@ -388,12 +417,15 @@ class TorchRunner:
 
     def _copy_blocks(self, inputs: StepInputs) -> None:
         """What the step's new sequences share with others in part becomes their own."""
-        if len(inputs.copy_sources):
-            sources, destinations = (
-                self._tensor(blocks.astype(np.int64))
-                for blocks in (inputs.copy_sources, inputs.copy_destinations)
+        self._copy_between(inputs.copy_sources, inputs.copy_destinations)
+
+    def _copy_between(self, sources: npt.NDArray[np.int32], destinations: npt.NDArray[np.int32]) -> None:
+        """Copy blocks, int32 [C], to others, int32 [C]."""
+        if len(sources):
+            from_blocks, to_blocks = (
+                self._tensor(blocks.astype(np.int64)) for blocks in (sources, destinations)
             )
-            self._kernels.move_kv(self._kv_caches, sources, destinations)
+            self._kernels.move_kv(self._kv_caches, from_blocks, to_blocks)
 
     def _params(self, sampling: SamplingColumns) -> SamplingTensors:
         return SamplingTensors(

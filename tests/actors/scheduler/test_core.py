@@ -11,7 +11,7 @@ import pytest
 from pageant.actors.blocks.allocation import Allocation
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.scheduler.backlog import Limits
-from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, DRAFTER, EXECUTORS, SchedulerCore
+from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, DRAFTER, EXECUTOR, SchedulerCore
 from pageant.actors.scheduler.planning import UncachedShare
 from pageant.actors.scheduler.policies import POLICIES, FairShare, FirstComeFirstServed, make_policy
 from pageant.actors.scheduler.running import TOKENS_SENT_TOGETHER
@@ -100,7 +100,7 @@ class Scene:
         return asked, self.plan() if len(self.core.planner.computing) > computing else None
 
     def plan(self):
-        (plan,) = self.out(EXECUTORS)
+        (plan,) = self.out(EXECUTOR)
         return plan
 
     def compute(self, plan, token=7, **told):
@@ -139,7 +139,7 @@ class Scene:
             for target, message in messages:
                 if target == BLOCKS:
                     self.core.assigned(self.allocation.assign(message))
-                elif target == EXECUTORS:
+                elif target == EXECUTOR:
                     plans.append(message)
                     self.compute(message, token)
                 elif read:
@@ -152,7 +152,7 @@ class Scene:
         made = []
         while asked := self.out(BLOCKS):
             self.core.assigned(self.allocation.assign(asked[0]))
-            made += self.out(EXECUTORS)
+            made += self.out(EXECUTOR)
         return made
 
     def prefill(self):
@@ -339,7 +339,7 @@ def test_a_row_whose_late_token_has_come_does_not_wait_for_anothers():
     scene.compute(third, void=(0, 1))
     while asked := scene.out(BLOCKS):
         scene.core.assigned(scene.allocation.assign(asked[0]))
-    assert not scene.told[EXECUTORS], "all that run wait for their tokens, and there is no room for more"
+    assert not scene.told[EXECUTOR], "all that run wait for their tokens, and there is no room for more"
     scene.late(second, 0)
     _, plan = scene.assign()
     assert plan.rows.tolist() == [0]
@@ -1152,10 +1152,10 @@ def test_who_comes_has_plans_of_several_steps_cut_short_and_what_was_not_compute
     plans = scene.prefill()
     assert [(plan.num_steps, plan.continues) for plan in plans] == [(4, False), (4, True)]
     scene.submit("b", [8, 9], max_tokens=4, **FINAL)
-    assert [(type(cut), cut.number) for cut in scene.out(EXECUTORS)] == [(CutShort, plans[-1].number)]
+    assert [(type(cut), cut.number) for cut in scene.out(EXECUTOR)] == [(CutShort, plans[-1].number)]
     assert not scene.plans(), "nothing comes before it is known how far they came"
     scene.submit("c", [1], max_tokens=1, **FINAL)
-    assert not scene.out(EXECUTORS), "they are told once"
+    assert not scene.out(EXECUTOR), "they are told once"
     scene.compute(plans[0], [11, 12], num_steps=2)
     assert not scene.plans()
     scene.compute(plans[1], num_steps=0)
@@ -1179,9 +1179,9 @@ def test_when_the_last_one_is_gone_plans_of_several_steps_are_cut_short():
     plans += scene.plans()
     assert [plan.num_steps for plan in plans] == [4, 4]
     scene.abort("a")
-    assert not scene.out(EXECUTORS), "they go on for the other"
+    assert not scene.out(EXECUTOR), "they go on for the other"
     scene.abort("b")
-    assert [(type(cut), cut.number) for cut in scene.out(EXECUTORS)] == [(CutShort, plans[-1].number)]
+    assert [(type(cut), cut.number) for cut in scene.out(EXECUTOR)] == [(CutShort, plans[-1].number)]
     scene.compute(plans[0], num_steps=1)
     scene.compute(plans[1], num_steps=0)
     scene.submit("c", [1, 2], max_tokens=3, **FINAL)
@@ -1199,7 +1199,7 @@ def test_of_what_was_not_computed_nothing_is_found_by_others():
     scene.compute(plans[0], [11], num_steps=1)
     scene.abort("a")
     scene.compute(plans[1], num_steps=0)
-    assert len(scene.out(EXECUTORS)) == 1, "a word to cut them short"
+    assert len(scene.out(EXECUTOR)) == 1, "a word to cut them short"
     asked, plan = scene.assign()
     assert asked.withdrawn_lengths.tolist() == [3, 6]
     assert plan.starts.tolist() == [3], "of its fourth token nothing was computed"

@@ -1,0 +1,57 @@
+"""The model runner of a member that follows: its share of each step, as the leader says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pageant.actors.executor.batch.scoring import PROMPT_LOGITS_MAX
+from pageant.actors.executor.groups.orders import given_embeddings, packed_of, with_adapters
+from pageant.actors.executor.groups.word import Word
+from pageant.actors.executor.runners.runner import TorchRunner
+from pageant.kernels.collectives.base import Collectives
+from pageant.protocol.ranks import Order, RankStep
+
+__all__ = ["FollowingRunner"]
+
+
+class FollowingRunner(TorchRunner):
+    """Computes its share of each step, and draws nothing.
+
+    Args:
+        collectives: this member's side of the group, of a rank above 0.
+        others: see `TorchRunner`.
+    """
+
+    def __init__(self, *args: Any, collectives: Collectives, **others: Any) -> None:
+        self._word = Word(collectives)
+        super().__init__(*args, collectives=collectives, **others)
+
+    def follow(self, order: Order) -> int:
+        """Compute the steps of a launch for as long as the leader says. Return how many those were.
+
+        Raises:
+            GroupBroken: the group's operations have ended, or the leader computes another launch.
+        """
+        for place, step in enumerate(order.steps):
+            token_ids = self._word.hear(order.number, place, len(step.positions))
+            if token_ids is None:
+                return place
+            self._compute(step, token_ids)
+        return len(order.steps)
+
+    @torch.inference_mode()
+    def _compute(self, step: RankStep, token_ids: Any) -> None:
+        """Compute a step in the same order as `TorchRunner._launch`, for operations are met in that order."""
+        self._copy_between(step.copy_sources, step.copy_destinations)
+        packed = packed_of(step, token_ids, len(self.windows))
+        ancestors = step.ancestors.copy() if len(step.ancestors) else None
+        last_tokens = self._tensor(step.last_tokens.astype("int64"))
+        wanted = None if step.reads_all else last_tokens.numpy()
+        hidden = self._passes.run(packed, ancestors, with_adapters(step), wanted, given_embeddings(step))
+        scored = self._tensor(step.scored.astype("int64"))
+        for first in range(0, len(scored), PROMPT_LOGITS_MAX):
+            self._decoder.logits(hidden[scored[first : first + PROMPT_LOGITS_MAX]])
+        if len(last_tokens):
+            self._decoder.logits(hidden if len(last_tokens) == len(hidden) else hidden[last_tokens])

@@ -1,0 +1,96 @@
+"""How members of a group come to compute together: their shares of the weights, and the meeting of all.
+
+Blocking functions, for a member's own thread. The leader asks each member what it has before they meet, so that what
+does not fit is refused by its name, and nobody waits in an operation for a member that still loads.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pageant.actors.executor.groups.meeting import host_id
+from pageant.actors.executor.options import ExecutorOptions, load_weights
+from pageant.actors.runtime.version import VERSION
+from pageant.models.checkpoint import Checkpoint
+from pageant.protocol.errors import ConfigurationError
+from pageant.protocol.ranks import Fingerprint, RankReady
+
+if TYPE_CHECKING:
+    from pageant.actors.executor.runners.loaded_model import LoadedModel
+
+__all__ = ["check_alike", "describe", "load_share"]
+
+HEADER_BYTES_MAX = 16 << 20
+"""The part of a weight file that is compared, at most. The header of another format has no length."""
+
+
+def load_share(
+    options: ExecutorOptions, rank: int, progress: Callable[[int, int], None] | None = None
+) -> LoadedModel:
+    """Load a rank's share of the weights: seconds of work.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be computed, or cannot be shared out so.
+    """
+    return load_weights(options, rank, progress)
+
+
+def describe(options: ExecutorOptions, rank: int, loaded: LoadedModel) -> RankReady:
+    """Return what the leader is to know of a rank."""
+    import torch
+
+    level = getattr(loaded.kernels, "level", "")
+    fingerprint = Fingerprint(
+        pageant=VERSION,
+        torch=str(torch.__version__),
+        kernels=f"{loaded.kernels.name} {level}".rstrip(),
+        dtype=str(loaded.decoder.dtype).removeprefix("torch."),
+        quantization=options.quantization or "",
+        checkpoint=checkpoint_digest(Path(options.model)),
+        members=options.num_members,
+    )
+    return RankReady(rank=rank, fingerprint=fingerprint, host=host_id(), weight_bytes=loaded.num_bytes)
+
+
+@functools.lru_cache(maxsize=8)
+def checkpoint_digest(folder: Path) -> str:
+    """Return a digest of a checkpoint: of its configuration, and of the headers and sizes of its weight files."""
+    digest = blake2b(digest_size=16)
+    if (folder / "config.json").exists():
+        digest.update((folder / "config.json").read_bytes())
+    for path in sorted(Checkpoint(folder).weight_files):
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            digest.update(file.read(min(length, HEADER_BYTES_MAX)))
+        digest.update(path.stat().st_size.to_bytes(8, "little"))
+    return digest.hexdigest()
+
+
+def check_alike(ranks: Sequence[RankReady]) -> None:
+    """Refuse a group whose members would compute different models, or different sums.
+
+    Args:
+        ranks: all members, the leader first.
+
+    Raises:
+        ConfigurationError: names the member and the field in which it differs from the leader.
+    """
+    first, *others = ranks
+    for place, rank in enumerate(others, start=1):
+        if rank.rank != place:
+            raise ConfigurationError(
+                f"executor/{place} says that it is rank {rank.rank}; expected rank {place}"
+            )
+        for name, expected in msgspec.structs.asdict(first.fingerprint).items():
+            found = getattr(rank.fingerprint, name)
+            if found != expected:
+                raise ConfigurationError(
+                    f"executor/{place} has {name} {found!r}; expected {expected!r}, which executor/0 has: all members "
+                    "of a group compute one model with the same code"
+                )

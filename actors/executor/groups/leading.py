@@ -1,0 +1,141 @@
+"""The part of an executor that leads a group: it brings the members together, and orders its launches from them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pageant.actors.executor.groups.joining import check_alike, describe, load_share
+from pageant.actors.executor.groups.meeting import HELD_SECONDS, KeyQueue, Meeting, arrange, is_broken
+from pageant.actors.executor.groups.orders import order_of
+from pageant.actors.executor.tiers.moving import Move
+from pageant.actors.executor.work import Work
+from pageant.actors.runtime import Actor
+from pageant.actors.runtime.address import group_of
+from pageant.protocol.ranks import DescribeRank, FollowKeys, MeetingKey, MoveBlocks, TakeKeys
+
+if TYPE_CHECKING:
+    from pageant.actors.executor.runners.model_runner import ModelRunner
+
+__all__ = ["Leading"]
+
+log = logging.getLogger("pageant.executor")
+
+START_SECONDS = 86_400.0
+"""How long the leader waits for a member that loads: its supervisor knows sooner if it never comes."""
+
+
+class Leading(Actor):
+    """Leads the other members, if there are any."""
+
+    followers: tuple[str, ...] = ()
+    """Addresses of the other members, in the order of their ranks; none where the executor is alone."""
+    _meeting: Meeting | None = None
+    """This member's side of the group."""
+
+    def _report(self, done: int, total: int) -> None:
+        raise NotImplementedError
+
+    _keys: KeyQueue
+    """Keys of the leader's own, while the group meets."""
+    _joined: dict[str, Any]
+    """The runner's arguments that a group's leader adds; see `make_runner`."""
+
+    def open_runner(self) -> ModelRunner:
+        """Return the runner. Called once, in the executor's own thread."""
+        raise NotImplementedError
+
+    async def _lead(self) -> ModelRunner:
+        """Bring the group together. Return the leader's runner."""
+        group = group_of(self.name)
+        self.followers = tuple(f"{group}/{rank}" for rank in range(1, self.options.num_members))
+        loaded = await self.offload(load_share, self.options, 0, self._report)
+        mine = await self.offload(describe, self.options, 0, loaded)
+        ranks = await self._ask_all([DescribeRank()] * len(self.followers))
+        check_alike([mine, *ranks])
+        forms = arrange(self.options.collectives, f"{group}#{self.incarnation}", [mine, *ranks])
+        self._keys = KeyQueue()
+        self._meeting = meeting = Meeting(forms[0], 0, len(forms), self._keys.put)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                keys = [tasks.create_task(self._pass_on_own_keys())]
+                keys += [tasks.create_task(self._pass_on_keys(name, meeting)) for name in self.followers]
+                runner, _ = await asyncio.gather(
+                    self.offload(self._join, meeting, loaded), self._ask_all(forms[1:])
+                )
+                for task in keys:
+                    task.cancel()
+        except BaseExceptionGroup as errors:
+            meeting.abort("the group did not come together")
+            raise errors.exceptions[0] from None
+        except BaseException:
+            meeting.abort("the group did not come together")
+            raise
+        log.info(
+            "%s leads a group of %d by %s; weights of each: %s MiB",
+            *(self.name, self.options.num_members, meeting.form.collectives),
+            ", ".join(f"{rank.weight_bytes / 2**20:,.0f}" for rank in (mine, *ranks)),
+        )
+        return runner  # type: ignore[no-any-return]
+
+    async def _ask_all(self, requests: Sequence[Any]) -> list[Any]:
+        asked = (
+            self.ask(name, request, START_SECONDS)
+            for name, request in zip(self.followers, requests, strict=True)
+        )
+        return list(await asyncio.gather(*asked))
+
+    async def _pass_on_own_keys(self) -> None:
+        """Tell the others the keys that the leader puts."""
+        while True:
+            await self._give(self.followers, await self._keys.get())
+
+    async def _pass_on_keys(self, follower: str, meeting: Meeting) -> None:
+        """Take the keys that a member puts, and tell them to the others."""
+        async for key in self.stream(follower, FollowKeys(), START_SECONDS):
+            meeting.put_all([key])
+            await self._give([name for name in self.followers if name != follower], key)
+
+    async def _give(self, names: Sequence[str], key: MeetingKey) -> None:
+        """Give a key to some members: asked, for a tell would wait until its sender is up."""
+        await asyncio.gather(*(self.ask(name, TakeKeys(keys=(key,))) for name in names))
+
+    def _join(self, meeting: Meeting, loaded: Any) -> ModelRunner:
+        """In the executor's own thread."""
+        collectives = meeting.join()
+        self._joined = {"loaded": loaded, "collectives": collectives, "num_near": meeting.form.num_near}
+        try:
+            return self.open_runner()
+        finally:
+            self._joined = {}
+
+    def _order(self, work: Work) -> None:
+        """Order a launch from the others, before the leader's own thread is given it."""
+        if self.followers:
+            order = order_of(work)
+            for name in self.followers:
+                self.tell(name, order)
+
+    async def _move_elsewhere(self, move: Move) -> None:
+        """Have the others make a move of blocks. Returns when all have."""
+        request = MoveBlocks(way=move.way.value, sources=move.sources, destinations=move.destinations)
+        await self._ask_all([request] * len(self.followers))
+
+    async def _outlive_cause(self, error: BaseException) -> None:
+        """Wait, after the group's operations have ended, for whoever is the cause to be seen first: its supervisor
+        then stops this member. Returns at once for any other error."""
+        if self.followers and is_broken(error):
+            await asyncio.sleep(HELD_SECONDS)
+
+    async def _leave_group(self) -> None:
+        """End every wait, then leave, when the computing thread is back."""
+        if self._meeting is not None:
+            self._abort(f"{self.name} was stopped")
+            await self.offload(self._meeting.close)
+
+    def _abort(self, reason: str) -> None:
+        """Have every wait of this member and of the others end."""
+        if self._meeting is not None:
+            self._meeting.abort(reason)

@@ -1,0 +1,66 @@
+"""The model runner of a group's leader: each step begins with the word to the others, and is computed with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from pageant.actors.executor.batch.inputs import StepInputs
+from pageant.actors.executor.computing import ComputingThread
+from pageant.actors.executor.groups.word import Word
+from pageant.actors.executor.guided.undrawn import Undrawn
+from pageant.actors.executor.runners.model_runner import Drawn
+from pageant.actors.executor.runners.runner import TorchRunner
+from pageant.actors.executor.work import Launched, Work
+from pageant.kernels.collectives.base import Collectives
+from pageant.protocol.arrays import int64
+
+__all__ = ["LeadingRunner", "LeadingThread"]
+
+
+class LeadingRunner(TorchRunner):
+    """Computes its own share of each step, and draws.
+
+    Args:
+        collectives: the leader's side of the group, of rank 0.
+        others: see `TorchRunner`.
+    """
+
+    def __init__(self, *args: Any, collectives: Collectives, **others: Any) -> None:
+        self._word = Word(collectives)
+        self._number = 0
+        self._left: Sequence[StepInputs] = ()
+        self._place = 0
+        super().__init__(*args, collectives=collectives, **others)
+
+    def begin(self, work: Work) -> None:
+        """Begin a launch, which the others were ordered to compute."""
+        self._number, self._left, self._place = work.number, work.steps, 0
+
+    def finish(self) -> None:
+        """Have the others leave those steps of the launch that were not computed."""
+        if self._place < len(self._left):
+            self._word.end(self._number, self._place, len(self._left[self._place].positions))
+        self._left = ()
+
+    def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
+        """See `ModelRunner`."""
+        token_ids = inputs.token_ids.copy()
+        token_ids[inputs.unknown] = self._last_drawn.numpy()[inputs.unknown_rows]
+        self._word.go_on(self._number, self._place, token_ids)
+        self._place += 1
+        return self._launch(replace(inputs, token_ids=token_ids, unknown=int64(), unknown_rows=int64()))
+
+
+class LeadingThread(ComputingThread):
+    """The computing thread of a group's leader. Its runner is a `LeadingRunner`."""
+
+    _runner: LeadingRunner
+
+    def launch(self, work: Work) -> Launched | None:
+        """See `ComputingThread`. The others hear of a launch that is refused, or that ends early."""
+        self._runner.begin(work)
+        outcome = super().launch(work)
+        self._runner.finish()
+        return outcome

@@ -1,0 +1,131 @@
+"""Where the members of a group meet for its operations. Loads no torch before they do.
+
+The leader arranges the meeting once it knows where all members are. Over torch.distributed they find one another by
+keys, which travel in messages of ours: no port is open to strangers, and nothing is written to a disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pageant.protocol.errors import ConfigurationError
+from pageant.protocol.ranks import FormGroup, MeetingKey, RankReady
+
+if TYPE_CHECKING:
+    from pageant.kernels.collectives.base import Collectives
+
+__all__ = ["HELD_SECONDS", "KeyQueue", "Meeting", "arrange", "host_id", "is_broken"]
+
+DEADLINE_SECONDS = 120.0
+"""How long an operation may wait for other members. The supervisor sees nearly every death long before."""
+
+HELD_SECONDS = 10.0
+"""How long a member that finds the group broken waits for its supervisor, who knows the cause, to stop it."""
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def host_id() -> str:
+    """Return a name of this host's that no other host has."""
+    return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
+
+
+def is_broken(error: BaseException) -> bool:
+    """Tell whether an error says that the group's operations have ended, of which another member may be the cause."""
+    from pageant.kernels.collectives.base import GroupBroken
+
+    return isinstance(error, GroupBroken)
+
+
+class KeyQueue:
+    """Keys that a meeting's thread puts, for the actor's loop. Made on that loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._keys: asyncio.Queue[MeetingKey] = asyncio.Queue()
+
+    def put(self, key: str, value: bytes) -> None:
+        """Add a key. Called from any thread."""
+        self._loop.call_soon_threadsafe(self._keys.put_nowait, MeetingKey(key=key, value=value))
+
+    async def get(self) -> MeetingKey:
+        """Return the next key, when there is one."""
+        return await self._keys.get()
+
+
+class Meeting:
+    """One member's side of its group.
+
+    Args:
+        form: how the group meets.
+        rank, size: the member's number, and how many there are.
+        publish: brings a key and its value to `put` of every other member. Called from any thread.
+    """
+
+    def __init__(self, form: FormGroup, rank: int, size: int, publish: Callable[[str, bytes], None]) -> None:
+        from pageant.kernels.collectives.mirrored_store import MirroredStore
+
+        self.form = form
+        self._rank, self._size = rank, size
+        self._store = MirroredStore(publish)
+        self._collectives: Collectives | None = None
+        self._aborted = ""
+
+    def put_all(self, keys: Iterable[MeetingKey]) -> None:
+        """Take keys that other members have published."""
+        for one in keys:
+            self._store.put(one.key, one.value)
+
+    def join(self) -> Collectives:
+        """Meet the others. Blocks until all are there.
+
+        Raises:
+            GroupBroken: they do not come, or the meeting was aborted.
+        """
+        from pageant.kernels.collectives.base import GroupBroken
+        from pageant.kernels.collectives.process_group import ProcessGroup
+
+        with self._store.mirroring():
+            self._collectives = ProcessGroup(
+                self._store.store,
+                self.form.meeting,
+                self._rank,
+                self._size,
+                deadline_seconds=DEADLINE_SECONDS,
+            )
+        if self._aborted:
+            self._collectives.abort(self._aborted)
+            raise GroupBroken(self._aborted)
+        return self._collectives
+
+    def abort(self, reason: str) -> None:
+        """End every wait of this member in the group's operations, and all later ones."""
+        self._aborted = self._aborted or reason
+        if self._collectives is not None:
+            self._collectives.abort(reason)
+
+    def close(self) -> None:
+        """Leave the group. For the computing thread, when nothing is computed any more."""
+        if self._collectives is not None:
+            self._collectives.close()
+
+
+def arrange(wanted: str, name: str, ranks: Sequence[RankReady]) -> list[FormGroup]:
+    """Return how each member is to meet the others, in the order of their ranks.
+
+    Args:
+        wanted: the option `collectives`.
+        name: the group's, which no other life of it has.
+
+    Raises:
+        ConfigurationError: members of several hosts are to share memory.
+    """
+    hosts = [rank.host for rank in ranks]
+    if wanted == "shm" and len({*hosts}) > 1:
+        raise ConfigurationError(
+            f"collectives is 'shm', but the members of {name} are on {len({*hosts})} hosts; expected auto or gloo"
+        )
+    return [FormGroup(collectives="gloo", meeting=name, num_near=hosts.count(host)) for host in hosts]

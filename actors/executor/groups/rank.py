@@ -1,0 +1,170 @@
+"""A member of a group that follows: it computes its share of what the leader orders, and decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from pageant.actors.executor.groups.joining import describe, load_share
+from pageant.actors.executor.groups.meeting import HELD_SECONDS, KeyQueue, Meeting, is_broken
+from pageant.actors.executor.metering import Metering
+from pageant.actors.executor.options import ExecutorOptions, make_runner
+from pageant.actors.executor.tiers.disk import DiskFile
+from pageant.actors.executor.tiers.moving import Move, Way
+from pageant.actors.runtime import Actor, receives
+from pageant.protocol.errors import PeerGone
+from pageant.protocol.ranks import (
+    BlocksMoved,
+    DescribeRank,
+    FollowKeys,
+    FormGroup,
+    GroupFormed,
+    KeysTaken,
+    MeetingKey,
+    MoveBlocks,
+    Order,
+    RankReady,
+    TakeKeys,
+)
+from pageant.protocol.statistics import ExecutorStatistics, GetExecutorStatistics
+
+if TYPE_CHECKING:
+    from pageant.actors.executor.groups.following_runner import FollowingRunner
+    from pageant.actors.executor.runners.loaded_model import LoadedModel
+
+__all__ = ["OrderMissed", "Rank"]
+
+
+class OrderMissed(RuntimeError):
+    """An order that does not follow the last one: a message was lost, or there is a bug."""
+
+
+class Rank(Actor):
+    """Follows the leader of its group, as the rank that its name says (`executor/1`)."""
+
+    heavy = True
+
+    class Options(ExecutorOptions, frozen=True, kw_only=True):
+        """Those of the leader; see `ExecutorOptions`."""
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self._loaded: LoadedModel | None = None
+        """This member's share of the weights, until it has a runner."""
+        self._runner: FollowingRunner | None = None
+        """Set once the group is formed."""
+        self._meeting: Meeting | None = None
+        """This member's side of the group."""
+        self._next_order = 1
+        self._keys: KeyQueue
+        """Keys of the meeting that the leader has not taken yet. Set by `on_start`."""
+        self._early: list[MeetingKey] = []
+        """Keys of others that came before the meeting."""
+
+    @property
+    def rank(self) -> int:
+        """Return its number among the members."""
+        return int(self.name.rpartition("/")[2])
+
+    async def on_start(self) -> None:
+        self._keys = KeyQueue()
+        self._loaded = await self.offload(load_share, self.options, self.rank, self._report)
+
+    async def on_stop(self) -> None:
+        if self._meeting is not None:
+            self._meeting.abort(f"{self.name} was stopped")
+            await self.offload(self._meeting.close)
+
+    def _report(self, done: int, total: int) -> None:
+        """Say how far the loading is, in the executor's own thread: the leader's progress speaks for the group."""
+
+    @receives(concurrent=True)
+    async def describe(self, request: DescribeRank) -> RankReady:
+        """Tell the leader what this member computes with."""
+        assert self._loaded is not None, "a group is formed once in the life of its members"
+        return await self.offload(describe, self.options, self.rank, self._loaded)
+
+    @receives(concurrent=True)
+    async def form(self, request: FormGroup) -> GroupFormed:
+        """Meet the others."""
+        self._meeting = Meeting(request, self.rank, self.options.num_members, self._keys.put)
+        self._meeting.put_all(self._early)
+        self._runner = await self.offload(self._join, self._meeting)
+        self._loaded = None
+        return GroupFormed(num_blocks=self._runner.num_blocks)
+
+    @receives(concurrent=True)
+    async def keys(self, request: FollowKeys) -> AsyncIterator[MeetingKey]:
+        """Stream the keys that this member puts."""
+        while True:
+            yield await self._keys.get()
+
+    @receives
+    def take_keys(self, request: TakeKeys) -> KeysTaken:
+        """Take keys of other members, which may come before this one is asked to the meeting."""
+        if self._meeting is None:
+            self._early += request.keys
+        else:
+            self._meeting.put_all(request.keys)
+        return KeysTaken()
+
+    def _join(self, meeting: Meeting) -> FollowingRunner:
+        """In the member's own thread."""
+        disk = None if self.options.disk_path is None else DiskFile(self.options.disk_path)
+        runner: Any = make_runner(
+            self.options,
+            clock=self.clock.now,
+            disk=disk,
+            loaded=self._loaded,
+            collectives=meeting.join(),
+            num_near=meeting.form.num_near,
+        )
+        return runner  # type: ignore[no-any-return]
+
+    @receives
+    def compute(self, order: Order) -> None:
+        """Compute a launch, after those that were ordered before it.
+
+        Raises:
+            OrderMissed: it is not the next one.
+        """
+        if order.number != self._next_order:
+            raise OrderMissed(f"order {order.number} came, {self._next_order} was expected")
+        self._next_order += 1
+        self.spawn(self._follow(order))
+
+    async def _follow(self, order: Order) -> None:
+        assert self._runner is not None, "the leader orders nothing before the group is formed"
+        try:
+            await self.offload(self._runner.follow, order)
+        except Exception as error:
+            if is_broken(error):
+                await asyncio.sleep(HELD_SECONDS)  # until whoever is the cause has been seen
+            raise
+
+    @receives(concurrent=True)
+    async def move(self, request: MoveBlocks) -> BlocksMoved:
+        """Move this member's shards of blocks between tiers."""
+        assert self._runner is not None
+        move = Move(Way(request.way), request.sources, request.destinations)
+        await self.offload_beside("moves", self._runner.host.move, move)
+        return BlocksMoved()
+
+    @receives(concurrent=True)
+    async def statistics(self, request: GetExecutorStatistics) -> ExecutorStatistics:
+        """Return the device and the memory. Steps are the leader's to count."""
+        runner, options = self._runner, self.options
+        if runner is None:
+            raise PeerGone(f"{self.name} has not met its group yet")
+        return Metering().statistics(
+            device=options.device,
+            dtype=runner.dtype,
+            kernels=runner.kernels,
+            max_model_len=runner.max_model_len,
+            num_blocks=runner.num_blocks,
+            block_size=options.block_size,
+            windows=runner.windows,
+            memory_bytes=runner.memory_bytes,
+            **runner.preparations,
+        )

@@ -1,0 +1,211 @@
+"""A rank's share of a model's weights: its own smaller specification, and the parts of a checkpoint that it reads.
+
+Each layer is cut: projections into attention and the MLP by their outputs, whole heads together, and projections back
+to the stream by their inputs. Embedding and head are cut by the vocabulary. Norms and routers are whole on each rank.
+Knows no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from pageant.models.spec import AttentionSpec, DecoderSpec, LayerSpec, MLPSpec, MoESpec
+from pageant.models.weights import Place
+
+__all__ = ["Piece", "Shard", "local_spec", "objection_to", "pieces"]
+
+INPUTS = 32
+"""Inputs of a projection come to a rank in multiples of this: so many share a scale where weights are quantised."""
+ROWS = 16
+"""Rows come to a rank in multiples of this, as tiles of weights have them."""
+
+Range = tuple[int, int]
+"""Rows or columns from the first to before the second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One of `ranks` shares."""
+
+    rank: int
+    ranks: int
+
+    def part(self, size: int) -> Range:
+        """Return this rank's part of so many rows or columns."""
+        each = size // self.ranks
+        return self.rank * each, (self.rank + 1) * each
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a checkpoint's tensor, and where it goes among the rank's own weights."""
+
+    rows: Range
+    """Rows of the tensor as the decoder has them, [out, in]."""
+    columns: Range | None
+    """Columns of them; None is all."""
+    place: Place
+
+
+def objection_to(spec: DecoderSpec, ranks: int) -> str:
+    """Return why a model cannot be shared out over so many ranks, with what would do; "" if it can."""
+    attention = spec.attention
+    heads, kv_heads = attention.num_heads, attention.num_kv_heads
+    if heads % ranks:
+        fitting = _listed(size for size in _divisors(heads) if not _kv_objection(kv_heads, size))
+        return f"{heads} attention heads do not divide by {ranks}; expected {fitting}"
+    if objection := _kv_objection(kv_heads, ranks):
+        return objection
+    if attention.qk_norm == "projection" and ranks > 1:
+        return "the norm of queries and keys is over all heads at once; expected 1"
+    inputs = {"all heads together": attention.query_size, **_inner_sizes(spec)}
+    for what, size in inputs.items():
+        if size % (INPUTS * ranks):
+            fitting = _listed(one for one in _divisors(heads) if size % (INPUTS * one) == 0)
+            return f"{what} are {size} wide, which is no multiple of {INPUTS} x {ranks}; expected {fitting}"
+    return ""
+
+
+def _kv_objection(kv_heads: int, ranks: int) -> str:
+    if kv_heads % ranks == 0 or ranks % kv_heads == 0:
+        return ""
+    fitting = _listed(size for size in _divisors(kv_heads))
+    return (
+        f"{kv_heads} key and value heads are neither a multiple nor a divisor of {ranks}; expected {fitting}"
+    )
+
+
+def _inner_sizes(spec: DecoderSpec) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for layer in spec.layers:
+        if isinstance(layer.mlp, MoESpec):
+            sizes["the experts' inner layers"] = layer.mlp.size
+            if layer.mlp.shared_size is not None:
+                sizes["the shared expert's inner layers"] = layer.mlp.shared_size
+        else:
+            sizes["the MLPs' inner layers"] = layer.mlp.size
+    return sizes
+
+
+def _divisors(number: int) -> list[int]:
+    return [size for size in range(1, number + 1) if number % size == 0]
+
+
+def _listed(numbers: Iterator[int]) -> str:
+    *most, last = [str(number) for number in numbers] or ["1"]
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def padded_vocabulary(vocab_size: int, ranks: int) -> int:
+    """Return the rows of the vocabulary that all ranks have together, as many on each."""
+    unit = ROWS * ranks
+    return -(-vocab_size // unit) * unit
+
+
+def local_spec(spec: DecoderSpec, shard: Shard) -> DecoderSpec:
+    """Return the specification of a rank's share: that of a smaller decoder."""
+    ranks = shard.ranks
+    attention = replace(
+        spec.attention,
+        num_heads=spec.attention.num_heads // ranks,
+        num_kv_heads=max(1, spec.attention.num_kv_heads // ranks),
+    )
+    return replace(
+        spec,
+        vocab_size=padded_vocabulary(spec.vocab_size, ranks) // ranks,
+        attention=attention,
+        layers=tuple(replace(layer, mlp=_local_mlp(layer, ranks)) for layer in spec.layers),
+    )
+
+
+def _local_mlp(layer: LayerSpec, ranks: int) -> MLPSpec | MoESpec:
+    mlp = layer.mlp
+    if isinstance(mlp, MoESpec):
+        shared = None if mlp.shared_size is None else mlp.shared_size // ranks
+        return replace(mlp, size=mlp.size // ranks, shared_size=shared)
+    return replace(mlp, size=mlp.size // ranks)
+
+
+def pieces(spec: DecoderSpec, shard: Shard, place: Place) -> Iterator[Piece]:
+    """Yield the parts of a checkpoint's tensor that a rank reads, given the tensor's place in the whole model."""
+    module, _, kind = place.name.rpartition(".")
+    rows = place.shape[-1] if place.transposed else place.shape[0]
+    first = place.row
+    ranges = _row_ranges(spec, shard, place, module)
+    columns = _columns(spec, shard, place, module) if kind == "weight" else None
+    if ranges is None:
+        yield Piece((0, rows), columns, _smaller(place, place.row, rows, columns, shard))
+        return
+    if place.interleaved_heads is not None:
+        start, stop = shard.part(rows)
+        yield Piece((start, stop), columns, _smaller(place, 0, stop - start, columns, shard))
+        return
+    local = 0
+    for start, stop in ranges:
+        begin, end = max(start, first), min(stop, first + rows)
+        if begin < end:
+            part = (begin - first, end - first)
+            yield Piece(part, columns, _smaller(place, local + begin - start, end - begin, columns, shard))
+        local += stop - start
+
+
+def _smaller(place: Place, row: int, rows: int, columns: Range | None, shard: Shard) -> Place:
+    """Return a place among the rank's own weights, of so many rows and of these columns."""
+    heads = place.interleaved_heads
+    if len(place.shape) == 1:
+        shape: tuple[int, ...] = (rows,)
+    else:
+        out, inner = (1, 0) if place.transposed else (0, 1)
+        width = place.shape[inner] if columns is None else columns[1] - columns[0]
+        shape = (width, rows) if out else (rows, width)
+    return replace(
+        place,
+        shape=shape,
+        row=row,
+        interleaved_heads=None if heads is None else heads // shard.ranks,
+    )
+
+
+def _row_ranges(spec: DecoderSpec, shard: Shard, place: Place, module: str) -> list[Range] | None:
+    """Return a rank's rows of one of the model's tensors, in the order in which it has them; None is all."""
+    if module in ("embedding", "lm_head"):
+        start, stop = shard.part(padded_vocabulary(spec.vocab_size, shard.ranks))
+        return [(start, stop)]
+    if module == "qkv":
+        return _qkv_ranges(spec.attention, shard)
+    size = _inner_size(spec, place, module)
+    if size is None:
+        return None
+    if module.endswith("gate_up"):
+        start, stop = shard.part(size)
+        return [(start, stop), (size + start, size + stop)]
+    return [shard.part(size)] if module.endswith("up") else None
+
+
+def _qkv_ranges(attention: AttentionSpec, shard: Shard) -> list[Range]:
+    query, kv, dim = attention.query_size, attention.kv_size, attention.head_dim
+    if attention.num_kv_heads >= shard.ranks:
+        start, stop = shard.part(kv)
+    else:  # some ranks have the same head
+        head = shard.rank * attention.num_kv_heads // shard.ranks
+        start, stop = head * dim, (head + 1) * dim
+    return [shard.part(query), (query + start, query + stop), (query + kv + start, query + kv + stop)]
+
+
+def _columns(spec: DecoderSpec, shard: Shard, place: Place, module: str) -> Range | None:
+    """Return a rank's columns of one of the model's matrices; None is all."""
+    if module == "o":
+        return shard.part(spec.attention.query_size)
+    size = _inner_size(spec, place, module)
+    return shard.part(size) if size is not None and module.endswith("down") else None
+
+
+def _inner_size(spec: DecoderSpec, place: Place, module: str) -> int | None:
+    """Return the width within the MLP that a module belongs to; None for another module."""
+    if place.layer is None or not module.endswith(("gate_up", "up", "down")):
+        return None
+    mlp = spec.layers[place.layer].mlp
+    if isinstance(mlp, MLPSpec):
+        return mlp.size
+    return mlp.shared_size if module.startswith("shared_") else mlp.size

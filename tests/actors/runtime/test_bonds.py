@@ -1,0 +1,114 @@
+"""Groups of actors that live as one, in the supervisor's core."""
+
+from __future__ import annotations
+
+import pytest
+
+from pageant.actors.runtime.bonds import Stop
+from pageant.actors.runtime.plans import ActorPlan, NodePlan
+from pageant.actors.runtime.restarts import GiveUp, Instruction, Launch, Start, Supervision
+
+ROOT = "front"
+
+
+def core() -> Supervision:
+    """A group of two on nodes of their own, and one actor by itself on the second node."""
+    nodes = (NodePlan(ROOT), NodePlan("a", process=True), NodePlan("b", process=True))
+    actors = (
+        ActorPlan("executor/0", "a", "m:Leader", b"{}", bound="executor"),
+        ActorPlan("executor/1", "b", "m:Rank", b"{}", bound="executor"),
+        ActorPlan("other", "b", "m:Other", b"{}"),
+    )
+    return Supervision(ROOT, "", nodes, actors)
+
+
+def started(instructions: list[Instruction]) -> dict[str, int]:
+    return {one.order.name: one.order.incarnation for one in instructions if isinstance(one, Start)}
+
+
+def stopped(instructions: list[Instruction]) -> dict[str, int]:
+    return {one.name: one.incarnation for one in instructions if isinstance(one, Stop)}
+
+
+def join(supervision: Supervision, now: float) -> dict[str, int]:
+    """Have both nodes come; return which actors started, once the last has."""
+    supervision.begin(now)
+    assert started(supervision.node_joined("b", 1, "", now)) == {"other": 1}, (
+        "the group waits for all its nodes"
+    )
+    return started(supervision.node_joined("a", 1, "", now))
+
+
+def all_up(supervision: Supervision, incarnation: int, now: float) -> None:
+    for name in ("executor/1", "executor/0"):
+        supervision.actor_started(name, incarnation, (), now)
+
+
+def test_a_group_begins_when_all_of_its_nodes_are_up() -> None:
+    assert join(core(), 0.0) == {"executor/0": 1, "executor/1": 1}
+
+
+@pytest.mark.parametrize("victim", ["executor/0", "executor/1"])
+def test_a_death_ends_all_members_counts_once_and_begins_all_under_one_incarnation(victim: str) -> None:
+    supervision = core()
+    join(supervision, 0.0)
+    all_up(supervision, 1, 1.0)
+    other = {"executor/0": "executor/1", "executor/1": "executor/0"}[victim]
+    assert stopped(supervision.actor_failed(victim, 1, "it broke", "", 100.0)) == {other: 1}
+    assert not supervision.actor_failed(other, 1, "the group is broken", "", 100.1), (
+        "a consequence counts nothing"
+    )
+    assert started(supervision.tick(100.2)) == {"executor/0": 2, "executor/1": 2}
+    entries = {entry.name: entry for entry in supervision.directory().actors}
+    assert (entries["executor/0"].restarts, entries["executor/1"].restarts) == (1, 0)
+    assert entries["other"].incarnation == 1, "others live on"
+
+
+@pytest.mark.parametrize("node", ["a", "b"])
+def test_the_end_of_a_node_ends_the_group_which_begins_again_with_the_node(node: str) -> None:
+    supervision = core()
+    join(supervision, 0.0)
+    all_up(supervision, 1, 1.0)
+    survivor = {"a": "executor/1", "b": "executor/0"}[node]
+    assert stopped(supervision.node_exited(node, 1, "killed by signal 9", 100.0)) == {survivor: 1}
+    launched = [one for one in supervision.tick(100.0) if isinstance(one, Launch)]
+    assert [one.node for one in launched] == [node]
+    begun = started(supervision.node_joined(node, launched[0].incarnation, "", 101.0))
+    assert {name: begun[name] for name in ("executor/0", "executor/1")} == {"executor/0": 2, "executor/1": 2}
+
+
+def test_a_group_that_fell_while_a_node_was_down_waits_for_it() -> None:
+    supervision = core()
+    join(supervision, 0.0)
+    all_up(supervision, 1, 1.0)
+    supervision.actor_failed("executor/0", 1, "it broke", "", 100.0)
+    supervision.node_exited("b", 1, "killed", 100.0)
+    launched = [one for one in supervision.tick(101.0) if isinstance(one, Launch)]
+    assert not started(supervision.tick(102.0)), "half a group never begins"
+    assert started(supervision.node_joined("b", launched[0].incarnation, "", 103.0)) == {
+        "executor/0": 2,
+        "executor/1": 2,
+        "other": 2,
+    }
+
+
+def test_members_that_die_before_any_is_ready_are_given_up_with_the_cause() -> None:
+    supervision = core()
+    join(supervision, 0.0)
+    given_up = [
+        one
+        for one in supervision.actor_failed("executor/1", 1, "no such checkpoint", "", 1.0, permanent=True)
+        if isinstance(one, GiveUp)
+    ]
+    assert [(one.who, one.error) for one in given_up] == [("executor/1", "no such checkpoint")]
+    assert all(entry.final for entry in supervision.directory().actors if entry.name != "other")
+
+
+def test_deaths_that_requests_are_charged_with_are_taken_off_the_group_and_all_of_its_nodes() -> None:
+    supervision = core()
+    join(supervision, 0.0)
+    all_up(supervision, 1, 1.0)
+    supervision.node_exited("b", 1, "killed", 2.0)
+    assert supervision._nodes["b"].early_deaths == 1
+    supervision.charged("executor/0", 1)
+    assert supervision._nodes["b"].early_deaths == 0
