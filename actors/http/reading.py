@@ -87,9 +87,9 @@ def _complaint(error: msgspec.ValidationError) -> BadRequest:
 
 def _field_of(message: str) -> str | None:
     """Return the field of a body that msgspec complains about, which its errors hold in their text alone."""
-    _, _, path = message.rpartition(" - at `$")
+    _, found, path = message.rpartition(" - at `$")
     field = path.removeprefix(".").partition("`")[0].partition(".")[0].partition("[")[0]
-    if field:
+    if found and field:
         return field
     _, missing, name = message.partition("required field `")
     return name.partition("`")[0] if missing else None

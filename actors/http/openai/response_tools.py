@@ -128,12 +128,12 @@ def chat_choice(choice: Any) -> Any:
             "type": "allowed_tools",
             "allowed_tools": {"mode": choice.get("mode") or "auto", "tools": allowed},
         }
-    name = choice.get("name")
-    if choice.get("type") in CLIENT_TOOLS:
-        name = choice["type"]
+    name, of_type = choice.get("name"), choice.get("type")
+    if isinstance(of_type, str) and of_type in CLIENT_TOOLS:
+        name = of_type
     if not isinstance(name, str):
         return choice
     namespace = choice.get("namespace")
     name = qualified(namespace if isinstance(namespace, str) else None, name)
-    kind = "custom" if choice.get("type") == "custom" else "function"
+    kind = "custom" if of_type == "custom" else "function"
     return {"type": kind, kind: {"name": name}}

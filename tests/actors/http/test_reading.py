@@ -79,3 +79,25 @@ def test_parts_that_are_no_text_are_refused_by_their_kind():
         BadRequest, match=r"messages\[0\]\.content\[1\]\.type is 'image_url'; expected 'text'"
     ):
         asked.conversation()
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "messages"),
+        ({"messages": 5}, "messages"),
+        ({"messages": [{"role": 5}]}, "messages"),
+        ({"messages": [{}]}, "messages"),
+        ({"messages": QUESTION, "stop": [5]}, "stop"),
+    ],
+)
+def test_the_field_that_is_wrong_is_named(body, field):
+    with pytest.raises(BadRequest) as refused:
+        read(json.dumps(body).encode(), ChatRequest)
+    assert refused.value.parameter == field
+
+
+def test_a_body_that_is_no_object_is_about_no_field():
+    with pytest.raises(BadRequest) as refused:
+        read(b"[]", ChatRequest)
+    assert refused.value.parameter is None
