@@ -95,7 +95,7 @@ SHARED = (
         "no",
         more=(("callback", _mapping),),
     ),
-    Shared("device", str, PLACE, "cpu, cuda or cuda:N.", "cpu"),
+    Shared("device", str, PLACE, "cpu, cores of it (cpu:0-3,8), cuda or cuda:N.", "cpu"),
     Shared("threads", int, PLACE, "That compute on a CPU.", "all cores"),
     Shared("placement", str, PLACE, "one, each or auto: in which processes actors live.", "auto"),
     Shared("topology", str, PLACE, "A YAML file that describes nodes and actors, under the other options."),

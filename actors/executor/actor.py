@@ -68,7 +68,7 @@ class Executor(Leading, Adapting, Succeeding):
             options.max_model_len,
             options.block_size,
             options.eos_token_ids,
-            Processors(options.logits_processors, options.device),
+            Processors(options.logits_processors, options.torch_device),
             tuple(options.adapters),
             proposes=options.speculation is not None and options.speculation.on_device,
         )
@@ -81,7 +81,7 @@ class Executor(Leading, Adapting, Succeeding):
         self._disk: DiskFile | None = None
         self._joined = {}
         self._reported = 0
-        if options.device != "cpu":
+        if options.torch_device != "cpu":
             self.offload_threads = 2  # one waits for tokens while the other launches the next step
 
     async def on_start(self) -> None:
@@ -161,7 +161,7 @@ class Executor(Leading, Adapting, Succeeding):
                 host_bytes=self._host_bytes(),
                 disk_bytes=0 if self._disk is None else self._disk.bytes_free,
                 windows=self._runner.windows,
-                multi_step=self.options.device == "cpu" and not self.options.logits_processors,
+                multi_step=self.options.torch_device == "cpu" and not self.options.logits_processors,
                 weight_version=self.options.weight_version,
             ),
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from pageant import kernels
-from pageant.actors.runtime import ActorOptions
+from pageant.actors.runtime import ActorOptions, devices
 from pageant.actors.runtime.sizes import parse_bytes
 from pageant.protocol.checks import expected
 from pageant.protocol.drafting import Speculation
@@ -44,7 +43,7 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
         adapter_serial: how many there ever were, which the lifecycle actor counts.
         max_lora_rank: refuses larger ones.
         quantization: `int8` or `int4` weights, made while they are loaded; None leaves them in `dtype`.
-        device: `cpu`, `cuda` or `cuda:N`.
+        device: `cpu`, cores of it such as `cpu:0-3,8`, `cuda` or `cuda:N`.
         kernels: the backend, or `auto`.
         deterministic: a row's results are the same bits whatever else is in its step, and however its prompt is cut
             into chunks, where that costs speed too; a CPU's backend alone knows how.
@@ -57,7 +56,7 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
         num_blocks: exactly so many KV blocks instead.
         group_layers: give layers with another window than the rest blocks of their own, so that they need keep only
             what it reaches.
-        threads: that compute on a CPU; None is all of this process's cores.
+        threads: that compute on a CPU; None is all of the device's cores.
         disk_path: a folder for KV blocks that there is no more room for in the host's memory, where the block
             manager's `disk_space` allows for any.
         eos_token_ids: the model's end tokens, held back by `min_tokens`.
@@ -128,8 +127,9 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
             raise ValueError(
                 f"kernels is {self.kernels!r}; {expected(self.kernels, ('auto', *kernels.BACKENDS))}"
             )
-        if not re.fullmatch(r"cpu|cuda(:\d{1,2})?", self.device):
-            raise ValueError(f"device is {self.device!r}; expected cpu, cuda or cuda:N")
+        if self.device == devices.FREE or not devices.FORM.fullmatch(self.device):
+            raise ValueError(f"device is {self.device!r}; expected cpu, cpu:0-3, cuda or cuda:N")
+        self._check_cores()
         memory = self.kv_cache_memory
         try:
             too_small = memory is not None and parse_bytes(memory) < 1
@@ -154,6 +154,32 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
     def members_because(self) -> str:
         """See `ActorOptions`."""
         return f"tensor_parallel: {self.tensor_parallel}"
+
+    def _check_cores(self) -> None:
+        try:
+            cores = self.cores
+        except ValueError as error:
+            raise ValueError(f"device is {error}") from None
+        if cores is not None and self.threads is not None and self.threads > len(cores):
+            raise ValueError(
+                f"threads is {self.threads}, with device {self.device!r}; expected at most {len(cores)}, "
+                "one for each core"
+            )
+
+    @property
+    def cores(self) -> tuple[int, ...] | None:
+        """The cores that the device names; None is all of the process's, or none of a CPU's."""
+        return devices.cores_of(self.device)
+
+    @property
+    def torch_device(self) -> str:
+        """The device as torch names it: a CPU without its cores."""
+        return devices.CPU if devices.is_cpu(self.device) else self.device
+
+    @property
+    def num_threads(self) -> int | None:
+        """Threads that compute on a CPU: one for each core of the device, unless `threads` says otherwise."""
+        return self.threads or (None if self.cores is None else len(self.cores))
 
 
 def check_group(options: ExecutorOptions) -> None:
@@ -200,6 +226,18 @@ def _check_with_group(options: ExecutorOptions, group: str) -> None:
         )
 
 
+def _use_cores(options: ExecutorOptions) -> None:
+    """Let this thread, and those that it starts from now on, compute on the cores of its device alone.
+
+    Raises:
+        ValueError: this process may not use one of them.
+    """
+    if missing := devices.missing_cores(options.device):
+        raise ValueError(f"device is {missing}")
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, options.cores or ())
+
+
 def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
     """The runner for the device, with its model loaded: seconds of work.
 
@@ -207,6 +245,8 @@ def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
         others: the runner's arguments that are no options: clock, progress, disk, loaded; of a group's member,
             collectives and num_near.
     """
+    if options.cores is not None:
+        _use_cores(options)
     # torch's OpenMP threads spin at its barriers, for seconds of CPU time where cores are shared with
     # anyone else; about 50 microseconds are enough. It is read when torch is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -215,7 +255,7 @@ def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
 
     memory = options.kv_cache_memory
     runner: Callable[..., ModelRunner] = TorchRunner if options.num_members == 1 else _member_runner(**others)
-    if options.device != "cpu":
+    if options.torch_device != "cpu":
         runner = partial(
             CudaRunner,
             gpu_memory_utilization=options.gpu_memory_utilization,
@@ -228,7 +268,7 @@ def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
         adapters=options.adapters,
         weight_version=options.weight_version,
         max_lora_rank=options.max_lora_rank,
-        device=options.device,
+        device=options.torch_device,
         backend=options.kernels,
         deterministic=options.deterministic,
         block_size=options.block_size,
@@ -238,7 +278,7 @@ def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
         num_blocks=options.num_blocks,
         fit_max_model_len=options.fit_max_model_len,
         group_layers=options.group_layers,
-        threads=options.threads,
+        threads=options.num_threads,
         speculation=options.speculation,
         **others,
     )
@@ -267,7 +307,13 @@ def load_weights(
     from pageant.actors.executor.runners.loaded_model import LoadedModel, ModelKey
 
     key = ModelKey(
-        *(str(Path(options.model)), options.dtype, options.device, options.kernels, options.max_model_len),
+        *(
+            str(Path(options.model)),
+            options.dtype,
+            options.torch_device,
+            options.kernels,
+            options.max_model_len,
+        ),
         *(options.quantization, options.deterministic, options.max_lora_rank, options.weight_version),
         *(rank, options.num_members),
     )

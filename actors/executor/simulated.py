@@ -69,7 +69,7 @@ class SimulatedExecutor(Executor):
         windows: tuple[int | None, ...] = (None,)
 
     def open_runner(self) -> ModelRunner:
-        return SimulatedRunner(self.options, ready=self.options.device == "cpu")
+        return SimulatedRunner(self.options, ready=self.options.torch_device == "cpu")
 
     def _host_bytes(self) -> int:
         return HOST_BYTES

@@ -63,7 +63,7 @@ class Succeeding(Actor):
         needed = self._runner.memory_bytes.get("weights", 0)
         if not self.loads_weights:
             return WeightsPrepared(loaded=False, why="this executor loads no weights apart from the rest")
-        if self.options.device != "cpu":
+        if self.options.torch_device != "cpu":
             await self.offload_beside("weights", _read_files, Path(request.folder))
             return WeightsPrepared(loaded=False, why="the KV cache has the device's memory")
         if available_bytes() < needed * BESIDE_SHARE + MARGIN_BYTES_MIN:

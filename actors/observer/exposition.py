@@ -155,7 +155,7 @@ def _devices(page: Page, models: Mapping[str, str], observation: Observation) ->
                 size,
                 {**labels, "part": part},
             )
-        if executor.device != "cpu":
+        if not executor.device.startswith("cpu"):
             about = "Variants of kernels that were compiled, or read from the disk's cache."
             page.counter("device_kernels_loaded_total", about, executor.kernels_loaded, labels)
             about = "CUDA graphs that were captured."

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from pageant.actors.runtime.address import replica_of
-from pageant.actors.runtime.devices import CPU, FORM, FREE, choose
+from pageant.actors.runtime.devices import CPU, FORM, FREE, choose, cores_of, missing_cores
 from pageant.actors.runtime.launcher import Joining, LauncherPlan
 from pageant.actors.runtime.plans import NodePlan
 from pageant.actors.runtime.topology import ActorSpec, LauncherSpec, NodeSpec, Topology
@@ -79,6 +79,8 @@ class NodePlans:
 
     def _take(self, device: str, place: str) -> str:
         """Take a device of this host."""
+        if missing := missing_cores(device):
+            raise TopologyError(place, f"found {missing}")
         found = choose(device, self._devices, () if ":" in device else self._taken)
         if found is None:
             raise TopologyError(place, f"found {device!r}; {self._local_devices_text()}")
@@ -139,6 +141,8 @@ class NodePlans:
                 self._given.add(name)
                 return name
         others = [plan for plan in self.plans.values() if plan.joins and plan.device is None]
+        if not others and (missing := missing_cores(device)):
+            raise TopologyError(f"{entry_of(actor)}.device", f"found {missing}")
         found = choose(device, self._devices, self._taken)
         if found is not None and not (found == CPU and device == FREE and others):
             if found != CPU:
@@ -163,6 +167,35 @@ class NodePlans:
         if here and isinstance(device, str) and device.startswith("cuda") and self._devices == (CPU,):
             raise TopologyError(place, f"found {device!r}; {self._local_devices_text()}")
 
+    def check_cores(self, members: Sequence[tuple[str, str, str]]) -> None:
+        """Refuse two actors of one host that would compute on the same core, or of one process on cores apart.
+
+        Args:
+            members: name, node and device of each actor that has a device.
+        """
+        seen: list[tuple[str, str, str, str, frozenset[int]]] = []
+        for member, node, device in members:
+            cores = frozenset(cores_of(device) or ())
+            written = self._written.get(node)
+            host = (written.host if written is not None else None) or ""
+            host = "" if host in LOOPBACK else host
+            for other, other_node, other_host, other_device, others_cores in seen:
+                if not cores or not others_cores or host != other_host:
+                    continue
+                if shared := sorted(cores & others_cores):
+                    raise TopologyError(
+                        f"{entry_of(member.partition('/')[0])}",
+                        f"{member} computes on {device} and {other} on {other_device}, which both have core "
+                        f"{', '.join(map(str, shared))}; expected sets of cores that have none in common",
+                    )
+                if node == other_node:
+                    raise TopologyError(
+                        f"{entry_of(member.partition('/')[0])}",
+                        f"{member} on {device} and {other} on {other_device} are both on node {node}; expected a "
+                        "process for each, since the threads of a process compute for all of it",
+                    )
+            seen.append((member, node, host, device, cores))
+
 
 def fits(device: str, wanted: str) -> bool:
     """Tell whether a node that has `device` offers `wanted`."""
@@ -178,7 +211,11 @@ def entry_of(name: str) -> str:
 
 def _check_device(device: str, place: str) -> None:
     if not FORM.fullmatch(device):
-        raise TopologyError(place, f"found {device!r}; expected cpu, cuda, cuda:N, or free")
+        raise TopologyError(place, f"found {device!r}; expected cpu, cpu:0-3, cuda, cuda:N, or free")
+    try:
+        cores_of(device)
+    except ValueError as error:
+        raise TopologyError(place, f"found {error}") from None
 
 
 def _launcher(spec: str | LauncherSpec | None, place: str) -> LauncherPlan | None:

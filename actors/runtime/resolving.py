@@ -116,20 +116,25 @@ def resolve(
     _check_nodes(specs, nodes)
     _check_root_actors(where, root, cast)
     actors = []
+    on_devices = []
     for name, spec in specs.items():
         cls = classes[name]
         grouped = role_of(name) in cast.groups or len(where[name]) > 1
         for index, home in enumerate(where[name]):
             given = _with_device(cls, name, spec, nodes[home].device if home != UNPLACED else None)
             options = _options(cls, name, given, chosen[replica_of(name)])
-            if isinstance(found_device := msgspec.json.decode(options).get("device"), str):
+            found_device = msgspec.json.decode(options).get("device")
+            if isinstance(found_device, str):
                 written.check_option(found_device, home, f"{entry_of(name)}.options.device")
             device = spec.device if home == UNPLACED else None
             member = f"{name}/{index}" if grouped else name
+            if isinstance(found_device, str) and home != UNPLACED:
+                on_devices.append((member, home, found_device))
             is_bound = sizes[name][0] > 1
             path = cls.follower if is_bound and index else spec.cls or ""
             bound = name if is_bound else ""
             actors.append(ActorPlan(member, home, path, options, device, bound=bound))
+    written.check_cores(on_devices)
     return Resolved(
         root=root,
         nodes=_in_link_order(nodes, root),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pageant.actors.runtime.devices import choose, local_devices
+from pageant.actors.runtime.devices import choose, cores_of, is_cpu, local_cores, local_devices
 from pageant.actors.runtime.plans import ActorPlan, NodePlan
 from pageant.actors.runtime.resolving import Cast, Resolved, resolve
 from pageant.actors.runtime.restarts import GiveUp, Start, Supervision
@@ -38,6 +38,7 @@ def executor(topology: Resolved) -> tuple[str, str]:
         ("cuda:2", TWO, (), None),
         ("free", TWO, ("cuda:0",), "cuda:1"),
         ("free", ("cpu",), (), "cpu"),
+        ("cpu:0-1", TWO, ("cpu:0-1",), "cpu:0-1"),
         ("cuda", ("cpu",), (), None),
     ],
 )
@@ -104,11 +105,16 @@ def test_an_actor_lives_on_the_node_of_a_host():
     ("topology", "place", "text"),
     [
         ({"actors": {"executor": {"device": "cuda"}}}, "actors.executor.device", "found 'cuda'; this host has cpu"),
-        ({"actors": {"executor": {"device": "gpu"}}}, "actors.executor.device", "expected cpu, cuda"),
+        ({"actors": {"executor": {"device": "gpu"}}}, "actors.executor.device", "expected cpu, cpu:0-3, cuda"),
         ({"actors": {"executor": {"host": "10.0.0.9"}}}, "actors.executor.host", "no node is on host '10.0.0.9'"),
         ({"actors": {"executor": {"host": "x", "node": "y"}}}, "actors.executor", "both node and host are given"),
         ({"nodes": {"b": {"process": True, "device": "cuda:3"}}}, "nodes.b.device", "found 'cuda:3'; this"),
         ({"device": "cuda:0"}, "actors.executor.options.device", "found 'cuda:0'; this host has cpu"),
+        ({"nodes": {"b": {"process": True, "device": "cpu:4000"}}}, "nodes.b.device", "names core 4000; this process"),
+        ({"nodes": {"b": {"process": True, "device": "cpu:1-0"}}}, "nodes.b.device", "has the range 1-0; expected 0-1"),
+        ({"nodes": {"b": {"process": True, "device": "cpu:0,0"}}}, "nodes.b.device", "names core 0 twice"),
+        ({"actors": {"executor": {"device": "cpu:"}}}, "actors.executor.device", "expected cpu, cpu:0-3"),
+        ({"actors": {"executor": {"device": "cpu:4000"}}}, "actors.executor.device", "names core 4000"),
         (
             {"nodes": {"b": {"process": True, "device": "cpu"}},
              "actors": {"executor": {"node": "b", "options": {"device": "cuda:0"}}}},
@@ -182,3 +188,64 @@ def test_a_node_that_joins_without_the_device_that_it_is_there_for_gets_no_actor
     assert not [one for one in found if isinstance(one, Start)]
     (end,) = [one for one in found if isinstance(one, GiveUp)]
     assert end.error == "node far is to have cuda:1; it has cpu, cuda:0"
+
+
+# Cores of a CPU.
+
+
+@pytest.mark.parametrize(
+    ("device", "cores"),
+    [
+        ("cpu", None),
+        ("cuda:0", None),
+        ("cpu:0", (0,)),
+        ("cpu:0-3", (0, 1, 2, 3)),
+        ("cpu:8,0-1", (0, 1, 8)),
+        ("cpu:5-5", (5,)),
+    ],
+)
+def test_a_device_may_name_cores(device, cores):
+    assert cores_of(device) == cores
+    assert is_cpu(device) == device.startswith("cpu")
+
+
+def test_this_process_has_cores():
+    assert local_cores()
+
+
+def two_ranks(first: str, second: str, **node: object) -> Resolved:
+    nodes = {
+        "a": {"process": True, "device": first, **node},
+        "b": {"process": True, "device": second, **node},
+    }
+    cast = Cast(CAST.classes, groups=frozenset({"executor"}), root_actors=frozenset())
+    topology = parse({"model": "x", "nodes": nodes, "actors": {"executor": {"nodes": ["a", "b"]}}})
+    return resolve(topology, cast, {"model": "x"}, devices=("cpu",))
+
+
+@pytest.mark.parametrize(("first", "second"), [("cpu:0", "cpu:1"), ("cpu:0", "cpu"), ("cpu", "cpu")])
+def test_executors_compute_on_the_cores_of_their_nodes(monkeypatch, first, second):
+    monkeypatch.setattr("pageant.actors.runtime.devices.local_cores", lambda: (0, 1))
+    found = [msgspec.json.decode(plan.options)["device"] for plan in two_ranks(first, second).actors]
+    assert found == [first, second]
+
+
+def test_two_executors_of_a_host_do_not_share_a_core(monkeypatch):
+    monkeypatch.setattr("pageant.actors.runtime.devices.local_cores", lambda: (0, 1, 2, 3))
+    with pytest.raises(
+        TopologyError, match=r"executor/1 .* cpu:2-3 .* executor/0 .* cpu:0-2.* core 2; expected"
+    ):
+        two_ranks("cpu:0-2", "cpu:2-3")
+
+
+def test_executors_with_cores_of_their_own_do_not_share_a_process(monkeypatch):
+    monkeypatch.setattr("pageant.actors.runtime.devices.local_cores", lambda: (0, 1))
+    cast = Cast(
+        {"executor": CAST.classes["executor"], "other": CAST.classes["executor"]}, frozenset(), frozenset()
+    )
+    actors = {
+        name: {"node": "front", "options": {"device": device}}
+        for name, device in (("executor", "cpu:0"), ("other", "cpu:1"))
+    }
+    with pytest.raises(TopologyError, match="both on node front; expected a process for each"):
+        resolve(parse({"model": "x", "actors": actors}), cast, {"model": "x"}, devices=("cpu",))

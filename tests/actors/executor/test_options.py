@@ -1,0 +1,86 @@
+"""Options of an executor: cores of a CPU, the threads that compute there, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import msgspec
+import pytest
+
+from pageant.actors.executor.options import ExecutorOptions, make_runner
+
+
+def test_cores_of_a_device_say_how_many_threads_compute():
+    options = ExecutorOptions(model="x", device="cpu:0-1")
+    assert (options.torch_device, options.cores, options.num_threads) == ("cpu", (0, 1), 2)
+    assert ExecutorOptions(model="x", device="cpu:0-1", threads=1).num_threads == 1
+    assert ExecutorOptions(model="x").num_threads is None
+    assert ExecutorOptions(model="x", device="cuda:1").torch_device == "cuda:1"
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"device": "cpu:x"}, "device is 'cpu:x'; expected cpu, cpu:0-3, cuda or cuda:N"),
+        ({"device": "free"}, "device is 'free'; expected cpu, cpu:0-3, cuda or cuda:N"),
+        ({"device": "cpu:3-1"}, "has the range 3-1; expected 1-3"),
+        ({"device": "cpu:0,0-1"}, "names core 0 twice"),
+        ({"device": "cpu:0-1", "threads": 3}, "threads is 3, with device 'cpu:0-1'; expected at most 2"),
+    ],
+)
+def test_what_no_executor_can_do_is_refused_by_name(options, text):
+    with pytest.raises(ValueError, match=text):
+        ExecutorOptions(model="x", **options)
+
+
+class Noted:
+    """Stands for a runner: notes where it was made, and with what."""
+
+    def __init__(self, model: object, **options: Any) -> None:
+        self.cores = os.sched_getaffinity(0)
+        self.options = options
+        found: list[set[int]] = []
+        thread = threading.Thread(target=lambda: found.append(os.sched_getaffinity(0)))
+        thread.start()
+        thread.join()
+        self.cores_of_threads = found[0]
+
+
+def made(monkeypatch: pytest.MonkeyPatch, device: str) -> Any:
+    """Return what `make_runner` makes in a thread of its own, whose cores end with it."""
+    monkeypatch.setattr("pageant.actors.executor.runners.runner.TorchRunner", Noted)
+    found: list[Any] = []
+
+    def make() -> None:
+        try:
+            found.append(make_runner(ExecutorOptions(model="x", device=device)))
+        except ValueError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_a_runner_and_the_threads_that_it_starts_compute_on_the_cores_of_its_device(monkeypatch):
+    before = os.sched_getaffinity(0)
+    core = max(before)
+    runner = made(monkeypatch, f"cpu:{core}")
+    assert runner.cores == runner.cores_of_threads == {core}
+    assert runner.options["device"] == "cpu"
+    assert runner.options["threads"] == 1
+    assert os.sched_getaffinity(0) == before
+    assert made(monkeypatch, "cpu").cores == before
+
+
+def test_cores_that_are_not_there_are_named(monkeypatch):
+    failure = made(monkeypatch, "cpu:4000")
+    assert "'cpu:4000' names core 4000; this process may use" in str(failure)
+
+
+def test_options_are_decoded_as_they_are_written():
+    written = msgspec.json.encode(ExecutorOptions(model="x", device="cpu:0,2-3"))
+    assert msgspec.json.decode(written, type=ExecutorOptions).cores == (0, 2, 3)
