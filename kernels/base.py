@@ -339,13 +339,24 @@ class Kernels(Protocol):
         ...
 
     def moe(
-        self, x: Tensor, gate_up: Weight, down: Weight, weights: Tensor, experts: Tensor, activation: str
+        self,
+        x: Tensor,
+        gate_up: Weight,
+        down: Weight,
+        weights: Tensor,
+        experts: Tensor,
+        activation: str,
+        *,
+        unrounded: bool = False,
     ) -> Tensor:
         """Return the weighted sum of what each token's experts make of it, [T, N] in x's dtype.
 
         x is [T, N]; gate_up [E, 2I, N] and down [E, N, I] are the experts' stacked weights; weights and
         experts [T, K] are `route`'s. An expert is down[e] @ (act(gate) * up), with the activation "silu",
         "gelu" or "gelu_tanh". The sum over experts is in float32.
+
+        With `unrounded` it is the part of such a sum that some experts have: float32, in which what they make is not
+        rounded either. A negative number in `experts` is an expert that is not here, and adds nothing.
         """
         ...
 

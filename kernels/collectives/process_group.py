@@ -50,6 +50,7 @@ class ProcessGroup:
         device: the tensors' device. A CPU has Gloo, a GPU has NCCL.
         address: the address that Gloo listens on, and by which other ranks reach this one.
         deadline_seconds: for how long one operation may wait for others.
+        join_seconds: for how long the ranks wait for one another in the beginning.
 
     Making one waits for all ranks, and checks a sum. Raises GroupBroken if they do not come.
     """
@@ -64,6 +65,7 @@ class ProcessGroup:
         device: torch.device | str = "cpu",
         address: str = "127.0.0.1",
         deadline_seconds: float = 30.0,
+        join_seconds: float = 30.0,
     ) -> None:
         if size < 1:
             raise GroupMisuse(f"a group of {size}; expected at least 1")
@@ -71,18 +73,21 @@ class ProcessGroup:
         self.rank, self.size = rank, size
         self._device = torch.device(device)
         self._waits_on_host = self._device.type == "cpu"
-        self._waiting = Waiting(deadline_seconds)
+        self._waiting = Waiting(max(deadline_seconds, join_seconds))
         self._unwaited: deque[tuple[Any, Tensor, str]] = deque()
         """Work that was begun and not waited for, with its tensor, [N] bytes, and its name."""
         self._closed = False
-        timeout = timedelta(seconds=deadline_seconds)
+        joining = timedelta(seconds=join_seconds)
         try:
-            self._group = _open(PrefixStore(name, store), rank, size, self._device, address, timeout)
+            self._group = _open(PrefixStore(name, store), rank, size, self._device, address, joining)
             self._check_sum()
+            # The wait of ours ends first, with a reason of ours.
+            self._group._set_default_timeout(timedelta(seconds=deadline_seconds) + _MARGIN)
         except RuntimeError as error:
             reason = f"group {name} did not form: {error}"
             self._waiting.break_off(reason)
             raise GroupBroken(reason) from error
+        self._waiting.deadline_seconds = deadline_seconds
 
     @property
     def backend(self) -> Literal["gloo", "nccl"]:
@@ -267,8 +272,7 @@ def _open(store: Store, rank: int, size: int, device: torch.device, address: str
         gloo = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         gloo._devices = [ProcessGroupGloo.create_device(hostname=address)]
         gloo._threads = 1
-        # The wait of ours ends first, with a reason of ours.
-        gloo._timeout = timeout + _MARGIN
+        gloo._timeout = timeout
         return ProcessGroupGloo(store, rank, size, gloo)
     from torch.distributed import ProcessGroupNCCL
 

@@ -12,6 +12,8 @@ from pageant.kernels.collectives.base import GroupBroken
 
 __all__ = ["Waiting"]
 
+_GRACE_SECONDS = 0.2
+
 
 class Waiting:
     """Runs blocking calls in a thread of its own, for a caller who may be told to give up.
@@ -21,7 +23,8 @@ class Waiting:
     """
 
     def __init__(self, deadline_seconds: float) -> None:
-        self._deadline_seconds = deadline_seconds
+        self.deadline_seconds = deadline_seconds
+        """For how long a call may take."""
         self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._ended = False
@@ -53,16 +56,16 @@ class Waiting:
         self._calls.put(call)
         with self._changed:
             came = self._changed.wait_for(
-                lambda: self._ended or self._broken is not None, self._deadline_seconds
+                lambda: self._ended or self._broken is not None, self.deadline_seconds
             )
         if not came:
-            self.break_off(f"{described} took longer than {self._deadline_seconds:g} s")
+            self.break_off(f"{described} took longer than {self.deadline_seconds:g} s")
         self.check()
         if self._error is not None:
             raise self.break_off(f"{described} failed: {self._error}") from self._error
 
     def close(self, reason: str, rank: int, held: list[object], unwaited: Sequence[Any]) -> None:
-        """Break the group, and free what is held once nothing of it is going on any more; does not wait for that.
+        """Break the group, and free what is held: now, or once the work that goes on has ended.
 
         A process group whose work goes on would keep the interpreter until that work's timeout, if it were freed.
         """
@@ -77,7 +80,12 @@ class Waiting:
                     work.wait()
             held.clear()
 
-        threading.Thread(target=free, name="pageant-collectives-close", daemon=True).start()
+        if worker is not None:
+            worker.join(_GRACE_SECONDS)
+        if (worker is None or not worker.is_alive()) and all(work.is_completed() for work in unwaited):
+            free()
+        else:
+            threading.Thread(target=free, name="pageant-collectives-close", daemon=True).start()
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:

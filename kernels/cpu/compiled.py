@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pageant.kernels.cpu.arena import Arena
 from pageant.kernels.cpu.library import Functions, Library, load_library
-from pageant.kernels.cpu.recording import RecordedLibrary, Recorder, playback
+from pageant.kernels.cpu.recording import RecordedLibrary, Recorder, noting, playback
 from pageant.kernels.reference import ReferenceKernels
 
 __all__ = ["ACTIVATIONS", "CompiledKernels"]
@@ -79,7 +79,7 @@ class CompiledKernels(ReferenceKernels):
         self._functions = _functions(self._library)
         self._large = None
         try:
-            with Recorder(self._arena):
+            with Recorder(self._arena), noting(recorded.calls):
                 result = run()
         finally:
             self._library, self._functions, self._large = library, functions, large

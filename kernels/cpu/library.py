@@ -14,7 +14,7 @@ from pageant.kernels.cpu.levels import levels_here
 if TYPE_CHECKING:
     from ctypes import _NamedFuncPointer as Function
 
-__all__ = ["Functions", "Library", "load_library"]
+__all__ = ["Functions", "GroupFunctions", "Library", "load_library"]
 
 log = logging.getLogger("pageant.kernels")
 
@@ -32,8 +32,25 @@ _TYPED: dict[str, list[Any]] = {
     **{name: [_WORD] * 11 + [_REAL] for name in ("add_rms_norm", "add_wide_rms_norm", "add_layer_norm")},
     **{f"{name}{mul}": [_WORD] * 6 for name in ("silu", "gelu", "gelu_tanh") for mul in ("", "_and_mul")},
     "rope_and_write_kv": [_WORD] * 20 + [_REAL],
-    "moe": [_WORD] * 18,
+    "moe": [_WORD] * 19,
     "route": [_WORD] * 8,
+}
+# Functions of a group of ranks, with what they return.
+_OF_GROUPS: dict[str, tuple[list[Any], Any]] = {
+    "bytes": ([_WORD] * 3, ctypes.c_int64),
+    "lay_out": ([_WORD] * 5, ctypes.c_int64),
+    "join": ([_WORD] * 7, ctypes.c_void_p),
+    "watch": ([_WORD] * 2, None),
+    "abort": ([_WORD, _WORD, ctypes.c_char_p], None),
+    "close": ([_WORD, ctypes.c_char_p], None),
+    "reason": ([_WORD] * 2, ctypes.c_char_p),
+    "all_reduce": ([_WORD] * 9, ctypes.c_int64),
+    "broadcast": ([_WORD] * 4, ctypes.c_int64),
+    "gather": ([_WORD] * 5, ctypes.c_int64),
+    "all_to_all": ([_WORD] * 5, ctypes.c_int64),
+    "barrier": ([_WORD], ctypes.c_int64),
+    "send": ([_WORD] * 4, ctypes.c_int64),
+    "receive": ([_WORD] * 4, ctypes.c_int64),
 }
 
 
@@ -82,6 +99,9 @@ class Library:
         self.narrow = _function(self._library, "narrow", [_WORD] * 17)
         self.narrow_rest = _function(self._library, "narrow_rest", [_WORD] * 15)
         self.replay = _function(self._library, "replay", [_WORD] * 2)
+        self.group: GroupFunctions | None = None  # on Linux
+        if hasattr(self._library, "pageant_group_join"):
+            self.group = GroupFunctions(self._library)
         self._threads = self._library.pageant_threads
         self._threads.restype = ctypes.c_int64
         _follow_torch(self._library)
@@ -102,6 +122,20 @@ class Functions:
         self.screen: Function | None = None  # where products take such of 8 bits in halves, too
         if hasattr(library, f"pageant_screen_{suffix}"):
             self.screen = _function(library, f"screen_{suffix}", [_WORD] * 15)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Function: ...
+
+
+class GroupFunctions:
+    """The functions of groups of ranks that share memory, as attributes; `pageant.kernels.collectives` calls them."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        for name, (types, returned) in _OF_GROUPS.items():
+            function: Function = library[f"pageant_group_{name}"]
+            function.argtypes, function.restype = types, returned
+            setattr(self, name, function)
 
     if TYPE_CHECKING:
 

@@ -6,8 +6,10 @@ which the machine's threads have nothing to do. A recording is bound to shapes a
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from pageant.kernels.cpu.library import Functions, Library
 if TYPE_CHECKING:
     from ctypes import _NamedFuncPointer as Function
 
-__all__ = ["NotRecordable", "RecordedLibrary", "Recorder", "playback"]
+__all__ = ["NotRecordable", "RecordedLibrary", "Recorder", "note_call", "noting", "playback"]
 
 _WORDS_MAX, _REALS_MAX = 24, 2  # as in replay.cpp
 _WORD_MASK = 2**64 - 1
@@ -36,6 +38,33 @@ _CALL = np.dtype(
     ]
 )
 _EMPTY = (torch.ops.aten.new_empty.default, torch.ops.aten.empty.memory_format)
+
+
+class _Noted(threading.local):
+    calls: list[tuple[Function, tuple[Any, ...]]] | None = None
+    """Calls of the recording that this thread makes."""
+
+
+_noted = _Noted()
+
+
+@contextlib.contextmanager
+def noting(calls: list[tuple[Function, tuple[Any, ...]]]) -> Iterator[None]:
+    """Let `note_call` add to `calls`, on this thread."""
+    _noted.calls = calls
+    try:
+        yield
+    finally:
+        _noted.calls = None
+
+
+def note_call(function: Function, arguments: tuple[Any, ...]) -> None:
+    """Add a call of the library to the recording that this thread makes, if it makes one.
+
+    For functions that are called with another library than `RecordedLibrary`.
+    """
+    if _noted.calls is not None:
+        _noted.calls.append((function, arguments))
 
 
 class NotRecordable(RuntimeError):

@@ -187,7 +187,15 @@ class WeightKernels(ScreeningKernels):
         return weights, experts
 
     def moe(
-        self, x: Tensor, gate_up: Weight, down: Weight, weights: Tensor, experts: Tensor, activation: str
+        self,
+        x: Tensor,
+        gate_up: Weight,
+        down: Weight,
+        weights: Tensor,
+        experts: Tensor,
+        activation: str,
+        *,
+        unrounded: bool = False,
     ) -> Tensor:
         """See `Kernels.moe`."""
         functions = self._functions.get(x.dtype)
@@ -197,9 +205,9 @@ class WeightKernels(ScreeningKernels):
                 gate_up, down = gate_up.in_rows(), down.in_rows()
         ours = expert_weights(gate_up, down)
         if functions is None or ours is None:
-            return super().moe(x, gate_up, down, weights, experts, activation)
+            return super().moe(x, gate_up, down, weights, experts, activation, unrounded=unrounded)
         tokens, hidden = x.shape
-        y = self._empty(x.dtype, tokens, hidden)
+        y = self._empty(torch.float32 if unrounded else x.dtype, tokens, hidden)
         functions.moe(
             x.data_ptr(),
             x.stride(0),
@@ -207,7 +215,7 @@ class WeightKernels(ScreeningKernels):
             self.rows_alike,
             weights.data_ptr(),
             experts.data_ptr(),
-            y.data_ptr(),
+            *((None, y.data_ptr()) if unrounded else (y.data_ptr(), None)),
             tokens,
             experts.shape[1],
             gate_up.shape[0],

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pageant.kernels.quantized import Weight
 from pageant.kernels.reference.pointwise import gelu_and_mul, silu_and_mul
-from pageant.kernels.reference.products import linear
+from pageant.kernels.reference.products import linear, logits
 
 __all__ = ["moe", "route"]
 
@@ -31,7 +31,14 @@ def route(logits: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
 
 
 def moe(
-    x: Tensor, gate_up: Weight, down: Weight, weights: Tensor, experts: Tensor, activation: str
+    x: Tensor,
+    gate_up: Weight,
+    down: Weight,
+    weights: Tensor,
+    experts: Tensor,
+    activation: str,
+    *,
+    unrounded: bool = False,
 ) -> Tensor:
     """See `Kernels.moe`. Tokens are grouped by expert, so that each chosen expert is one product.
 
@@ -39,11 +46,14 @@ def moe(
     """
     act, top_k = _ACTIVATIONS[activation], experts.shape[1]
     order = experts.flatten().argsort(stable=True)  # [T * K]: places in `experts`, expert by expert
-    counts = torch.bincount(experts.flatten(), minlength=gate_up.shape[0]).tolist()
+    is_here = experts.flatten() >= 0
+    order = order[is_here[order]]
+    counts = torch.bincount(experts.flatten()[is_here], minlength=gate_up.shape[0]).tolist()
+    multiply = logits if unrounded else linear
     output = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     for expert, places in enumerate(torch.split_with_sizes(order, counts)):
         if len(places):
             tokens = places // top_k
-            made = linear(act(linear(x[tokens], gate_up[expert])), down[expert])
+            made = multiply(act(linear(x[tokens], gate_up[expert])), down[expert])
             output.index_add_(0, tokens, made * weights.flatten()[places, None])
-    return output.to(x.dtype)
+    return output if unrounded else output.to(x.dtype)

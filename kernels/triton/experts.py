@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pageant.kernels.quantized import GROUP, QuantizedWeight, Weight
+from pageant.kernels.reference import experts as reference
 from pageant.kernels.triton.launching import cdiv, interpreted, next_power_of_2
 from pageant.kernels.triton.mathematics import activate, segment_of_tile
 from pageant.kernels.triton.tuning import product_tiles
@@ -86,9 +87,18 @@ def choose_experts(
 
 
 def moe(
-    x: Tensor, gate_up: Weight, down: Weight, weights: Tensor, experts: Tensor, activation: str
+    x: Tensor,
+    gate_up: Weight,
+    down: Weight,
+    weights: Tensor,
+    experts: Tensor,
+    activation: str,
+    *,
+    unrounded: bool = False,
 ) -> Tensor:
-    """See `Kernels.moe`."""
+    """See `Kernels.moe`. Parts of sums are the reference's."""
+    if unrounded:
+        return reference.moe(x, gate_up, down, weights, experts, activation, unrounded=True)
     tokens, hidden = x.shape
     num_experts, _, inner = down.shape
     top_k = experts.shape[1]

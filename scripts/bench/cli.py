@@ -22,6 +22,7 @@ BENCHMARKS = {
         "adapters",
         "beside",
         "blocks",
+        "collectives",
         "guided",
         "latency",
         "overhead",

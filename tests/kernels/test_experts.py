@@ -95,3 +95,26 @@ def test_experts_in_16_bits_err_by_their_own_rounding_only(backend: Kernels, dty
     expected = naive(x, gate_up, down, weights, experts, "silu")
     error = (output - expected).square().mean().sqrt()
     assert error < 0.01 * expected.square().mean().sqrt()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_parts_of_experts_that_are_shared_out_add_up_to_the_whole(
+    backend: Kernels, dtype: torch.dtype
+) -> None:
+    x, gate_up, down, weights, experts = make(16, 3)
+    x, gate_up, down = x.to(dtype), gate_up.to(dtype), down.to(dtype)
+    parts = []
+    for first, last in ((0, 2), (2, 5)):
+        here = torch.where((experts >= first) & (experts < last), experts - first, -1)
+        part = backend.moe(x, gate_up[first:last], down[first:last], weights, here, "silu", unrounded=True)
+        assert part.dtype == torch.float32
+        parts.append(part)
+    expected = naive(x, gate_up, down, weights, experts, "silu")
+    error = (parts[0] + parts[1] - expected).square().mean().sqrt()
+    assert error < (1e-6 if dtype == torch.float32 else 0.01) * expected.square().mean().sqrt()
+
+
+def test_a_token_without_an_expert_here_adds_nothing(backend: Kernels) -> None:
+    x, gate_up, down, weights, experts = make(3, 2)
+    part = backend.moe(x, gate_up, down, weights, torch.full_like(experts, -1), "silu", unrounded=True)
+    assert torch.equal(part, torch.zeros(3, 6))

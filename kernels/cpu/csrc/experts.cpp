@@ -7,6 +7,9 @@
 //
 // A pair's row is computed as in any product, and a token's pairs are added up in the order of its choices: so
 // a token's result is the same bits whoever else is in the batch.
+//
+// Of a layer whose experts are shared out over ranks, a pair may have no expert here: it has a negative number, and adds
+// nothing. Results are then parts of a sum, and are not rounded, nor is what an expert makes.
 #include <memory>
 #include <vector>
 
@@ -22,10 +25,9 @@ struct Layer {
     const float* weights;
     const int64_t* chosen;  // as weights: [tokens, top_k]
     T* y;
+    float* unrounded;  // results go here instead of to y, where it is not null
     int64_t tokens, top_k, experts, hidden, inner;
     void (*act_and_mul)(const T* gate, T* y, int64_t n);
-
-    int64_t pairs() const { return tokens * top_k; }
 };
 
 // A matrix [outputs, inputs] for each expert, one after another.
@@ -56,26 +58,30 @@ struct QuantizedStack : Scaled {
     }
 };
 
-// Pairs in the order of their experts: `starts[e]` to `starts[e + 1]` are the rows of expert e.
+// Pairs in the order of their experts: `starts[e]` to `starts[e + 1]` are the rows of expert e. Pairs without one have no row,
+// and -1 for it.
 struct Grouping {
     std::vector<int64_t> starts, row_of, token_of;
 
+    int64_t rows() const { return starts.back(); }
+
     Grouping(const int64_t* chosen, int64_t tokens, int64_t top_k, int64_t experts)
         : starts(experts + 1), row_of(tokens * top_k), token_of(tokens * top_k) {
-        for (int64_t pair = 0; pair < tokens * top_k; pair++) starts[chosen[pair] + 1]++;
+        for (int64_t pair = 0; pair < tokens * top_k; pair++)
+            if (chosen[pair] >= 0) starts[chosen[pair] + 1]++;
         for (int64_t e = 0; e < experts; e++) starts[e + 1] += starts[e];
         std::vector<int64_t> next(starts.begin(), starts.end() - 1);
         for (int64_t pair = 0; pair < tokens * top_k; pair++) {
-            int64_t row = next[chosen[pair]]++;
-            row_of[pair] = row;
-            token_of[row] = pair / top_k;
+            row_of[pair] = chosen[pair] < 0 ? -1 : next[chosen[pair]]++;
+            if (chosen[pair] >= 0) token_of[row_of[pair]] = pair / top_k;
         }
     }
 };
 
-// y [pairs, outputs] = each row of x [pairs, inputs] by its expert's weight.
+// y or unrounded [pairs, outputs] = each row of x [pairs, inputs] by its expert's weight.
 template <class T, class Weights>
-void products(const Grouping& grouping, const T* x, const Weights& weights, T* y, int64_t inputs, int64_t outputs) {
+void products(const Grouping& grouping, const T* x, const Weights& weights, T* y, float* unrounded, int64_t inputs,
+              int64_t outputs) {
     typedef decltype(weights.way(Product<T>{}, 0)) Way;
     struct Piece {
         size_t work;
@@ -87,7 +93,8 @@ void products(const Grouping& grouping, const T* x, const Weights& weights, T* y
     for (size_t e = 0; e + 1 < grouping.starts.size(); e++) {
         int64_t first = grouping.starts[e], rows = grouping.starts[e + 1] - first;
         if (rows == 0) continue;
-        Product<T> product{x + first * inputs, inputs, nullptr, 0, nullptr, y + first * outputs, rows, inputs, outputs};
+        Product<T> product{x + first * inputs, inputs, nullptr, 0, nullptr, y ? y + first * outputs : nullptr, rows, inputs,
+                           outputs, unrounded ? unrounded + first * outputs : nullptr};
         works.emplace_back(weights.way(product, int64_t(e)));
         const Work<Way>& work = works.back();
         rooms.push_back(rooms.back() + work.packed_size());
@@ -103,32 +110,45 @@ void products(const Grouping& grouping, const T* x, const Weights& weights, T* y
     });
 }
 
+// to [tokens, hidden] = the sum of what each token's experts made, by their weights, in the order of its choices.
+template <class T, class To>
+void weighted_sums(const Layer<T>& layer, const Grouping& grouping, const To* made, To* to) {
+    for_rows(layer.tokens, layer.top_k * layer.hidden, [&](int64_t token) {
+        const int64_t* row_of = grouping.row_of.data() + token * layer.top_k;
+        const float* weights = layer.weights + token * layer.top_k;
+        along(layer.hidden, [&](int64_t i, int count) {
+            vf sum = {};
+            for (int64_t k = 0; k < layer.top_k; k++)
+                if (row_of[k] >= 0) sum = fma(get(made + row_of[k] * layer.hidden + i, count), splat(weights[k]), sum);
+            put(to + token * layer.hidden + i, sum, count);
+        });
+    });
+}
+
 template <class T, class Weights>
 void moe(const Layer<T>& layer, const Weights& into_gate_up, const Weights& down) {
-    const int64_t pairs = layer.pairs(), hidden = layer.hidden, inner = layer.inner;
+    const int64_t hidden = layer.hidden, inner = layer.inner;
     Grouping grouping(layer.chosen, layer.tokens, layer.top_k, layer.experts);
+    const int64_t pairs = grouping.rows();
     // Not cleared: all of it is written before it is read.
     std::unique_ptr<T[]> rows(new T[pairs * hidden]), gate_up(new T[pairs * 2 * inner]), acted(new T[pairs * inner]);
     for_rows(pairs, hidden, [&](int64_t row) {
         std::memcpy(rows.get() + row * hidden, layer.x + grouping.token_of[row] * layer.x_stride,
                     hidden * sizeof(T));
     });
-    products(grouping, rows.get(), into_gate_up, gate_up.get(), hidden, 2 * inner);
+    products(grouping, rows.get(), into_gate_up, gate_up.get(), nullptr, hidden, 2 * inner);
     for_rows(pairs, 2 * inner, [&](int64_t row) {
         layer.act_and_mul(gate_up.get() + row * 2 * inner, acted.get() + row * inner, inner);
     });
+    if (layer.unrounded) {
+        std::unique_ptr<float[]> made(new float[pairs * hidden]);
+        products<T>(grouping, acted.get(), down, nullptr, made.get(), inner, hidden);
+        weighted_sums(layer, grouping, made.get(), layer.unrounded);
+        return;
+    }
     T* made = rows.get();  // in the place of what it was made from
-    products(grouping, acted.get(), down, made, inner, hidden);
-    for_rows(layer.tokens, layer.top_k * hidden, [&](int64_t token) {
-        const int64_t* row_of = grouping.row_of.data() + token * layer.top_k;
-        const float* weights = layer.weights + token * layer.top_k;
-        along(hidden, [&](int64_t i, int count) {
-            vf sum = {};
-            for (int64_t k = 0; k < layer.top_k; k++)
-                sum = fma(get(made + row_of[k] * hidden + i, count), splat(weights[k]), sum);
-            put(layer.y + token * hidden + i, sum, count);
-        });
-    });
+    products(grouping, acted.get(), down, made, nullptr, inner, hidden);
+    weighted_sums(layer, grouping, made, layer.y);
 }
 
 template <int BITS, class T>
@@ -196,9 +216,10 @@ auto act_and_mul_of(int64_t activation) {
     EXPORT void pageant_moe_##SUFFIX(const T* x, int64_t x_stride, const void* gate_up,                     \
                                      const bf16* gate_up_scales, const void* down, const bf16* down_scales, \
                                      int64_t bits, int64_t in_tiles, int64_t alike, const float* weights,   \
-                                     const int64_t* chosen, T* y, int64_t tokens, int64_t top_k,            \
-                                     int64_t experts, int64_t hidden, int64_t inner, int64_t activation) {  \
-        Layer<T> layer{x, x_stride, weights, chosen, y, tokens, top_k, experts, hidden, inner,              \
+                                     const int64_t* chosen, T* y, float* unrounded, int64_t tokens,         \
+                                     int64_t top_k, int64_t experts, int64_t hidden, int64_t inner,         \
+                                     int64_t activation) {                                                  \
+        Layer<T> layer{x, x_stride, weights, chosen, y, unrounded, tokens, top_k, experts, hidden, inner,   \
                        act_and_mul_of<T>(activation)};                                                      \
         const Scaled up{(const uint8_t*)gate_up, gate_up_scales, alike};                                    \
         const Scaled out{(const uint8_t*)down, down_scales, alike};                                         \

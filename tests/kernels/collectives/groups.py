@@ -11,6 +11,8 @@ from pageant.kernels.collectives.base import Collectives
 from pageant.kernels.collectives.local import local_group
 from pageant.kernels.collectives.mirrored_store import MirroredStore
 from pageant.kernels.collectives.process_group import ProcessGroup
+from pageant.kernels.collectives.segment import Segment
+from pageant.kernels.collectives.shared_memory import SharedMemory
 
 T = TypeVar("T")
 
@@ -78,4 +80,21 @@ def gloo(size: int, deadline_seconds: float = 10.0) -> Iterator[list[Collectives
             one.close()  # type: ignore[union-attr]
 
 
-GROUPS = {"local": local, "gloo": gloo}
+@contextlib.contextmanager
+def shared_memory(size: int, deadline_seconds: float = 10.0) -> Iterator[list[Collectives]]:
+    """Give a group by shared memory, in slots so small that tests fill several."""
+    with Segment(size, slot_bytes=64 << 10, edge_bytes=16 << 10) as segment:
+        found = in_threads(
+            [lambda rank=rank: SharedMemory(segment.address, rank, deadline_seconds) for rank in range(size)]
+        )
+    for one in found:
+        if isinstance(one, BaseException):
+            raise one
+    try:
+        yield found  # type: ignore[misc]
+    finally:
+        for one in found:
+            one.close()  # type: ignore[union-attr]
+
+
+GROUPS = {"local": local, "gloo": gloo, "shm": shared_memory}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import pytest
@@ -75,7 +76,15 @@ def test_counts_that_two_ranks_see_differently_are_found(kind):
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "gloo"])
 def test_a_second_thread_in_one_rank_is_refused(kind):
     with GROUPS[kind](2) as (first, second):
-        thread = threading.Thread(target=first.barrier, daemon=True)
+
+        def wait() -> None:
+            entered = False
+            while not entered:  # the other thread may be the first
+                with contextlib.suppress(GroupMisuse):
+                    first.barrier()
+                    entered = True
+
+        thread = threading.Thread(target=wait, daemon=True)
         thread.start()
         refused = None
         while refused is None and thread.is_alive():
