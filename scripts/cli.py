@@ -288,7 +288,7 @@ def top(
     once: Annotated[bool, typer.Option(help="Print one interval's figures, and end.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each interval.")] = False,
 ) -> None:
-    """Watch a server live: requests, tokens, latencies, blocks, devices and actors."""
+    """Watch a server live: requests, tokens, latencies, blocks, devices and actors, every `--interval` seconds."""
     from pageant.scripts.commands import top as command
 
     command.top(url, api_key, interval, once=once, as_json=json)

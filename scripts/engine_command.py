@@ -70,7 +70,7 @@ class ServeCommand(EngineCommand):
 
 
 def vllms_flags() -> dict[str, Any]:
-    """What the flags of vLLM's engine say on the running command's line, under vLLM's names.
+    """Return what the flags of vLLM's engine say on the running command's line, under vLLM's names.
 
     Raises:
         ArgumentError: a value that is refused; names the flag.
@@ -89,7 +89,7 @@ def all_flags() -> dict[str, Any]:
 
 
 def _unknown(flag: str, own: dict[str, int]) -> str:
-    """What to say of an option that nobody knows."""
+    """Return what to say of an option that nobody knows."""
     key = flag.lstrip("-").replace("-", "_")
     if key in _keys():
         return f"no such option, but a key of a topology; expected --set {key}=VALUE"

@@ -47,7 +47,7 @@ def with_engine_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _log(level: str | None, form: str | None) -> None:
-    """As the options say; without any, only warnings are told."""
+    """Set up logging as the options say; without any, only warnings are told."""
     from pageant.actors.runtime.logs import configure
 
     if level is None and form is None:
@@ -76,7 +76,7 @@ def _as_arguments(engine: dict[str, Any]) -> dict[str, Any]:
 
 
 def _folders(topology: Any) -> list[str]:
-    """Where a topology's file is, if it is one."""
+    """Return the folder of a topology's file, if it is one."""
     return [str(Path(topology).resolve().parent)] if isinstance(topology, str | Path) else []
 
 

@@ -1,8 +1,8 @@
 """A model that says exactly what its chat template decides: `python -m pageant.scripts.puppet FOLDER`.
 
 It copies the token that stands a fixed distance back. Its template writes a script of just that length in front of the
-answer, so the answer is the script: calls of tools, thoughts and texts can be tested with a real model, tokenizer and
-server, and the script follows from the conversation. The checkpoint is Qwen 2's form, of one layer, made by hand:
+answer, so the answer is the script, which follows from the conversation. Calls of tools, thoughts and texts can be
+tested so with a real model, tokenizer and server. The checkpoint is Qwen 2's form, of one layer, made by hand:
 
 - the embeddings are one-hot, and so are the values, moved to the second half of the hidden state;
 - queries and keys are constants (biases), turned by the rotary embedding so that they agree at one distance alone;

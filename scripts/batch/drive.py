@@ -33,7 +33,7 @@ _decode = msgspec.json.Decoder(_Answer).decode
 
 @dataclass
 class Tally:
-    """What came of a batch so far."""
+    """Counts of a batch's requests by their outcome so far."""
 
     succeeded: int = 0
     failed: int = 0
@@ -104,7 +104,7 @@ async def _answer(client: Client, asked: Asked, name: str, pause: Callable[[floa
 
 
 def _response(status: int, request_id: str, body: bytes) -> Response:
-    """What is no JSON, as some servers' errors are, is told as a text."""
+    """Return a response as JSON. A text that is no JSON, as some servers' errors are, becomes a string."""
     try:
         msgspec.json.decode(body)
     except msgspec.DecodeError:
@@ -122,5 +122,5 @@ def _output_tokens(answered: Answered) -> int:
 
 
 def line(answered: Answered) -> bytes:
-    """Of the output file."""
+    """Return a request's line of the output file."""
     return _encode(answered) + b"\n"

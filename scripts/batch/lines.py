@@ -25,7 +25,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
-    """What the endpoint answered, errors of its own included."""
+    """Response of the endpoint, errors of its own included."""
 
     status_code: int
     request_id: str
@@ -33,7 +33,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Error(msgspec.Struct, frozen=True, kw_only=True):
-    """Why there is no response."""
+    """Reason why there is no response."""
 
     code: str
     message: str
@@ -49,12 +49,12 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def succeeded(self) -> bool:
-        """Whether it is what was asked for."""
+        """Tell whether the response is what was asked for."""
         return self.response is not None and 200 <= self.response.status_code < 300
 
     @property
     def reason(self) -> str:
-        """Why it failed, in a line: the status and the message of the endpoint, or of the connection."""
+        """Return why it failed, in a line: the status and the message of the endpoint, or of the connection."""
         if self.response is None:
             return self.error.message if self.error is not None else "no answer"
         try:
@@ -65,7 +65,7 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_pass(self) -> bool:
-        """Whether asking again may have another end."""
+        """Tell whether asking again may have another end."""
         return self.response is None or self.response.status_code in PASSING
 
 

@@ -1,4 +1,4 @@
-"""Whether the command lines of coding agents finish a tool loop here: `python -m pageant.scripts.bench.agents`.
+"""Agents check: do command lines of coding agents finish a tool loop here? `python -m pageant.scripts.bench.agents`.
 
     python -m pageant.scripts.bench.agents setup     # npm fetches them, with pinned versions, into the user's cache
     python -m pageant.scripts.bench.agents run
@@ -151,7 +151,7 @@ def _variables(home: Path, proxy: str) -> Variables:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a tool loop: whether it was finished, what was tried elsewhere, and what the agent wrote."""
+    """Outcome of a tool loop: whether it was finished, what was tried elsewhere, and what the agent wrote."""
 
     finished: bool
     tried: list[str]

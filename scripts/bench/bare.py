@@ -1,4 +1,4 @@
-"""What the runtime is held against: bare asyncio within a process, bare `zmq.asyncio` between two."""
+"""Baselines of the runtime: bare asyncio within a process, bare `zmq.asyncio` between two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What attention is timed with."""
+"""Batches that attention is timed with."""
 
 from __future__ import annotations
 

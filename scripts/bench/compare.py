@@ -2,8 +2,8 @@
 
     python -m pageant.scripts.bench.compare MODEL TINY_MODEL
 
-It writes docs/benchmarks/cpu.json; a run that leaves something out does so only if --out says it, or puts what it has
-in the place of the same in there, with its own date (--update): for groups in whose minutes others had the machine.
+The figures go to docs/benchmarks/cpu.json. A run that leaves something out needs --out, or --update: that puts its
+figures in the place of the same ones in there, with their own date, for groups in whose minutes others had the machine.
 
 Every group of workloads that share weights has its engines loaded at once, and they run in turn (A B C, A B C,
 ...) so that a machine that changes its speed changes it for all; the median of each counts. Then every engine is
@@ -56,7 +56,7 @@ LEFT_OUT = {("transformers", "overhead"), (UNQUANTIZED, "batch")}
 
 
 def compare(group: Group, model: Path, engines: list[str], runs: int, home: Path) -> dict[str, Any]:
-    """By workload and engine: the median of `runs` rounds, and each."""
+    """Return by workload and engine the median of `runs` rounds, and each of them."""
     found: dict[str, Any] = {}
     with _started(group, model, engines, home) as (running, failed):
         for name in group.workloads:

@@ -180,7 +180,7 @@ def family(pid: int) -> list[int]:
 
 
 def pss_bytes(pid: int) -> int:
-    """What a process has in memory, a shared page counted by its share; 0 where it has ended."""
+    """Return the memory of a process, a shared page counted by its share; 0 where it has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

@@ -53,12 +53,12 @@ class TimedScheduler(Scheduler):
 
 @dataclass
 class Stream:
-    """When the tokens of one came."""
+    """Times at which the tokens of one request came."""
 
     times: list[float] = field(default_factory=list)
 
     def gaps(self, began: float, ended: float) -> list[float]:
-        """Between its tokens, from the last one before `began` to the first one after `ended`."""
+        """Return the gaps between its tokens, from the last one before `began` to the first one after `ended`."""
         pairs = zip(self.times, self.times[1:], strict=False)
         return [after - before for before, after in pairs if after > began and before < ended]
 

@@ -54,7 +54,7 @@ class Seconds:
     blocks: float = 0.0
 
     def total(self) -> float:
-        """Of both."""
+        """Return the sum of both."""
         return self.scheduler + self.blocks
 
 
@@ -181,7 +181,7 @@ class Requests:
 
 
 def decoding(rows: int, steps: int) -> list[Seconds]:
-    """Of each step, when so many requests decode and nobody waits."""
+    """Return the overhead of each step, when so many requests decode and nobody waits."""
     output = WARM_STEPS + steps + 8
     cores = Cores("fcfs", rows, most_tokens=PROMPT_MAX + output)
     cores.submit(Requests(output, output).take(rows))

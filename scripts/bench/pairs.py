@@ -28,7 +28,7 @@ class Pair:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast the second is."""
+        """Return how many times as fast the second is."""
         return self.first_us / self.second_us
 
 

@@ -1,9 +1,9 @@
 """`pageant bench placement`: what distance costs, and which actors deserve a process of their own (what is behind
 `placement: auto`).
 
-Each layout serves the workload in turn, in every round beside the others and in another order: with nothing else in the
-user's process, and with a thread of the user's that computes in Python all the while (and so competes for the
-interpreter). `of_the_best` is the median, over the rounds, of a layout's throughput as a share of the best one's.
+Each layout serves the workload in turn, in every round beside the others and in another order. It does so with nothing
+else in the user's process, and with a thread of the user's that computes in Python all the while, and so competes for
+the interpreter. `of_the_best` is the median, over the rounds, of a layout's throughput as a share of the best one's.
 """
 
 from __future__ import annotations

@@ -38,12 +38,12 @@ class Work:
         self._chance = random.Random(0)
 
     def shared(self) -> Prompts:
-        """They begin alike."""
+        """Return prompts that begin alike."""
         prefix = random_ids(self._chance, self._prefix)
         return [prefix + random_ids(self._chance, self._own) for _ in range(self._requests)]
 
     def unshared(self, requests: int) -> Prompts:
-        """As long, but nothing alike."""
+        """Return prompts that are as long, and have nothing alike."""
         return [random_ids(self._chance, self._prefix + self._own) for _ in range(requests)]
 
 

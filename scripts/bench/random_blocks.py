@@ -29,7 +29,7 @@ CHUNK_MAX = 5  # by which those grow that are there
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a pool, and of what is below it."""
+    """Shape of a pool, and of the tiers below it."""
 
     num_blocks: int = 64
     block_size: int = 4
@@ -39,7 +39,7 @@ class Shape:
 
     @property
     def tokens(self) -> int:
-        """Of the longest sequence."""
+        """Return the length of the longest sequence."""
         return self.num_blocks // len(self.windows) * self.block_size
 
 
@@ -68,7 +68,7 @@ class _Held:
 
 
 def _follow(chain: list[int], tokens: Sequence[int]) -> list[int]:
-    """The same with more tokens."""
+    """Return a chain with more tokens."""
     chain, last = list(chain), chain[-1] if chain else ROOT
     for token in tokens:
         last = hash((last, token))
@@ -98,7 +98,7 @@ class RandomBlocks:
     # What happens.
 
     def run(self, operations: int) -> None:
-        """So many operations, and then the end of all that is held."""
+        """Run so many operations, and then end all that is held."""
         chance, checked = self.random, 0
         while self.operations < operations:
             for serial in [serial for serial in self.held if chance.random() < 0.1]:
@@ -184,7 +184,7 @@ class RandomBlocks:
         self._check_count(answer)
 
     def _grow(self, held: _Held) -> int:
-        """What comes next of a sequence: its length after this step, guesses apart."""
+        """Grow a sequence by a step. Return its length after the step, guesses apart."""
         chance = self.random
         longest = self.shape.tokens
         if held.computed == len(held.tokens) and len(held.tokens) < longest:
@@ -202,7 +202,7 @@ class RandomBlocks:
     def _take(
         self, answer: Assigned, lengths: dict[int, int], admissions: dict[int, list[int]]
     ) -> list[tuple[_Held, int]]:
-        """Those that the step computes, and to where."""
+        """Take what was granted. Return the sequences of the step, each with its computed length."""
         stepping, blocks, at = [], answer.grown_blocks.tolist(), 0
         for serial, count in zip(lengths, answer.grown_counts.tolist(), strict=False):
             held = self.held[serial]
@@ -303,7 +303,7 @@ class RandomBlocks:
 
 
 def run(operations: int, seed: int = 0) -> Counter[str]:
-    """So many operations on pools of every shape together; returns what happened."""
+    """Run so many operations on pools of every shape together. Return what happened."""
     seen: Counter[str] = Counter()
     for index, shape in enumerate(SHAPES):
         each = RandomBlocks(seed + index, shape)

@@ -1,4 +1,4 @@
-"""What every benchmark says about where and when it ran, and how it says what it found."""
+"""Reports of benchmarks: where and when one ran, and what it found."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def _writable(path: Path | None) -> Path | None:
-    """It is known before the work whether its figures can be kept."""
+    """Refuse a path that cannot be written, before any work."""
     if path is not None and path != Path("-"):
         place = path if path.exists() else path.absolute().parent
         if path.is_dir() or not place.exists() or not os.access(place, os.W_OK):
@@ -94,7 +94,7 @@ def machine() -> dict[str, Any]:
 
 
 def machine_speed(seconds: float = 1.0) -> dict[str, float]:
-    """What bounds every engine here, with all cores: bytes read from memory and bfloat16 products, per second."""
+    """Measure the bounds of every engine here, with all cores: memory read and bfloat16 products, per second."""
     import torch
 
     values = torch.ones(1 << 28)  # 1 GiB, far beyond the caches

@@ -142,7 +142,7 @@ async def _bare_microseconds(peer: ZmqPeer, payload: bytes, count: int) -> float
 
 
 async def _gigabytes_per_second(echo: _Echo, size: int) -> float:
-    """There and back, one at a time: bytes moved per second of waiting."""
+    """Send bytes there and back, one message at a time. Return the bytes moved per second of waiting."""
     count = max(4, (256 << 20) // size)
     data = np.zeros(size, np.uint8)
     began = time.perf_counter()

@@ -151,7 +151,7 @@ def _fields(text: str) -> dict[str, Any]:
 
 
 def _described(load: Load, arrivals: Arrivals, run: Run) -> dict[str, Any]:
-    """What was asked, as JSON has it: what is infinite is null."""
+    """Return what was asked, as JSON has it: what is infinite is null."""
     given = {**asdict(load), **asdict(arrivals), **asdict(run)}
     given.pop("_prefixes")
     return {name: None if value == math.inf else value for name, value in given.items()}

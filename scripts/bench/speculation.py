@@ -66,7 +66,7 @@ class CopyPrompt:
         return bool(params.extra_args and params.extra_args.get("copy_prompt"))
 
     def apply(self, logits: torch.Tensor, rows: Sequence[ProcessedRow]) -> torch.Tensor:
-        """See `LogitsProcessor`."""
+        """See `LogitsProcessor`. logits: float32 [rows, vocab_size], mutated and returned."""
         for row, found in zip(logits, rows, strict=True):
             prompt = found.prompt_token_ids
             row[int(prompt[len(found.output_token_ids) % len(prompt)])] += 1e4
@@ -166,7 +166,7 @@ def _seconds(llm: LLM, prompts: list[list[int]], params: SamplingParams) -> floa
 
 
 def _acceptance(tokens: int) -> dict[str, Any]:
-    """Of the demo model's own drafters, and of n-grams."""
+    """Measure the acceptance of the demo model's own drafters, and of n-grams."""
     methods: dict[str, dict[str, Any]] = {
         name: {"method": name, "model": str(MODEL_FOLDER / name)} for name in ("draft", "eagle", "medusa")
     }

@@ -1,4 +1,4 @@
-"""How soon an engine answers, and the memory of all its processes.
+"""Start of engines: how soon one answers, and the memory of all its processes.
 
     python -m pageant.scripts.bench.startup MODEL [--beside vllm,openvino] [--starts 5]
 

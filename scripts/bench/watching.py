@@ -39,7 +39,7 @@ def bench(
     tokens: Annotated[int, typer.Option(help="Of each of the 256 outputs.")] = 64,
     threads: Annotated[int, typer.Option(help="That compute.")] = 2,
 ) -> None:
-    """What counting, a scrape and tracing cost."""
+    """Measure what counting, a scrape and tracing cost."""
     settings: dict[str, Any] = {
         **{"placement": "one", "threads": threads, "kv_cache_memory": "256MiB", "progress": False},
         **{"enable_prefix_caching": False, "max_num_seqs": ROWS},
@@ -106,7 +106,7 @@ def _scraping(settings: dict[str, Any], tokens: int) -> dict[str, Any]:
 
 
 def _ignore(_: object) -> None:
-    """It was made."""
+    """Do nothing."""
 
 
 def _tracing(settings: dict[str, Any], tokens: int, runs: int) -> dict[str, Any]:

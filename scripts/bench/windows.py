@@ -1,7 +1,7 @@
 """`pageant bench windows`: what it gives that layers with a window have blocks of their own, where others have none.
 
-A Gemma 3 shape with random weights, five of whose six layers have a window, answers long prompts in little memory: with
-layers in groups, each of which gives back what its window does not reach, and with all of them in one, in turn.
+A Gemma 3 shape with random weights, five of whose six layers have a window, answers long prompts in little memory. In
+turn, its layers are in groups, each of which gives back what its window does not reach, and all in one.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Census:
 
     @property
     def lives(self) -> int:
-        """How many there have been."""
+        """Return how many lives there have been."""
         return len(self._pids)
 
     async def watch(self) -> None:

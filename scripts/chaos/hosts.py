@@ -16,7 +16,7 @@ NODE = (sys.executable, "-m", "pageant.actors.runtime.process", "--detached")
 
 
 def can() -> bool:
-    """Whether this user may make network namespaces."""
+    """Tell whether this user may make network namespaces."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return False
     name = f"pageant-probe-{os.getpid()}"
@@ -25,7 +25,7 @@ def can() -> bool:
 
 
 class Lan:
-    """So many hosts, by name; the n-th has the address 10.77.0.n.
+    """Network of so many hosts, by name; the n-th has the address 10.77.0.n.
 
     Raises:
         subprocess.CalledProcessError: this user may not.
@@ -62,7 +62,7 @@ class Lan:
         return f"{self._prefix}{self._hosts.index(host) + 1}"
 
     def address(self, host: str) -> str:
-        """Where the others reach it."""
+        """Return the address where the others reach it."""
         return f"10.77.0.{self._hosts.index(host) + 1}"
 
     def on(self, host: str, *command: str) -> list[str]:
@@ -70,7 +70,7 @@ class Lan:
         return ["ip", "netns", "exec", self._namespace(host), *command]
 
     def enter(self, host: str) -> None:
-        """From now on this thread, and those that it starts, are there."""
+        """Move this thread, and those that it starts later, to the host."""
         with Path("/run/netns", self._namespace(host)).open() as file:
             if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET):
                 raise OSError(ctypes.get_errno(), f"cannot enter {host}")
@@ -80,7 +80,7 @@ class Lan:
         _ip("-n", self._switch, "link", "set", self._port(host), way)
 
     def remove(self) -> None:
-        """Nothing is left of it."""
+        """Remove everything of it."""
         for name in (self._switch, *map(self._namespace, self._hosts)):
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
@@ -99,7 +99,7 @@ class Keeper:
             await self._process.wait()
 
     async def stop(self) -> None:
-        """It is kept no more."""
+        """Stop the node, and keep it up no more."""
         self._task.cancel()
         await asyncio.wait([self._task])
         if self._process is not None and self._process.returncode is None:

@@ -1,4 +1,4 @@
-"""Whom to kill or to stop next, how long everybody then waited, and what of that was what."""
+"""Killing of processes: whom next, how long everybody then waited, and what of that was what."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Death:
 
     @property
     def label(self) -> str:
-        """Under which it is counted."""
+        """Return the name under which it is counted."""
         return self.node if self.suspicion_seconds is None else f"{self.node}, stopped"
 
     @property
     def bar(self) -> float:
-        """How long a pause may be: an executor is not to be had before it is ready, and nobody can know of a process
+        """Return how long a pause may be: an executor is not there before it is ready, and nobody can know of a process
         that stopped before it is suspected."""
         waited = self.suspicion_seconds or 0.0
         if self.node.startswith("executor"):
@@ -70,12 +70,12 @@ class Killer:
         self.deaths: list[Death] = []
 
     async def directory(self) -> Directory:
-        """Who is there."""
+        """Return the actors that are there."""
         found: Directory = await self._engine.ask("supervisor", GetDirectory())
         return found
 
     async def nodes(self) -> list[str]:
-        """Those that may be killed: every process but this one."""
+        """Return the nodes that may be killed: every process but this one."""
         return [node.name for node in (await self.directory()).nodes if node.pid != os.getpid()]
 
     async def kill(self, node: str, *, stop: bool = False) -> Death:
@@ -132,7 +132,7 @@ class Killer:
             await asyncio.sleep(self._rng.random())
 
     def figures(self) -> dict[str, Any]:
-        """By node: how often, and the pauses in seconds."""
+        """Return by node how often it was killed, and the pauses in seconds."""
         found = {}
         for label in sorted({death.label for death in self.deaths}):
             deaths = [death for death in self.deaths if death.label == label]
@@ -154,7 +154,7 @@ def _median(deaths: list[Death], name: str) -> float:
 
 
 def _cpu_seconds(pids: list[int]) -> float:
-    """What these processes have computed so far."""
+    """Return the seconds that these processes have computed so far."""
     total = 0.0
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -49,7 +49,7 @@ class Asked:
 
 
 def mixed_requests(count: int, output_tokens: int, seed: int = 0) -> list[Asked]:
-    """So many requests of every kind in turn, with about that many tokens each. Some prompts begin alike."""
+    """Make so many requests of every kind in turn, with about that many tokens each. Some prompts begin alike."""
     rng = random.Random(seed)
     shared = [rng.randrange(10, 200) for _ in range(64)]
     asked = []
@@ -110,7 +110,7 @@ class Stream:
 
 
 def difference(found: RequestOutput, right: RequestOutput) -> str | None:
-    """Where a request's output is another than it should be, or None."""
+    """Return where a request's output is another than it should be, or None."""
     for one, other in zip(found.outputs, right.outputs, strict=True):
         for name in ("token_ids", "text", "finish_reason", "stop_reason"):
             if getattr(one, name) != getattr(other, name):
@@ -144,7 +144,7 @@ def _scores(output: RequestOutput) -> list[list[dict[int, float]]]:
 
 
 async def undisturbed(engine: Engine, asked: Sequence[Asked]) -> list[RequestOutput]:
-    """What every request is when nothing happens."""
+    """Return the output of every request when nothing happens."""
     return await asyncio.gather(*(Stream(engine, one).read() for one in asked))
 
 
@@ -211,7 +211,7 @@ class Load:
 
 
 def verdict(figures: dict[str, Any]) -> list[str]:
-    """What became of a load's requests, in words."""
+    """Return what became of a load's requests, in words."""
     lost, changed = figures["lost"], figures["changed"]
     said = f"{figures['requests']} requests with {figures['tokens']} tokens: {len(lost)} lost, {len(changed)} changed"
     return [said, *lost[:10], *changed[:10]]

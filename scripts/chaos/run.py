@@ -77,7 +77,7 @@ async def run(
 
 
 async def _rest(engine: Engine) -> None:
-    """Nothing is left of anything.
+    """Wait until nothing is left of anything.
 
     Raises:
         TimeoutError: something is.

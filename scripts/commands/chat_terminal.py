@@ -146,7 +146,7 @@ def words() -> Words:
 
 
 def has_colours() -> bool:
-    """Whether the terminal shows colours, and the user has not turned them off."""
+    """Tell whether the terminal shows colours, and the user has not turned them off."""
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 

@@ -37,7 +37,7 @@ BFLOAT16_MEANS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that was looked for. `means` is for whoever has to decide something by it."""
+    """Finding of one check. `means` is for whoever has to decide something by it."""
 
     what: str
     found: str
@@ -87,7 +87,7 @@ def examine_model(model: str) -> Finding:
 
 
 def _found(look: Callable[[], Finding]) -> Finding:
-    """What a check finds, whatever is broken here: that is what a doctor is asked for."""
+    """Return what a check finds, whatever is broken here: that is what a doctor is asked for."""
     try:
         return look()
     except Exception as error:

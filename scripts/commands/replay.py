@@ -90,7 +90,7 @@ def _named(changes: Mapping[str, Any], prefix: str = "") -> str:
 
 
 def _remark(load: Load) -> None:
-    """What is to be known of the recording."""
+    """Return what is to be known of the recording."""
     remarks = []
     if not load.whole:
         remarks.append("it was cut off: what is there is played")

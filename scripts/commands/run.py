@@ -95,7 +95,7 @@ def ask(
 
 
 class Timings:
-    """When what happened, from the start of the process."""
+    """Times of events, from the start of the process."""
 
     def __init__(self) -> None:
         self.began = time.perf_counter() - _seconds_since_process_start()
@@ -110,7 +110,7 @@ class Timings:
         self.num_tokens = len(output.outputs[0].token_ids)
 
     def print(self) -> None:
-        """To standard error."""
+        """Print the times to standard error."""
         rows = [("command line", self.imported), ("ready", self.ready), ("first token", self.first)]
         for name, moment in rows:
             if moment:
@@ -126,7 +126,7 @@ class Timings:
 
 
 def _seconds_since_process_start() -> float:
-    """How old this process is; 0 where the system does not say."""
+    """Return the age of this process; 0 where the system does not say."""
     try:
         started_ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         uptime = float(Path("/proc/uptime").read_text().split()[0])

@@ -99,7 +99,7 @@ def run_batch(
 
 @contextlib.contextmanager
 def _client(engine_arguments: dict[str, Any], url: str | None, api_key: str | None) -> Iterator[Client]:
-    """To a server that is there, or to one of our own, which nobody else can ask."""
+    """Open a client to a server that is there, or to one of our own, which nobody else can ask."""
     if url is not None:
         yield Client(url, api_key)
         return

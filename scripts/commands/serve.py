@@ -135,7 +135,7 @@ class _Signalled:
 
 
 def session_of(engine_arguments: dict[str, Any], model: str | None) -> Session:
-    """What a command's engine options describe, of that model rather than the demo.
+    """Return the session that a command's engine options describe, of that model rather than the demo.
 
     Raises:
         ArgumentError: the model is named by the options, too.

@@ -83,7 +83,7 @@ async def watch(
 
 
 async def look(client: Client) -> Observation:
-    """As of now.
+    """Read the figures as of now.
 
     Raises:
         PeerGone: the server does not answer, or refuses to.

@@ -156,7 +156,7 @@ class _Trial(WatchedPool):
     # One exchange, as a scheduler asks.
 
     async def _exchange(self, idle: bool = False, counts: str = COUNTS) -> None:
-        """What a scheduler may ask for, or nothing but frees. `counts` is the rule for the free count."""
+        """Ask as a scheduler may, or, when idle, with nothing but frees. `counts` is the rule for the free count."""
         chance = self._random
         for serial in list(self.held):
             if chance.random() < 0.12:
@@ -248,7 +248,7 @@ class _Trial(WatchedPool):
         return answer
 
     def _tell_times(self) -> None:
-        """What steps and moves took, so that now this pays and now that."""
+        """Report what steps and moves took, so that now this pays and now that."""
         if self._options.get("disk_space") and self.step % 3 == 0:
             chance = self._random
             host, written, read = (Moved(blocks=1, seconds=chance.uniform(0, 3)) for _ in range(3))
@@ -268,7 +268,7 @@ class _Trial(WatchedPool):
     # What happens now and then.
 
     async def _check_foreign(self) -> None:
-        """About another epoch's memory, or meant for another manager."""
+        """Send messages about another epoch's memory, or meant for another manager."""
         await self._ask_foreign(self._epoch + 1, 0)
         await self._ask_foreign(self._epoch, 10**6)
 
@@ -294,7 +294,7 @@ class _Trial(WatchedPool):
         self.must(FOREIGN, refused, f"answered with {answer!r}")
 
     async def _lose_scheduler(self) -> None:
-        """It dies after an exchange whose step is never computed; the next one starts from nothing."""
+        """Kill the scheduler after an exchange whose step is never computed; the next one starts from nothing."""
         self._freed += list(self.held)
         self.held.clear()
         before = self.memory.snapshot()

@@ -78,7 +78,7 @@ def _requests() -> list[ScheduledRequest]:
 
 
 def _state(request: ScheduledRequest) -> tuple[Any, ...]:
-    """Everything of a request, so that two moments can be compared."""
+    """Return everything of a request, so that two moments can be compared."""
     fields = {name: getattr(request, name) for name in ScheduledRequest.__slots__}
     fields["prompt"] = request.prompt.tobytes()
     return tuple(copy.deepcopy(value) for value in fields.values())

@@ -85,7 +85,7 @@ def check_with_policy(policy: type[Any], rules: Rules, rule: str) -> None:
 
 
 def next_token(prefix: list[int]) -> int:
-    """What the model says after a prefix."""
+    """Return what the model says after a prefix."""
     state = 7
     for token in prefix:
         state = (state * 31 + token + 1) % 1_000_003

@@ -39,13 +39,13 @@ class ShadowMemory:
             self.blocks[block] = held
 
     def move_before(self, moves: BlockMoves) -> None:
-        """What is moved before a step's copies: urgent saves, and then what is needed."""
+        """Do the moves before a step's copies: urgent saves, and then what is needed."""
         self._save(_pairs(moves.save_blocks[: moves.num_urgent], moves.save_slots[: moves.num_urgent]))
         needed = moves.num_needed
         self._restore(_pairs(moves.restore_slots[:needed], moves.restore_blocks[:needed]))
 
     def move_beside(self, moves: BlockMoves) -> None:
-        """What is moved before the next step computes: what is spilled, what is saved, and what is restored."""
+        """Do the moves before the next step computes: what is spilled, what is saved, and what is restored."""
         for slot, to in _pairs(moves.spill_slots, moves.spill_to):
             self._below[to] = self._held_below(slot)
         self._save(_pairs(moves.save_blocks[moves.num_urgent :], moves.save_slots[moves.num_urgent :]))

@@ -136,7 +136,7 @@ class Stage:
         return message
 
     async def quiet(self, name: str, rule: str) -> None:
-        """Nothing more comes for a stand-in.
+        """Check that nothing more comes for a stand-in.
 
         Raises:
             BrokenRule: something does.
@@ -155,7 +155,7 @@ class Stage:
             calm = 0 if any(len(cell.mailbox) for cell in self.node.cells.values()) else calm + 1
 
     def take(self, name: str) -> list[Message]:
-        """Everything that a stand-in was told since."""
+        """Take everything that a stand-in was told since."""
         inbox = self._stand_in(name).inbox
         messages = list(inbox)
         inbox.clear()

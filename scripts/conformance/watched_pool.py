@@ -43,7 +43,7 @@ class Held:
 
 
 class WatchedPool:
-    """Its memory, those who hold blocks of it, and the rules for what is granted to them.
+    """Pool's memory, those who hold blocks of it, and the rules for what is granted to them.
 
     Args:
         slots: of the host's memory.
@@ -74,7 +74,7 @@ class WatchedPool:
     def check_growth(
         self, answer: Assigned, growing: dict[int, Held], lengths: dict[int, int]
     ) -> list[tuple[int, int, int]]:
-        """What grew, as (serial, from, to)."""
+        """Check the sequences that grew, as (serial, from, to)."""
         counts, blocks = answer.grown_counts.tolist(), answer.grown_blocks.tolist()
         self.must(PREFIX, answer.num_grown <= len(growing), f"{answer.num_grown} of {len(growing)} grew")
         fits = len(counts) == answer.num_grown and sum(counts) == len(blocks)
@@ -97,7 +97,7 @@ class WatchedPool:
     def check_admissions(
         self, answer: Assigned, admissions: dict[int, list[int]], budget: int, num_growing: int
     ) -> list[tuple[int, int, int]]:
-        """What was admitted, as (serial, from, to)."""
+        """Check the sequences that were admitted, as (serial, from, to)."""
         granted = [grant.serial for grant in answer.admitted]
         in_order = granted == list(admissions)[: len(granted)]
         self.must(PREFIX, in_order, f"{granted} were admitted of {list(admissions)}")
@@ -158,7 +158,7 @@ class WatchedPool:
             self.must(ALONE, not sharers, f"sequences {sharers} have one of {partial}, which {serial} fills")
 
     def check_moves(self, answer: Assigned, moves: BlockMoves, written: list[tuple[int, int, int]]) -> None:
-        """What comes with an answer moves what is there to where there is room, and in time."""
+        """Check that moves of an answer move what is there to where there is room, and in time."""
         saved, slots, urgent = moves.save_blocks.tolist(), moves.save_slots.tolist(), moves.num_urgent
         restored, read = moves.restore_blocks.tolist(), moves.restore_slots.tolist()
         fine = len(saved) == len(slots) >= urgent >= 0 and len(restored) == len(read) == len(set(restored))
@@ -183,7 +183,7 @@ class WatchedPool:
         self.must(SAVED, not blank, f"blocks {blank} are saved, in which nothing has been computed")
 
     def copy(self, answer: Assigned) -> None:
-        """Before the step: all is read, then all is written."""
+        """Copy blocks before the step: all is read, then all is written."""
         sources, destinations = answer.copy_sources.tolist(), answer.copy_destinations.tolist()
         fine = len(sources) == len(destinations) == len(set(destinations))
         self.must(COPIES, fine, f"{sources} are copied to {destinations}")
@@ -211,19 +211,19 @@ class WatchedPool:
                     self.must(CONTENT, right, f"sequence {serial} reads other content at position {at}")
 
     def _right(self, serial: int, group: int, tokens: list[int]) -> tuple[int, ...]:
-        """What the last of these tokens leaves in the layers of a group."""
+        """Return what the last of these tokens leaves in the layers of a group."""
         return self.space_of(serial), group, *tokens
 
     def space_of(self, serial: int) -> int:
-        """Of which of the spaces a sequence's KV is: of the first that is like its own."""
+        """Return the space that a sequence's KV is of: the first that is like its own."""
         return self.spaces.index(self.spaces[serial % len(self.spaces)])
 
     def _block(self, held: Held, at: int, group: int) -> list[Any]:
-        """What the block holds that a sequence's token is in."""
+        """Return the slots of the block that a sequence's token is in."""
         return self.memory.blocks[held.blocks[at // self.size * len(self.windows) + group]]
 
     def blocks_for(self, length: int) -> int:
-        """So many tokens take, in all groups of layers."""
+        """Return how many blocks so many tokens take, in all groups of layers."""
         return -(-length // self.size) * len(self.windows)
 
     def _written(self, serial: int, start: int, end: int) -> list[int]:
@@ -244,11 +244,11 @@ class WatchedPool:
         return len({block for held in self.held.values() for block in self._reached(held)})
 
     def num_held_most(self) -> int:
-        """With what was reached once, and may not have been given back yet."""
+        """Return the blocks held at most, with those that were reached once and may not have been given back yet."""
         return len({block for held in self.held.values() for block in held.blocks})
 
     def check_count(self, answer: Assigned, rule: str) -> None:
-        """What is said to be free is."""
+        """Check that as many blocks are free as the answer says."""
         free, least = (self.num_blocks - count for count in (self.num_held(), self.num_held_most()))
         right = least <= answer.blocks_free <= free and answer.num_blocks == self.num_blocks
         told = f"{answer.blocks_free} of {answer.num_blocks} are said to be free; {free} are"

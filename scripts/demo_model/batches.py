@@ -47,7 +47,7 @@ def conversation_rows(tokenizer: Tokenizer) -> Iterator[Row]:
 
 
 def rows_per_epoch(tokenizer: Tokenizer) -> int:
-    """How many rows the conversations of the first epoch fill; the others hardly differ."""
+    """Return how many rows the conversations of the first epoch fill; the others hardly differ."""
     return sum(1 for _ in _packed(tokenizer, conversations(0)))
 
 
@@ -81,5 +81,5 @@ def _padded(values: list[int], filler: int) -> list[int]:
 
 
 def stacked(rows: list[Row]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and labels of a batch, both [rows, ROW_TOKENS]."""
+    """Return token ids and labels of a batch, both int64 [rows, ROW_TOKENS]."""
     return torch.tensor([ids for ids, _ in rows]), torch.tensor([labels for _, labels in rows])

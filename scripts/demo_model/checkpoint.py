@@ -1,4 +1,4 @@
-"""What the training leaves behind: weights in bfloat16, configurations, and the model card."""
+"""Checkpoint of the training: weights in bfloat16, configurations, and the model card."""
 
 import json
 import platform

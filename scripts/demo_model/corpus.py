@@ -55,7 +55,7 @@ def _prose(text: str) -> Iterator[str]:
 
 
 def definitions() -> dict[str, str]:
-    """What each described name means: `object.__len__` or `str.split` to the prose indented below it.
+    """Return the meaning of each described name: `object.__len__` or `str.split` to the prose indented below it.
 
     The first description wins where topics repeat one.
     """

@@ -77,7 +77,7 @@ class EagleHead(nn.Module):
             setattr(attention, name, wide)
 
     def forward(self, embedded: Tensor, state: Tensor) -> Tensor:
-        """Return [rows, tokens, width] for embeddings, and the states before them, of that shape."""
+        """Return float32 [rows, tokens, width] for embeddings, and the states before them, of that shape."""
         tokens = embedded.shape[1]
         turned = self.rotary(state, torch.arange(tokens)[None])
         mask = torch.full((tokens, tokens), float("-inf")).triu(1)[None, None]
@@ -101,14 +101,14 @@ class MedusaHead(nn.Module):
             nn.init.zeros_(block.bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Of hidden states, of their shape."""
+        """Return hidden states like those given, float32 [rows, tokens, width]."""
         for block in self.blocks:
             hidden = hidden + functional.silu(block(hidden))
         return hidden
 
 
 class Lesson:
-    """What the target makes of a batch, and some positions at which it is asked."""
+    """Lesson of a batch: what the target makes of it, and some positions at which it is asked."""
 
     def __init__(self, target: LlamaForCausalLM, token_ids: Tensor, labels: Tensor) -> None:
         with torch.no_grad():
@@ -121,8 +121,11 @@ class Lesson:
         self._chosen = learnt[torch.randperm(len(learnt))[:POSITIONS]]
 
     def loss(self, hidden: Tensor, ahead: int, head: Tensor | None = None) -> Tensor:
-        """Cross entropy of what hidden states [rows, tokens, width] lead to, against what the target says `ahead`
-        positions later. Without a head, they go through the target's."""
+        """Return the cross entropy of what hidden states lead to, against what the target says `ahead` positions later.
+
+        hidden: float32 [rows, tokens, width]. head: float32 [vocab_size, width], by default the target's.
+        Returns a float32 scalar of shape [].
+        """
         tokens = self.token_ids.shape[1]
         chosen = self._chosen[self._chosen % tokens < tokens - ahead]
         with torch.no_grad():
@@ -132,13 +135,13 @@ class Lesson:
 
 
 def draft_loss(draft: LlamaForCausalLM, target: LlamaForCausalLM, lesson: Lesson) -> Tensor:
-    """A smaller model says what the target says."""
+    """Return the loss of a smaller model that says what the target says: float32, of shape []."""
     hidden = draft.model(input_ids=lesson.token_ids).last_hidden_state
     return lesson.loss(hidden, 0, draft.lm_head.weight)
 
 
 def eagle_loss(eagle: EagleHead, target: LlamaForCausalLM, lesson: Lesson) -> Tensor:
-    """The head goes on from the target's states, and then from its own."""
+    """Return the loss of a head that goes on from the target's states, and then from its own: float32, of shape []."""
     embedded = target.model.embed_tokens(lesson.token_ids).detach()
     state, losses = eagle.fc(lesson.tapped), []
     for ahead in range(1, UNROLLED + 1):
@@ -151,7 +154,7 @@ def eagle_loss(eagle: EagleHead, target: LlamaForCausalLM, lesson: Lesson) -> Te
 
 
 def medusa_loss(heads: nn.ModuleList, target: LlamaForCausalLM, lesson: Lesson) -> Tensor:
-    """Each head says what the target says, one position later than the head before."""
+    """Return the loss of heads that each look one position further than the one before: float32, of shape []."""
     losses = [lesson.loss(head(lesson.hidden), 1 + place) for place, head in enumerate(heads)]
     return torch.stack([0.8**place * loss for place, loss in enumerate(losses)]).sum()
 
@@ -160,7 +163,7 @@ LOSSES: dict[str, Callable[..., Tensor]] = {"draft": draft_loss, "eagle": eagle_
 
 
 def batches(tokenizer: Tokenizer) -> Iterator[tuple[Tensor, Tensor]]:
-    """Token ids and labels [BATCH_ROWS, ROW_TOKENS], without end."""
+    """Yield token ids and labels, int64 [BATCH_ROWS, ROW_TOKENS], without end."""
     plain, chats = document_rows(tokenizer), conversation_rows(tokenizer)
     while True:
         yield stacked([*islice(plain, PLAIN_ROWS), *islice(chats, BATCH_ROWS - PLAIN_ROWS)])
@@ -221,7 +224,7 @@ def train(
 
 
 def learning_share(step: int, steps: int) -> float:
-    """Of the learning rate: linear warm-up, then a cosine down to a fiftieth."""
+    """Return the share of the learning rate: linear warm-up, then a cosine down to a fiftieth."""
     warm = min(1.0, (step + 1) / WARMUP_STEPS)
     return warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * step / steps)))
 

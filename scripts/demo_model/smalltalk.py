@@ -1,4 +1,4 @@
-"""What the demo model says when it is not asked about Python: written here, not found in CPython."""
+"""Small talk of the demo model, when it is not asked about Python: written here, not found in CPython."""
 
 _ABOUT = (
     "I am a small demonstration model that comes with Pageant. I was trained on the documentation of Python, "

@@ -1,4 +1,4 @@
-"""What the demo model answers about each of its topics: sentences picked from the language reference."""
+"""Answers of the demo model about each of its topics: sentences picked from the language reference."""
 
 from collections import defaultdict
 

@@ -58,7 +58,7 @@ def learning_rate(step: int) -> float:
 
 
 def batches(tokenizer: Tokenizer) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """One batch for each step, the two kinds of rows mixed as the step asks."""
+    """Yield token ids and labels, int64 [BATCH_ROWS, ROW_TOKENS], for each step, mixed as it asks."""
     plain, chats = document_rows(tokenizer), conversation_rows(tokenizer)
     for step in range(STEPS):
         num_plain = round(BATCH_ROWS * document_share(step))
@@ -75,7 +75,10 @@ def optimizer_of(model: LlamaForCausalLM) -> torch.optim.AdamW:
 
 
 def loss_of(model: LlamaForCausalLM, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Mean cross entropy of the labelled tokens. Only their logits are computed, to save work."""
+    """Return the mean cross entropy of the labelled tokens, whose logits alone are computed.
+
+    ids, labels: int64 [rows, tokens]. Returns a float32 scalar of shape [].
+    """
     hidden = model.model(input_ids=ids).last_hidden_state[:, :-1]  # [rows, tokens - 1, width]
     following = labels[:, 1:]
     learnt = following != IGNORED
@@ -107,7 +110,7 @@ def train(model: LlamaForCausalLM, tokenizer: Tokenizer) -> float:
 
 
 def epochs_of(tokenizer: Tokenizer) -> int:
-    """How many epochs of conversations the training reaches into."""
+    """Return how many epochs of conversations the training reaches into."""
     rows = sum(BATCH_ROWS - round(BATCH_ROWS * document_share(step)) for step in range(STEPS))
     epochs = -(-rows // rows_per_epoch(tokenizer))
     assert epochs < EPOCHS_MAX, "the tests look at the questions of EPOCHS_MAX epochs"
@@ -115,7 +118,7 @@ def epochs_of(tokenizer: Tokenizer) -> int:
 
 
 def vocabulary_texts() -> list[str]:
-    """What the tokenizer learns from: the documents, and one epoch's questions and answers."""
+    """Return the texts that the tokenizer learns from: the documents, and one epoch's questions and answers."""
     turns = [turn for conversation in conversations(0) for turn in conversation.turns]
     return [*documents(), *(turn.question for turn in turns), *(turn.answer for turn in turns)]
 

@@ -1,4 +1,4 @@
-"""What a run came to, and how two runs of the same requests differ."""
+"""Figures of a run, and how two runs of the same requests differ."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PERCENTILES = (50, 90, 99)
 
 @dataclass(frozen=True)
 class Spread:
-    """Of seconds."""
+    """Spread of times, in seconds."""
 
     mean: float
     p50: float
@@ -28,7 +28,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one run. Latencies are of the requests that were served to their end, in every run that is compared."""
+    """Figures of one run. Latencies are of the requests that were served to their end in all compared runs."""
 
     ends: dict[str, int]
     output_tokens: int
@@ -44,7 +44,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Differences:
-    """Of a run from the one before it. The shares are of all pairs of requests: those of which the other one was
+    """Differences from the run before. The shares are of all pairs of requests: those of which the other one was
     first."""
 
     started_in_other_order: float
@@ -54,7 +54,7 @@ class Differences:
 
 
 def figures(courses: Sequence[Course], compared: Sequence[int]) -> Figures:
-    """Of a run.
+    """Return the figures of a run.
 
     Args:
         compared: numbers of the requests whose latencies count.
@@ -107,7 +107,7 @@ def comparable(runs: Sequence[Sequence[Course]]) -> list[int]:
 
 
 def differences(before: Sequence[Course], after: Sequence[Course], compared: Sequence[int]) -> Differences:
-    """How a run differs from another."""
+    """Return how a run differs from another."""
     same = sum(before[number].token_ids == after[number].token_ids for number in compared)
     started = [[run[number].first_at or 0.0 for number in compared] for run in (before, after)]
     ended = [[run[number].last_at or 0.0 for number in compared] for run in (before, after)]

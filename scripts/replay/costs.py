@@ -1,4 +1,4 @@
-"""How long a step takes, as its recording says: by its tokens, its rows, and the tokens that these attend to.
+"""Step times, as a recording says: by the tokens of a step, its rows, and the tokens that these attend to.
 
 What this does not explain (other work on the machine, for one) comes back by lot: each step takes as many times what is
 expected as some step of the recording did, the same for every replay.
@@ -18,7 +18,7 @@ UNKNOWN_SECONDS = 0.01  # of a step, where none was recorded
 
 
 class StepSize(NamedTuple):
-    """What a step computes."""
+    """Size of a step."""
 
     tokens: int
     rows: int
@@ -83,7 +83,7 @@ class StepCosts:
         )
 
     def luck(self) -> Iterator[float]:
-        """How many times what is expected each step takes, one after another."""
+        """Return how many times what is expected each step takes, one after another."""
         chance = np.random.default_rng(0)
         while True:
             yield from chance.choice(self._ratios, LUCK).tolist()

@@ -28,7 +28,7 @@ TAKEN_OF_EXECUTOR = frozenset({"max_num_seqs", "max_model_len", "block_size"})
 
 @dataclass(eq=False)
 class Load:
-    """What was recorded of one scheduler.
+    """Load that was recorded of one scheduler.
 
     Attributes:
         submits: in the order of arrival; `timeline.courses` has the same requests in the same order.
@@ -137,16 +137,18 @@ def read_load(path: Path, replica: str | None = None) -> Load:
 
 
 def _without_adapter(submit: Submit) -> Submit:
-    """There are no adapters in a replay: the model computes for them. Who shares a prefix with whom stays."""
+    """Return a request without its adapter, since a replay has none. Requests that share a prefix still do."""
     if submit.adapter is None:
         return submit
     return msgspec.structs.replace(submit, adapter=None, extra_keys=(*submit.extra_keys, submit.adapter))
 
 
 class _Steps:
-    """How long each step took: from the answer of the plan before, where a request goes on from that one, and else from
-    when its own was there, until that was answered; of a plan of several steps each took as long. So what goes on
-    between steps counts too."""
+    """Times that steps took, with what goes on between them.
+
+    A step ends when its plan is answered. It begins with the answer to the plan before, where a request goes on from
+    that one, and else with its own plan. The steps of a multi-step plan took equally long.
+    """
 
     def __init__(self) -> None:
         self._planned: dict[tuple[int, int, int], tuple[StepSize, float, bool]] = {}

@@ -153,10 +153,10 @@ class Player(Actor):
 
     @receives
     def peer_up(self, event: ActorUp) -> None:
-        """They are there before it plays."""
+        """Take note of a peer. All of them are there before it plays."""
 
     @receives
     def peer_down(self, event: ActorDown) -> None:
-        """What it had of this replay is lost, and with it what the replay is for."""
+        """End the replay: what the peer had of it is lost, and with it what the replay is for."""
         self._gone = f"{event.address} went down during the replay: {event.reason}"
         self._changed.set()

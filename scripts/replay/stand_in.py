@@ -30,7 +30,7 @@ class RecordedExecutor(SimulatedExecutor):
     """The real shell and batch, over a `RecordedRunner`."""
 
     class Options(SimulatedExecutor.Options, frozen=True, kw_only=True):
-        """Those of `SimulatedExecutor`, with the `recording`, and of which of its models (`replica`)."""
+        """Options of `SimulatedExecutor`, with the `recording`, and the `replica` of its models that is replayed."""
 
         recording: str
         replica: str = ""
@@ -76,6 +76,10 @@ class RecordedRunner(SimulatedRunner):
         self._ends = np.where(stopped, np.maximum(self._counts, 1) - 1, -1)
 
     def drawn(self, seen: UInt64, sampling: SamplingColumns) -> npt.NDArray[np.int64]:
+        """Return the recorded tokens, int64 [rows], and those of the simulated model where none was recorded.
+
+        seen: uint64 [rows], the prefixes' digests.
+        """
         request = sampling.seed
         place = sampling.position - self._prompts[request]
         known = place < self._counts[request]

@@ -1,4 +1,4 @@
-"""When what came of each request: the same account of a recording and of its replay."""
+"""Timeline of each request: the same account of a recording and of its replay."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Course:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more comes of it."""
+        """Tell whether nothing more comes of it."""
         return self.finished is not None or self.left_at is not None
 
     @property
     def end(self) -> str:
-        """How it ended: served, left by its user, cut off with the recording, or the cause of an error or abort."""
+        """Return its end: served, left by its user, cut off with the recording, or the cause of an error or abort."""
         if self.left_at is not None:
             return "left"
         if self.finished is None:
@@ -39,12 +39,12 @@ class Course:
 
     @property
     def stopped(self) -> bool:
-        """Whether its answer ended by itself."""
+        """Tell whether its answer ended by itself."""
         return self.end == "served" and self.finished is not None and self.finished.reason == "stop"
 
     @property
     def served(self) -> bool:
-        """Whether it came to the end that it was to have."""
+        """Tell whether it came to the end that it was to have."""
         return self.end == "served"
 
 
@@ -55,17 +55,17 @@ class Timeline:
         self.courses: dict[Hashable, Course] = {}
 
     def submitted(self, key: Hashable, submit: Submit, at: float) -> None:
-        """A request reaches the scheduler."""
+        """Note that a request reached the scheduler at `at` seconds."""
         self.courses[key] = Course(at, len(submit.prompt_token_ids), submit.params)
 
     def left(self, key: Hashable, at: float) -> None:
-        """Its user wants no more of it."""
+        """Note that its user left at `at` seconds, before its end."""
         course = self.courses.get(key)
         if course is not None and not course.ended:
             course.left_at = at
 
     def output(self, frontend: str, batch: OutputBatch, at: float) -> list[tuple[str, str]]:
-        """A step's output reaches a frontend, whose requests go by (frontend, id). Returns whose is new."""
+        """Take a step's output, which reached a frontend at `at` seconds. Return the (frontend, id) of what is new."""
         position, news = 0, []
         columns = zip(batch.request_ids, batch.token_starts.tolist(), batch.counts.tolist(), strict=True)
         for index, (request_id, start, count) in enumerate(columns):

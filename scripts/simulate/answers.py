@@ -52,7 +52,7 @@ def _compiler() -> Compiler:
 
 
 def answer(prompt_ids: Sequence[int], params: SamplingParams, sample: int, model: StandIn) -> Answer:
-    """What a sample of a request must come to."""
+    """Return what a sample of a request must come to."""
     tokens: list[int] = []
     logprobs: list[float] = []
     text = ""
@@ -74,7 +74,7 @@ def answer(prompt_ids: Sequence[int], params: SamplingParams, sample: int, model
 
 
 def text_of(prompt_ids: Sequence[int], token_ids: Sequence[int]) -> str:
-    """What these tokens say after a prompt, whatever they should stop at."""
+    """Return what these tokens say after a prompt, whatever they should stop at."""
     return _decoded([*prompt_ids, *token_ids])[len(_decoded(prompt_ids)) :]
 
 
@@ -120,7 +120,7 @@ def _drawn(
 
 
 def _seen(left: list[int], model: StandIn) -> int:
-    """What each group of layers sees through its window, the first once, the second three times, and so on."""
+    """Return what each group of layers sees through its window, the first once, the second three times, and so on."""
     parts = (left if window is None else left[-window:] for window in model.windows)
     return sum((2 * group + 1) * sum(part) for group, part in enumerate(parts)) & _WORD
 
@@ -133,7 +133,7 @@ def _allowed(guide: LLMatcher) -> list[int]:
 def _shaped(
     score: float, token: int, prompt: Sequence[int], output: list[int], params: SamplingParams
 ) -> float:
-    """What a request makes of a token's score, as the documentation of `SamplingParams` has it."""
+    """Return what a request makes of a token's score, as the documentation of `SamplingParams` has it."""
     held_back = len(output) < params.min_tokens and token in params.stop_token_ids
     if held_back or (params.allowed_token_ids is not None and token not in params.allowed_token_ids):
         return -math.inf

@@ -97,12 +97,12 @@ class EngineSimulation:
 
     @property
     def num_requests(self) -> int:
-        """How many are made."""
+        """Return how many requests are made."""
         return len(self._users)
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """What goes wrong."""
+        """Return the faults so far."""
         return self._simulation.faults
 
     def run(self) -> Outcome:
@@ -176,7 +176,7 @@ class EngineSimulation:
             self.counters["aborts checked"] += 1
 
     def _is_void(self, user: User) -> bool:
-        """Its frontend died with it."""
+        """Tell whether its frontend died with it."""
         cell = self._simulation.cell(user.wanted.frontend)
         return cell is None or cell.incarnation != user.incarnation
 
@@ -201,7 +201,7 @@ class EngineSimulation:
         return 0 if entry is None else entry.incarnation - entry.up
 
     def _is_excused(self, user: User, end: Finished) -> bool:
-        """Whether a request has seen so many executors die that it may be the reason."""
+        """Tell whether a request has seen so many executors die that it may be the reason."""
         deaths = self._executor_deaths() - user.executor_deaths
         excused = end.cause == "failure" and "died again and again" in (end.message or "") and deaths > 2
         self.counters["taken for poison"] += excused
@@ -211,7 +211,7 @@ class EngineSimulation:
         return user.done or self._is_void(user)
 
     async def _until_at_rest(self, latest: float) -> None:
-        """Nothing is left of anything."""
+        """Wait until nothing is left of anything."""
         while left := await self._count_left():
             if self._simulation.loop.time() > latest:
                 raise Violation(f"when all had ended there were left: {left}")
@@ -240,7 +240,7 @@ class EngineSimulation:
     # What must hold.
 
     def _check(self, simulation: Simulation) -> None:
-        """After every step; and what users say, at once."""
+        """Check the engine after every step, and what users say, at once."""
         if self._violations:
             raise self._violations[0]
         scheduler = self._scheduler
@@ -270,12 +270,12 @@ class EngineSimulation:
         return not fault.when or self._moments()[fault.when]
 
     def _is_paced(self, executor: str) -> bool:
-        """Whether it knows how long steps take. Before that it waits for ten minutes."""
+        """Tell whether it knows how long steps take. Before that it waits for ten minutes."""
         cell = self._simulation.cell(executor)
         return cell is not None and cell.actor.core.expected_seconds(1) is not None  # type: ignore[attr-defined]
 
     def _note_fault(self, simulation: Simulation, fault: Fault) -> None:
-        """What the engine was at when a fault struck."""
+        """Note what the engine was at when a fault struck."""
         now = simulation.loop.time()
         self._disturbed_until = max(self._disturbed_until, now + fault.seconds + SETTLE_SECONDS)
         for victim in victims(self.topology, fault):

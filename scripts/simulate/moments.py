@@ -1,4 +1,4 @@
-"""What an engine is at when a fault strikes, and whom it strikes: the rows of the design's table of deaths."""
+"""Moments of faults: what an engine is at when one strikes, and whom it strikes, by the design's table of deaths."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROWS = (
 
 
 def moments_of(requests: Iterable[Any], *, all_came: bool) -> dict[str, bool]:
-    """Whether any of the scheduler's requests is in prefill, in decode, or preempted; and whether these are the
+    """Return whether any of the scheduler's requests is in prefill, in decode, or preempted; and whether these are the
     last ones."""
     requests = list(requests)
     return {

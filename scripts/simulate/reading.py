@@ -1,4 +1,4 @@
-"""What actors read from the disk when they start is read once for all their lives in all runs: it is the same every
+"""Files that actors read when they start are read once for all their lives in all runs: their content is the same every
 time, and took up a tenth of a run. In simulated time they are as slow as before."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _compiler(path: Path, vocab_size: int, end_tokens: tuple[int, ...]) -> Compi
 
 @contextmanager
 def read_once(path: Path, vocab_size: int, end_tokens: tuple[int, ...]) -> Iterator[None]:
-    """While it lasts, actors get this checkpoint's tokenizer, and the compiler of its grammars."""
+    """Give actors this checkpoint's tokenizer, and the compiler of its grammars, while the context lasts."""
     tokenization, compiler = _tokenization(path), _compiler(path, vocab_size, end_tokens)
 
     def given_tokenization(asked: Path, **_: Any) -> Tokenization:

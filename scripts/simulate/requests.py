@@ -1,4 +1,4 @@
-"""What simulated users ask for."""
+"""Requests of simulated users."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _draw_params(random: Random, number: int) -> SamplingParams:
 
 
 def _some_ids(random: Random, count: int) -> tuple[int, ...]:
-    """Of an alphabet of two, only the first is ever among them."""
+    """Return some token ids. Of an alphabet of two, only the first is ever among them."""
     others = random.sample(range(FIRST_TOKEN + 2, FIRST_TOKEN + NUM_TOKENS), count - 1)
     return (FIRST_TOKEN, *others)
 

@@ -20,7 +20,7 @@ CHUNK = 8  # seeds that a process is given at a time
 
 @dataclass(frozen=True)
 class Ran:
-    """What came of a seed."""
+    """Outcome of a seed."""
 
     seed: int
     digest: str
@@ -33,7 +33,7 @@ class Ran:
 
 @dataclass
 class Total:
-    """Of many seeds."""
+    """Outcome of many seeds."""
 
     seeds: int = 0
     hostile: int = 0  # those in which something went wrong

@@ -1,4 +1,4 @@
-"""Which engine a seed simulates: its placement, sizes and options."""
+"""Engine that a seed simulates: its placement, sizes and options."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WINDOWS: tuple[tuple[int | None, ...], ...] = (  # of groups of layers
 
 @dataclass(frozen=True)
 class StandIn:
-    """What stands in for a model: it says `alphabet` different tokens (few, where an n-gram is to guess them), and has
+    """Stand-in for a model: it says `alphabet` different tokens (few, where an n-gram is to guess them), and has
     groups of layers with these windows."""
 
     alphabet: int

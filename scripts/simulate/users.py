@@ -50,26 +50,26 @@ class User:
         self.ends: list[Finished | None] = [None] * count
 
     def opening(self) -> Opening:
-        """What is handed to the frontend."""
+        """Return what is handed to the frontend."""
         prompt = self.wanted.prompt
         asked = Tokenize(text=prompt) if isinstance(prompt, str) else np.array(prompt, np.int32)
         return Opening(self.wanted.name, asked, self.wanted.params, self, self.wanted.settings)  # type: ignore[arg-type]
 
     @property
     def done(self) -> bool:
-        """Whether nothing more will come: the other samples end with one that fails."""
+        """Tell whether nothing more will come: the other samples end with one that fails."""
         failed = any(end is not None and end.reason == "error" for end in self.ends)
         return self.left or self.error is not None or failed or all(end is not None for end in self.ends)
 
     @property
     def was_late(self) -> bool:
-        """Whether its deadline passed before the request was submitted."""
+        """Tell whether its deadline passed before the request was submitted."""
         return isinstance(self.error, DeadlineExceeded) and "deadline" in self.wanted.settings
 
     # What comes.
 
     def flush(self) -> None:
-        """It is its own hub."""
+        """Do nothing: it is its own hub."""
 
     def accepted(self, prompt: str | None, prompt_token_ids: list[int]) -> None:
         self._prompt_ids = prompt_token_ids

@@ -18,7 +18,7 @@ LATENCIES = {
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """Of so many values in the time, in seconds; None of none."""
+    """Latency over so many values in the time, in seconds; None where there were none."""
 
     count: int
     mean: float | None
@@ -88,7 +88,7 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it."""
+    """Figures of everything that is shown."""
 
     model: str
     seconds: float
@@ -102,7 +102,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def figures(before: Observation, after: Observation) -> Figures:
-    """What happened from one look to the next. A counter that went back is of a new life: it counts whole."""
+    """Return what happened from one look to the next. A counter that went back is of a new life: it counts whole."""
     rates = _Rates(before, after)
     requests = [one for frontend in after.frontends.values() for one in frontend.open]
     return Figures(
@@ -124,7 +124,7 @@ class _Rates:
         self.seconds = max(after.at - before.at, 1e-9)
 
     def per_second(self, before: float, after: float) -> float:
-        """Of a counter."""
+        """Return a counter's change per second."""
         return (after - before if after >= before else after) / self.seconds
 
 
@@ -159,7 +159,7 @@ def _engine(rates: _Rates) -> Engine:
 
 
 def _latency(rates: _Rates, metric: str) -> Latency:
-    """Over all frontends, between the looks."""
+    """Return a latency over all frontends, between the looks."""
     counts: Counter[float] = Counter()  # by the upper bound
     total = 0.0
     for name, frontend in rates.after.frontends.items():
@@ -261,7 +261,7 @@ def _by_actor(seen: Observation) -> dict[str, ActorStatistics]:
 
 
 def _bytes(seen: Observation, actor: str) -> int:
-    """To and from other nodes."""
+    """Return the bytes sent to and received from other nodes."""
     return sum(
         flow.sent_bytes + flow.received_bytes
         for node in seen.nodes.values()

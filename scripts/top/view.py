@@ -13,7 +13,7 @@ BAR = 30  # characters
 
 
 def view(figures: Figures, height: int) -> RenderableType:
-    """All of it in so many lines: requests get what the rest leaves, the longest first."""
+    """Return all figures in so many lines: requests get what the rest leaves, the longest first."""
     rest = 14 + len(figures.pools) + len(figures.devices) + len(figures.actors) + len(figures.nodes)
     return Group(
         _engine(figures),

@@ -25,7 +25,7 @@ class Bar:
     at_most: bool = False
 
     def met(self, value: float) -> bool:
-        """Whether a value is where it must be. A bar without `must` is held against `good`."""
+        """Tell whether a value is where it must be. A bar without `must` is held against `good`."""
         least = self.good if self.must is None else self.must
         assert least is not None, self.name
         return value <= least if self.at_most else value >= least

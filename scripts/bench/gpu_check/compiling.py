@@ -44,7 +44,7 @@ Heard = Callable[[Any, Any, float], None]
 
 
 def compile_launches(arch: str, heard: Heard, *, share: tuple[int, int] = (0, 1)) -> None:
-    """From now on, let each launch in this process compile its kernel for `arch` and run nothing.
+    """Let each later launch in this process compile its kernel for `arch` and run nothing.
 
     Args:
         share: (index, count): only those variants are compiled that are this process's of so many.

@@ -1,4 +1,4 @@
-"""What the sections' processes run in: Pageant and the carried wheels on the path, and nothing installed."""
+"""Environment of the sections' processes: Pageant and the carried wheels on the path, and nothing installed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def unpack_wheels(wheels: Path, packages: Path) -> list[str]:
 
 
 def _fits(python: str, abi: str) -> bool:
-    """Whether a wheel's tags are those of this Python: of its own version, of any, or of the stable ABI."""
+    """Tell whether a wheel's tags are those of this Python: of its own version, of any, or of the stable ABI."""
     own = f"cp{sys.version_info.major}{sys.version_info.minor}"
     if own in python.split(".") or "py3" in python.split("."):
         return True

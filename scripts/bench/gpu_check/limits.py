@@ -1,4 +1,4 @@
-"""What the device can do at best: every ratio is one to these."""
+"""Limits of the device at best: every ratio is one to these."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _CASE_SECONDS = 1.5  # that must be left for another case
 
 @dataclass(frozen=True)
 class Work:
-    """What a case runs.
+    """Work that a case runs.
 
     `runs` do the same on inputs of their own, in turn, so that none is found in a cache. `num_bytes` are the bytes
     that one of them must move, `flops` the operations that it must do. `rivals` do the same by other means.
@@ -72,11 +72,11 @@ class Bench:
         return max(1, min(_COPIES_MAX, -(-int(_CACHE_BYTES) // max(1, int(num_bytes)))))
 
     def numbers(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Return normal numbers: the power that products take, and so the clock, depends on them."""
+        """Return normal numbers, [*shape] of `dtype`: the power that products take, and so the clock, depends on them."""
         return torch.randn(shape, dtype=dtype or self.dtype, device=self.device)
 
     def integers(self, *shape: int, below: int, dtype: torch.dtype = torch.int64) -> Tensor:
-        """Return uniform whole numbers from 0 on."""
+        """Return uniform whole numbers from 0 on, [*shape] of `dtype`."""
         return torch.randint(below, shape, dtype=dtype, device=self.device)
 
     def synchronize(self) -> None:

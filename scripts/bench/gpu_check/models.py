@@ -48,7 +48,7 @@ def random_decoder(bench: Bench, ours: Kernels, spec: DecoderSpec) -> NativeDeco
 
 
 def weights_of(decoder: NativeDecoder) -> list[Tensor]:
-    """Return those weights that are tensors."""
+    """Return those weights that are tensors, [...] of any dtype."""
     return [weight for weight in decoder.weights() if isinstance(weight, Tensor)]
 
 
@@ -121,7 +121,7 @@ class Stepper:
 
     @property
     def num_captured(self) -> int:
-        """How many graphs there are."""
+        """Return how many graphs there are."""
         return self._graphs.num_captured
 
     def step(self, inputs: StepInputs) -> Callable[[], None]:

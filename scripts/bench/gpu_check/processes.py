@@ -23,7 +23,7 @@ _KILL_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class Ending:
-    """How a process ended: by itself, with `code` (below 0 a signal's number), or at its limit."""
+    """End of a process: by itself, with `code` (below 0 a signal's number), or at its limit."""
 
     seconds: float
     code: int

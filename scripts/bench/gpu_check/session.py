@@ -29,7 +29,7 @@ Command = Callable[[Section, float], Sequence[str]]
 
 @dataclass(frozen=True)
 class SectionResult:
-    """How a section ended. `tail` is the end of its output, where it did not end well."""
+    """End of a section. `tail` is the end of its output, where it did not end well."""
 
     name: str
     status: str
@@ -39,7 +39,7 @@ class SectionResult:
 
     @property
     def well(self) -> bool:
-        """Whether it came to its end."""
+        """Tell whether it came to its end."""
         return self.status == "done"
 
 
@@ -90,7 +90,7 @@ class Session:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every section had its turn: no signal ended the session before."""
+        """Tell whether every section had its turn: no signal ended the session before."""
         return len(self.results) == len(self._sections)
 
     def _seconds_for(self, section: Section, later: float) -> float:

@@ -30,7 +30,7 @@ def session_table(results: Sequence[SectionResult], cases: Sequence[dict[str, An
 
 
 def failed(results: Sequence[SectionResult], figures: Figures) -> bool:
-    """Whether a test failed, or a section of tests did not come to its end."""
+    """Tell whether a test failed, or a section of tests did not come to its end."""
     return figures.tests()[1] > 0 or any(result.tests and not result.well for result in results)
 
 

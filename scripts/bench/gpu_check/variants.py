@@ -70,7 +70,7 @@ def _constants(function: Any, kernel: Any) -> dict[str, Any]:
 
 
 def empty(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
-    """Return a tensor without memory."""
+    """Return a tensor without memory, [*shape] of `dtype`."""
     return torch.empty(shape, dtype=dtype, device="meta")
 
 

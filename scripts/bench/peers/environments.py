@@ -1,4 +1,4 @@
-"""Where the peers' environments and converted checkpoints are, and how they are made."""
+"""Environments and converted checkpoints of the peers: where they are, and how they are made."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def python(name: str, home: Path) -> Path:
 
 
 def command(name: str, home: Path, *arguments: str) -> list[str]:
-    """What starts a peer's file in its environment."""
+    """Return the command that starts a peer's file in its environment."""
     return [str(python(name, home)), str(FOLDER / "serving.py"), str(FOLDER / f"{name}.py"), *arguments]
 
 
@@ -75,7 +75,7 @@ def variables(name: str, home: Path) -> dict[str, str]:
 
 
 def supports(name: str, quantization: str | None) -> bool:
-    """Whether a peer can have such weights here."""
+    """Tell whether a peer can have such weights here."""
     return quantization in getattr(peer_module(name), "QUANTIZATIONS", (None, "int8", "int4"))
 
 

@@ -16,7 +16,7 @@ CHECKPOINT = "model.gguf"
 
 
 def load(job: dict[str, Any]) -> Callable[[list[list[int]], int], int]:
-    """With the weights mapped and repacked, as by default, and a thread for every core."""
+    """Load a model with the weights mapped and repacked, as by default, and a thread for every core."""
     import llama_cpp
 
     longest = [max(map(len, work["prompts"])) + work["output_tokens"] for work in job["workloads"].values()]

@@ -24,7 +24,7 @@ BATCHED_TOKENS = 2048
 
 
 def load(job: dict[str, Any]) -> Callable[[list[list[int]], int], int]:
-    """On the CPU, with what suits one stream or many: a pipeline for each, made when it is first needed.
+    """Load a model on the CPU, with what suits one stream or many: a pipeline for each, made when it is first needed.
 
     One stream is best with the default budget of tokens and, where weights are quantised, in float32; many are
     best with a larger budget, in bfloat16. Where the processor multiplies none, all is in float32, since it takes
@@ -59,7 +59,7 @@ def load(job: dict[str, Any]) -> Callable[[list[list[int]], int], int]:
 
 
 def convert(model: Path, quantization: str, folder: Path) -> None:
-    """By `optimum-cli`, with its own choices for each format."""
+    """Convert a checkpoint by `optimum-cli`, with its own choices for each format."""
     subprocess.run(
         [
             *(str(Path(sys.executable).parent / "optimum-cli"), "export", "openvino", "-m", str(model)),

@@ -1,4 +1,4 @@
-"""Inside an engine's own environment: converts a checkpoint, or loads it and generates when told to.
+"""Process inside an engine's own environment: converts a checkpoint, or loads it and generates when told to.
 
     python serving.py PEER_FILE convert MODEL QUANTIZATION FOLDER
     python serving.py PEER_FILE serve JOB_FILE

@@ -11,7 +11,7 @@ QUANTIZATIONS = (None,)
 
 
 def load(job: dict[str, Any]) -> Callable[[list[list[int]], int], int]:
-    """In the checkpoint's dtype."""
+    """Load a model in the checkpoint's dtype."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -37,7 +37,7 @@ GROUP = 128  # inputs that share a scale, in int4
 
 
 def variables(environment: Path) -> dict[str, str]:
-    """As its own guide advises: its OpenMP, tcmalloc where the machine has it, and every core.
+    """Return the variables that its own guide advises: its OpenMP, tcmalloc where the machine has it, and every core.
 
     Left to itself it keeps one core for its front end and computes on the others.
     """
@@ -51,7 +51,7 @@ def variables(environment: Path) -> dict[str, str]:
 
 
 def load(job: dict[str, Any]) -> Callable[[list[list[int]], int], int]:
-    """Its offline engine, compiled as it is by default."""
+    """Load its offline engine, compiled as it is by default."""
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(job["kv_gib"])
     from vllm import LLM, SamplingParams
 

@@ -56,7 +56,7 @@ class Failed(Exception):
 
 @dataclass(eq=False)
 class Answer:
-    """What came of one request. Times are of `time.perf_counter`, in seconds."""
+    """Answer of one request. Times are of `time.perf_counter`, in seconds."""
 
     sent: float
     first: float = 0.0  # the first event with output
@@ -218,7 +218,7 @@ class _Reading:
 
     @property
     def complete_at_close(self) -> bool:
-        """Whether the end of the connection is the end of the body."""
+        """Tell whether the end of the connection is the end of the body."""
         return self._in_body and not self._chunked and self._left is None
 
     def body(self) -> bytes:

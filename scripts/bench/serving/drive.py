@@ -17,7 +17,7 @@ from pageant.scripts.bench.serving.load import Arrivals, Load, Turn
 
 @dataclass(frozen=True)
 class Run:
-    """How a load is sent.
+    """Way in which a load is sent.
 
     Attributes:
         conversations: that are begun at most; seconds: in which any are.

@@ -1,4 +1,4 @@
-"""What a load came to: throughput, goodput, and latencies by their mean, median and 99th percentile."""
+"""Figures of a load: throughput, goodput, and latencies by their mean, median and 99th percentile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GOODPUT = "goodput_requests_per_second"
 
 @dataclass
 class Results:
-    """What is kept of the answers, in seconds."""
+    """Times of the answers that are kept, in seconds."""
 
     ttft: array[float] = field(default_factory=lambda: array("d"))
     tpot: array[float] = field(default_factory=lambda: array("d"))  # of answers with two tokens or more
@@ -56,7 +56,7 @@ class Results:
         self.good += all(taken.get(name, 0.0) <= limit for name, limit in limits.items())
 
     def report(self, limits: dict[str, float]) -> dict[str, Any]:
-        """As JSON has it: latencies in milliseconds."""
+        """Return the figures as JSON has them: latencies in milliseconds."""
         tokens, seconds = sum(self.output_tokens), self.seconds
         return {
             "seconds": round(seconds, 3),
@@ -82,7 +82,7 @@ def _summary(values: array[float]) -> dict[str, float] | None:
 
 
 def parse_limits(text: str | None) -> dict[str, float]:
-    """Of `ttft:500,tpot:50` (milliseconds): what an answer may take, in seconds, to count as good.
+    """Parse `ttft:500,tpot:50` (milliseconds): what an answer may take, in seconds, to count as good.
 
     Raises:
         BadRequest: it is something else.
@@ -97,7 +97,7 @@ def parse_limits(text: str | None) -> dict[str, float]:
 
 
 def table(report: dict[str, Any]) -> str:
-    """For reading."""
+    """Return the figures as lines for reading."""
     lines = [
         f"{report['completed']} answers in {report['seconds']:.1f} s, {report['failed']} failed",
         f"{'requests/s':>24}: {report['requests_per_second']:.2f}"

@@ -1,4 +1,4 @@
-"""What is asked, and when: prompts of fixed or drawn lengths, shared prefixes, conversations, arrivals.
+"""Loads: prompts of fixed or drawn lengths, shared prefixes, conversations, and their arrivals.
 
 Everything comes from one seed, so that two servers get the same load.
 """
@@ -27,7 +27,7 @@ WORDS = TEXT.split()
 
 @dataclass(frozen=True)
 class Lengths:
-    """How many of something: `low` to `high`, evenly; or around `mean`, spread by `deviation`, within those."""
+    """Lengths of something: `low` to `high`, evenly; or around `mean`, spread by `deviation`, within those."""
 
     low: int
     high: int
@@ -36,7 +36,7 @@ class Lengths:
 
     @classmethod
     def parse(cls, text: str, name: str) -> Lengths:
-        """Of `128`, `16:64`, or `normal:256:64` (mean and standard deviation).
+        """Parse `128`, `16:64`, or `normal:256:64` (mean and standard deviation).
 
         Raises:
             BadRequest: anything else.
@@ -54,7 +54,7 @@ class Lengths:
         raise BadRequest(f"{name} is {text!r}; expected such as 128, 16:64 or normal:256:64", name)
 
     def draw(self, rng: random.Random) -> int:
-        """One of them."""
+        """Draw a length."""
         if self.mean is None:
             return rng.randint(self.low, self.high)
         return min(self.high, max(self.low, round(rng.gauss(self.mean, self.deviation))))
@@ -62,7 +62,7 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """When conversations begin: gaps are drawn from a gamma distribution.
+    """Arrivals of conversations: gaps are drawn from a gamma distribution.
 
     Attributes:
         rate: conversations per second; infinite is all at once, as far as concurrency allows.
@@ -119,7 +119,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Load:
-    """What is asked.
+    """Requests of a load.
 
     Attributes:
         input_tokens: of each turn's prompt, the shared prefix not counted (words, where prompts are text).

@@ -1,4 +1,4 @@
-"""What a server on this machine costs while a load runs: CPU time and memory of all its processes."""
+"""Costs of a server on this machine while a load runs: CPU time and memory of all its processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Meter:
-    """Within `async with`, samples a process and its descendants: CPU seconds, and resident memory (pages that
+    """Samples a process and its descendants within `async with`: CPU seconds, and resident memory (pages that
     are shared count for each)."""
 
     def __init__(self, pid: int) -> None:
@@ -52,7 +52,7 @@ class Meter:
             await asyncio.sleep(PERIOD)
 
     def report(self, tokens: int) -> dict[str, Any]:
-        """As JSON has it. What a load holds while it runs is there in its second quarter: from then on memory
+        """Return the costs as JSON. The memory that a load needs is held by its second quarter: from then on memory
         is flat, or something leaks."""
         quarters = [self._memory[len(self._memory) * part // 4] for part in (1, 2, 3)]
         return {
@@ -62,7 +62,7 @@ class Meter:
         }
 
     def lines(self, tokens: int) -> list[str]:
-        """For reading."""
+        """Return the costs as lines for reading."""
         report = self.report(tokens)
         memory = ", ".join(f"{each:.0f}" for each in report["server_memory_mib"])
         return [
@@ -82,7 +82,7 @@ class _Statistics(msgspec.Struct):
 
 
 class NodeMeter:
-    """Within `async with`, what each process of one of our servers costs, as `/statistics` says; of another's server,
+    """Measures within `async with` the cost of each process of our servers, as `/statistics` says; of another's server,
     nothing. An HTTP server in a process of its own is thereby seen alone."""
 
     def __init__(self, client: Client) -> None:
@@ -107,7 +107,7 @@ class NodeMeter:
             return {}
 
     def report(self, tokens: int) -> dict[str, Any]:
-        """As JSON has it: microseconds of CPU time for each token, by node."""
+        """Return microseconds of CPU time for each token, by node, as JSON has them."""
         spent = {name: node.cpu_seconds for name, node in self._after.items() if name in self._before}
         return {
             "node_cpu_us_per_token": {
@@ -117,7 +117,7 @@ class NodeMeter:
         }
 
     def lines(self, tokens: int) -> list[str]:
-        """For reading."""
+        """Return the costs as lines for reading."""
         return [
             f"{name + ', CPU us a token':>24}: {spent:.1f} ({', '.join(self._actors(name))})"
             for name, spent in self.report(tokens)["node_cpu_us_per_token"].items()
@@ -130,7 +130,7 @@ class NodeMeter:
 
 
 def cpu_seconds(pid: int) -> dict[int, float]:
-    """Of a process and its descendants, user and system time so far."""
+    """Return the user and system time of a process and its descendants so far."""
     found: dict[int, float] = defaultdict(float)
     for one in family(pid):
         with contextlib.suppress(OSError):
@@ -140,7 +140,7 @@ def cpu_seconds(pid: int) -> dict[int, float]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Of one process; 0 where it has ended."""
+    """Return the resident memory of one process; 0 where it has ended."""
     with contextlib.suppress(OSError):
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
     return 0

@@ -16,7 +16,7 @@ Curve = Sequence[tuple[float, float]]
 
 
 def svg(results: Results) -> str:
-    """For each latency the share of answers (or tokens) within it, up to the 99.9th percentile; and output tokens
+    """Draw for each latency the share of answers (or tokens) within it, up to the 99.9th percentile; and output tokens
     per second over time."""
     panels = [
         _panel(f"{title}, ms", _shares(getattr(results, name)), "%", index)

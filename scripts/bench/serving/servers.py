@@ -30,7 +30,7 @@ def _ours(model: Path, port: int, home: Path) -> tuple[list[str], dict[str, str]
 
 
 def _vllm(model: Path, port: int, home: Path) -> tuple[list[str], dict[str, str]]:
-    """It keeps one core for its front end, as by itself: under a load of streams it is faster so."""
+    """Return vLLM's command. It keeps one core for its front end, as by default: streams are faster so."""
     command = [str(python("vllm", home)), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
     command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16", "--max-num-seqs", "512"]
     command += ["--max-model-len", "4096", "--no-enable-prefix-caching", "--disable-uvicorn-access-log"]
@@ -86,7 +86,7 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process from which all the others descend."""
+        """Return the id of the process from which all the others descend."""
         return self._process.pid
 
     def _is_ready(self) -> bool:
