@@ -10,12 +10,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from pageant.scripts.bench.cli import bench_app
-from pageant.scripts.bench.report import Json as Figures
+from pageant.scripts.commands.bench import bench_app
 from pageant.scripts.commands.model import model_app
 from pageant.scripts.engine_command import EngineCommand, ServeCommand, all_flags
 from pageant.scripts.engine_options import with_adapters, with_engine_options
 from pageant.scripts.help_text import Commands
+from pageant.scripts.report import Json as Figures
 
 app = typer.Typer(
     cls=Commands,

@@ -27,7 +27,7 @@ _LINE = 64
 _TILE_ROWS = 16
 _EMPTY = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)}
 # The most rows (float32, bfloat16) that `linear` computes itself: torch is faster for more, as measured on a Zen 4
-# (scripts/bench/kernels.py). Levels that are not listed compute all of them.
+# (scripts/bench/kernels). Levels that are not listed compute all of them.
 _ROWS_OWN_MAX = {"avx2": (32, _ALL), "portable": (4, 4)}
 # Quantised products of bfloat16 with more rows are by tiles of unpacked weights, on the level `amx`.
 _ROWS_ALIKE = 80

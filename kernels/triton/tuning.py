@@ -60,7 +60,7 @@ class Quantized(NamedTuple):
 
 # (family, kernel), for elements of two bytes: by the head's size, the first that is large enough. The pipeliner
 # gives half of the stages to the block table, on which keys and values wait: 5 keep two tiles in flight, 7
-# three. None of these spills more than a few words; scripts/bench/gpu_check/variants.py says what each takes.
+# three. None of these spills more than a few words; scripts/cubins/variants.py says what each takes.
 _ATTENTION: dict[tuple[Family, str], dict[int, Attention]] = {
     ("hopper", "prefill"): {
         64: Attention(128, 128, 8, 5),
@@ -116,7 +116,7 @@ _PRODUCT: dict[Family, dict[int, Product]] = {
 }  # fmt: skip
 # By the number of rows, the first that is large enough. Two warps share a program where the weight comes first: four
 # would make it a product of Hopper's, which reads the weight from shared memory. Each warp has many columns, so that x,
-# which it reads whole, costs little. gpu_check.variants counts the instructions for each weight.
+# which it reads whole, costs little. cubins.variants counts the instructions for each weight.
 _QUANTIZED: dict[int, Quantized] = {
     8: Quantized(8, 128, 128, 2, 4, True),
     16: Quantized(16, 128, 128, 2, 4, True),

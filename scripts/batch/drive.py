@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from pageant.scripts.batch.lines import Answered, Asked, Error, Response
-from pageant.scripts.bench.serving.client import Client, Failed
+from pageant.scripts.http_client import Client, Failed
 
 ATTEMPTS = 6  # where the server is overloaded, starts again, or is gone
 PAUSE_FIRST, PAUSE_MAX = 0.5, 30.0  # seconds between them, doubled each time

@@ -7,7 +7,6 @@ are made here, at random, for every linear map of the layers: the costliest ther
 from __future__ import annotations
 
 import asyncio
-import json as json_text
 import random
 import statistics
 import tempfile
@@ -21,9 +20,10 @@ import typer
 from pageant.actors.client.engine import Engine
 from pageant.protocol.sampling import SamplingParams
 from pageant.scripts.bench.progress import rounds
-from pageant.scripts.bench.report import Json, publish
 from pageant.scripts.bench.workloads import random_ids
 from pageant.scripts.engine_options import with_engine_options
+from pageant.scripts.report import Json, publish
+from pageant.scripts.samples.adapters import save_random_adapter
 
 
 @with_engine_options
@@ -95,29 +95,3 @@ async def _run(engine: Engine, prompts: list[list[int]], output: int, num_adapte
         ),
     )
     return statistics.median(after - before for before, after in pairwise(moments))
-
-
-def save_random_adapter(folder: Path, model: Path, rank: int, seed: int, size: float = 0.01) -> Path:
-    """Writes an adapter of every linear map of a model's layers, as PEFT does. Returns its folder.
-
-    Args:
-        size: of its numbers, about.
-    """
-    import torch
-    from safetensors.torch import save_file
-
-    from pageant.models.adapters.checkpoint import PREFIX, is_adaptable
-    from pageant.models.checkpoint import Checkpoint, resolve
-
-    folder.mkdir(parents=True)
-    chance, tensors = torch.Generator().manual_seed(seed), {}
-    for name, place in Checkpoint(resolve(str(model))).decoder()[1].items():
-        if is_adaptable(place):
-            outputs, inputs = place.shape[::-1] if place.transposed else place.shape
-            for part, shape in (("A", (rank, inputs)), ("B", (outputs, rank))):
-                key = f"{PREFIX}{name.removesuffix('.weight')}.lora_{part}.weight"
-                tensors[key] = size * torch.randn(*shape, generator=chance)
-    config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": "all-linear"}
-    (folder / "adapter_config.json").write_text(json_text.dumps(config))
-    save_file(tensors, folder / "adapter_model.safetensors")
-    return folder

@@ -23,8 +23,8 @@ from pageant.actors.blocks.pool import BlockPool
 from pageant.protocol.allocation import Admission, Assign
 from pageant.protocol.arrays import int32, int64
 from pageant.scripts.bench.progress import rounds
-from pageant.scripts.bench.random_blocks import run
-from pageant.scripts.bench.report import Json, publish
+from pageant.scripts.report import Json, publish
+from pageant.scripts.samples.random_blocks import run
 
 BLOCK_SIZE = 16
 REPEATS = 5

@@ -20,7 +20,7 @@ import typer
 
 from pageant.kernels.collectives.segment import Segment
 from pageant.scripts.bench.collectives_rank import RankPlan
-from pageant.scripts.bench.report import Json, publish, table
+from pageant.scripts.report import Json, publish, table
 
 SHAPES = ((1, 1024), (16, 1024), (64, 1024), (512, 1024), (1024, 1024))
 _PATIENCE_SECONDS = 120.0

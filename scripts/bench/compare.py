@@ -26,8 +26,8 @@ from typing import Any
 
 from pageant.scripts.bench.engine_process import EngineFailed, EngineProcess, exit_when_asked
 from pageant.scripts.bench.peers.environments import HOME, PEERS, supports
-from pageant.scripts.bench.report import machine, machine_speed
 from pageant.scripts.bench.startup import startup
+from pageant.scripts.report import machine, machine_speed
 
 PAUSE_SECONDS = 0.5  # in which the threads of the engine before go to sleep
 OUT = Path(__file__).parents[2] / "docs" / "benchmarks" / "cpu.json"

@@ -19,9 +19,9 @@ from pageant.actors.client.llm import LLM
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.structured_outputs import StructuredOutputsParams
 from pageant.scripts.bench.progress import rounds
-from pageant.scripts.bench.report import Json, in_turns, publish
 from pageant.scripts.bench.workloads import random_ids
 from pageant.scripts.engine_options import with_engine_options
+from pageant.scripts.report import Json, in_turns, publish
 
 RECORD = {
     "type": "object",

@@ -29,9 +29,9 @@ from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 from pageant.protocol.stepping import StepResult
 from pageant.scripts.bench.models import suit
 from pageant.scripts.bench.progress import rounds
-from pageant.scripts.bench.report import Json, publish, table
 from pageant.scripts.bench.workloads import random_ids
 from pageant.scripts.engine_options import with_engine_options
+from pageant.scripts.report import Json, publish, table
 
 STREAM_PROMPT = 64  # tokens
 POLL_SECONDS = 0.005

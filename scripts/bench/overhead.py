@@ -33,7 +33,7 @@ from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.serving import Submit
 from pageant.protocol.stepping import ExecutorReady, StepPlan, StepResult
 from pageant.scripts.bench.progress import rounds
-from pageant.scripts.bench.report import Json, publish, table
+from pageant.scripts.report import Json, publish, table
 
 ROWS = tuple(2**power for power in range(13))
 BLOCK_SIZE = 16

@@ -18,9 +18,9 @@ import typer
 from pageant.actors.client.llm import LLM
 from pageant.protocol.sampling import SamplingParams
 from pageant.scripts.bench.progress import rounds
-from pageant.scripts.bench.report import Json, in_turns, publish, table
 from pageant.scripts.bench.workloads import Workload, end_id_of, workload
 from pageant.scripts.engine_options import with_engine_options
+from pageant.scripts.report import Json, in_turns, publish, table
 
 
 def _apart(*actors: str) -> dict[str, Any]:

@@ -23,9 +23,9 @@ from pageant.actors.executor.options import ExecutorOptions
 from pageant.protocol.sampling import SamplingParams
 from pageant.scripts.bench.models import suit
 from pageant.scripts.bench.progress import rounds
-from pageant.scripts.bench.report import Json, in_turns, publish
 from pageant.scripts.bench.workloads import random_ids
 from pageant.scripts.engine_options import with_engine_options
+from pageant.scripts.report import Json, in_turns, publish
 
 Prompts = list[list[int]]
 

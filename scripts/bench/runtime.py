@@ -25,8 +25,8 @@ from pageant.protocol.codec import Codec
 from pageant.scripts.bench.bare import ZmqPeer, future_round_trips_per_second, queue_puts_per_second
 from pageant.scripts.bench.echo import BenchNote, BenchPing, BenchSend
 from pageant.scripts.bench.progress import rounds
-from pageant.scripts.bench.report import Json, publish
 from pageant.scripts.engine_options import DEMO_MODEL
+from pageant.scripts.report import Json, publish
 
 CAST = Cast({"echo": "pageant.scripts.bench.echo:Echo"}, frozenset(), frozenset())
 TELL_WINDOW = 10_000

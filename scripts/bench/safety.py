@@ -17,9 +17,9 @@ from pageant.actors.client.llm import LLM
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.supervision import NodeStatistics
 from pageant.scripts.bench.progress import rounds
-from pageant.scripts.bench.report import Json, publish, table
 from pageant.scripts.bench.workloads import end_id_of, workload
 from pageant.scripts.engine_options import with_engine_options
+from pageant.scripts.report import Json, publish, table
 
 SAFETY = {
     "leases": ("RenewLease", "LeaseGranted"),

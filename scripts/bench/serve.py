@@ -14,13 +14,13 @@ import typer
 
 from pageant.actors.runtime.loop import new_event_loop
 from pageant.protocol.errors import BadRequest, PeerGone
-from pageant.scripts.bench.report import Json, publish
-from pageant.scripts.bench.serving.client import Client, Failed
 from pageant.scripts.bench.serving.drive import Driver, Run, first_model
 from pageant.scripts.bench.serving.figures import Results, parse_limits, table
 from pageant.scripts.bench.serving.load import Arrivals, Lengths, Load
 from pageant.scripts.bench.serving.meter import Meter, NodeMeter
 from pageant.scripts.bench.serving.plot import svg
+from pageant.scripts.http_client import Client, Failed
+from pageant.scripts.report import Json, publish
 
 CONVERSATIONS = 200  # where neither their number nor a time is given
 LENGTHS = "128, 16:64 (evenly drawn), or normal:256:64."

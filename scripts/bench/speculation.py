@@ -31,11 +31,10 @@ from pageant.protocol.arrays import int32, int64
 from pageant.protocol.drafting import Speculation
 from pageant.protocol.sampling import SamplingParams
 from pageant.scripts.bench.progress import rounds
-from pageant.scripts.bench.report import Json, in_turns, publish
 from pageant.scripts.bench.workloads import random_ids
-from pageant.scripts.demo_model.check import MODEL_FOLDER
-from pageant.scripts.demo_model.questions import QUESTIONS
-from pageant.scripts.engine_options import with_engine_options
+from pageant.scripts.engine_options import DEMO_MODEL, with_engine_options
+from pageant.scripts.report import Json, in_turns, publish
+from pageant.scripts.samples.questions import QUESTIONS
 
 HERE = "pageant.scripts.bench.speculation"
 ANSWERS: dict[tuple[int, ...], list[int]] = {}  # by prompt: what `Known` knows
@@ -168,14 +167,14 @@ def _seconds(llm: LLM, prompts: list[list[int]], params: SamplingParams) -> floa
 def _acceptance(tokens: int) -> dict[str, Any]:
     """Measure the acceptance of the demo model's own drafters, and of n-grams."""
     methods: dict[str, dict[str, Any]] = {
-        name: {"method": name, "model": str(MODEL_FOLDER / name)} for name in ("draft", "eagle", "medusa")
+        name: {"method": name, "model": str(DEMO_MODEL / name)} for name in ("draft", "eagle", "medusa")
     }
     params = SamplingParams(temperature=0, max_tokens=80)
     messages = [[{"role": "user", "content": question.text}] for question in QUESTIONS]
     found = {}
     for name, settings in {**methods, "ngram": {"method": "ngram"}}.items():
         speculation = {**settings, "tokens": tokens, "adaptive": False}
-        with LLM(MODEL_FOLDER, progress=False, num_blocks=1024, speculation=speculation) as llm:
+        with LLM(DEMO_MODEL, progress=False, num_blocks=1024, speculation=speculation) as llm:
             llm.chat(messages, params)
             found[name] = _acceptance_of(llm.scheduler_statistics().counters)
     return {"questions": len(messages), "drafts": tokens, **found}

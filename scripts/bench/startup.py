@@ -16,7 +16,7 @@ from typing import Any
 
 from pageant.scripts.bench.engine_process import EngineFailed, EngineProcess, exit_when_asked
 from pageant.scripts.bench.peers.environments import HOME, supports
-from pageant.scripts.bench.report import machine
+from pageant.scripts.report import machine
 
 WORKLOAD = "batch"
 KV_GIB = 4

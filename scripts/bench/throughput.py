@@ -15,9 +15,9 @@ from pageant.scripts.bench.engine_process import KV_GIB, EngineProcess
 from pageant.scripts.bench.peers.environments import HOME, peer_module, supports
 from pageant.scripts.bench.peers.pageant import load
 from pageant.scripts.bench.progress import rounds
-from pageant.scripts.bench.report import Json, publish
 from pageant.scripts.bench.workloads import Workload, end_id_of, workload
 from pageant.scripts.engine_options import with_engine_options
+from pageant.scripts.report import Json, publish
 
 
 @with_engine_options

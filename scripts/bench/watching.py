@@ -25,8 +25,8 @@ from pageant.actors.observer.exposition import exposition
 from pageant.protocol.statistics import GetObservation, Observation
 from pageant.protocol.stepping import StepPlan
 from pageant.scripts.bench.progress import rounds
-from pageant.scripts.bench.report import Json, in_turns, publish
 from pageant.scripts.engine_options import DEMO_MODEL
+from pageant.scripts.report import Json, in_turns, publish
 
 ROWS = 256
 SCRAPES = 20

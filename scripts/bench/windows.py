@@ -20,8 +20,8 @@ import typer
 from pageant.actors.client.llm import LLM
 from pageant.protocol.sampling import SamplingParams
 from pageant.scripts.bench.progress import rounds
-from pageant.scripts.bench.report import Json, in_turns, publish
 from pageant.scripts.bench.workloads import random_ids
+from pageant.scripts.report import Json, in_turns, publish
 
 VOCAB_SIZE = 4096  # no more than the demo's tokenizer has
 SHAPE: dict[str, Any] = {

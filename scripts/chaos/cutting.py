@@ -14,9 +14,9 @@ import psutil
 from pageant.actors.client.engine import Engine
 from pageant.actors.runtime.transport.keys import make_keys, write_keys
 from pageant.protocol.supervision import Directory, GetDirectory
-from pageant.scripts.bench.report import publish, table
 from pageant.scripts.chaos.hosts import Keeper, Lan
 from pageant.scripts.chaos.load import Load, mixed_requests, undisturbed, verdict
+from pageant.scripts.report import publish, table
 
 SETTINGS: dict[str, Any] = {
     "dtype": "float32",

@@ -19,8 +19,8 @@ from pageant.protocol.fronting import GetServer, ServerAddress
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.structured_outputs import StructuredOutputsParams
 from pageant.protocol.supervision import Directory, GetDirectory
-from pageant.scripts.bench.report import publish, table
 from pageant.scripts.chaos.sources import hostile_sources
+from pageant.scripts.report import publish, table
 
 CLIENTS = 10
 PAUSE_SECONDS_MAX = 1.5

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pageant.actors.client.engine import Engine
-from pageant.scripts.bench.report import publish, table
 from pageant.scripts.chaos.killing import PAUSE_SECONDS_MAX, Killer
 from pageant.scripts.chaos.load import Load, mixed_requests, undisturbed, verdict
+from pageant.scripts.report import publish, table
 
 SETTINGS: dict[str, Any] = {
     "placement": "each",

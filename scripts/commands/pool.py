@@ -9,8 +9,8 @@ import msgspec
 from pageant.protocol.allocation import PoolStatistics
 from pageant.protocol.statistics import Observation
 from pageant.protocol.tiers import TierStatistics
-from pageant.scripts.bench.serving.client import Client
 from pageant.scripts.commands.top import look
+from pageant.scripts.http_client import Client
 
 
 def pool(url: str, api_key: str | None, *, as_json: bool) -> None:

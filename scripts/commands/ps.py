@@ -11,7 +11,7 @@ import msgspec
 from pageant.actors.runtime.roster import Running, running
 from pageant.protocol.lifecycle import ASLEEP
 from pageant.protocol.supervision import ActorEntry
-from pageant.scripts.bench.report import table
+from pageant.scripts.report import table
 
 
 def ps(*, as_json: bool) -> None:

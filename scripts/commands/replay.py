@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from pageant.actors.runtime.yaml import merge
-from pageant.scripts.bench.report import publish
 from pageant.scripts.replay.compare import as_data, as_table, comparable, differences, figures
 from pageant.scripts.replay.load import Load, read_load
 from pageant.scripts.replay.run import play_model, play_stand_in
+from pageant.scripts.report import publish
 
 
 def replay(

@@ -19,8 +19,8 @@ from pageant.actors.runtime.yaml import merge
 from pageant.protocol.errors import BadRequest
 from pageant.scripts.batch.drive import Tally, drive, line
 from pageant.scripts.batch.lines import Answered, answered, read
-from pageant.scripts.bench.serving.client import Client
 from pageant.scripts.commands.serve import session_of
+from pageant.scripts.http_client import Client
 
 REASONS_MAX = 3  # of failures that are shown, the most frequent first
 STREAM = "-"  # standard input or output

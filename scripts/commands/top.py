@@ -13,7 +13,7 @@ from rich.text import Text
 
 from pageant.protocol.errors import PageantError, PeerGone
 from pageant.protocol.statistics import Observation
-from pageant.scripts.bench.serving.client import Client, Failed
+from pageant.scripts.http_client import Client, Failed
 from pageant.scripts.top.figures import Figures, figures
 from pageant.scripts.top.view import view
 

@@ -31,8 +31,8 @@ from transformers.models.llama.modeling_llama import (
 )
 
 from pageant.scripts.demo_model.batches import IGNORED, ROW_TOKENS, conversation_rows, document_rows, stacked
-from pageant.scripts.demo_model.check import MODEL_FOLDER
 from pageant.scripts.demo_model.checkpoint import SETTINGS
+from pageant.scripts.engine_options import DEMO_MODEL
 
 SEED = 21
 STEPS = {"draft": 500, "eagle": 900, "medusa": 800}
@@ -269,13 +269,13 @@ def save(output: Path, draft: LlamaForCausalLM, eagle: EagleHead, heads: nn.Modu
 def main() -> None:
     """Trains all three, and writes them."""
     parser = argparse.ArgumentParser(description="Train what drafts for the packaged demo model.")
-    parser.add_argument("--output", type=Path, default=MODEL_FOLDER)
+    parser.add_argument("--output", type=Path, default=DEMO_MODEL)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(SEED)
-    tokenizer = Tokenizer.from_file(str(MODEL_FOLDER / "tokenizer.json"))
-    target = LlamaForCausalLM.from_pretrained(MODEL_FOLDER, dtype=torch.float32).requires_grad_(False)
+    tokenizer = Tokenizer.from_file(str(DEMO_MODEL / "tokenizer.json"))
+    target = LlamaForCausalLM.from_pretrained(DEMO_MODEL, dtype=torch.float32).requires_grad_(False)
     config = LlamaConfig(**{**SETTINGS, "num_hidden_layers": 1, "torch_dtype": "float32"})
     config._attn_implementation = "eager"
     draft, eagle = smaller(target), EagleHead(config, target)

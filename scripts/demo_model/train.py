@@ -28,10 +28,11 @@ from pageant.scripts.demo_model.batches import (
     rows_per_epoch,
     stacked,
 )
-from pageant.scripts.demo_model.check import MODEL_FOLDER, check, transformers_answer
+from pageant.scripts.demo_model.check import check, transformers_answer
 from pageant.scripts.demo_model.checkpoint import Outcome, new_model, save_card, save_checkpoint
 from pageant.scripts.demo_model.dialogues import EPOCHS_MAX, conversations
 from pageant.scripts.demo_model.tokenizer import save_tokenizer, train_tokenizer
+from pageant.scripts.engine_options import DEMO_MODEL
 
 SEED = 20
 STEPS = 5200
@@ -126,7 +127,7 @@ def vocabulary_texts() -> list[str]:
 def main() -> None:
     """Trains tokenizer and model, checks the answers, and writes all of it with the model card."""
     parser = argparse.ArgumentParser(description="Train the packaged demo model.")
-    parser.add_argument("--output", type=Path, default=MODEL_FOLDER)
+    parser.add_argument("--output", type=Path, default=DEMO_MODEL)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

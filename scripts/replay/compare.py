@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from pageant.scripts.bench.report import table
 from pageant.scripts.replay.timeline import Course
+from pageant.scripts.report import table
 
 PERCENTILES = (50, 90, 99)
 

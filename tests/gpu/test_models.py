@@ -85,7 +85,7 @@ def test_the_engine_generates_what_transformers_does(demo: Path) -> None:
 @pytest.mark.parametrize("rows", [1, 3])
 def test_decode_steps_are_replayed_and_draw_what_they_would_without(demo: Path, rows: int) -> None:
     from pageant.actors.executor.runners.cuda import CudaRunner
-    from pageant.scripts.bench.gpu_models import decode_inputs
+    from pageant.scripts.samples.steps import step_inputs
 
     def drawn(capture: Any) -> tuple[list[list[int]], int]:
         runner = CudaRunner(
@@ -103,7 +103,7 @@ def test_decode_steps_are_replayed_and_draw_what_they_would_without(demo: Path, 
             max_num_batched_tokens=256,
             capture=capture,
         )
-        tokens = [runner.launch(decode_inputs(rows, context)) for context in range(1, 40)]
+        tokens = [runner.launch(step_inputs([(1, context)] * rows)) for context in range(1, 40)]
         captured = runner._graphs.num_captured if runner._graphs else 0
         return [step.token_ids().tolist() for step in tokens], captured
 

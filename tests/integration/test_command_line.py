@@ -227,30 +227,6 @@ def test_doctor_says_what_was_found():
     assert "reference" in findings["kernels"]["found"]
 
 
-def test_bench_throughput_reports_json(checkpoint, monkeypatch, tmp_path):
-    code = (
-        "import sys; from pageant.scripts.bench import workloads as w; w.END_ID = 200; "
-        "w.WORKLOADS['batch'] = w.Workload(4, 8, 20, 4); "
-        "from pageant.scripts.cli import main; sys.argv[0] = 'pageant'; sys.exit(main())"
-    )
-    command = [
-        sys.executable,
-        "-c",
-        code,
-        "bench",
-        "throughput",
-        "--model",
-        str(checkpoint.path),
-        "--json",
-        "-",
-        *TINY,
-    ]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert result.returncode == 0, result.stderr
-    figures = json.loads(result.stdout)
-    assert figures["workload"] == "batch" and len(figures["pageant"]["runs"]) == 3
-
-
 def test_a_node_that_finds_nobody_says_so():
     result = _pageant("node", "--join", "ipc:///nowhere.sock", "--name", "x")
     assert result.returncode == 1

@@ -21,15 +21,15 @@ from pageant import SamplingParams
 from pageant.models.checkpoint import CheckpointError
 from pageant.protocol.errors import TopologyError
 from pageant.protocol.structured_outputs import StructuredOutputsParams
-from pageant.scripts.demo_model.check import MODEL_FOLDER
+from pageant.scripts.engine_options import DEMO_MODEL
 
 DRAFTERS: dict[str, dict[str, Any]] = {
     "ngram": {"method": "ngram"},
-    "draft model": {"method": "draft", "model": str(MODEL_FOLDER / "draft")},
-    "EAGLE": {"method": "eagle", "model": str(MODEL_FOLDER / "eagle")},
-    "Medusa": {"method": "medusa", "model": str(MODEL_FOLDER / "medusa"), "tokens": 7},
-    "Medusa, adaptive": {"method": "medusa", "model": str(MODEL_FOLDER / "medusa"), "adaptive": True},
-    "EAGLE, adaptive": {"method": "eagle", "model": str(MODEL_FOLDER / "eagle"), "adaptive": True},
+    "draft model": {"method": "draft", "model": str(DEMO_MODEL / "draft")},
+    "EAGLE": {"method": "eagle", "model": str(DEMO_MODEL / "eagle")},
+    "Medusa": {"method": "medusa", "model": str(DEMO_MODEL / "medusa"), "tokens": 7},
+    "Medusa, adaptive": {"method": "medusa", "model": str(DEMO_MODEL / "medusa"), "adaptive": True},
+    "EAGLE, adaptive": {"method": "eagle", "model": str(DEMO_MODEL / "eagle"), "adaptive": True},
     "one's own": {"method": "wild_drafter:Wild"},
 }
 ROOMY: dict[str, Any] = {"num_blocks": 400}
@@ -125,7 +125,7 @@ def _answers(speculation: dict[str, Any] | None, settings: dict[str, Any]) -> tu
     if speculation is not None:
         speculation = {"adaptive": False, "patience": 60.0} | speculation
     with pageant.LLM(
-        MODEL_FOLDER,
+        DEMO_MODEL,
         placement="one",
         progress=False,
         threads=1,
@@ -189,7 +189,7 @@ async def test_a_drafter_whose_process_stops_or_dies_costs_nobody_a_token():
     outputs = []
     for placement, signals in (("one", ()), ("each", (signal.SIGSTOP, signal.SIGKILL))):
         engine = pageant.Engine(
-            MODEL_FOLDER, placement=placement, **{**settings, "speculation": speculation if signals else None}
+            DEMO_MODEL, placement=placement, **{**settings, "speculation": speculation if signals else None}
         )
         async with engine:
             tokens: list[int] = []
@@ -211,10 +211,10 @@ def test_a_draft_model_knows_prompts_that_come_in_chunks(budget):
     """The target itself, which guesses everything right that it has been shown."""
     prompts = [f"{_prompt(index)}{text}" for index, text in enumerate(("A list. " * 30, "Two sets. " * 25))]
     with pageant.LLM(
-        MODEL_FOLDER,
+        DEMO_MODEL,
         **dict(placement="one", progress=False, threads=1, dtype="float32", max_num_seqs=1, num_blocks=64),
         max_num_batched_tokens=budget,
-        speculation={"method": "draft", "model": str(MODEL_FOLDER), "adaptive": False},
+        speculation={"method": "draft", "model": str(DEMO_MODEL), "adaptive": False},
     ) as llm:
         llm.generate(prompts, SamplingParams(**GREEDY, ignore_eos=True))
         counters = llm.scheduler_statistics().counters
@@ -303,13 +303,13 @@ def _refusal(target: Path, **speculation: Any) -> str:
 
 def test_what_does_not_go_together_is_refused_with_what_was_expected(small, tmp_path):
     target, _ = small
-    demo = str(MODEL_FOLDER)
+    demo = str(DEMO_MODEL)
     assert "a vocabulary of 4096 tokens; expected the 8" in _refusal(target, method="draft", model=demo)
     assert "hidden_size is 256; expected 32" in _refusal(
-        target, method="eagle", model=str(MODEL_FOLDER / "eagle")
+        target, method="eagle", model=str(DEMO_MODEL / "eagle")
     )
     assert "shape [256, 256]; expected shape [32, 32]" in _refusal(
-        target, method="medusa", model=str(MODEL_FOLDER / "medusa")
+        target, method="medusa", model=str(DEMO_MODEL / "medusa")
     )
     assert "no such folder" in _refusal(target, method="draft", model=str(tmp_path / "nowhere"))
     assert "method eagle needs a model" in _refusal(target, method="eagle")

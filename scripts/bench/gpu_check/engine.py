@@ -20,7 +20,8 @@ from pageant.models.checkpoint import Checkpoint
 from pageant.protocol.statistics import GetExecutorStatistics
 from pageant.scripts.bench.gpu_check.cases import Recorder
 from pageant.scripts.bench.gpu_check.measuring import BLOCK, Bench, bench_here
-from pageant.scripts.bench.gpu_check.models import Stepper, random_decoder, step_inputs
+from pageant.scripts.bench.gpu_check.models import Stepper, random_decoder
+from pageant.scripts.samples.steps import step_inputs
 
 __all__ = ["config_06b", "run", "write_checkpoint"]
 

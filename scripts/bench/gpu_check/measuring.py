@@ -72,7 +72,7 @@ class Bench:
         return max(1, min(_COPIES_MAX, -(-int(_CACHE_BYTES) // max(1, int(num_bytes)))))
 
     def numbers(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Return normal numbers, [*shape] of `dtype`: the power that products take, and so the clock, depends on them."""
+        """Return normal numbers, [*shape] of `dtype`: the power that products take depends on them."""
         return torch.randn(shape, dtype=dtype or self.dtype, device=self.device)
 
     def integers(self, *shape: int, below: int, dtype: torch.dtype = torch.int64) -> Tensor:

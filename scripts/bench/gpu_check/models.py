@@ -6,7 +6,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pageant.actors.executor.batch.inputs import UNKNOWN, SamplingColumns, StepInputs
-from pageant.actors.executor.batch.shaping import NOTHING
+from pageant.actors.executor.batch.inputs import StepInputs
 from pageant.actors.executor.runners.graphs import CudaCapture, StepGraphs
 from pageant.actors.executor.runners.staging import Staging
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache
@@ -25,7 +24,7 @@ from pageant.models.spec import DecoderSpec
 from pageant.scripts.bench.gpu_check.measuring import BLOCK, Bench
 from pageant.scripts.bench.gpu_check.sampling import sampling_params
 
-__all__ = ["Stepper", "random_decoder", "read_spec", "step_inputs", "weights_of"]
+__all__ = ["Stepper", "random_decoder", "read_spec", "weights_of"]
 
 _SECONDS = 0.3  # of one kind of step
 _STEPS_MAX = 40
@@ -50,51 +49,6 @@ def random_decoder(bench: Bench, ours: Kernels, spec: DecoderSpec) -> NativeDeco
 def weights_of(decoder: NativeDecoder) -> list[Tensor]:
     """Return those weights that are tensors, [...] of any dtype."""
     return [weight for weight in decoder.weights() if isinstance(weight, Tensor)]
-
-
-def step_inputs(lengths: Sequence[tuple[int, int]], *, draws_after_each: bool = False) -> StepInputs:
-    """Return the step of sequences of (new tokens, context), which draws after the last token of each, or after all.
-
-    The last token of a decode is one that the step before drew.
-    """
-    counts, contexts = (np.array(column, np.int32) for column in zip(*lengths, strict=True))
-    rows, tokens = len(lengths), int(counts.sum())
-    widths = -(-contexts // BLOCK)
-    tables = np.zeros((rows, widths.max()), np.int32)
-    first_blocks = np.concatenate(([0], widths.cumsum()[:-1]))
-    for row, (width, block) in enumerate(zip(widths, first_blocks, strict=True)):
-        tables[row, :width] = block + np.arange(width)
-    owners = np.repeat(np.arange(rows), counts)
-    starts = np.concatenate(([0], counts.cumsum())).astype(np.int32)
-    positions = (np.arange(tokens) - starts[owners] + (contexts - counts)[owners]).astype(np.int64)
-    unknown = starts[:-1][counts == 1].astype(np.int64)
-    token_ids = np.zeros(tokens, np.int64)
-    token_ids[unknown] = UNKNOWN
-    last = np.arange(tokens) if draws_after_each else (starts[1:] - 1).astype(np.int64)
-    drawing = owners[last].astype(np.int32)
-    floats, ints = np.zeros(len(last), np.float32), np.zeros(len(last), np.int32)
-    columns = SamplingColumns(
-        floats, ints, floats + 1, floats, drawing.astype(np.int64), ints, positions[last] + 1, NOTHING
-    )
-    return StepInputs(
-        token_ids=token_ids,
-        unknown=unknown,
-        unknown_rows=owners[unknown].astype(np.int64),
-        positions=positions,
-        slots=(tables[owners, positions // BLOCK].astype(np.int64) * BLOCK + positions % BLOCK)[None],
-        query_starts=starts,
-        context_lengths=contexts,
-        block_tables=tables[None],
-        max_query_length=int(counts.max()),
-        max_context_length=int(contexts.max()),
-        last_tokens=last.astype(np.int64),
-        rows=drawing,
-        tenures=drawing.astype(np.int64),
-        sampling=columns,
-        scores=None,
-        copy_sources=ints[:0],
-        copy_destinations=ints[:0],
-    )
 
 
 class Stepper:

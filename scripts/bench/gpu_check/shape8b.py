@@ -11,7 +11,8 @@ from pageant import kernels
 from pageant.models.native import NativeDecoder
 from pageant.scripts.bench.gpu_check.cases import Recorder
 from pageant.scripts.bench.gpu_check.measuring import BLOCK, Bench, bench_here
-from pageant.scripts.bench.gpu_check.models import Stepper, random_decoder, read_spec, step_inputs, weights_of
+from pageant.scripts.bench.gpu_check.models import Stepper, random_decoder, read_spec, weights_of
+from pageant.scripts.samples.steps import step_inputs
 
 __all__ = ["config_8b", "run", "shape_steps"]
 

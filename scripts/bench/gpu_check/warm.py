@@ -17,16 +17,17 @@ from pageant import kernels
 from pageant.kernels.base import Kernels
 from pageant.scripts.bench.gpu_check.attention import attention_cases
 from pageant.scripts.bench.gpu_check.cases import Recorder, describe
-from pageant.scripts.bench.gpu_check.compiling import DEVICES, compile_launches
 from pageant.scripts.bench.gpu_check.engine import config_06b
 from pageant.scripts.bench.gpu_check.limits import limit_cases
 from pageant.scripts.bench.gpu_check.measuring import BLOCK, Bench, Case, Work
-from pageant.scripts.bench.gpu_check.models import Stepper, random_decoder, read_spec, step_inputs
+from pageant.scripts.bench.gpu_check.models import Stepper, random_decoder, read_spec
 from pageant.scripts.bench.gpu_check.products import product_cases
 from pageant.scripts.bench.gpu_check.rows import row_cases
 from pageant.scripts.bench.gpu_check.sampling import sampling_cases
 from pageant.scripts.bench.gpu_check.shape8b import Lengths, config_8b, shape_steps
 from pageant.scripts.bench.gpu_check.tune import tuning_cases
+from pageant.scripts.cubins.compiling import DEVICES, compile_launches
+from pageant.scripts.samples.steps import step_inputs
 
 __all__ = ["compile_in_parallel", "compile_share", "launching_cases", "run"]
 

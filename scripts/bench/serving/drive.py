@@ -10,9 +10,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from pageant.scripts.bench.serving.client import Answer, Client, Failed
 from pageant.scripts.bench.serving.figures import Results
 from pageant.scripts.bench.serving.load import Arrivals, Load, Turn
+from pageant.scripts.http_client import Answer, Client, Failed
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pageant.protocol.errors import BadRequest
-from pageant.scripts.bench.serving.client import Answer
+from pageant.scripts.http_client import Answer
 
 LATENCIES = {
     "ttft": "time to first token",

@@ -14,7 +14,7 @@ import msgspec
 
 from pageant.protocol.errors import BadRequest
 from pageant.scripts.bench.engine_process import family
-from pageant.scripts.bench.serving.client import Client, Failed
+from pageant.scripts.http_client import Client, Failed
 
 PERIOD = 1.0
 TICKS = os.sysconf("SC_CLK_TCK")

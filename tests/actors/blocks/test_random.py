@@ -14,7 +14,7 @@ from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.store import Store
 from pageant.actors.blocks.tiers import Tiers
 from pageant.protocol.arrays import int32
-from pageant.scripts.bench.random_blocks import SHAPES, RandomBlocks, Shape, run
+from pageant.scripts.samples.random_blocks import SHAPES, RandomBlocks, Shape, run
 
 OFTEN = (
     *("tokens hit", "evictions", "blocks given back", "blocks copied", "growth refused"),

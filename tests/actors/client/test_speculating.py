@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from pageant.actors.client.speculating import settle_speculation
 from pageant.actors.runtime.topology import parse
 from pageant.protocol.errors import TopologyError
-from pageant.scripts.demo_model.check import MODEL_FOLDER
+from pageant.scripts.engine_options import DEMO_MODEL
 
 
 def settled(speculation: object) -> object:
@@ -18,7 +18,7 @@ def settled(speculation: object) -> object:
 
 @pytest.mark.parametrize("method", ["draft", "eagle", "medusa"])
 def test_auto_is_the_method_of_the_folders_heads_or_model(method):
-    folder = str(MODEL_FOLDER / method)
+    folder = str(DEMO_MODEL / method)
     assert settled({"method": "auto", "model": folder, "tokens": 3}) == {
         "method": method,
         "model": folder,
@@ -43,7 +43,7 @@ def test_heads_are_known_by_their_tensors_as_others_name_them(tmp_path, name, me
 
 def test_auto_without_a_model_is_n_grams_and_what_is_said_otherwise_stays():
     assert settled({"method": "auto"}) == {"method": "ngram"}
-    assert settled({"method": "eagle", "model": str(MODEL_FOLDER / "eagle")})["method"] == "eagle"
+    assert settled({"method": "eagle", "model": str(DEMO_MODEL / "eagle")})["method"] == "eagle"
     assert settled(None) is None and settled("n-gram") == "n-gram"
 
 
@@ -56,7 +56,7 @@ def test_auto_without_a_model_is_n_grams_and_what_is_said_otherwise_stays():
             "speculation.num_speculative_tokens",
             "'tokens'|: tokens",
         ),
-        ({"method": "eagle", "model": str(MODEL_FOLDER / "medusa")}, "speculation.method", "holds medusa"),
+        ({"method": "eagle", "model": str(DEMO_MODEL / "medusa")}, "speculation.method", "holds medusa"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_loads(speculation, place, said):

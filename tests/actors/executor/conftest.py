@@ -12,7 +12,7 @@ from pageant.actors.executor.batch.batch import Batch
 from pageant.protocol.arrays import bools, int32
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.stepping import NewSequence, StepPlan
-from pageant.scripts.bench.adapters import save_random_adapter
+from pageant.scripts.samples.adapters import save_random_adapter
 
 BLOCKS, BLOCK_SIZE = 40, 4
 PROMPTS = {0: [5, 9, 7, 11, 30], 2: [4] * 9, 3: [100, 101]}

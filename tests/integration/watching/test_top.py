@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from pageant.protocol.errors import PeerGone
-from pageant.scripts.bench.serving.client import Client
 from pageant.scripts.commands import top
+from pageant.scripts.http_client import Client
 from pageant.scripts.top.figures import figures
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pageant.scripts.bench.gpu_check.compiling import longest_loop
+from pageant.scripts.cubins.compiling import longest_loop
 
 ATTENTION = {"decode", "merge_splits", "prefill"}
 SAMPLING = {"find_limits", "draw", "choose", "scan_logits", "merge_scans"}
@@ -24,7 +24,7 @@ INSTRUCTIONS_MAX = {(8, 8): 3.0, (4, 8): 4.5, (8, 16): 3.5, (4, 16): 4.5}
 
 def compiled(arch: str, dtype: str, what: str) -> list[dict[str, int | str]]:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    program = [sys.executable, "-m", "pageant.scripts.bench.gpu_check.variants"]
+    program = [sys.executable, "-m", "pageant.scripts.cubins.variants"]
     result = subprocess.run(
         [*program, "--arch", arch, "--dtype", dtype, "--what", what],
         capture_output=True,

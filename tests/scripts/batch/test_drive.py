@@ -4,7 +4,7 @@ import pytest
 
 from pageant.scripts.batch.drive import ATTEMPTS, drive
 from pageant.scripts.batch.lines import Asked, read
-from pageant.scripts.bench.serving.client import Failed
+from pageant.scripts.http_client import Failed
 
 FINE = (200, {"x-request-id": "mine"}, b'{"usage": {"completion_tokens": 7}}')
 

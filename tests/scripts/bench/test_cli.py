@@ -5,9 +5,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from pageant.scripts.bench.cli import BENCHMARKS
-from pageant.scripts.bench.report import publish, table
 from pageant.scripts.cli import app
+from pageant.scripts.commands.bench import BENCHMARKS
+from pageant.scripts.report import publish, table
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)

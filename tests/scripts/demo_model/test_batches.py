@@ -6,12 +6,12 @@ import pytest
 from tokenizers import Tokenizer
 
 from pageant.scripts.demo_model.batches import IGNORED, ROW_TOKENS, conversation_rows, document_rows, stacked
-from pageant.scripts.demo_model.check import MODEL_FOLDER
+from pageant.scripts.engine_options import DEMO_MODEL
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer.from_file(str(MODEL_FOLDER / "tokenizer.json"))
+    return Tokenizer.from_file(str(DEMO_MODEL / "tokenizer.json"))
 
 
 def test_a_row_of_conversations_starts_with_a_turn(tokenizer: Tokenizer) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 import pytest
 from transformers import AutoConfig, AutoTokenizer
 
-from pageant.scripts.demo_model.check import MODEL_FOLDER, ON_TOPIC_MIN, Verdict, check, transformers_answer
+from pageant.scripts.demo_model.check import ON_TOPIC_MIN, Verdict, check, transformers_answer
 from pageant.scripts.demo_model.dialogues import Conversation, Turn
-from pageant.scripts.demo_model.questions import QUESTIONS, on_topic
+from pageant.scripts.engine_options import DEMO_MODEL
+from pageant.scripts.samples.questions import QUESTIONS, on_topic
 
 BYTES_MAX = 12_000_000
 FILES = (
@@ -32,21 +33,21 @@ def verdicts(answer: Callable[[str], str]) -> list[Verdict]:
 
 
 def test_the_folder_is_complete_and_small() -> None:
-    files = sorted(path for path in MODEL_FOLDER.iterdir() if path.is_file())
+    files = sorted(path for path in DEMO_MODEL.iterdir() if path.is_file())
     assert [path.name for path in files] == sorted(FILES)
     assert sum(path.stat().st_size for path in files) <= BYTES_MAX
 
 
 def test_an_answer_ends_with_the_end_of_a_turn() -> None:
-    tokenizer = AutoTokenizer.from_pretrained(MODEL_FOLDER)
+    tokenizer = AutoTokenizer.from_pretrained(DEMO_MODEL)
     assert tokenizer.eos_token == "<|im_end|>"
-    assert AutoConfig.from_pretrained(MODEL_FOLDER).eos_token_id == tokenizer.eos_token_id
-    generation = json.loads((MODEL_FOLDER / "generation_config.json").read_text())
+    assert AutoConfig.from_pretrained(DEMO_MODEL).eos_token_id == tokenizer.eos_token_id
+    generation = json.loads((DEMO_MODEL / "generation_config.json").read_text())
     assert tokenizer.eos_token_id in generation["eos_token_id"]
 
 
 def test_the_chat_template_is_the_form_of_the_training_text() -> None:
-    tokenizer = AutoTokenizer.from_pretrained(MODEL_FOLDER)
+    tokenizer = AutoTokenizer.from_pretrained(DEMO_MODEL)
     messages = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "What is it?"},

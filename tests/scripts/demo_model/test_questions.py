@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from pageant.scripts.demo_model.dialogues import questions
-from pageant.scripts.demo_model.questions import QUESTIONS, Question, normalised, on_topic
 from pageant.scripts.demo_model.wordings import NAME_FRAMES, TOPIC_FRAMES
+from pageant.scripts.samples.questions import QUESTIONS, Question, normalised, on_topic
 
 _SUBJECT = r"\S+(?: \S+){0,4}"  # one to five words in a frame's slot
 

@@ -13,7 +13,7 @@ from pageant.actors.executor.runners.cuda import CudaRunner
 from pageant.actors.executor.runners.graphs import CudaCapture, padded_context, padded_size
 from pageant.actors.executor.runners.memory import device_budget
 from pageant.actors.executor.runners.runner import TorchRunner
-from pageant.scripts.bench.gpu_check.models import step_inputs
+from pageant.scripts.samples.steps import step_inputs
 
 BLOCKS, BLOCK_SIZE = 40, 4
 

@@ -2,10 +2,10 @@ import math
 
 import pytest
 
-from pageant.scripts.bench.serving.client import Client, Failed
 from pageant.scripts.bench.serving.drive import Driver, Run, first_model
 from pageant.scripts.bench.serving.figures import parse_limits, table
 from pageant.scripts.bench.serving.load import Arrivals, Lengths, Load
+from pageant.scripts.http_client import Client, Failed
 
 
 async def drive(wire, answer, load, run, warmup=0):

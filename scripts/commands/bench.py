@@ -1,6 +1,6 @@
 """`pageant bench NAME`: each name is the `bench` function of a module, imported only when it is called.
 
-A benchmark is a function with typer's annotations; `Json` and `publish` of `report` give it its `--json`.
+A benchmark is a function with typer's annotations; `Json` and `publish` of `scripts.report` give it its `--json`.
 """
 
 from __future__ import annotations

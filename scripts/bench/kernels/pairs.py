@@ -1,4 +1,4 @@
-"""Two ways of doing the same, timed in turns, so that what else runs here slows both."""
+"""Pairs of ways of doing the same, timed in turns, so that what else runs here slows both."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from pageant.scripts.bench.report import machine
+from pageant.scripts.report import machine
 
 __all__ = ["Pair", "in_turn", "pairs_of_command"]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Microseconds of both, medians."""
+    """Median times of both, in microseconds."""
 
     name: str
     first_us: float
@@ -33,7 +33,7 @@ class Pair:
 
 
 def in_turn(name: str, first: Callable[[int], Any], second: Callable[[int], Any], turns: int) -> Pair:
-    """Times both, which are given a number that is never the same for two calls in a row."""
+    """Time both, which are given a number that is never the same for two calls in a row."""
     seconds: tuple[list[float], list[float]] = ([], [])
     for turn in range(turns + 1):
         for index, (run, taken) in enumerate(zip((first, second), seconds, strict=True)):
@@ -46,7 +46,7 @@ def in_turn(name: str, first: Callable[[int], Any], second: Callable[[int], Any]
 
 @torch.inference_mode()
 def pairs_of_command(description: str | None, pairs_of: Callable[[int], Iterable[Pair]]) -> None:
-    """Prints a line for each pair of so many turns, as they come, or all as JSON."""
+    """Print a line for each pair of so many turns, as they come, or all as JSON."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))

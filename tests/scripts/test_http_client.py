@@ -1,7 +1,7 @@
 import pytest
 
 from pageant.protocol.errors import BadRequest
-from pageant.scripts.bench.serving.client import Answer, Client, Failed, _Reading
+from pageant.scripts.http_client import Answer, Client, Failed, _Reading
 
 BODY = {"prompt": "x", "stream": True}
 

@@ -4,7 +4,7 @@ import pytest
 
 from pageant import kernels
 from pageant.kernels.quantized import Bits
-from pageant.scripts.bench.tiles import SHAPES, measure
+from pageant.scripts.bench.kernels.tiles import SHAPES, measure
 
 
 @pytest.mark.parametrize("bits", [None, 8, 4])

@@ -1,9 +1,9 @@
-"""Draws by screened logits beside draws by all of them: `python -m pageant.scripts.bench.screening`.
+"""Draws by screened logits beside draws by all of them: `python -m pageant.scripts.bench.kernels.screening`.
 
-One row by a head of 8 bits of a 0.6B Qwen3, with heads that no cache holds and hidden states as a norm leaves them:
-first all of the logits and a draw from them, with the head in tiles, and then the logits that are needed, with the
-head in halves. Then products of more rows, with the head in tiles first. The ratio is that of medians: above 1, the
-second is faster. Nothing is printed where the kernels have no halves.
+One row goes by a head of 8 bits of a 0.6B Qwen3. No cache holds the heads; hidden states are as a norm leaves them.
+First all of the logits are computed and drawn from, with the head in tiles. Then only the logits that are needed are,
+with the head in halves. Products of more rows follow, with the head in tiles first. The ratio is that of medians: above
+1, the second is faster. Nothing is printed where the kernels have no halves.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pageant.kernels.base import SamplingTensors
 from pageant.kernels.cpu import CpuKernels
 from pageant.kernels.memory import Pages
 from pageant.kernels.quantized import QuantizedWeight, empty_quantized
-from pageant.scripts.bench.pairs import Pair, in_turn, pairs_of_command
+from pageant.scripts.bench.kernels.pairs import Pair, in_turn, pairs_of_command
 
 VOCABULARY, HIDDEN = 151936, 1024
 HEADS = 4  # of each kind: 1.3 GB
@@ -34,7 +34,7 @@ ROWS = (1, 2, 8, 16, 64)
 
 
 def measure(turns: int, vocab_size: int = VOCABULARY, heads: int = HEADS) -> Iterator[Pair]:
-    """Each draw both ways, and then each number of rows."""
+    """Yield the pairs of each draw, and then of each number of rows."""
     ours = CpuKernels()
     if BF16 not in ours.halves:
         return

@@ -3,7 +3,7 @@
 import torch
 
 from pageant.kernels.cpu import CpuKernels
-from pageant.scripts.bench.screening import DRAWS, ROWS, measure
+from pageant.scripts.bench.kernels.screening import DRAWS, ROWS, measure
 
 
 def test_every_draw_and_every_number_of_rows_gives_two_figures() -> None:

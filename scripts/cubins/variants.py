@@ -1,6 +1,6 @@
 """Compiles every kernel in the variants that models use, for GPUs that are not here; prints a line of JSON for each:
 
-    python -m pageant.scripts.bench.gpu_check.variants --arch sm_80,sm_90,sm_100 --dtype bfloat16
+    python -m pageant.scripts.cubins.variants --arch sm_80,sm_90,sm_100 --dtype bfloat16
 
 A line has the registers and the stack of a thread, shared memory, and the instructions of the longest loop. Where a
 loop multiplies with a quantised weight, `per_weight` are the instructions of all threads over its weights.
@@ -21,7 +21,7 @@ import torch
 from pageant.kernels.base import AttentionBatch, HeadNorms, SamplingTensors
 from pageant.kernels.quantized import Bits, empty_quantized
 from pageant.kernels.triton import TritonKernels
-from pageant.scripts.bench.gpu_check.compiling import DEVICES, SHARED_MAX, compile_launches, inspect_cubin
+from pageant.scripts.cubins.compiling import DEVICES, SHARED_MAX, compile_launches, inspect_cubin
 
 __all__ = ["compile_variants"]
 
@@ -198,7 +198,7 @@ def main() -> int:
     if unknown := set(architectures) - set(DEVICES):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; expected some of {', '.join(DEVICES)}")
     if len(architectures) > 1:
-        command = [sys.executable, "-m", "pageant.scripts.bench.gpu_check.variants"]
+        command = [sys.executable, "-m", "pageant.scripts.cubins.variants"]
         command += ["--dtype", options.dtype, "--what", options.what, "--arch"]
         return max(subprocess.run([*command, arch], check=False).returncode for arch in architectures)
     found = compile_variants(options.arch, options.dtype, options.what)

@@ -1,8 +1,8 @@
-"""Weights in tiles beside weights in rows: `python -m pageant.scripts.bench.tiles`.
+"""Weights in tiles beside weights in rows: `python -m pageant.scripts.bench.kernels.tiles`.
 
 For each shape of a 0.6B Qwen3's linear maps and each number of rows, a product in both forms is timed in turns, in
-bfloat16 and quantised, and for gates and ups a product and then an activation beside the two at once; with weights that
-no cache holds, and x as a norm leaves it. The ratio is that of medians: above 1, the second is faster. Nothing is
+bfloat16 and quantised. For gates and ups, a product and then an activation are timed beside the two at once. No cache
+holds the weights, and x is as a norm leaves it. The ratio is that of medians: above 1, the second is faster. Nothing is
 printed where the kernels have no tiles.
 """
 
@@ -19,7 +19,7 @@ from pageant.kernels.cpu import CpuKernels
 from pageant.kernels.memory import Pages
 from pageant.kernels.quantized import Bits, empty_quantized
 from pageant.kernels.tiled import LinearWeight, empty_tiled
-from pageant.scripts.bench.pairs import Pair, in_turn, pairs_of_command
+from pageant.scripts.bench.kernels.pairs import Pair, in_turn, pairs_of_command
 
 SHAPES = ((6144, 1024), (4096, 1024), (1024, 2048), (1024, 3072))
 ROWS = (1, 8, 16, 64, 128, 512, 2048)
@@ -36,7 +36,7 @@ def measure(
     num_bytes: int,
     gated: bool,
 ) -> Iterator[Pair]:
-    """Both forms of weights of so many bytes in all, and perhaps what is gated."""
+    """Yield the pairs of both forms of weights of so many bytes in all, and perhaps of what is gated."""
     form = "bfloat16" if bits is None else f"int{bits}"
     count = max(1, num_bytes * 8 // ((bits or 16) * outputs * inputs))
     plain, tiled = (_weights(ours, count, (outputs, inputs), bits, in_tiles) for in_tiles in (False, True))

@@ -1,0 +1,1 @@
+"""Machine code of the Triton kernels, compiled for GPUs that are not here."""
