@@ -17,7 +17,7 @@ from pageant.models.quantizing.schemes import Scheme
 
 __all__ = ["Hessian", "round_by_hessian"]
 
-_BLOCK = 128  # columns whose errors are spread to the others at once
+_BLOCK = 64  # columns whose errors are spread to the others at once
 _TOKENS = 4096  # at a time
 _DAMPING_MORE = 10.0
 _DAMPING_MAX = 1e3

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pageant import kernels
-from pageant.kernels.base import AttentionBatch, Kernels
+from pageant.kernels.base import Kernels
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.kv_cache import allocate_kv_caches
 from pageant.models.layers import DecoderLayer
@@ -25,6 +25,7 @@ from pageant.models.mapped_files import MappedFiles
 from pageant.models.placing import fill_plain, view_of
 from pageant.models.quantizing.gptq import Hessian, round_by_hessian
 from pageant.models.quantizing.observing import ObservedKernels
+from pageant.models.quantizing.passes import BLOCK_SIZE, Pass, together
 from pageant.models.quantizing.rounded import Rounded, check_finite, round_off
 from pageant.models.quantizing.rounding import dequantised
 from pageant.models.quantizing.schemes import Scheme
@@ -35,9 +36,6 @@ from pageant.models.weights import Place, is_float32, layer_shapes
 from pageant.protocol.errors import ArgumentError
 
 __all__ = ["Solving", "round_by_layers"]
-
-_BLOCK_SIZE = 16
-_TOKENS = 2048  # of a pass, if no sequence alone has more
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +50,6 @@ class Solving:
             raise ArgumentError("damping", f"found {self.damping}; expected a share from 0 to 1")
 
 
-class _Pass:
-    """Some sequences that go through a layer at once."""
-
-    def __init__(self, sequences: Sequence[Sequence[int]]) -> None:
-        lengths = [len(sequence) for sequence in sequences]
-        width = -(-max(lengths) // _BLOCK_SIZE)
-        firsts = [number * width for number in range(len(sequences))]
-        self.num_blocks = len(sequences) * width
-        self.token_ids = torch.tensor([token for sequence in sequences for token in sequence])
-        self.positions = torch.cat([torch.arange(length) for length in lengths])
-        slots = [first * _BLOCK_SIZE + torch.arange(n) for first, n in zip(firsts, lengths, strict=True)]
-        self.batch = AttentionBatch(
-            query_starts=torch.tensor([0, *lengths]).cumsum(0).to(torch.int32),
-            context_lengths=torch.tensor(lengths, dtype=torch.int32),
-            block_tables=torch.arange(self.num_blocks, dtype=torch.int32).view(len(sequences), width),
-            slots=torch.cat(slots),
-            positions=self.positions,
-            max_query_length=max(lengths),
-            max_context_length=max(lengths),
-        )
-        self.stream = torch.empty(0)
-        """[T, hidden_size]: what the layers so far have made of the tokens."""
-
-
 def round_by_layers(
     checkpoint: Checkpoint,
     selection: Selection,
@@ -87,7 +61,7 @@ def round_by_layers(
     spec, places = checkpoint.decoder()
     # Half precision overflows in some models, and is slow on a CPU.
     dtype = torch.bfloat16 if checkpoint.dtype == "bfloat16" else torch.float32
-    passes = [_Pass(some) for some in _together(sequences)]
+    passes = [Pass(some) for some in together(sequences)]
     with MappedFiles() as files:
         for one in passes:
             one.stream = _embedded(spec, one, checkpoint, files, dtype)
@@ -104,19 +78,8 @@ def round_by_layers(
             layer.advance()
 
 
-def _together(sequences: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
-    """Yield some sequences at a time, the longest first, so that those of a pass are of about one length."""
-    some: list[Sequence[int]] = []
-    for sequence in sorted(sequences, key=len, reverse=True):
-        if some and len(some[0]) * (len(some) + 1) > _TOKENS:
-            yield some
-            some = []
-        some.append(sequence)
-    yield some
-
-
 def _embedded(
-    spec: DecoderSpec, one: _Pass, checkpoint: Checkpoint, files: MappedFiles, dtype: torch.dtype
+    spec: DecoderSpec, one: Pass, checkpoint: Checkpoint, files: MappedFiles, dtype: torch.dtype
 ) -> Tensor:
     """The inputs of the first layer, [T, hidden_size]; see `NativeDecoder.forward`."""
     tables = {
@@ -142,7 +105,7 @@ class _Layer:
         checkpoint: Checkpoint,
         places: Mapping[str, Place],
         observed: ObservedKernels,
-        passes: Sequence[_Pass],
+        passes: Sequence[Pass],
         dtype: torch.dtype,
     ) -> None:
         layer = spec.layers[number]
@@ -154,7 +117,7 @@ class _Layer:
             rotary = rotary_table(layer.rope, longest, torch.device("cpu"))
         self._layer = DecoderLayer(spec, layer, rotary, self._weights, cast("Kernels", observed))
         blocks = max(one.num_blocks for one in passes)
-        shape = (blocks, spec.attention.num_kv_heads, _BLOCK_SIZE, spec.attention.head_dim)
+        shape = (blocks, spec.attention.num_kv_heads, BLOCK_SIZE, spec.attention.head_dim)
         (self._cache,) = allocate_kv_caches(1, shape, dtype, torch.device("cpu"))
 
     def rounded(self, targets: Sequence[Target], scheme: Scheme, solving: Solving) -> Iterator[Rounded]:
@@ -178,7 +141,7 @@ class _Layer:
         for one in self._passes:
             one.stream = self._run(one)
 
-    def _run(self, one: _Pass) -> Tensor:
+    def _run(self, one: Pass) -> Tensor:
         hidden, residual = self._layer.forward(one.stream, None, one.positions, one.batch, self._cache, None)
         return hidden if residual is None else hidden + residual
 

@@ -40,7 +40,8 @@ SHAPES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
 }
-"""Qwen 3 configurations by name."""
+SHAPES["qwen3-0.6b-layers"] = SHAPES["qwen3-0.6b"] | {"vocab_size": 16_384}
+"""Qwen 3 configurations by name; the last has the layers of the one before, and a small vocabulary."""
 
 
 def suit(engine: dict[str, Any], shape: str) -> dict[str, Any]:
