@@ -25,7 +25,7 @@ _SHORT_ID = re.compile(rf"[A-Za-z0-9]{{{_SHORT_ID_LENGTH}}}")
 
 @dataclass(frozen=True)
 class TemplateTraits:
-    """What a chat template takes.
+    """Traits of a chat template: what it takes.
 
     Attributes:
         system: a system message at the front.

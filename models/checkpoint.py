@@ -92,7 +92,7 @@ class Checkpoint:
         return names
 
     def spec(self) -> ModelSpec:
-        """What config.json says: a `DecoderSpec` where there is an architecture."""
+        """Return what config.json says: a `DecoderSpec` where there is an architecture."""
         if self.architecture is None:
             return foreign_spec(self._config)
         return self.architecture.spec(self._config)
@@ -148,7 +148,7 @@ class Checkpoint:
         return ()
 
     def _known(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
-        """Those of some end tokens that the model can draw."""
+        """Return those of some end tokens that the model can draw."""
         vocab_size = self.spec().vocab_size
         beyond = [token for token in token_ids if token >= vocab_size]
         if beyond:
@@ -235,7 +235,7 @@ class Checkpoint:
 
     @property
     def dtype(self) -> str:
-        """What the weights are in: "float32", "float16" or "bfloat16", by config.json or else by them."""
+        """Return the dtype of the weights: "float32", "float16" or "bfloat16", by config.json or else by them."""
         name = self.config.get("dtype") or self.config.get("torch_dtype")
         if name is None:
             saved = (_DTYPES.get(info.dtype) for info in self.tensors.values())
@@ -360,7 +360,7 @@ def _refuse_code(config: Config) -> None:
 
 
 def _is_superseded(config: Config) -> bool:
-    """Whether a checkpoint's own code is of a class that is known here by now (Phi-3's, say).
+    """Tell whether a checkpoint's own code is of a class that is known here by now (Phi-3's, say).
 
     It is passed over, as transformers does with code that it is not told to trust.
     """

@@ -60,14 +60,14 @@ class Config:
         return self._prefix
 
     def using(self, other_names: Mapping[str, str]) -> Config:
-        """This view, in which keys may also be called by the other names that a family has for them."""
+        """Return this view, in which keys may also be called by the other names that a family has for them."""
         return Config(self.values, self.path, self._prefix, other_names)
 
     def __contains__(self, key: str) -> bool:
         return self.values.get(self._key(key)) is not None
 
     def is_null(self, key: str) -> bool:
-        """Whether the key is there and says null, for the few that mean something by it."""
+        """Tell whether the key is there and says null, for the few that mean something by it."""
         key = self._key(key)
         return key in self.values and self.values[key] is None
 
@@ -163,5 +163,5 @@ class Config:
 
 
 def _is_positive(value: object) -> TypeGuard[float]:
-    """Whether a value is a positive, finite number."""
+    """Tell whether a value is a positive, finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")

@@ -1,4 +1,4 @@
-"""What every decoder offers: token ids in, hidden states and logits out, with the KV cache in pages.
+"""Interface of every decoder: token ids in, hidden states and logits out, with the KV cache in pages.
 
 There are two: `NativeDecoder`, put together from a specification, and `FallbackDecoder`, which runs
 transformers' own modelling code.
@@ -34,8 +34,10 @@ class Embedded:
 
 @dataclass(frozen=True, eq=False)
 class Wanted:
-    """Those tokens of a step whose hidden states somebody reads. Of the others, the last layer need only write keys
-    and values."""
+    """Tokens of a step whose hidden states somebody reads.
+
+    Of the others, the last layer need only write keys and values.
+    """
 
     tokens: Tensor
     """int64 [D], of the step's T."""
@@ -82,7 +84,7 @@ class Decoder(Protocol):
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """How many tokens each layer attends over, the present one included; None is all of them."""
+        """Return how many tokens each layer attends over, the present one included; None is all of them."""
         ...
 
     def join(self, collectives: Collectives) -> None:
@@ -133,7 +135,7 @@ class Decoder(Protocol):
         ...
 
     def tensors(self) -> Iterator[Tensor]:
-        """Every tensor of the weights. Some may share memory."""
+        """Yield every tensor of the weights, [...] of any dtype. Some may share memory."""
         ...
 
     def forget(self) -> None:

@@ -123,7 +123,7 @@ class FallbackDecoder:
         return allocate_kv_caches(self.groups.layers_per_block, shape, self.dtype, self.device)
 
     def tensors(self) -> Iterator[Tensor]:
-        """See `Decoder.tensors`."""
+        """Yield all parameters and buffers, [...] of any dtype."""
         yield from (parameter.data for parameter in self._head.parameters())
         yield from self._head.buffers()
 

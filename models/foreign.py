@@ -41,7 +41,7 @@ def foreign_spec(config: Config) -> ModelSpec:
 
 
 def _obstacle(name: str) -> str | None:
-    """Why a class of transformers cannot be run here, as far as its name and source say."""
+    """Return why a class of transformers cannot be run here, as far as its name and source say."""
     if not name.endswith(_CAUSAL):
         return "it is not a causal language model by its name"
     source = _modelling_code(name)

@@ -1,4 +1,4 @@
-"""Our attention function for models of transformers, and what is learnt of a model from how it calls it.
+"""Attention function for models of transformers, and what is learnt of a model from how it calls it.
 
 transformers calls `attend(module, query, key, value, mask, ...)` with the options that the model has.
 `plug_in` hangs on each module what is to answer: a `Discovery`, or a `PagedStep`.
@@ -25,12 +25,12 @@ _KINDS = {"full_attention", "sliding_attention"}
 
 
 class Unsupported(Exception):
-    """What a model wants of its attention that ours does not do."""
+    """Error of a model that wants of its attention what ours does not do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How one call wants its scores."""
+    """Options of one call: how it wants its scores."""
 
     scale: float
     window: int | None
@@ -63,9 +63,9 @@ def attend(
     is_causal: bool | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """The function that transformers calls: query [1, H, T, D], key and value [1, Hkv, T, D].
+    """Attend as transformers calls it: query [1, H, T, D], key and value [1, Hkv, T, D], in the model's dtype.
 
-    Returns [1, T, H, D]. Raises Unsupported for options that it does not know.
+    Returns [1, T, H, D] of that dtype. Raises Unsupported for options that it does not know.
     """
     unknown = [name for name, wanted in others.items() if wanted is not None and name not in _HARMLESS]
     if unknown or attention_mask is not None:
@@ -88,7 +88,10 @@ class PagedStep:
         self._kernels = kernels
 
     def answer(self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
-        """See `attend`. Mutates the layer's cache at the batch's slots."""
+        """Return [T, H, D] for query [T, H, D], key and value [T, Hkv, D], all of the model's dtype.
+
+        Mutates the layer's cache at the batch's slots.
+        """
         batch, cache = self.layers[layer]
         self._kernels.write_kv(key, value, *cache, batch.slots)
         return self._kernels.paged_attention(
@@ -98,7 +101,7 @@ class PagedStep:
 
 @dataclass(frozen=True, slots=True)
 class LayerFacts:
-    """What the KV cache needs to know."""
+    """Facts of a layer that the KV cache needs."""
 
     windows: tuple[int | None, ...]
     """Each layer's."""
@@ -113,7 +116,7 @@ class Discovery:
         self.calls: list[tuple[int, torch.Size, torch.Size, Options]] = []
 
     def answer(self, layer: int, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor:
-        """See `attend`."""
+        """Return zeros [T, H, D] for query [T, H, D], key and value [T, Hkv, D], all of the model's dtype."""
         self.calls.append((layer, key.shape[1:], value.shape[1:], options))
         return query.new_zeros(*query.shape[:2], value.shape[-1])
 

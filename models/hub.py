@@ -1,4 +1,4 @@
-"""From what a user calls a model to the folder that it is in."""
+"""Resolution of what a user calls a model to the folder that it is in."""
 
 from __future__ import annotations
 

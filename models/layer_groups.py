@@ -21,7 +21,7 @@ _GROUPS_MAX = 12  # each costs a block, and its bookkeeping, for every `block_si
 
 @dataclass(frozen=True)
 class LayerGroups:
-    """Which layer is of which group, and where in its blocks."""
+    """Groups of layers: which layer is of which group, and where in its blocks."""
 
     windows: tuple[int | None, ...]
     """Of each group's layers; None is over all tokens. The first group reaches furthest."""
@@ -32,13 +32,13 @@ class LayerGroups:
 
     @property
     def layers_per_block(self) -> int:
-        """Those of the largest group."""
+        """Return how many layers the largest group has."""
         return max(self.places) + 1
 
     def in_order(
         self, batches: Sequence[AttentionBatch], caches: Sequence[KVCache]
     ) -> Iterator[tuple[AttentionBatch, KVCache]]:
-        """For each layer, its group's step and its own cache."""
+        """Return for each layer its group's step and its own cache."""
         assert len(batches) == len(self.windows), f"{len(batches)} batches for {len(self.windows)} groups"
         return (
             (batches[group], caches[place]) for group, place in zip(self.of_layer, self.places, strict=True)

@@ -116,5 +116,5 @@ def _of(stream: Tensor, wanted: Wanted | None) -> Tensor:
 
 
 def _scaled(part: Callable[..., Tensor], scale: float | None) -> Callable[..., Tensor]:
-    """What the part computes, times the scale; the part itself where there is none."""
+    """Return what the part computes, times the scale; the part itself where there is none."""
     return part if scale is None else lambda *inputs: part(*inputs).mul_(scale)

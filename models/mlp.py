@@ -1,4 +1,4 @@
-"""What a layer does after attention: an MLP, or a mixture of experts."""
+"""Part of a layer after attention: an MLP, or a mixture of experts."""
 
 from __future__ import annotations
 

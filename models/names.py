@@ -1,4 +1,4 @@
-"""From a family's names for its modules to the places of a checkpoint's tensors. Knows no torch.
+"""Names of modules in a family, and the places of a checkpoint's tensors that they lead to. Knows no torch.
 
 A family says which of its modules is which of ours; shapes, biases and what is absent follow from the spec.
 Besides the modules of `weights`, a name on our side may be a part of one:

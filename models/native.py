@@ -151,7 +151,7 @@ class NativeDecoder:
 
     @property
     def _logits_are_shaped(self) -> bool:
-        """Whether they are more than the product with the head."""
+        """Tell whether the logits are more than the product with the head."""
         return self.spec.logit_scale is not None or self.spec.logit_softcap is not None
 
     @property
@@ -179,13 +179,13 @@ class NativeDecoder:
         return view_of(weights[place.name], place)
 
     def weights(self) -> Iterator[LinearWeight]:
-        """All of them."""
+        """Return all weights."""
         yield from self._weights.values()
         for weights in self._layer_weights:
             yield from weights.values()
 
     def tensors(self) -> Iterator[Tensor]:
-        """See `Decoder.tensors`."""
+        """Yield all tensors of the weights, [...] of any dtype, with the scales of those that are quantised."""
         for weight in self.weights():
             if isinstance(weight, QuantizedWeight):
                 yield from (weight.values, weight.scales)
@@ -266,7 +266,7 @@ class NativeDecoder:
 
     @staticmethod
     def _fits(shape: tuple[int, ...], parts: Sequence[int]) -> bool:
-        """Whether a matrix, or a stack of them, that is put together from so many rows each can lie in tiles.
+        """Tell whether a matrix, or a stack of them, that is put together from so many rows each can lie in tiles.
 
         A stack of experts also needs rows that would do for inputs, which in the other stack they are: so both are in
         tiles or neither.

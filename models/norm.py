@@ -27,7 +27,7 @@ class Norm:
         return self._alone(x, *self._arguments)
 
     def add(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the norm of the sum of x and residual, [T, N] each, and the sum; None is nothing."""
+        """Return the norm of the sum of x and residual, [T, N] each of one dtype, and the sum; None is nothing."""
         if residual is None:
             return self._alone(x, *self._arguments), x
         return self._added(x, residual, *self._arguments)

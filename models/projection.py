@@ -31,7 +31,7 @@ class Projection:
         self._gather = kernels.gather_columns
 
     def gated(self, x: Tensor, activation: str) -> Tensor:
-        """Return [T, out / 2]: the activation of the first half of what a call returns, times the second."""
+        """Return [T, out / 2] of x's dtype: the activation of the first half of a call's result, times the second."""
         if self.additions:
             return self._act_and_mul(self(x), activation)
         return self._gated_linear(self._sorted(x), self._weight, self._bias, activation)

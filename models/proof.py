@@ -30,7 +30,7 @@ _ERROR_LIMIT = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What transformers makes of the sequences, whose logits follow one another."""
+    """Reference for sequences, by transformers. Their logits follow one another."""
 
     logits: Tensor
     """float32 [11 + 6, vocab_size], by its plain attention."""

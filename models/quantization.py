@@ -1,8 +1,8 @@
-"""Which weights are quantised, and with how many bits. Knows no torch.
+"""Choice of the weights that are quantised, and of their bits. Knows no torch.
 
 Every matrix of the layers is, and the embedding and the head, which in a small model are a quarter of what a token
-reads. With int4, these two have 5 bits: the demo model's perplexity on Python's documentation rises by 3.5 %, where
-it would by 6.4 % with 4, and by 2.8 % with 8, with which a token of a small model would read a sixth more. Routers and
+reads. With int4, these two have 5 bits. So the demo model's perplexity on Python's documentation rises by 3.5 %. With 4
+bits it would rise by 6.4 %; with 8 by 2.8 %, and a token of a small model would read a sixth more. Routers and
 gates of shared experts are a thousandth of a model, and decide for all of it: they stay as they are, and so do learned
 positions, norms and biases.
 """

@@ -127,7 +127,7 @@ class AttentionSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MLPSpec:
-    """down(act(gate(x)) * up(x)) where it is gated, down(act(up(x))) where not."""
+    """MLP of the form down(act(gate(x)) * up(x)) where it is gated, and down(act(up(x))) where not."""
 
     size: int
     activation: Activation = "silu"
@@ -152,7 +152,7 @@ class MoESpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
-    """What may differ from layer to layer."""
+    """Layer of a decoder: what may differ from one to the next."""
 
     mlp: MLPSpec | MoESpec
     rope: RopeSpec | None
@@ -163,7 +163,7 @@ class LayerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """What the engine needs to know of any model."""
+    """Model as the engine needs to know it, whatever its architecture."""
 
     vocab_size: int
     max_model_len: int

@@ -158,7 +158,7 @@ class Tokenization:
         return {token.content: number for number, token in self._backend.get_added_tokens_decoder().items()}
 
     def to_json(self) -> str:
-        """What a `tokenizer.json` of it holds, with the tokens that were added to that."""
+        """Return what a `tokenizer.json` of it holds, with the tokens that were added to that."""
         text: str = self._backend.to_str()
         return text
 
@@ -173,7 +173,7 @@ class Tokenization:
         return [encoding.ids for encoding in encodings]
 
     def exceeds(self, text: str, num_tokens: int) -> bool:
-        """Whether a text has more than so many tokens for certain, whatever its length.
+        """Tell whether a text has more than so many tokens for certain, whatever its length.
 
         Pieces of it are counted until they have more: all at once would take some 200 bytes for each token. Where it
         is cut it may have a few more, which do not count; so what does not exceed has few more than that at most.

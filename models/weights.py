@@ -1,4 +1,4 @@
-"""Which weights a decoder has, and where each tensor of a checkpoint goes among them.
+"""Weights of a decoder, and where each tensor of a checkpoint goes among them.
 
 Projections that read the same input are fused: a checkpoint's query, key and value weights are rows of one
 tensor here, and so are gate and up; the experts of a layer are stacked. A `Place` says which part of which
@@ -33,7 +33,7 @@ Weights = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where one checkpoint tensor of shape `shape` goes: rows from `row` on of the tensor `name`."""
+    """Place of one checkpoint tensor of shape `shape`: rows from `row` on of the tensor `name`."""
 
     name: str
     """A name of `model_shapes`, or, in a layer, of `layer_shapes`."""
@@ -108,7 +108,7 @@ def layer_parts(spec: DecoderSpec, layer: LayerSpec) -> dict[str, Part]:
 
 
 def is_float32(spec: DecoderSpec, name: str) -> bool:
-    """Whether a tensor is kept in float32 whatever the model's dtype."""
+    """Tell whether a tensor is kept in float32 whatever the model's dtype."""
     return spec.norm.kind == "wide_rms" and "norm." in name
 
 

@@ -33,13 +33,7 @@ class Figures:
 
 # folder: the most faults that it may have.
 EXCEPTIONS = {
-    "actors/executor": Figures(openings=133, long_sentences=6, units=20),
-    "actors/grammar": Figures(openings=20, long_sentences=1, units=0),
-    "actors/lifecycle": Figures(openings=5, long_sentences=1, units=0),
-    "actors/observer": Figures(openings=11, long_sentences=0, units=0),
     "docs": Figures(openings=2, long_sentences=0, units=2),
-    "kernels/triton": Figures(openings=9, long_sentences=3, units=1),
-    "models": Figures(openings=61, long_sentences=2, units=15),
     "tests/actors": Figures(openings=77, long_sentences=2, units=0),
     "tests/docs": Figures(openings=2, long_sentences=0, units=0),
     "tests/gpu": Figures(openings=2, long_sentences=0, units=0),

@@ -184,7 +184,7 @@ class Executor(Leading, Adapting, Succeeding):
 
     @receives
     def cut_short(self, message: CutShort) -> None:
-        """Somebody waits for what comes after the plans up to this one."""
+        """Cut plans short: somebody waits for what comes after the plans up to this one."""
         self.core.cut_short(message, self.sender_incarnation)
 
     @receives
@@ -251,7 +251,7 @@ class Executor(Leading, Adapting, Succeeding):
         self._perform()
 
     def _compute(self, work: Work) -> Launched | None:
-        """In the computing thread."""
+        """Compute steps, in the computing thread."""
         return self._thread.launch(work)
 
     async def _sample(self, order: Sample) -> None:

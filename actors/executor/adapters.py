@@ -80,7 +80,7 @@ class AdapterBook:
 
     @property
     def some_leave(self) -> bool:
-        """Whether adapters were unloaded that steps may still have."""
+        """Tell whether adapters were unloaded that steps may still have."""
         return bool(self._leaving)
 
     def take_forgotten(self, at_hand: Collection[Step]) -> list[str]:

@@ -1,4 +1,4 @@
-"""When guided rows are drawn, and what the grammar is told. A part of the executor's core: no I/O, no clock.
+"""Draws of guided rows: their times, and what the grammar is told. A part of the executor's core: no I/O, no clock.
 
 A step whose masks are late waits for them while that is worth it (`keeping.mask_deadline`), and is drawn then. Rows
 whose masks are still missing are deferred: their logits are kept, and they are drawn when their masks come.

@@ -1,4 +1,4 @@
-"""What an executor counts of its steps."""
+"""Counters of an executor's steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Metering:
         self._step_seconds = Histogram(from_1_2_5(0.0001, 10))
 
     def stepped(self, plan: StepPlan, began: float, ended: float, num_steps: int = 1) -> None:
-        """So many steps of a plan were on the device between those times."""
+        """Count a plan of so many steps, which were on the device between those times."""
         tokens = int(plan.num_tokens.sum())
         self._steps += num_steps
         self._rows += num_steps * len(plan.rows)
@@ -31,7 +31,7 @@ class Metering:
             self._step_seconds.observe((ended - began) / num_steps)
 
     def statistics(self, **device: Any) -> ExecutorStatistics:
-        """As of now, with what is known of the device."""
+        """Return the counters as of now, with what is known of the device."""
         return ExecutorStatistics(
             **device,
             busy_seconds=self._busy_seconds,

@@ -11,6 +11,6 @@ __all__ = ["to_device"]
 
 
 def to_device(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
-    """The array, where the device can read it."""
+    """Return an array, [...] of any dtype, where the device can read it. Does not wait for the copy."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""What an executor can be told, and the runner that follows from it."""
+"""Options of an executor, and the runner that follows from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long steps take, and how long one may take before nobody waits for it any more."""
+"""Pace of steps: how long they take, and how long one may take before nobody waits for it any more."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """An executor without a model: tokens are a known function of what came before them, of seed and of position.
 
 Everything above `ModelRunner` is the real executor. The stand-in keeps a number in each slot of its KV memory and
-reads them all back at each draw, as attention does: a block that two sequences own, a copy that was not made, or a
+reads them all back at each draw, as attention does. So a block that two sequences own, a copy that was not made, or a
 prefix that is not what the index says, gives a wrong token.
 """
 
@@ -59,7 +59,7 @@ class SimulatedExecutor(Executor):
     }
 
     class Options(Executor.Options, frozen=True, kw_only=True):
-        """Those of `Executor`, with `alphabet` different tokens to be said, of `vocab_size`; `model` is not looked at.
+        """Options of `Executor`, with an `alphabet` of so many tokens, of `vocab_size`; `model` is not looked at.
         Its layers are in groups with these `windows`. Tokens of a `device` other than the CPU are on their way for a
         while."""
 
@@ -285,7 +285,7 @@ class SimulatedRunner:
             drawn.proposed = self.proposer.propose(inputs, last, token_ids[last], seen[last])
 
     def _seen(self, inputs: StepInputs) -> UInt64:
-        """For each of the step's tokens, the sum of its sequence's slots up to its own; in a tree, of its ancestors."""
+        """Return for each token the sum of its sequence's slots up to its own; in a tree, of its ancestors."""
         counts = np.diff(inputs.query_starts)
         sequences = np.repeat(np.arange(len(counts)), counts)
         behind = inputs.query_starts[1:][sequences] - np.arange(len(sequences))

@@ -29,7 +29,7 @@ class SimulatedProposer:
         self._said, self._block_size, self._max_model_len = said, block_size, max_model_len
 
     def propose(self, inputs: StepInputs, last: Int64, token_ids: Int64, seen: UInt64) -> Drafts:
-        """What may follow the last drawn tokens [N], those of the places `last`, which were drawn after `seen`."""
+        """Return what may follow the last drawn tokens [N], at the places `last`, which were drawn after `seen`."""
         proposing = inputs.proposing
         assert proposing is not None, "a step without a proposer"
         positions = inputs.sampling.position[last]

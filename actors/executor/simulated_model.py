@@ -37,18 +37,20 @@ def mix(*values: npt.NDArray[np.generic]) -> UInt64:
 
 
 def written(token_ids: Int64, positions: Int64) -> UInt64:
-    """What tokens leave in the slots of their positions."""
+    """Return what tokens leave in the slots of their positions."""
     return mix(token_ids, positions)
 
 
 def adapted(values: UInt64, adapter: str) -> UInt64:
-    """What tokens leave that are computed with an adapter."""
+    """Return what tokens leave that are computed with an adapter."""
     return mix(values, np.array([zlib.crc32(adapter.encode())]))
 
 
 def noise_of(seen: UInt64, columns: SamplingColumns, places: Int64, ahead: int = 0) -> UInt64:
-    """What decides after slots whose sums are `seen`, for some of a step's drawing rows, so many positions on. Greedy
-    ones have no seed."""
+    """Return the noise of draws after slots whose sums are `seen`, for some of a step's rows, so many positions on.
+
+    Greedy rows have no seed.
+    """
     random = columns.temperature[places] > 0
     seeds, samples = np.where(random, columns.seed[places], 0), np.where(random, columns.sample[places], 0)
     return mix(seen, seeds, samples, columns.position[places] + ahead)
@@ -62,7 +64,7 @@ def scores_of(noise: UInt64, token_ids: UInt64) -> Float32:
 
 
 def logprob_of(seen: UInt64, token_ids: Int64) -> Float32:
-    """Of tokens after slots whose sums are `seen`."""
+    """Return the log-probabilities of tokens after slots whose sums are `seen`."""
     found: Float32 = (mix(seen, token_ids) % np.uint64(LOGPROBS)).astype(np.float32)
     return -found / np.float32(256)
 

@@ -10,7 +10,7 @@ from pageant.protocol.tracing import Attribute, Span, TraceContext
 
 
 class StepTracing:
-    """Which rows of the batch are traced, plan by plan."""
+    """Traced rows of the batch, plan by plan."""
 
     def __init__(self) -> None:
         self._rows: dict[int, TraceContext] = {}

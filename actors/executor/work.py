@@ -74,5 +74,5 @@ class DrawnSteps:
         return np.concatenate([np.empty(0, np.int64), *(step.token_ids() for step in self._steps)])
 
     def logprobs(self) -> tuple[Logprobs | None, Logprobs | None]:
-        """Nobody asks."""
+        """Return no log-probabilities: nobody asks."""
         return None, None

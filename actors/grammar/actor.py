@@ -283,7 +283,7 @@ class Grammar(Actor):
         return begun
 
     async def _open_later(self, executor: str, followed: _Followed, opened: OpenGuide) -> None:
-        """After a restart the grammars are compiled again, and those that were forgotten here."""
+        """Open a guide after its grammar is compiled again: after a restart, or where it was forgotten here."""
         failed, begun = {}, []
         try:
             begun.append(_opening(opened, await self._grammar(opened.structured_outputs)))
@@ -317,7 +317,7 @@ class Grammar(Actor):
     async def _follow(
         self, followed: _Followed, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """In the thread that has what is too much for the loop, one call after another."""
+        """Run a call in the thread that has what is too much for the loop, one call after another."""
         followed.away += 1
         try:
             return await self.offload_beside("masks", function, *args, **kwargs)
@@ -353,7 +353,7 @@ class Grammar(Actor):
 
     @receives
     def peer_down(self, event: ActorDown) -> None:
-        """Its sequences are gone with it."""
+        """Forget a peer's sequences, which are gone with it."""
         followed = self._followed.get(event.address)
         if followed is not None and followed.epoch <= event.incarnation:
             del self._followed[event.address]

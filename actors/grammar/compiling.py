@@ -1,4 +1,4 @@
-"""What a request asks for, as a grammar that can be followed token by token."""
+"""Compiling of what a request asks for into a grammar that can be followed token by token."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Compiler:
 
     @classmethod
     def from_checkpoint(cls, path: Path, vocab_size: int, end_tokens: Sequence[int]) -> Compiler:
-        """For a checkpoint's tokenizer. Raises what its reading raises, too."""
+        """Make a compiler for a checkpoint's tokenizer. Raises what its reading raises, too."""
         return cls(Tokenization.from_checkpoint(path), vocab_size, end_tokens)
 
     def compile(self, asked: StructuredOutputsParams) -> LLMatcher:
@@ -116,7 +116,7 @@ class Compiler:
 
 
 def _first_line(text: str) -> str:
-    """What went wrong, without the state that it left."""
+    """Return what went wrong, without the state that it left."""
     text = text.split("\n<")[0].strip()
     for theirs, ours in _PHRASES.items():
         text = text.replace(theirs, ours)
@@ -124,7 +124,7 @@ def _first_line(text: str) -> str:
 
 
 def _source(asked: StructuredOutputsParams, literals: Literals) -> str:
-    """In llguidance's own form."""
+    """Return the constraint in llguidance's own form."""
     source = _answer(asked, literals)
     if asked.reasoning_end is None:
         return source
@@ -192,7 +192,7 @@ def _loaded(name: str, text: str | None) -> Any:
 
 
 def _close_objects(schema: Any) -> None:
-    """Where a schema does not say that there may be more properties, there are none."""
+    """Forbid more properties where a schema does not say that there may be some."""
     if isinstance(schema, list):
         for item in schema:
             _close_objects(item)

@@ -35,16 +35,22 @@ class Opening(NamedTuple):
 
 
 class Masks(NamedTuple):
-    """What may follow R sequences at these positions, after so many drafts each; why others, by their guides, have no
-    mask and never will; those that are not where they were said to be; and how many masks were made for all of it."""
+    """Masks of R rows, and the sequences that have none."""
 
     guides: Int64
+    """The guides of the rows, [R]."""
     positions: Int64
+    """The positions that the rows draw, [R]."""
     ahead: Int64
+    """The number of drafts that come before each row's position, [R]."""
     bits: Bits
+    """The tokens that may follow, a bit each, uint32 [R, words]."""
     failed: dict[int, str]
+    """Why guides have no mask and never will, by guide."""
     lost: list[int]
+    """Guides of sequences that are not where they were said to be."""
     made: int
+    """The number of masks that were computed for all of it."""
 
 
 class _Guide:
@@ -179,7 +185,7 @@ class Guides:
         counts: Sequence[int],
         token_ids: Sequence[int],
     ) -> Masks:
-        """What may follow sequences, and after each of their drafted tokens: `counts[i]` of them from `positions[i]`.
+        """Return what may follow sequences and each of their drafted tokens: `counts[i]` of them from `positions[i]`.
 
         They stay where they are. After the first draft that does not fit, everything may follow: it is of no account.
         Sequences are left out that are not where their drafts begin, or that these would lead to failure.
@@ -214,8 +220,10 @@ class Guides:
         )
 
     def _without_ends(self, bits: Bits, endless: list[bool]) -> tuple[Bools, Bools]:
-        """Which rows [R] let anything but an end follow, and which an end. Those that are endless do not end where they
-        go on. Mutates their bits."""
+        """Return which rows [R] let anything but an end follow, and which an end.
+
+        Endless rows do not end where they go on: their bits are mutated.
+        """
         said = bits[:, self._end_words]
         ends = said & self._ends
         may_end = _says_any(ends)
@@ -264,7 +272,7 @@ def _pair(guides: Iterable[tuple[_Guide, tuple[object, object]]]) -> None:
 
 
 def _makers(guides: Iterable[_Guide]) -> tuple[list[_Guide], list[int]]:
-    """Those of some sequences that have a mask made, for themselves and for their twins; and whose is each one's."""
+    """Return the sequences that have a mask made, for themselves and for their twins; and whose is each one's."""
     places: dict[object, int] = {}
     makers: list[_Guide] = []
     of_each = []
@@ -281,7 +289,7 @@ def _left(tokens: int) -> str:
 
 
 def _failure_of(guide: _Guide, matcher: LLMatcher, *, may_end: bool) -> str | None:
-    """Why nothing but an end may follow, if that is a failure. The matcher is the one that has made its mask."""
+    """Return why nothing but an end may follow, if that is a failure. The matcher is the one that has made its mask."""
     if guide.failure is not None:
         return guide.failure
     if matcher.is_error():

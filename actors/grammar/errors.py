@@ -1,8 +1,8 @@
-"""What is wrong with a grammar."""
+"""Errors of grammars."""
 
 
 class GrammarError(ValueError):
-    """It cannot be followed, and says why."""
+    """Error of a grammar that cannot be followed; says why."""
 
 
 class GrammarKills(GrammarError):

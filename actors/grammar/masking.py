@@ -1,4 +1,4 @@
-"""How llguidance is given the tokens of many sequences, and asked for their masks: by threads of its own, or here.
+"""Masks of many sequences by llguidance: by threads of its own, or in this one.
 
 Its threads take several sequences at a time, without the GIL. To hand them a step's work and to wait for them, while
 every core computes a forward pass, costs more than the masks themselves do for most grammars. So what is known to cost
@@ -55,7 +55,7 @@ class Here:
 
 
 class InThreads:
-    """By so many threads of llguidance's own."""
+    """Computes masks by so many threads of llguidance's own."""
 
     def __init__(self, threads: int) -> None:
         from llguidance import LLExecutor

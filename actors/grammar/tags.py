@@ -62,7 +62,7 @@ class TagGrammar:
         self._count = 0
 
     def source(self, tags: Any) -> str:
-        """In llguidance's own form.
+        """Return the tag in llguidance's own form.
 
         Raises:
             GrammarError: the tree has not this form.
@@ -137,7 +137,7 @@ class TagGrammar:
         return self._rule(f"{self._literals(_text(tree['begin']))} {self._rest(tree)}")
 
     def _rest(self, tree: Any) -> str:
-        """What comes after a tag's beginning."""
+        """Return what comes after a tag's beginning."""
         ends = tree["end"] if isinstance(tree["end"], list) else [tree["end"]]
         if tree["content"]["type"] == "any_text" and len(ends) == 1 and ends[0]:
             self._count += 1

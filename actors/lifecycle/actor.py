@@ -1,7 +1,7 @@
 """The lifecycle actor: changes how models are served, while they are served.
 
 It keeps nothing that must outlive it. What it was asked for stands in the options of the actors concerned, at the
-supervisor, before those actors are told: a death of any of them, or of this one, leaves every model as it was last
+supervisor, before those actors are told. So a death of any of them, or of this one, leaves every model as it was last
 asked to be, or as it was before.
 """
 
@@ -98,7 +98,7 @@ class Lifecycle(Actor):
 
     @receives(concurrent=True)
     async def state(self, request: GetModelState) -> ModelState:
-        """How a model is served."""
+        """Return how a model is served."""
         return await self._state(self._model(request.replica))
 
     @receives(concurrent=True)

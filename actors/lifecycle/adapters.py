@@ -45,7 +45,7 @@ class Loaded:
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Loaded:
-        """From the executor's options."""
+        """Read the adapters from the executor's options."""
         added = msgspec.convert(options.get("added_adapters", {}), dict[str, AddedAdapter])
         return cls(dict(options.get("adapters", {})), added, options.get("adapter_serial", 0))
 
@@ -56,7 +56,7 @@ class Loaded:
 
     @property
     def owners(self) -> dict[str, str]:
-        """Who made those that belong to somebody, by name."""
+        """Return by name who made those adapters that belong to somebody."""
         return adapter_owners(self.added)
 
     def with_added(self, adapter: AddedAdapter) -> tuple[str, Loaded]:

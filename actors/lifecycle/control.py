@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class ExecutorPlan:
-    """What an executor is, or will be when it wakes: its class and options; and how it sleeps, if it does."""
+    """Plan of an executor, awake or asleep: its class and options when it is awake; and how it sleeps, if it does."""
 
     cls: str
     options: dict[str, Any]

@@ -32,7 +32,7 @@ PARTS: tuple[Part, ...] = get_args(Part)
 
 @asynccontextmanager
 async def still(model: ModelControl, mode: PauseMode, *, release: bool = False) -> AsyncIterator[None]:
-    """Within it, no step of a model is computed, nor any planned; afterwards it goes on, unless it is paused.
+    """Keep a model's step loop still within the context; afterwards it goes on, unless it is paused.
 
     Args:
         release: running requests give up their memory, too.

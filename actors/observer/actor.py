@@ -119,7 +119,7 @@ class Observer(Actor):
 
     @receives
     def spans(self, message: Spans) -> None:
-        """They wait until there are many, or for a moment."""
+        """Take spans, which wait until there are many, or for a moment."""
         if self._outgoing is not None:
             self._outgoing.add(message.spans)
             self._sending.set()
@@ -134,7 +134,7 @@ class Observer(Actor):
             pause = EXPORT_SECONDS if await self._send_all() else min(2 * pause, EXPORT_SECONDS_MAX)
 
     async def _send_all(self) -> bool:
-        """Whether all of it was taken."""
+        """Send spans. Return whether all of them were taken."""
         outgoing, options = self._outgoing, self.options
         assert outgoing is not None
         while batch := outgoing.next():
@@ -157,12 +157,12 @@ class Observer(Actor):
         log.log(level, "traces cannot be sent to %s: %s", self.options.otlp_traces_endpoint, failure.reason)
 
     async def _ask_all(self, addresses: dict[str, str], request: Request[R]) -> dict[str, R]:
-        """What those answer that do, by name."""
+        """Return the answers of those that answer, by name."""
         answers = await asyncio.gather(*(self._ask_one(address, request) for address in addresses.values()))
         return {name: answer for name, answer in zip(addresses, answers, strict=True) if answer is not None}
 
     async def _ask_frontends(self, addresses: dict[str, str], open_max: int) -> dict[str, FrontendStatistics]:
-        """Of each model; under the model's replica and the frontend's name."""
+        """Return the frontends' answers for each model, under its replica and the frontend's name."""
         found: dict[str, FrontendStatistics] = {}
         for model in self.options.served:
             question = GetFrontendStatistics(open_max=open_max, replica=model.replica)
@@ -171,7 +171,7 @@ class Observer(Actor):
         return found
 
     async def _ask_one(self, address: str, request: Request[R]) -> R | None:
-        """None where it is down, slow, or an actor of a user's own that does not know the question."""
+        """Return an actor's answer; None where it is down, slow, or a user's own that does not know the question."""
         try:
             return await self.ask(address, request, timeout=self.options.answer_seconds)
         except PageantError:

@@ -28,7 +28,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Failure(NamedTuple):
-    """Why a request did not succeed, and whether it may at another time."""
+    """Reason why a request did not succeed, and whether it may at another time."""
 
     reason: str
     passes: bool
@@ -42,21 +42,21 @@ class Outgoing:
         self._waiting: deque[Span] = deque()
 
     def add(self, spans: Sequence[Span]) -> None:
-        """They wait from now on, if there is room."""
+        """Queue spans as far as there is room; count those that are dropped."""
         room = WAITING_MAX - len(self._waiting)
         self._waiting.extend(spans[:room])
         self.counts["dropped"] += max(0, len(spans) - room)
 
     def next(self) -> list[Span]:
-        """The next batch, taken out."""
+        """Take out the next batch."""
         return [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
 
     def put_back(self, batch: Sequence[Span]) -> None:
-        """It could not be sent now."""
+        """Queue a batch again that could not be sent now."""
         self._waiting.extendleft(reversed(batch))
 
     def done(self, batch: Sequence[Span], state: str) -> None:
-        """It is gone."""
+        """Count a batch whose spans are gone, by their `state`: exported or failed."""
         self.counts[state] += len(batch)
 
 

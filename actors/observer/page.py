@@ -18,15 +18,15 @@ class Page:
         self._metrics: dict[str, list[str]] = {}  # its head, then its samples
 
     def gauge(self, name: str, about: str, value: float, labels: Labels) -> None:
-        """Something that goes up and down."""
+        """Add a sample of a metric that goes up and down."""
         self._samples(name, "gauge", about).append(self._sample(name, labels, value))
 
     def counter(self, name: str, about: str, value: float, labels: Labels) -> None:
-        """Something that only grows."""
+        """Add a sample of a metric that only grows."""
         self._samples(name, "counter", about).append(self._sample(name, labels, value))
 
     def counters(self, name: str, about: str, label: str, values: Mapping[str, int], labels: Labels) -> None:
-        """A counter for each value of a label; the metric is there even if none is."""
+        """Add a sample for each value of a label; the metric is there even if none is."""
         samples = self._samples(name, "counter", about)
         samples += [
             self._sample(name, {**labels, label: key}, value) for key, value in sorted(values.items())

@@ -52,7 +52,7 @@ class _Round:
 
 
 class _Meeting:
-    """What the ranks of a group share; guarded by one condition."""
+    """State that the ranks of a group share; guarded by one condition."""
 
     def __init__(self, size: int, deadline_seconds: float) -> None:
         self.size = size

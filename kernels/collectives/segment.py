@@ -38,7 +38,7 @@ def group_functions() -> GroupFunctions:
 
 @dataclass(frozen=True)
 class SegmentAddress:
-    """Where other processes of the host find a segment; `str` and `parse` are inverse."""
+    """Address by which other processes of the host find a segment; `str` and `parse` are inverse."""
 
     process: int
     file: int

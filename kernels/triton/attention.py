@@ -196,7 +196,7 @@ def _num_splits(programs: int, entries: int, tiles: Attention, device: torch.dev
 
 
 def _scratch(batch: AttentionBatch, shape: tuple[int, int, int], head_dim: int) -> tuple[Tensor, Tensor]:
-    """What the programs of a split context leave for the merge; the layers share it."""
+    """Return the memory in which the programs of a split context leave parts for the merge; the layers share it."""
     name = ("triton", shape, head_dim)
     if name not in batch.derived:
         device = batch.positions.device

@@ -1,4 +1,4 @@
-"""What both attention kernels share: a tile of query rows against a span of one sequence's context.
+"""Tile of query rows against a span of one sequence's context, which both attention kernels compute.
 
 A row of the tile is one query head of one token: the heads that share a key head stand beside each other, so
 that each key is loaded once for all of them. The softmax is online (Milakov, Gimelshein, 2018; Dao et al.:

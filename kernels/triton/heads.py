@@ -1,4 +1,4 @@
-"""What a step's new heads go through before attention, in one launch: norms, rotation, the write into the cache."""
+"""New heads of a step before attention, in one launch: norms, rotation, the write into the cache."""
 
 from __future__ import annotations
 

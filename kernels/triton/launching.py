@@ -1,4 +1,4 @@
-"""What the launch of a kernel needs to know."""
+"""Facts that the launch of a kernel needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def next_power_of_2(number: int) -> int:
 
 
 def interpreted(device: torch.device) -> bool:
-    """Whether the kernels run in the interpreter: that is the only way they run on a CPU."""
+    """Tell whether the kernels run in the interpreter: that is the only way they run on a CPU."""
     return device.type == "cpu"
 
 

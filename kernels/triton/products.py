@@ -1,7 +1,7 @@
 """Products with quantised weights. Those with whole weights are cuBLAS's.
 
 Few rows of x are a matter of bandwidth: the kernel reads the weight as it lies in memory, 8, 5 or 4 bits wide, and
-widens it in registers (`unpacking`); the inputs are split over programs where the outputs do not fill the device, and
+widens it in registers (`unpacking`). The inputs are split over programs where the outputs do not fill the device;
 `merge_parts` adds the programs' parts in their order. For very many rows the weight is widened once, into memory, and
 the product is cuBLAS's.
 """
@@ -49,7 +49,10 @@ def logits(hidden: Tensor, weight: LinearWeight, needed: NeededLogits | None = N
 
 
 def widen(weight: QuantizedWeight, dtype: torch.dtype) -> Tensor:
-    """Return what a weight, or a stack of them, stands for: `quantized.dequantize`, in one launch."""
+    """Return what a weight, or a stack of them, stands for, [*weight.shape] of `dtype`, in one launch.
+
+    The numbers are those of `quantized.dequantize`.
+    """
     inputs = weight.shape[-1]
     output = torch.empty(weight.shape, dtype=dtype, device=weight.values.device)
     rows = output.numel() // max(1, inputs)

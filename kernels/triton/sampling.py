@@ -1,8 +1,8 @@
 """Drawing tokens: the reference's tokens exactly, without a sort.
 
-Three launches. `find_limits` finds, for each row that draws, how far below its largest logit a token may be: a
-search for the k-th place and for the nucleus by bisection of the distance's bits, each step of which counts
-and weighs a row once, until one token at most is undecided. Sorting was turned down: it moves the row several
+Three launches. `find_limits` finds, for each row that draws, how far below its largest logit a token may be. It
+searches for the k-th place and for the nucleus by bisection of the distance's bits. Each step counts and weighs a row
+once, until one token at most is undecided. Sorting was turned down: it moves the row several
 times, and its order is not needed. `draw` goes over the vocabulary in parts. The noise is defined in float64,
 which costs dearly on many devices, so each token's is first estimated in float32, and computed exactly for
 those only that could be the largest. `choose` takes the best of the parts.

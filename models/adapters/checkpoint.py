@@ -57,7 +57,7 @@ class Target:
 
     @property
     def inputs(self) -> int:
-        """How many inputs the linear map has."""
+        """Return how many inputs the linear map has."""
         return self.place.shape[0 if self.place.transposed else 1]
 
     @property
@@ -93,11 +93,11 @@ class AdapterCheckpoint:
 
     @cached_property
     def tensors(self) -> Mapping[str, TensorInfo]:
-        """Its tensors by name. Reads the file's header, and no weight."""
+        """Return its tensors by name. Reads the file's header, and no weight."""
         return read_header(self.weights)
 
     def targets(self, base: Checkpoint, rank_max: int = RANK_MAX) -> tuple[Target, ...]:
-        """What it adds to which of a model's linear maps, in the order of the file; checked whole.
+        """Return what it adds to which of a model's linear maps, in the order of the file; checked whole.
 
         Args:
             rank_max: refuses larger ones.
@@ -180,7 +180,7 @@ class AdapterCheckpoint:
             raise self._wrong(f"{name} has dtype {info.dtype}", f"one of {', '.join(_DTYPES)}", _MERGE)
 
     def _check_complete(self, found: Sequence[str], adaptable: Sequence[str]) -> None:
-        """That what `target_modules` lists is there; not where it is a pattern, or but for some."""
+        """Check that what `target_modules` lists is there; not where it is a pattern, or but for some."""
         config = self._config
         if isinstance(config.values.get("target_modules"), str) or "exclude_modules" in config:
             return
@@ -198,6 +198,6 @@ class AdapterCheckpoint:
 
 
 def is_adaptable(place: Place) -> bool:
-    """Whether adapters may add to what is there: a linear map of attention or of an MLP, experts' apart."""
+    """Tell whether adapters may add to what is there: a linear map of attention or of an MLP, experts' apart."""
     module, _, kind = place.name.rpartition(".")
     return kind == "weight" and place.layer is not None and place.expert is None and module in _MODULES

@@ -30,7 +30,7 @@ Key = tuple[int, str]
 
 
 class Adapters:
-    """Those of one decoder, by name, in its dtype and on its device."""
+    """Adapters of one decoder, by name, in its dtype and on its device."""
 
     def __init__(
         self,
@@ -66,19 +66,19 @@ class Adapters:
         return iter(self._adapters)
 
     def tensors(self) -> Iterator[Tensor]:
-        """All matrices."""
+        """Yield all matrices, [rank, inputs] or [rank, outputs], in the decoder's dtype."""
         for adapter in self._adapters.values():
             for part in adapter.values():
                 yield from (part.down, *part.ups)
 
     @property
     def num_bytes(self) -> int:
-        """That their weights take."""
+        """Return the bytes that their weights take."""
         return sum(part.nbytes for adapter in self._adapters.values() for part in adapter.values())
 
     @contextmanager
     def applied(self, tokens_of: Sequence[tuple[str, Tensor | None]]) -> Iterator[None]:
-        """Within it, the decoder's forward passes have adapters.
+        """Give the decoder's forward passes adapters within the context; token places are int64 [N].
 
         Args:
             tokens_of: each adapter with its tokens of the step: see `Addition`. No token has two.
@@ -108,7 +108,7 @@ def _load(file: Path, targets: Sequence[Target], decoder: NativeDecoder) -> dict
 
 
 def _fused(targets: Sequence[Target], tensors: Mapping[str, Tensor]) -> LowRank:
-    """Those of one fused weight, scaled. A whole number of vectors of `down` is read at once."""
+    """Return the adapters of one fused weight, scaled. A whole number of vectors of `down` is read at once."""
     down = torch.cat([tensors[target.down].float() for target in targets]).T
     return LowRank(
         F.pad(down, (0, -down.shape[1] % VECTOR)),

@@ -1,4 +1,4 @@
-"""What the architectures share: an `Architecture`, and Llama's names for modules."""
+"""Parts that the architectures share: an `Architecture`, and Llama's names for modules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Architecture:
     names: Names
 
     def places(self, spec: DecoderSpec) -> Places:
-        """Where each tensor of a checkpoint goes, by its canonical name."""
+        """Return where each tensor of a checkpoint goes, by its canonical name."""
         return self.names.places(spec)
 
 

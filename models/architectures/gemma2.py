@@ -68,7 +68,7 @@ def gemma_decoder(
     layers: tuple[LayerSpec, ...],
     logit_softcap: float | None,
 ) -> DecoderSpec:
-    """What Gemma 2 and 3 have in common around their layers."""
+    """Return what Gemma 2 and 3 have in common around their layers."""
     return read_decoder(
         config,
         attention,

@@ -27,7 +27,7 @@ def _spec(config: Config) -> DecoderSpec:
 
 
 def _slides(config: Config) -> tuple[bool, ...]:
-    """Whether each layer has a window: by default five in six."""
+    """Return whether each layer has a window: by default five in six."""
     period = config.count("sliding_window_pattern", 6)
     return layer_kinds(
         config, [(number + 1) % period != 0 for number in range(config.count("num_hidden_layers"))]

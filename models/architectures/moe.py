@@ -49,7 +49,7 @@ def read_moe(
 
 
 def qwen_mlps(config: Config, moe: MoESpec) -> tuple[MLPSpec | MoESpec, ...]:
-    """What each layer of a Qwen mixture has: experts in every so many layers, but for some exceptions."""
+    """Return what each layer of a Qwen mixture has: experts in every so many layers, but for some exceptions."""
     step = config.count("decoder_sparse_step", 1)
     dense_layers = config.counts("mlp_only_layers")
     dense = read_mlp(config)

@@ -38,7 +38,7 @@ def olmo_attention(config: Config) -> AttentionSpec:
 
 
 def olmo_decoder(config: Config, attention: AttentionSpec, layers: tuple[LayerSpec, ...]) -> DecoderSpec:
-    """What OLMo 2 and 3 have in common around their layers."""
+    """Return what OLMo 2 and 3 have in common around their layers."""
     return read_decoder(
         config,
         attention,

@@ -122,7 +122,7 @@ def _max_model_len(config: Config, layers: tuple[LayerSpec, ...]) -> int:
 
 
 def repeat(layer: LayerSpec, config: Config) -> tuple[LayerSpec, ...]:
-    """As many layers of one kind as the configuration says."""
+    """Return as many layers of one kind as the configuration says."""
     return (layer,) * config.count("num_hidden_layers")
 
 
@@ -137,7 +137,7 @@ def read_window(config: Config) -> int | None:
 
 
 def layer_kinds(config: Config, default: Sequence[bool]) -> tuple[bool, ...]:
-    """Whether each layer has a window, by `layer_types`, else as in `default`, which is one for each."""
+    """Return whether each layer has a window, by `layer_types`, else as in `default`, which is one for each."""
     kinds = config.texts("layer_types")
     if not kinds:
         return tuple(default)

@@ -33,7 +33,7 @@ def _spec(config: Config) -> DecoderSpec:
 
 
 def _turns(config: Config) -> tuple[bool, ...]:
-    """Whether each layer turns its heads: by `no_rope_layers`, which says 1 for those that do."""
+    """Return whether each layer turns its heads: by `no_rope_layers`, which says 1 for those that do."""
     num_layers = config.count("num_hidden_layers")
     turns = config.counts("no_rope_layers")
     if not turns:

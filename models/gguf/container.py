@@ -78,7 +78,7 @@ class Array:
         return list(self._file.strings(self._key, self._start, self._count))
 
     def numbers(self) -> npt.NDArray[Any]:
-        """Return its numbers in a copy, [len(self)], in the type that they have in the file.
+        """Return its numbers in a copy, [len(self)], of the dtype that they have in the file.
 
         Raises CheckpointError where it has something else.
         """

@@ -2,8 +2,8 @@
 
 - EAGLE-1 (Li et al., 2024) reads, for each token, its embedding and the target's last hidden state of the token before,
   and its output goes through the target's own head.
-- EAGLE-3 (Li et al., 2025) reads the inputs of three of the target's layers instead, and has a head of its own, often
-  for part of the vocabulary (`d2t` says how far each of its tokens is from the target's).
+- EAGLE-3 (Li et al., 2025) reads the inputs of three of the target's layers instead. It has a head of its own, often
+  for part of the vocabulary: `d2t` says how far each of its tokens is from the target's.
 
 Checkpoints are those of the authors: a Llama's config.json, tensors `fc` and `layers.0.*` for the one, and `fc`,
 `midlayer.*`, `norm`, `lm_head`, `d2t` for the other.
@@ -34,7 +34,7 @@ NUM_TAPS = 3
 
 
 class EagleHead:
-    """Of one target.
+    """Head of one target.
 
     Raises:
         CheckpointError: the head in the folder is not for it.
@@ -118,7 +118,7 @@ class EagleHead:
                 )
 
     def first_hidden(self, hidden: Tensor, tapped: Tensor | None) -> Tensor:
-        """What the head reads of the target: [T, hidden_size]."""
+        """Return what the head reads of the target: [T, hidden_size], in the target's dtype."""
         if not self.reads_layers:
             return hidden
         assert tapped is not None, "the target was asked for its layers' inputs"
@@ -127,8 +127,10 @@ class EagleHead:
     def forward(
         self, token_ids: Tensor, hidden: Tensor, positions: Tensor, batch: AttentionBatch, cache: KVCache
     ) -> Tensor:
-        """Return hidden states [T, hidden_size], given those before each token. Mutates the cache at the batch's
-        slots."""
+        """Return hidden states [T, hidden_size], given those before each token, in the target's dtype.
+
+        Mutates the cache at the batch's slots.
+        """
         kernels, norms = self._kernels, self._norms
         embedding = self.target.embedding if self._embedding is None else self._embedding
         embedded = kernels.embed(token_ids, embedding, self.target.dtype)
@@ -155,7 +157,7 @@ class EagleHead:
         return logits
 
     def kv_bytes_per_block(self, block_size: int) -> int:
-        """Of the one layer, keys and values."""
+        """Return the bytes of keys and values of the one layer."""
         return 2 * block_size * self.spec.attention.kv_size * self.target.dtype.itemsize
 
     def allocate_kv_caches(self, num_blocks: int, block_size: int) -> list[KVCache]:

@@ -19,7 +19,7 @@ __all__ = ["MedusaHeads"]
 
 
 class MedusaHeads:
-    """Of one target.
+    """Heads of one target.
 
     Raises:
         CheckpointError: the heads in the folder are not for it.

@@ -42,18 +42,22 @@ class HeadTensors:
         return name in self._tensors
 
     def rename(self, names: dict[str, str]) -> None:
-        """From the beginnings of names, where they are so, to other ones."""
+        """Change the beginnings of names, where they are so, to other ones."""
         for old, new in names.items():
             for name in [name for name in self._tensors if name.startswith(old)]:
                 self._tensors[new + name.removeprefix(old)] = self._tensors.pop(name)
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """A tensor of that shape, in the model's dtype."""
+        """Take a tensor [*shape], in the model's dtype.
+
+        Raises:
+            CheckpointError: there is none, or one of another shape.
+        """
         tensor = self.take_raw(name, *shape)
         return tensor.to(self._device, self._dtype)
 
     def take_raw(self, name: str, *shape: int) -> Tensor:
-        """A tensor of that shape, as it is in the file."""
+        """Take a tensor [*shape], in the dtype that it has in the file. Raises as `take` does."""
         tensor = self._tensors.pop(name, None)
         if tensor is None:
             raise CheckpointError(self.path, f"no tensor {name}", f"one of shape {list(shape)}", _REMEDY)
@@ -64,12 +68,12 @@ class HeadTensors:
         return tensor
 
     def drop(self, *names: str) -> None:
-        """Tensors that are not needed here."""
+        """Forget tensors that are not needed here."""
         for name in names:
             self._tensors.pop(name, None)
 
     def finish(self) -> None:
-        """Everything has been taken."""
+        """Check that everything has been taken."""
         if self._tensors:
             found = f"unknown tensors: {', '.join(sorted(self._tensors)[:3])}"
             raise CheckpointError(self.path, found, "only those of the heads", _REMEDY)

@@ -28,7 +28,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class RankPlan(msgspec.Struct, frozen=True):
-    """What a rank does."""
+    """Plan of what a rank does."""
 
     rank: int
     size: int

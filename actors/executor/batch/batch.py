@@ -96,7 +96,7 @@ class Batch:
         self._next_number = 1
 
     def group(self, num_groups: int) -> None:
-        """From the first plan on, tables have a block of each of so many groups of layers for `block_size` tokens."""
+        """Group layers: from the first plan on, tables have a block of each of so many groups."""
         rows, positions = self._token_ids.shape
         stretches = -(-(positions - 1) // self.block_size)
         self._num_groups = num_groups
@@ -104,12 +104,12 @@ class Batch:
         self._flat_tables = self._block_tables.reshape(rows, stretches * num_groups)  # the same memory
 
     def add_adapter(self, name: str) -> None:
-        """From the next plan on, sequences may have this adapter."""
+        """Let sequences have this adapter, from the next plan on."""
         self._adapter_indices[name] = len(self._adapter_names)
         self._adapter_names.append(name)
 
     def remove_adapter(self, name: str, why: str) -> None:
-        """From the next plan on, no sequence has this adapter. Those that had it fail as soon as they draw."""
+        """Let no sequence have this adapter, from the next plan on. Those that had it fail as soon as they draw."""
         index = self._adapter_indices.pop(name, None)
         if index is not None:
             rows = np.flatnonzero(self._adapters == index)
@@ -266,7 +266,7 @@ class Batch:
 
     @property
     def needs_tokens(self) -> bool:
-        """Whether a plan can be applied only when the tokens of all steps before it are there."""
+        """Tell whether a plan can be applied only when the tokens of all steps before it are there."""
         return self._shapers.count_tokens or len(self._processors) > 0
 
     def _add(self, sequence: NewSequence) -> None:

@@ -1,4 +1,4 @@
-"""What a step is computed from: its tokens, packed, and what is done after them."""
+"""Inputs of a step: its tokens, packed, and what is done after them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNKNOWN = -1  # a token that is not known yet, where it will stand
 
 @dataclass(frozen=True)
 class SamplingColumns:
-    """How the step's D drawing rows draw."""
+    """Sampling parameters of the step's D drawing rows, by columns."""
 
     temperature: Float32
     top_k: Int32
@@ -78,7 +78,7 @@ class StepInputs(Packed):
 
     @property
     def draws_after_each(self) -> bool:
-        """Whether a token is drawn after each of its tokens, which the model alone computes, and no prompt's scored."""
+        """Tell whether a token is drawn after each token, which the model alone computes, and no prompt is scored."""
         return (
             len(self.last_tokens) == len(self.positions)
             and self.ancestors is None
@@ -89,7 +89,7 @@ class StepInputs(Packed):
 
     @property
     def only_draws(self) -> bool:
-        """Whether that is done from logits as they are, but for masks, and nothing besides."""
+        """Tell whether tokens are drawn after each, from logits as they are but for masks, and nothing else is done."""
         return (
             self.draws_after_each
             and self.sampling.shaping is NOTHING
@@ -107,7 +107,7 @@ class EmbeddedTokens(NamedTuple):
 
 
 class AdaptedTokens(NamedTuple):
-    """Those of the step's T tokens that are computed with an adapter."""
+    """Tokens of the step's T that are computed with an adapter."""
 
     adapter: str
     tokens: Int64  # [n]

@@ -48,7 +48,7 @@ class LogitsProcessor(Protocol):
     """Made once, without arguments. Classes in vLLM's form, of `protocol.logits_processing`, are taken, too."""
 
     def wants(self, params: SamplingParams) -> bool:
-        """Whether it has anything to do for a request; see `SamplingParams.extra_args`."""
+        """Tell whether it has anything to do for a request; see `SamplingParams.extra_args`."""
 
     def apply(self, logits: Tensor, rows: Sequence[ProcessedRow]) -> Tensor:
         """Logits [R, V] in float32, of the rows that want it, to logits of that shape. May mutate them."""
@@ -105,10 +105,12 @@ class Processors:
         token_ids: Int32,
         ahead: Mapping[int, Sequence[int]] = _NOTHING_AHEAD,
     ) -> Processing | None:
-        """What is to be done for these rows, which draw the tokens at these positions; all before is known.
+        """Return what is to be done for these rows, which draw the tokens at these positions; all before is known.
 
         Args:
-            token_ids: the batch's, by row.
+            rows: int32 [D].
+            positions: int64 [D].
+            token_ids: the batch's, int32 [rows, max_model_len + 1].
             ahead: by place, the drafts before it, if there are any: the last tokens that it follows.
         """
         if not self._rows:
@@ -140,9 +142,9 @@ def _made(name: str, device: str) -> LogitsProcessor:
 
 
 def process_logits(logits: Tensor, processing: Processing | None) -> dict[int, str]:
-    """Mutates the logits of one step's drawing rows. Returns why some failed, by their places.
+    """Apply the processors of a step. Return why some rows failed, by their places.
 
-    Raises errors of the device.
+    logits: float32 [D, vocab_size], mutated. Raises errors of the device.
     """
     if processing is None:
         return {}
@@ -163,7 +165,7 @@ def process_logits(logits: Tensor, processing: Processing | None) -> dict[int, s
 
 
 def _applied(processor: LogitsProcessor, logits: Tensor, rows: list[ProcessedRow]) -> Tensor:
-    """On a copy, so that what raises halfway leaves nothing behind."""
+    """Apply processors to a copy, so that what raises halfway leaves nothing behind."""
     shape = logits.shape
     found = processor.apply(logits, rows)
     if found.shape != shape:

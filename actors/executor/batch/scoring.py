@@ -1,8 +1,8 @@
 """Log-probabilities of the tokens that a step draws, and of the prompt's tokens that it computes.
 
-They are of the logits as the model gives them. Only the rows that ask cost anything: a drawing row's logits are
-copied before they are shaped, and a prompt's are computed a few rows at a time, since those of a whole chunk
-would be as large as the model.
+They are of the logits as the model gives them. Only the rows that ask cost anything. A drawing row's logits are copied
+before they are shaped. A prompt's are computed a few rows at a time, since those of a whole chunk would be as large as
+the model.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Scored:
     listed: Mapping[int, Int64] = field(default_factory=dict)
 
     def part(self, places: Int64) -> tuple[Int64, Scored]:
-        """Which of the N are at some of the drawing rows, and those alone, the rows being 0, 1, ... by now."""
+        """Return which of the N are at some of the drawing rows, and those alone, the rows being 0, 1, ... by now."""
         kept = np.flatnonzero(np.isin(self.places, places))
         new = np.searchsorted(places, self.places[kept])
         listed = {at: self.listed[one] for at, one in enumerate(kept.tolist()) if one in self.listed}
@@ -88,7 +88,7 @@ class Scorers:
             self._rows[sequence.row] = params.logprobs, params.prompt_logprobs, sequence.num_prompt_tokens
 
     def of_step(self, plan: StepPlan, token_ids: Int32) -> Scores | None:
-        """What a plan's rows ask for. `token_ids` are the batch's, by row."""
+        """Return what a plan's rows ask for. `token_ids` are the batch's, by row."""
         if not self._rows:
             return None
         drawn: list[tuple[int, int]] = []
@@ -144,7 +144,7 @@ def _of_prompts(prompts: list[tuple[int, int, int, Int32]]) -> Scored | None:
 
 
 class Scoring:
-    """What was found for some places of a step, perhaps still on its way from the device."""
+    """Scores of some places of a step, perhaps still on their way from the device."""
 
     def __init__(self, scored: Scored) -> None:
         self._scored = scored
@@ -155,7 +155,7 @@ class Scoring:
         )
 
     def add(self, kernels: Kernels, logits: Tensor, token_ids: Tensor) -> None:
-        """The next rows: logits [R, V] and their tokens [R]. Begins to bring them to the host."""
+        """Add the next rows: float32 logits [R, V] and their tokens, int64 [R]. Begins to bring them to the host."""
         done = sum(len(tokens) for tokens in self._token_ids)
         counts = _bounded(self._scored.counts[done : done + len(token_ids)], logits.shape[-1])
         found = kernels.top_logprobs(logits, token_ids, int(counts.max()))
@@ -166,7 +166,7 @@ class Scoring:
         self._vocab_size = logits.shape[-1]
 
     def columns(self) -> Logprobs:
-        """All of it; the device has been waited for."""
+        """Return all scores; the device has been waited for."""
         counts = _bounded(self._scored.counts, self._vocab_size)
         ids, top, first = [], [], 0
         for _, _, top_tokens, top_logprobs in self._found:
@@ -225,7 +225,7 @@ def _listed(listed: Mapping[int, Int64], logits: Tensor, token_ids: Tensor, logp
 def score_prompts(
     scored: Scored, kernels: Kernels, logits_of: Callable[[Tensor], Tensor], hidden: Tensor
 ) -> Scoring:
-    """The log-probabilities of prompts' tokens, given the step's hidden states [T, N]."""
+    """Return the log-probabilities of prompts' tokens, given the step's hidden states [T, N] in the model's dtype."""
     from pageant.actors.executor.on_device import to_device
 
     scoring = Scoring(scored)

@@ -1,4 +1,4 @@
-"""What is done to logits before a token is drawn from them, for the rows that ask for it.
+"""Shaping of logits before a token is drawn from them, for the rows that ask for it.
 
 In vLLM's order, all in float32, before the temperature and the filters (see `pageant.kernels.sampling`):
 1. `allowed_token_ids`: all other tokens go to minus infinity. So does the last token of each of the bad words
@@ -135,7 +135,7 @@ def _ends_with(tokens: tuple[int, ...], end: tuple[int, ...]) -> bool:
 
 @dataclass
 class _Row:
-    """What shapes one row of the batch."""
+    """Parameters that shape one row of the batch."""
 
     allowed: Int64
     forbidden: Int64
@@ -149,7 +149,7 @@ class _Row:
 
     @property
     def follows_tokens(self) -> bool:
-        """Whether its logits depend on the tokens that it draws."""
+        """Tell whether its logits depend on the tokens that it draws."""
         if self.thoughts is not None and self.thoughts.is_near:
             return True
         return self.counts is not None or (self.bad_words is not None and self.bad_words.length_max > 1)
@@ -181,7 +181,7 @@ class _Row:
         return next((some for some in (both, endings) if not np.isin(self.allowed, some).all()), _NO_TOKENS)
 
     def shapes(self, position: int) -> bool:
-        """Whether it changes the logits of this position or of one after it."""
+        """Tell whether it changes the logits of this position or of one after it."""
         held = len(self.forbidden) if position < self.min_position else 0
         follows = self.counts is not None or self.bad_words is not None or self.thoughts is not None
         return follows or len(self.allowed) + len(self.biased) + held > 0
@@ -202,11 +202,11 @@ class Shapers:
 
     @property
     def count_tokens(self) -> bool:
-        """Whether any row's logits depend on the tokens before."""
+        """Tell whether any row's logits depend on the tokens before."""
         return any(row.follows_tokens for row in self._rows.values())
 
     def any_follows(self, rows: Iterable[int]) -> bool:
-        """Whether the logits of any of these depend on the tokens before."""
+        """Tell whether the logits of any of these depend on the tokens before."""
         return bool(self._rows) and any(row in self._rows and self._rows[row].follows_tokens for row in rows)
 
     def clear(self) -> None:
@@ -257,8 +257,10 @@ class Shapers:
         )
 
     def take(self, rows: npt.NDArray[np.int32], positions: Int64, token_ids: Int64) -> None:
-        """Counts the tokens that a step drew at these positions. A row is forgotten when nothing shapes what comes
-        after them: not before, for what was packed may be packed again."""
+        """Count the tokens that a step drew at these positions: int32 [D], int64 [D] and int64 [D].
+
+        A row is forgotten when nothing shapes what comes after them, not before: packed rows may be packed again.
+        """
         if not self._rows:
             return
         for row, position, token in zip(rows.tolist(), positions.tolist(), token_ids.tolist(), strict=True):
@@ -274,7 +276,7 @@ class Shapers:
         positions: Int64,
         ahead: Mapping[int, Sequence[int]] = _NOTHING_AHEAD,
     ) -> Shaping:
-        """What shapes the logits of these rows, which draw the tokens at these positions.
+        """Return what shapes the logits of these rows, int32 [D], which draw the tokens at these positions, int64 [D].
 
         Args:
             ahead: the drafts before a place, of those that follow some.

@@ -19,7 +19,7 @@ REACH = 256  # tokens ahead of those that are known, at most: steps at hand, wit
 
 
 class _Phase(Enum):
-    """Where an output is."""
+    """Phase of an output: before, within or after the thoughts."""
 
     BEFORE = 0
     WITHIN = 1
@@ -27,7 +27,7 @@ class _Phase(Enum):
 
 
 class _State(NamedTuple):
-    """Where an output is, how many tokens of thoughts it has, and the state of the mark that may come."""
+    """State of an output: its phase, how many tokens of thoughts it has, and the state of the mark that may come."""
 
     phase: _Phase
     num_tokens: int = 0
@@ -56,12 +56,12 @@ class ThoughtBudget:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is forced."""
+        """Tell whether nothing more is forced."""
         return self._state is _AFTER
 
     @property
     def is_near(self) -> bool:
-        """Whether a token may be forced at a place that is packed before all tokens before it are known."""
+        """Tell whether a token may be forced at a place that is packed before all tokens before it are known."""
         return not self.is_over and self._state.num_tokens + REACH >= self._budget
 
     def forced(self, ahead: Iterable[int] = ()) -> int | None:

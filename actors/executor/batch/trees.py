@@ -38,7 +38,7 @@ def grow_trees(places: Int64, first: Int64, drafts: Drafts) -> tuple[Int64, Int6
 def kept_slots(
     slots: Int64, last_tokens: Int64, drafts: Int32, accepted: Int32, places: Int32
 ) -> tuple[Int64, Int64]:
-    """Where the keys and values of accepted drafts are, and where they belong: one after another behind their
+    """Return where the keys and values of accepted drafts are, and where they belong: one after another behind their
     row's last known token.
 
     Args:

@@ -1,4 +1,4 @@
-"""How members of a group come to compute together: their shares of the weights, and the meeting of all.
+"""Joining of a group's members: their shares of the weights, and the meeting of all.
 
 Blocking functions, for a member's own thread. The leader asks each member what it has before they meet, so that what
 does not fit is refused by its name, and nobody waits in an operation for a member that still loads.

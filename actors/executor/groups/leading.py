@@ -103,7 +103,7 @@ class Leading(Actor):
         await asyncio.gather(*(self.ask(name, TakeKeys(keys=(key,))) for name in names))
 
     def _join(self, meeting: Meeting, loaded: Any) -> ModelRunner:
-        """In the executor's own thread."""
+        """Join the group, in the executor's own thread."""
         collectives = meeting.join()
         self._joined = {"loaded": loaded, "collectives": collectives, "num_near": meeting.form.num_near}
         try:

@@ -1,4 +1,4 @@
-"""Where the members of a group meet for its operations. Loads no torch before they do.
+"""Meeting of a group's members for its operations. Loads no torch before they do.
 
 The leader arranges the meeting once it knows where all members are. Over torch.distributed they find one another by
 keys, which travel in messages of ours: no port is open to strangers, and nothing is written to a disk.

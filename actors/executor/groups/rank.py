@@ -46,7 +46,7 @@ class Rank(Actor):
     heavy = True
 
     class Options(ExecutorOptions, frozen=True, kw_only=True):
-        """Those of the leader; see `ExecutorOptions`."""
+        """Options of a member: those of the leader; see `ExecutorOptions`."""
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -110,7 +110,7 @@ class Rank(Actor):
         return KeysTaken()
 
     def _join(self, meeting: Meeting) -> FollowingRunner:
-        """In the member's own thread."""
+        """Join the group, in the member's own thread."""
         disk = None if self.options.disk_path is None else DiskFile(self.options.disk_path)
         runner: Any = make_runner(
             self.options,

@@ -47,7 +47,7 @@ class _Stall:
 
 @dataclass
 class _News:
-    """What the grammar is to be told with the next message."""
+    """Changes of guides that the grammar is to be told with the next message."""
 
     opened: dict[int, OpenGuide] = field(default_factory=dict)
     closed: list[int] = field(default_factory=list)
@@ -113,7 +113,7 @@ class Guiding:
         )
 
     def of_step(self, rows: Int32, positions: Int64, ahead: Int64) -> GuidedStep | None:
-        """What guides these rows, which draw the tokens at these positions, after so many drafts each."""
+        """Return what guides these rows, which draw the tokens at these positions, after so many drafts each."""
         if not self._rows:
             return None
         places = self._guides[rows].nonzero()[0]
@@ -135,7 +135,7 @@ class Guiding:
     # What is deferred.
 
     def defer(self, rows: Int32, positions: Int64) -> None:
-        """These rows' tokens at these positions come later."""
+        """Defer these rows' tokens at these positions."""
         for row, position in zip(rows.tolist(), positions.tolist(), strict=True):
             self._stalled[row] = _Stall(position)
 
@@ -146,25 +146,25 @@ class Guiding:
                 self._stalled[row].known = True
 
     def unknown_rows(self, rows: Int32) -> frozenset[int]:
-        """Those of some rows whose last token has been deferred, and has not come yet."""
+        """Return those of some rows whose last token has been deferred, and has not come yet."""
         if not self._stalled:
             return frozenset()
         stalls = [(row, self._stalled.get(row)) for row in rows.tolist()]
         return frozenset(row for row, stall in stalls if stall is not None and not stall.known)
 
     def are_stalled(self, rows: Int32) -> bool:
-        """Whether all of these rows have waited, or wait, for a token that was deferred."""
+        """Tell whether all of these rows have waited, or wait, for a token that was deferred."""
         return all(row in self._stalled for row in rows.tolist())
 
     def position_deferred(self, row: int) -> int | None:
-        """That of the token that a stalled row waits for, or has waited for."""
+        """Return the position of the token that a stalled row waits for, or has waited for."""
         stall = self._stalled.get(row)
         return None if stall is None else stall.position
 
     def void_places(
         self, rows: Int32, positions: Int64, blind: frozenset[int] = frozenset()
     ) -> tuple[int, ...]:
-        """Those of a step's drawing rows for which the token before is missing; the step is about to be computed.
+        """Return the places of a step's drawing rows for which the token before is missing, before it is computed.
 
         Args:
             blind: rows for which it was missing when the step was packed, and could not be done without.
@@ -185,7 +185,7 @@ class Guiding:
     # Messages.
 
     def take_news(self, epoch: int, drawn: DrawnTokens | None = None) -> GuideStep | None:
-        """What the grammar is to know after some tokens were drawn, if anything."""
+        """Return what the grammar is to know after some tokens were drawn, if anything."""
         if not (self._rows or self._news):
             return None
         news, self._news = self._news, _News()
@@ -230,7 +230,7 @@ class Guiding:
             self.table.fail(guide % self._size, reason)
 
     def is_open(self, guide: int) -> bool:
-        """Whether a guide's row is still its."""
+        """Tell whether a guide's row is still its."""
         return bool(self._guides[guide % self._size] == guide)
 
     def guide_of(self, row: int) -> int:

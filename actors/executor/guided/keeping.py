@@ -71,7 +71,7 @@ class Kept(Generic[S]):
 
 
 class KeptDraws(Generic[S]):
-    """All of them, of steps of the kind S.
+    """Draws that are kept, of steps of the kind S.
 
     Args:
         patience: seconds after which a row fails whose mask has not come.
@@ -93,7 +93,7 @@ class KeptDraws(Generic[S]):
         self._kept.append(Kept(step, undrawn, guides, now))
 
     def take_due(self) -> list[Kept[S]]:
-        """Those that can be drawn by now. Those whose rows are gone are forgotten."""
+        """Take the draws that can be made by now. Those whose rows are gone are forgotten."""
         due: list[Kept[S]] = []
         waiting: list[Kept[S]] = []
         for kept in self._kept:

@@ -40,11 +40,11 @@ class MaskTable:
 
     @property
     def may_be_played(self) -> bool:
-        """Whether recordings can draw by it: there are masks, and none has failed."""
+        """Tell whether recordings can draw by it: there are masks, and none has failed."""
         return not self.failed and self.held.bits.size > 0
 
     def slots(self, rows: Int64, ahead: Int64) -> Int64:
-        """Where the masks of rows are, after so many drafts each."""
+        """Return where the masks of rows are, after so many drafts each."""
         if not ahead.any():
             return rows
         bits, positions = self.held
@@ -70,7 +70,7 @@ class MaskTable:
         self.came.set()
 
     def fail(self, row: int, reason: str) -> None:
-        """There will be none."""
+        """Note that a row will have no masks, and why."""
         self.failed = {**self.failed, row: reason}
         self.came.set()
 
@@ -83,7 +83,7 @@ class MaskTable:
 
 @dataclass(frozen=True)
 class GuidedStep:
-    """Those of a step's D drawing rows that are guided: G of them, by place, row, the position that they draw, and the
+    """Guided rows of a step: G of its D drawing rows, by place, row, the position that they draw, and the
     drafts that come before."""
 
     places: Int64
@@ -96,7 +96,7 @@ class GuidedStep:
 
     @classmethod
     def of(cls, places: Int64, rows: Int64, positions: Int64, ahead: Int64, table: MaskTable) -> GuidedStep:
-        """With the slots that the table has for them."""
+        """Make the guided rows, with the slots that the table has for them."""
         return cls(places, rows, positions, ahead, table.slots(rows, ahead), table)
 
     def _part(self, some: npt.NDArray[np.bool_]) -> GuidedStep:
@@ -110,7 +110,10 @@ class GuidedStep:
         return found
 
     def come_until(self, time: float, clock: Clock) -> bool:
-        """Whether nothing is late any more by then. Blocks the thread that calls, so not the actor's loop."""
+        """Wait until no mask is late any more, or until `time`, in seconds of the clock. Return whether all are there.
+
+        Blocks the calling thread, so the actor's loop must not call it.
+        """
         while (left := time - clock.now()) > 0:
             self.table.came.clear()
             if not self._is_late.any():
@@ -120,7 +123,7 @@ class GuidedStep:
 
     @property
     def deferred(self) -> Int64:
-        """Those of the late ones that come after no drafts. The others are done without: a row ends before them."""
+        """Return the late places that come after no drafts. The others are done without: a row ends before them."""
         found: Int64 = self.places[self._is_late & (self.ahead == 0)]
         return found
 
@@ -133,7 +136,7 @@ class GuidedStep:
         return missing
 
     def failures(self) -> dict[int, str]:
-        """Why some places will have no mask."""
+        """Return why some places will have no mask."""
         failed = self.table.failed
         if not failed:
             return {}
@@ -164,6 +167,6 @@ class GuidedStep:
         return replace(self._part(kept), void=places) if kept.any() else None
 
     def part(self, places: Int64) -> GuidedStep:
-        """Of some of the drawing rows, which get new places: 0, 1, ..."""
+        """Return the guided rows of some of the drawing rows, which get new places: 0, 1, ..."""
         part = self._part(np.isin(self.places, places))
         return replace(part, places=np.searchsorted(places, part.places))

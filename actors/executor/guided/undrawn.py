@@ -16,7 +16,7 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Undrawn:
-    """What a runner keeps of D drawing rows, some of which are guided, all else done that comes before the draw."""
+    """Pending draw of D rows, some of which are guided, all else done that comes before the draw."""
 
     places: Int64  # [D], among the drawing rows of their step
     guided: GuidedStep

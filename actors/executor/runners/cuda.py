@@ -47,7 +47,7 @@ class DrawnOnDevice(DrawnHere):
         self._arrived.record()
 
     def token_ids(self) -> npt.NDArray[np.int64]:
-        """See `Drawn`."""
+        """Return the tokens, int64 [D]. Waits for the device."""
         self._arrived.synchronize()
         return self._host.numpy().copy()  # the memory is used again once this is forgotten
 
@@ -276,7 +276,7 @@ class CudaRunner(TorchRunner):
 
     @torch.inference_mode()
     def _kv_budget(self, block_size: int, max_num_seqs: int) -> int | None:
-        """What is left of the share when the largest step has been computed once, without a KV cache to speak of."""
+        """Return what is left of the share after the largest step was computed once with hardly any KV cache."""
         if self.device.type != "cuda":
             return None
         with self._on_device():

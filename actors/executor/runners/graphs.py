@@ -42,7 +42,7 @@ Forward = Callable[[Tensor, Tensor, AttentionBatch], Tensor]
 
 
 class GraphShape(NamedTuple):
-    """What a graph is captured for: numbers that its steps do not exceed."""
+    """Shape of a graph: numbers that its steps do not exceed."""
 
     tokens: int
     sequences: int
@@ -51,7 +51,7 @@ class GraphShape(NamedTuple):
 
 
 def is_decode(inputs: StepInputs) -> bool:
-    """Whether each of the step's sequences has one token."""
+    """Tell whether each of the step's sequences has one token."""
     return inputs.max_query_length == 1 and len(inputs.positions) == len(inputs.context_lengths)
 
 
@@ -76,7 +76,7 @@ class Capture(Protocol):
 
 
 class CudaCapture:
-    """As CUDA graphs, which share a pool of memory: never two of them run at once."""
+    """Captures steps as CUDA graphs, which share a pool of memory: never two of them run at once."""
 
     def __init__(self) -> None:
         self._pool: Any = None
@@ -105,7 +105,7 @@ class CudaCapture:
 
 @dataclass
 class _Slot:
-    """Where a graph reads its inputs, and the graph."""
+    """Place where a graph reads its inputs, and the graph."""
 
     memory: Tensor
     replay: Callable[[], Tensor] | None = None
@@ -124,7 +124,7 @@ class _Padded(NamedTuple):
     """By group of layers."""
 
     def arrays(self) -> list[np.ndarray]:
-        """All of them."""
+        """Return all arrays."""
         return [*self[:5], *self.slots]
 
 
@@ -172,11 +172,11 @@ class StepGraphs:
 
     @property
     def num_captured(self) -> int:
-        """How many graphs there are."""
+        """Return how many graphs there are."""
         return sum(slot.replay is not None for slot in self._slots.values())
 
     def takes(self, inputs: StepInputs) -> bool:
-        """Whether a step can be computed here."""
+        """Tell whether a step can be computed here."""
         plain = not (inputs.adapted or inputs.embedded) and inputs.ancestors is None
         return self._capture is not None and plain and self._shape_of(inputs) is not None
 

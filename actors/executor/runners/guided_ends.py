@@ -1,10 +1,10 @@
-"""How recorded steps of guided rows end: from hidden states to tokens, by masks that come meanwhile.
+"""Logits tails of recorded steps of guided rows: from hidden states to tokens, by masks that come meanwhile.
 
 What masks forbid need not be computed. Of rows whose masks allow tokens in few parts of the vocabulary, as they do
-wherever a grammar knows what kind of thing comes next, only those parts of the head are gone through (`narrowing`):
-of a model of 0.6 billion weights the head is a quarter of what a step reads. Masks that are not there when the head
-begins are waited for where that is expected to take less time than is spared: the logits of rows that will need all
-of them, going by their last masks, come first, and then what the masks leave. Else all is computed at once. Before
+wherever a grammar knows what kind of thing comes next, only those parts of the head are gone through (`narrowing`).
+The head of a model of 0.6 billion weights is a quarter of what a step reads. Masks that are not there when the head
+begins are waited for where that is expected to take less time than is spared. Then the logits of rows that will need
+all of them, going by their last masks, come first, and then what the masks leave. Else all is computed at once. Before
 the draw, masks that are still missing are waited for, for as long as that is worth it.
 """
 
@@ -47,7 +47,7 @@ class Awaiting(NamedTuple):
 
 
 class Played(NamedTuple):
-    """How the end of a step went, in seconds since the head began: until the logits were there that need no masks,
+    """Times of a step's end, in seconds since the head began: until the logits were there that need no masks,
     until all were, and for how long masks were waited for before the others and before the draw.
 
     `came_before` is whether all masks had come by the beginning; `narrow` is how many rows were not computed whole, and
@@ -66,7 +66,7 @@ class Played(NamedTuple):
 
 @dataclass
 class MaskTiming:
-    """What is known of steps of one shape by those before, in seconds."""
+    """Times of earlier steps of one shape, in seconds."""
 
     took: float = 0.0  # the last one, but for waiting
     whole: float = 0.0  # that the head takes if all of it is computed, and if what masks leave is
@@ -77,7 +77,7 @@ class MaskTiming:
 
     @property
     def patience(self) -> float:
-        """For how long masks are waited for, when what needs none is there."""
+        """Return for how long masks are waited for, when what needs none is there."""
         narrowed = self.whole * (1 - self.share) if self.narrowed is None else self.narrowed
         most = min(self.whole - narrowed, SOON_SECONDS)
         return most if self.lateness - self.first < most else 0.0
@@ -108,7 +108,7 @@ def _averaged(average: float, latest: float) -> float:
 
 
 class _Recorded(NamedTuple):
-    """What a recording leaves in memory when it is played. For all but the logits, see `CpuKernels`."""
+    """Memory that a recording leaves when it is played. For all but the logits, see `CpuKernels`."""
 
     logits: Tensor
     places: Tensor
@@ -139,7 +139,7 @@ class _Recorded(NamedTuple):
 
 @dataclass
 class ShapeEnd:
-    """Of steps of one shape: where their masks are, what was recorded of that, and what is known of their times."""
+    """Logits tail of steps of one shape: where their masks are, what was recorded of that, and their known times."""
 
     held: HeldMasks | None = None
     recorded: _Recorded | None = None
@@ -147,7 +147,7 @@ class ShapeEnd:
 
 
 class GuidedEnds:
-    """Of all shapes, which read what they go by at the same places.
+    """Logits tails under masks of all shapes, whose static inputs are at the same places.
 
     Args:
         tokens_max: of a step.
@@ -176,7 +176,7 @@ class GuidedEnds:
         self._began = self._clock()
 
     def tokens(self, end: ShapeEnd, hidden: Tensor, params: SamplingTensors) -> Tensor:
-        """The tokens [T] that are drawn after hidden states [T, N], while that is recorded."""
+        """Return the tokens, int64 [T], drawn after hidden states [T, N] in the model's dtype, while it is recorded."""
         assert end.held is not None, "it is known where masks are"
         kernels = self._kernels
         bits, positions = (torch.from_numpy(array) for array in end.held)
@@ -196,7 +196,7 @@ class GuidedEnds:
         return kernels.sample_by_table(logits, params, slots, bits, rest.places)
 
     def awaiting(self, end: ShapeEnd) -> Awaiting | None:
-        """What a step that has just been played waits for, if it has drawn nothing."""
+        """Return what a step that has just been played waits for, if it has drawn nothing."""
         assert end.recorded is not None, "it has been recorded"
         played = end.recorded.played()
         end.timing.learn(played, self._clock() - self._began)
@@ -209,7 +209,9 @@ class GuidedEnds:
 
 
 def unheld(logits: Tensor) -> Tensor:
-    """The same memory, which others may use: logits are many, and each shape's would stay for good. What recordings use
-    is there as long as their kernels."""
+    """Return float32 logits [R, vocab_size] in the same memory, without holding it: the kernels of recordings do.
+
+    Logits are many, and each shape's would stay for good.
+    """
     numbers = (ctypes.c_float * logits.numel()).from_address(logits.data_ptr())
     return torch.frombuffer(numbers, dtype=torch.float32).view(logits.shape)

@@ -27,7 +27,7 @@ __all__ = ["LoadedModel", "ModelKey"]
 
 
 class ModelKey(NamedTuple):
-    """What weights in memory depend on."""
+    """Key of weights in memory: all that they depend on."""
 
     model: str
     dtype: str

@@ -19,7 +19,7 @@ log = logging.getLogger("pageant.executor")
 
 
 class TooLittleMemory(ConfigurationError):
-    """There is no room for the KV of a single request of the longest length."""
+    """Error where there is no room for the KV of a single request of the longest length."""
 
 
 def available_bytes() -> int:
@@ -34,7 +34,7 @@ def available_bytes() -> int:
 
 
 def total_bytes() -> int:
-    """Of this host's memory."""
+    """Return this host's memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -63,7 +63,7 @@ def device_budget(*, free: int, total: int, share: float, step: int) -> int:
 
 @dataclass(frozen=True)
 class PoolSize:
-    """How large the KV cache is: its blocks, and the tokens of the longest request that it holds."""
+    """Size of the KV cache: its blocks, and the tokens of the longest request that it holds."""
 
     num_blocks: int
     max_model_len: int

@@ -37,7 +37,7 @@ class Drawn(Protocol):
     """Those of them, if any, whose tokens are to be drawn when they come."""
 
     def token_ids(self) -> npt.NDArray[np.int64]:
-        """One for each of the step's drawing rows. Waits for the device."""
+        """Return a token for each of the step's drawing rows, int64 [D]. Waits for the device."""
 
     proposed: Drafts
     """What comes next, for each of the plan's drawing rows, if there is a proposer."""
@@ -46,7 +46,7 @@ class Drawn(Protocol):
     """That these took to be made."""
 
     def logprobs(self) -> tuple[Logprobs | None, Logprobs | None]:
-        """Of the tokens drawn and of the prompts' tokens, where asked for; once the tokens are there."""
+        """Return the log-probabilities of drawn and of prompts' tokens, where asked for; once the tokens are there."""
 
 
 class KnownTokens:
@@ -70,7 +70,7 @@ class KnownTokens:
         self.proposed: Drafts = NO_DRAFTS
 
     def token_ids(self) -> npt.NDArray[np.int64]:
-        """See `Drawn`."""
+        """Return the tokens, int64 [D]."""
         return self._token_ids
 
     def logprobs(self) -> tuple[Logprobs | None, Logprobs | None]:
@@ -100,19 +100,19 @@ class ModelRunner(Protocol):
 
     @property
     def memory_bytes(self) -> dict[str, int]:
-        """What weights and KV cache take, and of the device's memory all that is free and all that there is."""
+        """Return the bytes that weights and KV cache take, and the device's free and total memory."""
 
     @property
     def preparations(self) -> dict[str, int]:
-        """How many kernels were loaded and graphs captured, by the names of `ExecutorStatistics`; none on a CPU."""
+        """Return how many kernels were loaded and graphs captured, by the names of `ExecutorStatistics`."""
 
     @property
     def is_preparing(self) -> bool:
-        """Whether the step at hand waits for a kernel to be compiled: seconds. Asked from another thread."""
+        """Tell whether the step at hand waits for a kernel to be compiled: seconds. Asked from another thread."""
 
     @property
     def host(self) -> Host:
-        """Where blocks go that there is no room for."""
+        """Return the memory for blocks that there is no room for."""
 
     def leave(self) -> object | None:
         """Return what the next runner of this process may begin with (`loaded`), if it needs the same weights. This one

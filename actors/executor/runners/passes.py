@@ -22,7 +22,7 @@ __all__ = ["Passes", "attention_batch"]
 
 
 class Passes:
-    """Of one decoder. On a CPU, small ones are recorded, if nobody reads between its layers.
+    """Forward passes of one decoder. On a CPU, small ones are recorded, if nobody reads between its layers.
 
     Those with adapters are not: which tokens have which is as much part of a recording as addresses are. Nor are those
     with embeddings of their own.
@@ -135,7 +135,7 @@ class Passes:
 
     @contextmanager
     def adapting(self, adapted: Sequence[AdaptedTokens], num_tokens: int) -> Iterator[None]:
-        """Within it, tokens of a step of so many have their adapters."""
+        """Give tokens of a step of so many their adapters within the context."""
         if not adapted:
             yield
             return
@@ -152,7 +152,10 @@ class Passes:
 def attention_batch(
     packed: Packed, device: torch.device, ancestors: npt.NDArray[np.int64] | None = None
 ) -> AttentionBatch:
-    """What attention needs to know of packed tokens, on the device."""
+    """Return the layout of packed tokens for attention, on the device.
+
+    ancestors: int64 [T, depth], where tokens are in a tree.
+    """
     return AttentionBatch.of_groups(
         to_device(packed.block_tables, device),
         to_device(packed.slots, device),

@@ -7,7 +7,7 @@ record one takes as long as several steps (0.3 to 1.4 s for prompts of 128 to 32
 weights), and spares a long one little: so those come more often before.
 
 Where nothing comes between a step's hidden states and its tokens, all of it is one recording, else what there is up
-to its logits: with Python before the head, before the draw and after it, the threads of the kernels had nothing to do
+to its logits. With Python before the head, before the draw and after it, the threads of the kernels had nothing to do
 for half a millisecond of each step. Masks may come in between (`guided_ends`): the recording waits for them, and ends
 with the logits where that is not worth it any more. Python there takes longer than most masks are late.
 """
@@ -44,7 +44,7 @@ _LONG_COME = 8  # times, before they are recorded
 
 
 class _Kind(Enum):
-    """What a recording computes."""
+    """Kind of a recording: what it computes."""
 
     HIDDEN = auto()
     HIDDEN_OF_TREES = auto()
@@ -130,7 +130,7 @@ class StepPrograms:
 
     @property
     def num_recorded(self) -> int:
-        """How many recordings there are."""
+        """Return how many recordings there are."""
         return sum(shape.replay is not None for shape in self._shapes.values())
 
     def run(self, inputs: Packed, ancestors: npt.NDArray[np.int64] | None = None) -> Tensor | None:
@@ -196,7 +196,7 @@ class StepPrograms:
         return token_ids
 
     def _shape_of(self, kind: _Kind, inputs: Packed) -> _Shape | None:
-        """That of the step, if it is not too large, came before, and can be recorded."""
+        """Return the shape of the step, if it is not too large, came before, and can be recorded."""
         tokens, sequences = len(inputs.positions), len(inputs.context_lengths)
         if tokens > _TOKENS_MAX or sequences > self._seqs_max:
             return None
@@ -213,7 +213,7 @@ class StepPrograms:
         return None if shape.refused or (is_long and shape.came < _LONG_COME) else shape
 
     def _play(self, shape: _Shape, run: Callable[[], Tensor]) -> Tensor | None:
-        """What is recorded of the shape, or what `run` computes is now."""
+        """Play what is recorded of the shape, or compute what `run` computes now."""
         if shape.replay is None:
             try:
                 with torch.inference_mode():
@@ -225,7 +225,7 @@ class StepPrograms:
         return shape.replay()
 
     def _hidden(self, inputs: Packed, *, with_trees: bool = False) -> Tensor:
-        """Of a step of the shape of `inputs`, which have been written."""
+        """Compute hidden states of a step of the shape of `inputs`, which have been written."""
         tokens, sequences = len(inputs.positions), len(inputs.context_lengths)
         positions = self._positions[:tokens]
         batch = AttentionBatch.of_groups(

@@ -228,7 +228,7 @@ class TorchRunner:
         return {}
 
     def _memory(self) -> tuple[int, int]:
-        """Of the device, free and total."""
+        """Return the device's free and total memory."""
         return available_bytes(), total_bytes()
 
     def leave(self) -> LoadedModel:
@@ -276,7 +276,7 @@ class TorchRunner:
         return self._draw_or_wait(self._decoder.logits(drawing), rows, params, inputs, prompts, hidden)
 
     def _reads_all(self, inputs: StepInputs) -> bool:
-        """Whether hidden states are read of tokens after which none is drawn, or of several of a sequence."""
+        """Tell whether hidden states are read of tokens after which none is drawn, or of several of a sequence."""
         scored = inputs.scores is not None and inputs.scores.prompt is not None
         return scored or self._proposer is not None or inputs.verifying is not None
 
@@ -331,7 +331,7 @@ class TorchRunner:
         return self._draw(undrawn, undrawn.guided.late)
 
     def _draw(self, undrawn: UndrawnLogits, late: npt.NDArray[np.int64]) -> Drawn:
-        """With the masks that have come, but for the places that are late."""
+        """Draw tokens with the masks that have come, but for the places that are late."""
         guided = undrawn.guided
         deferred = guided.deferred if len(late) else late
         kept = undrawn.part(deferred) if len(deferred) else None
@@ -345,7 +345,7 @@ class TorchRunner:
         return drawn if undrawn.computed is None else self._with_drafts(drawn, *undrawn.computed)
 
     def _masks(self, undrawn: UndrawnLogits) -> TokenMasks | None:
-        """What grammars allow. Where nothing is left of that by what else a request forbids, they have their way."""
+        """Return what grammars allow. Where a request's other bans would leave nothing of that, grammars prevail."""
         places, bits = undrawn.guided.present()
         if not len(places):
             return None
@@ -416,7 +416,7 @@ class TorchRunner:
         return None
 
     def _copy_blocks(self, inputs: StepInputs) -> None:
-        """What the step's new sequences share with others in part becomes their own."""
+        """Copy the blocks that the step's new sequences share with others in part, so that they become their own."""
         self._copy_between(inputs.copy_sources, inputs.copy_destinations)
 
     def _copy_between(self, sources: npt.NDArray[np.int32], destinations: npt.NDArray[np.int32]) -> None:

@@ -26,7 +26,7 @@ _DTYPES = {
 
 
 def _places(arrays: Sequence[npt.NDArray[Any]]) -> tuple[list[int], int]:
-    """Where each array begins, and how many bytes all take."""
+    """Return where each array begins, and how many bytes all take."""
     places, end = [], 0
     for array in arrays:
         places.append(end)
@@ -35,7 +35,7 @@ def _places(arrays: Sequence[npt.NDArray[Any]]) -> tuple[list[int], int]:
 
 
 def packed_bytes(arrays: Sequence[npt.NDArray[Any]]) -> int:
-    """How many bytes `Staging.send` needs for these."""
+    """Return how many bytes `Staging.send` needs for arrays, [...] of any dtype."""
     return _places(arrays)[1]
 
 
@@ -56,7 +56,7 @@ class _Buffer:
 
 
 class Staging:
-    """For one device, and used from one thread at a time."""
+    """Staging memory for one device, used from one thread at a time."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -64,7 +64,7 @@ class Staging:
         self._turn = 0
 
     def send(self, arrays: Sequence[npt.NDArray[Any]], into: Tensor | None = None) -> list[Tensor]:
-        """Return the arrays on the device, in the order of the current stream.
+        """Return arrays, [...] of any dtype, on the device, in the order of the current stream.
 
         They are views of `into` (uint8, of at least `packed_bytes` bytes), which earlier sends of the same
         shapes laid out the same way; without it, of new memory.

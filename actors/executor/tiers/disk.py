@@ -40,14 +40,14 @@ class DiskFile:
         self.bytes_free = int(shutil.disk_usage(folder).free * SHARE)
 
     def write(self, at: int, data: npt.NDArray[np.uint8]) -> None:
-        """These bytes are there from now on."""
+        """Write bytes, uint8 [N], from byte `at` on."""
         view = data.data
         while view:
             done = os.pwrite(self._file, view, at)
             at, view = at + done, view[done:]
 
     def read(self, at: int, into: npt.NDArray[np.uint8]) -> None:
-        """As many bytes as there is room for."""
+        """Fill `into`, uint8 [N], with the bytes from `at` on."""
         view = into.data
         while view:
             done = os.preadv(self._file, [view], at)

@@ -26,7 +26,7 @@ GATHERED_MAX = 32  # blocks that wait in a GPU's memory on their way
 
 
 class HostMemory:
-    """For one KV cache, used from one thread at a time.
+    """Host memory for one KV cache, used from one thread at a time.
 
     Args:
         disk: where what is spilled goes, if anything is.
@@ -46,7 +46,7 @@ class HostMemory:
         self._read: Tensor | None = None  # [blocks, words], what comes from there
 
     def slot(self, number: int) -> Tensor:
-        """What a slot holds, [words], to be read and written."""
+        """Return what a slot holds, [words] of the dtype of the caches' words, to be read and written."""
         index, place = divmod(number, self._per_chunk)
         if index not in self._chunks:
             self._chunks[index] = self._allocate(self._per_chunk)
@@ -99,8 +99,10 @@ class HostMemory:
 
 
 class DeviceHostMemory(HostMemory):
-    """For the KV cache of a GPU. Nothing that is moved is in use by a step that the device has been given, so that
-    the streams need not wait for each other."""
+    """Host memory for the KV cache of a GPU.
+
+    Nothing that is moved is in use by a step that the device has been given: the streams need not wait for each other.
+    """
 
     def __init__(self, caches: Sequence[KVCache], disk: DiskFile | None = None) -> None:
         super().__init__(caches, disk)

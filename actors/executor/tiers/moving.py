@@ -1,4 +1,4 @@
-"""In which order blocks are moved, and which steps wait for them. A core: no I/O, no clock.
+"""Moves of blocks: in which order they are made, and which steps wait for them. A core: no I/O, no clock.
 
 Moves are made one after another, in a thread beside the one that computes. Those of a plan begin when it comes,
 while the step before it is computed: what they write is nobody's in that step. A step is launched when what it
@@ -24,7 +24,7 @@ REPORT_STEPS = 64  # steps without a move after which there is a report all the 
 
 
 class Way(enum.Enum):
-    """From where to where."""
+    """Direction of a move: from where to where."""
 
     SAVE = "save"  # from blocks to slots of the host
     RESTORE = "restore"  # from slots of the host to blocks
@@ -33,7 +33,7 @@ class Way(enum.Enum):
 
 
 class Move(NamedTuple):
-    """What is copied one after another: `sources[i]` to `destinations[i]`."""
+    """Blocks that are copied one after another: `sources[i]` to `destinations[i]`."""
 
     way: Way
     sources: Int32
@@ -80,34 +80,37 @@ class Moving:
 
     @property
     def first(self) -> tuple[Move, int] | None:
-        """What is to be moved now, and by whose word: nothing of a plan while a step before the last one before it
-        is computed, which may use what its plan says is free, if nobody waits for that step any more."""
+        """Return the move to make now, and the incarnation that asked for it; None if none may be made yet.
+
+        The moves of a plan wait while the step two plans before is computed: if nobody waits for that step any more,
+        it may still use what this plan says is free.
+        """
         if not self._queue or self._queue[0][2] > self._num_ended + 2:
             return None
         return self._queue[0][:2]
 
     def ended(self) -> None:
-        """The next step has been computed, or is not going to be."""
+        """Note that the next step has been computed, or will not be."""
         self._num_ended += 1
 
     def made(self, seconds: float) -> None:
-        """The first move has been made."""
+        """Note that the first move was made in so many seconds."""
         move, _, _ = self._queue.popleft()
         self._made += 1
         self._num_moved[move.way] += len(move.sources)
         self._seconds[move.way] += seconds
 
     def allows(self, needed: int) -> bool:
-        """Whether so many moves have been made."""
+        """Tell whether so many moves have been made."""
         return self._made >= needed
 
     def stepped(self, num_tokens: int, seconds: float) -> None:
-        """A step was computed. Noted where there are moves at all."""
+        """Note that a step of so many tokens took so many seconds, where there are moves at all."""
         if self._added:
             self._steps.append((num_tokens, seconds))
 
     def take_report(self, epoch: int) -> MoveTimes | None:
-        """What is to be told of the moves made and the steps computed since last time, if it is time to."""
+        """Take what is to be told of the moves made and the steps computed since last time, if it is time to."""
         if not self._steps or (not any(self._num_moved.values()) and len(self._steps) < REPORT_STEPS):
             return None
         report = MoveTimes(

@@ -1,4 +1,4 @@
-"""What a proposer is, and what it is told of each step."""
+"""Proposers: their interface, and what one is told of each step."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class History:
         self.token_ids: Int32 = np.zeros((room.max_num_seqs, room.max_model_len + 1), np.int32)
 
     def take(self, step: Verified) -> None:
-        """What a step computed and drew."""
+        """Take what a step computed and drew."""
         inputs = step.inputs
         for sequence in step.proposing.new:
             self.token_ids[sequence.row, : len(sequence.token_ids)] = sequence.token_ids
@@ -87,7 +87,7 @@ class Verified:
 
     @property
     def proposing(self) -> Proposing:
-        """What is asked for."""
+        """Return which drafts are asked for."""
         assert self.inputs.proposing is not None, "a step without a proposer"
         return self.inputs.proposing
 
@@ -101,7 +101,7 @@ class Verified:
 
     @property
     def places(self) -> Int32:
-        """Of the D places, those whose tokens stand."""
+        """Return those of the D places whose tokens stand."""
         return self._verdict.places
 
     @cached_property
@@ -145,7 +145,7 @@ class Verified:
         return np.where(self.next_tokens == MISSING, np.int32(0), self.proposing.wanted)
 
     def one_of_each(self, which: Int64, ahead: int, block_size: int) -> Packed:
-        """Of each of the rows `which`, the position so far ahead of its last drawn token; what stands there is yet to
+        """Return for rows `which` the positions so far ahead of their last drawn tokens; what stands there is yet to
         be said."""
         proposing = self.proposing
         starts = (self.next_positions[which] + ahead).astype(np.int32)
@@ -180,11 +180,11 @@ def sampled(kernels: Kernels, logits: Tensor, step: Verified, which: Int64, ahea
 
 
 def chains(counts: Int32, rounds: Sequence[tuple[Int64, Tensor]]) -> Drafts:
-    """Drafts that were made one after another.
+    """Return drafts that were made one after another.
 
     Args:
-        counts: [N]
-        rounds: of each round, the rows it was for, and a token of each.
+        counts: int32 [N], the drafts of each row.
+        rounds: for each round, the rows that it was for, int64 [R], and a token of each, int64 [R].
     """
     token_ids = np.zeros(int(counts.sum()), np.int32)
     first = np.cumsum(counts) - counts

@@ -102,7 +102,7 @@ class DraftModel:
         return chains(wanted.astype(np.int32), rounds)
 
     def _catch_up(self, step: Verified, wanted: Int32) -> tuple[Packed | None, Int64]:
-        """What is computed first: of rows that drafts are wanted for, all tokens up to the last drawn one; of
+        """Return what is computed first: of rows that drafts are wanted for, all tokens up to the last drawn one; of
         prompts, those that the target has just computed. And which of these rows are the former."""
         proposing = step.proposing
         rows, starts, draws = proposing.rows, proposing.starts, proposing.draws

@@ -1,4 +1,4 @@
-"""From `speculation` to its proposer."""
+"""Loading of a proposer by `speculation`."""
 
 from __future__ import annotations
 

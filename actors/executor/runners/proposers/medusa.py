@@ -71,7 +71,7 @@ class Medusa:
     def _levels(
         self, step: Verified, which: npt.NDArray[np.int64]
     ) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]]:
-        """Of each head, candidates and their likelihoods, [R, candidates]: first what the target would draw from the
+        """Return candidates and their likelihoods by head, [R, candidates]: first what the target would draw from the
         head's logits, then the others, the likeliest first."""
         hidden = step.hidden[to_device(step.last_hidden[which], step.hidden.device)]
         deepest = int(step.wanted.max())
