@@ -14,7 +14,7 @@ from pageant.scripts.commands.bench import bench_app
 from pageant.scripts.commands.model import model_app
 from pageant.scripts.engine_command import EngineCommand, ServeCommand, all_flags
 from pageant.scripts.engine_options import with_adapters, with_engine_options
-from pageant.scripts.help_text import Commands
+from pageant.scripts.help_text import Commands, PlainCommand
 from pageant.scripts.report import Json as Figures
 
 app = typer.Typer(
@@ -90,7 +90,7 @@ def run(
     command.run(prompt, engine, params, system=system, raw=raw, timings=timings, pool=pool)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def simulate(
     seeds: Annotated[str, typer.Option(help="One seed, or a range such as 0..500.")] = "0..100",
     jobs: Annotated[int, typer.Option(help="Processes side by side.")] = len(os.sched_getaffinity(0)),
@@ -278,7 +278,7 @@ def run_batch(
     raise typer.Exit(1 if failed else 0)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def top(
     url: Annotated[str, typer.Argument(metavar="URL", help="Of the server.")] = "http://127.0.0.1:8000",
     api_key: Annotated[
@@ -294,7 +294,7 @@ def top(
     command.top(url, api_key, interval, once=once, as_json=json)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def pool(
     url: Annotated[str, typer.Argument(metavar="URL", help="Of the server.")] = "http://127.0.0.1:8000",
     api_key: Annotated[
@@ -308,7 +308,7 @@ def pool(
     command.pool(url, api_key, as_json=json)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def quantize(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A checkpoint's folder or a hub id.")],
     out: Annotated[str, typer.Argument(metavar="OUT", help="The new checkpoint's folder.")],
@@ -402,7 +402,7 @@ def topology_draw(engine: dict[str, Any]) -> None:
     command.draw(engine)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def protocol() -> None:
     """Print the protocol's schema: JSON Schema of every message, the envelope and the handshake."""
     import json
@@ -412,7 +412,7 @@ def protocol() -> None:
     print(json.dumps(schema(), indent=1))
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def keys(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="Where to write it; never over what is there.")
@@ -436,7 +436,7 @@ def keys(
     )
 
 
-@app.command("help")
+@app.command("help", cls=PlainCommand)
 def help_(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="COMMAND", help="Such as serve, or bench latency.")
@@ -446,7 +446,7 @@ def help_(
     app([*(command or ()), "--help"])
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def node(
     join: Annotated[
         str, typer.Option(metavar="ADDRESS", help="The root node's, such as tcp://10.0.0.1:5700.")
@@ -486,7 +486,7 @@ def node(
     raise typer.Exit(run_node([*arguments, "--detached"]))
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def swap(
     actor: Annotated[str, typer.Argument(metavar="ACTOR", help="Such as scheduler, or executor/0.")],
     cls: Annotated[
@@ -505,7 +505,7 @@ def swap(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def record(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file.")],
     topology: Annotated[
@@ -561,7 +561,7 @@ def replay(
     )
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def ps(json: Json = False) -> None:
     """List the topologies that run here: nodes and actors, with processes, incarnations and restarts."""
     from pageant.scripts.commands import ps as command
@@ -569,7 +569,7 @@ def ps(json: Json = False) -> None:
     command.ps(as_json=json)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def doctor(
     model: Annotated[
         str | None, typer.Argument(metavar="MODEL", help="A checkpoint's folder or a hub id to look at, too.")
@@ -619,7 +619,7 @@ def chaos(
     raise typer.Exit(1 if missed else 0)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def conformance(
     kind: Annotated[
         str,

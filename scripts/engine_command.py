@@ -5,8 +5,6 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Any
 
-from typer.core import TyperCommand
-
 from pageant.actors.client.vllm_names.command_line import (
     FLAGS,
     plain_flags,
@@ -18,13 +16,13 @@ from pageant.actors.client.vllm_names.server import SERVER
 from pageant.actors.client.vllm_names.translating import translated
 from pageant.protocol.checks import expected
 from pageant.protocol.errors import ArgumentError, TopologyError
-from pageant.scripts.help_text import write_options_in_groups
+from pageant.scripts.help_text import PlainCommand, write_options_in_groups
 
 _GIVEN: ContextVar[dict[str, Any]] = ContextVar("given")
 """What vLLM's flags say on the command line that was read last, by name."""
 
 
-class EngineCommand(TyperCommand):
+class EngineCommand(PlainCommand):
     """A command with engine options."""
 
     rows = frozenset(ENGINE)

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 SENTENCE_MAX = 400
+
+
+class PlainCommand(TyperCommand):
+    """A command whose usage line has its arguments' names alone: Typer's braces look like a choice."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the parts of the usage line."""
+        return [
+            piece.translate({ord("{"): None, ord("}"): None}) for piece in super().collect_usage_pieces(ctx)
+        ]
 
 
 class Commands(TyperGroup):

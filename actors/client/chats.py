@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from pageant.actors.client.tokenizers import template_text
 from pageant.actors.frontend.prompts import check_text
 from pageant.actors.http.chat.conversation import TEMPLATES, ConversationRules, tokenize_chat
 from pageant.actors.http.chat.turns import Turn
 from pageant.actors.http.naming import written_as
 from pageant.protocol.checks import to_builtin
-from pageant.protocol.errors import BadRequest
+from pageant.protocol.errors import BadRequest, TopologyError
 from pageant.protocol.tokenizing import TokenizeChat
 
 log = logging.getLogger("pageant.chat")
@@ -62,6 +64,8 @@ def check_conversation(messages: object, options: Mapping[str, Any] | None = Non
     chosen = dict(options or {})
     kwargs = chosen.pop("chat_template_kwargs", None)
     _check_options(chosen, kwargs)
+    if "chat_template" in chosen:
+        chosen["chat_template"] = _template(chosen["chat_template"])
     with written_as(TEMPLATES):
         request = tokenize_chat(turns, template_kwargs=kwargs, rules=RULES, **chosen)
     for index, message in enumerate(request.messages):
@@ -84,6 +88,21 @@ def _turn(message: object, place: str) -> Turn:
     if turn.text(place) is None and not turn.tool_calls and turn.thoughts() is None:
         raise BadRequest(f"{place}.content is None; expected a text", "messages")
     return turn
+
+
+def _template(given: Any) -> str | None:
+    """Return the text of a call's template, which may be named by its file, as a model's may.
+
+    Raises:
+        BadRequest: neither a template nor a file.
+    """
+    written = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if not isinstance(written, str):
+        raise BadRequest(f"chat_template is {given!r:.80}; expected a template, or its file", "chat_template")
+    try:
+        return template_text(written)
+    except TopologyError as error:
+        raise BadRequest(str(error), "chat_template") from None
 
 
 def _check_options(chosen: Mapping[str, Any], kwargs: Any) -> None:

@@ -29,7 +29,7 @@ def tokenizer_settings(settings: Mapping[str, Any], model: Path) -> dict[str, An
     wanted, skip = _text(settings, "tokenizer"), settings.get("skip_tokenizer_init", False)
     if not isinstance(skip, bool):
         raise TopologyError("skip_tokenizer_init", f"found {skip!r:.100}; expected true or false")
-    template = _template(_text(settings, "chat_template"))
+    template = template_text(_text(settings, "chat_template"))
     for name, value in (("tokenizer", wanted), ("chat_template", template)):
         if skip and value is not None:
             raise TopologyError(name, "found one beside skip_tokenizer_init: true; expected one of the two")
@@ -65,8 +65,12 @@ def _text(settings: Mapping[str, Any], name: str) -> str | None:
     return value
 
 
-def _template(written: str | None) -> str | None:
-    """Return the template that is written, or is in the file that is named."""
+def template_text(written: str | None) -> str | None:
+    """Return the template that is written, or is in the file that is named.
+
+    Raises:
+        TopologyError: it is no template, and there is no such file.
+    """
     if written is None or "{" in written or "\n" in written:
         return written
     file = Path(written).expanduser()

@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from pageant.scripts.engine_command import EngineCommand
-from pageant.scripts.help_text import Commands
+from pageant.scripts.help_text import Commands, PlainCommand
 
 BENCHMARKS = {
     name: f"pageant.scripts.bench.{name}"
@@ -50,7 +50,7 @@ class Benchmarks(Commands):
             return None
         app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
         bench = import_module(BENCHMARKS[cmd_name]).bench
-        cls = EngineCommand if getattr(bench, "takes_engine_options", False) else None
+        cls = EngineCommand if getattr(bench, "takes_engine_options", False) else PlainCommand
         app.command(cmd_name, cls=cls)(_announced(cmd_name, bench))
         return typer.main.get_command(app)
 

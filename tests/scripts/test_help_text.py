@@ -39,3 +39,16 @@ def test_every_command_is_listed_with_its_sentence():
         "Go on with another class or other options of an actor while it serves; no request is lost."
         in help_text
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "usage"),
+    [
+        ("run", "run [OPTIONS] PROMPT"),
+        ("conformance", "conformance [OPTIONS] KIND CLASS"),
+        ("swap", "swap [OPTIONS] ACTOR [CLASS]"),
+        ("serve", "serve [OPTIONS] [MODEL]"),
+    ],
+)
+def test_arguments_in_a_usage_line_are_no_choices(command, usage):
+    assert f"{usage}\n" in CliRunner(env={"COLUMNS": "120"}).invoke(app, [command, "--help"]).output

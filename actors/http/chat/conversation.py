@@ -154,6 +154,12 @@ def _check_template(template: str | None, rules: ConversationRules) -> None:
             "others (trust_request_chat_template)",
             "chat_template",
         )
+    if "{" not in template:
+        raise BadRequest(
+            f"chat_template is {template!r:.200}, which uses no message; expected the text of a Jinja template (files "
+            "are named by the server's operator, with --chat-template)",
+            "chat_template",
+        )
     if (size := len(template.encode("utf-8", "replace"))) > TEMPLATE_BYTES_MAX:
         raise BadRequest(
             f"chat_template has {size} bytes; at most {TEMPLATE_BYTES_MAX} are taken", "chat_template"

@@ -2,9 +2,11 @@
 
 import pytest
 
+from pageant.actors.client.chats import check_conversation
+from pageant.actors.client.settings import topology_of
 from pageant.actors.client.tokenizers import revision_of, tokenizer_settings
 from pageant.models.errors import CheckpointError
-from pageant.protocol.errors import TopologyError
+from pageant.protocol.errors import BadRequest, TopologyError
 
 
 def test_a_model_has_its_own_tokenizer_and_template(tmp_path):
@@ -62,7 +64,7 @@ def test_a_wrong_setting_is_named(tmp_path, settings, message):
 
 def test_a_local_folder_has_no_revisions(tmp_path):
     settings = {"tokenizer": str(tmp_path), "tokenizer_revision": "v1"}
-    with pytest.raises(CheckpointError, match="a local folder with the revision 'v1'; expected a hub id"):
+    with pytest.raises(CheckpointError, match="a local model with the revision 'v1'; expected a hub id"):
         tokenizer_settings(settings, tmp_path)
 
 
@@ -70,3 +72,24 @@ def test_a_revision_is_a_text():
     assert revision_of({}) is None and revision_of({"revision": "main"}) == "main"
     with pytest.raises(TopologyError, match="revision: found 3"):
         revision_of({"revision": 3})
+
+
+def test_a_call_may_name_its_template_by_a_file(tmp_path):
+    file = tmp_path / "mine.jinja"
+    file.write_text("{{ messages }}")
+    for given in (str(file), file, "{{ messages }}"):
+        asked = check_conversation([{"role": "user", "content": "a"}], {"chat_template": given})
+        assert asked.chat_template == "{{ messages }}"
+    for given, words in (
+        (str(tmp_path / "none"), "which is no file"),
+        (5, "expected a template, or its file"),
+    ):
+        with pytest.raises(BadRequest, match=words):
+            check_conversation([{"role": "user", "content": "a"}], {"chat_template": given})
+
+
+def test_a_template_may_be_a_path(tmp_path):
+    file = tmp_path / "mine.jinja"
+    file.write_text("{{ messages }}")
+    settings = topology_of("models/demo", None, {"chat_template": file}).settings
+    assert tokenizer_settings(settings, tmp_path)["chat_template"] == "{{ messages }}"

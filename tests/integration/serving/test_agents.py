@@ -280,5 +280,7 @@ def test_a_requests_own_template_sees_its_documents(http):
     assert answer["usage"]["prompt_tokens"] == len("x;yz;a")
     refused = http.post("/v1/chat/completions", json=body | {"chat_template": "{% if %}"})
     assert refused.status_code == 400 and refused.json()["error"]["param"] == "chat_template"
+    file = http.post("/v1/chat/completions", json=body | {"chat_template": "/etc/passwd"})
+    assert file.status_code == 400 and "expected the text of a Jinja template" in file.text
     own = body | {"chat_template": "{{ messages[0].content }}!"}
     assert http.post("/tokenize", json=own).json()["count"] == 2
