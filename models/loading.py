@@ -24,12 +24,12 @@ from pageant.models.quantization import QUANTIZATIONS, Quantization
 from pageant.models.ready.filling import fill
 from pageant.models.ready.module import ReadyModule
 from pageant.models.ready.weights import Form
-from pageant.models.sharding import Piece, Shard, local_spec, objection_to, pieces
+from pageant.models.sharding import Piece, Shard, local_spec, pieces, why_not_shared
 from pageant.models.spec import DecoderSpec
 from pageant.models.tensor_files import TensorInfo
 from pageant.models.weights import Place, Places
 
-__all__ = ["check_ranks", "load_decoder"]
+__all__ = ["load_decoder"]
 
 log = logging.getLogger("pageant.models")
 
@@ -71,8 +71,11 @@ def load_decoder(
         raise ValueError(f"unknown quantization {quantization!r}: expected one of {', '.join(QUANTIZATIONS)}")
     checkpoint.refuse_quantization(quantization)
     checkpoint.check()
-    if shard is not None:
-        check_ranks(checkpoint, shard.ranks)
+    if shard is not None and (objection := why_not_shared(checkpoint, shard.ranks)):
+        found, _, expected = objection.partition("; expected ")
+        raise CheckpointError(
+            checkpoint.path, f"tensor_parallel {shard.ranks}: {found}", expected, "Change tensor_parallel."
+        )
     if checkpoint.architecture is None:
         if quantization is not None:
             raise CheckpointError(
@@ -207,32 +210,6 @@ def _cut(tensor: Tensor, piece: Piece) -> Tensor:
     if tensor.dim() == 1:
         return tensor[rows]
     return tensor[columns, rows] if piece.place.transposed else tensor[rows, columns]
-
-
-def check_ranks(checkpoint: Checkpoint, ranks: int) -> None:
-    """Refuse a model that cannot be shared out over so many ranks.
-
-    Raises:
-        CheckpointError: it says why, and how many would do.
-    """
-    if checkpoint.architecture is None:
-        name = (checkpoint.config.get("architectures") or ["?"])[0]
-        found, expected = (
-            f"architecture {name}, which transformers' own code computes whole",
-            "tensor_parallel: 1",
-        )
-    elif checkpoint.quantization_method is not None:
-        found = (
-            f"weights quantised by {checkpoint.quantization_method}, which are not shared out in this version"
-        )
-        expected = "tensor_parallel: 1"
-    elif objection := objection_to(checkpoint.decoder()[0], ranks):
-        found, _, expected = objection.partition("; expected ")
-    else:
-        return
-    raise CheckpointError(
-        checkpoint.path, f"tensor_parallel: {ranks}, and {found}", expected, "Change tensor_parallel."
-    )
 
 
 def _copy(decoder: NativeDecoder, tensor: Tensor, place: Place) -> None:

@@ -74,9 +74,11 @@ class MixtureOfExperts:
         """Return [T, hidden_size] for x [T, hidden_size]."""
         spec, kernels = self._spec, self._kernels
         chosen = kernels.route(kernels.linear(x, self._router), spec.top_k, spec.normalise)
-        output = kernels.moe(x, *self._experts, *chosen, spec.activation)
-        if self._joint is not None:
-            output = self._joint.sum(output.float(), x.dtype)
+        if self._joint is None:
+            output = kernels.moe(x, *self._experts, *chosen, spec.activation)
+        else:
+            part = kernels.moe(x, *self._experts, *chosen, spec.activation, unrounded=True)
+            output = self._joint.sum(part, x.dtype)
         if self._shared is not None:
             output += torch.sigmoid(kernels.linear(x, self._switch)) * self._shared(x)
         return output

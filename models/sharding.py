@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from pageant.models.checkpoint import Checkpoint
 from pageant.models.spec import AttentionSpec, DecoderSpec, LayerSpec, MLPSpec, MoESpec
 from pageant.models.weights import Place
 
-__all__ = ["Piece", "Shard", "local_spec", "objection_to", "pieces"]
+__all__ = ["Piece", "Shard", "local_spec", "objection_to", "pieces", "why_not_shared"]
 
 INPUTS = 32
 """Inputs of a projection come to a rank in multiples of this: so many share a scale where weights are quantised."""
@@ -46,6 +47,17 @@ class Piece:
     columns: Range | None
     """Columns of them; None is all."""
     place: Place
+
+
+def why_not_shared(checkpoint: Checkpoint, ranks: int) -> str:
+    """Return why a checkpoint cannot be shared out over so many ranks, with what would do; "" if it can."""
+    if checkpoint.architecture is None:
+        names = checkpoint.config.get("architectures") or ["?"]
+        return f"{names[0]} runs on transformers' own code, which is whole; expected 1"
+    if checkpoint.quantization_method is not None:
+        method = checkpoint.quantization_method
+        return f"weights that come quantised by {method} are not shared out in this version; expected 1"
+    return objection_to(checkpoint.decoder()[0], ranks)
 
 
 def objection_to(spec: DecoderSpec, ranks: int) -> str:

@@ -15,6 +15,7 @@ from pageant.actors.runtime.resolving import Cast
 from pageant.actors.runtime.topology import Topology
 from pageant.models.checkpoint import Checkpoint, resolve
 from pageant.models.overriding import override_config
+from pageant.models.sharding import why_not_shared
 from pageant.protocol.drafting import DEVICE_METHODS
 from pageant.protocol.errors import TopologyError
 from pageant.protocol.fronting import GenerationValue, ServedModel
@@ -92,6 +93,7 @@ def model_settings(topology: Topology) -> dict[str, Any]:
     quantization = _quantization(topology.settings.get("quantization"), checkpoint.quantization_method)
     checkpoint.refuse_quantization(quantization)
     checkpoint.check()
+    _check_shares(topology, checkpoint)
     spec = checkpoint.spec()
     return {
         "model": str(path.absolute()),
@@ -104,6 +106,19 @@ def model_settings(topology: Topology) -> dict[str, Any]:
         "embeds_size": _embeds_size(topology, checkpoint),
         **tokenizer_settings(topology.settings, path),
     }
+
+
+def _check_shares(topology: Topology, checkpoint: Checkpoint) -> None:
+    """Refuse a model that cannot be shared out over as many executors as a topology says."""
+    name, place = "tensor_parallel", "actors.executor.options.tensor_parallel"
+    entry = topology.actors.get("executor")
+    found = None if entry is None else entry.options.get(name)
+    if found is None:
+        found, place = topology.settings.get(name), name
+    if isinstance(found, bool) or not isinstance(found, int) or found < 2:
+        return  # whatever else it is, the executor's options are checked for
+    if objection := why_not_shared(checkpoint, found):
+        raise TopologyError(place, f"found {found}: {objection}")
 
 
 _READ = ("adapters", "chat_template", "quantization", "tokenizer")

@@ -65,6 +65,11 @@ class EngineSettings(TypedDict, total=False):
     gpu_memory_utilization: float | None
     num_blocks: int | None
     threads: int | None
+    tensor_parallel: int | None
+    pipeline_parallel: int | None
+    expert_parallel: bool | None
+    tensor_segments: int | None
+    collectives: Literal["auto", "shm", "gloo"] | None
     policy: str | None
     start_asleep: bool | None
     while_asleep: Literal["wait", "refuse"] | None

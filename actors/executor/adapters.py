@@ -115,6 +115,11 @@ class Adapting(Actor):
                 log.error("the adapter %r is left out: %s", adapter.name, error)
 
     async def _load_adapter(self, key: str, adapter: AddedAdapter) -> None:
+        if self.options.num_members > 1:
+            raise BadRequest(
+                f"adapters are not shared out over executors in this version ({self.options.members_because})",
+                "name",
+            )
         try:
             await self.offload_beside("adapters", self._runner.add_adapter, key, adapter.folder)
         except CheckpointError as error:

@@ -63,6 +63,10 @@ class Succeeding(Actor):
         needed = self._runner.memory_bytes.get("weights", 0)
         if not self.loads_weights:
             return WeightsPrepared(loaded=False, why="this executor loads no weights apart from the rest")
+        if self.options.num_members > 1:
+            return WeightsPrepared(
+                loaded=False, why="each of a group of executors has a share of the weights"
+            )
         if self.options.torch_device != "cpu":
             await self.offload_beside("weights", _read_files, Path(request.folder))
             return WeightsPrepared(loaded=False, why="the KV cache has the device's memory")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,9 +16,10 @@ from pageant.kernels.base import AttentionBatch
 from pageant.kernels.collectives.local import local_group
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.errors import CheckpointError
-from pageant.models.loading import check_ranks, load_decoder
+from pageant.models.loading import load_decoder
 from pageant.models.native import NativeDecoder
 from pageant.models.sharding import Shard, objection_to
+from pageant.models.spec import DecoderSpec
 
 DEMO = Path(__file__).parents[2] / "models" / "demo"
 TOKENS = 13
@@ -84,7 +87,27 @@ def test_ranks_compute_what_one_does(ranks: int, settings: dict[str, object]) ->
     ],
 )
 def test_what_does_not_divide_is_refused_with_what_would(ranks: int, message: str) -> None:
-    spec, _ = Checkpoint(DEMO).decoder()
-    assert objection_to(spec, ranks) == message
-    with pytest.raises(CheckpointError, match=f"tensor_parallel: {ranks}, and 4 attention heads"):
-        check_ranks(Checkpoint(DEMO), ranks)
+    assert objection_to(Checkpoint(DEMO).decoder()[0], ranks) == message
+    with pytest.raises(CheckpointError, match=f"tensor_parallel {ranks}: 4 attention heads do not divide"):
+        load(ranks)
+
+
+def spec_of(**attention: Any) -> DecoderSpec:
+    spec = Checkpoint(DEMO).decoder()[0]
+    return replace(spec, attention=replace(spec.attention, **attention))
+
+
+def test_heads_that_ranks_cannot_have_alike_are_refused() -> None:
+    assert "6 key and value heads are neither a multiple nor a divisor of 4" in objection_to(
+        spec_of(num_heads=12, num_kv_heads=6), 4
+    )
+    assert "over all heads at once; expected 1" in objection_to(spec_of(qk_norm="projection"), 2)
+    assert objection_to(spec_of(num_heads=4, num_kv_heads=1), 4) == "", "each has the one key head"
+
+
+def test_widths_that_tiles_and_scales_do_not_fit_are_refused() -> None:
+    spec = Checkpoint(DEMO).decoder()[0]
+    narrow = tuple(replace(layer, mlp=replace(layer.mlp, size=96)) for layer in spec.layers)
+    assert objection_to(replace(spec, layers=narrow), 2) == (
+        "the MLPs' inner layers are 96 wide, which is no multiple of 32 x 2; expected 1"
+    )

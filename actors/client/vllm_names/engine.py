@@ -138,9 +138,17 @@ LOADING = (
 )
 
 PARALLEL = (
-    not_yet("tensor_parallel_size", 1, f"{ONE_DEVICE}; its layers are not split", REPLICAS, short=("-tp",)),
-    not_yet(
-        "pipeline_parallel_size", 1, f"{ONE_DEVICE}; its layers are not spread", REPLICAS, short=("-pp",)
+    renamed(
+        "tensor_parallel_size",
+        "tensor_parallel",
+        "executors that compute each layer together, with a share of its weights each (see parallel.md)",
+        short=("-tp",),
+    ),
+    renamed(
+        "pipeline_parallel_size",
+        "pipeline_parallel",
+        "executors that compute the layers in turn; only 1 in this version",
+        short=("-pp",),
     ),
     not_yet("data_parallel_size", 1, "a server runs one copy of a model", REPLICAS, short=("-dp",)),
     not_yet("data_parallel_rank", None, "a server runs one copy of a model", REPLICAS, short=("-dpn",)),
@@ -166,7 +174,14 @@ PARALLEL = (
     flag(no_effect("dcp_q_replicate", f"{ONE_DEVICE}, which has nobody to talk to")),
     no_effect("dcp_kv_cache_interleave_size", f"{ONE_DEVICE}; its KV cache is not split"),
     no_effect("cp_kv_cache_interleave_size", f"{ONE_DEVICE}; its KV cache is not split"),
-    flag(no_effect("enable_expert_parallel", f"{ONE_DEVICE}, which has all its experts", short=("-ep",))),
+    flag(
+        renamed(
+            "enable_expert_parallel",
+            "expert_parallel",
+            "whole experts on each executor; only false in this version, which shares each expert out",
+            short=("-ep",),
+        )
+    ),
     flag(no_effect("enable_ep_weight_filter", f"{ONE_DEVICE}, which has all its experts")),
     flag(no_effect("enable_eplb", f"{ONE_DEVICE}, which has all its experts")),
     no_effect("eplb_config", f"{ONE_DEVICE}, which has all its experts"),

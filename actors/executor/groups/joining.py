@@ -7,6 +7,8 @@ does not fit is refused by its name, and nobody waits in an operation for a memb
 from __future__ import annotations
 
 import functools
+import logging
+import os
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -24,7 +26,9 @@ from pageant.protocol.ranks import Fingerprint, RankReady
 if TYPE_CHECKING:
     from pageant.actors.executor.runners.loaded_model import LoadedModel
 
-__all__ = ["check_alike", "describe", "load_share"]
+__all__ = ["check_alike", "check_cores", "describe", "load_share"]
+
+log = logging.getLogger("pageant.executor")
 
 HEADER_BYTES_MAX = 16 << 20
 """The part of a weight file that is compared, at most. The header of another format has no length."""
@@ -94,3 +98,18 @@ def check_alike(ranks: Sequence[RankReady]) -> None:
                     f"executor/{place} has {name} {found!r}; expected {expected!r}, which executor/0 has: all members "
                     "of a group compute one model with the same code"
                 )
+
+
+def check_cores(ranks: Sequence[RankReady], options: ExecutorOptions) -> None:
+    """Warn of members that must share cores of the leader's host: they are slower together than one alone.
+
+    Args:
+        ranks: all members, the leader first.
+    """
+    near = sum(rank.host == ranks[0].host for rank in ranks)
+    threads, cores = near * (options.num_threads or 1), len(os.sched_getaffinity(0))
+    if options.cores is None and threads > cores:
+        log.warning(
+            "%d executors of a group have %d threads on the %d cores of this host, and wait for one another",
+            *(near, threads, cores),
+        )

@@ -7,14 +7,14 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pageant.actors.executor.groups.joining import check_alike, describe, load_share
-from pageant.actors.executor.groups.meeting import HELD_SECONDS, KeyQueue, Meeting, arrange, is_broken
+from pageant.actors.executor.groups.joining import check_alike, check_cores, describe, load_share
+from pageant.actors.executor.groups.meeting import HELD_SECONDS, KeyQueue, Meeting, arranged, is_broken
 from pageant.actors.executor.groups.orders import order_of
 from pageant.actors.executor.tiers.moving import Move
 from pageant.actors.executor.work import Work
 from pageant.actors.runtime import Actor
 from pageant.actors.runtime.address import group_of
-from pageant.protocol.ranks import DescribeRank, FollowKeys, MeetingKey, MoveBlocks, TakeKeys
+from pageant.protocol.ranks import DescribeRank, FollowKeys, FormGroup, MeetingKey, MoveBlocks, TakeKeys
 
 if TYPE_CHECKING:
     from pageant.actors.executor.runners.model_runner import ModelRunner
@@ -55,16 +55,26 @@ class Leading(Actor):
         mine = await self.offload(describe, self.options, 0, loaded)
         ranks = await self._ask_all([DescribeRank()] * len(self.followers))
         check_alike([mine, *ranks])
-        forms = arrange(self.options.collectives, f"{group}#{self.incarnation}", [mine, *ranks])
+        check_cores([mine, *ranks], self.options)
+        with arranged(self.options.collectives, f"{group}#{self.incarnation}", [mine, *ranks]) as forms:
+            runner = await self._meet(forms, loaded)
+        log.info(
+            "%s leads a group of %d by %s; weights of each: %s MiB",
+            *(self.name, self.options.num_members, forms[0].collectives),
+            ", ".join(f"{rank.weight_bytes / 2**20:,.0f}" for rank in (mine, *ranks)),
+        )
+        return runner
+
+    async def _meet(self, forms: Sequence[FormGroup], loaded: Any) -> ModelRunner:
+        """Have all members meet, each in its way. Return the leader's runner."""
         self._keys = KeyQueue()
         self._meeting = meeting = Meeting(forms[0], 0, len(forms), self._keys.put)
         try:
             async with asyncio.TaskGroup() as tasks:
                 keys = [tasks.create_task(self._pass_on_own_keys())]
                 keys += [tasks.create_task(self._pass_on_keys(name, meeting)) for name in self.followers]
-                runner, _ = await asyncio.gather(
-                    self.offload(self._join, meeting, loaded), self._ask_all(forms[1:])
-                )
+                joined = self.offload(self._join, meeting, loaded)
+                runner, _ = await asyncio.gather(joined, self._ask_all(forms[1:]))
                 for task in keys:
                     task.cancel()
         except BaseExceptionGroup as errors:
@@ -73,11 +83,6 @@ class Leading(Actor):
         except BaseException:
             meeting.abort("the group did not come together")
             raise
-        log.info(
-            "%s leads a group of %d by %s; weights of each: %s MiB",
-            *(self.name, self.options.num_members, meeting.form.collectives),
-            ", ".join(f"{rank.weight_bytes / 2**20:,.0f}" for rank in (mine, *ranks)),
-        )
         return runner  # type: ignore[no-any-return]
 
     async def _ask_all(self, requests: Sequence[Any]) -> list[Any]:

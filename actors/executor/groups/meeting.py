@@ -1,13 +1,15 @@
 """Meeting of a group's members for its operations. Loads no torch before they do.
 
-The leader arranges the meeting once it knows where all members are. Over torch.distributed they find one another by
-keys, which travel in messages of ours: no port is open to strangers, and nothing is written to a disk.
+The leader arranges the meeting once it knows where all members are. On one host they share memory. Over
+torch.distributed they find one another by keys, which travel in messages of ours: no port is open to strangers, and
+nothing is written to a disk.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +19,7 @@ from pageant.protocol.ranks import FormGroup, MeetingKey, RankReady
 if TYPE_CHECKING:
     from pageant.kernels.collectives.base import Collectives
 
-__all__ = ["HELD_SECONDS", "KeyQueue", "Meeting", "arrange", "host_id", "is_broken"]
+__all__ = ["HELD_SECONDS", "KeyQueue", "Meeting", "arranged", "host_id", "is_broken"]
 
 DEADLINE_SECONDS = 120.0
 """How long an operation may wait for other members. The supervisor sees nearly every death long before."""
@@ -62,7 +64,7 @@ class Meeting:
     Args:
         form: how the group meets.
         rank, size: the member's number, and how many there are.
-        publish: brings a key and its value to `put` of every other member. Called from any thread.
+        publish: brings a key and its value to `put_all` of every other member. Called from any thread.
     """
 
     def __init__(self, form: FormGroup, rank: int, size: int, publish: Callable[[str, bytes], None]) -> None:
@@ -86,20 +88,29 @@ class Meeting:
             GroupBroken: they do not come, or the meeting was aborted.
         """
         from pageant.kernels.collectives.base import GroupBroken
+
+        self._collectives = self._by_memory() if self.form.collectives == "shm" else self._by_gloo()
+        if self._aborted:
+            self._collectives.abort(self._aborted)
+            raise GroupBroken(self._aborted)
+        return self._collectives
+
+    def _by_memory(self) -> Collectives:
+        from pageant.kernels.collectives.shared_memory import SharedMemory
+
+        return SharedMemory(self.form.meeting, self._rank, DEADLINE_SECONDS, DEADLINE_SECONDS)
+
+    def _by_gloo(self) -> Collectives:
         from pageant.kernels.collectives.process_group import ProcessGroup
 
         with self._store.mirroring():
-            self._collectives = ProcessGroup(
+            return ProcessGroup(
                 self._store.store,
                 self.form.meeting,
                 self._rank,
                 self._size,
                 deadline_seconds=DEADLINE_SECONDS,
             )
-        if self._aborted:
-            self._collectives.abort(self._aborted)
-            raise GroupBroken(self._aborted)
-        return self._collectives
 
     def abort(self, reason: str) -> None:
         """End every wait of this member in the group's operations, and all later ones."""
@@ -113,19 +124,42 @@ class Meeting:
             self._collectives.close()
 
 
-def arrange(wanted: str, name: str, ranks: Sequence[RankReady]) -> list[FormGroup]:
-    """Return how each member is to meet the others, in the order of their ranks.
+@contextlib.contextmanager
+def arranged(wanted: str, name: str, ranks: Sequence[RankReady]) -> Iterator[list[FormGroup]]:
+    """Yield how each member is to meet the others, in the order of their ranks. They can do so within the context.
 
     Args:
         wanted: the option `collectives`.
         name: the group's, which no other life of it has.
+        ranks: all members, the leader first.
 
     Raises:
-        ConfigurationError: members of several hosts are to share memory.
+        ConfigurationError: members are to share memory, and cannot.
     """
     hosts = [rank.host for rank in ranks]
-    if wanted == "shm" and len({*hosts}) > 1:
-        raise ConfigurationError(
-            f"collectives is 'shm', but the members of {name} are on {len({*hosts})} hosts; expected auto or gloo"
-        )
-    return [FormGroup(collectives="gloo", meeting=name, num_near=hosts.count(host)) for host in hosts]
+    with contextlib.ExitStack() as stack:
+        kind, where = "gloo", name
+        if wanted != "gloo" and not (objection := _why_no_memory(hosts)):
+            from pageant.kernels.collectives.segment import Segment
+
+            kind, where = "shm", stack.enter_context(Segment(len(ranks))).address
+        elif wanted == "shm":
+            raise ConfigurationError(
+                f"collectives is 'shm', but the members of {name} {objection}; expected auto or gloo"
+            )
+        yield [FormGroup(collectives=kind, meeting=where, num_near=hosts.count(host)) for host in hosts]
+
+
+def _why_no_memory(hosts: Sequence[str]) -> str:
+    """Return why members of these hosts cannot share memory; "" if they can."""
+    if len({*hosts}) > 1:
+        return f"are on {len({*hosts})} hosts"
+    from pageant.kernels.collectives.base import GroupMisuse
+    from pageant.kernels.collectives.segment import group_functions
+    from pageant.kernels.cpu.build import BuildError
+
+    try:
+        group_functions()
+    except (GroupMisuse, BuildError) as error:
+        return f"have no library to do so with: {error}"
+    return ""
