@@ -126,7 +126,9 @@ class RootSupervisor(Actor):
             raise PeerGone(f"{request.name} is not up, and cannot be swapped now")
         if plan.bound:
             raise BadRequest(
-                f"{request.name} is one of a group that lives as one, and cannot be swapped", "name"
+                f"{request.name} is one of a group that lives as one and is not swapped: it neither sleeps nor takes "
+                "other weights in this version",
+                "name",
             )
         plan = await self.offload(successor, plan, request.cls, request.options, request.folder)
         if self.core.plan_of(request.name) is None:

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 from pageant import LLM, SamplingParams
+from pageant.actors.client.session import resolve_topology
+from pageant.actors.client.settings import topology_of
+from pageant.protocol.errors import BadRequest, PageantError, TopologyError
 
 DEMO = str(Path(__file__).parents[2] / "models" / "demo")
 SMALL: dict[str, Any] = {
@@ -32,6 +35,10 @@ ALL_KINDS = {
     ),
     "several": SamplingParams(temperature=1.0, seed=5, n=3, max_tokens=8),
     "logprobs": SamplingParams(temperature=0, max_tokens=6, logprobs=2, prompt_logprobs=1),
+    "guided": SamplingParams(
+        temperature=1.0, seed=2, max_tokens=24, structured_outputs={"regex": "[a-z]{4} [0-9]{3}"}
+    ),
+    "bounded": SamplingParams(temperature=0, max_tokens=12, min_tokens=8, bad_words=["the"], stop=["zz"]),
 }
 
 
@@ -66,6 +73,105 @@ def group() -> Iterator[LLM]:
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_two_say_what_one_says(group: LLM, alone: dict[str, Any], kind: str) -> None:
     assert said(group, ALL_KINDS[kind]) == alone[kind]
+
+
+def test_speculation_and_memory_below_the_device_say_what_one_says(alone: dict[str, Any]) -> None:
+    """Drafts are verified by all members, and each moves its own shards of blocks: what leaves comes back the same."""
+    settings = SMALL | {"num_blocks": 16, "max_model_len": 128, "host_memory": "64MiB"}
+    drafts = {"method": "ngram", "tokens": 3, "adaptive": False}
+    with LLM(DEMO, placement="one", tensor_parallel=2, wire="always", speculation=drafts, **settings) as llm:
+        for kind in ("greedy", "sampled", "penalised", "greedy"):
+            assert said(llm, ALL_KINDS[kind]) == alone[kind]
+        long = [" ".join([word] * 60) for word in ("dog", "cat", "sun", "dog")]
+        texts = [llm.generate([prompt], GREEDY, use_tqdm=False)[0].outputs[0].token_ids for prompt in long]
+        assert texts[0] == texts[3], "its blocks had left, and came back"
+        biased = SamplingParams(temperature=0, max_tokens=16, logit_bias={70: 100.0}, ignore_eos=True)
+        (same,) = llm.generate(["So"], biased, use_tqdm=False)[0].outputs
+        assert same.token_ids == [70] * 16
+        counters, pool = llm.scheduler_statistics().counters, llm.pool_statistics()
+        assert counters["drafts_accepted"] > 0
+        assert sum(tier.blocks_saved for tier in pool.tiers) > 0
+
+
+def resolved(**settings: Any) -> dict[str, tuple[str, str]]:
+    """Return the node and the class of each executor of a topology."""
+    actors = resolve_topology(topology_of(DEMO, None, settings)).actors
+    return {
+        plan.name: (plan.node, plan.cls.rpartition(":")[2])
+        for plan in actors
+        if plan.name.startswith("executor")
+    }
+
+
+def test_a_topology_places_a_leader_and_its_followers() -> None:
+    nodes = {"front": {}, "a": {"process": True}, "b": {"process": True}}
+    entry = {"nodes": ["b", "a"], "options": {"tensor_parallel": 2}}
+    assert resolved(nodes=nodes, actors={"executor": entry}) == {
+        "executor/0": ("b", "Executor"),
+        "executor/1": ("a", "Rank"),
+    }
+    assert resolved(tensor_parallel_size=4) == {
+        f"executor/{rank}": (f"executor-{rank}", "Rank" if rank else "Executor") for rank in range(4)
+    }
+    assert resolved() == {"executor/0": ("executor", "Executor")}, "alone as ever"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"tensor_parallel": 3},
+            "tensor_parallel: found 3: 4 attention heads do not divide by 3; expected 1, 2 or 4",
+        ),
+        ({"tensor_parallel": 0}, "tensor_parallel: found 0; expected 1 to 64"),
+        ({"tensor_parallel": "two"}, "tensor_parallel: Expected `int`"),
+        (
+            {"pipeline_parallel": 2},
+            "pipeline_parallel: found 2; expected 1: stages of layers are not in this version",
+        ),
+        (
+            {"enable_expert_parallel": True},
+            "enable_expert_parallel: found True; expected False: whole experts",
+        ),
+        ({"tensor_parallel": 2, "tensor_segments": 3}, "tensor_segments: found 3; expected 2"),
+        ({"tensor_parallel": 2, "device": "cuda"}, "device: found 'cuda'"),
+        (
+            {"tensor_parallel": 2, "speculation": {"method": "draft", "model": f"{DEMO}/draft"}},
+            "speculation: found of method 'draft'; expected ngram with tensor_parallel 2",
+        ),
+        ({"tensor_parallel": 2, "start_asleep": True}, "start_asleep: found true for a group of executors"),
+        (
+            {
+                "nodes": {"front": {}, "a": {"process": True}},
+                "actors": {"executor": {"nodes": ["a"], "options": {"tensor_parallel": 2}}},
+            },
+            "actors.executor.nodes: found 1 nodes; expected 2, for tensor_parallel: 2",
+        ),
+        (
+            {"actors": {"executor": {"count": 3, "options": {"tensor_parallel": 2}}}},
+            "actors.executor.count: found 3; expected 2, for tensor_parallel: 2, or none",
+        ),
+        (
+            {
+                "tensor_parallel": 2,
+                "actors": {"executor": {"class": "pageant.actors.executor.plain:PlainExecutor"}},
+            },
+            "actors.executor.class: PlainExecutor leads no group",
+        ),
+    ],
+)
+def test_what_no_group_can_be_is_refused_before_anything_loads(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((PageantError, TopologyError)) as caught:
+        LLM(DEMO, **settings)
+    assert message in str(caught.value)
+
+
+def test_what_a_group_cannot_do_while_it_serves_is_refused_by_name(group: LLM, alone: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest, match="neither sleeps nor takes other weights"):
+        group.sleep()
+    assert said(group, GREEDY) == alone["greedy"], "it goes on"
 
 
 def test_processes_of_their_own_outlive_the_death_of_one(alone: dict[str, Any]) -> None:

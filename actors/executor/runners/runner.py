@@ -113,7 +113,7 @@ class TorchRunner:
         num_near: int = 1,
     ) -> None:
         if device == "cpu":
-            torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+            torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) // num_near))
         self.device = torch.device(device)
         self._clock = clock or (lambda: 0.0)
         key = ModelKey(
